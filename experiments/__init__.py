@@ -1,0 +1,1 @@
+"""The laboratory: everything that needs data, a clock or a disk."""

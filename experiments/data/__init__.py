@@ -1,0 +1,1 @@
+"""Where sentences come from and how they become batches."""
