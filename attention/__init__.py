@@ -1,0 +1,37 @@
+"""Attention is a small pure function; everything else here is a transformation of it.
+
+    one head:        softmax(q kᵀ / √d + mask) v
+    many heads:      vmap over the head axis
+    grouped queries: vmap over the query heads of a group, with k and v held still
+    a batch:         vmap again
+
+The letters used in every docstring, einsum, comment and test:
+
+    B batch · T query length · S key length · N query heads · K key/value heads
+    G = N/K queries per group · H head width (Hv of the values) · V vocabulary
+    D model width · F hidden width
+
+    query [..., T, N, H]   key [..., S, K, H]   value [..., S, K, Hv]   weights [..., N, T, S]
+    query head n reads key head n // G
+
+    >>> import jax
+    >>> from attention import attend, masks
+    >>> query = key = value = jax.numpy.ones((6, 2, 4))  # T = S = 6, N = K = 2, H = 4
+    >>> attend(query, key, value, mask=masks.causal()).shape
+    (6, 2, 4)
+"""
+
+from attention.primitives import masks
+from attention.primitives.attend import attend, grouped_query, multi_head, scaled_dot_product
+from attention.primitives.dropout import Dropout
+from attention.primitives.positions import sinusoidal
+
+__all__ = [
+    "Dropout",
+    "attend",
+    "grouped_query",
+    "masks",
+    "multi_head",
+    "scaled_dot_product",
+    "sinusoidal",
+]

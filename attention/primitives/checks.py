@@ -1,0 +1,91 @@
+"""One clear sentence for the person whose arrays do not fit."""
+
+from collections.abc import Collection, Sequence
+
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+from attention.primitives.batch import to_batch
+
+
+def shapes(query: Array, key: Array, value: Array) -> None:
+    """Checks query `[..., T, N, H]`, key `[..., S, K, H]` and value `[..., S, K, Hv]`.
+
+    Raises:
+        TypeError: an input that is not floating point.
+        ValueError: axes that do not agree, with both sizes.
+    """
+    named = {
+        "query [..., T, N, H]": query,
+        "key [..., S, K, H]": key,
+        "value [..., S, K, Hv]": value,
+    }
+    for name, array in named.items():
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise TypeError(f"{name} must be floating point, got {array.dtype}")
+        if array.ndim < 3:
+            raise ValueError(f"{name} needs at least 3 axes, got shape {array.shape}")
+
+    def same(axis: str, ours: object, owner: str, theirs: object, other: str) -> None:
+        if ours != theirs:
+            raise ValueError(
+                f"{axis} differ: {ours} in {owner} but {theirs} in {other}; got query "
+                f"{query.shape}, key {key.shape}, value {value.shape} for "
+                "[..., T, N, H], [..., S, K, H], [..., S, K, Hv]"
+            )
+
+    same("batch axes", query.shape[:-3], "query", key.shape[:-3], "key")
+    same("batch axes", query.shape[:-3], "query", value.shape[:-3], "value")
+    same("head widths H", query.shape[-1], "query", key.shape[-1], "key")
+    same("key lengths S", key.shape[-3], "key", value.shape[-3], "value")
+    same("numbers of key/value heads K", key.shape[-2], "key", value.shape[-2], "value")
+    num_heads, num_kv_heads = query.shape[-2], key.shape[-2]
+    if num_kv_heads == 0 or num_heads % num_kv_heads:
+        raise ValueError(
+            f"{num_heads} query heads (axis N) cannot be shared evenly by {num_kv_heads} "
+            "key/value heads (axis K): K must divide N"
+        )
+
+
+def positions(
+    positions: tuple[ArrayLike, ArrayLike] | None,
+    batch: Sequence[int],
+    num_queries: int,
+    num_keys: int,
+) -> tuple[Array, Array]:
+    """The positions of queries `[..., T]` and keys `[..., S]`; counted from 0 where none are given.
+
+    Raises:
+        TypeError: not a pair of integer arrays.
+        ValueError: lengths or batch axes that do not fit.
+    """
+    if positions is None:
+        return jnp.arange(num_queries), jnp.arange(num_keys)
+    if not (isinstance(positions, tuple) and len(positions) == 2):
+        raise TypeError("positions must be a pair (query_positions, key_positions)")
+    checked = []
+    for name, given, size in zip(
+        ("query_positions", "key_positions"), positions, (num_queries, num_keys), strict=True
+    ):
+        array = jnp.asarray(given)
+        if not jnp.issubdtype(array.dtype, jnp.integer):
+            raise TypeError(f"{name} must be integers, got {array.dtype}")
+        if array.ndim == 0 or array.shape[-1] != size:
+            raise ValueError(f"{name} must end in an axis of {size}, got shape {array.shape}")
+        checked.append(to_batch(name, array, batch, rank=1))
+    return checked[0], checked[1]
+
+
+def names(argument: str, given: Collection[str], known: Sequence[str]) -> None:
+    """Checks that a collection of names holds known ones only.
+
+    Raises:
+        TypeError: a bare string, whose letters would be taken for names.
+        ValueError: an unknown name.
+    """
+    if isinstance(given, str):
+        raise TypeError(f"{argument} takes a collection of names: write ({given!r},)")
+    for name in given:
+        if name not in known:
+            raise ValueError(f"unknown name {name!r} in {argument}: known are {', '.join(known)}")

@@ -1,0 +1,67 @@
+"""Dropout of attention weights, decided pair by pair and not by where a random stream stands."""
+
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Dropout:
+    """Drops each attention weight with probability `rate`; the rest grow by 1 / (1 - rate).
+
+    Attributes:
+        key: a JAX random key, or keys with the leading (batch) axes of the query. Examples that
+            share a key share the dropped positions; `jax.random.split(key, B)` sets them apart.
+        rate: a number in [0, 1).
+    """
+
+    key: Array
+    rate: float = field(metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        """Refuses a rate that would drop everything or less than nothing."""
+        if not 0 <= self.rate < 1:
+            raise ValueError(f"dropout rate must lie in [0, 1), got {self.rate}")
+
+
+def keep_factor(
+    dropout: Dropout, num_heads: int, query_positions: Array, key_positions: Array
+) -> Array:
+    """What each weight is multiplied by: 0 if dropped, 1 / (1 - rate) if kept.
+
+    Whether a weight is kept depends on (key, head, query position, key position) and on nothing
+    else, so that every implementation, tile size and cache length drops the same pairs. Hence a
+    hash of these numbers, cheap enough to be computed again wherever it is needed.
+
+    Args:
+        dropout: rate and key(s) `[...]`.
+        num_heads: N.
+        query_positions: `[..., T]`.
+        key_positions: `[..., S]`.
+
+    Returns:
+        float32 `[..., N, T, S]`.
+    """
+    words = jax.random.key_data(dropout.key)[..., None, None, None, :].astype(jnp.uint32)
+    head = jnp.arange(num_heads, dtype=jnp.uint32)[:, None, None]
+    query = query_positions[..., None, :, None].astype(jnp.uint32)
+    key = key_positions[..., None, None, :].astype(jnp.uint32)
+    state = words[..., 0]
+    for number in (*jnp.moveaxis(words, -1, 0)[1:], head, query, key):  # small factors first
+        state = _scramble(state, number)
+    threshold = min(round(dropout.rate * 2**32), 2**32 - 1)
+    return jnp.where(state >= jnp.uint32(threshold), 1 / (1 - dropout.rate), 0.0)
+
+
+def _scramble(state: Array, number: Array) -> Array:
+    """Folds a number into a 32-bit state, so that each bit of it may flip any bit of the result.
+
+    The finalizer of MurmurHash3 (Appleby 2011) after a step of the golden-ratio sequence.
+    """
+    state = state ^ (number * jnp.uint32(0x9E3779B9) + jnp.uint32(0x85EBCA6B))
+    state = (state ^ (state >> 16)) * jnp.uint32(0x85EBCA6B)
+    state = (state ^ (state >> 13)) * jnp.uint32(0xC2B2AE35)
+    return state ^ (state >> 16)
