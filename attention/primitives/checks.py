@@ -54,14 +54,14 @@ def positions(
     num_queries: int,
     num_keys: int,
 ) -> tuple[Array, Array]:
-    """The positions of queries `[..., T]` and keys `[..., S]`; counted from 0 where none are given.
+    """The int32 positions of queries `[..., T]` and keys `[..., S]`, from 0 where none are given.
 
     Raises:
         TypeError: not a pair of integer arrays.
         ValueError: lengths or batch axes that do not fit.
     """
     if positions is None:
-        return jnp.arange(num_queries), jnp.arange(num_keys)
+        return jnp.arange(num_queries, dtype=jnp.int32), jnp.arange(num_keys, dtype=jnp.int32)
     if not (isinstance(positions, tuple) and len(positions) == 2):
         raise TypeError("positions must be a pair (query_positions, key_positions)")
     checked = []
@@ -73,7 +73,7 @@ def positions(
             raise TypeError(f"{name} must be integers, got {array.dtype}")
         if array.ndim == 0 or array.shape[-1] != size:
             raise ValueError(f"{name} must end in an axis of {size}, got shape {array.shape}")
-        checked.append(to_batch(name, array, batch, rank=1))
+        checked.append(to_batch(name, array.astype(jnp.int32), batch, rank=1))
     return checked[0], checked[1]
 
 

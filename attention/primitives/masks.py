@@ -316,7 +316,8 @@ class _Not(Mask):
 def picture(mask: Mask, num_queries: int, num_keys: int | None = None) -> str:
     """The mask as rows of 0 and 1, queries down and keys across, from position 0."""
     num_keys = num_queries if num_keys is None else num_keys
-    pairs = mask(jnp.arange(num_queries)[:, None], jnp.arange(num_keys)[None, :])
+    rows, columns = (jnp.arange(size, dtype=jnp.int32) for size in (num_queries, num_keys))
+    pairs = mask(rows[:, None], columns[None, :])
     return "\n".join(" ".join(str(int(pair)) for pair in row) for row in pairs.tolist())
 
 
@@ -339,13 +340,13 @@ def checked_array(array: ArrayLike) -> Array:
     return array
 
 
-def _integers(name: str, given: ArrayLike, core_ndim: int) -> Array:
+def _integers(name: str, given: ArrayLike, rank: int) -> Array:
     array = jnp.asarray(given)
     if not jnp.issubdtype(array.dtype, jnp.integer):
         raise TypeError(f"{name} must be integers, got {array.dtype}")
-    if array.ndim < core_ndim:
-        raise ValueError(f"{name} needs at least {core_ndim} axis, got shape {array.shape}")
-    return array
+    if array.ndim < rank:
+        raise ValueError(f"{name} needs at least {rank} axis, got shape {array.shape}")
+    return array.astype(jnp.int32)
 
 
 def _within(position: ArrayLike, size: int) -> Array:
