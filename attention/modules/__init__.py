@@ -1,0 +1,25 @@
+"""Flax (nnx) modules: they hold parameters and call primitives, and do no attention themselves.
+
+Every module is a plain pytree: build it once, then use `jax.jit`, `jax.grad`, `jax.vmap` and
+`jax.lax.scan` on it, or `flax.nnx.split` it into a definition and a state of arrays. No module
+holds a random state: a `key` argument turns dropout on for that call, and no key turns it off.
+"""
+
+from attention.modules.attention import Attention
+from attention.modules.config import TransformerConfig
+from attention.modules.embedding import Embedding
+from attention.modules.feed_forward import FeedForward
+from attention.modules.language_model import LanguageModel
+from attention.modules.transformer import Block, Decoder, Encoder, EncoderDecoder
+
+__all__ = [
+    "Attention",
+    "Block",
+    "Decoder",
+    "Embedding",
+    "Encoder",
+    "EncoderDecoder",
+    "FeedForward",
+    "LanguageModel",
+    "TransformerConfig",
+]

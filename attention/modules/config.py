@@ -1,0 +1,123 @@
+"""The numbers that make a Transformer, checked before anything is built."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig:
+    """Sizes and choices shared by every block of a Transformer.
+
+    Attributes:
+        width: D, of the embeddings and of what flows between the blocks.
+        num_heads: N query heads.
+        num_kv_heads: K key/value heads, a divisor of N; None means N (multi-head attention), 1 is
+            multi-query attention, what lies between is grouped-query attention.
+        head_width: H; None means D / N.
+        hidden: F, the inner width of the feed-forward layer.
+        activation: "relu", "gelu" or "gated" (SiLU-gated linear units, Shazeer 2020).
+        norm: where the layer norm stands, "pre" (inside the residual branch) or "post" (after the
+            residual sum, Vaswani et al. 2017).
+        positions: "sinusoidal" or "learned".
+        max_length: the longest sequence; the size of the table of learned positions.
+        encoder_layers: number of encoder blocks.
+        decoder_layers: number of decoder blocks.
+        tie: which embeddings are one table: "none"; "output" (target and output); "all" (source
+            too, Press and Wolf 2017).
+        use_bias: whether linear layers have biases.
+        dropout: rate on embeddings and on the output of every sublayer.
+        attention_dropout: rate on the attention weights.
+    """
+
+    width: int = 128
+    num_heads: int = 4
+    num_kv_heads: int | None = None
+    head_width: int | None = None
+    hidden: int = 512
+    activation: str = "relu"
+    norm: str = "pre"
+    positions: str = "sinusoidal"
+    max_length: int = 128
+    encoder_layers: int = 2
+    decoder_layers: int = 2
+    tie: str = "output"
+    use_bias: bool = True
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Fills in what follows from the rest and refuses what does not fit, in one sentence."""
+        for name in ("width", "num_heads", "hidden", "max_length"):
+            _check(
+                getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}"
+            )
+        for name in ("encoder_layers", "decoder_layers"):
+            _check(
+                getattr(self, name) >= 0, f"{name} must be at least 0, got {getattr(self, name)}"
+            )
+        for name in ("dropout", "attention_dropout"):
+            rate = getattr(self, name)
+            _check(0 <= rate < 1, f"{name} must lie in [0, 1), got {rate}")
+        one_of("activation", self.activation, ("relu", "gelu", "gated"))
+        one_of("norm", self.norm, ("pre", "post"))
+        one_of("positions", self.positions, ("sinusoidal", "learned"))
+        one_of("tie", self.tie, ("none", "output", "all"))
+        num_kv_heads = resolve_kv_heads(self.num_heads, self.num_kv_heads)
+        head_width = resolve_head_width(self.width, self.num_heads, self.head_width)
+        object.__setattr__(self, "num_kv_heads", num_kv_heads)
+        object.__setattr__(self, "head_width", head_width)
+        _check(
+            self.positions != "sinusoidal" or self.width % 2 == 0,
+            f"sinusoidal positions need an even width, got {self.width}",
+        )
+
+
+def resolve_kv_heads(num_heads: int, num_kv_heads: int | None) -> int:
+    """K, which is N unless given.
+
+    Raises:
+        ValueError: K does not divide N.
+    """
+    num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+    divisors = [n for n in range(1, num_heads + 1) if num_heads % n == 0]
+    _check(
+        num_kv_heads in divisors,
+        f"num_heads={num_heads} cannot be shared evenly by num_kv_heads={num_kv_heads}: "
+        f"use one of {', '.join(map(str, divisors))}",
+    )
+    return num_kv_heads
+
+
+def resolve_head_width(width: int, num_heads: int, head_width: int | None) -> int:
+    """H, which is D / N unless given.
+
+    Raises:
+        ValueError: D / N is no whole number.
+    """
+    if head_width is None:
+        _check(
+            width % num_heads == 0,
+            f"width={width} is not divisible by num_heads={num_heads}: "
+            "change one of them, or set head_width",
+        )
+        return width // num_heads
+    _check(head_width >= 1, f"head_width must be at least 1, got {head_width}")
+    return head_width
+
+
+def one_of(name: str, given: str, known: Sequence[str]) -> None:
+    """Checks a word against the known ones.
+
+    Raises:
+        ValueError: an unknown word, with the nearest known one.
+    """
+    if given not in known:
+        near = get_close_matches(str(given), known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"{name} must be one of {', '.join(known)}, got {given!r}{hint}")
+
+
+def _check(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise ValueError(sentence)
