@@ -1,0 +1,42 @@
+"""A decoding step without a cache: it reads the whole prefix again for every token."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+class Prefix(NamedTuple):
+    """The tokens read so far.
+
+    Attributes:
+        tokens: `[B, T]`, zeros from `index` on.
+        index: how many were read.
+    """
+
+    tokens: Array
+    index: Array
+
+
+def recompute(
+    score: Callable[[Array, Array], Array], *, batch_size: int, max_length: int
+) -> tuple[Callable[[Prefix, Array], tuple[Array, Prefix]], Prefix]:
+    """Makes a step of a function that scores prefixes.
+
+    Args:
+        score: `(tokens [B, max_length], index) -> logits [B, V]` of the token after `index`; it
+            must be causal, since what stands behind `index` has no meaning.
+        batch_size: B.
+        max_length: the longest prefix.
+
+    Returns:
+        The step for `greedy` and the state it starts from.
+    """
+
+    def step(prefix: Prefix, tokens: Array) -> tuple[Array, Prefix]:
+        read = jax.lax.dynamic_update_index_in_dim(prefix.tokens, tokens, prefix.index, axis=1)
+        return score(read, prefix.index), Prefix(read, prefix.index + 1)
+
+    return step, Prefix(jnp.zeros((batch_size, max_length), jnp.int32), jnp.int32(0))

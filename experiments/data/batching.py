@@ -1,0 +1,137 @@
+"""From pairs of id sequences to padded batches of few shapes."""
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import grain.python as grain
+import numpy as np
+
+from experiments.data.vocabulary import BOS, EOS, PAD
+
+
+class EncodedPair(NamedTuple):
+    """A source and a target sentence as ids, without begin and end."""
+
+    source: Sequence[int]
+    target: Sequence[int]
+
+    @property
+    def length(self) -> int:
+        """The positions that the longer side needs, its end included."""
+        return max(len(self.source), len(self.target)) + 1
+
+
+class Batch(NamedTuple):
+    """Padded sentences. A batch with too few of them is filled up with rows of padding.
+
+    Attributes:
+        source: `[B, S]` ids, ended by `EOS`.
+        source_lengths: `[B]`, how many are not padding.
+        target_inputs: `[B, T]` ids, begun by `BOS`: what the decoder has seen.
+        target_labels: `[B, T]` ids, ended by `EOS`: what it shall say next.
+    """
+
+    source: np.ndarray
+    source_lengths: np.ndarray
+    target_inputs: np.ndarray
+    target_labels: np.ndarray
+
+
+def pad_batch(pairs: Sequence[EncodedPair], size: int, length: int) -> Batch:
+    """Makes a batch of `size` rows of `length` positions."""
+    source, inputs, labels = (np.full((size, length), PAD, np.int32) for _ in range(3))
+    for row, pair in enumerate(pairs):
+        source[row, : len(pair.source) + 1] = [*pair.source, EOS]
+        inputs[row, : len(pair.target) + 1] = [BOS, *pair.target]
+        labels[row, : len(pair.target) + 1] = [*pair.target, EOS]
+    return Batch(source, np.sum(source != PAD, axis=1, dtype=np.int32), inputs, labels)
+
+
+class Buckets:
+    """Pairs of similar length together, so that little is padding and few shapes are compiled."""
+
+    def __init__(self, pairs: Sequence[EncodedPair], lengths: Sequence[int], tokens: int) -> None:
+        """Sorts the pairs into buckets.
+
+        Args:
+            pairs: the data.
+            lengths: the longest pair that each bucket takes, its end included.
+            tokens: positions of a batch, on either side.
+
+        Raises:
+            ValueError: a pair longer than every bucket, or a bucket longer than a batch.
+        """
+        lengths, needed = sorted(lengths), [pair.length for pair in pairs]
+        if max(needed) > lengths[-1]:
+            raise ValueError(
+                f"a sentence pair needs {max(needed)} positions, and the longest bucket has "
+                f"{lengths[-1]}: raise data.bucket_lengths"
+            )
+        if lengths[-1] > tokens:
+            raise ValueError(
+                f"a batch of {tokens} tokens has no room for a sentence of {lengths[-1]}: raise "
+                "train.batch_tokens"
+            )
+        self.pairs = pairs
+        self.tokens = tokens
+        bucket = np.searchsorted(lengths, needed)
+        self._members = {
+            length: np.flatnonzero(bucket == place) for place, length in enumerate(lengths)
+        }
+
+    def plan(self, random: np.random.Generator | None = None) -> list[tuple[int, np.ndarray]]:
+        """Every pair once, as batches of (length, indices of the pairs); shuffled if `random`."""
+        batches = []
+        for length, members in self._members.items():
+            size = self.tokens // length
+            members = members if random is None else random.permutation(members)
+            batches += [(length, members[i : i + size]) for i in range(0, len(members), size)]
+        order = range(len(batches)) if random is None else random.permutation(len(batches))
+        return [batches[i] for i in order]
+
+    def batch(self, length: int, members: Sequence[int]) -> Batch:
+        """The padded batch of an entry of the plan."""
+        return pad_batch([self.pairs[i] for i in members], self.tokens // length, length)
+
+
+class Epochs:
+    """Random access to the batches of one epoch after the other, each shuffled anew.
+
+    Batch i follows from (seed, i) alone, which is what makes a run resume exactly.
+    """
+
+    def __init__(self, buckets: Buckets, *, num_batches: int, seed: int) -> None:
+        """Makes a sequence of `num_batches` batches."""
+        self._buckets = buckets
+        self._num_batches = num_batches
+        self._seed = seed
+        self._plan = functools.lru_cache(maxsize=2)(self._plan_epoch)
+        self.batches_per_epoch = len(buckets.plan())
+
+    def _plan_epoch(self, epoch: int) -> list[tuple[int, np.ndarray]]:
+        return self._buckets.plan(np.random.default_rng((self._seed, epoch)))
+
+    def __len__(self) -> int:
+        """The number of batches of all epochs together."""
+        return self._num_batches
+
+    def __getitem__(self, index: int) -> Batch:
+        """The batch of one training step."""
+        epoch, place = divmod(index, self.batches_per_epoch)
+        return self._buckets.batch(*self._plan(epoch)[place])
+
+
+def training_batches(
+    buckets: Buckets, *, num_batches: int, seed: int
+) -> grain.DatasetIterator[Batch]:
+    """Shuffled batches, from an iterator whose state is saved with a checkpoint."""
+    epochs = Epochs(buckets, num_batches=num_batches, seed=seed)
+    options = grain.ReadOptions(num_threads=0)
+    return iter(grain.MapDataset.source(epochs).to_iter_dataset(options))
+
+
+def evaluation_batches(buckets: Buckets) -> Iterator[tuple[np.ndarray, Batch]]:
+    """Every pair once, in a fixed order, as (indices of the pairs, batch)."""
+    for length, members in buckets.plan():
+        yield members, buckets.batch(length, members)

@@ -1,0 +1,1 @@
+"""From a model, a loss and batches to a trained model."""

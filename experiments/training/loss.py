@@ -1,0 +1,63 @@
+"""What training makes small."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+class TokenLosses(NamedTuple):
+    """Sums over the tokens that count, ready to be added up over batches.
+
+    Attributes:
+        loss: smoothed cross-entropy, nats.
+        nll: negative log-likelihood of the labels, nats.
+        correct: tokens that score highest where they should.
+        tokens: tokens that count.
+    """
+
+    loss: Array
+    nll: Array
+    correct: Array
+    tokens: Array
+
+
+def smoothed_cross_entropy(logits: Array, labels: Array, smoothing: float) -> Array:
+    """Cross-entropy against the label with a little probability moved to the whole vocabulary.
+
+    The target is q = (1 - ε) · onehot(label) + ε / V (Szegedy et al. 2016, section 7), so the loss
+    is KL(q ‖ softmax(logits)) plus the entropy of q, which no model can change.
+
+    Args:
+        logits: `[..., V]`.
+        labels: `[...]` ids.
+        smoothing: ε in [0, 1).
+
+    Returns:
+        `[...]`, nats.
+    """
+    log_probabilities = jax.nn.log_softmax(logits)
+    label = jnp.take_along_axis(log_probabilities, labels[..., None], axis=-1)[..., 0]
+    return -(1 - smoothing) * label - smoothing * log_probabilities.mean(axis=-1)
+
+
+def token_losses(logits: Array, labels: Array, weights: Array, smoothing: float) -> TokenLosses:
+    """Sums loss and metrics over tokens; a token of weight 0 (padding) counts nowhere.
+
+    Args:
+        logits: `[..., V]`.
+        labels: `[...]` ids.
+        weights: `[...]`, 1 = counts, 0 = does not.
+        smoothing: ε of `smoothed_cross_entropy`.
+    """
+
+    def total(values: Array) -> Array:
+        return jnp.sum(jnp.where(weights > 0, values, 0))
+
+    return TokenLosses(
+        loss=total(smoothed_cross_entropy(logits, labels, smoothing)),
+        nll=total(smoothed_cross_entropy(logits, labels, 0.0)),
+        correct=total((logits.argmax(axis=-1) == labels).astype(logits.dtype)),
+        tokens=total(jnp.ones_like(weights)),
+    )

@@ -1,0 +1,54 @@
+"""Adam, its learning rate over time, and gradient clipping."""
+
+import optax
+from ml_collections import ConfigDict
+
+from attention.modules.config import one_of
+
+
+def schedule(
+    name: str, *, peak: float, warmup_steps: int, total_steps: int
+) -> optax.Schedule:
+    """The learning rate at each step: up from 0 in a line, then down as its name says.
+
+    Args:
+        name: "constant"; "linear" or "cosine", which reach 0 at the end; "inverse_sqrt", which
+            falls with 1/√step (Vaswani et al. 2017, equation 3).
+        peak: the learning rate at the end of the warm-up.
+        warmup_steps: steps of the rise.
+        total_steps: steps of the training.
+
+    Raises:
+        ValueError: an unknown name, or a warm-up that does not end before the training.
+    """
+    if not 0 <= warmup_steps < total_steps:
+        raise ValueError(
+            f"train.warmup_steps must lie in [0, train.steps={total_steps}), got {warmup_steps}"
+        )
+    falling_steps = total_steps - warmup_steps
+    falls = {
+        "constant": optax.constant_schedule(peak),
+        "linear": optax.linear_schedule(peak, 0.0, falling_steps),
+        "cosine": optax.cosine_decay_schedule(peak, falling_steps),
+        "inverse_sqrt": lambda step: peak * (max(warmup_steps, 1) / (max(warmup_steps, 1) + step)) ** 0.5,
+    }
+    one_of("train.schedule", name, tuple(falls))
+    rise = optax.linear_schedule(0.0, peak, warmup_steps)
+    return optax.join_schedules([rise, falls[name]], [warmup_steps])
+
+
+def optimizer(config: ConfigDict) -> optax.GradientTransformation:
+    """Adam on clipped gradients, by the fields of `config.train`.
+
+    Reads steps, schedule, learning_rate, warmup_steps, clip_norm, beta1, beta2 and epsilon.
+    """
+    learning_rate = schedule(
+        config.schedule,
+        peak=config.learning_rate,
+        warmup_steps=config.warmup_steps,
+        total_steps=config.steps,
+    )
+    return optax.chain(
+        optax.clip_by_global_norm(config.clip_norm),
+        optax.adam(learning_rate, b1=config.beta1, b2=config.beta2, eps=config.epsilon),
+    )
