@@ -1,16 +1,21 @@
 """Clauses: a verb, what it takes and what goes with it."""
 
-import random
-from collections.abc import Sequence
 from dataclasses import replace
 
 from experiments.data.toy_language import entries
-from experiments.data.toy_language.entries import ADJECTIVE, ADJECTIVES_OF, VERBS, Verb
+from experiments.data.toy_language.entries import (
+    ADJECTIVE,
+    ADJECTIVES_OF,
+    SPOKEN_VERBS,
+    VERBS,
+    Verb,
+)
 from experiments.data.toy_language.nominal import (
     Draft,
     NounPhrase,
     country,
     destination,
+    in_water,
     noun_phrase,
     person_name,
     pick_noun,
@@ -26,30 +31,40 @@ LIVING = ("person", "animal", "bird")
 NOT_PREDICATED = ("new", "long", "young")
 
 
-def _verbs_for(kind: str, complements: Sequence[str]) -> tuple[Verb, ...]:
-    return tuple(v for v in VERBS if kind in v.subjects and v.complement in complements)
+PLAIN = {
+    kind: tuple(v for v in VERBS if kind in v.subjects and v.complement not in ("give", "modal"))
+    for kind in LIVING
+}
+GIVING = tuple(verb for verb in VERBS if verb.complement == "give")
+_MODALS = tuple(verb for verb in VERBS if verb.complement == "modal")
 
 
-PLAIN = {kind: _verbs_for(kind, ("object", "-", "place", "to", "from", "play")) for kind in LIVING}
-GIVING = _verbs_for("person", ("give",))
-_MODALS = _verbs_for("person", ("modal",))
-
-
-def manner(d: Draft, verb: Verb, who: NounPhrase, *, past: bool, modal: bool = True) -> Manner:
+def manner(d: Draft, verb: Verb, who: NounPhrase, *, past: bool) -> Manner:
     """A tense, and perhaps a negation, an adverb or a modal: what goes with verb and subject."""
     if verb.english_past == "-" or (verb.past == "être" and who.gender == "?"):
         past = False
     how = Manner(past=past)
     completed = past and verb.past != "imparfait"
     if d.chance(0.2):
-        how.negation = d.choose(("not", "never") if completed else ("not", "never", "no longer"))
+        moves = verb.past == "être"
+        fitting = ("not", "never", "no longer")[: 2 if completed or moves else 3]
+        how.negation = d.choose(("not", "not", "no longer") if verb is BE else fitting)
     elif not completed and verb is not BE and d.chance(0.12):
         how.adverb = d.choose(entries.ADVERBS)
-    if modal and verb is not BE and who.kind == "person" and d.chance(0.12):
+    easy = completed or (verb in SPOKEN_VERBS and not past)
+    unspoken = who.gender == "?" and not easy
+    if unspoken or (verb is not BE and who.kind == "person" and d.chance(0.1)):
         how = replace(how, modal=d.choose(_MODALS), adverb=None)
         if how.negation == "never":
             how.negation = "not"
     return how
+
+
+def pick_verb(d: Draft, who: NounPhrase) -> Verb:
+    """A verb for the subject; I, we and you have their favourites."""
+    if who.gender == "?" and d.chance(0.4):
+        return d.choose([verb for verb in SPOKEN_VERBS if verb.complement != "modal"])
+    return d.choose(PLAIN[who.kind])
 
 
 def object_of(d: Draft, verb: Verb, negated: bool) -> NounPhrase:
@@ -64,10 +79,14 @@ def object_of(d: Draft, verb: Verb, negated: bool) -> NounPhrase:
 
 def complement(d: Draft, verb: Verb, negated: bool) -> Phrase:
     """What follows the verb."""
-    if verb.complement in ("to", "from"):
+    if verb.complement in ("at", "to", "from"):
         return destination(d, verb.complement)
     if verb.complement == "place":
         return place(d)
+    if verb.complement == "alone":
+        return Phrase()
+    if verb.complement == "water":
+        return in_water(d)
     if verb.complement == "play":
         english, name, preposition = d.choose(entries.PLAYED)
         d.combinations.add(("play", "play", english))
@@ -111,10 +130,11 @@ def verb_phrase(
 
 
 def is_adjective(d: Draft, who: NounPhrase, past: bool) -> Phrase:
-    """is happy, in agreement with its subject."""
-    if who.noun and who.noun.sense:
+    """Is happy, in agreement with its subject."""
+    if who.noun and who.noun.sense:  # the attribute is its cue
         fitting = [ADJECTIVE[word] for word in who.noun.sense.adjectives]
     else:
-        fitting = [a for a in ADJECTIVES_OF[who.kind] if a.english not in NOT_PREDICATED]
+        fitting = [a for a in ADJECTIVES_OF[who.kind] 
+                   if a.english not in NOT_PREDICATED and a.english not in d.content]
     how = manner(d, BE, who, past=past)
     return conjugate(d, BE, who, how) + predicate_adjective(d, d.choose(fitting), who)

@@ -1,5 +1,6 @@
 """The lexicon read into entries: nouns, adjectives, verbs and the senses of polysemous words."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from experiments.data.toy_language import lexicon
@@ -71,13 +72,17 @@ class Verb:
     complement: str
 
 
+def _kinds(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(kind for name in names for kind in lexicon.GROUPS.get(name, (name,)))
+
+
 def _verb(english: str, past: str, french: str, tense: str, subjects: str, objects: str) -> Verb:
     base, _, particle = english.partition("_")
     complement, _, kinds = objects.rpartition(":")
-    if kinds in ("-", "place", "to", "from", "modal", "play"):
+    if kinds in ("-", "alone", "place", "water", "at", "to", "from", "modal", "play"):
         complement, kinds = kinds, ""
     return Verb(base, particle, past.partition("_")[0], french, tense,
-                frozenset(subjects.split(",")), frozenset(kinds.split(",")),
+                _kinds(subjects.split(",")), _kinds(kinds.split(",")),
                 complement or "object")  # fmt: skip
 
 
@@ -90,6 +95,8 @@ NOUNS = tuple(Noun(*row) for row in _rows(lexicon.NOUNS))
 NOUN = {noun.english: noun for noun in NOUNS}
 KINDS = {kind: tuple(n for n in NOUNS if n.kind == kind) for kind in {n.kind: 0 for n in NOUNS}}
 
+WOMEN = tuple(noun for noun in KINDS["person"] if noun.gender == "f")
+
 SENSES = tuple(_sense(line) for line in lexicon.SENSES.strip().splitlines())
 RIVAL_CUES = {
     noun: frozenset().union(
@@ -98,13 +105,14 @@ RIVAL_CUES = {
     for noun in SENSES
 }  # fmt: skip
 
-ADJECTIVES = tuple(Adjective(*row[:4], frozenset(row[4:])) for row in _rows(lexicon.ADJECTIVES))
+ADJECTIVES = tuple(Adjective(*row[:4], _kinds(row[4:])) for row in _rows(lexicon.ADJECTIVES))
 ADJECTIVE = {adjective.english: adjective for adjective in ADJECTIVES}
 ADJECTIVES_OF = {kind: tuple(a for a in ADJECTIVES if kind in a.kinds) for kind in KINDS}
 
 VERBS = tuple(_verb(*row) for row in _rows(lexicon.VERBS))
 VERB = {verb.english: verb for verb in VERBS}
 NEUTRAL_VERBS = tuple(VERB[name.partition("_")[0]] for name in lexicon.NEUTRAL_VERBS)
+SPOKEN_VERBS = tuple(VERB[name.partition("_")[0]] for name in lexicon.SPOKEN_VERBS)
 
 NAMES = tuple(map(tuple, _rows(lexicon.NAMES)))
 COUNTRIES = tuple(tuple(c.replace("_", " ") for c in row) for row in _rows(lexicon.COUNTRIES))

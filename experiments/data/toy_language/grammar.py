@@ -5,16 +5,16 @@ object of the verb before it, so that its gender is never in doubt.
 """
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments.data.toy_language.clauses import (
-    BE,
     GIVING,
     LIVING,
     PLAIN,
     is_adjective,
     manner,
-    object_of,
+    pick_verb,
     time,
     verb_phrase,
 )
@@ -27,12 +27,15 @@ from experiments.data.toy_language.entries import (
     RIVAL_CUES,
     SENSES,
     VERB,
+    Adjective,
     Noun,
+    Verb,
 )
 from experiments.data.toy_language.nominal import (
     Draft,
     NounPhrase,
     country_phrase,
+    living,
     noun_phrase,
     of,
     person_name,
@@ -46,7 +49,11 @@ from experiments.data.toy_language.predicate import Manner, conjugate, object_pr
 
 CONJUNCTIONS = (("and", "et"), ("but", "mais"), ("because", "parce que"), ("when", "quand"))
 # What one does to a thing before one does something else to it.
-FIRST_VERBS = tuple(VERB[word] for word in ("buy", "find", "choose", "look", "see", "wash"))
+FIRST_VERBS = tuple(VERB[word] for word in ("buy", "find", "choose", "see"))
+_SECOND_VERBS = tuple(
+    verb for verb in (*PLAIN["person"], *GIVING)
+    if verb not in (*FIRST_VERBS[1:], VERB["build"]) and verb.objects & FIRST_VERBS[0].objects
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,15 +66,18 @@ class Derivation:
 
 def clause(d: Draft, who: NounPhrase, past: bool) -> Phrase:
     """A plain verb phrase for this subject: visits Africa in September."""
-    words, past = verb_phrase(d, who, d.choose(PLAIN[who.kind]), past=past)
+    words, past = verb_phrase(d, who, pick_verb(d, who), past=past)
     return words + time(d, past) if d.chance(0.3) else words
 
 
 def simple(d: Draft) -> Phrase:
     """Jane visits Africa in September."""
-    who, past = subject(d, LIVING), d.chance(0.5)
+    return _statement(d, subject(d, LIVING), d.chance(0.5))
+
+
+def _statement(d: Draft, who: NounPhrase, past: bool) -> Phrase:
     if d.chance(0.12):
-        words, past = verb_phrase(d, who, d.choose(PLAIN[who.kind]), past=past)
+        words, past = verb_phrase(d, who, pick_verb(d, who), past=past)
         return time(d, past) + who.phrase + words
     return who.phrase + clause(d, who, past)
 
@@ -82,10 +92,10 @@ def attribute(d: Draft) -> Phrase:
 def subject_relative(d: Draft) -> Phrase:
     """The girls who live near the river are happy: agreement over the relative clause."""
     d.phenomena.add("relative_clause")
-    who = noun_phrase(d, pick_noun(d, LIVING), determiner=d.choose(("the", "the", "this", "my")))
+    who = living(d, LIVING)
     past = d.chance(0.4)
     link = phrase("who" if who.kind == "person" else "that", "qui")
-    words, _ = verb_phrase(d, who, d.choose(PLAIN[who.kind]), past=past)
+    words, past = verb_phrase(d, who, pick_verb(d, who), past=past)
     head = who.phrase + link + words
     return head + (is_adjective(d, who, past) if d.chance(0.6) else clause(d, who, past))
 
@@ -94,41 +104,40 @@ def object_relative(d: Draft) -> Phrase:
     """The apple that Marie bought is red: la pomme que Marie a achetée est rouge."""
     d.phenomena.add("relative_clause")
     verb = d.choose([v for v in PLAIN["person"] if v.complement == "object"])
-    kinds = [k for k in KINDS if k in verb.objects and k not in ("drink", "person")]
+    kinds = [k for k in KINDS if k in verb.objects and k not in ("drink", "beverage", "person")]
     if not kinds:
         return simple(d)
-    thing = noun_phrase(d, pick_noun(d, kinds), determiner=d.choose(("the", "the", "this", "my")))
-    past = d.chance(0.55)
-    return _that(d, thing, verb, past) + is_adjective(d, thing, past)
+    thing = noun_phrase(d, pick_noun(d, kinds), determiner=d.choose(("the", "the", "this")))
+    past = d.chance(0.6)
+    head, past = _that(d, thing, verb, past)
+    return head + is_adjective(d, thing, past)
 
 
-def _that(d: Draft, thing: NounPhrase, verb, past: bool) -> Phrase:
-    """The thing, and who does what to it."""
+def _that(d: Draft, thing: NounPhrase, verb: Verb, past: bool) -> tuple[Phrase, bool]:
+    """The thing that somebody does something to, and whether it is past."""
     who = subject(d, ("person",))
     how = manner(d, verb, who, past=past)
     how.fronted = thing
     if thing.noun:
         d.combine("object", verb.english, thing.noun)
-    return thing.phrase + phrase("that", "que") + who.phrase + conjugate(d, verb, who, how)
+    said = who.phrase + conjugate(d, verb, who, how)
+    return thing.phrase + phrase("that", "que") + said, how.past
 
 
 def anaphora(d: Draft) -> Phrase:
     """Marie buys the apple and eats it: la pomme ... la mange."""
-    who, past = subject(d, ("person",)), d.chance(0.5)
-    first = d.choose(FIRST_VERBS)
-    thing = object_of(d, first, False)
-    thing_kind = thing.kind
-    seconds = [v for v in PLAIN["person"] if thing_kind in v.objects and v not in FIRST_VERBS]
-    gives = [v for v in GIVING if thing_kind in v.objects]
+    who, past = subject(d, ("person",)), d.chance(0.6)
+    past = past or who.gender == "?"
+    verb = d.choose([v for v in _SECOND_VERBS if not past or v.past == "avoir"])
+    first = d.choose([v for v in FIRST_VERBS if v.objects & verb.objects and v is not verb])
+    thing = _one_of(d, first, sorted(first.objects & verb.objects))
     done = who.phrase + conjugate(d, first, who, Manner(past=past)) + thing.phrase
     conjunction = phrase(*d.choose(CONJUNCTIONS[:2]))
-    verb = d.choose(gives) if gives and d.chance(0.4) else d.choose(seconds)
     how = manner(d, verb, who, past=past)
     how.fronted = thing
     how.pronouns = object_pronoun(d, thing)
     if verb.complement != "give":
-        if thing.noun:
-            d.combine("pronoun", verb.english, thing.noun)
+        d.combine("pronoun", verb.english, thing.noun)
         return done + conjunction + conjugate(d, verb, who, how)
     if d.chance(0.5):
         return done + conjunction + conjugate(d, verb, who, how) + _to(d)
@@ -136,6 +145,12 @@ def anaphora(d: Draft) -> Phrase:
     to = phrase(f"to {to_whom}", dative)
     how.pronouns = how.pronouns + to
     return done + conjunction + conjugate(d, verb, who, how)
+
+
+def _one_of(d: Draft, verb: Verb, kinds: Sequence[str]) -> NounPhrase:
+    noun = pick_noun(d, (d.choose(kinds),))
+    d.combine("object", verb.english, noun)
+    return noun_phrase(d, noun)
 
 
 def _to(d: Draft) -> Phrase:
@@ -187,10 +202,11 @@ def two_clauses(d: Draft) -> Phrase:
     else:
         who = subject(d, LIVING)
     said = who.phrase + _anything(d, who, past)
-    for _ in range(1 + d.chance(0.3)):
-        word, mot = d.choose(CONJUNCTIONS)
+    for word, mot in d.rng.sample(CONJUNCTIONS, 1 + d.chance(0.35)):
         again = stand_in(d, who)
-        said = said + phrase(word, mot) + again.phrase + _anything(d, again, past)
+        reason = word == "because" and who.gender != "?"
+        what = is_adjective(d, again, past) if reason else _anything(d, again, past)
+        said = said + phrase(word, mot) + again.phrase + what
     return said
 
 
@@ -205,10 +221,14 @@ def _anything(d: Draft, who: NounPhrase, past: bool) -> Phrase:
 
 
 def two_sentences(d: Draft) -> Phrase:
-    """Two sentences of different people."""
+    """Two sentences, or three, of different people."""
     d.phenomena.add("conjunction")
-    word, mot = d.choose((*CONJUNCTIONS[:2], CONJUNCTIONS[3]))
-    return simple(d) + phrase(word, mot) + simple(d)
+    past = d.chance(0.5)
+    said = _statement(d, subject(d, LIVING), past)
+    for word, mot in d.rng.sample(CONJUNCTIONS, 1 + d.chance(0.35)):
+        other = living(d, LIVING) if d.chance(0.6) else person_name(d)
+        said = said + phrase(word, mot) + _statement(d, other, past)
+    return said
 
 
 def polysemous(d: Draft) -> Phrase:
@@ -221,36 +241,35 @@ def polysemous(d: Draft) -> Phrase:
     return d.choose(frames)(d, noun)
 
 
-def _bare(d: Draft, noun: Noun) -> NounPhrase:
-    return noun_phrase(d, noun, adjectives=())
-
-
-def _handle(d: Draft, who: NounPhrase, thing: Phrase, past: bool) -> Phrase:
-    """Somebody does what can be done with any sense."""
+def _handles(
+    d: Draft, who: NounPhrase, noun: Noun, past: bool, adjectives: Sequence[Adjective] = ()
+) -> Phrase:
+    """Does with a thing what can be done with any sense of it."""
     verb = d.choose(NEUTRAL_VERBS)
-    return conjugate(d, verb, who, manner(d, verb, who, past=past)) + thing
+    how = manner(d, verb, who, past=past)
+    thing = noun_phrase(d, noun, adjectives=adjectives, negated=how.negation is not None)
+    return conjugate(d, verb, who, how) + thing.phrase
 
 
 def _cued_by_adjective(d: Draft, noun: Noun) -> Phrase:
     """Paul finds the rusty nail."""
     who = subject(d, ("person",))
-    thing = noun_phrase(d, noun, adjectives=(ADJECTIVE[d.choose(noun.sense.adjectives)],))
-    return who.phrase + _handle(d, who, thing.phrase, d.chance(0.5))
+    adjectives = (ADJECTIVE[d.choose(noun.sense.adjectives)],)
+    return who.phrase + _handles(d, who, noun, d.chance(0.5), adjectives)
 
 
 def _cued_by_whole(d: Draft, noun: Noun) -> Phrase:
     """Paul finds the bark of the old tree."""
     who = subject(d, ("person",))
     whole = noun_phrase(d, NOUN[d.choose(noun.sense.wholes)], determiner=d.choose(("the", "this")))
-    thing = noun_phrase(d, noun, determiner="the", adjectives=()).phrase + of(whole)
-    return who.phrase + _handle(d, who, thing, d.chance(0.5))
+    return who.phrase + _handles(d, who, noun, d.chance(0.5)) + of(whole)
 
 
 def _cued_by_owner(d: Draft, noun: Noun) -> Phrase:
     """The banker sees the bank."""
     who = noun_phrase(d, NOUN[d.choose(noun.sense.owners)])
     past = d.chance(0.5)
-    done = who.phrase + _handle(d, who, _bare(d, noun).phrase, past)
+    done = who.phrase + _handles(d, who, noun, past)
     return done + time(d, past) if d.chance(0.3) else done
 
 
@@ -258,7 +277,8 @@ def _cued_by_attribute(d: Draft, noun: Noun) -> Phrase:
     """The bank that Paul saw is muddy: the cue comes last."""
     d.phenomena.add("relative_clause")
     thing, past = noun_phrase(d, noun, determiner="the", adjectives=()), d.chance(0.5)
-    return _that(d, thing, d.choose(NEUTRAL_VERBS), past) + is_adjective(d, thing, past)
+    head, past = _that(d, thing, d.choose(NEUTRAL_VERBS), past)
+    return head + is_adjective(d, thing, past)
 
 
 def _cued_from_afar(d: Draft, noun: Noun) -> Phrase:
@@ -267,7 +287,7 @@ def _cued_from_afar(d: Draft, noun: Noun) -> Phrase:
     who, past = noun_phrase(d, NOUN[d.choose(noun.sense.owners)]), d.chance(0.5)
     first = who.phrase + is_adjective(d, who, past) + phrase(*d.choose(CONJUNCTIONS))
     again = stand_in(d, who)
-    return first + again.phrase + _handle(d, again, _bare(d, noun).phrase, past)
+    return first + again.phrase + _handles(d, again, noun, past)
 
 
 def _cued_later(d: Draft, noun: Noun) -> Phrase:
@@ -275,13 +295,13 @@ def _cued_later(d: Draft, noun: Noun) -> Phrase:
     d.phenomena.add("conjunction")
     who, past = person_name(d) if d.chance(0.6) else speaker(d), d.chance(0.5)
     owner = noun_phrase(d, NOUN[d.choose(noun.sense.owners)])
-    first = who.phrase + _handle(d, who, _bare(d, noun).phrase, past)
+    first = who.phrase + _handles(d, who, noun, past)
     return first + phrase(*d.choose(CONJUNCTIONS)) + owner.phrase + _anything(d, owner, past)
 
 
 CONSTRUCTIONS = (
-    (simple, 24), (attribute, 6), (subject_relative, 10), (object_relative, 8), (anaphora, 12),
-    (giving, 8), (pronoun_object, 5), (two_clauses, 10), (two_sentences, 5), (polysemous, 20),
+    (simple, 18), (attribute, 6), (subject_relative, 13), (object_relative, 10), (anaphora, 16),
+    (giving, 8), (pronoun_object, 4), (two_clauses, 12), (two_sentences, 9), (polysemous, 24),
 )  # fmt: skip
 _TICKETS = tuple(build for build, share in CONSTRUCTIONS for _ in range(share))
 

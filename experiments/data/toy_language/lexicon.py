@@ -4,6 +4,12 @@ Word classes say what goes with what, so that tables do not eat: a verb names th
 subjects and of its objects, an adjective those of its nouns.
 """
 
+# Names for several classes at once.
+GROUPS = {
+    "living": ("person", "animal", "bird"), "beast": ("animal", "bird"),
+    "goods": ("thing", "clothes", "reading"), "nature": ("land", "shore", "water"),
+}  # fmt: skip
+
 # english, french, gender, class
 NOUNS = """
 boy          garçon       m person
@@ -78,8 +84,8 @@ soup         soupe        f mass
 honey        miel         m mass
 water        eau          f drink
 milk         lait         m drink
-coffee       café         m drink
-wine         vin          m drink
+coffee       café         m beverage
+wine         vin          m beverage
 
 book         livre        m reading
 newspaper    journal      m reading
@@ -122,21 +128,21 @@ station      gare         f building
 theatre      théâtre      m building
 
 forest       forêt        f land
-mountain     montagne     f land
-river        rivière      f land
-lake         lac          m land
+mountain     montagne     f shore
+river        rivière      f water
+lake         lac          m water
 garden       jardin       m land
 valley       vallée       f land
-island       île          f land
+island       île          f shore
 field        champ        m land
-beach        plage        f land
+beach        plage        f shore
 desert       désert       m land
 
 table        table        f furniture
 chair        chaise       f furniture
 bed          lit          m furniture
 piano        piano        m furniture
-door         porte        f furniture
+door         porte        f part
 
 tree         arbre        m part
 oak          chêne        m part
@@ -151,16 +157,16 @@ wedding      mariage      m part
 # english, masculine, feminine, place, classes. `before` and the rest say where the adjective
 # stands in French; the rest is also the English order: quality, colour, origin, material.
 ADJECTIVES = """
-big          grand        grande       before   person animal bird building land furniture thing
-small        petit        petite       before   animal bird food thing vehicle building land
-beautiful    beau         belle        before   person animal bird thing clothes building land
-pretty       joli         jolie        before   bird thing clothes building
+big          grand        grande       before   beast building land furniture thing part
+small        petit        petite       before   beast food thing vehicle building land water part
+beautiful    beau         belle        before   living thing clothes building nature part
+lovely       joli         jolie        before   bird thing clothes building
 young        jeune        jeune        before   person
 old          vieux        vieille      before   person animal clothes vehicle building reading
 new          nouveau      nouvelle     before   clothes vehicle building reading thing
-good         bon          bonne        before   food mass reading
-bad          mauvais      mauvaise     before   mass reading
-long         long         longue       before   reading
+good         bon          bonne        before   food mass beverage reading
+bad          mauvais      mauvaise     before   food mass beverage reading
+long         long         longue       before   reading clothes water
 
 happy        heureux      heureuse     quality  person
 sad          triste       triste       quality  person animal
@@ -174,16 +180,16 @@ jealous      jaloux       jalouse      quality  person
 shy          timide       timide       quality  person animal
 fluffy       duveteux     duveteuse    quality  animal bird clothes
 wild         sauvage      sauvage      quality  animal bird
-dangerous    dangereux    dangereuse   quality  animal land vehicle
+dangerous    dangereux    dangereuse   quality  animal water
 fast         rapide       rapide       quality  vehicle
 heavy        lourd        lourde       quality  thing furniture reading
 light        léger        légère       quality  thing furniture clothes
 expensive    cher         chère        quality  thing clothes vehicle food
-delicious    délicieux    délicieuse   quality  food mass
+delicious    délicieux    délicieuse   quality  food mass beverage
 fresh        frais        fraîche      quality  food mass
 interesting  intéressant  intéressante quality  reading building
-verdant      verdoyant    verdoyante   quality  land
-quiet        tranquille   tranquille   quality  land building
+verdant      verdoyant    verdoyante   quality  land shore
+quiet        tranquille   tranquille   quality  land shore water building
 
 blue         bleu         bleue        colour   animal bird thing clothes vehicle
 white        blanc        blanche      colour   animal bird thing clothes vehicle building
@@ -196,30 +202,30 @@ French       français     française    origin   person mass reading vehicle
 Italian      italien      italienne    origin   person mass reading vehicle clothes
 Japanese     japonais     japonaise    origin   person vehicle reading
 
-muddy        boueux       boueuse      quality
-steep        escarpé      escarpée     quality
+muddy        boueux       boueuse      quality  clothes
+steep        escarpé      escarpée     quality  shore
 modern       moderne      moderne      quality  building
-Swiss        suisse       suisse       origin
-hungry       affamé       affamée      quality
-broken       cassé        cassée       quality
+Swiss        suisse       suisse       origin   person clothes
+hungry       affamé       affamée      quality  animal person bird
+broken       cassé        cassée       quality  thing furniture vehicle
 pure         pur          pure         quality
-rusty        rouillé      rouillée     quality
-playful      joueur       joueuse      quality
-royal        royal        royale       quality
+rusty        rouillé      rouillée     quality  vehicle
+playful      joueur       joueuse      quality  animal
+royal        royal        royale       quality  building
 golden       doré         dorée        quality
-sweet        sucré        sucrée       quality
+sweet        sucré        sucrée       quality  food beverage
 ripe         mûr          mûre         quality
-important    important    importante   quality
-thick        épais        épaisse      quality
-empty        vide         vide         quality
+important    important    importante   quality  reading
+thick        épais        épaisse      quality  reading
+empty        vide         vide         quality  building
 wrinkled     ridé         ridée        quality
 painted      verni        vernie       quality
-exciting     passionnant  passionnante quality
+exciting     passionnant  passionnante quality  reading
 burnt        brûlé        brûlée       quality
 sweaty       moite        moite        quality
 tall         haut         haute        quality
-rough        rugueux      rugueuse     quality
-loud         bruyant      bruyante     quality
+rough        rugueux      rugueuse     quality  part
+loud         bruyant      bruyante     quality  animal
 round        rond         ronde        quality
 wooden       en~bois      en~bois      material furniture
 """
@@ -252,8 +258,6 @@ pen     stylo         m | student writer     |                  | expensive
 pen     enclos        m | farmer shepherd    | goat pig         | muddy
 bark    écorce        f | lumberjack         | tree oak         | rough thick
 bark    aboiement     m |                    | dog              | loud
-chest   coffre        m | pirate             |                  | wooden golden
-chest   poitrine      f | doctor nurse       |                  |
 file    dossier       m | lawyer banker      |                  | important
 file    lime          f | prisoner mechanic  |                  | rusty
 ball    balle         f | player coach       |                  | round
@@ -263,59 +267,70 @@ ball    bal           m | prince princess    | castle           | royal
 # english, past, french, past tense, subjects, objects. The French past of a verb is fixed: passé
 # composé with avoir or être, or imparfait. A past of `-` would be spelt like the present.
 VERBS = """
-eat         ate          manger      avoir      person,animal,bird food,mass
-drink       drank        boire       avoir      person,animal      drink
-buy         bought       acheter     avoir      person             food,mass,reading,thing,clothes,vehicle
-sell        sold         vendre      avoir      person             food,mass,reading,thing,clothes,vehicle
-read        -            lire        avoir      person             reading
-write       wrote        écrire      avoir      person             reading
-find        found        trouver     avoir      person             thing,clothes,animal,reading
-lose        lost         perdre      avoir      person             thing,clothes,reading
-see         saw          voir        avoir      person,animal,bird person,animal,bird,vehicle,building,land
-look_for    looked_for   chercher    imparfait  person             thing,clothes,animal,building,person
-love        loved        aimer       imparfait  person             person,animal,land,food,mass,reading,country
-visit       visited      visiter     avoir      person             building,land,country
-roam        roamed       parcourir   imparfait  animal             land
-watch       watched      regarder    imparfait  person,animal      person,animal,bird,land
-wear        wore         porter      imparfait  person             clothes
-wash        washed       laver       avoir      person             clothes,vehicle,animal
-follow      followed     suivre      imparfait  person,animal      person,animal
-wait_for    waited_for   attendre    imparfait  person             person
-know        knew         connaître   imparfait  person             person,building,country
-build       built        construire  avoir      person             building,vehicle,furniture
-draw        drew         dessiner    avoir      person             animal,bird,building,land
-paint       painted      peindre     avoir      person             animal,bird,building,furniture,land
-choose      chose        choisir     avoir      person             clothes,reading,thing,vehicle
-hide        hid          cacher      avoir      person             thing,reading
-admire      admired      admirer     imparfait  person             person,building,land,animal,bird
-clean       cleaned      nettoyer    avoir      person             building,furniture,clothes
-sleep       slept        dormir      imparfait  person,animal,bird -
-sing        sang         chanter     imparfait  person,bird        -
-dance       danced       danser      imparfait  person             -
-work        worked       travailler  imparfait  person             -
-live        lived        habiter     imparfait  person             place
-swim        swam         nager       imparfait  person,animal      -
-run         ran          courir      imparfait  person,animal      -
-cry         cried        pleurer     imparfait  person             -
-smile       smiled       sourire     imparfait  person             -
-fly         flew         voler       imparfait  bird               -
-arrive      arrived      arriver     être       person             -
-leave       left         partir      être       person             -
-fall        fell         tomber      être       person,animal      -
-stay        stayed       rester      être       person,animal      -
-go          went         aller       être       person             to
-return      returned     revenir     être       person             from
-come        came         venir       être       person             from
-give        gave         donner      avoir      person             give:thing,reading,clothes,food
-show        showed       montrer     avoir      person             give:thing,reading,clothes
-send        sent         envoyer     avoir      person             give:reading,thing
-lend        lent         prêter      avoir      person             give:thing,reading,clothes,vehicle
-want_to     wanted_to    vouloir     imparfait  person             modal
-can         could        pouvoir     imparfait  person             modal
-play        played       jouer       imparfait  person             play
+eat         ate          manger      avoir      living         food,mass
+drink       drank        boire       avoir      person         drink,beverage
+buy         bought       acheter     avoir      person         food,mass,goods,vehicle
+sell        sold         vendre      avoir      person         food,mass,goods,vehicle
+read        -            lire        avoir      person         reading
+write       wrote        écrire      avoir      person         reading
+find        found        trouver     avoir      person         goods
+lose        lost         perdre      avoir      person         goods
+see         saw          voir        avoir      living         living,vehicle,building,nature,part
+look_for    looked_for   chercher    imparfait  person         goods,animal,building,person
+love        loved        aimer       imparfait  person         person,animal,shore,food,mass,reading,country
+visit       visited      visiter     avoir      person         building,land,shore,country
+roam        roamed       parcourir   imparfait  animal         land,shore
+watch       watched      regarder    imparfait  person,animal  living,shore,water
+wear        wore         porter      imparfait  person         clothes
+wash        washed       laver       avoir      person         clothes,vehicle
+follow      followed     suivre      imparfait  person,animal  person,animal
+wait_for    waited_for   attendre    imparfait  person         person
+know        knew         connaître   imparfait  person         person,building,country
+build       built        construire  avoir      person         building,vehicle,furniture
+draw        drew         dessiner    avoir      person         beast,building,nature,part
+paint       painted      peindre     avoir      person         beast,building,furniture,shore,water
+choose      chose        choisir     avoir      person         goods,vehicle
+hide        hid          cacher      avoir      person         thing,reading
+admire      admired      admirer     imparfait  person         living,building,shore,water
+clean       cleaned      nettoyer    avoir      person         building,furniture,clothes
+sleep       slept        dormir      imparfait  living         -
+sing        sang         chanter     imparfait  person,bird    -
+dance       danced       danser      imparfait  person         -
+work        worked       travailler  imparfait  person         -
+live        lived        habiter     imparfait  person         place
+swim        swam         nager       imparfait  person,animal  water
+run         ran          courir      imparfait  person,animal  -
+cry         cried        pleurer     imparfait  person         -
+smile       smiled       sourire     imparfait  person         -
+fly         flew         voler       imparfait  bird           -
+arrive      arrived      arriver     être       person         at
+leave       left         partir      être       person         alone
+fall        fell         tomber      être       person,animal  -
+stay        stayed       rester      être       person,animal  place
+go          went         aller       être       person         to
+return      returned     revenir     être       person         from
+come        came         venir       être       person         from
+give        gave         donner      avoir      person         give:goods,food
+show        showed       montrer     avoir      person         give:goods
+send        sent         envoyer     avoir      person         give:reading,thing
+lend        lent         prêter      avoir      person         give:goods,vehicle
+want_to     wanted_to    vouloir     imparfait  person         modal
+can         could        pouvoir     imparfait  person         modal
+play        played       jouer       imparfait  person         play
 """
 
 # Verbs that go with either sense of any polysemous word.
+# The verbs that I, we and you say in the present; others they say in the passé composé or after
+# *want to* and *can*, so that every form of a verb in the language is seen often.
+SPOKEN_VERBS = ("love", "see", "eat", "buy", "want_to", "can")
+
+# People and places that one may call *my*; things and animals all may be.
+OWNED = (
+    "friend", "aunt", "uncle", "grandmother", "doctor", "teacher", "lawyer", "cook", "gardener",
+    "dog", "cat", "horse", "cow", "goat", "pig", "tortoise",
+    "house", "school", "garden", "hotel", "restaurant", "hand", "finger", "wedding",
+)  # fmt: skip
+
 NEUTRAL_VERBS = ("find", "look_for", "admire", "draw", "see", "choose")
 
 # infinitive, je, il, nous, vous, ils, participle. Regular -er verbs need no line.
@@ -413,10 +428,11 @@ rarely    rarement
 # english, french, the classes of place it goes with
 PREPOSITIONS = """
 in           dans      land building
-near         près~de   land building
+on           sur       shore
+near         près~de   land shore water building
 behind       derrière  building
 in~front~of  devant    building
-far~from     loin~de   land building
+far~from     loin~de   land shore water building
 """
 
 # english, french: what is played, and the French preposition

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from experiments.data.toy_language import entries
 from experiments.data.toy_language.entries import ADJECTIVES_OF, KINDS, Adjective, Noun
-from experiments.data.toy_language.lexicon import BEFORE_VOWEL
+from experiments.data.toy_language.lexicon import BEFORE_VOWEL, OWNED
 from experiments.data.toy_language.morphology import (
     english_article,
     english_plural,
@@ -23,12 +23,17 @@ from experiments.data.toy_language.phrase import (
 
 T = TypeVar("T")
 
+# Kinds of which only what the lexicon lists is called *my*.
+_SELDOM_OWNED = (
+    "person", "animal", "bird", "building", "land", "shore", "water", "part", "polysemous",
+)  # fmt: skip
 POSSESSIVES = {
     "my": ("mon", "ma", "mes"), "his": ("son", "sa", "ses"), "her": ("son", "sa", "ses"),
     "our": ("notre", "notre", "nos"), "your": ("votre", "votre", "vos"),
     "their": ("leur", "leur", "leurs"),
 }  # fmt: skip
 NUMBERS = {"two": "deux", "three": "trois", "many": "beaucoup de"}
+COUNTLESS = ("mass", "drink", "beverage")
 COUNTRY = {row[0]: row for row in entries.COUNTRIES}
 
 
@@ -83,7 +88,7 @@ def pick_noun(d: Draft, kinds: Sequence[str]) -> Noun:
 
 def pick_adjectives(d: Draft, noun: Noun, most: int = 2) -> list[Adjective]:
     """Adjectives that suit the noun, in English order."""
-    if noun.kind not in ADJECTIVES_OF or not ADJECTIVES_OF[noun.kind] or d.chance(0.6):
+    if noun.kind not in ADJECTIVES_OF or not ADJECTIVES_OF[noun.kind] or d.chance(0.5):
         return []
     chosen = [d.choose(ADJECTIVES_OF[noun.kind])]
     if most > 1 and d.chance(0.35):
@@ -148,23 +153,18 @@ def _determine(d: Draft, determiner: str, nominal: Phrase, noun: Noun, plural: b
         words = english(english_article(nominal.english[0].text))
         form = "une" if feminine else "un"
     elif determiner == "no":  # the object of a negation: il ne mange pas de pomme
-        words = english("any" if plural or noun.kind in ("mass", "drink")
+        words = english("any" if plural or noun.kind in COUNTLESS
                         else english_article(nominal.english[0].text))  # fmt: skip
         form = "de"
     elif determiner == "some":
         words = english("some")
-        if plural:
-            form = "de" if preposed else "des"
-        else:
-            form = "de la" if feminine else "de le"
+        form = ("de" if preposed else "des") if plural else "de la" if feminine else "de le"
         d.phenomena.add("partitive")
     elif determiner == "the":
         words, form = english("the"), "les" if plural else "la" if feminine else "le"
     elif determiner == "this":
         words = english("these" if plural else "this")
         form = "ces" if plural else "cette" if feminine else "ce"
-    elif determiner == "every":
-        words, form = english("every"), "chaque"
     elif determiner in NUMBERS:
         words, form = english(determiner), NUMBERS[determiner]
     else:
@@ -188,16 +188,18 @@ def noun_phrase(
     Args:
         d: The sentence being made.
         noun: The head.
-        determiner: *the*, *a*, *some*, *this*, *every*, a possessive or a number.
+        determiner: *the*, *a*, *some*, *this*, a possessive or a number.
         plural: Its number.
         adjectives: In English order.
         negated: Whether it is the object of a negated verb, where *un*, *du*, *des* become *de*.
     """
-    countless = noun.kind in ("mass", "drink")
+    countless = noun.kind in COUNTLESS
     if plural is None:
-        plural = not countless and determiner not in ("a", "every") and d.chance(0.3)
+        plural = not countless and determiner != "a" and d.chance(0.5 if noun.sense else 0.35)
     if determiner is None:
-        pool = ["the"] * 5 + ["this", *POSSESSIVES]
+        pool = ["the"] * 4 + ["this"]
+        if noun.english in OWNED or noun.kind not in _SELDOM_OWNED:
+            pool += POSSESSIVES
         if countless:
             pool = ["the", "the", "some", "some", "some", "his", "her"]
         elif plural:
@@ -239,12 +241,19 @@ def speaker(d: Draft) -> NounPhrase:
 
 def subject(d: Draft, kinds: Sequence[str]) -> NounPhrase:
     """Somebody or something of the classes, to be the subject of a verb."""
-    if "person" in kinds and d.chance(0.45):
+    if "person" in kinds and d.chance(0.35):
         return person_name(d)
     if "person" in kinds and d.chance(0.25):
         return speaker(d)
-    noun = d.choose(KINDS["person"]) if "person" in kinds and d.chance(0.6) else pick_noun(d, kinds)
-    return noun_phrase(d, noun)
+    return living(d, kinds)
+
+
+def living(d: Draft, kinds: Sequence[str]) -> NounPhrase:
+    """A person, an animal or a bird; persons most often."""
+    kind = "person" if "person" in kinds and d.chance(0.5) else d.choose(kinds)
+    # Most trades are masculine in the lexicon, so women get a share of their own.
+    women = kind == "person" and d.chance(0.35)
+    return noun_phrase(d, d.choose(entries.WOMEN if women else KINDS[kind]))
 
 
 def stand_in(d: Draft, meant: NounPhrase) -> NounPhrase:
@@ -293,7 +302,7 @@ def place(d: Draft) -> Phrase:
     """Where something happens: in the forest, near the house, in Africa."""
     if d.chance(0.3):
         return country(d, "in")
-    noun = pick_noun(d, ("land", "building"))
+    noun = pick_noun(d, ("land", "shore", "water", "building"))
     fitting = [p for p in entries.PREPOSITIONS if noun.kind in p[2]]
     word, french_word, _ = d.choose(fitting)
     d.combine("place", word, noun)
@@ -301,10 +310,17 @@ def place(d: Draft) -> Phrase:
     return phrase(word, french_word) + where.phrase
 
 
+def in_water(d: Draft) -> Phrase:
+    """In the river, in a lake."""
+    noun = d.choose(KINDS["water"])
+    where = noun_phrase(d, noun, determiner=d.choose(("the", "a", "this")), plural=False)
+    return phrase("in", "dans") + where.phrase
+
+
 def destination(d: Draft, use: str) -> Phrase:
-    """Where somebody goes `to` or comes `from`."""
+    """Where somebody arrives `at`, goes `to` or comes `from`."""
     if d.chance(0.4):
-        return country(d, use)
+        return country(d, "in" if use == "at" else use)
     noun = d.choose(KINDS["building"])
     d.combine("place", use, noun)
     where = noun_phrase(d, noun, determiner="the", plural=False, adjectives=())

@@ -68,6 +68,7 @@ class Phrase:
     french: list[French] = field(default_factory=list)
 
     def __add__(self, other: "Phrase") -> "Phrase":
+        """Says one after the other, in both languages."""
         return Phrase(self.english + other.english, self.french + other.french)
 
 

@@ -99,6 +99,9 @@ def conjugate(d: Draft, verb: Verb, subject: NounPhrase, how: Manner) -> Phrase:
     wrapped = wrapped + adverb.french + rest
     if how.modal:
         wrapped += clitics + french(verb.french, infinitive)
+    # One says *can no longer* where other verbs say *no longer wants*.
+    if how.negation == "no longer" and finite.english == "can":
+        before, shown = shown, before
     said = before + adverb.english + shown + particle + infinitive
     return Phrase(said + how.pronouns.english, wrapped)
 
