@@ -1,0 +1,95 @@
+"""The toy language as a TFDS dataset, written once to disk and read at random from there."""
+
+import contextlib
+import dataclasses
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from experiments.data.toy_language.phrase import Pair
+from experiments.data.toy_language.splits import Sizes, corpus
+
+_DESCRIPTION = """
+A toy translation language, English to French, generated from a small grammar. No word can be
+translated on its own: adjectives change sides, determiners and participles agree across distance,
+articles elide and contract, pronouns move before the verb, negation wraps it, and polysemous words
+(bank, bat, key ...) take their sense from another word of the sentence. Every English sentence has
+exactly one translation, and every pair its gold word alignment.
+"""
+
+
+@dataclasses.dataclass(eq=False)
+class ToyConfig(tfds.core.BuilderConfig):
+    """Which corpus: its seed and sizes, which are also its name and so its directory."""
+
+    seed: int = 0
+    sizes: Sizes = dataclasses.field(default_factory=Sizes)
+
+
+def _config(seed: int, sizes: Sizes) -> ToyConfig:
+    counts = "_".join(map(str, dataclasses.astuple(sizes)))
+    return ToyConfig(name=f"en_fr_seed{seed}_{counts}", seed=seed, sizes=sizes)
+
+
+class ToyTranslation(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    """English to French, generated offline."""
+
+    VERSION = tfds.core.Version("1.0.0")
+    RELEASE_NOTES: ClassVar[dict[str, str]] = {"1.0.0": "First version."}
+    BUILDER_CONFIGS: ClassVar[list[ToyConfig]] = [_config(0, Sizes())]
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        """What an example is made of."""
+        return self.dataset_info_from_configs(
+            description=_DESCRIPTION,
+            features=tfds.features.FeaturesDict({
+                "en": tfds.features.Text(),
+                "fr": tfds.features.Text(),
+                # Pairs of positions, English then French, in `words.tokenize` of each side.
+                "alignment": tfds.features.Tensor(shape=(None, 2), dtype=np.int32),
+                "phenomena": tfds.features.Sequence(tfds.features.Text()),
+            }),
+            supervised_keys=("en", "fr"),
+        )
+
+    def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
+        """Five splits of one corpus; nothing is downloaded."""
+        del dl_manager
+        pairs = corpus(self.builder_config.seed, self.builder_config.sizes)
+        return {split: self._generate_examples(pairs[split]) for split in pairs}
+
+    def _generate_examples(self, pairs: list[Pair]) -> Iterator[tuple[int, dict[str, Any]]]:
+        for i, pair in enumerate(pairs):
+            yield i, {
+                "en": pair.en,
+                "fr": pair.fr,
+                "alignment": np.array(pair.alignment, np.int32).reshape(-1, 2),
+                "phenomena": list(pair.phenomena),
+            }
+
+
+def prepare(data_dir: str | Path, *, seed: int = 0, sizes: Sizes | None = None) -> ToyTranslation:
+    """Generates the language into a directory, unless it is there already.
+
+    TFDS writes into a temporary directory and renames it at the end, so that what a killed
+    preparation leaves is never taken for a dataset.
+
+    Args:
+        data_dir: Where datasets are kept; every seed and size has its own directory below it.
+        seed: Same seed, same bytes.
+        sizes: How many pairs each split has.
+
+    Returns:
+        A builder that is ready for `as_data_source(split=...)`.
+    """
+    builder = ToyTranslation(
+        config=_config(seed, sizes or Sizes()), data_dir=str(data_dir), file_format="array_record"
+    )
+    tfds.disable_progress_bar()
+    with contextlib.redirect_stdout(io.StringIO()):  # TFDS announces itself in bold
+        builder.download_and_prepare()
+    return builder

@@ -1,0 +1,140 @@
+"""Clauses: a verb, what it takes and what goes with it."""
+
+from dataclasses import replace
+
+from experiments.data.toy_language import entries
+from experiments.data.toy_language.entries import (
+    ADJECTIVE,
+    ADJECTIVES_OF,
+    SPOKEN_VERBS,
+    VERBS,
+    Verb,
+)
+from experiments.data.toy_language.nominal import (
+    Draft,
+    NounPhrase,
+    country,
+    destination,
+    in_water,
+    noun_phrase,
+    person_name,
+    pick_noun,
+    place,
+    predicate_adjective,
+)
+from experiments.data.toy_language.phrase import Phrase, french, phrase
+from experiments.data.toy_language.predicate import Manner, conjugate
+
+BE = Verb("be", "", "was", "être", "imparfait", frozenset(), frozenset(), "adjective")
+THINGS = ("thing", "clothes", "vehicle", "building", "land", "reading", "food", "furniture")
+LIVING = ("person", "animal", "bird")
+NOT_PREDICATED = ("new", "long", "young")
+
+
+PLAIN = {
+    kind: tuple(v for v in VERBS if kind in v.subjects and v.complement not in ("give", "modal"))
+    for kind in LIVING
+}
+GIVING = tuple(verb for verb in VERBS if verb.complement == "give")
+_MODALS = tuple(verb for verb in VERBS if verb.complement == "modal")
+
+
+def manner(d: Draft, verb: Verb, who: NounPhrase, *, past: bool) -> Manner:
+    """A tense, and perhaps a negation, an adverb or a modal: what goes with verb and subject."""
+    if verb.english_past == "-" or (verb.past == "être" and who.gender == "?"):
+        past = False
+    how = Manner(past=past)
+    completed = past and verb.past != "imparfait"
+    if d.chance(0.2):
+        moves = verb.past == "être"
+        fitting = ("not", "never", "no longer")[: 2 if completed or moves else 3]
+        how.negation = d.choose(("not", "not", "no longer") if verb is BE else fitting)
+    elif not completed and verb is not BE and d.chance(0.12):
+        how.adverb = d.choose(entries.ADVERBS)
+    easy = completed or (verb in SPOKEN_VERBS and not past)
+    unspoken = who.gender == "?" and not easy
+    if unspoken or (verb is not BE and who.kind == "person" and d.chance(0.1)):
+        how = replace(how, modal=d.choose(_MODALS), adverb=None)
+        if how.negation == "never":
+            how.negation = "not"
+    return how
+
+
+def pick_verb(d: Draft, who: NounPhrase) -> Verb:
+    """A verb for the subject; I, we and you have their favourites."""
+    if who.gender == "?" and d.chance(0.4):
+        return d.choose([verb for verb in SPOKEN_VERBS if verb.complement != "modal"])
+    return d.choose(PLAIN[who.kind])
+
+
+def object_of(d: Draft, verb: Verb, negated: bool) -> NounPhrase:
+    """A direct object of a class that the verb takes."""
+    kinds = sorted(verb.objects - {"country"})
+    if "person" in kinds and d.chance(0.3):
+        return person_name(d)
+    noun = pick_noun(d, (d.choose(kinds),))
+    d.combine("object", verb.english, noun)
+    return noun_phrase(d, noun, negated=negated)
+
+
+def complement(d: Draft, verb: Verb, negated: bool) -> Phrase:
+    """What follows the verb."""
+    if verb.complement in ("at", "to", "from"):
+        return destination(d, verb.complement)
+    if verb.complement == "place":
+        return place(d)
+    if verb.complement == "alone":
+        return Phrase()
+    if verb.complement == "water":
+        return in_water(d)
+    if verb.complement == "play":
+        english, name, preposition = d.choose(entries.PLAYED)
+        d.combinations.add(("play", "play", english))
+        d.phenomena.add("polysemy")
+        return _played(english, name, preposition)
+    if verb.complement == "-":
+        return place(d) if d.chance(0.6) else Phrase()
+    if "country" in verb.objects and d.chance(0.35):
+        return country(d, "object")
+    return object_of(d, verb, negated).phrase
+
+
+def _played(english: str, name: str, preposition: str) -> Phrase:
+    whole = phrase(english, name)
+    head = whole.english[-1]
+    article = replace(whole.french[0], sources=tuple(whole.english[:-1]))
+    noun = replace(whole.french[1], sources=(head,))
+    return Phrase(whole.english, [*french(preposition), article, noun])
+
+
+def time(d: Draft, past: bool) -> Phrase:
+    """When: in September, every morning, yesterday."""
+    if d.chance(0.3):
+        month, mois = d.choose(entries.MONTHS)
+        return phrase("in", "en") + phrase(month, mois)
+    fitting = [t for t in entries.TIMES if t[2] in ("any", "past" if past else "present")]
+    word, french_word, _ = d.choose(fitting)
+    return phrase(word, french_word)
+
+
+def verb_phrase(
+    d: Draft, who: NounPhrase, verb: Verb, *, past: bool
+) -> tuple[Phrase, bool]:
+    """The verb with what follows it, and whether it came out past."""
+    how = manner(d, verb, who, past=past)
+    if who.noun:
+        d.combinations.add(("subject", who.noun.english, verb.english))
+    verb_words = conjugate(d, verb, who, how)
+    rest = complement(d, verb, how.negation is not None)
+    return verb_words + rest, how.past
+
+
+def is_adjective(d: Draft, who: NounPhrase, past: bool) -> Phrase:
+    """Is happy, in agreement with its subject."""
+    if who.noun and who.noun.sense:  # the attribute is its cue
+        fitting = [ADJECTIVE[word] for word in who.noun.sense.adjectives]
+    else:
+        fitting = [a for a in ADJECTIVES_OF[who.kind] 
+                   if a.english not in NOT_PREDICATED and a.english not in d.content]
+    how = manner(d, BE, who, past=past)
+    return conjugate(d, BE, who, how) + predicate_adjective(d, d.choose(fitting), who)

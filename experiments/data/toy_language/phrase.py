@@ -1,0 +1,128 @@
+"""A phrase is built in both languages at once, and every French word knows its English sources.
+
+English words are compared by identity, so phrases are put together by joining lists, in whatever
+order each language likes; positions, elision and contraction are settled once, at the end.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from experiments.data.toy_language.morphology import starts_with_vowel
+
+PHENOMENA = (
+    "agreement",  # an adjective or a participle takes the gender and number of a noun
+    "clitic",  # an object pronoun stands before the French verb
+    "conjunction",  # two clauses
+    "contraction",  # de + le = du, à + les = aux
+    "elision",  # l'Afrique, and un bel oiseau, mon amie
+    "negation",  # ne ... pas, jamais, plus around the verb
+    "partitive",  # du pain, pas de pain
+    "polysemy",  # a word whose sense another word fixes
+    "possessive",  # his and her: son or sa, as the thing possessed is
+    "pronoun",  # it and they: il or elle, as the noun meant is
+    "relative_clause",  # who lives near the river
+    "reordering",  # some words change sides
+)
+
+# Words that change before a vowel, and what they become.
+_ELIDED = {
+    "le": "l'", "la": "l'", "de": "d'", "ne": "n'", "je": "j'", "me": "m'", "que": "qu'",
+    "ma": "mon", "ta": "ton", "sa": "son", "ce": "cet",
+}  # fmt: skip
+_CONTRACTED = {
+    ("de", "le"): "du", ("de", "les"): "des", ("à", "le"): "au", ("à", "les"): "aux",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A sentence, its translation, which words translate which, and what is hard about it."""
+
+    en: str
+    fr: str
+    alignment: tuple[tuple[int, int], ...]
+    phenomena: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class English:
+    """One English word at one place of a sentence."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class French:
+    """One French word, the English words it translates, and its form before a vowel."""
+
+    text: str
+    sources: tuple[English, ...] = ()
+    before_vowel: str | None = None
+
+
+@dataclass
+class Phrase:
+    """The same phrase in both languages, each in its own order."""
+
+    english: list[English] = field(default_factory=list)
+    french: list[French] = field(default_factory=list)
+
+    def __add__(self, other: "Phrase") -> "Phrase":
+        """Says one after the other, in both languages."""
+        return Phrase(self.english + other.english, self.french + other.french)
+
+
+def english(text: str) -> list[English]:
+    """English words, separated by spaces."""
+    return [English(word) for word in text.split()]
+
+
+def french(text: str, sources: Iterable[English] = ()) -> list[French]:
+    """French words that all translate the same English ones."""
+    sources = tuple(sources)
+    return [French(word, sources, _ELIDED.get(word)) for word in text.split()]
+
+
+def phrase(english_text: str, french_text: str) -> Phrase:
+    """A phrase that is translated as one piece."""
+    words = english(english_text)
+    return Phrase(words, french(french_text, words))
+
+
+def _contract(words: list[French]) -> list[French]:
+    out: list[French] = []
+    for i, word in enumerate(words):
+        contracted = _CONTRACTED.get((out[-1].text, word.text)) if out else None
+        elides = word.before_vowel and i + 1 < len(words) and starts_with_vowel(words[i + 1].text)
+        if contracted and not elides:
+            out[-1] = French(contracted, out[-1].sources + word.sources)
+        else:
+            out.append(word)
+    return out
+
+
+def _elide(words: list[French]) -> list[French]:
+    followers = [starts_with_vowel(word.text) for word in words[1:]] + [False]
+    return [
+        replace(word, text=word.before_vowel) if word.before_vowel and vowel else word
+        for word, vowel in zip(words, followers, strict=True)
+    ]
+
+
+def finish(sentence: Phrase, phenomena: Iterable[str]) -> Pair:
+    """Settles sounds and positions: the end of every derivation."""
+    contracted = _contract(sentence.french)
+    spelt = _elide(contracted)
+    tags = set(phenomena)
+    if len(contracted) < len(sentence.french):
+        tags.add("contraction")
+    if spelt != contracted:
+        tags.add("elision")
+    place = {id(word): i for i, word in enumerate(sentence.english)}
+    links = sorted({(place[id(s)], j) for j, word in enumerate(spelt) for s in word.sources})
+    # Links are sorted by English word: the French side going backwards is a crossing.
+    if any(links[i + 1][1] < links[i][1] for i in range(len(links) - 1)
+           if links[i][0] < links[i + 1][0]):  # fmt: skip
+        tags.add("reordering")
+    text = " ".join(word.text for word in spelt).replace("' ", "'")
+    return Pair(" ".join(w.text for w in sentence.english), text, tuple(links), tuple(sorted(tags)))

@@ -1,0 +1,161 @@
+"""From derivations to splits: distinct sentences, held-out combinations, longer sentences."""
+
+import random
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from experiments.data.toy_language.grammar import Derivation, derive, famous
+from experiments.data.toy_language.phrase import Pair
+from experiments.data.words import tokenize
+
+SHORTEST, LONGEST, LONGEST_OF_ALL = 3, 20, 32
+# One combination in so many is held out for the compositional split.
+HELD_OUT_ONE_IN = 25
+FAMOUS = tuple(pair.en for pair in famous())
+# What they need is never held out.
+_ALWAYS_SEEN = frozenset({
+    ("adjective", "fluffy", "creature"), ("adjective", "blue", "creature"),
+    ("adjective", "verdant", "forest"), ("object", "roam", "forest"),
+    ("subject", "creature", "roam"), ("place", "object", "Africa"),
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many pairs each split has."""
+
+    train: int = 40_000
+    validation: int = 1_000
+    test: int = 1_000
+    compositional: int = 1_000
+    longer: int = 500
+
+    @property
+    def attested(self) -> int:
+        """How often a word must occur in train to be used at all: 20 times at the usual size."""
+        return self.train // 2_000
+
+
+def is_held_out(combination: tuple[str, str, str], seed: int) -> bool:
+    """Whether two words never meet in train, for this seed."""
+    if combination in _ALWAYS_SEEN:
+        return False
+    return zlib.crc32(f"{seed} {' '.join(combination)}".encode()) % HELD_OUT_ONE_IN == 0
+
+
+def derivations(seed: int) -> Iterator[Derivation]:
+    """An endless stream of derivations, repeats included."""
+    rng = random.Random(seed)
+    while True:
+        yield derive(rng)
+
+
+def sample(seed: int, n: int) -> Iterator[Pair]:
+    """The first n distinct pairs of the language for a seed, of any length and combination."""
+    seen: set[str] = set()
+    for derivation in derivations(seed):
+        if len(seen) == n:
+            return
+        if derivation.pair.en not in seen:
+            seen.add(derivation.pair.en)
+            yield derivation.pair
+
+
+def _words(pair: Pair) -> list[str]:
+    """The word forms of a pair, marked by language."""
+    return ["en " + w for w in pair.en.split()] + ["fr " + w for w in tokenize(pair.fr)]
+
+
+def _split_of(derivation: Derivation, seed: int) -> str | None:
+    """Where a sentence belongs; None for the few that suit no split."""
+    pair = derivation.pair
+    english, french = len(pair.en.split()), len(tokenize(pair.fr))
+    if min(english, french) < SHORTEST or max(english, french) > LONGEST_OF_ALL:
+        return None
+    unseen = any(is_held_out(combination, seed) for combination in derivation.combinations)
+    if english > LONGEST:
+        return None if unseen else "longer"
+    if french > LONGEST:
+        return None
+    return "compositional" if unseen else "familiar"
+
+
+def corpus(seed: int = 0, sizes: Sizes | None = None) -> dict[str, list[Pair]]:
+    """All splits: no sentence twice, and every word of any of them amply seen in train.
+
+    Args:
+        seed: Same seed, same pairs in the same order.
+        sizes: How many pairs each split gets.
+
+    Returns:
+        The pairs of train, validation, test, compositional and longer.
+    """
+    sizes = sizes or Sizes()
+    wanted = {
+        "familiar": sizes.train + sizes.validation + sizes.test,
+        "compositional": sizes.compositional,
+        "longer": sizes.longer,
+    }
+    pools: dict[str, list[Pair]] = {name: [] for name in wanted}
+    stream, seen, rare = derivations(seed), set(FAMOUS), set()
+    while True:
+        _fill(pools, wanted, stream, seed, seen, rare)
+        test, validation, train = _deal(pools["familiar"], sizes)
+        newly_rare = _rare_words(train, pools, sizes.attested)
+        if not newly_rare:
+            break
+        rare |= newly_rare
+        pools = {name: _without(pairs, rare) for name, pairs in pools.items()}
+    return {
+        "train": train,
+        "validation": validation,
+        "test": list(famous())[: sizes.test] + test,
+        "compositional": pools["compositional"],
+        "longer": pools["longer"],
+    }
+
+
+def _fill(
+    pools: dict[str, list[Pair]],
+    wanted: dict[str, int],
+    stream: Iterator[Derivation],
+    seed: int,
+    seen: set[str],
+    rare: set[str],
+) -> None:
+    """Draws sentences until every pool has what it needs."""
+    while any(len(pools[name]) < wanted[name] for name in wanted):
+        derivation = next(stream)
+        name = _split_of(derivation, seed)
+        pair = derivation.pair
+        if name is None or pair.en in seen or len(pools[name]) == wanted[name]:
+            continue
+        if rare.isdisjoint(_words(pair)):
+            seen.add(pair.en)
+            pools[name].append(pair)
+
+
+def _deal(pairs: list[Pair], sizes: Sizes) -> tuple[list[Pair], list[Pair], list[Pair]]:
+    """Test, validation and train, from pairs in an order that says nothing.
+
+    Early sentences are the likelier ones, for late ones are new only if nobody said them before:
+    a shuffle makes the three alike.
+    """
+    pairs = pairs.copy()
+    random.Random(len(pairs)).shuffle(pairs)
+    first = max(0, sizes.test - len(FAMOUS))
+    second = first + sizes.validation
+    return pairs[:first], pairs[first:second], pairs[second : second + sizes.train]
+
+
+def _rare_words(train: list[Pair], pools: dict[str, list[Pair]], attested: int) -> set[str]:
+    """Words used anywhere that train shows too seldom."""
+    counts = Counter(word for pair in train for word in _words(pair))
+    used = {word for pairs in pools.values() for pair in pairs for word in _words(pair)}
+    return {word for word in used if counts[word] < attested}
+
+
+def _without(pairs: list[Pair], words: set[str]) -> list[Pair]:
+    return [pair for pair in pairs if words.isdisjoint(_words(pair))]

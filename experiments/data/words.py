@@ -1,0 +1,16 @@
+"""Words: a sentence as a list of tokens, and back."""
+
+import re
+
+# An elided word keeps its apostrophe and stands before the next word without a space.
+_TOKEN = re.compile(r"[^\s']+'|[^\s']+")
+
+
+def tokenize(text: str) -> list[str]:
+    """Splits a sentence at spaces and after apostrophes: "l'Afrique" is "l'", "Afrique"."""
+    return _TOKEN.findall(text)
+
+
+def detokenize(tokens: list[str]) -> str:
+    """Joins tokens to a sentence: the inverse of `tokenize`."""
+    return " ".join(tokens).replace("' ", "'")
