@@ -55,10 +55,13 @@ def fit(
             bar.update()
             last = step == config.steps
 
-            if step % config.log_every == 0 or step == first + 1 or last:
+            # Whatever is saved was looked at before: no checkpoint holds a loss that is not finite.
+            if step % config.log_every == 0 or step % config.checkpoint_every == 0 or last:
                 row = _summary(step, pending, time.perf_counter() - pending_since)
                 metrics.write(step, "train", row)
-                bar.set_postfix_str(f"loss {row['loss']:.3f}, {row['tokens_per_second']:,.0f} tokens/s")
+                bar.set_postfix_str(
+                    f"loss {row['loss']:.3f}, {row['tokens_per_second']:,.0f} tokens/s"
+                )
                 pending, pending_since = [], time.perf_counter()
 
             if step % config.evaluate_every == 0 or last:

@@ -23,6 +23,17 @@ class TokenLosses(NamedTuple):
     tokens: Array
 
 
+def per_token(sums: TokenLosses) -> dict[str, Array]:
+    """Means over the tokens that counted, and their number."""
+    tokens = jnp.maximum(sums.tokens, 1)
+    return {
+        "loss": sums.loss / tokens,
+        "nll": sums.nll / tokens,
+        "token_accuracy": sums.correct / tokens,
+        "tokens": sums.tokens,
+    }
+
+
 def smoothed_cross_entropy(logits: Array, labels: Array, smoothing: float) -> Array:
     """Cross-entropy against the label with a little probability moved to the whole vocabulary.
 
@@ -42,22 +53,22 @@ def smoothed_cross_entropy(logits: Array, labels: Array, smoothing: float) -> Ar
     return -(1 - smoothing) * label - smoothing * log_probabilities.mean(axis=-1)
 
 
-def token_losses(logits: Array, labels: Array, weights: Array, smoothing: float) -> TokenLosses:
-    """Sums loss and metrics over tokens; a token of weight 0 (padding) counts nowhere.
+def token_losses(logits: Array, labels: Array, counts: Array, smoothing: float) -> TokenLosses:
+    """Sums loss and metrics over the tokens that count; padding counts nowhere.
 
     Args:
         logits: `[..., V]`.
         labels: `[...]` ids.
-        weights: `[...]`, 1 = counts, 0 = does not.
+        counts: `[...]` bool, False for padding.
         smoothing: ε of `smoothed_cross_entropy`.
     """
 
     def total(values: Array) -> Array:
-        return jnp.sum(jnp.where(weights > 0, values, 0))
+        return jnp.sum(jnp.where(counts, values, 0))
 
     return TokenLosses(
         loss=total(smoothed_cross_entropy(logits, labels, smoothing)),
         nll=total(smoothed_cross_entropy(logits, labels, 0.0)),
         correct=total((logits.argmax(axis=-1) == labels).astype(logits.dtype)),
-        tokens=total(jnp.ones_like(weights)),
+        tokens=jnp.sum(counts, dtype=logits.dtype),
     )

@@ -6,9 +6,7 @@ from ml_collections import ConfigDict
 from attention.modules.config import one_of
 
 
-def schedule(
-    name: str, *, peak: float, warmup_steps: int, total_steps: int
-) -> optax.Schedule:
+def schedule(name: str, *, peak: float, warmup_steps: int, total_steps: int) -> optax.Schedule:
     """The learning rate at each step: up from 0 in a line, then down as its name says.
 
     Args:
@@ -30,7 +28,9 @@ def schedule(
         "constant": optax.constant_schedule(peak),
         "linear": optax.linear_schedule(peak, 0.0, falling_steps),
         "cosine": optax.cosine_decay_schedule(peak, falling_steps),
-        "inverse_sqrt": lambda step: peak * (max(warmup_steps, 1) / (max(warmup_steps, 1) + step)) ** 0.5,
+        "inverse_sqrt": lambda step: (
+            peak * (max(warmup_steps, 1) / (max(warmup_steps, 1) + step)) ** 0.5
+        ),
     }
     one_of("train.schedule", name, tuple(falls))
     rise = optax.linear_schedule(0.0, peak, warmup_steps)

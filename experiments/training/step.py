@@ -9,7 +9,7 @@ import optax
 from flax import nnx
 from jax import Array
 
-from experiments.training.loss import TokenLosses
+from experiments.training.loss import TokenLosses, per_token
 
 # (model, batch, dropout key or None) -> sums of losses
 LossFunction = Callable[[nnx.Module, Any, Array | None], TokenLosses]
@@ -58,23 +58,10 @@ def make_steps(
         gradients, sums = jax.grad(mean_loss, has_aux=True)(state.parameters)
         updates, memory = optimizer.update(gradients, state.optimizer, state.parameters)
         parameters = optax.apply_updates(state.parameters, updates)
-        metrics = per_token(sums) | {
-            "gradient_norm": optax.global_norm(gradients),
-            "tokens": sums.tokens,
-        }
+        metrics = per_token(sums) | {"gradient_norm": optax.global_norm(gradients)}
         return TrainState(state.step + 1, parameters, memory, state.key), metrics
 
     def evaluate_step(parameters: nnx.State, batch: Any) -> TokenLosses:
         return loss_function(nnx.merge(definition, parameters), batch, None)
 
     return jax.jit(train_step, donate_argnums=0), jax.jit(evaluate_step)
-
-
-def per_token(sums: TokenLosses) -> dict[str, Array]:
-    """Means over the tokens that counted."""
-    tokens = jnp.maximum(sums.tokens, 1)
-    return {
-        "loss": sums.loss / tokens,
-        "nll": sums.nll / tokens,
-        "token_accuracy": sums.correct / tokens,
-    }

@@ -117,9 +117,7 @@ def time(d: Draft, past: bool) -> Phrase:
     return phrase(word, french_word)
 
 
-def verb_phrase(
-    d: Draft, who: NounPhrase, verb: Verb, *, past: bool
-) -> tuple[Phrase, bool]:
+def verb_phrase(d: Draft, who: NounPhrase, verb: Verb, *, past: bool) -> tuple[Phrase, bool]:
     """The verb with what follows it, and whether it came out past."""
     how = manner(d, verb, who, past=past)
     if who.noun:
@@ -134,7 +132,10 @@ def is_adjective(d: Draft, who: NounPhrase, past: bool) -> Phrase:
     if who.noun and who.noun.sense:  # the attribute is its cue
         fitting = [ADJECTIVE[word] for word in who.noun.sense.adjectives]
     else:
-        fitting = [a for a in ADJECTIVES_OF[who.kind] 
-                   if a.english not in NOT_PREDICATED and a.english not in d.content]
+        fitting = [
+            a
+            for a in ADJECTIVES_OF[who.kind]
+            if a.english not in NOT_PREDICATED and a.english not in d.content
+        ]
     how = manner(d, BE, who, past=past)
     return conjugate(d, BE, who, how) + predicate_adjective(d, d.choose(fitting), who)

@@ -1,0 +1,65 @@
+"""Pictures of a run: how it learned, and what it looks at."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from experiments.training.metrics import read_metrics
+
+
+def draw_learning_curve(directory: Path, path: Path) -> None:
+    """Draws loss and accuracy over the steps that `metrics.jsonl` of a run holds."""
+    rows = read_metrics(directory)
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for axes, name, label in (
+        (left, "nll", "negative log-likelihood (nats per token)"),
+        (right, "token_accuracy", "token accuracy"),
+    ):
+        for split, style in (("train", "-"), ("validation", "o-")):
+            points = [(row["step"], row[name]) for row in rows if row["split"] == split]
+            axes.plot(*zip(*points, strict=True), style, label=split, markersize=4)
+        axes.set(xlabel="step", ylabel=label)
+        axes.grid(alpha=0.3)
+        axes.legend()
+    left.set_yscale("log")
+    figure.savefig(path, dpi=120)
+
+
+def draw_cross_attention(
+    weights: np.ndarray,
+    source: Sequence[str],
+    target: Sequence[str],
+    alignment: Sequence[tuple[int, int]],
+    path: Path,
+) -> None:
+    """Draws which source words each target word was made from.
+
+    Args:
+        weights: `[layers, N, T, S]` cross-attention weights; rows are the positions that say each
+            target word.
+        source: S words.
+        target: T words.
+        alignment: gold (source, target) places, drawn as rings.
+        path: a picture file.
+    """
+    num_layers, num_heads = weights.shape[:2]
+    figure = Figure(
+        figsize=(1.2 + 0.30 * len(source) * num_heads, 1.2 + 0.34 * len(target) * num_layers),
+        layout="constrained",
+    )
+    grid = figure.subplots(num_layers, num_heads, squeeze=False, sharex=True, sharey=True)
+    for layer in range(num_layers):
+        for head in range(num_heads):
+            axes = grid[layer, head]
+            image = axes.imshow(weights[layer, head], cmap="Blues", vmin=0, vmax=1, aspect="auto")
+            for source_place, target_place in alignment:
+                axes.plot(source_place, target_place, "o", mfc="none", mec="crimson", ms=6)
+            axes.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=9)
+            axes.set_xticks(range(len(source)), source, rotation=90, fontsize=8)
+            axes.set_yticks(range(len(target)), target, fontsize=8)
+    figure.colorbar(image, ax=grid, label="attention weight", shrink=0.8)
+    figure.suptitle("Cross-attention: target words (rows) to source words; rings: gold alignment")
+    figure.savefig(path, dpi=120)

@@ -1,0 +1,1 @@
+"""How well a model does, as numbers that can be compared."""

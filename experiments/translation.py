@@ -1,0 +1,255 @@
+"""Translation: train an encoder-decoder, measure it, use it."""
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import jax
+from flax import nnx
+from jax import Array
+from ml_collections import ConfigDict
+
+from attention.modules.config import TransformerConfig
+from attention.modules.transformer import EncoderDecoder
+from attention.primitives import masks
+from experiments.analysis.pictures import draw_cross_attention, draw_learning_curve
+from experiments.data.batching import Batch, Buckets, evaluation_batches, training_batches
+from experiments.data.translation import SentencePair, load_splits, vocabulary_of
+from experiments.data.vocabulary import PAD, Vocabulary
+from experiments.evaluation.scores import translation_scores
+from experiments.evaluation.translator import Translator
+from experiments.training.checkpoint import Checkpoints
+from experiments.training.loop import fit
+from experiments.training.loss import TokenLosses, per_token, token_losses
+from experiments.training.metrics import Metrics
+from experiments.training.optimizer import optimizer
+from experiments.training.step import TrainState, make_steps
+from experiments.workdir import Workdir, write_whole
+
+TESTS = ("test", "compositional", "longer")
+
+
+def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
+    """Trains a translator, or goes on from where its workdir stands, and measures it.
+
+    Args:
+        config: of the run.
+        workdir: where all that the run makes goes.
+        cache: where generated data is kept.
+    """
+    check(config)
+    workdir.claim(config)
+    splits = load_splits(config.data, cache)
+    vocabulary = vocabulary_of(splits["train"])
+    vocabulary.save(workdir.vocabulary)
+
+    task = Task(config, vocabulary)
+    batches = training_batches(
+        task.buckets(splits["train"]), num_batches=config.train.steps, seed=config.seed
+    )
+    checkpoints = Checkpoints(workdir.checkpoints)
+    seconds = 0.0
+    if checkpoints.latest_step() is None:
+        state = task.initial_state()
+    else:
+        state, progress = checkpoints.restore(task.abstract_state)
+        batches.set_state(progress["batches"])
+        seconds = progress["seconds"]
+    metrics = Metrics(workdir.path, step=int(state.step))
+
+    validation = task.buckets(splits["validation"])
+    state, seconds = fit(
+        state,
+        batches,
+        task.train_step,
+        config=config.train,
+        metrics=metrics,
+        checkpoints=checkpoints,
+        evaluate=lambda state: task.losses(state.parameters, validation),
+        sample=lambda state: task.sample(state, splits["validation"][:3], workdir.samples),
+        seconds=seconds,
+    )
+    metrics.close()
+    checkpoints.close()
+    draw_learning_curve(workdir.path, workdir.learning_curve)
+    report(task, state, splits, workdir, seconds)
+
+
+def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
+    """Measures the newest checkpoint of a run.
+
+    Args:
+        config: of the run.
+        workdir: of the run; its results file is written again.
+        cache: where generated data is kept.
+    """
+    splits = load_splits(config.data, cache)
+    task, state, seconds = restore(config, workdir)
+    report(task, state, splits, workdir, seconds)
+
+
+def translate(config: ConfigDict, workdir: Workdir, lines: Iterable[str]) -> int:
+    """Translates sentences as they come, one a line; what cannot be translated is an empty line.
+
+    Args:
+        config: of the run.
+        workdir: of the run.
+        lines: English sentences.
+
+    Returns:
+        How many could not be translated; for each, a sentence on standard error says why.
+    """
+    task, state, _ = restore(config, workdir)
+    failed = 0
+    for number, line in enumerate(lines, start=1):
+        try:
+            (translation,) = task.translator(state.parameters, [line], batch_tokens=0)
+        except ValueError as error:
+            translation, failed = "", failed + 1
+            print(f"line {number}: {error}", file=sys.stderr, flush=True)
+        print(translation, flush=True)
+    return failed
+
+
+def check(config: ConfigDict) -> None:
+    """Refuses, before anything is written, a configuration that cannot run.
+
+    Raises:
+        ValueError: in one sentence.
+    """
+    TransformerConfig(**config.model)
+    optimizer(config.train)
+
+
+def restore(config: ConfigDict, workdir: Workdir) -> tuple["Task", TrainState, float]:
+    """The task, the newest training state and the seconds of training of a run.
+
+    Raises:
+        FileNotFoundError: the run has no checkpoint yet.
+    """
+    checkpoints = Checkpoints(workdir.checkpoints)
+    task = Task(config, Vocabulary.load(workdir.vocabulary))
+    state, progress = checkpoints.restore(task.abstract_state)
+    checkpoints.close()
+    return task, state, progress["seconds"]
+
+
+def report(
+    task: "Task",
+    state: TrainState,
+    splits: dict[str, list[SentencePair]],
+    workdir: Workdir,
+    seconds: float,
+) -> None:
+    """Measures a model on the test splits, writes the results file and draws its attention."""
+    results = {
+        "step": int(state.step),
+        "training_seconds": round(seconds, 1),
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.parameters)),
+        "splits": {split: task.scores(state.parameters, splits[split]) for split in TESTS},
+    }
+    write_whole(workdir.results, json.dumps(results, indent=2) + "\n")
+    shown = next(pair for pair in splits["test"] if len(pair.source.split()) >= 7)
+    weights, source, target = task.translator.cross_attention(state.parameters, *shown[:2])
+    draw_cross_attention(weights, source, target, shown.alignment, workdir.attention)
+
+    print(f"{results['parameters']:,} parameters, {results['training_seconds']} s of training")
+    for split, scores in results["splits"].items():
+        print(
+            f"{split:14s}exact match {scores['exact_match']:7.2%}   token accuracy "
+            f"{scores['token_accuracy']:7.2%}   BLEU {scores['bleu']:6.2f}"
+        )
+    print(f"everything is in {workdir.path}")
+
+
+class Task:
+    """A configuration brought to life: the model, its steps, and what it can do."""
+
+    def __init__(self, config: ConfigDict, vocabulary: Vocabulary) -> None:
+        """Builds everything but numbers: no parameter is allocated yet."""
+        self._config = config
+        self._vocabulary = vocabulary
+        self._optimizer = optimizer(config.train)
+        self.abstract_state = jax.eval_shape(self._make_state)
+        model = jax.eval_shape(self._make_model, jax.random.key(0))
+        definition = nnx.graphdef(model)
+        self.train_step, self._evaluate_step = make_steps(
+            definition, self._sum_losses, self._optimizer
+        )
+        self.translator = Translator(
+            definition,
+            vocabulary,
+            bucket_lengths=config.data.bucket_lengths,
+            max_length=config.model.max_length,
+        )
+
+    def initial_state(self) -> TrainState:
+        """The state before the first step, which follows from the seed."""
+        return jax.jit(self._make_state)()
+
+    def _make_state(self) -> TrainState:
+        model_key, step_key = jax.random.split(jax.random.key(self._config.seed))
+        parameters = nnx.state(self._make_model(model_key))
+        return TrainState(
+            step=jax.numpy.int32(0),
+            parameters=parameters,
+            optimizer=self._optimizer.init(parameters),
+            key=step_key,
+        )
+
+    def _make_model(self, key: Array) -> EncoderDecoder:
+        return EncoderDecoder(
+            TransformerConfig(**self._config.model),
+            source_vocab_size=len(self._vocabulary),
+            target_vocab_size=len(self._vocabulary),
+            rngs=nnx.Rngs(key),
+        )
+
+    def _sum_losses(self, model: EncoderDecoder, batch: Batch, key: Array | None) -> TokenLosses:
+        source_mask = masks.lengths(batch.source_lengths)
+        logits = model(
+            batch.source,
+            batch.target_inputs,
+            source_mask=source_mask,
+            memory_mask=source_mask,
+            key=key,
+        )
+        smoothing = 0.0 if key is None else self._config.train.label_smoothing
+        return token_losses(logits, batch.target_labels, batch.target_labels != PAD, smoothing)
+
+    def buckets(self, pairs: list[SentencePair]) -> Buckets:
+        """Sentences as batches for training and validation."""
+        lengths = {*self._config.data.bucket_lengths, self._config.model.max_length}
+        encoded = [pair.encode(self._vocabulary) for pair in pairs]
+        return Buckets(encoded, sorted(lengths), self._config.train.batch_tokens)
+
+    def losses(self, parameters: nnx.State, buckets: Buckets) -> dict[str, float]:
+        """Loss and accuracy per token of a whole split, without dropout."""
+        sums = [self._evaluate_step(parameters, batch) for _, batch in evaluation_batches(buckets)]
+        total = jax.tree.map(lambda *parts: sum(parts), *sums)
+        return {name: float(value) for name, value in per_token(total).items()}
+
+    def scores(self, parameters: nnx.State, pairs: list[SentencePair]) -> dict[str, object]:
+        """All that is reported of a split."""
+        losses = self.losses(parameters, self.buckets(pairs))
+        translations = self.translator(
+            parameters,
+            [pair.source for pair in pairs],
+            batch_tokens=self._config.train.batch_tokens,
+        )
+        return losses | translation_scores(translations, [pair.target for pair in pairs])
+
+    def sample(self, state: TrainState, pairs: list[SentencePair], path: Path) -> str:
+        """Translates a few sentences and appends them to a file."""
+        translations = self.translator(
+            state.parameters, [pair.source for pair in pairs], batch_tokens=0
+        )
+        lines = [f"step {int(state.step)}"]
+        for pair, translation in zip(pairs, translations, strict=True):
+            mark = "=" if translation == pair.target else "≠"
+            lines.append(f"  {pair.source}\n  → {translation}\n  {mark} {pair.target}")
+        text = "\n".join(lines)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text + "\n")
+        return text
