@@ -15,8 +15,9 @@ from attention.modules.transformer import EncoderDecoder
 from attention.primitives import masks
 from experiments.analysis.pictures import draw_cross_attention, draw_learning_curve
 from experiments.data.batching import Batch, Buckets, evaluation_batches, training_batches
-from experiments.data.translation import SentencePair, load_splits, vocabulary_of
+from experiments.data.translation import SentencePair, check_source, load_splits, vocabulary_of
 from experiments.data.vocabulary import PAD, Vocabulary
+from experiments.errors import UsageError
 from experiments.evaluation.scores import translation_scores
 from experiments.evaluation.translator import Translator
 from experiments.training.checkpoint import Checkpoints
@@ -116,18 +117,24 @@ def check(config: ConfigDict) -> None:
     """Refuses, before anything is written, a configuration that cannot run.
 
     Raises:
-        ValueError: in one sentence.
+        UsageError: in one sentence.
     """
-    TransformerConfig(**config.model)
-    optimizer(config.train)
+    try:
+        TransformerConfig(**config.model)
+        optimizer(config.train)
+        check_source(config.data)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def restore(config: ConfigDict, workdir: Workdir) -> tuple["Task", TrainState, float]:
     """The task, the newest training state and the seconds of training of a run.
 
     Raises:
-        FileNotFoundError: the run has no checkpoint yet.
+        UsageError: the run has no checkpoint yet.
     """
+    if not workdir.checkpoints.exists():
+        raise UsageError(f"{workdir.path} has no checkpoint yet: train it first")
     checkpoints = Checkpoints(workdir.checkpoints)
     task = Task(config, Vocabulary.load(workdir.vocabulary))
     state, progress = checkpoints.restore(task.abstract_state)

@@ -6,6 +6,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from experiments.errors import UsageError
+
 
 class Workdir:
     """Names of the files of a run, and the promise that runs are never mixed up."""
@@ -25,36 +27,42 @@ class Workdir:
         """Makes the folder that of a run of this configuration, or finds that it is already.
 
         Raises:
-            FileExistsError: it holds a run of another configuration, or what is no run at all.
+            UsageError: it holds a run of another configuration, or what is no run at all.
         """
         if self.config.exists():
-            here, wanted = _flat(self.load_config().to_dict()), _flat(config.to_dict())
-            differences = [
-                f"{name} is {here.get(name)!r} there and {wanted.get(name)!r} here"
-                for name in sorted({*here, *wanted})
-                if here.get(name) != wanted.get(name)
-            ]
-            if differences:
-                raise FileExistsError(
-                    f"{self.path} holds a run of another configuration ({'; '.join(differences)}): "
-                    "choose another --workdir"
-                )
+            self.check_same(config)
             return
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise FileExistsError(f"{self.path} exists and is not a run: choose another --workdir")
+            raise UsageError(f"{self.path} exists and is not a run: choose another --workdir")
         self.path.mkdir(parents=True, exist_ok=True)
         write_whole(self.config, config.to_json(indent=2) + "\n")
+
+    def check_same(self, config: ConfigDict) -> None:
+        """Compares a configuration with that of the run.
+
+        Raises:
+            UsageError: they differ, with every field that does.
+        """
+        there, here = _flat(self.load_config().to_dict()), _flat(config.to_dict())
+        differences = [
+            f"{name} is {there.get(name)!r} there and {here.get(name)!r} here"
+            for name in sorted({*there, *here})
+            if there.get(name) != here.get(name)
+        ]
+        if differences:
+            raise UsageError(
+                f"{self.path} holds a run of another configuration ({'; '.join(differences)}): "
+                "choose another --workdir"
+            )
 
     def load_config(self) -> ConfigDict:
         """The configuration of the run.
 
         Raises:
-            FileNotFoundError: there is no run here.
+            UsageError: there is no run here.
         """
-        if not self.config.exists():
-            raise FileNotFoundError(
-                f"{self.path} holds no run: train one with --workdir={self.path}"
-            )
+        if not self.config.is_file():
+            raise UsageError(f"{self.path} holds no run: train one with --workdir={self.path}")
         return ConfigDict(json.loads(self.config.read_text(encoding="utf-8")))
 
 

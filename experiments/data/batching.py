@@ -8,6 +8,7 @@ import grain.python as grain
 import numpy as np
 
 from experiments.data.vocabulary import BOS, EOS, PAD
+from experiments.errors import UsageError
 
 
 class EncodedPair(NamedTuple):
@@ -60,16 +61,16 @@ class Buckets:
             tokens: positions of a batch, on either side.
 
         Raises:
-            ValueError: a pair longer than every bucket, or a bucket longer than a batch.
+            UsageError: a pair longer than every bucket, or a bucket longer than a batch.
         """
         lengths, needed = sorted(lengths), [pair.length for pair in pairs]
         if max(needed) > lengths[-1]:
-            raise ValueError(
+            raise UsageError(
                 f"a sentence pair needs {max(needed)} positions, and the longest bucket has "
                 f"{lengths[-1]}: raise data.bucket_lengths"
             )
         if lengths[-1] > tokens:
-            raise ValueError(
+            raise UsageError(
                 f"a batch of {tokens} tokens has no room for a sentence of {lengths[-1]}: raise "
                 "train.batch_tokens"
             )

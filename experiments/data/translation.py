@@ -32,17 +32,22 @@ class SentencePair(NamedTuple):
         )
 
 
+def check_source(config: ConfigDict) -> None:
+    """Checks that `config.data` names data that exists.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    one_of("data.name", config.name, ("toy",))
+
+
 def load_splits(config: ConfigDict, cache: Path) -> dict[str, list[SentencePair]]:
     """All splits of the data that `config.data` names.
 
     Args:
         config: name ("toy"), seed, and the sizes of the splits.
         cache: where generated data is kept.
-
-    Raises:
-        ValueError: an unknown name.
     """
-    one_of("data.name", config.name, ("toy",))
     builder = prepare(cache, seed=config.seed, sizes=Sizes(**config.sizes))
     splits = {}
     for split in builder.info.splits:

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
+from experiments.errors import UsageError
 from experiments.training.step import TrainState
 
 
@@ -14,6 +15,7 @@ class Checkpoints:
 
     def __init__(self, directory: Path) -> None:
         """Opens, and makes if need be, a directory of checkpoints."""
+        self._directory = directory
         self._manager = ocp.CheckpointManager(
             directory.absolute(), options=ocp.CheckpointManagerOptions(max_to_keep=2)
         )
@@ -43,11 +45,11 @@ class Checkpoints:
             like: a state of the same shapes, or its `jax.eval_shape`.
 
         Raises:
-            FileNotFoundError: there is none.
+            UsageError: there is none.
         """
         step = self.latest_step()
         if step is None:
-            raise FileNotFoundError(f"no checkpoint in {self._manager.directory}")
+            raise UsageError(f"there is no checkpoint yet in {self._directory}: train first")
         target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         restored = self._manager.restore(
             step,

@@ -1,0 +1,142 @@
+"""Command-line flags, and one sentence for each way to get them wrong."""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import NamedTuple
+
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+
+from experiments.errors import UsageError
+
+MODES = ("train", "evaluate", "translate")
+DEFAULT_CONFIG = "configs/toy_translation.py"
+
+
+class Command(NamedTuple):
+    """What a person asked for.
+
+    Attributes:
+        mode: one of `MODES`.
+        config: the configuration, overrides applied.
+        config_given: whether they named a configuration or any field of one.
+        workdir: the folder of the run.
+        cache: the folder of what runs share: generated data and compiled programs.
+    """
+
+    mode: str
+    config: ConfigDict
+    config_given: bool
+    workdir: Path
+    cache: Path
+
+
+def parse(argv: Sequence[str]) -> Command:
+    """Reads the command line.
+
+    Args:
+        argv: the name of the program and its arguments.
+
+    Raises:
+        UsageError: an unknown flag, file or field, or a value of the wrong type.
+    """
+    program, *arguments = argv
+    config_given = any(_name(argument).split(".")[0] == "config" for argument in arguments)
+    if not any(_name(argument) == "config" for argument in arguments):
+        arguments = [f"--config={DEFAULT_CONFIG}", *arguments]
+    _check_config(program, arguments)
+    values = _read([program, *arguments])
+    if values.help:
+        print(values.get_help())
+        raise SystemExit(0)
+    file, _, form = config_flags.get_config_filename(values["config"]).partition(":")
+    default_workdir = Path("workdirs", Path(file).stem + (f"_{form}" if form else ""))
+    return Command(
+        mode=values.mode,
+        config=values.config,
+        config_given=config_given,
+        workdir=Path(values.workdir or default_workdir),
+        cache=Path(values.cache),
+    )
+
+
+def _name(argument: str) -> str:
+    """The name of a flag: "config.seed" of "--config.seed=1", "" of what is no flag."""
+    return argument.lstrip("-").split("=")[0] if argument.startswith("-") else ""
+
+
+def _read(argv: Sequence[str]) -> flags.FlagValues:
+    values = flags.FlagValues()
+    flags.DEFINE_enum("mode", "train", MODES, "What to do.", flag_values=values)
+    flags.DEFINE_string(
+        "workdir", None, "Folder of the run; workdirs/CONFIG by default.", flag_values=values
+    )
+    flags.DEFINE_string(
+        "cache", ".cache", "Folder of generated data and compiled programs.", flag_values=values
+    )
+    flags.DEFINE_bool("help", False, "Show this help.", short_name="h", flag_values=values)
+    config_flags.DEFINE_config_file(
+        "config",
+        help_string="Configuration file, with a form after a colon: configs/NAME.py:tiny. Any "
+        "field of it is a flag of its own: --config.model.width=64.",
+        flag_values=values,
+        sys_argv=list(argv),
+    )
+    try:
+        rest = values(argv)
+        values.config  # noqa: B018 - configurations load when they are looked at
+    except flags.UnrecognizedFlagError as error:
+        near = get_close_matches(error.flagname, list(values), n=1)
+        hint = f"; did you mean --{near[0]}?" if near else ""
+        raise UsageError(f"unknown flag --{error.flagname}{hint}") from error
+    except (flags.Error, ValueError, TypeError) as error:
+        raise UsageError(str(error).replace("\n", " ")) from error
+    if len(rest) > 1:
+        raise UsageError(f"unexpected argument {rest[1]!r}: arguments are flags, --name=value")
+    return values
+
+
+def _check_config(program: str, arguments: Sequence[str]) -> None:
+    """Looks for the file and for every field that is overridden, where names can be mistaken."""
+    chosen = [place for place, argument in enumerate(arguments) if _name(argument) == "config"]
+    place = chosen[-1]
+    _, _, path = arguments[place].partition("=")
+    if not path and place + 1 < len(arguments):
+        path = arguments[place + 1]
+    file = Path(path.partition(":")[0])
+    if not file.is_file():
+        known = sorted(str(known) for known in file.parent.glob("*.py"))
+        near = get_close_matches(str(file), known, n=1) or known[:1]
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise UsageError(f"there is no configuration {str(file)!r}{hint}")
+    config = _read([program, f"--config={path}"]).config
+    for argument in arguments:
+        if _name(argument).startswith("config."):
+            _check_field(_name(argument), config)
+
+
+def _check_field(name: str, config: ConfigDict) -> None:
+    parent = config
+    for field in name.split(".")[1:]:
+        if not isinstance(parent, ConfigDict) or field not in parent:
+            fields = [known.removeprefix("config.") for known in _fields(config, "config")]
+            wanted = name.removeprefix("config.")
+            last = {known.split(".")[-1]: known for known in fields}
+            near = get_close_matches(wanted, fields, n=1) or [
+                last[known] for known in get_close_matches(wanted.split(".")[-1], list(last), n=1)
+            ]
+            hint = f"; did you mean --config.{near[0]}?" if near else ""
+            raise UsageError(f"the configuration has no field {wanted!r}{hint}")
+        parent = parent[field]
+
+
+def _fields(config: ConfigDict, prefix: str) -> list[str]:
+    names = []
+    for name, value in config.items():
+        names += (
+            _fields(value, f"{prefix}.{name}")
+            if isinstance(value, ConfigDict)
+            else [f"{prefix}.{name}"]
+        )
+    return names

@@ -1,0 +1,65 @@
+"""The door: parse flags, choose the mode, call one experiment.
+
+python run.py                                       train the toy translation task
+python run.py --config=configs/NAME.py              train another experiment
+python run.py --config=configs/NAME.py:tiny         its tiny form, which ends in seconds
+python run.py --config.model.num_kv_heads=1         change any field of a configuration
+python run.py --mode=evaluate                       measure a trained model
+echo "Jane visits Africa" | python run.py --mode=translate
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+import jax
+
+from experiments import translation
+from experiments.errors import UsageError
+from experiments.flags import Command, parse
+from experiments.prompt import sentences
+from experiments.workdir import Workdir
+
+EXPERIMENTS = {"translation": translation}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Does what the command line says and returns the exit status."""
+    try:
+        command = parse(argv)
+        # Programs compiled by one run start the next one in seconds.
+        jax.config.update("jax_compilation_cache_dir", str((command.cache / "jax").absolute()))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+        return run(command)
+    except (UsageError, FloatingPointError) as error:
+        print(f"{os.path.basename(argv[0])}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nstopped; the same command goes on from the last checkpoint", file=sys.stderr)
+        return 130
+
+
+def run(command: Command) -> int:
+    """Calls the experiment that the configuration names."""
+    workdir = Workdir(command.workdir)
+    config = command.config
+    if command.mode != "train":  # a run knows its own configuration
+        config = workdir.load_config()
+        if command.config_given:
+            workdir.check_same(command.config)
+    if config.experiment not in EXPERIMENTS:
+        raise UsageError(
+            f"config.experiment must be one of {', '.join(EXPERIMENTS)}, got {config.experiment!r}"
+        )
+    experiment = EXPERIMENTS[config.experiment]
+    if command.mode == "train":
+        experiment.train(config, workdir, command.cache)
+    elif command.mode == "evaluate":
+        experiment.evaluate(config, workdir, command.cache)
+    elif experiment.translate(config, workdir, sentences(sys.stdin)):
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
