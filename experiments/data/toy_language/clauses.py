@@ -37,6 +37,7 @@ PLAIN = {
     for kind in LIVING
 }
 GIVING = tuple(verb for verb in VERBS if verb.complement == "give")
+_MOVING = tuple(verb for verb in VERBS if verb.past == "être")
 _MODALS = tuple(verb for verb in VERBS if verb.complement == "modal")
 
 
@@ -62,6 +63,8 @@ def manner(d: Draft, verb: Verb, who: NounPhrase, *, past: bool) -> Manner:
 
 def pick_verb(d: Draft, who: NounPhrase) -> Verb:
     """A verb for the subject; I, we and you have their favourites."""
+    if who.kind == "person" and d.chance(0.15):  # their participles have the most forms
+        return d.choose(_MOVING)
     if who.gender == "?" and d.chance(0.6):
         return d.choose([verb for verb in SPOKEN_VERBS if verb.complement != "modal"])
     return d.choose(PLAIN[who.kind])

@@ -164,7 +164,7 @@ beautiful    beau         belle        before   living thing clothes building na
 lovely       joli         jolie        before   bird thing clothes building
 young        jeune        jeune        before   person
 old          vieux        vieille      before   person legged clothes vehicle building reading
-new          nouveau      nouvelle     before   clothes vehicle building reading thing
+new          nouveau      nouvelle     before   person clothes vehicle building reading thing
 good         bon          bonne        before   food mass beverage reading
 bad          mauvais      mauvaise     before   food mass beverage reading
 long         long         longue       before   reading clothes water
