@@ -13,6 +13,7 @@ import pytest
 from experiments.data.toy_language import PHENOMENA, Pair, Sizes, corpus, prepare, sample
 from experiments.data.toy_language import builder as builder_module
 from experiments.data.toy_language.entries import SENSES
+from experiments.data.toy_language.morphology import english_plural, french_plural
 from experiments.data.toy_language.splits import (
     FAMOUS,
     LONGEST,
@@ -157,6 +158,24 @@ def test_phenomena_are_the_documented_ones(pairs: list[Pair]) -> None:
 
 def test_famous_sentences_wait_in_the_test_split(splits: dict[str, list[Pair]]) -> None:
     assert {pair.en for pair in splits["test"]} >= set(FAMOUS)
+
+
+def test_the_cues_of_a_sentence_speak_for_one_sense_and_it_is_said(pairs: list[Pair]) -> None:
+    checked = Counter()
+    for pair in (pair for pair in pairs if "polysemy" in pair.phenomena):
+        english, french = set(pair.en.replace("in spring", "").split()), set(tokenize(pair.fr))
+        for word in {noun.english for noun in SENSES}:
+            if not english & {word, english_plural(word)}:
+                continue
+            spoken_for = [
+                noun for noun in SENSES if noun.english == word
+                and any(english & {cue, english_plural(cue)} for cue in noun.sense.cues)
+            ]  # fmt: skip
+            assert len(spoken_for) == 1, pair
+            noun = spoken_for[0]
+            assert french & {noun.french, french_plural(noun.french)}, pair
+            checked[noun.french] += 1
+    assert min(checked[noun.french] for noun in SENSES) >= 50
 
 
 def test_builder_round_trip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
