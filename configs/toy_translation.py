@@ -6,7 +6,7 @@ time       TODO
 score      TODO
 """
 
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, config_dict
 
 
 def get_config(form: str = "full") -> ConfigDict:
@@ -26,8 +26,8 @@ def get_config(form: str = "full") -> ConfigDict:
     config.model = ConfigDict()
     config.model.width = 128
     config.model.num_heads = 4
-    config.model.num_kv_heads = 4
-    config.model.head_width = 32
+    config.model.num_kv_heads = config_dict.placeholder(int)  # None: as many as query heads
+    config.model.head_width = config_dict.placeholder(int)  # None: width / num_heads
     config.model.hidden = 512
     config.model.activation = "relu"
     config.model.norm = "pre"
@@ -43,7 +43,7 @@ def get_config(form: str = "full") -> ConfigDict:
     config.train = ConfigDict()
     config.train.steps = 1_500
     config.train.batch_tokens = 1_536
-    config.train.label_smoothing = 0.0
+    config.train.label_smoothing = 0.1
     config.train.schedule = "cosine"
     config.train.learning_rate = 2e-3
     config.train.warmup_steps = 100

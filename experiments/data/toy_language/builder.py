@@ -40,21 +40,20 @@ class ToyTranslation(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
     VERSION = tfds.core.Version("1.0.0")
     RELEASE_NOTES: ClassVar[dict[str, str]] = {"1.0.0": "First version."}
-    BUILDER_CONFIGS: ClassVar[list[ToyConfig]] = [_config(0, Sizes())]
+    # For whoever asks for the class alone; `prepare` names its own, which TFDS wants different.
+    BUILDER_CONFIGS: ClassVar[list[ToyConfig]] = [ToyConfig(name="en_fr")]
 
     def _info(self) -> tfds.core.DatasetInfo:
         """What an example is made of."""
         return self.dataset_info_from_configs(
             description=_DESCRIPTION,
-            features=tfds.features.FeaturesDict(
-                {
-                    "en": tfds.features.Text(),
-                    "fr": tfds.features.Text(),
-                    # Pairs of positions, English then French, in `words.tokenize` of each side.
-                    "alignment": tfds.features.Tensor(shape=(None, 2), dtype=np.int32),
-                    "phenomena": tfds.features.Sequence(tfds.features.Text()),
-                }
-            ),
+            features=tfds.features.FeaturesDict({
+                "en": tfds.features.Text(),
+                "fr": tfds.features.Text(),
+                # Pairs of positions, English then French, in `words.tokenize` of each side.
+                "alignment": tfds.features.Tensor(shape=(None, 2), dtype=np.int32),
+                "phenomena": tfds.features.Sequence(tfds.features.Text()),
+            }),
             supervised_keys=("en", "fr"),
         )
 
@@ -66,15 +65,12 @@ class ToyTranslation(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
     def _generate_examples(self, pairs: list[Pair]) -> Iterator[tuple[int, dict[str, Any]]]:
         for i, pair in enumerate(pairs):
-            yield (
-                i,
-                {
-                    "en": pair.en,
-                    "fr": pair.fr,
-                    "alignment": np.array(pair.alignment, np.int32).reshape(-1, 2),
-                    "phenomena": list(pair.phenomena),
-                },
-            )
+            yield i, {
+                "en": pair.en,
+                "fr": pair.fr,
+                "alignment": np.array(pair.alignment, np.int32).reshape(-1, 2),
+                "phenomena": list(pair.phenomena),
+            }
 
 
 def prepare(data_dir: str | Path, *, seed: int = 0, sizes: Sizes | None = None) -> ToyTranslation:

@@ -10,6 +10,7 @@ from experiments.data.toy_language.entries import (
     VERBS,
     Verb,
 )
+from experiments.data.toy_language.lexicon import STATES
 from experiments.data.toy_language.nominal import (
     Draft,
     NounPhrase,
@@ -27,7 +28,7 @@ from experiments.data.toy_language.predicate import Manner, conjugate
 
 BE = Verb("be", "", "was", "être", "imparfait", frozenset(), frozenset(), "adjective")
 THINGS = ("thing", "clothes", "vehicle", "building", "land", "reading", "food", "furniture")
-LIVING = ("person", "animal", "bird")
+LIVING = ("person", "animal", "bird", "creature")
 NOT_PREDICATED = ("new", "long", "young")
 
 
@@ -36,25 +37,25 @@ PLAIN = {
     for kind in LIVING
 }
 GIVING = tuple(verb for verb in VERBS if verb.complement == "give")
+_MOVING = tuple(verb for verb in VERBS if verb.past == "être")
 _MODALS = tuple(verb for verb in VERBS if verb.complement == "modal")
 
 
 def manner(d: Draft, verb: Verb, who: NounPhrase, *, past: bool) -> Manner:
     """A tense, and perhaps a negation, an adverb or a modal: what goes with verb and subject."""
-    if verb.english_past == "-" or (verb.past == "être" and who.gender == "?"):
-        past = False
     how = Manner(past=past)
     completed = past and verb.past != "imparfait"
+    state = verb.english in STATES
     if d.chance(0.2):
         moves = verb.past == "être"
         fitting = ("not", "never", "no longer")[: 2 if completed or moves else 3]
         how.negation = d.choose(("not", "not", "no longer") if verb is BE else fitting)
-    elif not completed and verb is not BE and d.chance(0.12):
+    elif not completed and not state and verb is not BE and d.chance(0.12):
         how.adverb = d.choose(entries.ADVERBS)
-    easy = completed or (verb in SPOKEN_VERBS and not past)
-    unspoken = who.gender == "?" and not easy
+    easy = verb.past == "avoir" if past else verb in SPOKEN_VERBS
+    unspoken = (who.gender == "?" and not easy) or (past and verb.english_past == "-")
     if unspoken or (verb is not BE and who.kind == "person" and d.chance(0.1)):
-        how = replace(how, modal=d.choose(_MODALS), adverb=None)
+        how = replace(how, modal=_MODALS[0] if state else d.choose(_MODALS), adverb=None)
         if how.negation == "never":
             how.negation = "not"
     return how
@@ -62,7 +63,9 @@ def manner(d: Draft, verb: Verb, who: NounPhrase, *, past: bool) -> Manner:
 
 def pick_verb(d: Draft, who: NounPhrase) -> Verb:
     """A verb for the subject; I, we and you have their favourites."""
-    if who.gender == "?" and d.chance(0.4):
+    if who.kind == "person" and d.chance(0.15):  # their participles have the most forms
+        return d.choose(_MOVING)
+    if who.gender == "?" and d.chance(0.6):
         return d.choose([verb for verb in SPOKEN_VERBS if verb.complement != "modal"])
     return d.choose(PLAIN[who.kind])
 
@@ -74,7 +77,8 @@ def object_of(d: Draft, verb: Verb, negated: bool) -> NounPhrase:
         return person_name(d)
     noun = pick_noun(d, (d.choose(kinds),))
     d.combine("object", verb.english, noun)
-    return noun_phrase(d, noun, negated=negated)
+    determiner = d.choose(("the", "the", "this")) if verb.english in STATES else None
+    return noun_phrase(d, noun, determiner=determiner, negated=negated)
 
 
 def complement(d: Draft, verb: Verb, negated: bool) -> Phrase:
@@ -117,25 +121,26 @@ def time(d: Draft, past: bool) -> Phrase:
     return phrase(word, french_word)
 
 
-def verb_phrase(d: Draft, who: NounPhrase, verb: Verb, *, past: bool) -> tuple[Phrase, bool]:
-    """The verb with what follows it, and whether it came out past."""
+def verb_phrase(
+    d: Draft, who: NounPhrase, verb: Verb, *, past: bool
+) -> tuple[Phrase, Manner]:
+    """The verb with what follows it, and how it came out."""
     how = manner(d, verb, who, past=past)
     if who.noun:
         d.combinations.add(("subject", who.noun.english, verb.english))
     verb_words = conjugate(d, verb, who, how)
     rest = complement(d, verb, how.negation is not None)
-    return verb_words + rest, how.past
+    return verb_words + rest, how
 
 
-def is_adjective(d: Draft, who: NounPhrase, past: bool) -> Phrase:
-    """Is happy, in agreement with its subject."""
+def is_adjective(d: Draft, who: NounPhrase, past: bool, *, passing: bool = False) -> Phrase:
+    """Is happy, in agreement with its subject; a `passing` state is no size and no origin."""
     if who.noun and who.noun.sense:  # the attribute is its cue
         fitting = [ADJECTIVE[word] for word in who.noun.sense.adjectives]
     else:
-        fitting = [
-            a
-            for a in ADJECTIVES_OF[who.kind]
-            if a.english not in NOT_PREDICATED and a.english not in d.content
-        ]
+        fitting = [a for a in ADJECTIVES_OF[who.kind]
+                   if a.english not in d.content and a.english not in NOT_PREDICATED]  # fmt: skip
+        if passing:
+            fitting = [adjective for adjective in fitting if adjective.order == "quality"]
     how = manner(d, BE, who, past=past)
     return conjugate(d, BE, who, how) + predicate_adjective(d, d.choose(fitting), who)

@@ -52,7 +52,8 @@ CONJUNCTIONS = (("and", "et"), ("but", "mais"), ("because", "parce que"), ("when
 FIRST_VERBS = tuple(VERB[word] for word in ("buy", "find", "choose", "see"))
 _SECOND_VERBS = tuple(
     verb for verb in (*PLAIN["person"], *GIVING)
-    if verb not in (*FIRST_VERBS[1:], VERB["build"]) and verb.objects & FIRST_VERBS[0].objects
+    if verb not in (*FIRST_VERBS[1:], VERB["build"], VERB["write"])
+    and verb.objects & FIRST_VERBS[0].objects
 )  # fmt: skip
 
 
@@ -66,8 +67,8 @@ class Derivation:
 
 def clause(d: Draft, who: NounPhrase, past: bool) -> Phrase:
     """A plain verb phrase for this subject: visits Africa in September."""
-    words, past = verb_phrase(d, who, pick_verb(d, who), past=past)
-    return words + time(d, past) if d.chance(0.3) else words
+    words, how = verb_phrase(d, who, pick_verb(d, who), past=past)
+    return words + time(d, past) if how.timely and d.chance(0.3) else words
 
 
 def simple(d: Draft) -> Phrase:
@@ -77,8 +78,8 @@ def simple(d: Draft) -> Phrase:
 
 def _statement(d: Draft, who: NounPhrase, past: bool) -> Phrase:
     if d.chance(0.12):
-        words, past = verb_phrase(d, who, pick_verb(d, who), past=past)
-        return time(d, past) + who.phrase + words
+        words, how = verb_phrase(d, who, pick_verb(d, who), past=past)
+        return (time(d, past) if how.timely else Phrase()) + who.phrase + words
     return who.phrase + clause(d, who, past)
 
 
@@ -95,7 +96,7 @@ def subject_relative(d: Draft) -> Phrase:
     who = living(d, LIVING)
     past = d.chance(0.4)
     link = phrase("who" if who.kind == "person" else "that", "qui")
-    words, past = verb_phrase(d, who, pick_verb(d, who), past=past)
+    words, _ = verb_phrase(d, who, pick_verb(d, who), past=past)
     head = who.phrase + link + words
     return head + (is_adjective(d, who, past) if d.chance(0.6) else clause(d, who, past))
 
@@ -109,19 +110,18 @@ def object_relative(d: Draft) -> Phrase:
         return simple(d)
     thing = noun_phrase(d, pick_noun(d, kinds), determiner=d.choose(("the", "the", "this")))
     past = d.chance(0.6)
-    head, past = _that(d, thing, verb, past)
-    return head + is_adjective(d, thing, past)
+    return _that(d, thing, verb, past) + is_adjective(d, thing, past)
 
 
-def _that(d: Draft, thing: NounPhrase, verb: Verb, past: bool) -> tuple[Phrase, bool]:
-    """The thing that somebody does something to, and whether it is past."""
+def _that(d: Draft, thing: NounPhrase, verb: Verb, past: bool) -> Phrase:
+    """The thing that somebody does something to."""
     who = subject(d, ("person",))
     how = manner(d, verb, who, past=past)
     how.fronted = thing
     if thing.noun:
         d.combine("object", verb.english, thing.noun)
     said = who.phrase + conjugate(d, verb, who, how)
-    return thing.phrase + phrase("that", "que") + said, how.past
+    return thing.phrase + phrase("that", "que") + said
 
 
 def anaphora(d: Draft) -> Phrase:
@@ -205,7 +205,7 @@ def two_clauses(d: Draft) -> Phrase:
     for word, mot in d.rng.sample(CONJUNCTIONS, 1 + d.chance(0.35)):
         again = stand_in(d, who)
         reason = word == "because" and who.gender != "?"
-        what = is_adjective(d, again, past) if reason else _anything(d, again, past)
+        what = is_adjective(d, again, past, passing=True) if reason else _anything(d, again, past)
         said = said + phrase(word, mot) + again.phrase + what
     return said
 
@@ -214,10 +214,10 @@ def _anything(d: Draft, who: NounPhrase, past: bool) -> Phrase:
     """An attribute or an action, without an object that a pronoun might mean."""
     inert = who.kind not in LIVING
     if inert or (who.gender != "?" and d.chance(0.5)):
-        return is_adjective(d, who, past)
+        return is_adjective(d, who, past, passing=True)
     verbs = [v for v in PLAIN[who.kind] if v.complement != "object"]
-    words, past = verb_phrase(d, who, d.choose(verbs), past=past)
-    return words + time(d, past) if d.chance(0.2) else words
+    words, how = verb_phrase(d, who, d.choose(verbs), past=past)
+    return words + time(d, past) if how.timely and d.chance(0.2) else words
 
 
 def two_sentences(d: Draft) -> Phrase:
@@ -277,15 +277,14 @@ def _cued_by_attribute(d: Draft, noun: Noun) -> Phrase:
     """The bank that Paul saw is muddy: the cue comes last."""
     d.phenomena.add("relative_clause")
     thing, past = noun_phrase(d, noun, determiner="the", adjectives=()), d.chance(0.5)
-    head, past = _that(d, thing, d.choose(NEUTRAL_VERBS), past)
-    return head + is_adjective(d, thing, past)
+    return _that(d, thing, d.choose(NEUTRAL_VERBS), past) + is_adjective(d, thing, past)
 
 
 def _cued_from_afar(d: Draft, noun: Noun) -> Phrase:
     """The player was tired when he found the bat."""
     d.phenomena.add("conjunction")
     who, past = noun_phrase(d, NOUN[d.choose(noun.sense.owners)]), d.chance(0.5)
-    first = who.phrase + is_adjective(d, who, past) + phrase(*d.choose(CONJUNCTIONS))
+    first = who.phrase + is_adjective(d, who, past, passing=True) + phrase(*d.choose(CONJUNCTIONS))
     again = stand_in(d, who)
     return first + again.phrase + _handles(d, again, noun, past)
 

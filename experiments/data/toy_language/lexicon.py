@@ -6,8 +6,9 @@ subjects and of its objects, an adjective those of its nouns.
 
 # Names for several classes at once.
 GROUPS = {
-    "living": ("person", "animal", "bird"), "beast": ("animal", "bird"),
-    "goods": ("thing", "clothes", "reading"), "nature": ("land", "shore", "water"),
+    "living": ("person", "animal", "bird", "creature"), "beast": ("animal", "bird", "creature"),
+    "legged": ("animal", "creature"), "goods": ("thing", "clothes", "reading"),
+    "nature": ("land", "shore", "water"),
 }  # fmt: skip
 
 # english, french, gender, class
@@ -63,7 +64,7 @@ wolf         loup         m animal
 elephant     éléphant     m animal
 lion         lion         m animal
 tortoise     tortue       f animal
-creature     créature     f animal
+creature     créature     f creature
 hedgehog     hérisson     m animal
 bird         oiseau       m bird
 owl          hibou        m bird
@@ -162,25 +163,25 @@ small        petit        petite       before   beast food thing vehicle buildin
 beautiful    beau         belle        before   living thing clothes building nature part
 lovely       joli         jolie        before   bird thing clothes building
 young        jeune        jeune        before   person
-old          vieux        vieille      before   person animal clothes vehicle building reading
-new          nouveau      nouvelle     before   clothes vehicle building reading thing
+old          vieux        vieille      before   person legged clothes vehicle building reading
+new          nouveau      nouvelle     before   person clothes vehicle building reading thing
 good         bon          bonne        before   food mass beverage reading
 bad          mauvais      mauvaise     before   food mass beverage reading
 long         long         longue       before   reading clothes water
 
 happy        heureux      heureuse     quality  person
-sad          triste       triste       quality  person animal
-tired        fatigué      fatiguée     quality  person animal
+sad          triste       triste       quality  person beast
+tired        fatigué      fatiguée     quality  person beast
 famous       célèbre      célèbre      quality  person reading building
-intelligent  intelligent  intelligente quality  person animal
+intelligent  intelligent  intelligente quality  person animal creature
 honest       honnête      honnête      quality  person
 generous     généreux     généreuse    quality  person
 brave        courageux    courageuse   quality  person
 jealous      jaloux       jalouse      quality  person
-shy          timide       timide       quality  person animal
-fluffy       duveteux     duveteuse    quality  animal bird clothes
-wild         sauvage      sauvage      quality  animal bird
-dangerous    dangereux    dangereuse   quality  animal water
+shy          timide       timide       quality  person animal creature
+fluffy       duveteux     duveteuse    quality  bird creature
+wild         sauvage      sauvage      quality  beast
+dangerous    dangereux    dangereuse   quality  animal creature water
 fast         rapide       rapide       quality  vehicle
 heavy        lourd        lourde       quality  thing furniture reading
 light        léger        légère       quality  thing furniture clothes
@@ -191,12 +192,12 @@ interesting  intéressant  intéressante quality  reading building
 verdant      verdoyant    verdoyante   quality  land shore
 quiet        tranquille   tranquille   quality  land shore water building
 
-blue         bleu         bleue        colour   animal bird thing clothes vehicle
-white        blanc        blanche      colour   animal bird thing clothes vehicle building
-black        noir         noire        colour   animal bird thing clothes vehicle
+blue         bleu         bleue        colour   bird creature thing clothes vehicle
+white        blanc        blanche      colour   beast thing clothes vehicle building
+black        noir         noire        colour   beast thing clothes vehicle
 red          rouge        rouge        colour   thing clothes vehicle food
-green        vert         verte        colour   thing clothes vehicle food
-grey         gris         grise        colour   animal bird clothes vehicle
+green        vert         verte        colour   bird creature thing clothes vehicle
+grey         gris         grise        colour   beast clothes vehicle
 
 French       français     française    origin   person mass reading vehicle
 Italian      italien      italienne    origin   person mass reading vehicle clothes
@@ -267,57 +268,60 @@ ball    bal           m | prince princess    | castle           | royal
 # english, past, french, past tense, subjects, objects. The French past of a verb is fixed: passé
 # composé with avoir or être, or imparfait. A past of `-` would be spelt like the present.
 VERBS = """
-eat         ate          manger      avoir      living         food,mass
-drink       drank        boire       avoir      person         drink,beverage
-buy         bought       acheter     avoir      person         food,mass,goods,vehicle
-sell        sold         vendre      avoir      person         food,mass,goods,vehicle
-read        -            lire        avoir      person         reading
-write       wrote        écrire      avoir      person         reading
-find        found        trouver     avoir      person         goods
-lose        lost         perdre      avoir      person         goods
-see         saw          voir        avoir      living         living,vehicle,building,nature,part
-look_for    looked_for   chercher    imparfait  person         goods,animal,building,person
-love        loved        aimer       imparfait  person         person,animal,shore,food,mass,reading,country
-visit       visited      visiter     avoir      person         building,land,shore,country
-roam        roamed       parcourir   imparfait  animal         land,shore
-watch       watched      regarder    imparfait  person,animal  living,shore,water
-wear        wore         porter      imparfait  person         clothes
-wash        washed       laver       avoir      person         clothes,vehicle
-follow      followed     suivre      imparfait  person,animal  person,animal
-wait_for    waited_for   attendre    imparfait  person         person
-know        knew         connaître   imparfait  person         person,building,country
-build       built        construire  avoir      person         building,vehicle,furniture
-draw        drew         dessiner    avoir      person         beast,building,nature,part
-paint       painted      peindre     avoir      person         beast,building,furniture,shore,water
-choose      chose        choisir     avoir      person         goods,vehicle
-hide        hid          cacher      avoir      person         thing,reading
-admire      admired      admirer     imparfait  person         living,building,shore,water
-clean       cleaned      nettoyer    avoir      person         building,furniture,clothes
-sleep       slept        dormir      imparfait  living         -
-sing        sang         chanter     imparfait  person,bird    -
-dance       danced       danser      imparfait  person         -
-work        worked       travailler  imparfait  person         -
-live        lived        habiter     imparfait  person         place
-swim        swam         nager       imparfait  person,animal  water
-run         ran          courir      imparfait  person,animal  -
-cry         cried        pleurer     imparfait  person         -
-smile       smiled       sourire     imparfait  person         -
-fly         flew         voler       imparfait  bird           -
-arrive      arrived      arriver     être       person         at
-leave       left         partir      être       person         alone
-fall        fell         tomber      être       person,animal  -
-stay        stayed       rester      être       person,animal  place
-go          went         aller       être       person         to
-return      returned     revenir     être       person         from
-come        came         venir       être       person         from
-give        gave         donner      avoir      person         give:goods,food
-show        showed       montrer     avoir      person         give:goods
-send        sent         envoyer     avoir      person         give:reading,thing
-lend        lent         prêter      avoir      person         give:goods,vehicle
-want_to     wanted_to    vouloir     imparfait  person         modal
-can         could        pouvoir     imparfait  person         modal
-play        played       jouer       imparfait  person         play
+eat       ate        manger     avoir     living         food,mass
+drink     drank      boire      avoir     person         drink,beverage
+buy       bought     acheter    avoir     person         food,mass,goods,vehicle
+sell      sold       vendre     avoir     person         food,mass,goods,vehicle
+read      -          lire       avoir     person         reading
+write     wrote      écrire     avoir     person         reading
+find      found      trouver    avoir     person         goods
+lose      lost       perdre     avoir     person         goods
+see       saw        voir       avoir     living         living,vehicle,building,nature,part
+look_for  looked_for chercher   imparfait person         goods,animal,building,person
+love      loved      aimer      imparfait person         person,legged,food,mass,reading,country
+visit     visited    visiter    avoir     person         building,land,shore,country
+roam      roamed     parcourir  imparfait legged         land,shore
+watch     watched    regarder   imparfait person,legged  living,shore,water
+wear      wore       porter     imparfait person         clothes
+wash      washed     laver      avoir     person         clothes,vehicle
+follow    followed   suivre     imparfait person,legged  person,legged
+wait_for  waited_for attendre   imparfait person         person
+know      knew       connaître  imparfait person         person,building,country
+build     built      construire avoir     person         building,vehicle,furniture
+draw      drew       dessiner   avoir     person         beast,building,nature,part
+paint     painted    peindre    avoir     person         beast,building,furniture,shore,water
+choose    chose      choisir    avoir     person         goods,vehicle
+hide      hid        cacher     avoir     person         thing,reading
+admire    admired    admirer    imparfait person         living,building,shore,water
+clean     cleaned    nettoyer   avoir     person         building,furniture,clothes
+sleep     slept      dormir     imparfait living         -
+sing      sang       chanter    imparfait person,bird    -
+dance     danced     danser     imparfait person         -
+work      worked     travailler imparfait person         -
+live      lived      habiter    imparfait person         place
+swim      swam       nager      imparfait person,legged  water
+run       ran        courir     imparfait person,legged  -
+cry       cried      pleurer    imparfait person         -
+smile     smiled     sourire    imparfait person         -
+fly       flew       voler      imparfait bird           -
+arrive    arrived    arriver    être      person         at
+leave     left       partir     être      person         alone
+fall      fell       tomber     être      person,legged  -
+stay      stayed     rester     être      person,legged  place
+go        went       aller      être      person         to
+return    returned   revenir    être      person         from
+come      came       venir      être      person         from
+give      gave       donner     avoir     person         give:goods,food
+show      showed     montrer    avoir     person         give:goods
+send      sent       envoyer    avoir     person         give:reading,thing
+lend      lent       prêter     avoir     person         give:goods,vehicle
+want_to   wanted_to  vouloir    imparfait person         modal
+can       could      pouvoir    imparfait person         modal
+play      played     jouer      imparfait person         play
 """
+
+# Feelings and states: no *often*, no *can*, and what one loves is *the* cheese, not *some*.
+STATES = ("love", "know", "live")
 
 # Verbs that go with either sense of any polysemous word.
 # The verbs that I, we and you say in the present; others they say in the passé composé or after
@@ -414,7 +418,7 @@ every~Monday   chaque~lundi    present
 every~Sunday   chaque~dimanche present
 now            maintenant      present
 yesterday      hier            past
-last~year      l'année~dernière past
+last~year      la~année~dernière past
 """
 
 # english, french: before the verb in English, after it in French

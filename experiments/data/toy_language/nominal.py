@@ -25,7 +25,8 @@ T = TypeVar("T")
 
 # Kinds of which only what the lexicon lists is called *my*.
 _SELDOM_OWNED = (
-    "person", "animal", "bird", "building", "land", "shore", "water", "part", "polysemous",
+    "person", "animal", "bird", "creature", "building", "land", "shore", "water", "part",
+    "polysemous",
 )  # fmt: skip
 POSSESSIVES = {
     "my": ("mon", "ma", "mes"), "his": ("son", "sa", "ses"), "her": ("son", "sa", "ses"),

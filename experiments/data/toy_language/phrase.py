@@ -84,8 +84,12 @@ def french(text: str, sources: Iterable[English] = ()) -> list[French]:
 
 
 def phrase(english_text: str, french_text: str) -> Phrase:
-    """A phrase that is translated as one piece."""
+    """A phrase that is translated as one piece: word by word if both sides have as many."""
     words = english(english_text)
+    texts = french_text.split()
+    if len(words) == len(texts):
+        sources = zip(texts, words, strict=True)
+        return Phrase(words, [word for text, source in sources for word in french(text, [source])])
     return Phrase(words, french(french_text, words))
 
 

@@ -28,6 +28,11 @@ class Manner:
     pronouns: Phrase = field(default_factory=Phrase)  # after the English verb, before the French
     fronted: NounPhrase | None = None  # a direct object before the French verb: it was bought
 
+    @property
+    def timely(self) -> bool:
+        """Whether one may add when: not after *never*, *no longer* or *often*."""
+        return self.adverb is None and self.negation in (None, "not")
+
 
 def object_pronoun(d: Draft, meant: NounPhrase) -> Phrase:
     """it, him, her or them for a noun phrase of the same sentence."""

@@ -1,0 +1,226 @@
+# ruff: noqa: D103 (the names of the tests say what they promise)
+"""The corpus as a whole: its promises, its splits and its files."""
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from experiments.data.toy_language import PHENOMENA, Pair, Sizes, corpus, prepare, sample
+from experiments.data.toy_language import builder as builder_module
+from experiments.data.toy_language.entries import SENSES
+from experiments.data.toy_language.morphology import english_plural, french_plural
+from experiments.data.toy_language.splits import (
+    FAMOUS,
+    LONGEST,
+    derivations,
+    is_held_out,
+)
+from experiments.data.words import detokenize, tokenize
+
+TINY = Sizes(train=300, validation=20, test=20, compositional=20, longer=20)
+
+
+@pytest.fixture(scope="module")
+def splits() -> dict[str, list[Pair]]:
+    """The corpus at its usual size."""
+    return corpus(seed=0)
+
+
+@pytest.fixture(scope="module")
+def pairs(splits: dict[str, list[Pair]]) -> list[Pair]:
+    """All its pairs."""
+    return [pair for split in splits.values() for pair in split]
+
+
+def _forms(pairs: list[Pair], side: str) -> Counter[str]:
+    return Counter(word for pair in pairs for word in tokenize(getattr(pair, side)))
+
+
+def test_sizes(splits: dict[str, list[Pair]]) -> None:
+    sizes = {name: len(split) for name, split in splits.items()}
+    assert sizes == {
+        "train": 40_000, "validation": 1_000, "test": 1_000, "compositional": 1_000, "longer": 500,
+    }  # fmt: skip
+
+
+def test_no_sentence_is_said_twice(pairs: list[Pair]) -> None:
+    assert len({pair.en for pair in pairs}) == len(pairs)
+
+
+def test_translation_is_a_function() -> None:
+    french: dict[str, str] = {}
+    for derivation in islice(derivations(seed=7), 20_000):
+        pair = derivation.pair
+        assert french.setdefault(pair.en, pair.fr) == pair.fr
+
+
+def test_same_seed_same_pairs() -> None:
+    assert corpus(3, TINY) == corpus(3, TINY)
+    assert corpus(3, TINY) != corpus(4, TINY)
+    assert list(sample(3, 50)) == list(sample(3, 50))
+
+
+def test_pairs_do_not_depend_on_the_hash_seed() -> None:
+    script = (
+        "from experiments.data.toy_language.splits import Sizes, corpus;"
+        "print(hash(tuple(ord(c) for c in repr(corpus(0, Sizes(300, 20, 20, 20, 20))))))"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", script], env={"PYTHONHASHSEED": seed}, check=True,
+            capture_output=True, cwd=Path(__file__).parents[3],
+        ).stdout
+        for seed in "12"
+    }  # fmt: skip
+    assert len(said) == 1
+
+
+def test_vocabulary(splits: dict[str, list[Pair]]) -> None:
+    assert len(_forms(splits["train"], "en")) >= 250
+    assert len({noun.english for noun in SENSES}) >= 8
+
+
+@pytest.mark.parametrize("side", ["en", "fr"])
+def test_every_word_is_amply_attested(
+    splits: dict[str, list[Pair]], pairs: list[Pair], side: str
+) -> None:
+    train = _forms(splits["train"], side)
+    assert min(train[word] for word in _forms(pairs, side)) >= 20
+
+
+def test_lengths(splits: dict[str, list[Pair]]) -> None:
+    for name, split in splits.items():
+        for pair in split:
+            english, french = len(tokenize(pair.en)), len(tokenize(pair.fr))
+            assert min(english, french) >= 3
+            assert english > LONGEST if name == "longer" else max(english, french) <= LONGEST
+
+
+def test_held_out_combinations_are_nowhere_but_in_compositional(
+    splits: dict[str, list[Pair]],
+) -> None:
+    where = {pair.en: name for name, split in splits.items() for pair in split}
+    found = Counter()
+    for derivation in islice(derivations(seed=0), 30_000):
+        name = where.get(derivation.pair.en)
+        unseen = [c for c in derivation.combinations if is_held_out(c, seed=0)]
+        if name:
+            assert bool(unseen) == (name == "compositional"), derivation.pair.en
+        if name == "compositional":
+            found.update(kind for kind, _, _ in unseen)
+    assert found.keys() >= {"adjective", "object", "subject", "place", "pronoun"}
+
+
+def test_alignment_is_in_range_and_covers_content(pairs: list[Pair]) -> None:
+    for pair in pairs:
+        english, french = tokenize(pair.en), tokenize(pair.fr)
+        assert len(set(pair.alignment)) == len(pair.alignment)
+        assert all(0 <= i < len(english) and 0 <= j < len(french) for i, j in pair.alignment)
+        unaligned = {french[j] for j in set(range(len(french))) - {j for _, j in pair.alignment}}
+        # la France, Afrique's l', the et between adjectives, jouer au: French alone says these.
+        assert unaligned <= {"le", "la", "l'", "les", "et", "de", "du", "à", "au", "aux"}, pair
+
+
+def test_sentences_survive_their_tokens(pairs: list[Pair]) -> None:
+    for pair in pairs:
+        assert detokenize(tokenize(pair.en)) == pair.en
+        assert detokenize(tokenize(pair.fr)) == pair.fr
+
+
+_VOWEL = "[aeiouéèêâîôœ]"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        rf"\b(le|la|de|ne|je|me|que|ma|sa|ce) {_VOWEL}",
+        r"\b(le|la|de|ne|ma|sa|ce) h(omme|ôtel|ôpital|istoire|irondelle|onnête|istorien|orloge)",
+        r"\bd[eu] les\b", r"\bde le (?!\w+er\b)", r"\bà les?\b",
+        r"\b(bel|vieil|nouvel|cet) [bcdfgjklmnpqrstvwxz]",
+        r"\b(beau|vieux|nouveau|ce) (homme|hôtel|hôpital|oiseau|aigle|ami|avion|éléphant)\b",
+        r"\w' ", r"  ", r"[A-ZÀ]'", r"[.,;!?]",
+        r"\bl'(hibou|hérisson)", r"\b(un|une|des|du) .* de les\b",
+    ],
+)  # fmt: skip
+def test_french_never_sounds_like(pairs: list[Pair], wrong: str) -> None:
+    pattern = re.compile(wrong)
+    assert [pair.fr for pair in pairs if pattern.search(pair.fr)] == []
+
+
+def test_phenomena_are_the_documented_ones(pairs: list[Pair]) -> None:
+    assert {tag for pair in pairs for tag in pair.phenomena} == set(PHENOMENA)
+
+
+def test_famous_sentences_wait_in_the_test_split(splits: dict[str, list[Pair]]) -> None:
+    assert {pair.en for pair in splits["test"]} >= set(FAMOUS)
+
+
+def test_the_cues_of_a_sentence_speak_for_one_sense_and_it_is_said(pairs: list[Pair]) -> None:
+    checked = Counter()
+    for pair in (pair for pair in pairs if "polysemy" in pair.phenomena):
+        english, french = set(pair.en.replace("in spring", "").split()), set(tokenize(pair.fr))
+        for word in {noun.english for noun in SENSES}:
+            if not english & {word, english_plural(word)}:
+                continue
+            spoken_for = [
+                noun for noun in SENSES if noun.english == word
+                and any(english & {cue, english_plural(cue)} for cue in noun.sense.cues)
+            ]  # fmt: skip
+            assert len(spoken_for) == 1, pair
+            noun = spoken_for[0]
+            assert french & {noun.french, french_plural(noun.french)}, pair
+            checked[noun.french] += 1
+    assert min(checked[noun.french] for noun in SENSES) >= 50
+
+
+def test_builder_round_trip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    builder = prepare(tmp_path, sizes=TINY)
+    assert capsys.readouterr().out == ""
+    for name, expected in corpus(0, TINY).items():
+        source = builder.as_data_source(split=name)
+        read = {
+            Pair(
+                row["en"].decode(), row["fr"].decode(),
+                tuple(tuple(int(k) for k in link) for link in row["alignment"]),
+                tuple(tag.decode() for tag in row["phenomena"]),
+            )
+            for row in (source[i] for i in range(len(source)))
+        }  # fmt: skip
+        assert read == set(expected)
+
+
+def test_the_usual_corpus_is_prepared_with_nothing_said(
+    tmp_path: Path, splits: dict[str, list[Pair]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builder_module, "corpus", lambda seed, sizes: splits)
+    source = prepare(tmp_path).as_data_source(split="train")
+    assert len(source) == Sizes().train
+    assert source[39_999]["fr"].decode() in {pair.fr for pair in splits["train"]}
+
+
+def test_prepared_once_and_never_mixed_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = prepare(tmp_path, sizes=TINY)
+    other = prepare(tmp_path, sizes=TINY, seed=1)
+    assert first.data_dir != other.data_dir
+    monkeypatch.setattr(builder_module, "corpus", None)  # would fail if it were called again
+    assert prepare(tmp_path, sizes=TINY).data_dir == first.data_dir
+
+
+def test_a_killed_preparation_is_not_taken_for_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(self: object, pairs: list[Pair]) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(builder_module.ToyTranslation, "_generate_examples", killed)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(tmp_path, sizes=TINY)
+    assert len(prepare(tmp_path, sizes=TINY).as_data_source(split="train")) == TINY.train

@@ -1,0 +1,33 @@
+# ruff: noqa: D103 (the names of the tests say what they promise)
+"""The word tokenizer and its inverse."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.data.words import detokenize, tokenize
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("l'Afrique", ["l'", "Afrique"]),
+        ("elle n'a pas mangé", ["elle", "n'", "a", "pas", "mangé"]),
+        ("aux États-Unis", ["aux", "États-Unis"]),
+        ("qu'il l'attend", ["qu'", "il", "l'", "attend"]),
+        ("", []),
+    ],
+)
+def test_tokens_of(text: str, tokens: list[str]) -> None:
+    assert tokenize(text) == tokens
+    assert detokenize(tokens) == text
+
+
+_WORD = st.text("abcéœ-XY", min_size=1, max_size=6)
+_TOKEN = st.tuples(st.sampled_from(["", "l'", "qu'", "d'"]), _WORD)
+
+
+@given(st.lists(_TOKEN, max_size=9))
+def test_detokenize_inverts_tokenize(words: list[tuple[str, str]]) -> None:
+    text = " ".join(elided + word for elided, word in words)
+    assert detokenize(tokenize(text)) == text
