@@ -194,6 +194,15 @@ def test_builder_round_trip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert read == set(expected)
 
 
+def test_the_usual_corpus_is_prepared_with_nothing_said(
+    tmp_path: Path, splits: dict[str, list[Pair]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builder_module, "corpus", lambda seed, sizes: splits)
+    source = prepare(tmp_path).as_data_source(split="train")
+    assert len(source) == Sizes().train
+    assert source[39_999]["fr"].decode() in {pair.fr for pair in splits["train"]}
+
+
 def test_prepared_once_and_never_mixed_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
