@@ -1,6 +1,6 @@
-"""The main job: translate the toy language with a small Transformer.
+"""The main job: a small Transformer learns to translate the toy language.
 
-command    python run.py --config=configs/toy_translation.py
+command    python run.py                (or: python run.py --config=configs/toy_translation.py)
 hardware   two CPU cores
 time       TODO
 score      TODO
@@ -8,51 +8,76 @@ score      TODO
 
 from ml_collections import ConfigDict, config_dict
 
+from configs.forms import FULL, is_tiny
 
-def get_config(form: str = "full") -> ConfigDict:
-    """The experiment, or its "tiny" form that ends in seconds."""
+
+def get_config(form: str = FULL) -> ConfigDict:
+    """The experiment, or its tiny form that ends in seconds."""
     config = ConfigDict()
     config.experiment = "translation"
     config.seed = 0
 
-    config.data = ConfigDict()
-    config.data.name = "toy"
-    config.data.seed = 0
-    config.data.sizes = ConfigDict(
-        dict(train=40_000, validation=1_000, test=1_000, compositional=1_000, longer=500)
-    )
-    config.data.bucket_lengths = (12, 24)
+    config.data = data = ConfigDict()
+    data.name = "toy"
+    data.seed = 0
+    data.sizes = ConfigDict()
+    data.sizes.train = 40_000
+    data.sizes.validation = 1_000
+    data.sizes.test = 1_000
+    data.sizes.compositional = 1_000
+    data.sizes.longer = 500
+    data.bucket_lengths = (10, 14, 21)  # the longest pair of each, with its end
 
-    config.model = ConfigDict()
-    config.model.width = 128
-    config.model.num_heads = 4
-    config.model.num_kv_heads = config_dict.placeholder(int)  # None: as many as query heads
-    config.model.head_width = config_dict.placeholder(int)  # None: width / num_heads
-    config.model.hidden = 512
-    config.model.activation = "relu"
-    config.model.norm = "pre"
-    config.model.positions = "sinusoidal"
-    config.model.max_length = 48
-    config.model.encoder_layers = 2
-    config.model.decoder_layers = 2
-    config.model.tie = "output"
-    config.model.use_bias = True
-    config.model.dropout = 0.0
-    config.model.attention_dropout = 0.0
+    config.model = model = ConfigDict()
+    model.width = 128
+    model.num_heads = 4
+    model.num_kv_heads = config_dict.placeholder(int)  # as many as query heads
+    model.head_width = config_dict.placeholder(int)  # width / num_heads
+    model.hidden = 512
+    model.activation = "relu"
+    model.norm = "pre"
+    model.positions = "sinusoidal"
+    model.max_length = 48
+    model.encoder_layers = 2
+    model.decoder_layers = 2
+    model.tie = "all"
+    model.use_bias = True
+    model.dropout = 0.0
+    model.attention_dropout = 0.0
 
-    config.train = ConfigDict()
-    config.train.steps = 1_500
-    config.train.batch_tokens = 1_536
-    config.train.label_smoothing = 0.1
-    config.train.schedule = "cosine"
-    config.train.learning_rate = 2e-3
-    config.train.warmup_steps = 100
-    config.train.clip_norm = 1.0
-    config.train.beta1 = 0.9
-    config.train.beta2 = 0.98
-    config.train.epsilon = 1e-9
-    config.train.log_every = 50
-    config.train.evaluate_every = 500
-    config.train.sample_every = 500
-    config.train.checkpoint_every = 500
+    config.train = train = ConfigDict()
+    train.steps = 1_500
+    train.batch_tokens = 1_536
+    train.label_smoothing = 0.1
+    train.schedule = "cosine"
+    train.learning_rate = 2e-3
+    train.warmup_steps = 100
+    train.clip_norm = 1.0
+    train.beta1 = 0.9
+    train.beta2 = 0.98
+    train.epsilon = 1e-9
+    train.log_every = 50
+    train.evaluate_every = 500
+    train.sample_every = 500
+    train.checkpoint_every = 500
+
+    if is_tiny(form):
+        make_tiny(config)
     return config
+
+
+def make_tiny(config: ConfigDict) -> None:
+    """Shrinks all that takes time, and nothing that takes another path through the code."""
+    config.data.sizes = ConfigDict(
+        {"train": 300, "validation": 20, "test": 20, "compositional": 20, "longer": 20}
+    )
+    config.data.bucket_lengths = (24,)
+    config.model.width = 32
+    config.model.hidden = 48
+    config.train.steps = 20
+    config.train.warmup_steps = 5
+    config.train.batch_tokens = 480
+    config.train.log_every = 5
+    config.train.evaluate_every = 10
+    config.train.sample_every = 10
+    config.train.checkpoint_every = 10

@@ -15,7 +15,7 @@ from attention.modules.transformer import EncoderDecoder
 from attention.primitives import masks
 from experiments.analysis.pictures import draw_cross_attention, draw_learning_curve
 from experiments.data.batching import Batch, Buckets, evaluation_batches, training_batches
-from experiments.data.translation import SentencePair, check_source, load_splits, vocabulary_of
+from experiments.data.translation import SentencePair, check_source, load_split, vocabulary_of
 from experiments.data.vocabulary import PAD, Vocabulary
 from experiments.errors import UsageError
 from experiments.evaluation.scores import translation_scores
@@ -41,13 +41,14 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     """
     check(config)
     workdir.claim(config)
-    splits = load_splits(config.data, cache)
-    vocabulary = vocabulary_of(splits["train"])
+    pairs = load_split(config.data, "train", cache)
+    validation = load_split(config.data, "validation", cache)
+    vocabulary = vocabulary_of(pairs)
     vocabulary.save(workdir.vocabulary)
 
     task = Task(config, vocabulary)
     batches = training_batches(
-        task.buckets(splits["train"]), num_batches=config.train.steps, seed=config.seed
+        task.buckets(pairs), num_batches=config.train.steps, seed=config.seed
     )
     checkpoints = Checkpoints(workdir.checkpoints)
     seconds = 0.0
@@ -59,7 +60,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         seconds = progress["seconds"]
     metrics = Metrics(workdir.path, step=int(state.step))
 
-    validation = task.buckets(splits["validation"])
+    validation_buckets = task.buckets(validation)
     state, seconds = fit(
         state,
         batches,
@@ -67,14 +68,14 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         config=config.train,
         metrics=metrics,
         checkpoints=checkpoints,
-        evaluate=lambda state: task.losses(state.parameters, validation),
-        sample=lambda state: task.sample(state, splits["validation"][:3], workdir.samples),
+        evaluate=lambda state: task.losses(state.parameters, validation_buckets),
+        sample=lambda state: task.sample(state, validation[:3], workdir.samples),
         seconds=seconds,
     )
     metrics.close()
     checkpoints.close()
     draw_learning_curve(workdir.path, workdir.learning_curve)
-    report(task, state, splits, workdir, seconds)
+    report(task, state, workdir, cache, seconds)
 
 
 def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
@@ -85,9 +86,8 @@ def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         workdir: of the run; its results file is written again.
         cache: where generated data is kept.
     """
-    splits = load_splits(config.data, cache)
     task, state, seconds = restore(config, workdir)
-    report(task, state, splits, workdir, seconds)
+    report(task, state, workdir, cache, seconds)
 
 
 def translate(config: ConfigDict, workdir: Workdir, lines: Iterable[str]) -> int:
@@ -142,14 +142,9 @@ def restore(config: ConfigDict, workdir: Workdir) -> tuple["Task", TrainState, f
     return task, state, progress["seconds"]
 
 
-def report(
-    task: "Task",
-    state: TrainState,
-    splits: dict[str, list[SentencePair]],
-    workdir: Workdir,
-    seconds: float,
-) -> None:
+def report(task: "Task", state: TrainState, workdir: Workdir, cache: Path, seconds: float) -> None:
     """Measures a model on the test splits, writes the results file and draws its attention."""
+    splits = {split: load_split(task.config.data, split, cache) for split in TESTS}
     results = {
         "step": int(state.step),
         "training_seconds": round(seconds, 1),
@@ -175,7 +170,7 @@ class Task:
 
     def __init__(self, config: ConfigDict, vocabulary: Vocabulary) -> None:
         """Builds everything but numbers: no parameter is allocated yet."""
-        self._config = config
+        self.config = config
         self._vocabulary = vocabulary
         self._optimizer = optimizer(config.train)
         self.abstract_state = jax.eval_shape(self._make_state)
@@ -196,7 +191,7 @@ class Task:
         return jax.jit(self._make_state)()
 
     def _make_state(self) -> TrainState:
-        model_key, step_key = jax.random.split(jax.random.key(self._config.seed))
+        model_key, step_key = jax.random.split(jax.random.key(self.config.seed))
         parameters = nnx.state(self._make_model(model_key))
         return TrainState(
             step=jax.numpy.int32(0),
@@ -207,7 +202,7 @@ class Task:
 
     def _make_model(self, key: Array) -> EncoderDecoder:
         return EncoderDecoder(
-            TransformerConfig(**self._config.model),
+            TransformerConfig(**self.config.model),
             source_vocab_size=len(self._vocabulary),
             target_vocab_size=len(self._vocabulary),
             rngs=nnx.Rngs(key),
@@ -222,14 +217,14 @@ class Task:
             memory_mask=source_mask,
             key=key,
         )
-        smoothing = 0.0 if key is None else self._config.train.label_smoothing
+        smoothing = 0.0 if key is None else self.config.train.label_smoothing
         return token_losses(logits, batch.target_labels, batch.target_labels != PAD, smoothing)
 
     def buckets(self, pairs: list[SentencePair]) -> Buckets:
         """Sentences as batches for training and validation."""
-        lengths = {*self._config.data.bucket_lengths, self._config.model.max_length}
+        lengths = {*self.config.data.bucket_lengths, self.config.model.max_length}
         encoded = [pair.encode(self._vocabulary) for pair in pairs]
-        return Buckets(encoded, sorted(lengths), self._config.train.batch_tokens)
+        return Buckets(encoded, sorted(lengths), self.config.train.batch_tokens)
 
     def losses(self, parameters: nnx.State, buckets: Buckets) -> dict[str, float]:
         """Loss and accuracy per token of a whole split, without dropout."""
@@ -243,7 +238,7 @@ class Task:
         translations = self.translator(
             parameters,
             [pair.source for pair in pairs],
-            batch_tokens=self._config.train.batch_tokens,
+            batch_tokens=self.config.train.batch_tokens,
         )
         return losses | translation_scores(translations, [pair.target for pair in pairs])
 

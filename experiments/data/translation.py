@@ -41,26 +41,22 @@ def check_source(config: ConfigDict) -> None:
     one_of("data.name", config.name, ("toy",))
 
 
-def load_splits(config: ConfigDict, cache: Path) -> dict[str, list[SentencePair]]:
-    """All splits of the data that `config.data` names.
+def load_split(config: ConfigDict, split: str, cache: Path) -> list[SentencePair]:
+    """One split of the data that `config.data` names.
 
     Args:
         config: name ("toy"), seed, and the sizes of the splits.
+        split: "train", "validation", "test", "compositional" or "longer".
         cache: where generated data is kept.
     """
     builder = prepare(cache, seed=config.seed, sizes=Sizes(**config.sizes))
-    splits = {}
-    for split in builder.info.splits:
-        source = builder.as_data_source(split=split)
-        splits[split] = [
-            SentencePair(
-                example["en"].decode(),
-                example["fr"].decode(),
-                tuple(map(tuple, example["alignment"])),
-            )
-            for example in source.__getitems__(range(len(source)))
-        ]
-    return splits
+    source = builder.as_data_source(split=split)
+    return [
+        SentencePair(
+            example["en"].decode(), example["fr"].decode(), tuple(map(tuple, example["alignment"]))
+        )
+        for example in source.__getitems__(range(len(source)))
+    ]
 
 
 def vocabulary_of(pairs: list[SentencePair]) -> Vocabulary:

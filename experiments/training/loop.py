@@ -52,6 +52,7 @@ def fit(
         for step in range(first + 1, config.steps + 1):
             state, measured = train_step(state, next(batches))
             pending.append(measured)
+            jax.block_until_ready(pending[-2:-1])  # stay one step ahead of the device, not fifty
             bar.update()
             last = step == config.steps
 

@@ -1,0 +1,37 @@
+# On a fresh machine each of these does everything: a virtual environment, its packages, the job.
+#
+#   make train                         train the main job; ARGS="--config=..." for another
+#   make test                          pass the tests
+#   make test PYTHON=python3.13 VENV=.venv-3.13
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+ARGS ?=
+
+.PHONY: train test smoke lint clean
+
+train: $(VENV)/installed
+	$(BIN)/python run.py $(ARGS)
+
+test: $(VENV)/installed
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+# The part of the tests that another Python or jax is likeliest to break.
+smoke: $(VENV)/installed
+	$(BIN)/python -m pytest -n 2 tests/attention tests/test_run.py $(ARGS)
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+clean:
+	rm -rf $(VENV) .cache
+
+# The stamp is written last, so that an interrupted installation starts again.
+$(VENV)/installed: requirements.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -r requirements.txt
+	touch $@
