@@ -49,8 +49,10 @@ def keep_factor(
     head = jnp.arange(num_heads, dtype=jnp.uint32)[:, None, None]
     query = query_positions[..., None, :, None].astype(jnp.uint32)
     key = key_positions[..., None, None, :].astype(jnp.uint32)
-    state = words[..., 0]
-    for number in (*jnp.moveaxis(words, -1, 0)[1:], head, query, key):  # small factors first
+    numbers = (*jnp.moveaxis(words, -1, 0), head, query, key)  # small factors first
+    rank = max(number.ndim for number in numbers)
+    state, *numbers = (jax.lax.expand_dims(each, range(rank - each.ndim)) for each in numbers)
+    for number in numbers:
         state = _scramble(state, number)
     threshold = min(round(dropout.rate * 2**32), 2**32 - 1)
     return jnp.where(state >= jnp.uint32(threshold), 1 / (1 - dropout.rate), 0.0)
