@@ -198,7 +198,7 @@ def test_bfloat16_is_rounded_once_at_the_very_end():
 
 
 def test_scores_that_bfloat16_cannot_tell_apart():
-    """Scores 257 and 256 are one number in bfloat16; their weights are sigmoid(1) and sigmoid(-1)."""
+    """Scores 257 and 256 are one number in bfloat16; the weights are those of a sigmoid."""
     query = jnp.ones((1, 1, 2), jnp.bfloat16)
     key = jnp.array([[[256, 1]], [[256, 0]]], jnp.bfloat16)
     value = jnp.array([[[1]], [[0]]], jnp.bfloat16)
