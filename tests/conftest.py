@@ -15,7 +15,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # The same few programs are compiled by every session; git ignores the folder.
 jax.config.update("jax_compilation_cache_dir", str(REPOSITORY / ".cache" / "jax"))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 # The first example of a shape compiles, so a deadline would measure the compiler; a failure that
 # shows once must show again.

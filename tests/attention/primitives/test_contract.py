@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from attention import Dropout, attend, masks
+from attention.primitives.softmax import softmax
 from tests import oracle
 from tests.attention.primitives.inputs import (
     CAUSAL,
@@ -92,6 +93,18 @@ def test_an_empty_row_has_no_second_derivative():
     nobody = np.zeros((T, S), bool)
     hessian = jax.jit(jax.hessian(lambda query: attend(query, key, value, mask=nobody).sum()))
     assert not hessian(query).any()
+
+
+def test_softmax_alone_has_no_derivative_where_nothing_is_seen():
+    """Not even before the mask of `attend` cuts it off."""
+    scores = jnp.array([[-jnp.inf] * S, [0.5] * (S - 1) + [-jnp.inf]])
+    weights, logsumexp = softmax(scores)
+    np.testing.assert_allclose(weights, [[0] * S, [1 / (S - 1)] * (S - 1) + [0]], rtol=1e-6)
+    np.testing.assert_allclose(logsumexp, [-np.inf, 0.5 + np.log(S - 1)], rtol=1e-6)
+    for derivative in (jax.jacfwd(softmax), jax.jacrev(softmax), jax.jacfwd(jax.jacrev(softmax))):
+        for jacobian in derivative(scores):
+            assert not jacobian[0].any()
+            assert jnp.isfinite(jacobian).all()
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
