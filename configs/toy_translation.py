@@ -40,17 +40,18 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.max_length = 48
     model.encoder_layers = 2
     model.decoder_layers = 2
-    model.tie = "all"
+    model.tie = "output"
     model.use_bias = True
     model.dropout = 0.0
     model.attention_dropout = 0.0
+    model.remat = True
 
     config.train = train = ConfigDict()
-    train.steps = 1_500
-    train.batch_tokens = 1_536
-    train.label_smoothing = 0.1
+    train.steps = 1_200
+    train.batch_tokens = 1_024
+    train.label_smoothing = 0.0
     train.schedule = "cosine"
-    train.learning_rate = 2e-3
+    train.learning_rate = 3e-3
     train.warmup_steps = 100
     train.clip_norm = 1.0
     train.beta1 = 0.9

@@ -15,8 +15,8 @@ from attention.modules.transformer import EncoderDecoder
 from attention.primitives import masks
 from experiments.analysis.pictures import draw_cross_attention, draw_learning_curve
 from experiments.data.batching import Batch, Buckets, evaluation_batches, training_batches
-from experiments.data.translation import SentencePair, check_source, load_split, vocabulary_of
-from experiments.data.vocabulary import PAD, Vocabulary
+from experiments.data.translation import SentencePair, Vocabularies, check_source, load_split
+from experiments.data.vocabulary import PAD
 from experiments.errors import UsageError
 from experiments.evaluation.scores import translation_scores
 from experiments.evaluation.translator import Translator
@@ -43,10 +43,10 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     workdir.claim(config)
     pairs = load_split(config.data, "train", cache)
     validation = load_split(config.data, "validation", cache)
-    vocabulary = vocabulary_of(pairs)
-    vocabulary.save(workdir.vocabulary)
+    vocabularies = Vocabularies.of(pairs)
+    vocabularies.save(workdir.path)
 
-    task = Task(config, vocabulary)
+    task = Task(config, vocabularies)
     batches = training_batches(
         task.buckets(pairs), num_batches=config.train.steps, seed=config.seed
     )
@@ -136,7 +136,7 @@ def restore(config: ConfigDict, workdir: Workdir) -> tuple["Task", TrainState, f
     if not workdir.checkpoints.exists():
         raise UsageError(f"{workdir.path} has no checkpoint yet: train it first")
     checkpoints = Checkpoints(workdir.checkpoints)
-    task = Task(config, Vocabulary.load(workdir.vocabulary))
+    task = Task(config, Vocabularies.load(workdir.path))
     state, progress = checkpoints.restore(task.abstract_state)
     checkpoints.close()
     return task, state, progress["seconds"]
@@ -168,10 +168,10 @@ def report(task: "Task", state: TrainState, workdir: Workdir, cache: Path, secon
 class Task:
     """A configuration brought to life: the model, its steps, and what it can do."""
 
-    def __init__(self, config: ConfigDict, vocabulary: Vocabulary) -> None:
+    def __init__(self, config: ConfigDict, vocabularies: Vocabularies) -> None:
         """Builds everything but numbers: no parameter is allocated yet."""
         self.config = config
-        self._vocabulary = vocabulary
+        self._vocabularies = vocabularies
         self._optimizer = optimizer(config.train)
         self.abstract_state = jax.eval_shape(self._make_state)
         model = jax.eval_shape(self._make_model, jax.random.key(0))
@@ -181,7 +181,7 @@ class Task:
         )
         self.translator = Translator(
             definition,
-            vocabulary,
+            vocabularies,
             bucket_lengths=config.data.bucket_lengths,
             max_length=config.model.max_length,
         )
@@ -203,8 +203,8 @@ class Task:
     def _make_model(self, key: Array) -> EncoderDecoder:
         return EncoderDecoder(
             TransformerConfig(**self.config.model),
-            source_vocab_size=len(self._vocabulary),
-            target_vocab_size=len(self._vocabulary),
+            source_vocab_size=len(self._vocabularies.source),
+            target_vocab_size=len(self._vocabularies.target),
             rngs=nnx.Rngs(key),
         )
 
@@ -223,7 +223,7 @@ class Task:
     def buckets(self, pairs: list[SentencePair]) -> Buckets:
         """Sentences as batches for training and validation."""
         lengths = {*self.config.data.bucket_lengths, self.config.model.max_length}
-        encoded = [pair.encode(self._vocabulary) for pair in pairs]
+        encoded = [self._vocabularies.encode(pair) for pair in pairs]
         return Buckets(encoded, sorted(lengths), self.config.train.batch_tokens)
 
     def losses(self, parameters: nnx.State, buckets: Buckets) -> dict[str, float]:

@@ -16,7 +16,6 @@ class Workdir:
         """Points at a folder; nothing is read or written yet."""
         self.path = Path(path)
         self.config = self.path / "config.json"
-        self.vocabulary = self.path / "vocabulary.txt"
         self.checkpoints = self.path / "checkpoints"
         self.samples = self.path / "samples.txt"
         self.results = self.path / "results.json"

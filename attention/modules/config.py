@@ -28,6 +28,8 @@ class TransformerConfig:
         use_bias: whether linear layers have biases.
         dropout: rate on embeddings and on the output of every sublayer.
         attention_dropout: rate on the attention weights.
+        remat: whether the backward pass computes the inside of each block again instead of
+            remembering it: far less memory, and faster where memory is what the step waits for.
     """
 
     width: int = 128
@@ -45,6 +47,7 @@ class TransformerConfig:
     use_bias: bool = True
     dropout: float = 0.0
     attention_dropout: float = 0.0
+    remat: bool = True
 
     def __post_init__(self) -> None:
         """Fills in what follows from the rest and refuses what does not fit, in one sentence."""

@@ -106,6 +106,7 @@ class _Stack(nnx.Module):
         keys = jax.random.split(rngs.params(), num_layers)
         self.layers = jax.vmap(lambda key: Block(config, cross=cross, rngs=nnx.Rngs(key)))(keys)
         self.num_layers = num_layers
+        self.remat = config.remat
         # The residual stream of pre-norm blocks is never normalised on its way.
         self.norm = nnx.LayerNorm(config.width, rngs=rngs) if config.norm == "pre" else None
 
@@ -126,6 +127,7 @@ class _Stack(nnx.Module):
             )
 
         keys = None if key is None else jax.random.split(key, self.num_layers)
+        step = jax.checkpoint(step, prevent_cse=False) if self.remat else step
         outputs, extras = jax.lax.scan(step, inputs, (self.layers, keys))
         return (outputs if self.norm is None else self.norm(outputs)), extras
 

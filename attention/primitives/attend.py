@@ -34,6 +34,7 @@ def scaled_dot_product(
     query, key, value, poison = quarantine(query, key, value, allowed)  # at least float32
     scores = scale * jnp.einsum("TH,SH->TS", query, key, precision="highest")
     weights, logsumexp = softmax(jnp.where(allowed, scores, -jnp.inf))
+    weights = jnp.where(allowed, weights, 0)  # 0 already, and so is now all that comes back
     output = jnp.einsum("TS,SH->TH", keep * weights, value, precision="highest")
     return poison(output).astype(dtype), poison(weights), poison(logsumexp)
 
@@ -95,7 +96,7 @@ def attend(
     *,
     mask: Mask | ArrayLike | None = None,
     positions: tuple[ArrayLike, ArrayLike] | None = None,
-    scale: ArrayLike | None = None,
+    scale: float | Array | None = None,
     dropout: Dropout | None = None,
     returning: Collection[str] = (),
 ) -> Array | tuple[Array, dict[str, Array]]:
@@ -109,7 +110,7 @@ def attend(
             bool array `[..., T, S]` (row = query, column = key, True = may attend).
         positions: `(query_positions [..., T], key_positions [..., S])`, integers. Without them
             both count from 0, which a mask that compares the two accepts only when T = S.
-        scale: factor of the scores before the mask; 1/√H by default.
+        scale: factor of the scores, one number for all; 1/√H by default.
         dropout: drops weights after the softmax; there is none without it.
         returning: what else to return, any of "weights" `[..., N, T, S]` (before dropout) and
             "logsumexp" `[..., N, T]`. Asking never changes the output.
@@ -124,6 +125,7 @@ def attend(
         TypeError: a mask that is neither a predicate nor bool, inputs that are not floats.
     """
     checks.shapes(query, key, value)
+    checks.scale(scale)
     checks.names("returning", returning, ("weights", "logsumexp"))
     *batch, num_queries, num_heads, _ = query.shape
     query_positions, key_positions = checks.positions(positions, batch, num_queries, key.shape[-3])

@@ -27,6 +27,9 @@ def shapes(query: Array, key: Array, value: Array) -> None:
         if array.ndim < 3:
             raise ValueError(f"{name} needs at least 3 axes, got shape {array.shape}")
 
+    if query.shape[-1] == 0:
+        raise ValueError(f"the head width H must be at least 1, got query {query.shape}")
+
     def same(axis: str, ours: object, owner: str, theirs: object, other: str) -> None:
         if ours != theirs:
             raise ValueError(
@@ -62,7 +65,7 @@ def positions(
     """
     if positions is None:
         return jnp.arange(num_queries, dtype=jnp.int32), jnp.arange(num_keys, dtype=jnp.int32)
-    if not (isinstance(positions, tuple) and len(positions) == 2):
+    if not (isinstance(positions, tuple | list) and len(positions) == 2):
         raise TypeError("positions must be a pair (query_positions, key_positions)")
     checked = []
     for name, given, size in zip(
@@ -75,6 +78,16 @@ def positions(
             raise ValueError(f"{name} must end in an axis of {size}, got shape {array.shape}")
         checked.append(to_batch(name, array.astype(jnp.int32), batch, rank=1))
     return checked[0], checked[1]
+
+
+def scale(scale: float | Array | None) -> None:
+    """Checks that the scale is one number.
+
+    Raises:
+        ValueError: an array with axes.
+    """
+    if jnp.ndim(0 if scale is None else scale):
+        raise ValueError(f"scale is one number for all scores, got shape {jnp.shape(scale)}")
 
 
 def names(argument: str, given: Collection[str], known: Sequence[str]) -> None:

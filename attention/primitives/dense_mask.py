@@ -45,10 +45,10 @@ def allowed_pairs(
     if not explicit:
         _check_counted_from_zero(mask, sizes)
     query, key = query_positions[..., :, None], key_positions[..., None, :]
-    batch = jnp.broadcast_shapes(_batch_shape(mask), query.shape[:-2], key.shape[:-2])
+    batch = _common_batch(_batch_shapes(mask), query.shape[:-2], key.shape[:-2])
     query, key = _to_batch(query, batch, 2), _to_batch(key, batch, 2)
     predicate = type(mask).__call__
-    if _batch_shape(mask):
+    if any(_batch_shapes(mask)):
         mask = _map_arrays(mask, lambda array, rank: _to_batch(array, batch, rank))
         for _ in batch:
             predicate = jax.vmap(predicate)
@@ -82,8 +82,8 @@ def _leaves(mask: Mask) -> Iterator[Mask]:
         yield mask
 
 
-def _batch_shape(mask: Mask) -> tuple[int, ...]:
-    """The leading axes of the arrays inside an expression."""
+def _batch_shapes(mask: Mask) -> list[tuple[int, ...]]:
+    """The leading axes of each array inside an expression."""
     shapes: list[tuple[int, ...]] = []
 
     def note(array: Array, rank: int) -> Array:
@@ -91,7 +91,19 @@ def _batch_shape(mask: Mask) -> tuple[int, ...]:
         return array
 
     _map_arrays(mask, note)
-    return jnp.broadcast_shapes(*shapes)
+    return shapes
+
+
+def _common_batch(
+    mask: list[tuple[int, ...]], query: tuple[int, ...], key: tuple[int, ...]
+) -> tuple[int, ...]:
+    try:
+        return jnp.broadcast_shapes(*mask, query, key)
+    except ValueError as error:
+        raise ValueError(
+            f"the leading axes of the arrays in the mask, {mask}, of the query positions, {query}, "
+            f"and of the key positions, {key}, do not broadcast"
+        ) from error
 
 
 def _map_arrays(mask: Mask, function: Callable[[Array, int], Array]) -> Mask:

@@ -12,7 +12,8 @@ Each picture below has query positions 0 to 5 as rows and key positions 0 to 5 a
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import index
 from typing import ClassVar
 
 import jax
@@ -22,14 +23,31 @@ from jax.typing import ArrayLike
 
 
 class Mask:
-    """A predicate on (query position, key position); subclasses are frozen pytrees."""
+    """A predicate on (query position, key position).
+
+    Subclasses are frozen dataclasses that are pytrees; `from_function` makes one of a function.
+    """
 
     # Whether the two positions are compared with each other, so that it matters where the queries
     # stand among the keys.
     compares_positions: ClassVar[bool] = False
 
     def __call__(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
-        """Whether a query at one position may attend to a key at another: bool, elementwise."""
+        """Whether a query at one position may attend to a key at another: bool, elementwise.
+
+        Raises:
+            ValueError: a mask for a batch, which has no one answer.
+        """
+        for part in fields(self):
+            array, rank = getattr(self, part.name), part.metadata.get("rank")
+            if rank is not None and array.ndim > rank:
+                raise ValueError(
+                    f"this mask is for a batch of {array.shape[: array.ndim - rank]}: use it in "
+                    "attend, or lift the call with jax.vmap"
+                )
+        return self._allows(query_position, key_position)
+
+    def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         raise NotImplementedError
 
     def extent(self) -> tuple[int | None, int | None]:
@@ -89,7 +107,7 @@ def causal() -> Mask:
 class _Causal(Mask):
     compares_positions = True
 
-    def __call__(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
+    def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         return jnp.less_equal(key_position, query_position)
 
 
@@ -104,6 +122,7 @@ def window(before: int, after: int = 0) -> Mask:
     0 0 1 1 1 1
     0 0 0 1 1 1
     """
+    before, after = index(before), index(after)
     if before < 0 or after < 0:
         raise ValueError(f"a window reaches 0 or more positions, got {before=} and {after=}")
     return _Window(before, after)
@@ -115,7 +134,7 @@ class _Window(Mask):
     after: int = _static()
     compares_positions = True
 
-    def __call__(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
+    def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         distance = jnp.subtract(query_position, key_position)
         return (distance <= self.before) & (distance >= -self.after)
 
@@ -141,7 +160,7 @@ def lengths(lengths: ArrayLike) -> Mask:
 class _Lengths(Mask):
     lengths: Array = _array(rank=0)
 
-    def __call__(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
+    def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         query_position, key_position = jnp.broadcast_arrays(query_position, key_position)
         return key_position < self.lengths
 
@@ -172,7 +191,7 @@ class _Segments(Mask):
     query_segments: Array = _array(rank=1)
     key_segments: Array = _array(rank=1)
 
-    def __call__(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
+    def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         same = _at(self.query_segments, query_position) == _at(self.key_segments, key_position)
         known = _within(query_position, self.query_segments.shape[-1])
         return same & known & _within(key_position, self.key_segments.shape[-1])
@@ -211,6 +230,7 @@ def block(size: int) -> Mask:
     0 0 0 0 1 1
     0 0 0 0 1 1
     """
+    size = index(size)
     if size < 1:
         raise ValueError(f"a block holds at least 1 position, got {size=}")
     return _Block(size)
@@ -221,7 +241,7 @@ class _Block(Mask):
     size: int = _static()
     compares_positions = True
 
-    def __call__(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
+    def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         query_block = jnp.floor_divide(query_position, self.size)
         return query_block == jnp.floor_divide(key_position, self.size)
 
@@ -248,7 +268,7 @@ def from_array(array: ArrayLike) -> Mask:
 class _FromArray(Mask):
     array: Array = _array(rank=2)
 
-    def __call__(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
+    def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         num_queries, num_keys = self.extent()
         known = _within(query_position, num_queries) & _within(key_position, num_keys)
         return _at(self.array, query_position, key_position) & known
@@ -279,7 +299,7 @@ class _FromFunction(Mask):
     function: Callable[[Array, Array], Array] = _static()
     compares_positions = True  # for all we know
 
-    def __call__(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
+    def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         query_position, key_position = jnp.broadcast_arrays(query_position, key_position)
         allowed = jnp.asarray(self.function(query_position, key_position))
         if allowed.dtype != bool:
@@ -292,7 +312,7 @@ class _And(Mask):
     left: Mask
     right: Mask
 
-    def __call__(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
+    def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         return self.left(query_position, key_position) & self.right(query_position, key_position)
 
 
@@ -301,7 +321,7 @@ class _Or(Mask):
     left: Mask
     right: Mask
 
-    def __call__(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
+    def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         return self.left(query_position, key_position) | self.right(query_position, key_position)
 
 
@@ -309,7 +329,7 @@ class _Or(Mask):
 class _Not(Mask):
     inner: Mask
 
-    def __call__(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
+    def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         return ~self.inner(query_position, key_position)
 
 

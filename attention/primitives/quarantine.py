@@ -14,7 +14,8 @@ def quarantine(
 
     A weight of zero does not silence a NaN: 0 · NaN is NaN, in the sum over the values and again
     in the products of the backward pass. So the products only ever meet finite numbers, and the
-    rows of the queries that may attend to a non-finite number are set to NaN at the very end.
+    rows of the queries that may attend to a non-finite number are set to NaN at the very end. Such
+    a row sends no gradient back: look for NaN in what is computed, not in its gradients.
 
     Args:
         query: `[T, H]`.

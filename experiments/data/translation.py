@@ -1,5 +1,6 @@
 """Parallel sentences by name: what a translation experiment trains and is tested on."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,11 +26,45 @@ class SentencePair(NamedTuple):
     target: str
     alignment: tuple[tuple[int, int], ...] = ()
 
-    def encode(self, vocabulary: Vocabulary) -> EncodedPair:
-        """Both sides as ids."""
-        return EncodedPair(
-            vocabulary.encode(tokenize(self.source)), vocabulary.encode(tokenize(self.target))
+
+class Vocabularies(NamedTuple):
+    """The words of both languages.
+
+    Attributes:
+        source: of the language read.
+        target: of the language written.
+    """
+
+    source: Vocabulary
+    target: Vocabulary
+
+    @classmethod
+    def of(cls, pairs: Sequence[SentencePair]) -> "Vocabularies":
+        """All words of some sentences."""
+        return cls(
+            Vocabulary.of(tokenize(pair.source) for pair in pairs),
+            Vocabulary.of(tokenize(pair.target) for pair in pairs),
         )
+
+    def encode(self, pair: SentencePair) -> EncodedPair:
+        """Both sides of a pair as ids.
+
+        Raises:
+            ValueError: an unknown word.
+        """
+        return EncodedPair(
+            self.source.encode(tokenize(pair.source)), self.target.encode(tokenize(pair.target))
+        )
+
+    def save(self, directory: Path) -> None:
+        """Writes `vocabulary.source.txt` and `vocabulary.target.txt`, one word a line."""
+        for side, vocabulary in self._asdict().items():
+            vocabulary.save(directory / f"vocabulary.{side}.txt")
+
+    @classmethod
+    def load(cls, directory: Path) -> "Vocabularies":
+        """Reads what `save` wrote."""
+        return cls(*(Vocabulary.load(directory / f"vocabulary.{side}.txt") for side in cls._fields))
 
 
 def check_source(config: ConfigDict) -> None:
@@ -57,9 +92,3 @@ def load_split(config: ConfigDict, split: str, cache: Path) -> list[SentencePair
         )
         for example in source.__getitems__(range(len(source)))
     ]
-
-
-def vocabulary_of(pairs: list[SentencePair]) -> Vocabulary:
-    """One vocabulary for both languages."""
-    sides = (side for pair in pairs for side in (pair.source, pair.target))
-    return Vocabulary.of(map(tokenize, sides))

@@ -12,7 +12,8 @@ from attention.decoding import greedy, recompute
 from attention.modules.transformer import EncoderDecoder
 from attention.primitives import masks
 from experiments.data.batching import Buckets, EncodedPair, evaluation_batches
-from experiments.data.vocabulary import BOS, EOS, PAD, Vocabulary
+from experiments.data.translation import Vocabularies
+from experiments.data.vocabulary import BOS, EOS, PAD
 from experiments.data.words import detokenize, tokenize
 
 
@@ -22,7 +23,7 @@ class Translator:
     def __init__(
         self,
         definition: nnx.GraphDef,
-        vocabulary: Vocabulary,
+        vocabularies: Vocabularies,
         *,
         bucket_lengths: Sequence[int],
         max_length: int,
@@ -31,11 +32,11 @@ class Translator:
 
         Args:
             definition: an `EncoderDecoder` without its parameters.
-            vocabulary: of both languages.
+            vocabularies: of both languages.
             bucket_lengths: the source lengths to compile for; `max_length` comes on top.
             max_length: the most tokens the model can read or say.
         """
-        self._vocabulary = vocabulary
+        self._vocabularies = vocabularies
         self._bucket_lengths = sorted({*bucket_lengths, max_length})
         self._max_length = max_length
 
@@ -68,7 +69,7 @@ class Translator:
                 f"the sentence has {len(words)} words, and the model reads at most "
                 f"{self._max_length - 1}"
             )
-        return self._vocabulary.encode(words)
+        return self._vocabularies.source.encode(words)
 
     def __call__(
         self, parameters: nnx.State, sentences: Sequence[str], *, batch_tokens: int
@@ -86,7 +87,7 @@ class Translator:
         for members, batch in evaluation_batches(buckets):
             said = self._translate(parameters, batch.source, batch.source_lengths)
             for member, ids in zip(members, np.asarray(said), strict=False):
-                translations[member] = detokenize(self._vocabulary.decode(ids.tolist()))
+                translations[member] = detokenize(self._vocabularies.target.decode(ids.tolist()))
         return translations
 
     def cross_attention(
@@ -98,13 +99,12 @@ class Translator:
             Weights `[layers, N, T, S]`, the S words it reads and the T words it says, both with
             their end.
         """
-        read, said = self.encode(source), self.encode(target)
+        read, said = self.encode(source), self._vocabularies.target.encode(tokenize(target))
         weights = self._look(parameters, jnp.array([[*read, EOS]]), jnp.array([[BOS, *said]]))
-        words = self._vocabulary.words
         return (
             np.asarray(weights)[:, 0],
-            [words[number] for number in (*read, EOS)],
-            [words[number] for number in (*said, EOS)],
+            [self._vocabularies.source.words[number] for number in (*read, EOS)],
+            [self._vocabularies.target.words[number] for number in (*said, EOS)],
         )
 
 

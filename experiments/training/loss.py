@@ -48,12 +48,11 @@ def smoothed_cross_entropy(logits: Array, labels: Array, smoothing: float) -> Ar
     Returns:
         `[...]`, nats.
     """
-    log_probabilities = jax.nn.log_softmax(logits)
     vocab_size = logits.shape[-1]
-    # A comparison that melts into the sum, where a gather would come back as a slow scatter.
+    # A comparison melts into the sums around it; a gather would come back as a slow scatter.
     is_label = jnp.arange(vocab_size) == labels[..., None]
     target = jnp.where(is_label, 1 - smoothing, 0.0) + smoothing / vocab_size
-    return -jnp.sum(target * log_probabilities, axis=-1)
+    return jax.nn.logsumexp(logits, axis=-1) - jnp.sum(target * logits, axis=-1)
 
 
 def token_losses(logits: Array, labels: Array, counts: Array, smoothing: float) -> TokenLosses:

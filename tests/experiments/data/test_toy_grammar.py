@@ -1,4 +1,4 @@
-# ruff: noqa: D103 (the names of the tests say what they promise)
+
 """Sentences whose French is written by hand, said by the grammar piece by piece."""
 
 import random

@@ -1,4 +1,4 @@
-# ruff: noqa: D103 (the names of the tests say what they promise)
+
 """The corpus as a whole: its promises, its splits and its files."""
 
 import re

@@ -1,4 +1,4 @@
-# ruff: noqa: D103 (the names of the tests say what they promise)
+
 """The word tokenizer and its inverse."""
 
 import pytest
