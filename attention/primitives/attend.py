@@ -75,7 +75,8 @@ def grouped_query(
     num_heads, num_kv_heads = query.shape[1], key.shape[1]
 
     def split(array: Array, axis: int) -> Array:  # N -> K, G: query head n reads key head n // G
-        return array.reshape(*array.shape[:axis], num_kv_heads, -1, *array.shape[axis + 1 :])
+        groups = num_kv_heads, num_heads // num_kv_heads
+        return array.reshape(*array.shape[:axis], *groups, *array.shape[axis + 1 :])
 
     def merge(array: Array, axis: int) -> Array:
         return array.reshape(*array.shape[:axis], num_heads, *array.shape[axis + 2 :])

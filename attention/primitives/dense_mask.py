@@ -46,10 +46,10 @@ def allowed_pairs(
         _check_counted_from_zero(mask, sizes)
     query, key = query_positions[..., :, None], key_positions[..., None, :]
     batch = jnp.broadcast_shapes(_batch_shape(mask), query.shape[:-2], key.shape[:-2])
+    query, key = _to_batch(query, batch, 2), _to_batch(key, batch, 2)
     predicate = type(mask).__call__
     if _batch_shape(mask):
         mask = _map_arrays(mask, lambda array, rank: _to_batch(array, batch, rank))
-        query, key = _to_batch(query, batch, 2), _to_batch(key, batch, 2)
         for _ in batch:
             predicate = jax.vmap(predicate)
     return jnp.broadcast_to(predicate(mask, query, key), (*batch, *sizes))

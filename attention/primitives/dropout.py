@@ -45,13 +45,14 @@ def keep_factor(
     Returns:
         float32 `[..., N, T, S]`.
     """
-    words = jnp.moveaxis(jax.random.key_data(dropout.key), -1, 0)[..., None, None, None]
-    head = jnp.arange(num_heads)[:, None, None]
-    query, key = query_positions[..., None, :, None], key_positions[..., None, None, :]
-    numbers = [number.astype(jnp.uint32) for number in (*words, head, query, key)]
+    words = jax.random.key_data(dropout.key)[..., None, None, None, :].astype(jnp.uint32)
+    head = jnp.arange(num_heads, dtype=jnp.uint32)[:, None, None]
+    query = query_positions[..., None, :, None].astype(jnp.uint32)
+    key = key_positions[..., None, None, :].astype(jnp.uint32)
+    numbers = (*jnp.moveaxis(words, -1, 0), head, query, key)  # small factors first
     rank = max(number.ndim for number in numbers)
-    state, *numbers = (jnp.expand_dims(x, range(rank - x.ndim)) for x in numbers)
-    for number in numbers:  # the smallest arrays first: only the last step has N·T·S entries
+    state, *numbers = (jax.lax.expand_dims(each, range(rank - each.ndim)) for each in numbers)
+    for number in numbers:
         state = _scramble(state, number)
     threshold = min(round(dropout.rate * 2**32), 2**32 - 1)
     return jnp.where(state >= jnp.uint32(threshold), 1 / (1 - dropout.rate), 0.0)

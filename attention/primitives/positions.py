@@ -24,7 +24,6 @@ def sinusoidal(positions: ArrayLike, width: int) -> Array:
     if width % 2:
         raise ValueError(f"sinusoidal positions come in pairs: the width must be even, got {width}")
     frequencies = 10_000.0 ** (-jnp.arange(0, width, 2, dtype=jnp.float32) / width)
-    positions = jnp.asarray(positions, jnp.float32)[..., None]
-    angles = positions * jnp.expand_dims(frequencies, range(positions.ndim - 1))
+    angles = jnp.multiply.outer(jnp.asarray(positions, jnp.float32), frequencies)
     pairs = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1)
     return pairs.reshape(*angles.shape[:-1], width)

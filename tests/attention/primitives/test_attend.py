@@ -1,0 +1,271 @@
+"""Values, shapes, axes and dtypes of attention, against the oracle and against itself."""
+
+import functools
+import math
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from absl.testing import parameterized
+
+from attention import attend, grouped_query, masks, multi_head, scaled_dot_product
+from tests import oracle
+from tests.attention.primitives.inputs import (
+    CAUSAL,
+    DIMS,
+    GROUP,
+    POSITIONS,
+    K,
+    N,
+    S,
+    T,
+    draw,
+    query_key_value,
+)
+
+EVERYTHING = ("weights", "logsumexp")
+attend_all = jax.jit(functools.partial(attend, returning=EVERYTHING))
+
+
+def all_of(attended):
+    output, extras = attended
+    return output, extras["weights"], extras["logsumexp"]
+
+
+def random_mask(*shape, seed=1):
+    """A bool array with an empty row, a full row and a row that sees one key only."""
+    mask = np.random.default_rng(seed).random(shape) < 0.5
+    mask[..., 0, :], mask[..., 1, :], mask[..., 2, :] = False, True, np.arange(shape[-1]) == 4
+    return mask
+
+
+class ShapeTest(chex.TestCase):
+    """Named axes in, named axes out, with and without jit."""
+
+    @chex.variants(with_jit=True, without_jit=True)
+    @parameterized.named_parameters(("none", ()), ("one", (2,)), ("two", (3, 2)))
+    def test_attend_keeps_the_leading_axes(self, batch):
+        query, key, value = query_key_value(batch)
+
+        @self.variant
+        def run(query, key, value):
+            return attend(
+                query, key, value, mask=masks.causal(), positions=POSITIONS, returning=EVERYTHING
+            )
+
+        output, weights, logsumexp = all_of(run(query, key, value))
+        chex.assert_shape(output, (*batch, *DIMS["TNv"]))
+        chex.assert_shape(weights, (*batch, *DIMS["NTS"]))
+        chex.assert_shape(logsumexp, (*batch, *DIMS["NT"]))
+        expected = oracle.attention(query, key, value, CAUSAL)
+        chex.assert_trees_all_close(
+            (output, weights, logsumexp), tuple(expected), rtol=1e-5, atol=1e-5
+        )
+
+    @chex.variants(with_jit=True, without_jit=True)
+    def test_each_level_adds_one_axis(self):
+        one_head = draw(DIMS["TH"], DIMS["SH"], DIMS["Sv"])
+        many_heads = draw(DIMS["TNH"], DIMS["SNH"], DIMS["SNv"])
+        for function, inputs, axes in (
+            (scaled_dot_product, one_head, ("Tv", "TS", "T")),
+            (multi_head, many_heads, ("TNv", "NTS", "NT")),
+            (grouped_query, query_key_value(), ("TNv", "NTS", "NT")),
+        ):
+            results = self.variant(function)(*inputs)
+            for result, names in zip(results, axes, strict=True):
+                chex.assert_shape(result, DIMS[names])
+
+
+@pytest.mark.parametrize("batch", [(), DIMS["B"], (3, 2)], ids=str)
+@pytest.mark.parametrize("mask", ["none", "shared", "own"])
+def test_values_are_the_oracles(batch, mask):
+    query, key, value = query_key_value(batch)
+    shapes = {"shared": (T, S), "own": (*batch, T, S)}
+    mask = random_mask(*shapes[mask]) if mask in shapes else np.ones((T, S), bool)
+    actual = all_of(attend_all(query, key, value, mask=jnp.asarray(mask)))
+    expected = oracle.attention(query, key, value, mask)
+    chex.assert_trees_all_close(actual, tuple(expected), rtol=1e-5, atol=1e-5)
+
+
+def test_no_mask_allows_everything():
+    inputs = query_key_value(DIMS["B"])
+    actual = all_of(attend_all(*inputs))
+    chex.assert_trees_all_close(actual, tuple(oracle.attention(*inputs)), rtol=1e-5, atol=1e-5)
+
+
+def test_scale_replaces_the_root_of_the_width():
+    inputs = query_key_value()
+    actual = all_of(attend_all(*inputs, scale=0.7))
+    expected = oracle.attention(*inputs, scale=0.7)
+    chex.assert_trees_all_close(actual, tuple(expected), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("num_kv_heads", [1, 2, 3, 6])
+def test_grouping_equals_repeating_the_keys(num_kv_heads):
+    query, key, value = draw(
+        DIMS["TNH"], (S, num_kv_heads, DIMS["H"][0]), (S, num_kv_heads, DIMS["v"][0])
+    )
+    repeated = (jnp.repeat(array, N // num_kv_heads, axis=1) for array in (key, value))
+    grouped = jax.jit(grouped_query)(query, key, value, CAUSAL)
+    alone = jax.jit(multi_head)(query, *repeated, CAUSAL)
+    chex.assert_trees_all_close(grouped, alone, rtol=1e-5, atol=1e-6)
+    expected = oracle.attention(query, key, value, CAUSAL)
+    chex.assert_trees_all_close(grouped, tuple(expected), rtol=1e-5, atol=1e-5)
+
+
+def test_many_heads_are_one_head_at_a_time():
+    query, key, value = draw(DIMS["TNH"], DIMS["SNH"], DIMS["SNv"])
+    one_head = jax.jit(scaled_dot_product)
+    heads = [one_head(query[:, n], key[:, n], value[:, n], CAUSAL) for n in range(N)]
+    stacked = [
+        jnp.stack(parts, axis)
+        for parts, axis in zip(zip(*heads, strict=True), (1, 0, 0), strict=True)
+    ]
+    together = multi_head(query, key, value, CAUSAL)
+    chex.assert_trees_all_close(tuple(stacked), together, rtol=1e-5, atol=1e-6)
+
+
+def test_query_head_reads_the_key_head_of_its_group():
+    """Values that name their head: head n of the output must say n // G."""
+    query, key, _ = query_key_value()
+    value = jnp.broadcast_to(jnp.arange(K, dtype=jnp.float32)[None, :, None], (S, K, 1))
+    output = attend(query, key, value)[..., 0]
+    expected = np.broadcast_to(np.arange(N) // GROUP, (T, N))
+    chex.assert_trees_all_close(output, expected.astype(np.float32), atol=1e-6)
+
+
+def test_a_batch_is_its_examples_one_by_one():
+    query, key, value = query_key_value((3, 2))
+    mask = jnp.asarray(random_mask(3, 2, T, S))
+    batched = all_of(attend_all(query, key, value, mask=mask))
+    lifted = jax.jit(jax.vmap(jax.vmap(lambda q, k, v, m: all_of(attend_all(q, k, v, mask=m)))))
+    chex.assert_trees_all_close(batched, lifted(query, key, value, mask), rtol=1e-6, atol=1e-6)
+    for i, j in np.ndindex(3, 2):
+        alone = all_of(attend_all(query[i, j], key[i, j], value[i, j], mask=mask[i, j]))
+        ours = tuple(array[i, j] for array in batched)
+        chex.assert_trees_all_close(ours, alone, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "query_batch, key_batch", [((), ()), ((2,), ()), ((), (3, 2)), ((3, 1), (2,))]
+)
+def test_positions_broadcast_over_the_leading_axes(query_batch, key_batch):
+    random = np.random.default_rng(3)
+    query_positions = random.integers(-2, 9, (*query_batch, T))
+    key_positions = random.integers(-2, 9, (*key_batch, S))
+    query, key, value = query_key_value((3, 2))
+    allowed = key_positions[..., None, :] <= query_positions[..., :, None]
+    allowed = np.broadcast_to(allowed, (3, 2, T, S))
+    actual = attend(
+        query, key, value, mask=masks.causal(), positions=(query_positions, key_positions)
+    )
+    expected = oracle.attention(query, key, value, allowed).output
+    chex.assert_trees_all_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_mask_with_one_leading_axis_broadcasts_to_two():
+    query, key, value = query_key_value((3, 2))
+    lengths = np.array([4, 6])
+    actual = attend(query, key, value, mask=masks.lengths(lengths))
+    allowed = np.broadcast_to(np.arange(S) < lengths[:, None, None], (3, 2, T, S))
+    expected = oracle.attention(query, key, value, allowed).output
+    chex.assert_trees_all_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float64", 1e-13), ("float32", 1e-5)])
+def test_the_result_has_the_precision_of_the_query(float64, dtype, tolerance):
+    query, key, value = query_key_value(DIMS["B"], dtype)
+    actual = all_of(attend_all(query, key, value, mask=jnp.asarray(CAUSAL)))
+    assert {array.dtype for array in actual} == {jnp.dtype(dtype)}
+    expected = oracle.attention(query, key, value, CAUSAL)
+    chex.assert_trees_all_close(actual, tuple(expected), rtol=tolerance, atol=tolerance)
+
+
+def test_bfloat16_is_rounded_once_at_the_very_end():
+    inputs = query_key_value(DIMS["B"], "bfloat16")
+    output, weights, logsumexp = all_of(attend_all(*inputs, mask=jnp.asarray(CAUSAL)))
+    assert output.dtype == jnp.bfloat16
+    assert weights.dtype == logsumexp.dtype == jnp.float32
+    expected = oracle.attention(*(np.asarray(array, np.float64) for array in inputs), CAUSAL)
+    chex.assert_trees_all_close(weights, expected.weights, rtol=1e-5, atol=1e-6)
+    chex.assert_trees_all_close(logsumexp, expected.logsumexp, rtol=1e-5, atol=1e-6)
+    half_a_step = 2.0**-8  # bfloat16 has 8 bits of significand
+    error = np.abs(np.asarray(output, np.float64) - expected.output)
+    assert np.all(error <= 1.01 * half_a_step * np.abs(expected.output) + 1e-6)
+
+
+def test_scores_that_bfloat16_cannot_tell_apart():
+    """Scores 257 and 256 are one number in bfloat16; the weights are those of a sigmoid."""
+    query = jnp.ones((1, 1, 2), jnp.bfloat16)
+    key = jnp.array([[[256, 1]], [[256, 0]]], jnp.bfloat16)
+    value = jnp.array([[[1]], [[0]]], jnp.bfloat16)
+    output, weights, logsumexp = all_of(attend_all(query, key, value, scale=1.0))
+    sigmoid = 1 / (1 + math.exp(-1))
+    chex.assert_trees_all_close(weights[0, 0], np.array([sigmoid, 1 - sigmoid]), atol=1e-6)
+    chex.assert_trees_all_close(logsumexp[0, 0], 257 + math.log1p(math.exp(-1)), atol=1e-4)
+    assert output[0, 0, 0] == jnp.bfloat16(sigmoid)
+
+
+def test_a_sum_over_many_keys_is_not_rounded_on_the_way():
+    """A thousand equal keys: adding 1 to 256 in bfloat16 gives 256, and the average would drift."""
+    query, key = jnp.zeros((1, 1, 2), jnp.bfloat16), jnp.ones((1000, 1, 2), jnp.bfloat16)
+    value = jnp.tile(jnp.array([1.0, 2.0], jnp.bfloat16), 500)[:, None, None]
+    output, weights, logsumexp = all_of(attend_all(query, key, value))
+    chex.assert_trees_all_close(weights, np.full((1, 1, 1000), 1e-3), rtol=1e-5)
+    chex.assert_trees_all_close(logsumexp[0, 0], math.log(1000), rtol=1e-6)
+    assert output[0, 0, 0] == 1.5
+
+
+def test_keys_may_have_another_dtype_than_the_query():
+    query, key, value = query_key_value(dtype="bfloat16")
+    output = attend(query, key.astype(jnp.float32), value.astype(jnp.float16))
+    assert output.dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("empty", ["T", "S", "B"])
+def test_an_axis_of_size_zero_is_no_special_case(empty):
+    sizes = dict(zip("BTNSKHv", DIMS["BTNSKHv"], strict=True)) | {empty: 0}
+    dims = chex.Dimensions(**sizes)
+    query, key, value = draw(dims["BTNH"], dims["BSKH"], dims["BSKv"])
+    output, weights, logsumexp = all_of(attend_all(query, key, value))
+    chex.assert_shape([output, weights, logsumexp], [dims["BTNv"], dims["BNTS"], dims["BNT"]])
+    assert not output.any()
+    assert jnp.isneginf(logsumexp).all()
+
+
+@pytest.mark.parametrize("differentiated", [False, True], ids=["forward", "backward"])
+def test_grouped_keys_are_never_repeated_in_memory(differentiated):
+    inputs = query_key_value(DIMS["B"])
+
+    def run(query, key, value):
+        return attend(query, key, value, mask=masks.causal(), positions=POSITIONS).sum()
+
+    function = jax.grad(run, argnums=(0, 1, 2)) if differentiated else run
+    assert largest_over_keys(function, *inputs) <= math.prod(DIMS["BSKv"])
+
+
+def test_a_repetition_of_the_keys_would_be_seen():
+    _, key, _ = query_key_value(DIMS["B"])
+    repeated = largest_over_keys(lambda key: jnp.repeat(key, GROUP, axis=-2) * 2, key)
+    assert repeated == math.prod(DIMS["BSNH"])
+
+
+def largest_over_keys(function, *inputs):
+    """Elements of the largest array in a computation that has a key axis and a width axis."""
+    widths = set(DIMS["Hv"])
+    sizes = [
+        math.prod(shape)
+        for shape in shapes_in(jax.make_jaxpr(function)(*inputs).jaxpr)
+        if S in shape and widths & set(shape)
+    ]
+    return max(sizes)
+
+
+def shapes_in(jaxpr):
+    for equation in jaxpr.eqns:
+        yield from (variable.aval.shape for variable in equation.outvars)
+        for parameter in equation.params.values():
+            if inner := getattr(parameter, "jaxpr", None):
+                yield from shapes_in(inner)

@@ -1,0 +1,81 @@
+"""Every primitive lowers for every platform, although this machine may have only one."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import export
+
+from attention import (
+    Dropout,
+    attend,
+    grouped_query,
+    masks,
+    multi_head,
+    scaled_dot_product,
+    sinusoidal,
+)
+from attention.primitives.softmax import softmax
+from tests.attention.primitives.inputs import DIMS, POSITIONS, query_key_value
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+MASK = (
+    masks.causal() & masks.lengths([3, 5])
+    | masks.window(2) & ~masks.block(3)
+    | masks.segments(POSITIONS[0], POSITIONS[1])
+    | masks.prefix(2) & masks.from_function(lambda query, key: query != key)
+)
+
+
+def batch_of_everything(query, key, value, random_key):
+    return attend(
+        query,
+        key,
+        value,
+        mask=MASK,
+        positions=POSITIONS,
+        dropout=Dropout(random_key, 0.1),
+        returning=("weights", "logsumexp"),
+    )
+
+
+def gradient(query, key, value, random_key):
+    def loss(inputs):
+        return batch_of_everything(*inputs, random_key)[0].astype(jnp.float32).sum()
+
+    return jax.grad(loss)((query, key, value))
+
+
+def floats(*axes):
+    return [jax.ShapeDtypeStruct(DIMS[names], jnp.float32) for names in axes]
+
+
+BATCH = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in query_key_value(DIMS["B"], "bfloat16")]
+RANDOM_KEYS = jax.ShapeDtypeStruct(DIMS["B"] + (2,), jnp.uint32)
+
+
+@pytest.mark.parametrize(
+    "function, inputs",
+    [
+        (softmax, floats("TS")),
+        (scaled_dot_product, floats("TH", "SH", "Sv")),
+        (multi_head, floats("TNH", "SNH", "SNv")),
+        (grouped_query, floats("TNH", "SKH", "SKv")),
+        (batch_of_everything, [*BATCH, RANDOM_KEYS]),
+        (gradient, [*BATCH, RANDOM_KEYS]),
+        (functools.partial(sinusoidal, width=14), [jax.ShapeDtypeStruct((5,), jnp.int32)]),
+    ],
+    ids=[
+        "softmax",
+        "scaled_dot_product",
+        "multi_head",
+        "grouped_query",
+        "attend",
+        "gradient",
+        "sinusoidal",
+    ],
+)
+def test_lowers_for_every_platform(function, inputs):
+    exported = export.export(jax.jit(function), platforms=PLATFORMS)(*inputs)
+    assert exported.platforms == PLATFORMS

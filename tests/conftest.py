@@ -1,0 +1,31 @@
+"""One strict session for every test: what jax would mend silently is an error here."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import jax
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+# A silent promotion of a dtype or a rank is how most shape bugs survive.
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Every session compiles the same programs, most of them tiny: kept on disk, in a folder that git
+# ignores, they cost a third of the time from the second session on.
+jax.config.update("jax_compilation_cache_dir", str(REPOSITORY / ".cache" / "jax"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+# The first example of a shape compiles, so a deadline would measure the compiler; a failure that
+# shows once must show again.
+hypothesis.settings.register_profile("strict", deadline=None, derandomize=True, max_examples=50)
+hypothesis.settings.load_profile("strict")
+
+
+@pytest.fixture
+def float64() -> Iterator[None]:
+    """Lets one test compute in float64; everybody else lives in jax's usual float32."""
+    with jax.enable_x64(True):
+        yield

@@ -1,0 +1,95 @@
+"""Attention from its equation, in float64 and in loops: slow, independent and easy to believe.
+
+Nothing here comes from `attention`, and nothing here is vectorised: whoever doubts a result can
+read what it should be.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+Allowed = Callable[[int, int], bool] | np.ndarray | None
+
+
+class Attended(NamedTuple):
+    """Output [..., T, N, Hv], weights [..., N, T, S] and logsumexp [..., N, T], in float64."""
+
+    output: np.ndarray
+    weights: np.ndarray
+    logsumexp: np.ndarray
+
+
+def attention(
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    allowed: Allowed = None,
+    scale: float | None = None,
+    keep: np.ndarray | None = None,
+) -> Attended:
+    """softmax(scale · q kᵀ + mask) v, where query head n reads key head n // G.
+
+    Args:
+        query: `[..., T, N, H]`.
+        key: `[..., S, K, H]`.
+        value: `[..., S, K, Hv]`.
+        allowed: a function of (row, column), or a bool array `[..., T, S]`; None allows all.
+        scale: 1/√H by default.
+        keep: `[..., N, T, S]`, multiplies the weights of the output (dropout).
+    """
+    query, key, value = (np.asarray(array, np.float64) for array in (query, key, value))
+    if query.ndim == 3:
+        return _example(query, key, value, allowed, scale, keep)
+    examples = [
+        attention(
+            query[b],
+            key[b],
+            value[b],
+            allowed[b] if isinstance(allowed, np.ndarray) and allowed.ndim > 2 else allowed,
+            scale,
+            None if keep is None else keep[b],
+        )
+        for b in range(len(query))
+    ]
+    return Attended(*(np.stack(arrays) for arrays in zip(*examples, strict=True)))
+
+
+def _example(
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    allowed: Allowed,
+    scale: float | None,
+    keep: np.ndarray | None,
+) -> Attended:
+    (T, N, H), (S, K, _), Hv = query.shape, key.shape, value.shape[-1]
+    G = N // K
+    scale = 1 / math.sqrt(H) if scale is None else float(scale)
+    output, weights = np.zeros((T, N, Hv)), np.zeros((N, T, S))
+    logsumexp = np.full((N, T), -math.inf)
+    for n in range(N):
+        for t in range(T):
+            visible = [s for s in range(S) if _may_attend(allowed, t, s)]
+            if not visible:
+                continue
+            scores = {
+                s: scale * sum(query[t, n, h] * key[s, n // G, h] for h in range(H))
+                for s in visible
+            }
+            peak = max(scores.values())
+            total = sum(math.exp(score - peak) for score in scores.values())
+            logsumexp[n, t] = peak + math.log(total)
+            for s in visible:
+                weights[n, t, s] = math.exp(scores[s] - peak) / total
+                kept = 1.0 if keep is None else keep[n, t, s]
+                for h in range(Hv):
+                    output[t, n, h] += kept * weights[n, t, s] * value[s, n // G, h]
+    return Attended(output, weights, logsumexp)
+
+
+def _may_attend(allowed: Allowed, row: int, column: int) -> bool:
+    if allowed is None:
+        return True
+    return bool(allowed(row, column) if callable(allowed) else allowed[row, column])
