@@ -29,10 +29,12 @@ def filled(build: Callable[[], Module], seed: int = 0) -> Module:
     """
     random = np.random.default_rng(seed)
 
-    def parameter(like: jax.ShapeDtypeStruct) -> Array:
-        return jnp.asarray(random.normal(scale=0.5, size=like.shape), like.dtype)
+    def parameter(path: jax.tree_util.KeyPath, like: jax.ShapeDtypeStruct) -> Array:
+        # A norm that is not near 1 would flatten what the next layer could tell apart.
+        centre = 1 if ".scale" in jax.tree_util.keystr(path) else 0
+        return jnp.asarray(random.normal(centre, 0.3, like.shape), like.dtype)
 
-    return jax.tree.map(parameter, jax.eval_shape(build))
+    return jax.tree_util.tree_map_with_path(parameter, jax.eval_shape(build))
 
 
 def small_config(**changes: object) -> TransformerConfig:
