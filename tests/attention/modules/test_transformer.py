@@ -107,6 +107,21 @@ def test_a_block_is_three_residual_sublayers(norm):
     assert_close(outputs, expected)
 
 
+@pytest.mark.parametrize(
+    "cross, given, sentence",
+    [
+        (True, {}, "cross=True attends to a memory, and none is given"),
+        (False, {"memory": MEMORY}, "cross=False takes neither memory nor memory_mask"),
+        (False, {"memory_mask": SOURCE_MASK}, "cross=False takes neither memory nor memory_mask"),
+    ],
+    ids=["no memory", "unread memory", "unread mask"],
+)
+def test_a_decoder_drops_no_argument_silently(cross, given, sentence):
+    decoder = jax.eval_shape(lambda: Decoder(small_config(), cross=cross, rngs=nnx.Rngs(0)))
+    with pytest.raises(ValueError, match=sentence):
+        decoder(INPUTS, **given)
+
+
 @pytest.mark.parametrize("norm", NORMS)
 def test_a_scanned_stack_is_its_blocks_one_by_one(norm):
     decoder = stack(Decoder, norm=norm)
