@@ -61,7 +61,7 @@ class Embedding(nnx.Module):
             return sinusoidal(positions, self.width)
         # A position outside the table is NaN, which nobody overlooks, and not another's vector.
         table = self.positions[...] * self.width**0.5
-        return table.at[positions].get(mode="fill", fill_value=jnp.nan)
+        return table.at[positions].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
 
     def unembed(self, features: Array) -> Array:
         """Maps features `[..., D]` to logits `[..., V]` by the transposed table."""

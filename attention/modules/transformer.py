@@ -30,6 +30,7 @@ class Block(nnx.Module):
                 head_width=config.head_width,
                 use_bias=config.use_bias,
                 dropout=config.attention_dropout,
+                dtype=config.dtype,
                 rngs=rngs,
             )
 
@@ -43,6 +44,7 @@ class Block(nnx.Module):
             config.hidden,
             activation=config.activation,
             use_bias=config.use_bias,
+            dtype=config.dtype,
             rngs=rngs,
         )
         self.feed_forward_norm = nnx.LayerNorm(config.width, rngs=rngs)
@@ -167,6 +169,7 @@ class Decoder(_Stack):
     def __init__(self, config: TransformerConfig, *, cross: bool = True, rngs: nnx.Rngs) -> None:
         """Makes `config.decoder_layers` blocks; without `cross` they are a language model's."""
         super().__init__(config, config.decoder_layers, cross=cross, rngs=rngs)
+        self.cross = cross
 
     def __call__(
         self,
@@ -190,7 +193,14 @@ class Decoder(_Stack):
 
         Returns:
             The outputs, and what was asked for as `{"self"|"cross": {name: [layer, ...]}}`.
+
+        Raises:
+            ValueError: no memory to attend to, or a memory that nothing attends to.
         """
+        if self.cross and memory is None:
+            raise ValueError("a decoder with cross=True attends to a memory, and none is given")
+        if not self.cross and (memory is not None or memory_mask is not None):
+            raise ValueError("a decoder with cross=False takes neither memory nor memory_mask")
         mask = causal() if mask is None else mask
         return self._run(
             inputs, memory, mask=mask, memory_mask=memory_mask, key=key, returning=returning

@@ -50,7 +50,7 @@ def smoothed_cross_entropy(logits: Array, labels: Array, smoothing: float) -> Ar
     """
     vocab_size = logits.shape[-1]
     # A comparison melts into the sums around it; a gather would come back as a slow scatter.
-    is_label = jnp.arange(vocab_size) == labels[..., None]
+    is_label = jax.nn.one_hot(labels, vocab_size, dtype=bool)
     target = jnp.where(is_label, 1 - smoothing, 0.0) + smoothing / vocab_size
     return jax.nn.logsumexp(logits, axis=-1) - jnp.sum(target * logits, axis=-1)
 

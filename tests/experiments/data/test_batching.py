@@ -1,0 +1,86 @@
+"""Every pair once an epoch, little padding, and batch i from (seed, i) alone."""
+
+import numpy as np
+import pytest
+
+from experiments.data.batching import (
+    Buckets,
+    EncodedPair,
+    Epochs,
+    evaluation_batches,
+    pad_batch,
+    training_batches,
+)
+from experiments.data.vocabulary import BOS, EOS, PAD
+from experiments.errors import UsageError
+
+
+def pairs(number=53, longest=17):
+    """Pair i says i on both sides, so that it can be found again."""
+    lengths = [1 + 7 * i % longest for i in range(number)]
+    return [EncodedPair([100 + i] * n, [100 + i] * (1 + n // 2)) for i, n in enumerate(lengths)]
+
+
+def members(batch):
+    return [row[0] - 100 for row in batch.source if row[0] not in (PAD, EOS)]
+
+
+def test_a_batch_by_hand():
+    batch = pad_batch([EncodedPair([7, 8], [9]), EncodedPair([5], [6, 4, 3])], size=3, length=4)
+    assert batch.source.tolist() == [[7, 8, EOS, PAD], [5, EOS, PAD, PAD], [PAD] * 4]
+    assert batch.source_lengths.tolist() == [3, 2, 0]
+    assert batch.target_inputs.tolist() == [[BOS, 9, PAD, PAD], [BOS, 6, 4, 3], [PAD] * 4]
+    assert batch.target_labels.tolist() == [[9, EOS, PAD, PAD], [6, 4, 3, EOS], [PAD] * 4]
+
+
+def test_an_epoch_holds_every_pair_once_and_only_the_shapes_of_the_buckets():
+    epochs = Epochs(Buckets(pairs(), (5, 11, 18), 36), num_batches=99, seed=3)
+    first = [epochs[i] for i in range(epochs.batches_per_epoch)]
+    assert sorted(i for batch in first for i in members(batch)) == list(range(53))
+    assert {batch.source.shape for batch in first} == {(7, 5), (3, 11), (2, 18)}
+
+
+def test_epochs_differ_and_seeds_differ_and_both_repeat():
+    def order(seed, epoch):
+        epochs = Epochs(Buckets(pairs(), (18,), 36), num_batches=999, seed=seed)
+        start = epoch * epochs.batches_per_epoch
+        return [members(epochs[start + i]) for i in range(epochs.batches_per_epoch)]
+
+    assert order(0, 0) == order(0, 0)
+    assert order(0, 0) != order(0, 1)
+    assert order(0, 0) != order(1, 0)
+    assert sorted(sum(order(0, 0), [])) == sorted(sum(order(0, 1), []))
+
+
+def test_the_iterator_goes_on_exactly_where_its_state_was_saved():
+    def iterator():
+        return training_batches(Buckets(pairs(), (9, 18), 36), num_batches=70, seed=1)
+
+    straight, stopped = iterator(), iterator()
+    for _ in range(41):  # well into the second epoch
+        next(straight)
+        next(stopped)
+    resumed = iterator()
+    resumed.set_state(stopped.get_state())
+    for _ in range(29):
+        for ours, theirs in zip(next(resumed), next(straight), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    with pytest.raises(StopIteration):
+        next(resumed)
+
+
+def test_evaluation_meets_every_pair_once_and_says_which():
+    for indices, batch in evaluation_batches(Buckets(pairs(), (5, 11, 18), 36)):
+        assert members(batch) == indices.tolist()
+    seen = [i for indices, _ in evaluation_batches(Buckets(pairs(), (5, 18), 36)) for i in indices]
+    assert sorted(seen) == list(range(53))
+
+
+def test_a_pair_longer_than_every_bucket_is_not_dropped_silently():
+    with pytest.raises(UsageError, match=r"needs 18 positions, and the longest bucket has 17"):
+        Buckets(pairs(), (5, 17), 36)
+
+
+def test_a_batch_without_room_for_a_sentence_is_refused():
+    with pytest.raises(UsageError, match=r"a batch of 17 tokens has no room for a sentence of 18"):
+        Buckets(pairs(), (5, 18), 17)

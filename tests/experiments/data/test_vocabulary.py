@@ -1,0 +1,44 @@
+"""Words as numbers, and the sentence for a word that has none."""
+
+import pytest
+
+from experiments.data.vocabulary import BOS, EOS, PAD, SPECIALS, Vocabulary
+
+VOCABULARY = Vocabulary.of([["the", "cat", "sat"], ["the", "dog", "sat"], ["the", "end"]])
+
+
+def test_words_are_sorted_by_frequency_and_then_by_letters():
+    assert VOCABULARY.words == (*SPECIALS, "the", "sat", "cat", "dog", "end")
+    assert len(VOCABULARY) == 8
+
+
+def test_decode_inverts_encode():
+    sentence = ["the", "dog", "sat"]
+    assert VOCABULARY.decode(VOCABULARY.encode(sentence)) == sentence
+
+
+def test_decode_stops_at_the_end_and_skips_padding():
+    the, sat = VOCABULARY.encode(["the", "sat"])
+    assert VOCABULARY.decode([BOS, the, PAD, sat, EOS, the]) == ["the", "sat"]
+
+
+@pytest.mark.parametrize("word", ["teh", "<pad>", "<bos>", "<eos>"])
+def test_an_unknown_word_is_named(word):
+    with pytest.raises(ValueError, match=f"the word '{word}' is not in the vocabulary"):
+        VOCABULARY.encode(["the", word])
+
+
+def test_the_nearest_word_is_suggested():
+    with pytest.raises(ValueError, match="did you mean 'cat'"):
+        VOCABULARY.encode(["catt"])
+
+
+def test_a_file_holds_it_all(tmp_path):
+    VOCABULARY.save(tmp_path / "words.txt")
+    assert Vocabulary.load(tmp_path / "words.txt") == VOCABULARY
+
+
+@pytest.mark.parametrize("words", [("the",), (*SPECIALS, "the", "the")])
+def test_lists_that_are_no_vocabulary_are_refused(words):
+    with pytest.raises(ValueError, match="a vocabulary"):
+        Vocabulary(words)

@@ -1,0 +1,75 @@
+"""The loss against optax, its KL form, and padding that counts nowhere."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.test_util import check_grads
+
+from experiments.training.loss import per_token, smoothed_cross_entropy, token_losses
+
+B, T, V = 2, 5, 7
+LOGITS = 3 * jax.random.normal(jax.random.key(0), (B, T, V))
+LABELS = jax.random.randint(jax.random.key(1), (B, T), 0, V)
+
+
+def smoothed_targets(smoothing):
+    return optax.smooth_labels(jax.nn.one_hot(LABELS, V), smoothing)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
+def test_it_is_the_cross_entropy_against_smoothed_labels(smoothing):
+    expected = optax.softmax_cross_entropy(LOGITS, smoothed_targets(smoothing))
+    ours = smoothed_cross_entropy(LOGITS, LABELS, smoothing)
+    np.testing.assert_allclose(ours, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("smoothing", [0.1, 0.7])
+def test_it_is_a_kl_divergence_and_an_entropy_that_no_model_can_change(smoothing):
+    targets = smoothed_targets(smoothing)
+    divergence = optax.losses.kl_divergence(jax.nn.log_softmax(LOGITS), targets)
+    entropy = -(targets * jnp.log(targets)).sum(axis=-1)
+    ours = smoothed_cross_entropy(LOGITS, LABELS, smoothing)
+    np.testing.assert_allclose(ours, divergence + entropy, rtol=1e-5)
+
+
+def test_a_loss_by_hand():
+    """Scores ln 1, ln 2, ln 5 are probabilities 1/8, 2/8, 5/8."""
+    logits = jnp.log(jnp.array([1.0, 2.0, 5.0]))
+    np.testing.assert_allclose(
+        smoothed_cross_entropy(logits, jnp.int32(1), 0.0), np.log(4), rtol=1e-6
+    )
+    smoothed = 0.7 * np.log(4) + 0.1 * (np.log(8) + np.log(4) + np.log(8 / 5))
+    np.testing.assert_allclose(
+        smoothed_cross_entropy(logits, jnp.int32(1), 0.3), smoothed, rtol=1e-6
+    )
+
+
+def test_gradient_is_that_of_finite_differences():
+    check_grads(
+        lambda logits: smoothed_cross_entropy(logits, LABELS, 0.1).sum(), (LOGITS,), 1, rtol=1e-2
+    )
+
+
+def test_padding_counts_in_no_sum_and_no_gradient():
+    counts = jnp.arange(T)[None, :] < jnp.array([[3], [5]])
+    poisoned = jnp.where(counts[..., None], LOGITS, jnp.nan)
+    clean = token_losses(LOGITS[:1, :3], LABELS[:1, :3], jnp.ones((1, 3), bool), 0.1)
+    other = token_losses(LOGITS[1:], LABELS[1:], jnp.ones((1, T), bool), 0.1)
+    together = token_losses(poisoned, LABELS, counts, 0.1)
+    for parts, whole in zip(zip(clean, other, strict=True), together, strict=True):
+        np.testing.assert_allclose(sum(parts), whole, rtol=1e-6)
+    gradient = jax.grad(lambda logits: token_losses(logits, LABELS, counts, 0.1).loss)(LOGITS)
+    assert not np.asarray(gradient)[~np.asarray(counts)].any()
+
+
+def test_means_are_per_token_and_an_empty_batch_is_zero():
+    sums = token_losses(LOGITS, LABELS, jnp.ones((B, T), bool), 0.0)
+    means = per_token(sums)
+    np.testing.assert_allclose(means["loss"], smoothed_cross_entropy(LOGITS, LABELS, 0.0).mean())
+    np.testing.assert_allclose(means["loss"], means["nll"])
+    expected = (LOGITS.argmax(axis=-1) == LABELS).mean()
+    np.testing.assert_allclose(means["token_accuracy"], expected)
+    nothing = per_token(token_losses(LOGITS, LABELS, jnp.zeros((B, T), bool), 0.0))
+    assert not any(float(value) for value in nothing.values())

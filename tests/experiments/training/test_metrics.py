@@ -1,0 +1,37 @@
+"""Rows of numbers that survive a kill and never tell of steps that did not happen."""
+
+import json
+
+from experiments.training.metrics import Metrics, read_metrics
+
+
+def write(directory, first, last):
+    metrics = Metrics(directory, step=first)
+    for step in range(first + 1, last + 1):
+        metrics.write(step, "train", {"loss": 1 / step})
+    metrics.close()
+
+
+def test_rows_are_read_as_they_were_written(tmp_path):
+    write(tmp_path, 0, 3)
+    assert read_metrics(tmp_path) == [
+        {"step": step, "split": "train", "loss": 1 / step} for step in (1, 2, 3)
+    ]
+    assert list((tmp_path / "tensorboard").glob("events.*"))
+
+
+def test_a_run_that_goes_on_forgets_what_came_after_its_checkpoint(tmp_path):
+    write(tmp_path, 0, 5)
+    write(tmp_path, 3, 6)
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path):
+    write(tmp_path, 0, 2)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(path.read_text() + json.dumps({"step": 3})[:-4])
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2]
+
+
+def test_nothing_is_read_where_nothing_is(tmp_path):
+    assert read_metrics(tmp_path) == []
