@@ -3,10 +3,8 @@
 from collections.abc import Collection
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jax import Array
-from jax.typing import DTypeLike
 
 from attention.modules.config import resolve_head_width, resolve_kv_heads
 from attention.primitives.attend import attend
@@ -31,7 +29,6 @@ class Attention(nnx.Module):
         memory_width: int | None = None,
         use_bias: bool = True,
         dropout: float = 0.0,
-        dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
         """Makes the four projections.
@@ -45,7 +42,6 @@ class Attention(nnx.Module):
             memory_width: width of the memory, D by default.
             use_bias: whether the projections add a bias.
             dropout: rate on the attention weights.
-            dtype: what the projections compute in; parameters are float32, and so is the softmax.
             rngs: source of the initial parameters.
 
         Raises:
@@ -58,18 +54,13 @@ class Attention(nnx.Module):
 
         def heads(features: int, number: int, head_features: int) -> nnx.LinearGeneral:
             shape = (number, head_features)
-            return nnx.LinearGeneral(features, shape, use_bias=use_bias, dtype=dtype, rngs=rngs)
+            return nnx.LinearGeneral(features, shape, use_bias=use_bias, rngs=rngs)
 
         self.query = heads(width, num_heads, head_width)
         self.key = heads(memory_width, num_kv_heads, head_width)
         self.value = heads(memory_width, num_kv_heads, value_width)
         self.output = nnx.LinearGeneral(
-            (num_heads, value_width),
-            width,
-            axis=(-2, -1),
-            use_bias=use_bias,
-            dtype=dtype,
-            rngs=rngs,
+            (num_heads, value_width), width, axis=(-2, -1), use_bias=use_bias, rngs=rngs
         )
         self.dropout = dropout
 

@@ -28,8 +28,6 @@ class TransformerConfig:
         use_bias: whether linear layers have biases.
         dropout: rate on embeddings and on the output of every sublayer.
         attention_dropout: rate on the attention weights.
-        dtype: what matrix products inside the blocks and of the logits are computed in, "float32"
-            or "bfloat16"; parameters, residuals, norms and softmax are float32 all the same.
         remat: whether the backward pass computes the inside of each block again instead of
             remembering it: far less memory, and faster where memory is what the step waits for.
     """
@@ -49,7 +47,6 @@ class TransformerConfig:
     use_bias: bool = True
     dropout: float = 0.0
     attention_dropout: float = 0.0
-    dtype: str = "float32"
     remat: bool = True
 
     def __post_init__(self) -> None:
@@ -68,7 +65,6 @@ class TransformerConfig:
         one_of("activation", self.activation, ("relu", "gelu", "gated"))
         one_of("norm", self.norm, ("pre", "post"))
         one_of("positions", self.positions, ("sinusoidal", "learned"))
-        one_of("dtype", self.dtype, ("float32", "bfloat16"))
         one_of("tie", self.tie, ("none", "output", "all"))
         num_kv_heads = resolve_kv_heads(self.num_heads, self.num_kv_heads)
         head_width = resolve_head_width(self.width, self.num_heads, self.head_width)

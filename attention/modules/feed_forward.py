@@ -1,10 +1,8 @@
 """The position-wise layer between two attentions."""
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jax import Array
-from jax.typing import DTypeLike
 
 from attention.modules.config import one_of
 
@@ -19,14 +17,7 @@ class FeedForward(nnx.Module):
     """
 
     def __init__(
-        self,
-        width: int,
-        hidden: int,
-        *,
-        activation: str,
-        use_bias: bool = True,
-        dtype: DTypeLike = jnp.float32,
-        rngs: nnx.Rngs,
+        self, width: int, hidden: int, *, activation: str, use_bias: bool = True, rngs: nnx.Rngs
     ) -> None:
         """Makes the two or three matrices.
 
@@ -35,7 +26,6 @@ class FeedForward(nnx.Module):
             hidden: F.
             activation: "relu", "gelu" or "gated".
             use_bias: whether the linear layers add a bias.
-            dtype: what the linear layers compute in; their parameters are float32.
             rngs: source of the initial parameters.
 
         Raises:
@@ -43,10 +33,10 @@ class FeedForward(nnx.Module):
         """
         one_of("activation", activation, tuple(ACTIVATIONS))
         self.activation = activation
-        self.widen = nnx.Linear(width, hidden, use_bias=use_bias, dtype=dtype, rngs=rngs)
+        self.widen = nnx.Linear(width, hidden, use_bias=use_bias, rngs=rngs)
         if activation == "gated":
-            self.gate = nnx.Linear(width, hidden, use_bias=use_bias, dtype=dtype, rngs=rngs)
-        self.narrow = nnx.Linear(hidden, width, use_bias=use_bias, dtype=dtype, rngs=rngs)
+            self.gate = nnx.Linear(width, hidden, use_bias=use_bias, rngs=rngs)
+        self.narrow = nnx.Linear(hidden, width, use_bias=use_bias, rngs=rngs)
 
     def __call__(self, inputs: Array) -> Array:
         """Maps `[..., D]` to `[..., D]`."""

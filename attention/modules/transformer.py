@@ -30,7 +30,6 @@ class Block(nnx.Module):
                 head_width=config.head_width,
                 use_bias=config.use_bias,
                 dropout=config.attention_dropout,
-                dtype=config.dtype,
                 rngs=rngs,
             )
 
@@ -44,7 +43,6 @@ class Block(nnx.Module):
             config.hidden,
             activation=config.activation,
             use_bias=config.use_bias,
-            dtype=config.dtype,
             rngs=rngs,
         )
         self.feed_forward_norm = nnx.LayerNorm(config.width, rngs=rngs)
