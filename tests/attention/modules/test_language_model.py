@@ -60,3 +60,9 @@ def test_only_a_key_drops():
     np.testing.assert_array_equal(first, again)
     assert not np.allclose(first, plain, atol=1e-2)
     assert not np.allclose(first, other, atol=1e-2)
+
+
+def test_the_embedding_drops_too():
+    model = language_model(dropout=0.5, decoder_layers=0)  # nothing else could
+    dropped = score(model, TOKENS, key=jax.random.key(0))
+    assert not np.allclose(dropped, score(model, TOKENS), atol=1e-2)

@@ -177,12 +177,12 @@ def test_layers_start_as_different_as_if_built_one_by_one():
 
 
 def test_the_program_does_not_grow_with_the_depth():
-    def equations(layers):
+    def lines(layers):
         model = small_translator(encoder_layers=layers, decoder_layers=layers)
-        program = jax.make_jaxpr(translate)(model, SOURCE, TARGET, LENGTHS)
-        return str(program).count(" = ")
+        lowered = translate.lower(model, SOURCE, TARGET, LENGTHS)
+        return lowered.as_text().count("\n")
 
-    assert equations(12) == equations(2) > 100
+    assert lines(12) == lines(2) > 100
 
 
 class TestCausality:
@@ -397,7 +397,9 @@ class TestDropout:
         )
         key = jax.random.key(0)
         memory, features = sides(model, *jax.random.split(key))
-        assert ((memory == 0) != (features == 0)).mean() > 0.3  # half of them by chance
+        lost = np.asarray(memory == 0), np.asarray(features == 0)
+        for mine in (*lost, lost[0] ^ lost[1]):
+            np.testing.assert_allclose(mine.mean(), 0.5, atol=0.2)
         logits = model(TARGET, TARGET, source_mask=None, memory_mask=None, key=key)
         assert_close(logits, model.logits(features))
 
@@ -406,8 +408,10 @@ class TestDropout:
         # many were kept. Six fair coins have the variance 6/4; two that fall alike add 1/2.
         decoder = stack(Decoder, dropout=0.5, decoder_layers=2)
         decoder.norm = None
+        constants = {".output.bias.value": 1, ".narrow.bias.value": 1}
         decoder.layers = jax.tree_util.tree_map_with_path(
-            lambda path, x: jnp.full_like(x, says_one(jax.tree_util.keystr(path))), decoder.layers
+            lambda path, x: jnp.full_like(x, ending(constants, jax.tree_util.keystr(path))),
+            decoder.layers,
         )
         inputs = jnp.zeros((50, T, D))
         outputs, _ = decoder(inputs, inputs, key=jax.random.key(0))
@@ -416,9 +420,21 @@ class TestDropout:
         np.testing.assert_allclose(kept.var(), 6 / 4, atol=0.2)
         assert (kept[0] != kept[1]).mean() > 0.5  # 0.77 by chance
 
+    def test_self_and_cross_attention_drop_pairs_of_their_own(self):
+        # Each says how many of its pairs were kept, as a mean over N heads and T keys of 0 or 2,
+        # which has the variance 1 / (N * T). Two that drop alike would add up to 4 of these.
+        module = block(attention_dropout=0.5)
+        constants = {".value.bias.value": 1, ".output.kernel.value": 1 / (N * DIMS["H"][0])}
+        module = jax.tree_util.tree_map_with_path(
+            lambda path, x: jnp.full_like(x, ending(constants, jax.tree_util.keystr(path))), module
+        )
+        inputs = jnp.zeros((200, T, D))
+        outputs, _ = module(inputs, inputs, mask=None, key=jax.random.key(0))
+        np.testing.assert_allclose(np.var(outputs[..., 0]) * N * T, 2, rtol=0.25)
 
-def says_one(path):
-    return path.endswith((".output.bias.value", ".narrow.bias.value"))
+
+def ending(constants, path):
+    return next((number for end, number in constants.items() if path.endswith(end)), 0)
 
 
 def sides(model, encode_key, decode_key):
