@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import jax
 
+from attention.modules.config import one_of
 from experiments import translation
 from experiments.errors import UsageError
 from experiments.flags import Command, parse
@@ -47,10 +48,10 @@ def run(command: Command) -> int:
         config = workdir.load_config()
         if command.config_given:
             workdir.check_same(command.config)
-    if config.experiment not in EXPERIMENTS:
-        raise UsageError(
-            f"config.experiment must be one of {', '.join(EXPERIMENTS)}, got {config.experiment!r}"
-        )
+    try:
+        one_of("experiment", config.experiment, tuple(EXPERIMENTS))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     experiment = EXPERIMENTS[config.experiment]
     if command.mode == "train":
         experiment.train(config, workdir, command.cache)

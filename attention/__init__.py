@@ -24,7 +24,7 @@ The letters used in every docstring, einsum, comment and test:
 from attention.primitives import masks
 from attention.primitives.attend import attend, grouped_query, multi_head, scaled_dot_product
 from attention.primitives.dropout import Dropout
-from attention.primitives.positions import sinusoidal
+from attention.primitives.positions import rotary, sinusoidal
 
 __all__ = [
     "Dropout",
@@ -32,6 +32,7 @@ __all__ = [
     "grouped_query",
     "masks",
     "multi_head",
+    "rotary",
     "scaled_dot_product",
     "sinusoidal",
 ]

@@ -33,10 +33,10 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.num_heads = 4
     model.num_kv_heads = config_dict.placeholder(int)  # as many as query heads
     model.head_width = config_dict.placeholder(int)  # width / num_heads
-    model.hidden = 512
+    model.hidden = 256
     model.activation = "relu"
     model.norm = "pre"
-    model.positions = "sinusoidal"
+    model.positions = "rotary"
     model.max_length = 48
     model.encoder_layers = 2
     model.decoder_layers = 2
@@ -47,7 +47,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.remat = True
 
     config.train = train = ConfigDict()
-    train.steps = 1_200
+    train.steps = 1_500
     train.batch_tokens = 1_024
     train.label_smoothing = 0.0
     train.schedule = "cosine"
@@ -70,7 +70,7 @@ def get_config(form: str = FULL) -> ConfigDict:
 def make_tiny(config: ConfigDict) -> None:
     """Shrinks all that takes time, and nothing that takes another path through the code."""
     config.data.sizes = ConfigDict(
-        {"train": 300, "validation": 20, "test": 20, "compositional": 20, "longer": 20}
+        {"train": 1_000, "validation": 20, "test": 20, "compositional": 20, "longer": 20}
     )
     config.data.bucket_lengths = (24,)
     config.model.width = 32

@@ -47,33 +47,34 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     vocabularies.save(workdir.path)
 
     task = Task(config, vocabularies)
+    print(
+        f"{len(pairs):,} sentence pairs of {len(vocabularies.source)} and "
+        f"{len(vocabularies.target)} words, {task.num_parameters:,} parameters"
+    )
     batches = training_batches(
         task.buckets(pairs), num_batches=config.train.steps, seed=config.seed
     )
-    checkpoints = Checkpoints(workdir.checkpoints)
-    seconds = 0.0
-    if checkpoints.latest_step() is None:
-        state = task.initial_state()
-    else:
-        state, progress = checkpoints.restore(task.abstract_state)
-        batches.set_state(progress["batches"])
-        seconds = progress["seconds"]
-    metrics = Metrics(workdir.path, step=int(state.step))
-
     validation_buckets = task.buckets(validation)
-    state, seconds = fit(
-        state,
-        batches,
-        task.train_step,
-        config=config.train,
-        metrics=metrics,
-        checkpoints=checkpoints,
-        evaluate=lambda state: task.losses(state.parameters, validation_buckets),
-        sample=lambda state: task.sample(state, validation[:3], workdir.samples),
-        seconds=seconds,
-    )
-    metrics.close()
-    checkpoints.close()
+    with Checkpoints(workdir.checkpoints) as checkpoints:
+        seconds = 0.0
+        if checkpoints.latest_step() is None:
+            state = task.initial_state()
+        else:
+            state, progress = checkpoints.restore(task.abstract_state)
+            batches.set_state(progress["batches"])
+            seconds = progress["seconds"]
+        with Metrics(workdir.path, step=int(state.step)) as metrics:
+            state, seconds = fit(
+                state,
+                batches,
+                task.train_step,
+                config=config.train,
+                metrics=metrics,
+                checkpoints=checkpoints,
+                evaluate=lambda state: task.losses(state.parameters, validation_buckets),
+                sample=lambda state: task.sample(state, validation[:3], workdir.samples),
+                seconds=seconds,
+            )
     draw_learning_curve(workdir.path, workdir.learning_curve)
     report(task, state, workdir, cache, seconds)
 
@@ -119,6 +120,14 @@ def check(config: ConfigDict) -> None:
     Raises:
         UsageError: in one sentence.
     """
+    positive = ("steps", "batch_tokens", "log_every", "evaluate_every", "sample_every")
+    for name in (*positive, "checkpoint_every"):
+        if config.train[name] < 1:
+            raise UsageError(f"train.{name} must be at least 1, got {config.train[name]}")
+    if not 0 <= config.train.label_smoothing < 1:
+        raise UsageError(
+            f"train.label_smoothing must lie in [0, 1), got {config.train.label_smoothing}"
+        )
     try:
         TransformerConfig(**config.model)
         optimizer(config.train)
@@ -135,10 +144,9 @@ def restore(config: ConfigDict, workdir: Workdir) -> tuple["Task", TrainState, f
     """
     if not workdir.checkpoints.exists():
         raise UsageError(f"{workdir.path} has no checkpoint yet: train it first")
-    checkpoints = Checkpoints(workdir.checkpoints)
     task = Task(config, Vocabularies.load(workdir.path))
-    state, progress = checkpoints.restore(task.abstract_state)
-    checkpoints.close()
+    with Checkpoints(workdir.checkpoints) as checkpoints:
+        state, progress = checkpoints.restore(task.abstract_state)
     return task, state, progress["seconds"]
 
 
@@ -148,7 +156,7 @@ def report(task: "Task", state: TrainState, workdir: Workdir, cache: Path, secon
     results = {
         "step": int(state.step),
         "training_seconds": round(seconds, 1),
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.parameters)),
+        "parameters": task.num_parameters,
         "splits": {split: task.scores(state.parameters, splits[split]) for split in TESTS},
     }
     write_whole(workdir.results, json.dumps(results, indent=2) + "\n")
@@ -156,7 +164,7 @@ def report(task: "Task", state: TrainState, workdir: Workdir, cache: Path, secon
     weights, source, target = task.translator.cross_attention(state.parameters, *shown[:2])
     draw_cross_attention(weights, source, target, shown.alignment, workdir.attention)
 
-    print(f"{results['parameters']:,} parameters, {results['training_seconds']} s of training")
+    print(f"{results['step']:,} steps, {results['training_seconds']} s of training")
     for split, scores in results["splits"].items():
         print(
             f"{split:14s}exact match {scores['exact_match']:7.2%}   token accuracy "
@@ -174,6 +182,7 @@ class Task:
         self._vocabularies = vocabularies
         self._optimizer = optimizer(config.train)
         self.abstract_state = jax.eval_shape(self._make_state)
+        self.num_parameters = sum(x.size for x in jax.tree.leaves(self.abstract_state.parameters))
         model = jax.eval_shape(self._make_model, jax.random.key(0))
         definition = nnx.graphdef(model)
         self.train_step, self._evaluate_step = make_steps(
@@ -245,7 +254,9 @@ class Task:
     def sample(self, state: TrainState, pairs: list[SentencePair], path: Path) -> str:
         """Translates a few sentences and appends them to a file."""
         translations = self.translator(
-            state.parameters, [pair.source for pair in pairs], batch_tokens=0
+            state.parameters,
+            [pair.source for pair in pairs],
+            batch_tokens=self.config.train.batch_tokens,  # the shapes that scores compile too
         )
         lines = [f"step {int(state.step)}"]
         for pair, translation in zip(pairs, translations, strict=True):

@@ -39,7 +39,12 @@ def greedy(
 
     Returns:
         `[B, max_length]`. A row that did not end in time holds no `end`.
+
+    Raises:
+        ValueError: a `max_length` below 1.
     """
+    if max_length < 1:
+        raise ValueError(f"max_length must be at least 1, got {max_length}")
 
     def unfinished(progress: _Progress) -> Array:
         return (progress.index < max_length) & ~progress.finished.all()

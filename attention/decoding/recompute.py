@@ -32,11 +32,13 @@ def recompute(
         max_length: the longest prefix.
 
     Returns:
-        The step for `greedy` and the state it starts from.
+        The step for `greedy` and the state it starts from. Tokens after `max_length` score NaN.
     """
 
     def step(prefix: Prefix, tokens: Array) -> tuple[Array, Prefix]:
+        # Past the end there is no place for the token: NaN, which nobody overlooks.
+        fits = prefix.index < max_length
         read = jax.lax.dynamic_update_index_in_dim(prefix.tokens, tokens, prefix.index, axis=1)
-        return score(read, prefix.index), Prefix(read, prefix.index + 1)
+        return jnp.where(fits, score(read, prefix.index), jnp.nan), Prefix(read, prefix.index + 1)
 
     return step, Prefix(jnp.zeros((batch_size, max_length), jnp.int32), jnp.int32(0))

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
@@ -10,6 +11,7 @@ from attention.modules.config import resolve_head_width, resolve_kv_heads
 from attention.primitives.attend import attend
 from attention.primitives.dropout import Dropout
 from attention.primitives.masks import Mask
+from attention.primitives.positions import rotary
 
 
 class Attention(nnx.Module):
@@ -28,6 +30,7 @@ class Attention(nnx.Module):
         value_width: int | None = None,
         memory_width: int | None = None,
         use_bias: bool = True,
+        rotate: bool = False,
         dropout: float = 0.0,
         rngs: nnx.Rngs,
     ) -> None:
@@ -41,12 +44,16 @@ class Attention(nnx.Module):
             value_width: Hv, H by default.
             memory_width: width of the memory, D by default.
             use_bias: whether the projections add a bias.
+            rotate: whether queries and keys are turned by their positions (rotary positions).
             dropout: rate on the attention weights.
             rngs: source of the initial parameters.
 
         Raises:
-            ValueError: N not divisible by K, or D not by N where H is not given.
+            ValueError: N not divisible by K, D not by N where H is not given, or a rate outside
+                [0, 1).
         """
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
         num_kv_heads = resolve_kv_heads(num_heads, num_kv_heads)
         head_width = resolve_head_width(width, num_heads, head_width)
         value_width = head_width if value_width is None else value_width
@@ -62,6 +69,7 @@ class Attention(nnx.Module):
         self.output = nnx.LinearGeneral(
             (num_heads, value_width), width, axis=(-2, -1), use_bias=use_bias, rngs=rngs
         )
+        self.rotate = rotate
         self.dropout = dropout
 
     def __call__(
@@ -91,10 +99,18 @@ class Attention(nnx.Module):
         dropout = None
         if key is not None and self.dropout:  # a key for each example: each drops its own pairs
             dropout = Dropout(jax.random.split(key, inputs.shape[:-2]), self.dropout)
+        query, key_heads, value = self.query(inputs), self.key(memory), self.value(memory)
+        if self.rotate:
+            query_positions, key_positions = positions or (
+                jnp.arange(query.shape[-3]),
+                jnp.arange(key_heads.shape[-3]),
+            )
+            query = rotary(query, query_positions)
+            key_heads = rotary(key_heads, key_positions)
         attended = attend(
-            self.query(inputs),
-            self.key(memory),
-            self.value(memory),
+            query,
+            key_heads,
+            value,
             mask=mask,
             positions=positions,
             dropout=dropout,

@@ -19,12 +19,13 @@ class TransformerConfig:
         activation: "relu", "gelu" or "gated" (SiLU-gated linear units, Shazeer 2020).
         norm: where the layer norm stands, "pre" (inside the residual branch) or "post" (after the
             residual sum, Vaswani et al. 2017).
-        positions: "sinusoidal" or "learned".
+        positions: "sinusoidal" or "learned", which are added to the embeddings; or "rotary", which
+            turn the queries and keys of self-attention.
         max_length: the longest sequence; the size of the table of learned positions.
         encoder_layers: number of encoder blocks.
         decoder_layers: number of decoder blocks.
         tie: which embeddings are one table: "none"; "output" (target and output); "all" (source
-            too, Press and Wolf 2017).
+            too, learned positions included; Press and Wolf 2017).
         use_bias: whether linear layers have biases.
         dropout: rate on embeddings and on the output of every sublayer.
         attention_dropout: rate on the attention weights.
@@ -64,12 +65,16 @@ class TransformerConfig:
             _check(0 <= rate < 1, f"{name} must lie in [0, 1), got {rate}")
         one_of("activation", self.activation, ("relu", "gelu", "gated"))
         one_of("norm", self.norm, ("pre", "post"))
-        one_of("positions", self.positions, ("sinusoidal", "learned"))
+        one_of("positions", self.positions, ("sinusoidal", "learned", "rotary"))
         one_of("tie", self.tie, ("none", "output", "all"))
         num_kv_heads = resolve_kv_heads(self.num_heads, self.num_kv_heads)
         head_width = resolve_head_width(self.width, self.num_heads, self.head_width)
         object.__setattr__(self, "num_kv_heads", num_kv_heads)
         object.__setattr__(self, "head_width", head_width)
+        _check(
+            self.positions != "rotary" or head_width % 2 == 0,
+            f"rotary positions need an even head width, got {head_width}",
+        )
         _check(
             self.positions != "sinusoidal" or self.width % 2 == 0,
             f"sinusoidal positions need an even width, got {self.width}",
@@ -82,6 +87,7 @@ def resolve_kv_heads(num_heads: int, num_kv_heads: int | None) -> int:
     Raises:
         ValueError: K does not divide N.
     """
+    _check(num_heads >= 1, f"num_heads must be at least 1, got {num_heads}")
     num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
     divisors = [n for n in range(1, num_heads + 1) if num_heads % n == 0]
     _check(

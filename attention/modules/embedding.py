@@ -14,7 +14,8 @@ class Embedding(nnx.Module):
     """A table of V token vectors plus positions; where it is tied, it scores the next token too.
 
     The entries start with variance 1/D, so that the embeddings times √D (Vaswani et al. 2017,
-    section 3.4) and the logits of a tied table both start with unit variance.
+    section 3.4) and the logits of a tied table both start with unit variance. Learned positions
+    are entries like the others.
     """
 
     def __init__(self, vocab_size: int, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
@@ -26,6 +27,7 @@ class Embedding(nnx.Module):
             if config.positions == "learned"
             else None
         )
+        self.kind = config.positions
         self.width = config.width
         self.max_length = config.max_length
         self.dropout = config.dropout
@@ -51,18 +53,22 @@ class Embedding(nnx.Module):
             raise ValueError(
                 f"a sequence of {length} tokens is longer than max_length={self.max_length}"
             )
-        positions = jnp.arange(length) if positions is None else positions
-        vectors = jnp.take(self.tokens[...], tokens, axis=0) * self.width**0.5
-        places = self._places(positions)
-        return drop(vectors + jnp.broadcast_to(places, vectors.shape), self.dropout, key)
+        vectors = _rows(self.tokens[...], tokens) * self.width**0.5
+        if self.kind != "rotary":  # which is attention's business
+            places = self._places(jnp.arange(length) if positions is None else positions)
+            vectors += jnp.broadcast_to(places, vectors.shape)
+        return drop(vectors, self.dropout, key)
 
     def _places(self, positions: Array) -> Array:
-        if self.positions is None:
+        if self.kind == "sinusoidal":
             return sinusoidal(positions, self.width)
-        # A position outside the table is NaN, which nobody overlooks, and not another's vector.
-        table = self.positions[...] * self.width**0.5
-        return table.at[positions].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
+        return _rows(self.positions[...], positions) * self.width**0.5
 
     def unembed(self, features: Array) -> Array:
         """Maps features `[..., D]` to logits `[..., V]` by the transposed table."""
         return jnp.einsum("...D,VD->...V", features, self.tokens[...])
+
+
+def _rows(table: Array, numbers: Array) -> Array:
+    """Rows of a table; outside it there is NaN, which nobody overlooks, and not another row."""
+    return table.at[numbers].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)

@@ -22,18 +22,19 @@ class Block(nnx.Module):
     def __init__(self, config: TransformerConfig, *, cross: bool, rngs: nnx.Rngs) -> None:
         """Makes one block; `cross` adds attention to a memory."""
 
-        def attention() -> Attention:
+        def attention(rotate: bool = False) -> Attention:
             return Attention(
                 config.width,
                 num_heads=config.num_heads,
                 num_kv_heads=config.num_kv_heads,
                 head_width=config.head_width,
                 use_bias=config.use_bias,
+                rotate=rotate,
                 dropout=config.attention_dropout,
                 rngs=rngs,
             )
 
-        self.self_attention = attention()
+        self.self_attention = attention(rotate=config.positions == "rotary")
         self.self_norm = nnx.LayerNorm(config.width, rngs=rngs)
         if cross:
             self.cross_attention = attention()

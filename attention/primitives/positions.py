@@ -1,4 +1,4 @@
-"""Where a token stands, as a vector."""
+"""Where a token stands: as a vector that is added, or as an angle that is turned."""
 
 import jax.numpy as jnp
 from jax import Array
@@ -27,3 +27,34 @@ def sinusoidal(positions: ArrayLike, width: int) -> Array:
     angles = jnp.multiply.outer(jnp.asarray(positions, jnp.float32), frequencies)
     pairs = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1)
     return pairs.reshape(*angles.shape[:-1], width)
+
+
+def rotary(vectors: Array, positions: ArrayLike, base: float = 10_000.0) -> Array:
+    """Turns pairs of entries by angles that grow with the position (Su et al. 2021, section 3.2).
+
+    The product of a turned query and a turned key depends on the distance of their positions, and
+    on where the two stand in no other way. Entry i is paired with entry i + H/2, and turned by
+    position / base^(2i/H).
+
+    Args:
+        vectors: queries or keys `[..., T, N, H]`, H even.
+        positions: `[..., T]`.
+        base: of the wavelengths; a larger one tells larger distances apart.
+
+    Returns:
+        `[..., T, N, H]` in the dtype of the vectors.
+
+    Raises:
+        ValueError: an odd head width.
+    """
+    width = vectors.shape[-1]
+    if width % 2:
+        raise ValueError(f"rotary positions turn pairs: the head width must be even, got {width}")
+    dtype = jnp.promote_types(vectors.dtype, jnp.float32)
+    frequencies = base ** (-jnp.arange(0, width, 2, dtype=dtype) / width)
+    angles = jnp.multiply.outer(jnp.asarray(positions, dtype), frequencies)[..., None, :]
+    angles = jnp.broadcast_to(angles, (*vectors.shape[:-1], width // 2))
+    cosine, sine = jnp.cos(angles), jnp.sin(angles)
+    first, second = jnp.split(vectors.astype(dtype), 2, axis=-1)
+    turned = (first * cosine - second * sine, first * sine + second * cosine)
+    return jnp.concatenate(turned, axis=-1).astype(vectors.dtype)

@@ -68,12 +68,13 @@ class Vocabularies(NamedTuple):
 
 
 def check_source(config: ConfigDict) -> None:
-    """Checks that `config.data` names data that exists.
+    """Checks that `config.data` asks for data that exists.
 
     Raises:
-        ValueError: an unknown name.
+        ValueError: an unknown name, or a split with too few sentences.
     """
     one_of("data.name", config.name, ("toy",))
+    Sizes(**config.sizes)
 
 
 def load_split(config: ConfigDict, split: str, cache: Path) -> list[SentencePair]:
@@ -84,7 +85,7 @@ def load_split(config: ConfigDict, split: str, cache: Path) -> list[SentencePair
         split: "train", "validation", "test", "compositional" or "longer".
         cache: where generated data is kept.
     """
-    builder = prepare(cache, seed=config.seed, sizes=Sizes(**config.sizes))
+    builder = prepare(cache / "data", seed=config.seed, sizes=Sizes(**config.sizes))
     source = builder.as_data_source(split=split)
     return [
         SentencePair(

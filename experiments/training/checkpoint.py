@@ -1,7 +1,7 @@
 """Training states on disk, complete or not there at all."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jax
 import orbax.checkpoint as ocp
@@ -59,6 +59,9 @@ class Checkpoints:
         )
         return restored.state, restored.progress
 
-    def close(self) -> None:
-        """Waits for what is under way."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Waits for what is under way, and closes."""
         self._manager.close()

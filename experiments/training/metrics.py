@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Self
 
 import tensorboardX
 
@@ -28,7 +29,10 @@ class Metrics:
         for name, value in values.items():
             self._events.add_scalar(f"{split}/{name}", value, step)
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
         """Closes the files."""
         self._file.close()
         self._events.close()

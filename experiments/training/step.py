@@ -1,7 +1,7 @@
 """One step of training, a pure function from state and batch to state and metrics."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,9 @@ from jax import Array
 
 from experiments.training.loss import TokenLosses, per_token
 
+Batch = TypeVar("Batch")
 # (model, batch, dropout key or None) -> sums of losses
-LossFunction = Callable[[nnx.Module, Any, Array | None], TokenLosses]
+LossFunction = Callable[[Any, Batch, Array | None], TokenLosses]
 
 
 class TrainState(NamedTuple):
@@ -32,10 +33,12 @@ class TrainState(NamedTuple):
 
 
 def make_steps(
-    definition: nnx.GraphDef, loss_function: LossFunction, optimizer: optax.GradientTransformation
+    definition: nnx.GraphDef,
+    loss_function: LossFunction[Batch],
+    optimizer: optax.GradientTransformation,
 ) -> tuple[
-    Callable[[TrainState, Any], tuple[TrainState, dict[str, Array]]],
-    Callable[[nnx.State, Any], TokenLosses],
+    Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]],
+    Callable[[nnx.State, Batch], TokenLosses],
 ]:
     """The jitted training step and evaluation step of a model.
 
@@ -49,7 +52,7 @@ def make_steps(
         given, and `evaluate_step(parameters, batch) -> sums`, without dropout.
     """
 
-    def train_step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, Array]]:
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
         def mean_loss(parameters: nnx.State) -> tuple[Array, TokenLosses]:
             key = jax.random.fold_in(state.key, state.step)
             sums = loss_function(nnx.merge(definition, parameters), batch, key)
@@ -58,10 +61,10 @@ def make_steps(
         gradients, sums = jax.grad(mean_loss, has_aux=True)(state.parameters)
         updates, memory = optimizer.update(gradients, state.optimizer, state.parameters)
         parameters = optax.apply_updates(state.parameters, updates)
-        metrics = per_token(sums) | {"gradient_norm": optax.global_norm(gradients)}
+        metrics = per_token(sums) | {"gradient_norm": optax.tree.norm(gradients)}
         return TrainState(state.step + 1, parameters, memory, state.key), metrics
 
-    def evaluate_step(parameters: nnx.State, batch: Any) -> TokenLosses:
+    def evaluate_step(parameters: nnx.State, batch: Batch) -> TokenLosses:
         return loss_function(nnx.merge(definition, parameters), batch, None)
 
     return jax.jit(train_step, donate_argnums=0), jax.jit(evaluate_step)

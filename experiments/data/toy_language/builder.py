@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow_datasets as tfds
+from absl import logging
 
 from experiments.data.toy_language.phrase import Pair
 from experiments.data.toy_language.splits import Sizes, corpus
@@ -47,13 +48,15 @@ class ToyTranslation(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         """What an example is made of."""
         return self.dataset_info_from_configs(
             description=_DESCRIPTION,
-            features=tfds.features.FeaturesDict({
-                "en": tfds.features.Text(),
-                "fr": tfds.features.Text(),
-                # Pairs of positions, English then French, in `words.tokenize` of each side.
-                "alignment": tfds.features.Tensor(shape=(None, 2), dtype=np.int32),
-                "phenomena": tfds.features.Sequence(tfds.features.Text()),
-            }),
+            features=tfds.features.FeaturesDict(
+                {
+                    "en": tfds.features.Text(),
+                    "fr": tfds.features.Text(),
+                    # Pairs of positions, English then French, in `words.tokenize` of each side.
+                    "alignment": tfds.features.Tensor(shape=(None, 2), dtype=np.int32),
+                    "phenomena": tfds.features.Sequence(tfds.features.Text()),
+                }
+            ),
             supervised_keys=("en", "fr"),
         )
 
@@ -65,12 +68,15 @@ class ToyTranslation(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
     def _generate_examples(self, pairs: list[Pair]) -> Iterator[tuple[int, dict[str, Any]]]:
         for i, pair in enumerate(pairs):
-            yield i, {
-                "en": pair.en,
-                "fr": pair.fr,
-                "alignment": np.array(pair.alignment, np.int32).reshape(-1, 2),
-                "phenomena": list(pair.phenomena),
-            }
+            yield (
+                i,
+                {
+                    "en": pair.en,
+                    "fr": pair.fr,
+                    "alignment": np.array(pair.alignment, np.int32).reshape(-1, 2),
+                    "phenomena": list(pair.phenomena),
+                },
+            )
 
 
 def prepare(data_dir: str | Path, *, seed: int = 0, sizes: Sizes | None = None) -> ToyTranslation:
@@ -87,10 +93,24 @@ def prepare(data_dir: str | Path, *, seed: int = 0, sizes: Sizes | None = None) 
     Returns:
         A builder that is ready for `as_data_source(split=...)`.
     """
-    builder = ToyTranslation(
-        config=_config(seed, sizes or Sizes()), data_dir=str(data_dir), file_format="array_record"
-    )
-    tfds.disable_progress_bar()
-    with contextlib.redirect_stdout(io.StringIO()):  # TFDS announces itself in bold
+    with _quietly():
+        builder = ToyTranslation(
+            config=_config(seed, sizes or Sizes()),
+            data_dir=str(data_dir),
+            file_format="array_record",
+        )
         builder.download_and_prepare()
     return builder
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Without TFDS's announcements, and its warning of a configuration that its class lacks."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    tfds.disable_progress_bar()
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logging.set_verbosity(verbosity)

@@ -121,9 +121,7 @@ def time(d: Draft, past: bool) -> Phrase:
     return phrase(word, french_word)
 
 
-def verb_phrase(
-    d: Draft, who: NounPhrase, verb: Verb, *, past: bool
-) -> tuple[Phrase, Manner]:
+def verb_phrase(d: Draft, who: NounPhrase, verb: Verb, *, past: bool) -> tuple[Phrase, Manner]:
     """The verb with what follows it, and how it came out."""
     how = manner(d, verb, who, past=past)
     if who.noun:

@@ -6,8 +6,10 @@ order each language likes; positions, elision and contraction are settled once, 
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from experiments.data.toy_language.morphology import starts_with_vowel
+from experiments.data.words import tokenize
 
 PHENOMENA = (
     "agreement",  # an adjective or a participle takes the gender and number of a noun
@@ -42,6 +44,12 @@ class Pair:
     fr: str
     alignment: tuple[tuple[int, int], ...]
     phenomena: tuple[str, ...]
+
+    @cached_property
+    def forms(self) -> tuple[str, ...]:
+        """The word forms of both sides, marked by language."""
+        english, french = self.en.split(), tokenize(self.fr)
+        return (*("en " + word for word in english), *("fr " + word for word in french))
 
 
 @dataclass(frozen=True, eq=False)

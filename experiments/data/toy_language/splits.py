@@ -3,14 +3,16 @@
 import random
 import zlib
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
 
 from experiments.data.toy_language.grammar import Derivation, derive, famous
 from experiments.data.toy_language.phrase import Pair
 from experiments.data.words import tokenize
 
 SHORTEST, LONGEST, LONGEST_OF_ALL = 3, 20, 32
+# Fewer sentences do not show every word that other splits need.
+SMALLEST_TRAIN = 1_000
 # One combination in so many is held out for the compositional split.
 HELD_OUT_ONE_IN = 25
 FAMOUS = tuple(pair.en for pair in famous())
@@ -32,10 +34,17 @@ class Sizes:
     compositional: int = 1_000
     longer: int = 500
 
+    def __post_init__(self) -> None:
+        """Refuses sizes at which train cannot show the words of the other splits."""
+        for split, size in asdict(self).items():
+            least = SMALLEST_TRAIN if split == "train" else 1
+            if size < least:
+                raise ValueError(f"data.sizes.{split} must be at least {least}, got {size}")
+
     @property
     def attested(self) -> int:
         """How often a word must occur in train to be used at all: 20 times at the usual size."""
-        return self.train // 2_000
+        return max(1, self.train // 2_000)
 
 
 def is_held_out(combination: tuple[str, str, str], seed: int) -> bool:
@@ -61,11 +70,6 @@ def sample(seed: int, n: int) -> Iterator[Pair]:
         if derivation.pair.en not in seen:
             seen.add(derivation.pair.en)
             yield derivation.pair
-
-
-def _words(pair: Pair) -> list[str]:
-    """The word forms of a pair, marked by language."""
-    return ["en " + w for w in pair.en.split()] + ["fr " + w for w in tokenize(pair.fr)]
 
 
 def _split_of(derivation: Derivation, seed: int) -> str | None:
@@ -103,7 +107,9 @@ def corpus(seed: int = 0, sizes: Sizes | None = None) -> dict[str, list[Pair]]:
     while True:
         _fill(pools, wanted, stream, seed, seen, rare)
         test, validation, train = _deal(pools["familiar"], sizes)
-        newly_rare = _rare_words(train, pools, sizes.attested)
+        counts = Counter(word for pair in train for word in pair.forms)
+        used = {word for pairs in pools.values() for pair in pairs for word in pair.forms}
+        newly_rare = {word for word in used if counts[word] < sizes.attested}
         if not newly_rare:
             break
         rare |= newly_rare
@@ -111,7 +117,7 @@ def corpus(seed: int = 0, sizes: Sizes | None = None) -> dict[str, list[Pair]]:
     return {
         "train": train,
         "validation": validation,
-        "test": list(famous())[: sizes.test] + test,
+        "test": (_attested(famous(), counts, sizes.attested) + test)[: sizes.test],
         "compositional": pools["compositional"],
         "longer": pools["longer"],
     }
@@ -132,7 +138,7 @@ def _fill(
         pair = derivation.pair
         if name is None or pair.en in seen or len(pools[name]) == wanted[name]:
             continue
-        if rare.isdisjoint(_words(pair)):
+        if rare.isdisjoint(pair.forms):
             seen.add(pair.en)
             pools[name].append(pair)
 
@@ -145,17 +151,14 @@ def _deal(pairs: list[Pair], sizes: Sizes) -> tuple[list[Pair], list[Pair], list
     """
     pairs = pairs.copy()
     random.Random(len(pairs)).shuffle(pairs)
-    first = max(0, sizes.test - len(FAMOUS))
-    second = first + sizes.validation
+    first, second = sizes.test, sizes.test + sizes.validation
     return pairs[:first], pairs[first:second], pairs[second : second + sizes.train]
 
 
-def _rare_words(train: list[Pair], pools: dict[str, list[Pair]], attested: int) -> set[str]:
-    """Words used anywhere that train shows too seldom."""
-    counts = Counter(word for pair in train for word in _words(pair))
-    used = {word for pairs in pools.values() for pair in pairs for word in _words(pair)}
-    return {word for word in used if counts[word] < attested}
+def _attested(pairs: Iterable[Pair], counts: Counter[str], least: int) -> list[Pair]:
+    """The pairs all of whose words train shows often enough: all of them, unless it is small."""
+    return [pair for pair in pairs if all(counts[word] >= least for word in pair.forms)]
 
 
 def _without(pairs: list[Pair], words: set[str]) -> list[Pair]:
-    return [pair for pair in pairs if words.isdisjoint(_words(pair))]
+    return [pair for pair in pairs if words.isdisjoint(pair.forms)]

@@ -1,4 +1,3 @@
-
 """Sentences whose French is written by hand, said by the grammar piece by piece."""
 
 import random

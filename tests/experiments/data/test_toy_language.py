@@ -1,4 +1,3 @@
-
 """The corpus as a whole: its promises, its splits and its files."""
 
 import re
@@ -22,7 +21,7 @@ from experiments.data.toy_language.splits import (
 )
 from experiments.data.words import detokenize, tokenize
 
-TINY = Sizes(train=300, validation=20, test=20, compositional=20, longer=20)
+TINY = Sizes(train=1_000, validation=20, test=20, compositional=20, longer=20)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +67,7 @@ def test_same_seed_same_pairs() -> None:
 def test_pairs_do_not_depend_on_the_hash_seed() -> None:
     script = (
         "from experiments.data.toy_language.splits import Sizes, corpus;"
-        "print(hash(tuple(ord(c) for c in repr(corpus(0, Sizes(300, 20, 20, 20, 20))))))"
+        "print(hash(tuple(ord(c) for c in repr(corpus(0, Sizes(1_000, 20, 20, 20, 20))))))"
     )
     said = {
         subprocess.run(
@@ -203,9 +202,7 @@ def test_the_usual_corpus_is_prepared_with_nothing_said(
     assert source[39_999]["fr"].decode() in {pair.fr for pair in splits["train"]}
 
 
-def test_prepared_once_and_never_mixed_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prepared_once_and_never_mixed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = prepare(tmp_path, sizes=TINY)
     other = prepare(tmp_path, sizes=TINY, seed=1)
     assert first.data_dir != other.data_dir

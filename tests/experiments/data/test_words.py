@@ -1,4 +1,3 @@
-
 """The word tokenizer and its inverse."""
 
 import pytest

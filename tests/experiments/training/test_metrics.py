@@ -6,10 +6,9 @@ from experiments.training.metrics import Metrics, read_metrics
 
 
 def write(directory, first, last):
-    metrics = Metrics(directory, step=first)
-    for step in range(first + 1, last + 1):
-        metrics.write(step, "train", {"loss": 1 / step})
-    metrics.close()
+    with Metrics(directory, step=first) as metrics:
+        for step in range(first + 1, last + 1):
+            metrics.write(step, "train", {"loss": 1 / step})
 
 
 def test_rows_are_read_as_they_were_written(tmp_path):

@@ -1,0 +1,92 @@
+"""Every configuration that can be launched: its card, its tiny form, and every field read."""
+
+import ast
+import importlib
+from pathlib import Path
+
+import jax
+import pytest
+from ml_collections import ConfigDict
+
+from experiments import translation
+from experiments.workdir import Workdir
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+HELPERS = {"forms"}
+NAMES = sorted(path.stem for path in (REPOSITORY / "configs").glob("*.py"))
+LAUNCHABLE = [name for name in NAMES if name not in HELPERS]
+
+
+@pytest.fixture(autouse=True)
+def standard_promotion():
+    """Optax multiplies integer steps with floats, which the strict session would refuse."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+def load(name, form=""):
+    return importlib.import_module(f"configs.{name}").get_config(form)
+
+
+class Watched(ConfigDict):
+    """A configuration that notes which of its fields were looked at."""
+
+    def __init__(self, config, prefix="", seen=None):
+        super().__init__()
+        object.__setattr__(self, "_prefix", prefix)
+        object.__setattr__(self, "_seen", set() if seen is None else seen)
+        for name, value in config.items():
+            inner = isinstance(value, ConfigDict)
+            self[name] = Watched(value, f"{prefix}{name}.", self._seen) if inner else value
+
+    def __getitem__(self, name):
+        self._seen.add(self._prefix + name)
+        return super().__getitem__(name)
+
+
+def fields(config, prefix=""):
+    for name, value in config.items():
+        yield from (
+            fields(value, f"{prefix}{name}.") if isinstance(value, ConfigDict) else [prefix + name]
+        )
+
+
+@pytest.mark.parametrize("name", LAUNCHABLE)
+def test_the_card_says_command_hardware_time_and_score(name):
+    card = ast.get_docstring(ast.parse((REPOSITORY / "configs" / f"{name}.py").read_text()))
+    for entry in ("command ", "hardware ", "time ", "score "):
+        assert entry in card
+    assert f"configs/{name}.py" in card
+    assert "TODO" not in card
+
+
+@pytest.mark.parametrize("name", LAUNCHABLE)
+def test_the_full_form_is_a_configuration_that_can_run(name):
+    config = load(name)
+    translation.check(config)
+    assert {*fields(config)} == {*fields(load(name, "tiny"))}
+
+
+@pytest.mark.parametrize("name", LAUNCHABLE)
+def test_the_tiny_form_takes_two_steps_and_reads_every_field(name, tmp_path, cache, monkeypatch):
+    config = load(name, "tiny")
+    config.train.steps, config.train.warmup_steps = 2, 1
+    watched = Watched(config)
+    watched._seen.clear()
+    workdir = Workdir(tmp_path / "run")
+    workdir.path.mkdir()
+    monkeypatch.setattr(workdir, "claim", lambda config: None)  # reads it all, to write it down
+    translation.train(watched, workdir, cache)
+    assert workdir.results.exists()
+    # The door reads this one, to choose the experiment.
+    assert {*fields(config)} - watched._seen == {"experiment"}
+
+
+def test_an_unknown_form_is_refused():
+    with pytest.raises(ValueError, match="has the form 'tiny' or none, got 'tinyy'"):
+        load("toy_translation", "tinyy")

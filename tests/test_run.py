@@ -1,0 +1,250 @@
+"""The door, as a person uses it: train, stop, go on, measure, translate, and every mistake."""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import run
+from experiments import translation
+from experiments.training.checkpoint import Checkpoints
+from experiments.training.metrics import read_metrics
+from experiments.workdir import Workdir
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+KNOWN = "the girl was happy"  # words that even the tiny corpus has
+TINY = "--config=configs/toy_translation.py:tiny"
+
+
+@pytest.fixture(autouse=True)
+def at_the_door(monkeypatch):
+    """Where a person stands; and optax multiplies integer steps with floats."""
+    monkeypatch.chdir(REPOSITORY)
+    before = jax.config.jax_compilation_cache_dir
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory):
+    """A folder of workdirs that share generated data."""
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture
+def knock(place, capsys, monkeypatch):
+    """Calls the door and returns (exit status, standard output, standard error)."""
+
+    def knock(*arguments, given="", workdir="tiny"):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(given))
+        status = run.main(
+            ["run.py", f"--cache={place / 'cache'}", f"--workdir={place / workdir}", *arguments]
+        )
+        return status, *capsys.readouterr()
+
+    return knock
+
+
+def final_state(place, workdir):
+    config = Workdir(place / workdir).load_config()
+    return translation.restore(config, Workdir(place / workdir))[1]
+
+
+def measured(place, workdir):
+    """The metrics of a run without those of its speed."""
+    return [
+        {name: value for name, value in row.items() if not name.endswith("per_second")}
+        for row in read_metrics(place / workdir)
+    ]
+
+
+def test_a_run_leaves_everything_in_its_workdir(place, knock):
+    status, output, _ = knock(TINY)
+    assert status == 0
+    for split in ("test", "compositional", "longer"):
+        assert split in output
+    names = {path.name for path in (place / "tiny").iterdir()}
+    assert names == {
+        "attention.png",
+        "checkpoints",
+        "config.json",
+        "learning_curve.png",
+        "metrics.jsonl",
+        "results.json",
+        "samples.txt",
+        "tensorboard",
+        "vocabulary.source.txt",
+        "vocabulary.target.txt",
+    }
+    results = json.loads((place / "tiny" / "results.json").read_text())
+    assert results["step"] == 20
+    for scores in results["splits"].values():
+        assert {"exact_match", "token_accuracy", "bleu", "bleu_signature", "nll"} <= scores.keys()
+    assert (place / "tiny" / "samples.txt").read_text().count("step ") == 2
+    rows = read_metrics(place / "tiny")
+    assert [row["step"] for row in rows if row["split"] == "validation"] == [10, 20]
+    losses = [row["nll"] for row in rows if row["split"] == "train"]
+    assert losses[-1] < losses[0]
+
+
+def test_a_stopped_run_goes_on_to_the_bit(place, knock, monkeypatch):
+    """Stopped at step 15, it goes on from its checkpoint of step 10 as if nothing had happened."""
+    original = translation.training_batches
+
+    class Stopping:
+        def __init__(self, batches):
+            self.batches, self.taken = batches, 0
+            self.get_state, self.set_state = batches.get_state, batches.set_state
+
+        def __next__(self):
+            self.taken += 1
+            if self.taken == 15:
+                raise KeyboardInterrupt
+            return next(self.batches)
+
+    monkeypatch.setattr(
+        translation, "training_batches", lambda *a, **kw: Stopping(original(*a, **kw))
+    )
+    dropout = "--config.model.dropout=0.1"
+    status, _, error = knock(TINY, dropout, workdir="stopped")
+    assert status == 130
+    assert "the same command goes on from the last checkpoint" in error
+    assert Checkpoints(place / "stopped" / "checkpoints").latest_step() == 10
+    monkeypatch.setattr(translation, "training_batches", original)
+    assert knock(TINY, dropout, workdir="stopped")[0] == 0
+    assert knock(TINY, dropout, workdir="straight")[0] == 0
+    for ours, theirs in zip(
+        jax.tree.leaves(final_state(place, "stopped")),
+        jax.tree.leaves(final_state(place, "straight")),
+        strict=True,
+    ):
+        if jax.dtypes.issubdtype(ours.dtype, jax.dtypes.prng_key):
+            ours, theirs = jax.random.key_data(ours), jax.random.key_data(theirs)
+        np.testing.assert_array_equal(ours, theirs)
+    assert measured(place, "stopped") == measured(place, "straight")
+
+
+def test_a_finished_run_is_measured_again_and_not_trained(place, knock):
+    before = (place / "tiny" / "metrics.jsonl").read_text()
+    status, output, _ = knock(TINY)
+    assert status == 0
+    assert "exact match" in output
+    assert (place / "tiny" / "metrics.jsonl").read_text() == before
+
+
+def test_evaluate_needs_the_workdir_alone(place, knock):
+    before = json.loads((place / "tiny" / "results.json").read_text())
+    (place / "tiny" / "results.json").unlink()
+    assert knock("--mode=evaluate")[0] == 0
+    assert json.loads((place / "tiny" / "results.json").read_text()) == before
+
+
+def test_translate_answers_line_for_line(knock):
+    sentences = f"{KNOWN}\n\n{KNOWN} girll\n"
+    status, output, error = knock("--mode=translate", given=sentences)
+    assert status == 1
+    assert len(output.splitlines()) == 3
+    assert output.splitlines()[1:] == ["", ""]
+    assert "line 2: the sentence is empty" in error
+    assert "line 3: the word 'girll' is not in the vocabulary; did you mean 'girl'?" in error
+
+
+def test_translate_refuses_a_sentence_longer_than_the_model(knock):
+    status, _, error = knock("--mode=translate", given="the " * 48)
+    assert status == 1
+    assert "line 1: the sentence has 48 words, and the model reads at most 47" in error
+
+
+def test_translate_succeeds_quietly(knock):
+    status, output, error = knock("--mode=translate", given=f"{KNOWN}\n")
+    assert (status, error) == (0, "")
+    assert len(output.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--wrkdir=x"], "unknown flag --wrkdir; did you mean --workdir?"),
+        (["--config.model.widht=3"], "no field 'model.widht'; did you mean --config.model.width?"),
+        (["--config.widht=3"], "no field 'widht'; did you mean --config.model.width?"),
+        (["--config.model.width.x=3"], "no field 'model.width.x'"),
+        (["--config.model.width=wide"], "--config.model.width=wide: invalid literal for int()"),
+        (["--config.model.width"], "Missing value for flag --config.model.width"),
+        (["--config=configs/toy_translatio.py"], "did you mean configs/toy_translation.py?"),
+        (["--config=configs/toy_translation.py:big"], "has the form 'tiny' or none, got 'big'"),
+        (["--mode=trian"], "value should be one of <train|evaluate|translate>"),
+        (["train"], "unexpected argument 'train': arguments are flags, --name=value"),
+        (
+            ["--config.model.num_kv_heads=3"],
+            "num_heads=4 cannot be shared evenly by num_kv_heads=3",
+        ),
+        (["--config.model.width=130"], "width=130 is not divisible by num_heads=4"),
+        (["--config.model.norm=prre"], "got 'prre'; did you mean 'pre'?"),
+        (["--config.data.name=toys"], "got 'toys'; did you mean 'toy'?"),
+        (["--config.experiment=translatoin"], "did you mean 'translation'?"),
+        (["--config.train.warmup_steps=99999"], "train.warmup_steps must lie in [0, train.steps="),
+        (["--config.train.steps=0"], "train.steps must be at least 1, got 0"),
+        (["--config.train.log_every=0"], "train.log_every must be at least 1, got 0"),
+        (["--config.data.sizes.train=9"], "data.sizes.train must be at least 1000, got 9"),
+        (["--config.data.sizes.test=0"], "data.sizes.test must be at least 1, got 0"),
+        (["--config.train.label_smoothing=1.5"], "train.label_smoothing must lie in [0, 1)"),
+    ],
+)
+def test_a_mistake_is_one_sentence(knock, place, arguments, sentence):
+    status, output, error = knock(*arguments, workdir="never")
+    assert (status, output) == (2, "")
+    assert sentence in error
+    assert error.count("\n") == 1
+    assert not (place / "never").exists()
+
+
+def test_a_workdir_of_another_configuration_is_left_alone(place, knock):
+    before = {path: path.stat().st_mtime_ns for path in (place / "tiny").rglob("*")}
+    status, _, error = knock(TINY, "--config.model.hidden=64")
+    assert status == 2
+    assert "holds a run of another configuration (model.hidden is 48 there and 64 here)" in error
+    status, _, error = knock("--mode=evaluate", TINY, "--config.seed=1")
+    assert status == 2
+    assert "(seed is 0 there and 1 here)" in error
+    assert before == {path: path.stat().st_mtime_ns for path in (place / "tiny").rglob("*")}
+
+
+def test_a_folder_that_is_no_run_is_left_alone(place, knock):
+    (place / "letters").mkdir()
+    (place / "letters" / "dear.txt").write_text("dear")
+    status, _, error = knock(TINY, workdir="letters")
+    assert status == 2
+    assert "exists and is not a run: choose another --workdir" in error
+    assert [path.name for path in (place / "letters").iterdir()] == ["dear.txt"]
+
+
+@pytest.mark.parametrize("mode", ["evaluate", "translate"])
+def test_a_run_that_is_not_there_or_not_trained(place, knock, mode):
+    status, _, error = knock(f"--mode={mode}", workdir="nowhere")
+    assert status == 2
+    assert "nowhere holds no run: train one with --workdir=" in error
+    Workdir(place / "claimed").claim(Workdir(place / "tiny").load_config())
+    status, _, error = knock(f"--mode={mode}", workdir="claimed")
+    assert status == 2
+    assert "claimed has no checkpoint yet: train it first" in error
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_saves_nothing_of_it(place, knock):
+    status, _, error = knock(TINY, "--config.train.learning_rate=1e30", workdir="diverged")
+    assert status == 2
+    assert "the loss became" in error
+    assert Checkpoints(place / "diverged" / "checkpoints").latest_step() is None
+
+
+def test_help_names_every_flag(knock, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        knock("--help")
+    assert exit_.value.code == 0
+    output = capsys.readouterr().out
+    for flag in ("--config", "--mode", "--workdir", "--cache"):
+        assert flag in output
