@@ -19,12 +19,18 @@ class SentencePair(NamedTuple):
     Attributes:
         source: plain text.
         target: plain text.
-        alignment: (source token, target token) places, in `words.tokenize` of each side.
+        links: "0-0 1-2", which tokens of `words.tokenize` correspond, source first.
     """
 
     source: str
     target: str
-    alignment: tuple[tuple[int, int], ...] = ()
+    links: str = ""
+
+    @property
+    def alignment(self) -> list[tuple[int, int]]:
+        """The links as (source token, target token) places."""
+        places = (link.split("-") for link in self.links.split())
+        return [(int(source), int(target)) for source, target in places]
 
 
 class Vocabularies(NamedTuple):
@@ -88,8 +94,6 @@ def load_split(config: ConfigDict, split: str, cache: Path) -> list[SentencePair
     builder = prepare(cache / "data", seed=config.seed, sizes=Sizes(**config.sizes))
     source = builder.as_data_source(split=split)
     return [
-        SentencePair(
-            example["en"].decode(), example["fr"].decode(), tuple(map(tuple, example["alignment"]))
-        )
+        SentencePair(*(example[side].decode() for side in ("en", "fr", "alignment")))
         for example in source.__getitems__(range(len(source)))
     ]

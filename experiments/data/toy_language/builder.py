@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import tensorflow_datasets as tfds
 from absl import logging
 
@@ -52,9 +51,11 @@ class ToyTranslation(tfds.core.GeneratorBasedBuilder, skip_registration=True):
                 {
                     "en": tfds.features.Text(),
                     "fr": tfds.features.Text(),
-                    # Pairs of positions, English then French, in `words.tokenize` of each side.
-                    "alignment": tfds.features.Tensor(shape=(None, 2), dtype=np.int32),
-                    "phenomena": tfds.features.Sequence(tfds.features.Text()),
+                    # "0-0 1-2": places of an English and a French word in `words.tokenize` of
+                    # each side, as the field writes word alignments since Pharaoh.
+                    "alignment": tfds.features.Text(),
+                    # Names of `PHENOMENA`, separated by spaces.
+                    "phenomena": tfds.features.Text(),
                 }
             ),
             supervised_keys=("en", "fr"),
@@ -73,8 +74,8 @@ class ToyTranslation(tfds.core.GeneratorBasedBuilder, skip_registration=True):
                 {
                     "en": pair.en,
                     "fr": pair.fr,
-                    "alignment": np.array(pair.alignment, np.int32).reshape(-1, 2),
-                    "phenomena": list(pair.phenomena),
+                    "alignment": " ".join(f"{en}-{fr}" for en, fr in pair.alignment),
+                    "phenomena": " ".join(pair.phenomena),
                 },
             )
 

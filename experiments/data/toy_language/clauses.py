@@ -106,8 +106,8 @@ def complement(d: Draft, verb: Verb, negated: bool) -> Phrase:
 def _played(english: str, name: str, preposition: str) -> Phrase:
     whole = phrase(english, name)
     head = whole.english[-1]
-    article = replace(whole.french[0], sources=tuple(whole.english[:-1]))
-    noun = replace(whole.french[1], sources=(head,))
+    article = whole.french[0]._replace(sources=tuple(whole.english[:-1]))
+    noun = whole.french[1]._replace(sources=(head,))
     return Phrase(whole.english, [*french(preposition), article, noun])
 
 

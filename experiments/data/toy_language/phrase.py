@@ -5,8 +5,9 @@ order each language likes; positions, elision and contraction are settled once, 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 from experiments.data.toy_language.morphology import starts_with_vowel
 from experiments.data.words import tokenize
@@ -52,15 +53,14 @@ class Pair:
         return (*("en " + word for word in english), *("fr " + word for word in french))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class English:
     """One English word at one place of a sentence."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class French:
+class French(NamedTuple):
     """One French word, the English words it translates, and its form before a vowel."""
 
     text: str
@@ -116,7 +116,7 @@ def _contract(words: list[French]) -> list[French]:
 def _elide(words: list[French]) -> list[French]:
     followers = [starts_with_vowel(word.text) for word in words[1:]] + [False]
     return [
-        replace(word, text=word.before_vowel) if word.before_vowel and vowel else word
+        word._replace(text=word.before_vowel) if word.before_vowel and vowel else word
         for word, vowel in zip(words, followers, strict=True)
     ]
 

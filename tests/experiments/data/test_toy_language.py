@@ -185,8 +185,11 @@ def test_builder_round_trip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         read = {
             Pair(
                 row["en"].decode(), row["fr"].decode(),
-                tuple(tuple(int(k) for k in link) for link in row["alignment"]),
-                tuple(tag.decode() for tag in row["phenomena"]),
+                tuple(
+                    tuple(int(k) for k in link.split("-"))
+                    for link in row["alignment"].decode().split()
+                ),
+                tuple(row["phenomena"].decode().split()),
             )
             for row in (source[i] for i in range(len(source)))
         }  # fmt: skip
