@@ -50,7 +50,7 @@ def rotary(vectors: Array, positions: ArrayLike, base: float = 10_000.0) -> Arra
     width = vectors.shape[-1]
     if width % 2:
         raise ValueError(f"rotary positions turn pairs: the head width must be even, got {width}")
-    dtype = jnp.promote_types(vectors.dtype, jnp.float32)
+    dtype = jnp.float64 if vectors.dtype == jnp.float64 else jnp.float32
     frequencies = base ** (-jnp.arange(0, width, 2, dtype=dtype) / width)
     angles = jnp.multiply.outer(jnp.asarray(positions, dtype), frequencies)[..., None, :]
     angles = jnp.broadcast_to(angles, (*vectors.shape[:-1], width // 2))

@@ -168,3 +168,8 @@ class TestTranslation:
             length = LENGTHS[row][0]
             alone = self.translate()(self.SOURCE[row, :length], LENGTHS[row])
             np.testing.assert_array_equal(alone, together[row])
+
+
+def test_nothing_to_say_is_refused():
+    with pytest.raises(ValueError, match="max_length must be at least 1, got 0"):
+        say([[5]], 0)

@@ -29,11 +29,17 @@ def test_a_step_is_the_model_on_the_prefix():
 
 
 def test_the_state_is_what_was_read():
-    step, state = recompute(lambda tokens, index: tokens * 10 + index, batch_size=2, max_length=3)
+    step, state = recompute(lambda tokens, index: tokens.astype(float), batch_size=2, max_length=3)
     np.testing.assert_array_equal(state.tokens, np.zeros((2, 3)))
     for words, read in (([4, 5], [[4, 0, 0], [5, 0, 0]]), ([6, 7], [[4, 6, 0], [5, 7, 0]])):
-        index = state.index
         scores, state = step(state, jnp.array(words, jnp.int32))
         np.testing.assert_array_equal(state.tokens, read)
-        np.testing.assert_array_equal(scores, np.array(read) * 10 + int(index))
+        np.testing.assert_array_equal(scores, np.array(read))
     assert state.index == 2
+
+
+def test_a_token_without_a_place_is_not_lost_silently():
+    step, state = recompute(lambda tokens, index: tokens.astype(float), batch_size=1, max_length=2)
+    for expected in (False, False, True):
+        scores, state = step(state, jnp.array([4], jnp.int32))
+        assert bool(jnp.isnan(scores).all()) == expected

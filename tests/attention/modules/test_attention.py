@@ -218,3 +218,17 @@ def test_sizes_that_do_not_fit_are_refused_in_one_sentence(changes, sentence):
 def test_a_word_that_attention_cannot_return_is_refused():
     with pytest.raises(ValueError, match=r"weight'.*weights"):
         jax.eval_shape(functools.partial(attention(), returning=("weight",)), INPUTS)
+
+
+def test_rotary_positions_are_relative_and_heard():
+    module = attention(head_width=14, rotate=True)
+    unturned = attention(head_width=14)
+
+    def at(start):
+        positions = jnp.arange(start, start + T)
+        return run(module, INPUTS, mask=masks.causal(), positions=(positions, positions))[0]
+
+    counted, _ = run(module, INPUTS, mask=masks.causal())
+    assert_close(counted, at(0))
+    assert_close(counted, at(29))
+    assert abs(counted - run(unturned, INPUTS, mask=masks.causal())[0]).max() > 1e-2

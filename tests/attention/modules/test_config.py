@@ -27,6 +27,7 @@ BASE = {
     "use_bias": True,
     "dropout": 0.1,
     "attention_dropout": 0.1,
+    "remat": True,
 }
 # What each field is changed to, and what changes by it.
 CHANGES = {
@@ -45,6 +46,7 @@ CHANGES = {
     "use_bias": (False, "parameters"),
     "dropout": (0.2, "logits"),
     "attention_dropout": (0.2, "logits"),
+    "remat": (False, "backward"),
 }
 
 
@@ -76,6 +78,13 @@ def test_every_field_changes_something(field):
         return
     before, after = (jax.eval_shape(lambda given=given: build(given)) for given in ({}, change))
     assert (shapes(before) != shapes(after)) == (effect == "parameters")
+    if effect == "backward":
+        before, after = (
+            str(jax.make_jaxpr(jax.grad(lambda model: logits(model).sum()))(build(given)))
+            for given in ({}, change)
+        )
+        assert "remat" in before
+        assert "remat" not in after
     if effect == "logits":
         before, after = (logits(filled(lambda given=given: build(given))) for given in ({}, change))
         assert (before != after).any()
@@ -116,7 +125,8 @@ def test_what_is_not_given_is_what_the_docstring_says(field):
         ({"norm": "pst"}, "norm must be one of pre, post, got 'pst'; did you mean 'post'[?]"),
         (
             {"positions": "learnt"},
-            "positions must be one of sinusoidal, learned, got 'learnt'; did you mean 'learned'[?]",
+            "positions must be one of sinusoidal, learned, rotary, got 'learnt'; "
+            "did you mean 'learned'[?]",
         ),
         ({"tie": "outputs"}, "tie must be one of .* got 'outputs'; did you mean 'output'[?]"),
         ({"tie": "xyz"}, "tie must be one of none, output, all, got 'xyz'$"),
@@ -131,6 +141,10 @@ def test_what_is_not_given_is_what_the_docstring_says(field):
         (
             {"width": 15, "head_width": 2},
             "sinusoidal positions need an even width, got 15",
+        ),
+        (
+            {"positions": "rotary", "head_width": 3},
+            "rotary positions need an even head width, got 3",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Sinusoidal positions: the paper's equation, and what it was chosen for."""
+"""Sinusoidal and rotary positions: the papers' equations, and what they were chosen for."""
 
 import math
 
@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import sinusoidal
+from attention import rotary, sinusoidal
+from tests.attention.primitives.inputs import draw
 
 encode = jax.jit(sinusoidal, static_argnums=1)
 
@@ -80,3 +81,63 @@ def test_the_dot_product_knows_the_distance_only():
 def test_an_odd_width_is_refused():
     with pytest.raises(ValueError, match="width must be even, got 7"):
         sinusoidal(np.arange(3), 7)
+
+
+# Rotary positions.
+
+turn = jax.jit(rotary)
+
+
+def turned_by_loops(vectors, positions):
+    """Entry i and entry i + H/2 are the plane that is turned by position / 10000^(2i/H)."""
+    turned = np.zeros(vectors.shape)
+    half = vectors.shape[-1] // 2
+    for t, n, i in np.ndindex(*vectors.shape[:-1], half):
+        angle = positions[t] / 10_000 ** (i / half)
+        x, y = vectors[t, n, i], vectors[t, n, i + half]
+        turned[t, n, i] = x * math.cos(angle) - y * math.sin(angle)
+        turned[t, n, i + half] = x * math.sin(angle) + y * math.cos(angle)
+    return turned
+
+
+def test_rotary_is_a_rotation_of_each_plane():
+    (vectors,) = draw((5, 3, 14))
+    positions = np.array([0, 1, 2, 50, 7])
+    expected = turned_by_loops(np.asarray(vectors, np.float64), positions)
+    np.testing.assert_allclose(turn(vectors, positions), expected, atol=2e-5)
+    np.testing.assert_array_equal(turn(vectors, positions)[0], vectors[0])
+
+
+def test_a_quarter_turn_by_hand():
+    """The first plane of any width turns by one radian a position: π/2 of them are a quarter."""
+    vectors = jnp.array([[[1.0, 2.0]]])
+    quarter = rotary(vectors, np.array([np.pi / 2]))
+    np.testing.assert_allclose(quarter, [[[-2.0, 1.0]]], atol=1e-6)
+
+
+def test_products_depend_on_the_distance_alone():
+    query, key = draw((1, 1, 14), (1, 1, 14))
+
+    def score(query_position, key_position):
+        turned = (turn(query, np.array([query_position])), turn(key, np.array([key_position])))
+        return float(jnp.sum(turned[0] * turned[1]))
+
+    np.testing.assert_allclose(score(3, 10), score(23, 30), rtol=1e-4)
+    assert abs(score(3, 10) - score(3, 11)) > 1e-3
+
+
+def test_rotary_takes_a_batch_and_keeps_the_dtype():
+    (vectors,) = draw((2, 5, 3, 14))
+    positions = np.array([[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]])
+    np.testing.assert_array_equal(turn(vectors, positions)[1], turn(vectors[1], positions[1]))
+    narrow = turn(vectors.astype(jnp.bfloat16), positions)
+    assert narrow.dtype == jnp.bfloat16
+    np.testing.assert_allclose(
+        narrow.astype(jnp.float32), turn(vectors, positions), atol=0.05, rtol=0.02
+    )
+
+
+def test_rotary_refuses_an_odd_head_width():
+    (vectors,) = draw((5, 3, 7))
+    with pytest.raises(ValueError, match="the head width must be even, got 7"):
+        rotary(vectors, np.arange(5))
