@@ -15,11 +15,11 @@ train: $(VENV)/installed
 	$(BIN)/python run.py $(ARGS)
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 # The part of the tests that another Python or jax is likeliest to break.
 smoke: $(VENV)/installed
-	$(BIN)/python -m pytest -n 2 tests/attention tests/test_run.py $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/attention tests/test_run.py $(ARGS)
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

@@ -185,7 +185,7 @@ class Task:
         self.num_parameters = sum(x.size for x in jax.tree.leaves(self.abstract_state.parameters))
         model = jax.eval_shape(self._make_model, jax.random.key(0))
         definition = nnx.graphdef(model)
-        self.train_step, self._evaluate_step = make_steps(
+        self.train_step, self.evaluate_step = make_steps(
             definition, self._sum_losses, self._optimizer
         )
         self.translator = Translator(
@@ -237,7 +237,7 @@ class Task:
 
     def losses(self, parameters: nnx.State, buckets: Buckets) -> dict[str, float]:
         """Loss and accuracy per token of a whole split, without dropout."""
-        sums = [self._evaluate_step(parameters, batch) for _, batch in evaluation_batches(buckets)]
+        sums = [self.evaluate_step(parameters, batch) for _, batch in evaluation_batches(buckets)]
         total = jax.tree.map(lambda *parts: sum(parts), *sums)
         return {name: float(value) for name, value in per_token(total).items()}
 
