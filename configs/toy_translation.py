@@ -26,7 +26,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     data.sizes.test = 1_000
     data.sizes.compositional = 1_000
     data.sizes.longer = 500
-    data.bucket_lengths = (10, 14, 21)  # the longest pair of each, with its end
+    data.bucket_lengths = (8, 11, 14, 21)  # the longest pair of each, with its end
 
     config.model = model = ConfigDict()
     model.width = 128
@@ -47,9 +47,9 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.remat = True
 
     config.train = train = ConfigDict()
-    train.steps = 1_500
+    train.steps = 1_650
     train.batch_tokens = 1_024
-    train.label_smoothing = 0.0
+    train.label_smoothing = 0.1
     train.schedule = "cosine"
     train.learning_rate = 3e-3
     train.warmup_steps = 100
@@ -57,10 +57,11 @@ def get_config(form: str = FULL) -> ConfigDict:
     train.beta1 = 0.9
     train.beta2 = 0.98
     train.epsilon = 1e-9
+    train.weight_decay = 0.1
     train.log_every = 50
-    train.evaluate_every = 500
-    train.sample_every = 500
-    train.checkpoint_every = 500
+    train.evaluate_every = 550
+    train.sample_every = 550
+    train.checkpoint_every = 550
 
     if is_tiny(form):
         make_tiny(config)

@@ -85,7 +85,7 @@ def _read(argv: Sequence[str]) -> flags.FlagValues:
     )
     try:
         rest = values(argv)
-        values.config  # noqa: B018 - configurations load when they are looked at
+        _ = values.config  # configurations load when they are looked at
     except flags.UnrecognizedFlagError as error:
         near = get_close_matches(error.flagname, list(values), n=1)
         hint = f"; did you mean --{near[0]}?" if near else ""

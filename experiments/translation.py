@@ -52,9 +52,11 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         f"{len(vocabularies.target)} words, {task.num_parameters:,} parameters"
     )
     batches = training_batches(
-        task.buckets(pairs), num_batches=config.train.steps, seed=config.seed
+        task.buckets(pairs, config.data.bucket_lengths),
+        num_batches=config.train.steps,
+        seed=config.seed,
     )
-    validation_buckets = task.buckets(validation)
+    validation_buckets = task.evaluation_buckets(validation)
     with Checkpoints(workdir.checkpoints) as checkpoints:
         seconds = 0.0
         if checkpoints.latest_step() is None:
@@ -191,7 +193,7 @@ class Task:
         self.translator = Translator(
             definition,
             vocabularies,
-            bucket_lengths=config.data.bucket_lengths,
+            bucket_lengths=[max(config.data.bucket_lengths)],
             max_length=config.model.max_length,
         )
 
@@ -229,11 +231,15 @@ class Task:
         smoothing = 0.0 if key is None else self.config.train.label_smoothing
         return token_losses(logits, batch.target_labels, batch.target_labels != PAD, smoothing)
 
-    def buckets(self, pairs: list[SentencePair]) -> Buckets:
-        """Sentences as batches for training and validation."""
-        lengths = {*self.config.data.bucket_lengths, self.config.model.max_length}
+    def buckets(self, pairs: list[SentencePair], lengths: Iterable[int]) -> Buckets:
+        """Sentences as batches of these lengths, and of the longest that the model takes."""
         encoded = [self._vocabularies.encode(pair) for pair in pairs]
+        lengths = {*lengths, self.config.model.max_length}
         return Buckets(encoded, sorted(lengths), self.config.train.batch_tokens)
+
+    def evaluation_buckets(self, pairs: list[SentencePair]) -> Buckets:
+        """Sentences as batches of few lengths: for one reading, compiling costs more than padding."""
+        return self.buckets(pairs, [max(self.config.data.bucket_lengths)])
 
     def losses(self, parameters: nnx.State, buckets: Buckets) -> dict[str, float]:
         """Loss and accuracy per token of a whole split, without dropout."""
@@ -243,7 +249,7 @@ class Task:
 
     def scores(self, parameters: nnx.State, pairs: list[SentencePair]) -> dict[str, object]:
         """All that is reported of a split."""
-        losses = self.losses(parameters, self.buckets(pairs))
+        losses = self.losses(parameters, self.evaluation_buckets(pairs))
         translations = self.translator(
             parameters,
             [pair.source for pair in pairs],

@@ -1,4 +1,4 @@
-"""Adam, its learning rate over time, and gradient clipping."""
+"""Adam, its learning rate over time, weight decay and gradient clipping."""
 
 import optax
 from ml_collections import ConfigDict
@@ -38,9 +38,10 @@ def schedule(name: str, *, peak: float, warmup_steps: int, total_steps: int) -> 
 
 
 def optimizer(config: ConfigDict) -> optax.GradientTransformation:
-    """Adam on clipped gradients, by the fields of `config.train`.
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019) on clipped gradients.
 
-    Reads steps, schedule, learning_rate, warmup_steps, clip_norm, beta1, beta2 and epsilon.
+    Reads steps, schedule, learning_rate, warmup_steps, clip_norm, beta1, beta2, epsilon and
+    weight_decay of `config.train`. Without weight decay it is Adam (Kingma and Ba 2015).
     """
     learning_rate = schedule(
         config.schedule,
@@ -50,5 +51,11 @@ def optimizer(config: ConfigDict) -> optax.GradientTransformation:
     )
     return optax.chain(
         optax.clip_by_global_norm(config.clip_norm),
-        optax.adam(learning_rate, b1=config.beta1, b2=config.beta2, eps=config.epsilon),
+        optax.adamw(
+            learning_rate,
+            b1=config.beta1,
+            b2=config.beta2,
+            eps=config.epsilon,
+            weight_decay=config.weight_decay,
+        ),
     )

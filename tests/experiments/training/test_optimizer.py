@@ -64,6 +64,7 @@ def test_gradients_are_clipped_before_adam():
                 "beta1": 0.9,
                 "beta2": 0.9,
                 "epsilon": 1e-9,
+                "weight_decay": 0.0,
             }
         )
         transformation = optimizer(config)
