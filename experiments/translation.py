@@ -238,7 +238,7 @@ class Task:
         return Buckets(encoded, sorted(lengths), self.config.train.batch_tokens)
 
     def evaluation_buckets(self, pairs: list[SentencePair]) -> Buckets:
-        """Sentences as batches of few lengths: for one reading, compiling costs more than padding."""
+        """Sentences as batches of few lengths: compiling costs more than a little padding."""
         return self.buckets(pairs, [max(self.config.data.bucket_lengths)])
 
     def losses(self, parameters: nnx.State, buckets: Buckets) -> dict[str, float]:
