@@ -32,7 +32,10 @@ def main(argv: Sequence[str]) -> int:
         jax.config.update("jax_compilation_cache_dir", str((command.cache / "jax").absolute()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
         return run(command)
-    except (UsageError, FloatingPointError) as error:
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (UsageError, FloatingPointError, PermissionError, NotADirectoryError) as error:
         print(f"{os.path.basename(argv[0])}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

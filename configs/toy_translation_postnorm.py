@@ -1,4 +1,4 @@
-"""Post-norm and learned positions instead of pre-norm and sinusoidal ones.
+"""Post-norm and learned positions instead of pre-norm and rotary ones.
 
 command    python run.py --config=configs/toy_translation_postnorm.py
 hardware   two CPU cores

@@ -91,10 +91,21 @@ def _read(argv: Sequence[str]) -> flags.FlagValues:
         hint = f"; did you mean --{near[0]}?" if near else ""
         raise UsageError(f"unknown flag --{error.flagname}{hint}") from error
     except (flags.Error, ValueError, TypeError) as error:
-        raise UsageError(str(error).replace("\n", " ")) from error
+        raise UsageError(_first_cause(error)) from error
+    except (SyntaxError, ImportError, AttributeError, OSError) as error:
+        raise UsageError(f"the configuration cannot be read: {_first_cause(error)}") from error
     if len(rest) > 1:
         raise UsageError(f"unexpected argument {rest[1]!r}: arguments are flags, --name=value")
     return values
+
+
+def _first_cause(error: BaseException) -> str:
+    """What was wrong to begin with; the flag libraries wrap the errors of a configuration file."""
+    while (cause := error.__cause__ or error.__context__) is not None and not isinstance(
+        error, flags.Error
+    ):
+        error = cause
+    return str(error).replace("\n", " ")
 
 
 def _check_config(program: str, arguments: Sequence[str]) -> None:
@@ -106,8 +117,8 @@ def _check_config(program: str, arguments: Sequence[str]) -> None:
         path = arguments[place + 1]
     file = Path(path.partition(":")[0])
     if not file.is_file():
-        known = sorted(str(known) for known in file.parent.glob("*.py"))
-        near = get_close_matches(str(file), known, n=1) or known[:1]
+        known = [str(known) for known in file.parent.glob("*.py")]
+        near = get_close_matches(str(file), known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UsageError(f"there is no configuration {str(file)!r}{hint}")
     config = _read([program, f"--config={path}"]).config

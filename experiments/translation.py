@@ -20,13 +20,14 @@ from experiments.data.vocabulary import PAD
 from experiments.errors import UsageError
 from experiments.evaluation.scores import translation_scores
 from experiments.evaluation.translator import Translator
+from experiments.files import write_whole
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.loop import fit
 from experiments.training.loss import TokenLosses, per_token, token_losses
 from experiments.training.metrics import Metrics
 from experiments.training.optimizer import optimizer
 from experiments.training.step import TrainState, make_steps
-from experiments.workdir import Workdir, write_whole
+from experiments.workdir import Workdir
 
 TESTS = ("test", "compositional", "longer")
 
@@ -41,12 +42,15 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     """
     check(config)
     workdir.claim(config)
-    pairs = load_split(config.data, "train", cache)
-    validation = load_split(config.data, "validation", cache)
+    print(f"reading the {config.data.name} data, which is generated the first time")
+    splits = {split: load_split(config.data, split, cache) for split in ("train", *TESTS)}
+    pairs, validation = splits["train"], load_split(config.data, "validation", cache)
     vocabularies = Vocabularies.of(pairs)
-    vocabularies.save(workdir.path)
+    vocabularies.keep(workdir.path)
 
     task = Task(config, vocabularies)
+    for split in splits:
+        task.check_lengths(split, splits[split])
     print(
         f"{len(pairs):,} sentence pairs of {len(vocabularies.source)} and "
         f"{len(vocabularies.target)} words, {task.num_parameters:,} parameters"
@@ -60,6 +64,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     with Checkpoints(workdir.checkpoints) as checkpoints:
         seconds = 0.0
         if checkpoints.latest_step() is None:
+            workdir.check_fresh(config.train.checkpoint_every)
             state = task.initial_state()
         else:
             state, progress = checkpoints.restore(task.abstract_state)
@@ -122,18 +127,36 @@ def check(config: ConfigDict) -> None:
     Raises:
         UsageError: in one sentence.
     """
-    positive = ("steps", "batch_tokens", "log_every", "evaluate_every", "sample_every")
-    for name in (*positive, "checkpoint_every"):
-        if config.train[name] < 1:
-            raise UsageError(f"train.{name} must be at least 1, got {config.train[name]}")
-    if not 0 <= config.train.label_smoothing < 1:
+    train, data, model = config.train, config.data, config.model
+    every = ("log_every", "evaluate_every", "sample_every", "checkpoint_every")
+    for name in ("steps", "batch_tokens", *every):
+        if train[name] < 1:
+            raise UsageError(f"train.{name} must be at least 1, got {train[name]}")
+    for name in ("encoder_layers", "decoder_layers"):
+        if model[name] < 1:
+            raise UsageError(f"model.{name} must be at least 1, got {model[name]}")
+    if not 0 <= train.label_smoothing < 1:
+        raise UsageError(f"train.label_smoothing must lie in [0, 1), got {train.label_smoothing}")
+    if not 0 <= config.seed < 2**32:
+        raise UsageError(f"seed must lie in [0, 2**32), got {config.seed}")
+    if not all(2 <= length <= model.max_length for length in data.bucket_lengths):
         raise UsageError(
-            f"train.label_smoothing must lie in [0, 1), got {config.train.label_smoothing}"
+            f"data.bucket_lengths must lie in [2, model.max_length={model.max_length}], "
+            f"got {tuple(data.bucket_lengths)}"
+        )
+    if train.batch_tokens < model.max_length:
+        raise UsageError(
+            f"train.batch_tokens={train.batch_tokens} has no room for a sentence of "
+            f"model.max_length={model.max_length}"
+        )
+    if model.tie == "all":
+        raise UsageError(
+            "model.tie='all' needs one vocabulary, and each language has its own: use 'output'"
         )
     try:
-        TransformerConfig(**config.model)
-        optimizer(config.train)
-        check_source(config.data)
+        TransformerConfig(**model)
+        optimizer(train)
+        check_source(data)
     except ValueError as error:
         raise UsageError(str(error)) from error
 
@@ -236,6 +259,19 @@ class Task:
         encoded = [self._vocabularies.encode(pair) for pair in pairs]
         lengths = {*lengths, self.config.model.max_length}
         return Buckets(encoded, sorted(lengths), self.config.train.batch_tokens)
+
+    def check_lengths(self, split: str, pairs: list[SentencePair]) -> None:
+        """Refuses sentences that the model has no room for, before it is trained.
+
+        Raises:
+            UsageError: with the length that is needed.
+        """
+        needed = max(self._vocabularies.encode(pair).length for pair in pairs)
+        if needed > self.config.model.max_length:
+            raise UsageError(
+                f"the {split} split needs {needed} positions: raise model.max_length="
+                f"{self.config.model.max_length}"
+            )
 
     def evaluation_buckets(self, pairs: list[SentencePair]) -> Buckets:
         """Sentences as batches of few lengths: compiling costs more than a little padding."""

@@ -7,6 +7,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from experiments.errors import UsageError
+from experiments.files import part_of, write_whole
+from experiments.training.metrics import read_metrics
 
 
 class Workdir:
@@ -31,7 +33,10 @@ class Workdir:
         if self.config.exists():
             self.check_same(config)
             return
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        part = part_of(self.config)  # all that a kill at the wrong moment leaves
+        if self.path.exists() and (
+            not self.path.is_dir() or any(path != part for path in self.path.iterdir())
+        ):
             raise UsageError(f"{self.path} exists and is not a run: choose another --workdir")
         self.path.mkdir(parents=True, exist_ok=True)
         write_whole(self.config, config.to_json(indent=2) + "\n")
@@ -58,18 +63,26 @@ class Workdir:
         """The configuration of the run.
 
         Raises:
-            UsageError: there is no run here.
+            UsageError: there is no run here, or its configuration is damaged.
         """
         if not self.config.is_file():
             raise UsageError(f"{self.path} holds no run: train one with --workdir={self.path}")
-        return ConfigDict(json.loads(self.config.read_text(encoding="utf-8")))
+        try:
+            return ConfigDict(json.loads(self.config.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise UsageError(f"{self.config} cannot be read: {error}") from error
 
+    def check_fresh(self, checkpoint_every: int) -> None:
+        """Refuses to start anew where a run once had a checkpoint.
 
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file so that it is there whole or not at all, whenever the process is killed."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+        Raises:
+            UsageError: metrics that are older than a checkpoint that is not there.
+        """
+        if any(row["step"] > checkpoint_every for row in read_metrics(self.path)):
+            raise UsageError(
+                f"the checkpoints of {self.path} are gone, and its metrics are left as they are: "
+                "choose another --workdir"
+            )
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -189,7 +190,19 @@ def test_translate_succeeds_quietly(knock):
         (["--config.model.width=wide"], "--config.model.width=wide: invalid literal for int()"),
         (["--config.model.width"], "Missing value for flag --config.model.width"),
         (["--config=configs/toy_translatio.py"], "did you mean configs/toy_translation.py?"),
-        (["--config=configs/toy_translation.py:big"], "has the form 'tiny' or none, got 'big'"),
+        (
+            ["--config=configs/toy_translation.py:big"],
+            "a configuration has the form 'tiny' or none",
+        ),
+        (["--config=README.md"], "the configuration cannot be read"),
+        (["--config.model.tie=all"], "model.tie='all' needs one vocabulary"),
+        (["--config.seed=-1"], "seed must lie in [0, 2**32), got -1"),
+        (["--config.model.max_length=10"], "data.bucket_lengths must lie in [2, model.max_length="),
+        (["--config.data.bucket_lengths=(0,)"], "data.bucket_lengths must lie in [2, "),
+        (["--config.model.encoder_layers=0"], "model.encoder_layers must be at least 1, got 0"),
+        (["--config.train.batch_tokens=40"], "train.batch_tokens=40 has no room for a sentence of"),
+        (["--config.train.learning_rate=nan"], "train.learning_rate must be a number above 0"),
+        (["--config.train.beta1=2.0"], "train.beta1 must lie in [0, 1), got 2.0"),
         (["--mode=trian"], "value should be one of <train|evaluate|translate>"),
         (["train"], "unexpected argument 'train': arguments are flags, --name=value"),
         (
@@ -212,7 +225,9 @@ def test_a_mistake_is_one_sentence(knock, place, arguments, sentence):
     status, output, error = knock(*arguments, workdir="never")
     assert (status, output) == (2, "")
     assert sentence in error
+    assert error.startswith("run.py: ")
     assert error.count("\n") == 1
+    assert len(error) < 250
     assert not (place / "never").exists()
 
 
@@ -252,6 +267,40 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_saves_nothing_of_it(place, 
     assert status == 2
     assert "the loss became" in error
     assert Checkpoints(place / "diverged" / "checkpoints").latest_step() is None
+
+
+def test_a_model_too_short_for_a_split_is_refused_before_it_is_trained(place, knock):
+    status, _, error = knock(
+        TINY, "--config.model.max_length=24", "--config.model.num_heads=2", workdir="short"
+    )
+    assert status == 2
+    assert "the longer split needs" in error
+    assert "positions: raise model.max_length=24" in error
+    assert not (place / "short" / "metrics.jsonl").exists()
+
+
+def test_damage_is_named_and_nothing_is_overwritten(place, knock):
+    shutil.copytree(place / "tiny", place / "damaged")
+    words = place / "damaged" / "vocabulary.source.txt"
+    words.write_text(words.read_text() + "more\n")
+    status, _, error = knock(TINY, workdir="damaged")
+    assert status == 2
+    assert "vocabulary.source.txt holds other words than the data" in error
+    assert words.read_text().endswith("more\n")
+    words.unlink()
+    status, _, error = knock("--mode=evaluate", workdir="damaged")
+    assert status == 2
+    assert "vocabulary.source.txt cannot be read" in error
+    shutil.rmtree(place / "damaged" / "checkpoints")
+    before = (place / "damaged" / "metrics.jsonl").read_text()
+    status, _, error = knock(TINY, workdir="damaged")
+    assert status == 2
+    assert "the checkpoints of" in error
+    assert (place / "damaged" / "metrics.jsonl").read_text() == before
+    (place / "damaged" / "config.json").write_text("{")
+    status, _, error = knock(TINY, workdir="damaged")
+    assert status == 2
+    assert "config.json cannot be read" in error
 
 
 def test_help_names_every_flag(knock, capsys):

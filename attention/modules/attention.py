@@ -101,10 +101,14 @@ class Attention(nnx.Module):
             dropout = Dropout(jax.random.split(key, inputs.shape[:-2]), self.dropout)
         query, key_heads, value = self.query(inputs), self.key(memory), self.value(memory)
         if self.rotate:
-            query_positions, key_positions = positions or (
-                jnp.arange(query.shape[-3]),
-                jnp.arange(key_heads.shape[-3]),
-            )
+            num_queries, num_keys = query.shape[-3], key_heads.shape[-3]
+            if positions is None and num_queries != num_keys:
+                raise ValueError(
+                    f"{num_queries} queries and {num_keys} keys leave open where they stand: "
+                    "rotary positions need positions=(query_positions, key_positions)"
+                )
+            counted = jnp.arange(num_queries), jnp.arange(num_keys)
+            query_positions, key_positions = counted if positions is None else positions
             query = rotary(query, query_positions)
             key_heads = rotary(key_heads, key_positions)
         attended = attend(

@@ -46,7 +46,7 @@ class Embedding(nnx.Module):
             `[..., T, D]`.
 
         Raises:
-            ValueError: a row longer than `max_length`.
+            ValueError: a row longer than `max_length`; positions where attention counts its own.
         """
         length = tokens.shape[-1]
         if length > self.max_length:
@@ -54,7 +54,9 @@ class Embedding(nnx.Module):
                 f"a sequence of {length} tokens is longer than max_length={self.max_length}"
             )
         vectors = _rows(self.tokens[...], tokens) * self.width**0.5
-        if self.kind != "rotary":  # which is attention's business
+        if self.kind == "rotary" and positions is not None:
+            raise ValueError("rotary positions are counted by attention, and cannot be given here")
+        if self.kind != "rotary":
             places = self._places(jnp.arange(length) if positions is None else positions)
             vectors += jnp.broadcast_to(places, vectors.shape)
         return drop(vectors, self.dropout, key)

@@ -132,6 +132,8 @@ def attend(
     allowed = allowed_pairs(mask, query_positions, key_positions, explicit=positions is not None)
     keep = None
     if dropout is not None:
+        if not isinstance(dropout, Dropout):
+            raise TypeError(f"dropout must be Dropout(key, rate), got {type(dropout).__name__}")
         keep = keep_factor(dropout, num_heads, query_positions, key_positions)
 
     def example(

@@ -22,6 +22,8 @@ def shapes(query: Array, key: Array, value: Array) -> None:
         "value [..., S, K, Hv]": value,
     }
     for name, array in named.items():
+        if not hasattr(array, "dtype"):
+            raise TypeError(f"{name} must be an array, got {type(array).__name__}")
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise TypeError(f"{name} must be floating point, got {array.dtype}")
         if array.ndim < 3:

@@ -66,6 +66,10 @@ class Mask:
         """Allows what this one forbids."""
         return _Not(self)
 
+    def __bool__(self) -> bool:
+        """Refuses `and`, `or` and `not`, which would lose one of the two masks."""
+        raise TypeError("a mask is neither true nor false: compose masks with &, | and ~")
+
 
 def _operand(other: Mask) -> Mask:
     if not isinstance(other, Mask):
@@ -348,6 +352,13 @@ def checked_array(array: ArrayLike) -> Array:
         TypeError: not bool.
         ValueError: fewer than two axes.
     """
+    if callable(array):
+        raise TypeError(
+            "a mask is a masks.Mask or a bool array, got a function: call it if it makes a mask, "
+            "as in masks.causal(), or wrap a predicate in masks.from_function"
+        )
+    if not hasattr(array, "dtype") and not isinstance(array, list | tuple):
+        raise TypeError(f"a mask is a masks.Mask or a bool array, got {array!r}")
     array = jnp.asarray(array)
     if array.dtype != bool:
         raise TypeError(

@@ -16,15 +16,17 @@ def sinusoidal(positions: ArrayLike, width: int) -> Array:
         width: D, even.
 
     Returns:
-        float32 `[..., D]`.
+        `[..., D]` in float32, in float64 for positions in float64.
 
     Raises:
         ValueError: an odd width.
     """
     if width % 2:
         raise ValueError(f"sinusoidal positions come in pairs: the width must be even, got {width}")
-    frequencies = 10_000.0 ** (-jnp.arange(0, width, 2, dtype=jnp.float32) / width)
-    angles = jnp.multiply.outer(jnp.asarray(positions, jnp.float32), frequencies)
+    positions = jnp.asarray(positions)
+    dtype = jnp.float64 if positions.dtype == jnp.float64 else jnp.float32
+    frequencies = 10_000.0 ** (-jnp.arange(0, width, 2, dtype=dtype) / width)
+    angles = jnp.multiply.outer(positions.astype(dtype), frequencies)
     pairs = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1)
     return pairs.reshape(*angles.shape[:-1], width)
 

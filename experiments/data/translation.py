@@ -11,6 +11,8 @@ from experiments.data.batching import EncodedPair
 from experiments.data.toy_language import Sizes, prepare
 from experiments.data.vocabulary import Vocabulary
 from experiments.data.words import tokenize
+from experiments.errors import UsageError
+from experiments.files import write_whole
 
 
 class SentencePair(NamedTuple):
@@ -62,15 +64,37 @@ class Vocabularies(NamedTuple):
             self.source.encode(tokenize(pair.source)), self.target.encode(tokenize(pair.target))
         )
 
-    def save(self, directory: Path) -> None:
-        """Writes `vocabulary.source.txt` and `vocabulary.target.txt`, one word a line."""
+    def keep(self, directory: Path) -> None:
+        """Writes `vocabulary.source.txt` and `vocabulary.target.txt`, one word a line.
+
+        Raises:
+            UsageError: the directory holds other words already, to which a model may be trained.
+        """
         for side, vocabulary in self._asdict().items():
-            vocabulary.save(directory / f"vocabulary.{side}.txt")
+            path = directory / f"vocabulary.{side}.txt"
+            if not path.exists():
+                write_whole(path, vocabulary.as_text())
+            elif path.read_text(encoding="utf-8") != vocabulary.as_text():
+                raise UsageError(
+                    f"{path} holds other words than the data, and is left as it is: choose "
+                    "another --workdir"
+                )
 
     @classmethod
     def load(cls, directory: Path) -> "Vocabularies":
-        """Reads what `save` wrote."""
-        return cls(*(Vocabulary.load(directory / f"vocabulary.{side}.txt") for side in cls._fields))
+        """Reads what `keep` wrote.
+
+        Raises:
+            UsageError: a file that is missing or damaged.
+        """
+        vocabularies = []
+        for side in cls._fields:
+            path = directory / f"vocabulary.{side}.txt"
+            try:
+                vocabularies.append(Vocabulary.from_text(path.read_text(encoding="utf-8")))
+            except (OSError, ValueError) as error:
+                raise UsageError(f"{path} cannot be read: {error}") from error
+        return cls(*vocabularies)
 
 
 def check_source(config: ConfigDict) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
-from pathlib import Path
 
 PAD, BOS, EOS = 0, 1, 2
 SPECIALS = ("<pad>", "<bos>", "<eos>")
@@ -62,11 +61,11 @@ class Vocabulary:
                 words.append(self.words[number])
         return words
 
-    def save(self, path: Path) -> None:
-        """Writes one word a line."""
-        path.write_text("\n".join(self.words) + "\n", encoding="utf-8")
+    def as_text(self) -> str:
+        """One word a line."""
+        return "\n".join(self.words) + "\n"
 
     @classmethod
-    def load(cls, path: Path) -> "Vocabulary":
-        """Reads what `save` wrote."""
-        return cls(tuple(path.read_text(encoding="utf-8").splitlines()))
+    def from_text(cls, text: str) -> "Vocabulary":
+        """Reads what `as_text` wrote."""
+        return cls(tuple(text.splitlines()))

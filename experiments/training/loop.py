@@ -63,7 +63,7 @@ def fit(
                 bar.set_postfix_str(
                     f"loss {row['loss']:.3f}, {row['tokens_per_second']:,.0f} tokens/s"
                 )
-                pending, pending_since = [], time.perf_counter()
+                pending = []
 
             if step % config.evaluate_every == 0 or last:
                 metrics.write(step, "validation", evaluate(state))
@@ -74,6 +74,9 @@ def fit(
             if step % config.checkpoint_every == 0 or last:
                 spent = time.perf_counter() - started
                 checkpoints.save(state, {"batches": batches.get_state(), "seconds": spent})
+
+            if not pending:  # speeds are those of the steps alone
+                pending_since = time.perf_counter()
     return state, time.perf_counter() - started
 
 
@@ -81,10 +84,11 @@ def _summary(step: int, pending: list[dict[str, Array]], seconds: float) -> dict
     """Means over the steps since the last row; waits for them."""
     measured = jax.device_get(pending)
     row = {name: float(np.mean([each[name] for each in measured])) for name in measured[0]}
-    if not np.isfinite(row["loss"]):
-        raise FloatingPointError(
-            f"the loss became {row['loss']} within the last {len(pending)} steps before step "
-            f"{step}: lower train.learning_rate or train.clip_norm"
-        )
+    for name in ("loss", "gradient_norm"):
+        if not np.isfinite(row[name]):
+            raise FloatingPointError(
+                f"the {name} became {row[name]} within the last {len(pending)} steps before step "
+                f"{step}: lower train.learning_rate or train.clip_norm"
+            )
     tokens = row.pop("tokens") * len(pending)
     return row | {"tokens_per_second": tokens / seconds, "steps_per_second": len(pending) / seconds}

@@ -7,6 +7,8 @@ from typing import Self
 
 import tensorboardX
 
+from experiments.files import write_whole
+
 
 class Metrics:
     """Appends rows of numbers to `metrics.jsonl` and to TensorBoard event files."""
@@ -15,7 +17,7 @@ class Metrics:
         """Opens the files of a run that stands at `step`; rows of later steps never happened."""
         self.path = directory / "metrics.jsonl"
         rows = [row for row in read_metrics(directory) if row["step"] <= step]
-        self.path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        write_whole(self.path, "".join(json.dumps(row) + "\n" for row in rows))
         self._file = self.path.open("a", encoding="utf-8", buffering=1)
         # Events are flushed every second: an exit without warning loses no more.
         self._events = tensorboardX.SummaryWriter(

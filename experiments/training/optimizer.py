@@ -1,5 +1,7 @@
 """Adam, its learning rate over time, weight decay and gradient clipping."""
 
+import math
+
 import optax
 from ml_collections import ConfigDict
 
@@ -42,7 +44,16 @@ def optimizer(config: ConfigDict) -> optax.GradientTransformation:
 
     Reads steps, schedule, learning_rate, warmup_steps, clip_norm, beta1, beta2, epsilon and
     weight_decay of `config.train`. Without weight decay it is Adam (Kingma and Ba 2015).
+
+    Raises:
+        ValueError: a number that makes no sense.
     """
+    for name in ("learning_rate", "clip_norm", "epsilon"):
+        if not 0 < config[name] < math.inf:
+            raise ValueError(f"train.{name} must be a number above 0, got {config[name]}")
+    for name in ("beta1", "beta2", "weight_decay"):
+        if not 0 <= config[name] < 1:
+            raise ValueError(f"train.{name} must lie in [0, 1), got {config[name]}")
     learning_rate = schedule(
         config.schedule,
         peak=config.learning_rate,

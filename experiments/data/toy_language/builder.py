@@ -14,7 +14,7 @@ from experiments.data.toy_language.phrase import Pair
 from experiments.data.toy_language.splits import Sizes, corpus
 
 _DESCRIPTION = """
-A toy translation language, English to French, generated from a small grammar. No word can be
+A toy translation language, English to French, generated from a small grammar. Hardly a word can be
 translated on its own: adjectives change sides, determiners and participles agree across distance,
 articles elide and contract, pronouns move before the verb, negation wraps it, and polysemous words
 (bank, bat, key ...) take their sense from another word of the sentence. Every English sentence has

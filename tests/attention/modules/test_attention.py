@@ -232,3 +232,9 @@ def test_rotary_positions_are_relative_and_heard():
     assert_close(counted, at(0))
     assert_close(counted, at(29))
     assert abs(counted - run(unturned, INPUTS, mask=masks.causal())[0]).max() > 1e-2
+
+
+def test_rotary_positions_are_never_guessed():
+    module = attention(head_width=14, memory_width=MEMORY_WIDTH, rotate=True)
+    with pytest.raises(ValueError, match="5 queries and 7 keys leave open where they stand"):
+        module(INPUTS, MEMORY)

@@ -204,6 +204,15 @@ def test_poison_in_one_segment_leaves_the_gradients_of_the_other(where, poison):
         np.testing.assert_array_equal(ours[segment == 0], theirs[segment == 0])
 
 
+def test_a_huge_number_behind_the_mask_gives_no_nan():
+    """Finite, but its product with a gradient is not."""
+    query, key, value = query_key_value()
+    hidden = jnp.where(jnp.arange(S)[:, None, None] == S - 1, -3.4e38, value)
+    allowed = np.broadcast_to(np.arange(S) < S - 1, (T, S))
+    found = gradients(query, key, hidden, allowed, ALL_ROWS)
+    assert all(bool(jnp.isfinite(each).all()) for each in found)
+
+
 def test_poison_in_another_example_of_the_batch_stays_there():
     query, key, value = query_key_value(DIMS["B"])
     output = attend(query, key.at[0].set(jnp.nan), value, mask=CAUSAL)

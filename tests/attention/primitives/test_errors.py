@@ -292,3 +292,44 @@ def test_explicit_positions_lift_the_check_of_the_extent():
     output = attend(*query_key_value(), mask=whole, positions=(ROWS + 2, COLUMNS))
     expected = attend(*query_key_value(), mask=masks.causal(), positions=(ROWS + 2, COLUMNS))
     np.testing.assert_array_equal(output, expected)
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ({"mask": masks.causal}, "call it if it makes a mask, as in masks.causal()"),
+        ({"mask": lambda query, key: query > key}, "wrap a predicate in masks.from_function"),
+        ({"mask": "causal"}, "a mask is a masks.Mask or a bool array, got 'causal'"),
+        ({"dropout": 0.1}, "dropout must be Dropout(key, rate), got float"),
+    ],
+)
+def test_what_is_no_mask_and_no_dropout_is_named(arguments, words):
+    with pytest.raises(TypeError) as caught:
+        attend(*query_key_value(), **arguments)
+    assert words in str(caught.value)
+
+
+def test_a_list_is_no_array():
+    _, key, value = query_key_value()
+    with pytest.raises(TypeError, match="must be an array, got list"):
+        attend([[[1.0]]], key, value)
+
+
+def test_a_scale_is_one_number():
+    with pytest.raises(ValueError, match=r"scale is one number for all scores, got shape \(6,\)"):
+        attend(*query_key_value(), scale=jnp.ones(N))
+
+
+def test_and_or_and_not_would_lose_a_mask():
+    for compose in (
+        lambda: masks.causal() and masks.lengths(3),
+        lambda: masks.causal() or masks.lengths(3),
+        lambda: not masks.causal(),
+    ):
+        with pytest.raises(TypeError, match="compose masks with &, | and ~"):
+            compose()
+
+
+def test_a_mask_for_a_batch_has_no_one_answer():
+    with pytest.raises(ValueError, match=r"this mask is for a batch of \(2,\)"):
+        masks.picture(masks.causal() & masks.lengths([2, 3]), 6)

@@ -13,6 +13,7 @@ from attention import (
     grouped_query,
     masks,
     multi_head,
+    rotary,
     scaled_dot_product,
     sinusoidal,
 )
@@ -65,6 +66,7 @@ RANDOM_KEYS = jax.ShapeDtypeStruct(DIMS["B"] + (2,), jnp.uint32)
         (batch_of_everything, [*BATCH, RANDOM_KEYS]),
         (gradient, [*BATCH, RANDOM_KEYS]),
         (functools.partial(sinusoidal, width=14), [jax.ShapeDtypeStruct((5,), jnp.int32)]),
+        (rotary, [jax.ShapeDtypeStruct((5, 3, 14), jnp.bfloat16), POSITIONS[0]]),
     ],
     ids=[
         "softmax",
@@ -74,6 +76,7 @@ RANDOM_KEYS = jax.ShapeDtypeStruct(DIMS["B"] + (2,), jnp.uint32)
         "attend",
         "gradient",
         "sinusoidal",
+        "rotary",
     ],
 )
 def test_lowers_for_every_platform(function, inputs):

@@ -3,12 +3,13 @@
 import math
 
 import chex
+import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from attention import attend, masks
+from attention import attend, masks, scaled_dot_product
 from attention.primitives.softmax import softmax
+from tests.attention.primitives.inputs import draw
 
 # A worked example of tutorials on self-attention: six scores and their softmax.
 SCORES = (0.1, 0.4, -0.9, 0.02, 0.35, -0.62)
@@ -66,15 +67,25 @@ def test_the_scale_is_one_over_the_root_of_the_width():
     np.testing.assert_allclose(extras["weights"][0, 0], [3 / 4, 1 / 4], rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "query, output, weights",
-    [((8, 1, 256), (8, 1, 256), (1, 8, 8)), ((6, 8, 1, 16), (6, 8, 1, 16), (6, 1, 8, 8))],
-    ids=["8 words of 256 numbers", "B 6, T 8, C 32 projected to 16"],
-)
-def test_the_shapes_of_the_tutorials(query, output, weights):
-    inputs = [jnp.zeros(query)] * 3
-    actual, extras = attend(*inputs, mask=masks.causal(), returning=("weights",))
-    chex.assert_shape(actual, output)
-    chex.assert_shape(extras["weights"], weights)
+def test_eight_words_of_256_numbers():
+    words = jnp.zeros((8, 1, 256))
+    output, extras = attend(words, words, words, mask=masks.causal(), returning=("weights",))
+    chex.assert_shape(output, (8, 1, 256))
     rows = np.tril(np.ones((8, 8))) / np.arange(1, 9)[:, None]  # nothing to prefer: an average
-    np.testing.assert_allclose(extras["weights"], np.broadcast_to(rows, weights), rtol=1e-6)
+    np.testing.assert_allclose(extras["weights"][0], rows, rtol=1e-6)
+
+
+def test_one_head_of_sixteen_on_a_batch_of_32_channels():
+    """B 6, T 8, C 32, d 16: keys (6, 8, 16) and scores (6, 8, 8)."""
+    channels, query, key, value = draw((6, 8, 32), *[(32, 16)] * 3)
+    query, key, value = (
+        jnp.einsum("BTC,CH->BTH", channels, kernel) for kernel in (query, key, value)
+    )
+    chex.assert_shape(key, (6, 8, 16))
+    output, weights, _ = jax.vmap(scaled_dot_product)(query, key, value)
+    chex.assert_shape(weights, (6, 8, 8))
+    scores = np.einsum("bth,bsh->bts", query, key) / 4
+    exponentials = np.exp(scores - scores.max(-1, keepdims=True))
+    expected = exponentials / exponentials.sum(-1, keepdims=True)
+    np.testing.assert_allclose(weights, expected, rtol=2e-3, atol=1e-6)
+    np.testing.assert_allclose(output, expected @ np.asarray(value), rtol=2e-3, atol=1e-4)

@@ -33,9 +33,8 @@ def test_the_nearest_word_is_suggested():
         VOCABULARY.encode(["catt"])
 
 
-def test_a_file_holds_it_all(tmp_path):
-    VOCABULARY.save(tmp_path / "words.txt")
-    assert Vocabulary.load(tmp_path / "words.txt") == VOCABULARY
+def test_text_holds_it_all():
+    assert Vocabulary.from_text(VOCABULARY.as_text()) == VOCABULARY
 
 
 @pytest.mark.parametrize("words", [("the",), (*SPECIALS, "the", "the")])
