@@ -105,7 +105,10 @@ def _first_cause(error: BaseException) -> str:
         error, flags.Error
     ):
         error = cause
-    return str(error).replace("\n", " ")
+    text = str(error).strip()
+    if "Traceback" in text:  # ml_collections quotes one, which ends in what was wrong
+        text = text.splitlines()[-1].partition(": ")[2]
+    return text.replace("\n", " ")
 
 
 def _check_config(program: str, arguments: Sequence[str]) -> None:
