@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (UsageError, FloatingPointError, PermissionError, NotADirectoryError) as error:
+    except (UsageError, FloatingPointError) as error:
         print(f"{os.path.basename(argv[0])}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

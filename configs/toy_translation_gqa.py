@@ -2,8 +2,8 @@
 
 command    python run.py --config=configs/toy_translation_gqa.py
 hardware   two CPU cores
-time       TODO
-score      TODO
+time       about 2 minutes of training
+score      exact match 99.0 % on test, 98.2 % on compositional, 25.6 % on longer (seed 0)
 """
 
 from ml_collections import ConfigDict

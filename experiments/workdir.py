@@ -38,8 +38,11 @@ class Workdir:
             not self.path.is_dir() or any(path != part for path in self.path.iterdir())
         ):
             raise UsageError(f"{self.path} exists and is not a run: choose another --workdir")
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_whole(self.config, config.to_json(indent=2) + "\n")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_whole(self.config, config.to_json(indent=2) + "\n")
+        except OSError as error:
+            raise UsageError(f"{self.path} cannot be written: {error.strerror}") from error
 
     def check_same(self, config: ConfigDict) -> None:
         """Compares a configuration with that of the run.

@@ -192,7 +192,7 @@ def test_translate_succeeds_quietly(knock):
         (["--config=configs/toy_translatio.py"], "did you mean configs/toy_translation.py?"),
         (
             ["--config=configs/toy_translation.py:big"],
-            "a configuration has the form 'tiny' or none",
+            "has the form 'tiny' or none, got 'big'",
         ),
         (["--config=README.md"], "the configuration cannot be read"),
         (["--config.model.tie=all"], "model.tie='all' needs one vocabulary"),
