@@ -1,0 +1,62 @@
+"""Translation of plain text by a small untrained model: what it says matters less than how."""
+
+import jax
+import numpy as np
+import pytest
+
+from configs import toy_translation
+from experiments.data.translation import Vocabularies
+from experiments.data.vocabulary import SPECIALS, Vocabulary
+from experiments.translation import Task
+
+SOURCE, TARGET = (Vocabulary((*SPECIALS, *letters)) for letters in ("abcdefgh", "vwxyz"))
+SENTENCES = ["a b c", "h", "c c c c d", "b a"]
+
+
+@pytest.fixture(scope="module")
+def task():
+    with jax.numpy_dtype_promotion("standard"):
+        config = toy_translation.get_config("tiny")
+        config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "max_length": 9})
+        config.data.bucket_lengths = (6,)
+        config.train.warmup_steps = 0
+        return Task(config, Vocabularies(SOURCE, TARGET))
+
+
+@pytest.fixture(scope="module")
+def parameters(task):
+    with jax.numpy_dtype_promotion("standard"):
+        return task.initial_state().parameters
+
+
+def test_a_batch_says_what_each_sentence_says_alone(task, parameters):
+    together = task.translator(parameters, SENTENCES, batch_tokens=18)
+    alone = [task.translator(parameters, [each], batch_tokens=18)[0] for each in SENTENCES]
+    assert together == alone
+    assert len({*together}) > 1
+
+
+def test_nothing_is_said_beyond_the_longest_sentence(task, parameters):
+    for translation in task.translator(parameters, SENTENCES, batch_tokens=18):
+        assert len(translation.split()) <= 9
+
+
+@pytest.mark.parametrize(
+    "sentence, words",
+    [
+        ("  ", "the sentence is empty"),
+        ("a " * 9, "the sentence has 9 words, and the model reads at most 8"),
+        ("a q", "the word 'q' is not in the vocabulary"),
+    ],
+)
+def test_what_cannot_be_read_is_named(task, sentence, words):
+    with pytest.raises(ValueError, match=words):
+        task.translator.encode(sentence)
+
+
+def test_cross_attention_names_its_rows_and_columns(task, parameters):
+    weights, source, target = task.translator.cross_attention(parameters, "a b c", "v w")
+    assert source == ["a", "b", "c", "<eos>"]
+    assert target == ["v", "w", "<eos>"]
+    assert weights.shape == (2, 2, 3, 4)  # layers, heads, target words, source words
+    np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-5)
