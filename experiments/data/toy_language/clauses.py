@@ -49,6 +49,8 @@ def manner(d: Draft, verb: Verb, who: NounPhrase, *, past: bool) -> Manner:
     if d.chance(0.2):
         moves = verb.past == "être"
         fitting = ("not", "never", "no longer")[: 2 if completed or moves else 3]
+        if state:  # to know or to love has no occasions on which it never happens
+            fitting = ("not", "no longer")
         how.negation = d.choose(("not", "not", "no longer") if verb is BE else fitting)
     elif not completed and not state and verb is not BE and d.chance(0.12):
         how.adverb = d.choose(entries.ADVERBS)

@@ -47,6 +47,7 @@ class Draft:
     content: set[str] = field(default_factory=set)
     combinations: set[tuple[str, str, str]] = field(default_factory=set)
     senses: list[Noun] = field(default_factory=list)
+    named: set[str] = field(default_factory=set)
 
     def chance(self, probability: float) -> bool:
         """A coin that falls on the right side with the given probability."""
@@ -55,6 +56,12 @@ class Draft:
     def choose(self, things: Sequence[T]) -> T:
         """One of the things."""
         return things[int(self.rng.random() * len(things))]
+
+    def name(self) -> tuple[str, str, str]:
+        """Somebody of whom the sentence has not spoken yet."""
+        chosen = self.choose([name for name in entries.NAMES if name[0] not in self.named])
+        self.named.add(chosen[0])
+        return chosen
 
     def combine(self, kind: str, first: str, noun: Noun | None) -> None:
         """Notes two words that meet; polysemous ones are left out, for their cues must be known."""
@@ -204,7 +211,8 @@ def noun_phrase(
         if countless:
             pool = ["the", "the", "some", "some", "some", "his", "her"]
         elif plural:
-            pool += ["some"] * 2 + list(NUMBERS)
+            # "did not see two cats" may mean one or none, in both languages
+            pool += ["some"] * 2 + ([] if negated else list(NUMBERS))
         else:
             pool += ["a"] * 4
         determiner = d.choose(pool)
@@ -220,13 +228,11 @@ def noun_phrase(
 
 def person_name(d: Draft) -> NounPhrase:
     """Jane, or Jane and Paul: feminine only if all are."""
-    name, french_name, gender = d.choose(entries.NAMES)
+    name, french_name, gender = d.name()
     one = NounPhrase(phrase(name, french_name), gender, "il")
     if d.chance(0.85):
         return one
-    other, french_other, other_gender = d.choose(entries.NAMES)
-    if other == name:
-        return one
+    other, french_other, other_gender = d.name()
     both = one.phrase + phrase("and", "et") + phrase(other, french_other)
     return NounPhrase(both, "f" if gender == other_gender == "f" else "m", "ils")
 
