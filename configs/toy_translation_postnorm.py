@@ -2,8 +2,8 @@
 
 command    python run.py --config=configs/toy_translation_postnorm.py
 hardware   two CPU cores
-time       about 2 minutes of training
-score      exact match 98.0 % on test, 97.6 % on compositional, 3.2 % on longer (seed 0)
+time       116 s of training (compilation, validation and samples included)
+score      exact match 99.2 % on test, 98.6 % on compositional, 3.6 % on longer (seed 0)
 """
 
 from ml_collections import ConfigDict
