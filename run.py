@@ -6,6 +6,7 @@ python run.py --config=configs/NAME.py:tiny         its tiny form, which ends in
 python run.py --config.model.num_kv_heads=1         change any field of a configuration
 python run.py --mode=evaluate                       measure a trained model
 echo "Jane visits Africa" | python run.py --mode=translate
+python run.py --mode=benchmark                      measure attention beside its peers
 """
 
 import os
@@ -14,14 +15,15 @@ from collections.abc import Sequence
 
 import jax
 
-from attention.modules.config import one_of
+from attention.modules.choice import one_of
 from experiments import translation
+from experiments.benchmarks import suite
 from experiments.errors import UsageError
-from experiments.flags import Command, parse
+from experiments.flags import MODES, Command, parse
 from experiments.prompt import sentences
 from experiments.workdir import Workdir
 
-EXPERIMENTS = {"translation": translation}
+EXPERIMENTS = {"translation": translation, "benchmark": suite}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -39,7 +41,10 @@ def main(argv: Sequence[str]) -> int:
         print(f"{os.path.basename(argv[0])}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nstopped; the same command goes on from the last checkpoint", file=sys.stderr)
+        print(
+            "\nstopped; the same command goes on from the last checkpoint, if there is one",
+            file=sys.stderr,
+        )
         return 130
 
 
@@ -47,7 +52,7 @@ def run(command: Command) -> int:
     """Calls the experiment that the configuration names."""
     workdir = Workdir(command.workdir)
     config = command.config
-    if command.mode != "train":  # a run knows its own configuration
+    if command.mode in ("evaluate", "translate"):  # a run knows its own configuration
         config = workdir.load_config()
         if command.config_given:
             workdir.check_same(command.config)
@@ -56,8 +61,13 @@ def run(command: Command) -> int:
     except ValueError as error:
         raise UsageError(str(error)) from error
     experiment = EXPERIMENTS[config.experiment]
+    if not hasattr(experiment, command.mode):
+        modes = ", ".join(mode for mode in MODES if hasattr(experiment, mode))
+        raise UsageError(f"{config.experiment} has no mode {command.mode!r}, it has {modes}")
     if command.mode == "train":
         experiment.train(config, workdir, command.cache)
+    elif command.mode == "benchmark":
+        experiment.benchmark(config, workdir, command.cache)
     elif command.mode == "evaluate":
         experiment.evaluate(config, workdir, command.cache)
     elif experiment.translate(config, workdir, sentences(sys.stdin)):

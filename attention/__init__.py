@@ -21,18 +21,26 @@ The letters used in every docstring, einsum, comment and test:
     (6, 2, 4)
 """
 
-from attention.primitives import masks
-from attention.primitives.attend import attend, grouped_query, multi_head, scaled_dot_product
+from attention.primitives import masks, scores
+from attention.primitives.attend import (
+    attend,
+    explain,
+    grouped_query,
+    multi_head,
+    scaled_dot_product,
+)
 from attention.primitives.dropout import Dropout
 from attention.primitives.positions import rotary, sinusoidal
 
 __all__ = [
     "Dropout",
     "attend",
+    "explain",
     "grouped_query",
     "masks",
     "multi_head",
     "rotary",
     "scaled_dot_product",
+    "scores",
     "sinusoidal",
 ]

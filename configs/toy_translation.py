@@ -2,7 +2,7 @@
 
 command    python run.py                (or: python run.py --config=configs/toy_translation.py)
 hardware   two CPU cores
-time       119 s of training (compilation, validation and samples included)
+time       106 s of training (compilation, validation and samples included)
 score      exact match 99.1 % on test, 98.1 % on compositional, 16.6 % on longer (seed 0)
 """
 
@@ -44,6 +44,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.use_bias = True
     model.dropout = 0.0
     model.attention_dropout = 0.0
+    model.implementation = config_dict.placeholder(str)  # of attention; chosen if not named
     model.remat = True
 
     config.train = train = ConfigDict()

@@ -10,8 +10,9 @@ from ml_collections import ConfigDict, config_flags
 
 from experiments.errors import UsageError
 
-MODES = ("train", "evaluate", "translate")
+MODES = ("train", "evaluate", "translate", "benchmark")
 DEFAULT_CONFIG = "configs/toy_translation.py"
+DEFAULT_BENCHMARK = "configs/benchmark.py"
 
 
 class Command(NamedTuple):
@@ -43,8 +44,9 @@ def parse(argv: Sequence[str]) -> Command:
     """
     program, *arguments = argv
     config_given = any(_name(argument).split(".")[0] == "config" for argument in arguments)
-    if not any(_name(argument) == "config" for argument in arguments):
-        arguments = [f"--config={DEFAULT_CONFIG}", *arguments]
+    if _value("config", arguments) is None:
+        benchmark = _value("mode", arguments) == "benchmark"
+        arguments = [f"--config={DEFAULT_BENCHMARK if benchmark else DEFAULT_CONFIG}", *arguments]
     _check_config(program, arguments)
     values = _read([program, *arguments])
     if values.help:
@@ -64,6 +66,15 @@ def parse(argv: Sequence[str]) -> Command:
 def _name(argument: str) -> str:
     """The name of a flag: "config.seed" of "--config.seed=1", "" of what is no flag."""
     return argument.lstrip("-").split("=")[0] if argument.startswith("-") else ""
+
+
+def _value(name: str, arguments: Sequence[str]) -> str | None:
+    """What the last flag of a name says, as `--name=value` or `--name value`."""
+    places = [place for place, argument in enumerate(arguments) if _name(argument) == name]
+    if not places:
+        return None
+    value = arguments[places[-1]].partition("=")[2]
+    return value or "".join(arguments[places[-1] + 1 : places[-1] + 2])
 
 
 def _read(argv: Sequence[str]) -> flags.FlagValues:
@@ -113,11 +124,7 @@ def _first_cause(error: BaseException) -> str:
 
 def _check_config(program: str, arguments: Sequence[str]) -> None:
     """Looks for the file and for every field that is overridden, where names can be mistaken."""
-    chosen = [place for place, argument in enumerate(arguments) if _name(argument) == "config"]
-    place = chosen[-1]
-    _, _, path = arguments[place].partition("=")
-    if not path and place + 1 < len(arguments):
-        path = arguments[place + 1]
+    path = _value("config", arguments)
     file = Path(path.partition(":")[0])
     if not file.is_file():
         known = [str(known) for known in file.parent.glob("*.py")]

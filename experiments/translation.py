@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -14,7 +14,14 @@ from attention.modules.config import TransformerConfig
 from attention.modules.transformer import EncoderDecoder
 from attention.primitives import masks
 from experiments.analysis.pictures import draw_cross_attention, draw_learning_curve
-from experiments.data.batching import Batch, Buckets, evaluation_batches, training_batches
+from experiments.compilation import compiled
+from experiments.data.batching import (
+    Batch,
+    Buckets,
+    EncodedPair,
+    evaluation_batches,
+    training_batches,
+)
 from experiments.data.translation import SentencePair, Vocabularies, check_source, load_split
 from experiments.data.vocabulary import PAD
 from experiments.errors import UsageError
@@ -43,24 +50,22 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     check(config)
     workdir.claim(config)
     print(f"reading the {config.data.name} data, which is generated the first time")
-    splits = {split: load_split(config.data, split, cache) for split in ("train", *TESTS)}
-    pairs, validation = splits["train"], load_split(config.data, "validation", cache)
-    vocabularies = Vocabularies.of(pairs)
+    splits = load_splits(config, ("train", "validation", *TESTS), cache)
+    vocabularies = Vocabularies.of(splits["train"])
     vocabularies.keep(workdir.path)
 
     task = Task(config, vocabularies)
-    for split in splits:
-        task.check_lengths(split, splits[split])
+    encoded = {split: task.encode(split, pairs) for split, pairs in splits.items()}
     print(
-        f"{len(pairs):,} sentence pairs of {len(vocabularies.source)} and "
+        f"{len(encoded['train']):,} sentence pairs of {len(vocabularies.source)} and "
         f"{len(vocabularies.target)} words, {task.num_parameters:,} parameters"
     )
     batches = training_batches(
-        task.buckets(pairs, config.data.bucket_lengths),
+        task.buckets(encoded["train"], config.data.bucket_lengths),
         num_batches=config.train.steps,
         seed=config.seed,
     )
-    validation_buckets = task.evaluation_buckets(validation)
+    validation_buckets = task.evaluation_buckets(encoded["validation"])
     with Checkpoints(workdir.checkpoints) as checkpoints:
         seconds = 0.0
         if checkpoints.latest_step() is None:
@@ -79,11 +84,11 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
                 metrics=metrics,
                 checkpoints=checkpoints,
                 evaluate=lambda state: task.losses(state.parameters, validation_buckets),
-                sample=lambda state: task.sample(state, validation[:3], workdir.samples),
+                sample=lambda state: task.sample(state, splits["validation"][:3], workdir.samples),
                 seconds=seconds,
             )
     draw_learning_curve(workdir.path, workdir.learning_curve)
-    report(task, state, workdir, cache, seconds)
+    report(task, state, splits, workdir, seconds)
 
 
 def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
@@ -95,7 +100,7 @@ def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         cache: where generated data is kept.
     """
     task, state, seconds = restore(config, workdir)
-    report(task, state, workdir, cache, seconds)
+    report(task, state, load_splits(config, TESTS, cache), workdir, seconds)
 
 
 def translate(config: ConfigDict, workdir: Workdir, lines: Iterable[str]) -> int:
@@ -175,14 +180,26 @@ def restore(config: ConfigDict, workdir: Workdir) -> tuple["Task", TrainState, f
     return task, state, progress["seconds"]
 
 
-def report(task: "Task", state: TrainState, workdir: Workdir, cache: Path, seconds: float) -> None:
+def load_splits(
+    config: ConfigDict, names: Sequence[str], cache: Path
+) -> dict[str, list[SentencePair]]:
+    """Splits of the data of a run, by name."""
+    return {name: load_split(config.data, name, cache) for name in names}
+
+
+def report(
+    task: "Task",
+    state: TrainState,
+    splits: Mapping[str, list[SentencePair]],
+    workdir: Workdir,
+    seconds: float,
+) -> None:
     """Measures a model on the test splits, writes the results file and draws its attention."""
-    splits = {split: load_split(task.config.data, split, cache) for split in TESTS}
     results = {
         "step": int(state.step),
         "training_seconds": round(seconds, 1),
         "parameters": task.num_parameters,
-        "splits": {split: task.scores(state.parameters, splits[split]) for split in TESTS},
+        "splits": {split: task.scores(state.parameters, split, splits[split]) for split in TESTS},
     }
     write_whole(workdir.results, json.dumps(results, indent=2) + "\n")
     shown = next(pair for pair in splits["test"] if len(pair.source.split()) >= 7)
@@ -206,7 +223,8 @@ class Task:
         self.config = config
         self._vocabularies = vocabularies
         self._optimizer = optimizer(config.train)
-        self.abstract_state = jax.eval_shape(self._make_state)
+        self.initial_state = compiled(self._make_state)
+        self.abstract_state = jax.eval_shape(self.initial_state)
         self.num_parameters = sum(x.size for x in jax.tree.leaves(self.abstract_state.parameters))
         model = jax.eval_shape(self._make_model, jax.random.key(0))
         definition = nnx.graphdef(model)
@@ -220,11 +238,8 @@ class Task:
             max_length=config.model.max_length,
         )
 
-    def initial_state(self) -> TrainState:
-        """The state before the first step, which follows from the seed."""
-        return jax.jit(self._make_state)()
-
     def _make_state(self) -> TrainState:
+        """The state before the first step, which follows from the seed."""
         model_key, step_key = jax.random.split(jax.random.key(self.config.seed))
         parameters = nnx.state(self._make_model(model_key))
         return TrainState(
@@ -254,26 +269,27 @@ class Task:
         smoothing = 0.0 if key is None else self.config.train.label_smoothing
         return token_losses(logits, batch.target_labels, batch.target_labels != PAD, smoothing)
 
-    def buckets(self, pairs: list[SentencePair], lengths: Iterable[int]) -> Buckets:
-        """Sentences as batches of these lengths, and of the longest that the model takes."""
-        encoded = [self._vocabularies.encode(pair) for pair in pairs]
-        lengths = {*lengths, self.config.model.max_length}
-        return Buckets(encoded, sorted(lengths), self.config.train.batch_tokens)
-
-    def check_lengths(self, split: str, pairs: list[SentencePair]) -> None:
-        """Refuses sentences that the model has no room for, before it is trained.
+    def encode(self, split: str, pairs: list[SentencePair]) -> list[EncodedPair]:
+        """The sentences of a split as ids.
 
         Raises:
-            UsageError: with the length that is needed.
+            UsageError: sentences that the model has no room for, with the length they need.
         """
-        needed = max(self._vocabularies.encode(pair).length for pair in pairs)
+        encoded = [self._vocabularies.encode(pair) for pair in pairs]
+        needed = max(pair.length for pair in encoded)
         if needed > self.config.model.max_length:
             raise UsageError(
                 f"the {split} split needs {needed} positions: raise model.max_length="
                 f"{self.config.model.max_length}"
             )
+        return encoded
 
-    def evaluation_buckets(self, pairs: list[SentencePair]) -> Buckets:
+    def buckets(self, pairs: Sequence[EncodedPair], lengths: Iterable[int]) -> Buckets:
+        """Sentences as batches of these lengths, and of the longest that the model takes."""
+        lengths = {*lengths, self.config.model.max_length}
+        return Buckets(pairs, sorted(lengths), self.config.train.batch_tokens)
+
+    def evaluation_buckets(self, pairs: Sequence[EncodedPair]) -> Buckets:
         """Sentences as batches of few lengths: compiling costs more than a little padding."""
         return self.buckets(pairs, [max(self.config.data.bucket_lengths)])
 
@@ -283,9 +299,11 @@ class Task:
         total = jax.tree.map(lambda *parts: sum(parts), *sums)
         return {name: float(value) for name, value in per_token(total).items()}
 
-    def scores(self, parameters: nnx.State, pairs: list[SentencePair]) -> dict[str, object]:
+    def scores(
+        self, parameters: nnx.State, split: str, pairs: list[SentencePair]
+    ) -> dict[str, object]:
         """All that is reported of a split."""
-        losses = self.losses(parameters, self.evaluation_buckets(pairs))
+        losses = self.losses(parameters, self.evaluation_buckets(self.encode(split, pairs)))
         translations = self.translator(
             parameters,
             [pair.source for pair in pairs],

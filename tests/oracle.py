@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 Allowed = Callable[[int, int], bool] | np.ndarray | None
+Score = Callable[[float, int, int, int], float]  # of (score, row, column, head)
 
 
 class Attended(NamedTuple):
@@ -28,6 +29,8 @@ def attention(
     allowed: Allowed = None,
     scale: float | None = None,
     keep: np.ndarray | None = None,
+    score: Score = lambda score, row, column, head: score,
+    sinks: np.ndarray | None = None,
 ) -> Attended:
     """softmax(scale · q kᵀ + mask) v, where query head n reads key head n // G.
 
@@ -38,10 +41,12 @@ def attention(
         allowed: a function of (row, column), or a bool array `[..., T, S]`; None allows all.
         scale: 1/√H by default.
         keep: `[..., N, T, S]`, multiplies the weights of the output (dropout).
+        score: changes a scaled product.
+        sinks: `[N]`, the score of a key that everybody who sees any key sees, of value 0.
     """
     query, key, value = (np.asarray(array, np.float64) for array in (query, key, value))
     if query.ndim == 3:
-        return _example(query, key, value, allowed, scale, keep)
+        return _example(query, key, value, allowed, scale, keep, score, sinks)
     examples = [
         attention(
             query[b],
@@ -50,6 +55,8 @@ def attention(
             allowed[b] if isinstance(allowed, np.ndarray) and allowed.ndim > 2 else allowed,
             scale,
             None if keep is None else keep[b],
+            score,
+            sinks,
         )
         for b in range(len(query))
     ]
@@ -63,6 +70,8 @@ def _example(
     allowed: Allowed,
     scale: float | None,
     keep: np.ndarray | None,
+    score: Score,
+    sinks: np.ndarray | None,
 ) -> Attended:
     (T, N, H), (S, K, _), Hv = query.shape, key.shape, value.shape[-1]
     G = N // K
@@ -74,12 +83,14 @@ def _example(
             visible = [s for s in range(S) if _may_attend(allowed, t, s)]
             if not visible:
                 continue
-            scores = {
+            products = {
                 s: scale * sum(query[t, n, h] * key[s, n // G, h] for h in range(H))
                 for s in visible
             }
-            peak = max(scores.values())
-            total = sum(math.exp(score - peak) for score in scores.values())
+            scores = {s: score(product, t, s, n) for s, product in products.items()}
+            in_the_sum = [*scores.values(), *([] if sinks is None else [float(sinks[n])])]
+            peak = max(in_the_sum)
+            total = sum(math.exp(one - peak) for one in in_the_sum)
             logsumexp[n, t] = peak + math.log(total)
             for s in visible:
                 weights[n, t, s] = math.exp(scores[s] - peak) / total

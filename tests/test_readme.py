@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments import translation
 from experiments.flags import parse
+from run import EXPERIMENTS
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -50,7 +50,7 @@ COMMANDS = re.findall(r"python (run\.py[^#|\n]*)", "\n".join(blocks("sh")))
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_are_understood(command):
     asked = parse(command.split())
-    translation.check(asked.config)
+    EXPERIMENTS[asked.config.experiment].check(asked.config)
 
 
 def test_there_are_commands():

@@ -151,6 +151,16 @@ def test_a_finished_run_is_measured_again_and_not_trained(place, knock):
     assert (place / "tiny" / "metrics.jsonl").read_text() == before
 
 
+def test_every_split_is_read_once(place, knock, monkeypatch):
+    read, original = [], translation.load_split
+    monkeypatch.setattr(translation, "load_split", lambda *a: read.append(a[1]) or original(*a))
+    assert knock(TINY)[0] == 0
+    assert sorted(read) == ["compositional", "longer", "test", "train", "validation"]
+    read.clear()
+    assert knock("--mode=evaluate")[0] == 0
+    assert sorted(read) == ["compositional", "longer", "test"]
+
+
 def test_evaluate_needs_the_workdir_alone(place, knock):
     before = json.loads((place / "tiny" / "results.json").read_text())
     (place / "tiny" / "results.json").unlink()
@@ -166,6 +176,12 @@ def test_translate_answers_line_for_line(knock):
     assert output.splitlines()[1:] == ["", ""]
     assert "line 2: the sentence is empty" in error
     assert "line 3: the word 'girll' is not in the vocabulary; did you mean 'girl'?" in error
+
+
+def test_translate_reads_a_sentence_as_people_type_it(knock):
+    _, plain, _ = knock("--mode=translate", given=f"{KNOWN}\n")
+    typed = KNOWN.capitalize() + "."
+    assert knock("--mode=translate", given=f"{typed}\n") == (0, plain, "")
 
 
 def test_translate_refuses_a_sentence_longer_than_the_model(knock):
@@ -203,7 +219,7 @@ def test_translate_succeeds_quietly(knock):
         (["--config.train.batch_tokens=40"], "train.batch_tokens=40 has no room for a sentence of"),
         (["--config.train.learning_rate=nan"], "train.learning_rate must be a number above 0"),
         (["--config.train.beta1=2.0"], "train.beta1 must lie in [0, 1), got 2.0"),
-        (["--mode=trian"], "value should be one of <train|evaluate|translate>"),
+        (["--mode=trian"], "value should be one of <train|evaluate|translate|benchmark>"),
         (["train"], "unexpected argument 'train': arguments are flags, --name=value"),
         (
             ["--config.model.num_kv_heads=3"],
@@ -301,6 +317,21 @@ def test_damage_is_named_and_nothing_is_overwritten(place, knock):
     status, _, error = knock(TINY, workdir="damaged")
     assert status == 2
     assert "config.json cannot be read" in error
+
+
+@pytest.mark.parametrize("part", ["state", "progress"])
+def test_a_checkpoint_that_lacks_a_part_is_named(place, knock, part):
+    workdir = f"lacks_{part}"
+    shutil.copytree(place / "tiny", place / workdir)
+    step = place / workdir / "checkpoints" / "20"
+    shutil.rmtree(step / part)
+    for arguments in ([TINY], ["--mode=evaluate"]):
+        status, _, error = knock(*arguments, workdir=workdir)
+        assert status == 2
+        assert f"the checkpoint {step} is damaged: delete it to go on from the one before" in error
+        assert error.count("\n") == 1
+    shutil.rmtree(step)
+    assert knock(TINY, workdir=workdir)[0] == 0
 
 
 def test_help_names_every_flag(knock, capsys):

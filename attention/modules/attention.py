@@ -31,6 +31,7 @@ class Attention(nnx.Module):
         memory_width: int | None = None,
         use_bias: bool = True,
         rotate: bool = False,
+        implementation: str | None = None,
         dropout: float = 0.0,
         rngs: nnx.Rngs,
     ) -> None:
@@ -45,6 +46,7 @@ class Attention(nnx.Module):
             memory_width: width of the memory, D by default.
             use_bias: whether the projections add a bias.
             rotate: whether queries and keys are turned by their positions (rotary positions).
+            implementation: as in `attention.attend`.
             dropout: rate on the attention weights.
             rngs: source of the initial parameters.
 
@@ -70,6 +72,7 @@ class Attention(nnx.Module):
             (num_heads, value_width), width, axis=(-2, -1), use_bias=use_bias, rngs=rngs
         )
         self.rotate = rotate
+        self.implementation = implementation
         self.dropout = dropout
 
     def __call__(
@@ -119,6 +122,7 @@ class Attention(nnx.Module):
             positions=positions,
             dropout=dropout,
             returning=returning,
+            implementation=self.implementation,
         )
         attended, extras = attended if returning else (attended, {})
         return self.output(attended), extras

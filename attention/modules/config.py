@@ -1,8 +1,9 @@
 """The numbers that make a Transformer, checked before anything is built."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
+
+from attention.modules.choice import one_of
+from attention.primitives.attend import IMPLEMENTATIONS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,7 @@ class TransformerConfig:
         use_bias: whether linear layers have biases.
         dropout: rate on embeddings and on the output of every sublayer.
         attention_dropout: rate on the attention weights.
+        implementation: of attention, by name as in `attention.attend`; None lets it choose.
         remat: whether the backward pass computes the inside of each block again instead of
             remembering it: far less memory, and faster where memory is what the step waits for.
     """
@@ -48,6 +50,7 @@ class TransformerConfig:
     use_bias: bool = True
     dropout: float = 0.0
     attention_dropout: float = 0.0
+    implementation: str | None = None
     remat: bool = True
 
     def __post_init__(self) -> None:
@@ -67,6 +70,9 @@ class TransformerConfig:
         one_of("norm", self.norm, ("pre", "post"))
         one_of("positions", self.positions, ("sinusoidal", "learned", "rotary"))
         one_of("tie", self.tie, ("none", "output", "all"))
+        if self.implementation is not None:
+            known = tuple(one.name for one in IMPLEMENTATIONS)
+            one_of("implementation", self.implementation, known)
         num_kv_heads = resolve_kv_heads(self.num_heads, self.num_kv_heads)
         head_width = resolve_head_width(self.width, self.num_heads, self.head_width)
         object.__setattr__(self, "num_kv_heads", num_kv_heads)
@@ -113,18 +119,6 @@ def resolve_head_width(width: int, num_heads: int, head_width: int | None) -> in
         return width // num_heads
     _check(head_width >= 1, f"head_width must be at least 1, got {head_width}")
     return head_width
-
-
-def one_of(name: str, given: str, known: Sequence[str]) -> None:
-    """Checks a word against the known ones.
-
-    Raises:
-        ValueError: an unknown word, with the nearest known one.
-    """
-    if given not in known:
-        near = get_close_matches(str(given), known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"{name} must be one of {', '.join(known)}, got {given!r}{hint}")
 
 
 def _check(holds: bool, sentence: str) -> None:

@@ -4,7 +4,7 @@ import jax
 from flax import nnx
 from jax import Array
 
-from attention.modules.config import one_of
+from attention.modules.choice import one_of
 
 ACTIVATIONS = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "gated": jax.nn.silu}
 

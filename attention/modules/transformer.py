@@ -30,6 +30,7 @@ class Block(nnx.Module):
                 head_width=config.head_width,
                 use_bias=config.use_bias,
                 rotate=rotate,
+                implementation=config.implementation,
                 dropout=config.attention_dropout,
                 rngs=rngs,
             )

@@ -45,15 +45,19 @@ def to_batch(name: str, array: Array | None, batch: Sequence[int], rank: int) ->
     if array is None or array.ndim == rank:
         return array
     leading, core = array.shape[: array.ndim - rank], array.shape[array.ndim - rank :]
-    if not broadcasts(leading, batch):
-        raise ValueError(
-            f"{name} has the leading axes {leading}, which do not broadcast to "
-            f"the batch axes {tuple(batch)} of the query"
-        )
+    check_broadcasts(name, leading, batch)
     return jnp.broadcast_to(array, (*batch, *core))
 
 
-def broadcasts(leading: Sequence[int], batch: Sequence[int]) -> bool:
-    """Whether some leading axes broadcast to those of the batch."""
+def check_broadcasts(name: str, leading: Sequence[int], batch: Sequence[int]) -> None:
+    """Checks that some leading axes broadcast to those of the batch.
+
+    Raises:
+        ValueError: they do not.
+    """
     pairs = zip(reversed(leading), reversed(batch), strict=False)
-    return len(leading) <= len(batch) and all(ours in (1, theirs) for ours, theirs in pairs)
+    if len(leading) > len(batch) or any(ours not in (1, theirs) for ours, theirs in pairs):
+        raise ValueError(
+            f"{name} has the leading axes {tuple(leading)}, which do not broadcast to "
+            f"the batch axes {tuple(batch)} of the query"
+        )

@@ -6,7 +6,9 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from attention.primitives.batch import to_batch
+from attention.primitives.batch import check_broadcasts, to_batch
+from attention.primitives.carrier import arrays
+from attention.primitives.scores import Score
 
 
 def shapes(query: Array, key: Array, value: Array) -> None:
@@ -80,6 +82,38 @@ def positions(
             raise ValueError(f"{name} must end in an axis of {size}, got shape {array.shape}")
         checked.append(to_batch(name, array.astype(jnp.int32), batch, rank=1))
     return checked[0], checked[1]
+
+
+def scores(
+    given: Score | Collection[Score],
+    batch: Sequence[int],
+    sizes: tuple[int, int, int],
+    *,
+    counted: bool,
+) -> tuple[Score, ...]:
+    """Checks scores for N heads, T queries and S keys (`sizes`); returns them as a tuple.
+
+    Raises:
+        TypeError: something that is no `Score`.
+        ValueError: arrays for other numbers of heads, or of positions that count from 0.
+    """
+    given = (given,) if isinstance(given, Score) or not isinstance(given, tuple | list) else given
+    for part in given:
+        if not isinstance(part, Score):
+            hint = (
+                "wrap a function in scores.from_function"
+                if callable(part)
+                else "wrap an array that is added in scores.bias_array"
+            )
+            kind = type(part).__name__
+            raise TypeError(f"score takes a scores.Score or a tuple of them, got {kind}: {hint}")
+        axes = ("heads (N)", "queries (T)", "keys (S)")
+        for axis, ours, theirs in zip(axes, part.extent(), sizes, strict=True):
+            if ours not in (None, theirs) and (counted or axis == axes[0]):
+                raise ValueError(f"a score describes {ours} {axis}, but there are {theirs}")
+        for array, rank in arrays(part):
+            check_broadcasts("score", array.shape[: array.ndim - rank], batch)
+    return tuple(given)
 
 
 def scale(scale: float | Array | None) -> None:

@@ -1,35 +1,35 @@
 """From a mask and positions to the bool array of who may attend to whom."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
+from attention.primitives.batch import check_broadcasts
+from attention.primitives.carrier import arrays, map_arrays
 from attention.primitives.masks import Mask, checked_array
 
 
-def allowed_pairs(
+def check_mask(
     mask: Mask | ArrayLike | None,
-    query_positions: Array,
-    key_positions: Array,
+    batch: Sequence[int],
+    sizes: tuple[int, int],
     *,
-    explicit: bool = True,
-) -> Array | None:
-    """The dense form of a mask.
+    counted: bool,
+) -> Mask | Array | None:
+    """Checks a mask for T queries and S keys.
 
     Args:
         mask: a `Mask`; or a bool array `[..., T, S]` whose rows are the queries and whose columns
             are the keys, wherever they stand; or None, which allows everything.
-        query_positions: integers `[..., T]`.
-        key_positions: integers `[..., S]`.
-        explicit: whether a person gave the positions. If not, T and S must be equal for a mask
-            that compares them: to align both at the start is as much a guess as at the end.
-
-    Returns:
-        bool `[..., T, S]`, or None if everything is allowed.
+        batch: the leading axes, to which those of the mask must broadcast.
+        sizes: T and S.
+        counted: whether positions count from 0 because nobody gave them. Then T and S must be equal
+            for a mask that compares them: to align both at the start is as much a guess as at the
+            end.
 
     Raises:
         TypeError: a mask that is neither a predicate nor bool.
@@ -37,21 +37,40 @@ def allowed_pairs(
     """
     if mask is None:
         return None
-    sizes = query_positions.shape[-1], key_positions.shape[-1]
-    if not isinstance(mask, Mask):
-        array = checked_array(mask)
-        _check_extent(array.shape[-2:], sizes)
-        return array
-    if not explicit:
-        _check_counted_from_zero(mask, sizes)
+    if isinstance(mask, Mask):
+        if counted:
+            _check_counted_from_zero(mask, sizes)
+        leading = batch_shapes(mask)
+    else:
+        mask = checked_array(mask)
+        _check_extent(mask.shape[-2:], sizes)
+        leading = [mask.shape[:-2]]
+    for axes in leading:
+        check_broadcasts("mask", axes, batch)
+    return mask
+
+
+def allowed_pairs(
+    mask: Mask | Array | None, query_positions: Array, key_positions: Array
+) -> Array | None:
+    """The dense form of a mask that was checked: bool `[..., T, S]`, or None if all is allowed.
+
+    Args:
+        mask: as `check_mask` returns it.
+        query_positions: integers `[..., T]`.
+        key_positions: integers `[..., S]`.
+    """
+    if mask is None or not isinstance(mask, Mask):
+        return mask
     query, key = query_positions[..., :, None], key_positions[..., None, :]
-    batch = _common_batch(_batch_shapes(mask), query.shape[:-2], key.shape[:-2])
-    query, key = _to_batch(query, batch, 2), _to_batch(key, batch, 2)
+    batch = jnp.broadcast_shapes(*batch_shapes(mask), query.shape[:-2], key.shape[:-2])
+    query, key = _spread(query, batch, 2), _spread(key, batch, 2)
     predicate = type(mask).__call__
-    if any(_batch_shapes(mask)):
-        mask = _map_arrays(mask, lambda array, rank: _to_batch(array, batch, rank))
+    if any(batch_shapes(mask)):
+        mask = map_arrays(mask, lambda array, rank: _spread(array, batch, rank))
         for _ in batch:
             predicate = jax.vmap(predicate)
+    sizes = query_positions.shape[-1], key_positions.shape[-1]
     return jnp.broadcast_to(predicate(mask, query, key), (*batch, *sizes))
 
 
@@ -82,41 +101,10 @@ def _leaves(mask: Mask) -> Iterator[Mask]:
         yield mask
 
 
-def _batch_shapes(mask: Mask) -> list[tuple[int, ...]]:
+def batch_shapes(mask: Mask) -> list[tuple[int, ...]]:
     """The leading axes of each array inside an expression."""
-    shapes: list[tuple[int, ...]] = []
-
-    def note(array: Array, rank: int) -> Array:
-        shapes.append(array.shape[: array.ndim - rank])
-        return array
-
-    _map_arrays(mask, note)
-    return shapes
+    return [array.shape[: array.ndim - rank] for array, rank in arrays(mask)]
 
 
-def _common_batch(
-    mask: list[tuple[int, ...]], query: tuple[int, ...], key: tuple[int, ...]
-) -> tuple[int, ...]:
-    try:
-        return jnp.broadcast_shapes(*mask, query, key)
-    except ValueError as error:
-        raise ValueError(
-            f"the leading axes of the arrays in the mask, {mask}, of the query positions, {query}, "
-            f"and of the key positions, {key}, do not broadcast"
-        ) from error
-
-
-def _map_arrays(mask: Mask, function: Callable[[Array, int], Array]) -> Mask:
-    """Applies a function of (array, its rank for one example) to every array of an expression."""
-    changed = {}
-    for part in fields(mask):
-        value = getattr(mask, part.name)
-        if isinstance(value, Mask):
-            changed[part.name] = _map_arrays(value, function)
-        elif "rank" in part.metadata:
-            changed[part.name] = function(value, part.metadata["rank"])
-    return replace(mask, **changed)
-
-
-def _to_batch(array: Array, batch: tuple[int, ...], rank: int) -> Array:
+def _spread(array: Array, batch: tuple[int, ...], rank: int) -> Array:
     return jnp.broadcast_to(array, (*batch, *array.shape[array.ndim - rank :]))

@@ -45,16 +45,33 @@ def keep_factor(
     Returns:
         float32 `[..., N, T, S]`.
     """
-    words = jnp.moveaxis(jax.random.key_data(dropout.key), -1, 0)[..., None, None, None]
-    head = jnp.arange(num_heads)[:, None, None]
-    query, key = query_positions[..., None, :, None], key_positions[..., None, None, :]
+    words = jax.random.key_data(dropout.key)
+    return keep_pairs(
+        jnp.moveaxis(words, -1, 0)[..., None, None, None],
+        dropout.rate,
+        jnp.arange(num_heads)[:, None, None],
+        query_positions[..., None, :, None],
+        key_positions[..., None, None, :],
+    )
+
+
+def keep_pairs(words: Array, rate: float, head: Array, query: Array, key: Array) -> Array:
+    """`keep_factor` elementwise, for arrays that broadcast.
+
+    Args:
+        words: uint32 `[words, ...]`, the data of a random key.
+        rate: of dropping.
+        head: integers.
+        query: its position.
+        key: its position.
+    """
     numbers = [number.astype(jnp.uint32) for number in (*words, head, query, key)]
     rank = max(number.ndim for number in numbers)
     state, *numbers = (jnp.expand_dims(x, range(rank - x.ndim)) for x in numbers)
     for number in numbers:  # the smallest arrays first: only the last step has N·T·S entries
         state = _scramble(state, number)
-    threshold = min(round(dropout.rate * 2**32), 2**32 - 1)
-    return jnp.where(state >= jnp.uint32(threshold), 1 / (1 - dropout.rate), 0.0)
+    threshold = min(round(rate * 2**32), 2**32 - 1)
+    return jnp.where(state >= jnp.uint32(threshold), 1 / (1 - rate), 0.0)
 
 
 def _scramble(state: Array, number: Array) -> Array:

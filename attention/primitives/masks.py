@@ -10,16 +10,16 @@ Arrays inside a mask may have leading batch axes, which makes it one mask for a 
 Each picture below has query positions 0 to 5 as rows and key positions 0 to 5 as columns.
 """
 
-import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
 from operator import index
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
+
+from attention.primitives.carrier import array_field, arrays, carrier, static
 
 
 class Mask:
@@ -38,9 +38,8 @@ class Mask:
         Raises:
             ValueError: a mask for a batch, which has no one answer.
         """
-        for part in fields(self):
-            array, rank = getattr(self, part.name), part.metadata.get("rank")
-            if rank is not None and array.ndim > rank:
+        for array, rank in arrays(self):
+            if array.ndim > rank:
                 raise ValueError(
                     f"this mask is for a batch of {array.shape[: array.ndim - rank]}: use it in "
                     "attend, or lift the call with jax.vmap"
@@ -53,6 +52,22 @@ class Mask:
     def extent(self) -> tuple[int | None, int | None]:
         """How many query and key positions it describes; None where it describes them all."""
         return None, None
+
+    def touches(self, query: "Tiles", key: "Tiles") -> "Touched":
+        """Which tiles it may allow a pair of, and which it allows whole.
+
+        Masks that can tell by the bounds of the positions do; any other is asked about every pair,
+        one tile after another.
+        """
+
+        def tile(query_tile: Array, key_tile: Array) -> Touched:
+            allowed = self(query_tile[:, None], key_tile[None, :])
+            return Touched(allowed.any(), allowed.all())
+
+        def row(query_tile: Array) -> Touched:
+            return jax.lax.map(lambda key_tile: tile(query_tile, key_tile), key.positions)
+
+        return jax.lax.map(row, query.positions)
 
     def __and__(self, other: "Mask") -> "Mask":
         """Allows what both allow."""
@@ -71,6 +86,29 @@ class Mask:
         raise TypeError("a mask is neither true nor false: compose masks with &, | and ~")
 
 
+class Tiles(NamedTuple):
+    """The positions of tiles of queries or keys `[tiles, size]`, with the bounds of each tile."""
+
+    positions: Array
+    low: Array
+    high: Array
+
+    @classmethod
+    def of(cls, positions: Array) -> "Tiles":
+        """Finds the bounds of positions `[tiles, size]`."""
+        return cls(positions, positions.min(axis=-1), positions.max(axis=-1))
+
+
+class Touched(NamedTuple):
+    """Bool `[query tiles, key tiles]`: false in `some` = allows no pair; true in `every` = all.
+
+    Both err on the safe side: `some` may be true and `every` false where it was not worth knowing.
+    """
+
+    some: Array
+    every: Array
+
+
 def _operand(other: Mask) -> Mask:
     if not isinstance(other, Mask):
         raise TypeError(
@@ -78,19 +116,6 @@ def _operand(other: Mask) -> Mask:
             "wrap a bool array in masks.from_array"
         )
     return other
-
-
-def _mask_class(cls: type) -> type:
-    """A frozen dataclass that is a pytree; compared by identity, since arrays have no one truth."""
-    return jax.tree_util.register_dataclass(dataclass(frozen=True, eq=False)(cls))
-
-
-_static = functools.partial(field, metadata={"static": True})
-
-
-def _array(rank: int) -> Array:
-    """A field that holds an array of this rank for one example, with any leading axes."""
-    return field(metadata={"rank": rank})
 
 
 def causal() -> Mask:
@@ -107,12 +132,16 @@ def causal() -> Mask:
     return _Causal()
 
 
-@_mask_class
+@carrier
 class _Causal(Mask):
     compares_positions = True
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         return jnp.less_equal(key_position, query_position)
+
+    def touches(self, query: Tiles, key: Tiles) -> Touched:
+        some = key.low[None, :] <= query.high[:, None]
+        return Touched(some, key.high[None, :] <= query.low[:, None])
 
 
 def window(before: int, after: int = 0) -> Mask:
@@ -126,21 +155,27 @@ def window(before: int, after: int = 0) -> Mask:
     0 0 1 1 1 1
     0 0 0 1 1 1
     """
-    before, after = index(before), index(after)
+    before, after = (min(index(reach), 2**31 - 1) for reach in (before, after))
     if before < 0 or after < 0:
         raise ValueError(f"a window reaches 0 or more positions, got {before=} and {after=}")
     return _Window(before, after)
 
 
-@_mask_class
+@carrier
 class _Window(Mask):
-    before: int = _static()
-    after: int = _static()
+    before: int = static()
+    after: int = static()
     compares_positions = True
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         distance = jnp.subtract(query_position, key_position)
         return (distance <= self.before) & (distance >= -self.after)
+
+    def touches(self, query: Tiles, key: Tiles) -> Touched:
+        nearest = query.low[:, None] - key.high[None, :]
+        farthest = query.high[:, None] - key.low[None, :]
+        some = (nearest <= self.before) & (farthest >= -self.after)
+        return Touched(some, (farthest <= self.before) & (nearest >= -self.after))
 
 
 def lengths(lengths: ArrayLike) -> Mask:
@@ -160,13 +195,19 @@ def lengths(lengths: ArrayLike) -> Mask:
     return _Lengths(_integers("lengths", lengths, 0))
 
 
-@_mask_class
+@carrier
 class _Lengths(Mask):
-    lengths: Array = _array(rank=0)
+    lengths: Array = array_field(rank=0)
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         query_position, key_position = jnp.broadcast_arrays(query_position, key_position)
         return key_position < self.lengths
+
+    def touches(self, query: Tiles, key: Tiles) -> Touched:
+        some, every = key.low < self.lengths, key.high < self.lengths
+        shape = query.low.shape[0], key.low.shape[0]
+        some, every = (jnp.broadcast_to(x[None, :], shape) for x in (some, every))
+        return Touched(some, every)
 
 
 def segments(query_segments: ArrayLike, key_segments: ArrayLike | None = None) -> Mask:
@@ -190,15 +231,28 @@ def segments(query_segments: ArrayLike, key_segments: ArrayLike | None = None) -
     return _Segments(query_segments, _integers("key_segments", key_segments, 1))
 
 
-@_mask_class
+@carrier
 class _Segments(Mask):
-    query_segments: Array = _array(rank=1)
-    key_segments: Array = _array(rank=1)
+    query_segments: Array = array_field(rank=1)
+    key_segments: Array = array_field(rank=1)
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         same = _at(self.query_segments, query_position) == _at(self.key_segments, key_position)
         known = _within(query_position, self.query_segments.shape[-1])
         return same & known & _within(key_position, self.key_segments.shape[-1])
+
+    def touches(self, query: Tiles, key: Tiles) -> Touched:
+        num_queries, num_keys = self.extent()
+        ours = Tiles.of(_at(self.query_segments, query.positions))
+        theirs = Tiles.of(_at(self.key_segments, key.positions))
+        low = jnp.maximum(ours.low[:, None], theirs.low[None, :])
+        high = jnp.minimum(ours.high[:, None], theirs.high[None, :])
+        # One segment on both sides: the larger of the two ranges is a single number.
+        widest = jnp.minimum(ours.low[:, None], theirs.low[None, :])
+        one = widest == jnp.maximum(ours.high[:, None], theirs.high[None, :])
+        rows = _within(query.low, num_queries) & _within(query.high, num_queries)
+        columns = _within(key.low, num_keys) & _within(key.high, num_keys)
+        return Touched(low <= high, one & rows[:, None] & columns[None, :])
 
     def extent(self) -> tuple[int, int]:
         return self.query_segments.shape[-1], self.key_segments.shape[-1]
@@ -240,14 +294,20 @@ def block(size: int) -> Mask:
     return _Block(size)
 
 
-@_mask_class
+@carrier
 class _Block(Mask):
-    size: int = _static()
+    size: int = static()
     compares_positions = True
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         query_block = jnp.floor_divide(query_position, self.size)
         return query_block == jnp.floor_divide(key_position, self.size)
+
+    def touches(self, query: Tiles, key: Tiles) -> Touched:
+        first, last = (jnp.floor_divide(x, self.size)[:, None] for x in (query.low, query.high))
+        start, end = (jnp.floor_divide(x, self.size)[None, :] for x in (key.low, key.high))
+        one = (first == last) & (start == end) & (first == start)
+        return Touched((start <= last) & (first <= end), one)
 
 
 def from_array(array: ArrayLike) -> Mask:
@@ -268,9 +328,9 @@ def from_array(array: ArrayLike) -> Mask:
     return _FromArray(checked_array(array))
 
 
-@_mask_class
+@carrier
 class _FromArray(Mask):
-    array: Array = _array(rank=2)
+    array: Array = array_field(rank=2)
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         num_queries, num_keys = self.extent()
@@ -281,11 +341,18 @@ class _FromArray(Mask):
         return self.array.shape[-2], self.array.shape[-1]
 
 
-def from_function(function: Callable[[Array, Array], Array]) -> Mask:
+def from_function(
+    function: Callable[[Array, Array], Array],
+    touches: Callable[[Tiles, Tiles], Touched] | None = None,
+) -> Mask:
     """The pairs for which a function of (query position, key position) is true.
 
-    The function is elementwise and hashable; jit compiles anew for each function it meets, so
-    define it once.
+    Args:
+        function: elementwise and hashable; jit compiles anew for each function it meets, so define
+            it once.
+        touches: tells which tiles the function may allow a pair of, from the bounds of their
+            positions, as `Mask.touches` does. Without it the function is asked about every pair
+            once before a long sequence is attended to.
 
     >>> print(picture(from_function(lambda query, key: (query - key) % 3 == 0), 6))
     1 0 0 1 0 0
@@ -295,12 +362,13 @@ def from_function(function: Callable[[Array, Array], Array]) -> Mask:
     0 1 0 0 1 0
     0 0 1 0 0 1
     """
-    return _FromFunction(function)
+    return _FromFunction(function, touches)
 
 
-@_mask_class
+@carrier
 class _FromFunction(Mask):
-    function: Callable[[Array, Array], Array] = _static()
+    function: Callable[[Array, Array], Array] = static()
+    hint: Callable[[Tiles, Tiles], Touched] | None = static()
     compares_positions = True  # for all we know
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
@@ -310,8 +378,11 @@ class _FromFunction(Mask):
             raise TypeError(f"a mask function must return bool, got {allowed.dtype}")
         return allowed
 
+    def touches(self, query: Tiles, key: Tiles) -> Touched:
+        return super().touches(query, key) if self.hint is None else self.hint(query, key)
 
-@_mask_class
+
+@carrier
 class _And(Mask):
     left: Mask
     right: Mask
@@ -319,8 +390,12 @@ class _And(Mask):
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         return self.left(query_position, key_position) & self.right(query_position, key_position)
 
+    def touches(self, query: Tiles, key: Tiles) -> Touched:
+        left, right = self.left.touches(query, key), self.right.touches(query, key)
+        return Touched(left.some & right.some, left.every & right.every)
 
-@_mask_class
+
+@carrier
 class _Or(Mask):
     left: Mask
     right: Mask
@@ -328,13 +403,21 @@ class _Or(Mask):
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         return self.left(query_position, key_position) | self.right(query_position, key_position)
 
+    def touches(self, query: Tiles, key: Tiles) -> Touched:
+        left, right = self.left.touches(query, key), self.right.touches(query, key)
+        return Touched(left.some | right.some, left.every | right.every)
 
-@_mask_class
+
+@carrier
 class _Not(Mask):
     inner: Mask
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         return ~self.inner(query_position, key_position)
+
+    def touches(self, query: Tiles, key: Tiles) -> Touched:
+        some, every = self.inner.touches(query, key)
+        return Touched(~every, ~some)
 
 
 def picture(mask: Mask, num_queries: int, num_keys: int | None = None) -> str:

@@ -27,19 +27,38 @@ def quarantine(
         Finite query, key and value in float32 at least, and a function that sets the poisoned
         rows of an array `[T, ...]` to NaN.
     """
-    wide = any(array.dtype == jnp.float64 for array in (query, key, value))
-    dtype = jnp.float64 if wide else jnp.float32
-    finite = [jnp.isfinite(array) for array in (query, key, value)]
-    query_ok, key_ok, value_ok = (ok.all(axis=-1) for ok in finite)
-    pair_ok = query_ok[:, None] & (key_ok & value_ok)[None, :]
-    poisoned_rows = jnp.any(allowed & ~pair_ok, axis=-1)
+    *inputs, query_ok, key_ok = finite(query, key, value)
+    query, key, value = wide(*inputs)
+    poisoned_rows = jnp.any(allowed & ~(query_ok[:, None] & key_ok[None, :]), axis=-1)
 
     def poison(array: Array) -> Array:
         rows = poisoned_rows.reshape(-1, *[1] * (array.ndim - 1))
         return jnp.where(rows, jnp.nan, array)
 
-    query, key, value = (
-        jnp.where(ok, array, 0).astype(dtype)
-        for ok, array in zip(finite, (query, key, value), strict=True)
-    )
     return query, key, value, poison
+
+
+def finite(query: Array, key: Array, value: Array) -> tuple[Array, Array, Array, Array, Array]:
+    """Zeros in place of what is not finite, and where there was nothing such.
+
+    Args:
+        query: `[..., T, H]`.
+        key: `[..., S, H]`.
+        value: `[..., S, Hv]`.
+
+    Returns:
+        Finite query, key and value; bool `[..., T]`, true for finite queries; and bool `[..., S]`,
+        true for keys that are finite and have a finite value.
+    """
+    ok = [jnp.isfinite(array) for array in (query, key, value)]
+    query, key, value = (
+        jnp.where(where, array, 0) for where, array in zip(ok, (query, key, value), strict=True)
+    )
+    query_ok, key_ok, value_ok = (where.all(axis=-1) for where in ok)
+    return query, key, value, query_ok, key_ok & value_ok
+
+
+def wide(*arrays: Array) -> tuple[Array, ...]:
+    """The arrays in float32, or in float64 if any of them is."""
+    is_double = any(array.dtype == jnp.float64 for array in arrays)
+    return tuple(array.astype(jnp.float64 if is_double else jnp.float32) for array in arrays)

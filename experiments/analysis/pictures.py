@@ -2,17 +2,20 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from experiments.training.metrics import read_metrics
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def draw_learning_curve(directory: Path, path: Path) -> None:
     """Draws loss and accuracy over the steps that `metrics.jsonl` of a run holds."""
     rows = read_metrics(directory)
-    figure = Figure(figsize=(10, 4), layout="constrained")
+    figure = _figure(10, 4)
     left, right = figure.subplots(1, 2)
     for axes, name, label in (
         (left, "nll", "negative log-likelihood (nats per token)"),
@@ -46,10 +49,7 @@ def draw_cross_attention(
         path: a picture file.
     """
     num_layers, num_heads = weights.shape[:2]
-    figure = Figure(
-        figsize=(1.2 + 0.30 * len(source) * num_heads, 1.2 + 0.34 * len(target) * num_layers),
-        layout="constrained",
-    )
+    figure = _figure(1.2 + 0.30 * len(source) * num_heads, 1.2 + 0.34 * len(target) * num_layers)
     grid = figure.subplots(num_layers, num_heads, squeeze=False, sharex=True, sharey=True)
     for layer in range(num_layers):
         for head in range(num_heads):
@@ -63,3 +63,10 @@ def draw_cross_attention(
     figure.colorbar(image, ax=grid, label="attention weight", shrink=0.8)
     figure.suptitle("Cross-attention: target words (rows) to source words; rings: gold alignment")
     figure.savefig(path, dpi=120)
+
+
+def _figure(width: float, height: float) -> "Figure":
+    """An empty picture, in inches. A run draws at its end, and who translates draws nothing."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from attention.modules.config import one_of
+from attention.modules.choice import one_of
 from experiments.data.batching import EncodedPair
 from experiments.data.toy_language import Sizes, prepare
 from experiments.data.vocabulary import Vocabulary

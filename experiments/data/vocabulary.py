@@ -31,8 +31,17 @@ class Vocabulary:
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        """The id of each word."""
-        return {word: number for number, word in enumerate(self.words)}
+        """The id of each word; nobody writes the special ones."""
+        return dict(zip(self.words[3:], range(3, len(self.words)), strict=True))
+
+    @cached_property
+    def _in_small_letters(self) -> dict[str, str]:
+        """The word that each lower-case string stands for, the most frequent if there are more."""
+        return {word.lower(): word for word in reversed(self.words[3:])}
+
+    def respell(self, word: str) -> str:
+        """A word that is known in another case only, in that case; any other as it is."""
+        return word if word in self.ids else self._in_small_letters.get(word.lower(), word)
 
     def __len__(self) -> int:
         """The number of words, the three special ones included."""
@@ -44,12 +53,13 @@ class Vocabulary:
         Raises:
             ValueError: a word that is not in the vocabulary, with the nearest that is.
         """
-        for word in sentence:
-            if word not in self.ids or word in SPECIALS:
-                near = get_close_matches(word, self.words[3:], n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ValueError(f"the word {word!r} is not in the vocabulary{hint}")
-        return [self.ids[word] for word in sentence]
+        try:
+            return [self.ids[word] for word in sentence]
+        except KeyError as error:
+            (word,) = error.args
+            near = get_close_matches(word, self.ids, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"the word {word!r} is not in the vocabulary{hint}") from None
 
     def decode(self, ids: Iterable[int]) -> list[str]:
         """The words of ids up to the first end; padding and begin are left out."""

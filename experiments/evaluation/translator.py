@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -11,6 +10,7 @@ from jax import Array
 from attention.decoding import greedy, recompute
 from attention.modules.transformer import EncoderDecoder
 from attention.primitives import masks
+from experiments.compilation import compiled
 from experiments.data.batching import Buckets, EncodedPair, evaluation_batches
 from experiments.data.translation import Vocabularies
 from experiments.data.vocabulary import BOS, EOS, PAD
@@ -52,16 +52,16 @@ class Translator:
             _, extras = model.decode(target, memory, memory_mask=None, returning=("weights",))
             return extras["cross"]["weights"]
 
-        self._translate = jax.jit(translate)
-        self._look = jax.jit(look)
+        self._translate = compiled(translate)
+        self._look = compiled(look)
 
     def encode(self, sentence: str) -> list[int]:
-        """The ids of a sentence.
+        """The ids of a sentence; its full stop and the case of a word that has but one are free.
 
         Raises:
             ValueError: an empty sentence, one too long for the model, or an unknown word.
         """
-        words = tokenize(sentence)
+        words = tokenize(sentence.rstrip().removesuffix("."))
         if not words:
             raise ValueError("the sentence is empty")
         if len(words) + 1 > self._max_length:
@@ -69,7 +69,8 @@ class Translator:
                 f"the sentence has {len(words)} words, and the model reads at most "
                 f"{self._max_length - 1}"
             )
-        return self._vocabularies.source.encode(words)
+        vocabulary = self._vocabularies.source
+        return vocabulary.encode([vocabulary.respell(word) for word in words])
 
     def __call__(
         self, parameters: nnx.State, sentences: Sequence[str], *, batch_tokens: int

@@ -45,18 +45,22 @@ class Checkpoints:
             like: a state of the same shapes, or its `jax.eval_shape`.
 
         Raises:
-            UsageError: there is none.
+            UsageError: there is none, or it is damaged.
         """
         step = self.latest_step()
         if step is None:
             raise UsageError(f"there is no checkpoint yet in {self._directory}: train first")
         target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
-        restored = self._manager.restore(
-            step,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardRestore(target), progress=ocp.args.JsonRestore()
-            ),
+        arguments = ocp.args.Composite(
+            state=ocp.args.StandardRestore(target), progress=ocp.args.JsonRestore()
         )
+        try:
+            restored = self._manager.restore(step, args=arguments)
+        except Exception as error:  # what is missing decides its type, down to a bare Exception
+            raise UsageError(
+                f"the checkpoint {self._directory / str(step)} is damaged: delete it to go on "
+                "from the one before it, or choose another --workdir"
+            ) from error
         return restored.state, restored.progress
 
     def __enter__(self) -> Self:

@@ -81,14 +81,20 @@ def fit(
 
 
 def _summary(step: int, pending: list[dict[str, Array]], seconds: float) -> dict[str, float]:
-    """Means over the steps since the last row; waits for them."""
-    measured = jax.device_get(pending)
-    row = {name: float(np.mean([each[name] for each in measured])) for name in measured[0]}
+    """Means over the tokens, of the gradient norm over the steps, since the last row."""
+    measured = jax.device_get(pending)  # waits for them
+    tokens = [each.pop("tokens") for each in measured]
+    row = {}
+    for name in measured[0]:
+        weights = None if name == "gradient_norm" else tokens
+        row[name] = float(np.average([each[name] for each in measured], weights=weights))
     for name in ("loss", "gradient_norm"):
         if not np.isfinite(row[name]):
             raise FloatingPointError(
                 f"the {name} became {row[name]} within the last {len(pending)} steps before step "
                 f"{step}: lower train.learning_rate or train.clip_norm"
             )
-    tokens = row.pop("tokens") * len(pending)
-    return row | {"tokens_per_second": tokens / seconds, "steps_per_second": len(pending) / seconds}
+    return row | {
+        "tokens_per_second": float(sum(tokens)) / seconds,
+        "steps_per_second": len(pending) / seconds,
+    }

@@ -5,7 +5,7 @@ import math
 import optax
 from ml_collections import ConfigDict
 
-from attention.modules.config import one_of
+from attention.modules.choice import one_of
 
 
 def schedule(name: str, *, peak: float, warmup_steps: int, total_steps: int) -> optax.Schedule:

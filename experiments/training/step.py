@@ -9,6 +9,7 @@ import optax
 from flax import nnx
 from jax import Array
 
+from experiments.compilation import compiled
 from experiments.training.loss import TokenLosses, per_token
 
 Batch = TypeVar("Batch")
@@ -67,4 +68,4 @@ def make_steps(
     def evaluate_step(parameters: nnx.State, batch: Batch) -> TokenLosses:
         return loss_function(nnx.merge(definition, parameters), batch, None)
 
-    return jax.jit(train_step, donate_argnums=0), jax.jit(evaluate_step)
+    return compiled(train_step, donate=(0,)), compiled(evaluate_step)

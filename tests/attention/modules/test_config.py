@@ -46,6 +46,7 @@ CHANGES = {
     "use_bias": (False, "parameters"),
     "dropout": (0.2, "logits"),
     "attention_dropout": (0.2, "logits"),
+    "implementation": ("tiled", "program"),
     "remat": (False, "backward"),
 }
 
@@ -85,6 +86,9 @@ def test_every_field_changes_something(field):
         )
         assert "remat" in before
         assert "remat" not in after
+    if effect == "program":
+        programs = (str(jax.make_jaxpr(logits)(build(given))) for given in ({}, change))
+        assert ["tile_sweep" in program for program in programs] == [False, True]
     if effect == "logits":
         before, after = (logits(filled(lambda given=given: build(given))) for given in ({}, change))
         assert (before != after).any()

@@ -15,6 +15,7 @@ from attention import (
     multi_head,
     rotary,
     scaled_dot_product,
+    scores,
     sinusoidal,
 )
 from attention.primitives.softmax import softmax
@@ -41,6 +42,22 @@ def batch_of_everything(query, key, value, random_key):
     )
 
 
+def in_tiles(query, key, value, random_key):
+    def loss(inputs):
+        output, extras = attend(
+            *inputs,
+            mask=MASK,
+            positions=POSITIONS,
+            score=(scores.softcap(3.0), scores.alibi(scores.alibi_slopes(6))),
+            dropout=Dropout(random_key, 0.1),
+            returning=("entropy", "logsumexp"),
+            implementation="tiled",
+        )
+        return output.astype(jnp.float32).sum() + extras["entropy"].sum()
+
+    return jax.jvp(jax.grad(loss), ((query, key, value),), ((query, key, value),))
+
+
 def gradient(query, key, value, random_key):
     def loss(inputs):
         return batch_of_everything(*inputs, random_key)[0].astype(jnp.float32).sum()
@@ -65,6 +82,7 @@ RANDOM_KEYS = jax.ShapeDtypeStruct(DIMS["B"] + (2,), jnp.uint32)
         (grouped_query, floats("TNH", "SKH", "SKv")),
         (batch_of_everything, [*BATCH, RANDOM_KEYS]),
         (gradient, [*BATCH, RANDOM_KEYS]),
+        (in_tiles, [*BATCH, RANDOM_KEYS]),
         (functools.partial(sinusoidal, width=14), [jax.ShapeDtypeStruct((5,), jnp.int32)]),
         (rotary, [jax.ShapeDtypeStruct((5, 3, 14), jnp.bfloat16), POSITIONS[0]]),
     ],
@@ -75,6 +93,7 @@ RANDOM_KEYS = jax.ShapeDtypeStruct(DIMS["B"] + (2,), jnp.uint32)
         "grouped_query",
         "attend",
         "gradient",
+        "in tiles, twice differentiated",
         "sinusoidal",
         "rotary",
     ],

@@ -33,6 +33,13 @@ def test_the_nearest_word_is_suggested():
         VOCABULARY.encode(["catt"])
 
 
+def test_a_word_known_in_another_case_only_is_respelt():
+    vocabulary = Vocabulary.of([["May", "Jane", "may", "may", "sing"]])
+    words = ["jane", "JANE", "Sing", "May", "may", "MAY", "teh", "<PAD>"]
+    respelt = ["Jane", "Jane", "sing", "May", "may", "may", "teh", "<PAD>"]
+    assert [vocabulary.respell(word) for word in words] == respelt
+
+
 def test_text_holds_it_all():
     assert Vocabulary.from_text(VOCABULARY.as_text()) == VOCABULARY
 

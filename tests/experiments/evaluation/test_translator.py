@@ -54,6 +54,17 @@ def test_what_cannot_be_read_is_named(task, sentence, words):
         task.translator.encode(sentence)
 
 
+@pytest.mark.parametrize("sentence", ["A b C.", "a b c. ", " a B c ."])
+def test_a_full_stop_and_capital_letters_are_read_as_nothing(task, sentence):
+    assert task.translator.encode(sentence) == task.translator.encode("a b c")
+
+
+@pytest.mark.parametrize("sentence", ["a b c?", "a. b c", "a b c.."])
+def test_other_marks_are_unknown_words(task, sentence):
+    with pytest.raises(ValueError, match="is not in the vocabulary"):
+        task.translator.encode(sentence)
+
+
 def test_cross_attention_names_its_rows_and_columns(task, parameters):
     weights, source, target = task.translator.cross_attention(parameters, "a b c", "v w")
     assert source == ["a", "b", "c", "<eos>"]

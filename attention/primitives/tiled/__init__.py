@@ -1,0 +1,1 @@
+"""Attention in tiles: exact, and linear in memory."""

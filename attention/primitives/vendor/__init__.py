@@ -1,0 +1,1 @@
+"""Attention of other libraries, behind the same contract."""

@@ -1,0 +1,1 @@
+"""Time, memory and error of attention, measured side by side with those of others."""

@@ -1,0 +1,110 @@
+"""The named shapes: every case that the benchmark can measure, and that tests look at too."""
+
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from attention import masks
+from attention.primitives.masks import Mask
+
+NUM_HEADS, HEAD_WIDTH = 8, 64
+PATTERNS = ("full", "causal", "window", "packed")
+LENGTHS = tuple(2**power for power in range(6, 16))
+DTYPES = ("float32", "bfloat16")
+PASSES = ("forward", "gradient")
+WINDOW = 256  # keys that a query may see, itself included
+SEGMENTS = 8  # sequences of equal length in a packed row
+
+# As much work at every length as one example of 4,096 positions, as far as memory goes.
+PAIRS, POSITIONS = 2**24, 2**13
+
+
+@dataclass(frozen=True)
+class Case:
+    """Self-attention of B examples of T positions, with N = K = 8 heads of width H = 64.
+
+    Attributes:
+        pattern: who may attend to whom, one of `PATTERNS`.
+        length: T = S.
+        dtype: of inputs and outputs.
+        gradient: whether the gradients of query, key and value are computed too.
+        batch: B.
+    """
+
+    pattern: str
+    length: int
+    dtype: str
+    gradient: bool
+    batch: int
+
+    @property
+    def name(self) -> str:
+        """By which it is asked for: "causal_4096_float32_gradient"."""
+        return f"{self.pattern}_{self.length}_{self.dtype}_{PASSES[self.gradient]}"
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """`[B, T, N, H]` of query, key, value and output."""
+        return self.batch, self.length, NUM_HEADS, HEAD_WIDTH
+
+    def segments(self) -> np.ndarray | None:
+        """The segment of each position `[T]`, where the pattern is packed."""
+        if self.pattern != "packed":
+            return None
+        return np.repeat(np.arange(SEGMENTS, dtype=np.int32), self.length // SEGMENTS)
+
+    def mask(self, segments: ArrayLike | None = None) -> Mask | None:
+        """The pattern as a predicate on positions; one that is packed needs its segments."""
+        if self.pattern == "causal":
+            return masks.causal()
+        if self.pattern == "window":
+            return masks.window(before=WINDOW - 1)
+        return masks.segments(segments) if self.pattern == "packed" else None
+
+    def allowed(self) -> np.ndarray:
+        """The pattern as a bool array `[T, S]`, for those who know no other form."""
+        query, key = np.arange(self.length)[:, None], np.arange(self.length)[None, :]
+        if self.pattern == "causal":
+            return key <= query
+        if self.pattern == "window":
+            return (key <= query) & (query - key < WINDOW)
+        if self.pattern == "packed":
+            segments = self.segments()
+            return segments[:, None] == segments[None, :]
+        return np.ones((self.length, self.length), bool)
+
+
+def named(pattern: str, length: int, dtype: str = "float32", gradient: bool = False) -> Case:
+    """The case with the batch that fills the work."""
+    batch = max(1, min(PAIRS // length**2, POSITIONS // length))
+    return Case(pattern, length, dtype, gradient, batch)
+
+
+CASES = {
+    case.name: case
+    for case in (
+        named(pattern, length, dtype, gradient)
+        for pattern, dtype, gradient, length in product(PATTERNS, DTYPES, (False, True), LENGTHS)
+    )
+}
+
+
+class Inputs(NamedTuple):
+    """Standard normal numbers `[B, T, N, H]` in float32, with what the output is multiplied by."""
+
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    cotangent: np.ndarray
+
+
+def inputs(case: Case) -> Inputs:
+    """The same numbers for every contender, exact in the dtype of the case."""
+    random = np.random.default_rng(0)
+    arrays = random.standard_normal((4, *case.shape), np.float32)
+    dtype = jnp.dtype(case.dtype)
+    return Inputs(*(array.astype(dtype).astype(np.float32) for array in arrays))

@@ -1,0 +1,37 @@
+"""Where a measurement was made: what a figure means nothing without."""
+
+import math
+import os
+import platform
+from pathlib import Path
+
+import jax
+
+
+def num_cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def free_memory() -> float:
+    """Bytes that programs may still take on this device; infinite where nobody can say."""
+    stats = jax.devices()[0].memory_stats() or {}
+    if "bytes_limit" in stats:
+        return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+    memory = Path("/proc/meminfo")
+    lines = memory.read_text(encoding="ascii").splitlines() if memory.exists() else []
+    kilobytes = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return 1024 * int(kilobytes[0]) if kilobytes else math.inf
+
+
+def environment() -> dict[str, str]:
+    """Platform, device, cores and versions."""
+    device = jax.devices()[0]
+    return {
+        "platform": device.platform,
+        "device": device.device_kind,
+        "machine": platform.machine(),
+        "cores": str(num_cores()),
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+    }

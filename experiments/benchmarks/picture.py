@@ -1,0 +1,40 @@
+"""Time over length, one line for each contender."""
+
+from pathlib import Path
+
+from experiments.benchmarks.cases import PASSES
+from experiments.benchmarks.results import Results
+
+
+def draw_times(results: Results, path: Path) -> None:
+    """Draws milliseconds per example over T: one pair of axes for each pattern, dtype and pass.
+
+    Args:
+        results: what was measured.
+        path: a picture file.
+    """
+    from matplotlib.figure import Figure  # a run draws at its end
+
+    panels: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for one in sorted(results.measured(), key=lambda one: one.case.length):
+        case = one.case
+        panel = panels.setdefault(f"{case.pattern}, {case.dtype}, {PASSES[case.gradient]}", {})
+        point = case.length, 1e3 * one.quantile(0.5) / case.batch
+        panel.setdefault(one.contender, []).append(point)
+    contenders = list(dict.fromkeys(one.contender for one in results.measured()))
+    columns = min(3, max(1, len(panels)))
+    height = -(-max(1, len(panels)) // columns)
+    figure = Figure(figsize=(5 * columns, 3.6 * height), layout="constrained")
+    grid = figure.subplots(height, columns, squeeze=False).ravel()
+    for axes, (title, lines) in zip(grid, panels.items(), strict=False):
+        for name, points in lines.items():
+            color = f"C{contenders.index(name)}"
+            style = "-" if name.startswith("attend") else "--"
+            axes.loglog(*zip(*points, strict=True), "o" + style, color=color, label=name, ms=4)
+        axes.set(title=title, xlabel="T", ylabel="milliseconds per example")
+        axes.set_xscale("log", base=2)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=7)
+    for axes in grid[len(panels) :]:
+        axes.remove()
+    figure.savefig(path, dpi=110)

@@ -1,0 +1,169 @@
+"""Results as a table of rows for machines and as a page for people."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+
+from experiments.benchmarks.cases import HEAD_WIDTH, NUM_HEADS, PASSES
+from experiments.benchmarks.goals import goals
+from experiments.benchmarks.products import Product
+from experiments.benchmarks.results import Deviation, Measurement, Results
+
+INTRODUCTION = f"""\
+# Benchmarks
+
+Time, scratch memory and error of `attend` and of the attention functions of others, side by side in
+one process: every contender is called once in each round, so that a busy moment meets all of them,
+and its median over the rounds counts. N {NUM_HEADS}, H {HEAD_WIDTH}, S = T; *gradient* is forward
+and backward. Each peer is called the way its own documentation says: with a flag where it has one,
+else with a dense mask made before the clock starts. Made by one command, the only way to change
+this page:
+"""
+
+
+def rows(measurements: Sequence[Measurement], environment: Mapping[str, str]) -> str:
+    """Comma-separated values: one line for each contender of each case, measured or not."""
+    out = io.StringIO()
+    table = [_row(one) | dict(environment) for one in measurements]
+    writer = csv.DictWriter(out, list(table[0]) if table else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(table)
+    return out.getvalue()
+
+
+def page(
+    results: Results,
+    products: Sequence[Product],
+    absent: Sequence[tuple[str, str]],
+    environment: Mapping[str, str],
+    command: str,
+) -> str:
+    """Markdown.
+
+    Args:
+        results: all that was measured.
+        products: the speed of matrix products.
+        absent: (library, why) of those that cannot be asked here.
+        environment: where it was measured.
+        command: by which it was measured.
+    """
+    versions = {one.version: None for one in results.measurements if one.times}
+    versions.pop("this library", None)
+    where = "; ".join(f"{name} {value}" for name, value in environment.items())
+    parts = [f"{INTRODUCTION}\n```sh\n{command}\n```\n", f"Measured on {where}; with "]
+    parts[-1] += f"{', '.join(versions)}."
+    parts += ["", "## Goals", "", _goals(results)]
+    parts += ["", "## Time", "", _TIME, "", _times(results)]
+    parts += ["", "## Error against float64", "", _ERROR, "", _errors(results.deviations)]
+    parts += ["", "## Matrix products", "", _PRODUCTS, "", _products(products)]
+    parts += ["", "## Not measured", "", *_refusals(results, absent)]
+    return "\n".join([*parts, ""])
+
+
+_TIME = """\
+The median of ours in milliseconds and its scratch memory in MiB, with the implementation that
+`attend` chooses; then ours ÷ each other one, below 1 where ours is faster. *-*: not measured."""
+_ERROR = """\
+Norm of the difference to the exact array over the norm of that, of the output / the worst of the
+three gradients; one example, standard normal inputs. Exact is what the definition gives in
+float64."""
+_PRODUCTS = """\
+GFLOP/s of single products of float32 matrices: no attention function is faster than the products it
+is made of."""
+
+
+def _row(one: Measurement) -> dict[str, object]:
+    case = one.case
+
+    def milliseconds(share: float) -> str:
+        return "" if not one.times else f"{1e3 * one.quantile(share):.4g}"
+
+    return {
+        "case": case.name,
+        "pattern": case.pattern,
+        "batch": case.batch,
+        "length": case.length,
+        "heads": NUM_HEADS,
+        "width": HEAD_WIDTH,
+        "dtype": case.dtype,
+        "pass": PASSES[case.gradient],
+        "contender": one.contender,
+        "version": one.version,
+        "chosen": int(one.chosen),
+        "median_ms": milliseconds(0.5),
+        "quartile1_ms": milliseconds(0.25),
+        "quartile3_ms": milliseconds(0.75),
+        "rounds": len(one.times),
+        "scratch_mib": "" if one.scratch is None else f"{one.scratch / 2**20:.1f}",
+        "not_measured": one.reason,
+    }
+
+
+def _goals(results: Results) -> str:
+    lines = [["goal", "at most", "measured", "met"]]
+    for goal in goals():
+        found = goal.measure(results)
+        verdict = "-" if found is None else "yes" if found <= goal.limit else "**no**"
+        lines.append([goal.name, f"{goal.limit:g}", _number(found), verdict])
+    return _table(lines)
+
+
+def _times(results: Results) -> str:
+    contenders = list(dict.fromkeys(one.contender for one in results.measured()))
+    lines = [["case", "B", "ours", "ms", "MiB", *(f"÷ {name}" for name in contenders)]]
+    for case in dict.fromkeys(one.case for one in results.measurements):
+        ours = results.ours(case.name)
+        if ours is None:
+            continue
+        ratios = [
+            "" if name == ours.contender else _number(results.ratio(case.name, [name]))
+            for name in contenders
+        ]
+        scratch = None if ours.scratch is None else ours.scratch / 2**20
+        implementation = ours.contender.partition(":")[2]
+        figures = [_number(1e3 * ours.quantile(0.5)), _number(scratch)]
+        lines.append([case.name, str(case.batch), implementation, *figures, *ratios])
+    return _table(lines)
+
+
+def _errors(deviations: Sequence[Deviation]) -> str:
+    contenders = list(dict.fromkeys(one.contender for one in deviations))
+    lines = [["case", *contenders]]
+    for case in dict.fromkeys(one.case for one in deviations):
+        found = {one.contender: one for one in deviations if one.case == case}
+        cells = [
+            f"{one.output:.2e} / {one.gradient:.2e}" if (one := found.get(name)) else "-"
+            for name in contenders
+        ]
+        lines.append([case.name, *cells])
+    return _table(lines)
+
+
+def _products(products: Sequence[Product]) -> str:
+    libraries = list(dict.fromkeys(one.library for one in products))
+    lines = [["rows x inner x columns", *libraries]]
+    for shape in dict.fromkeys(one.shape for one in products):
+        found = {one.library: one.gflops for one in products if one.shape == shape}
+        lines.append([shape, *(_number(found.get(library)) for library in libraries)])
+    return _table(lines)
+
+
+def _refusals(results: Results, absent: Iterable[tuple[str, str]]) -> list[str]:
+    cases: dict[tuple[str, str], list[str]] = {}
+    for one in results.measurements:
+        if one.reason:
+            cases.setdefault((one.contender, one.reason), []).append(one.case.name)
+    lines = [f"- `{name}`: {why}" for name, why in absent]
+    lines += [f"- `{who}`, {', '.join(names)}: {why}" for (who, why), names in cases.items()]
+    return lines or ["Nothing."]
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _table(lines: Sequence[Sequence[str]]) -> str:
+    head, *body = lines
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *body])

@@ -1,0 +1,1 @@
+"""The contract held against every implementation of ours, and against those of others."""

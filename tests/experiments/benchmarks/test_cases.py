@@ -1,0 +1,72 @@
+"""The named shapes: attention takes all of them, and everybody is asked for the same thing."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention import attend
+from experiments.benchmarks.cases import CASES, LENGTHS, PATTERNS, Case, inputs, named
+from experiments.benchmarks.contender import RefusalError
+from experiments.benchmarks.deviation import exact, relative_errors
+from experiments.benchmarks.suite import contenders
+
+EVERYBODY, _ = contenders()
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_attention_takes_every_shape(pattern):
+    for case in CASES.values():
+        if case.pattern == pattern and not case.gradient:
+            query = jax.ShapeDtypeStruct(case.shape, jnp.dtype(case.dtype))
+            mask = case.mask(case.segments())
+            output = jax.eval_shape(lambda query, mask=mask: attend(*[query] * 3, mask=mask), query)
+            assert (output.shape, output.dtype) == (query.shape, query.dtype)
+
+
+def test_a_name_says_what_is_computed():
+    assert len(CASES) == 160
+    case = CASES["causal_4096_float32_gradient"]
+    assert case == named("causal", 4096, gradient=True) == Case("causal", 4096, "float32", True, 1)
+
+
+def test_short_cases_do_the_work_of_many_examples():
+    batches = [named("full", length).batch for length in LENGTHS]
+    assert batches == [128, 64, 32, 16, 8, 4, 1, 1, 1, 1]
+
+
+def test_six_positions_of_each_pattern_by_hand():
+    packed = Case("packed", 16, "float32", False, 1).allowed()
+    np.testing.assert_array_equal(packed[:4, :4], np.kron(np.eye(2), np.ones((2, 2))))
+    np.testing.assert_array_equal(Case("causal", 3, "float32", False, 1).allowed(), np.tri(3))
+    seen = Case("window", 300, "float32", False, 1).allowed().sum(axis=1)
+    np.testing.assert_array_equal(seen, [*range(1, 256), *[256] * 45])
+    assert Case("full", 6, "float32", False, 1).allowed().all()
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("name", EVERYBODY)
+def test_every_contender_computes_the_same(name, pattern):
+    case = Case(pattern, 264, "float32", pattern == "window", 1)  # longer than the window
+    numbers = inputs(case)
+    try:
+        program = EVERYBODY[name].prepare(case, numbers)
+    except RefusalError as error:
+        pytest.skip(str(error))
+    found = program.arrays(program.run())
+    true = exact(case, numbers)
+    assert len(found) == (4 if case.gradient else 1)
+    assert max(relative_errors(found, true[: len(found)])) < 1e-6
+
+
+def test_bfloat16_inputs_are_the_same_for_everybody():
+    case = Case("causal", 16, "bfloat16", False, 1)
+    numbers = inputs(case)
+    np.testing.assert_array_equal(
+        numbers.query, np.asarray(jnp.asarray(numbers.query, jnp.bfloat16), np.float32)
+    )
+    errors = []
+    for name in ("attend:tiled", "attend:reference", "jax.nn", "flax.nnx"):
+        program = EVERYBODY[name].prepare(case, numbers)
+        errors += relative_errors(program.arrays(program.run()), exact(case, numbers)[:1])
+    assert all(1e-4 < error < 1e-2 for error in errors)

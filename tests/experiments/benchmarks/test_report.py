@@ -1,0 +1,121 @@
+"""The report says what was measured, and judges it by goals that it does not invent."""
+
+import csv
+import io
+
+import pytest
+
+from configs import benchmark
+from experiments.benchmarks import products
+from experiments.benchmarks.cases import CASES, named
+from experiments.benchmarks.goals import goals
+from experiments.benchmarks.report import page, rows
+from experiments.benchmarks.results import Deviation, Measurement, Results
+from experiments.benchmarks.selection import selected
+
+FULL = named("full", 4096)
+PACKED = named("packed", 4096)
+MEMORY = named("causal", 8192, gradient=True)
+WHERE = {"platform": "abacus", "cores": "2"}
+
+
+def measured(case, contender, *times, chosen=False, scratch=None, reason=""):
+    return Measurement(case, contender, f"{contender} 1", chosen, times, scratch, reason)
+
+
+def results(ours=3.0):
+    return Results(
+        [
+            measured(FULL, "attend:tiled", 9.0, ours - 1, ours, chosen=True, scratch=2**21),
+            measured(FULL, "torch", 5.0, 10.0, 5.0),
+            measured(FULL, "jax.nn", reason="it is tired"),
+            measured(PACKED, "attend:tiled", 0.5, chosen=True),
+            measured(MEMORY, "attend:tiled", 1.0, chosen=True, scratch=50 * 2**20),
+        ],
+        [
+            Deviation(FULL, "attend:tiled", True, 1e-7, 6e-7),
+            Deviation(FULL, "jax.nn", False, 2e-7, 4e-7),
+        ],
+    )
+
+
+def judged(found):
+    return {goal.name: goal.measure(found) for goal in goals()}
+
+
+def test_goals_are_ratios_of_medians():
+    found = judged(results())
+    assert found["forward, full, T 4096 ÷ torch"] == pytest.approx(0.6)
+    assert found["forward, eight packed segments of 512 ÷ one of 4096"] == pytest.approx(1 / 6)
+    assert found["scratch memory in MiB, forward + backward, causal, T 8192"] == 50
+    assert found["forward, causal, T 4096 ÷ torch"] is None
+    errors = [value for name, value in found.items() if name.startswith("error of")]
+    assert errors == pytest.approx([0.5, 1.5])
+
+
+def test_the_better_of_two_peers_counts():
+    case = named("causal", 64, gradient=True)
+    found = Results(
+        [
+            measured(case, "attend:reference", 2.0, chosen=True),
+            measured(case, "attend:tiled", 1.0),
+            measured(case, "jax.nn", 4.0),
+            measured(case, "torch", 1.0),
+        ]
+    )
+    name = "forward + backward, causal, T 64 ÷ the better of jax.nn and torch"
+    assert judged(found)[name] == 2.0
+    assert judged(Results(found.measurements[:-1]))[name] is None
+
+
+def test_the_default_run_measures_every_goal():
+    config = benchmark.get_config()
+    cases = [CASES[name] for name in selected("cases", config.cases, list(CASES))]
+    everything = [
+        measured(case, name, 1.0, chosen=name == "attend:tiled", scratch=1)
+        for case in cases
+        for name in ("attend:tiled", "jax.nn", "torch")
+    ]
+    accuracy = [CASES[name] for name in selected("accuracy", config.accuracy, list(CASES))]
+    errors = [
+        Deviation(case, name, name == "attend:tiled", 1.0, 1.0)
+        for case in accuracy
+        for name in ("attend:tiled", "jax.nn")
+    ]
+    assert None not in judged(Results(everything, errors)).values()
+
+
+def test_the_page_judges_and_says_what_is_missing():
+    speed = [products.Product("2 x 2 x 2", "XLA", 0.125)]
+    text = page(results(), speed, [("tokamax", "not installed")], WHERE, "the command")
+    assert "```sh\nthe command\n```" in text
+    assert "Measured on platform abacus; cores 2; with attend:tiled 1, torch 1." in text
+    assert "| forward, full, T 4096 ÷ torch | 0.6 | 0.6 | yes |" in text
+    assert (
+        "gradient against float64 ÷ that of jax.nn, the largest ratio | 1 | 1.5 | **no** |" in text
+    )
+    assert "| forward, causal, T 4096 ÷ torch | 0.6 | - | - |" in text
+    assert "| full_4096_float32_forward | 1 | tiled | 3000 | 2 |  | 0.6 |" in text
+    assert "| full_4096_float32_forward | 1.00e-07 / 6.00e-07 | 2.00e-07 / 4.00e-07 |" in text
+    assert "| 2 x 2 x 2 | 0.125 |" in text
+    assert "- `tokamax`: not installed" in text
+    assert "- `jax.nn`, full_4096_float32_forward: it is tired" in text
+    slower = page(results(3.1), speed, [], WHERE, "the command")
+    assert "| forward, full, T 4096 ÷ torch | 0.6 | 0.62 | **no** |" in slower
+
+
+def test_the_table_has_medians_spread_and_reasons():
+    ours, torch, jax_nn, *_ = csv.DictReader(io.StringIO(rows(results().measurements, WHERE)))
+    quantiles = [ours[name] for name in ("median_ms", "quartile1_ms", "quartile3_ms")]
+    assert quantiles == ["3000", "2500", "6000"]
+    assert (ours["rounds"], ours["scratch_mib"], ours["chosen"]) == ("3", "2.0", "1")
+    assert (torch["scratch_mib"], torch["chosen"], torch["cores"]) == ("", "0", "2")
+    assert (jax_nn["median_ms"], jax_nn["not_measured"]) == ("", "it is tired")
+
+
+def test_products_are_timed_and_counted(monkeypatch):
+    monkeypatch.setattr(products, "SHAPES", {"tiny": (2, 3, 5, 7)})
+    monkeypatch.setattr(products, "seconds_of", lambda run: run() is None or 1e-6)
+    found = list(products.products())
+    assert found[0].library == "XLA"
+    assert all(one.gflops == pytest.approx(2 * 2 * 3 * 5 * 7 / 1e3) for one in found)

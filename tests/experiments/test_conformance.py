@@ -1,0 +1,88 @@
+"""The page of verdicts: its adapters call what they say, and it shows what was found."""
+
+import re
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+
+from attention.primitives.attend import IMPLEMENTATIONS
+from attention.testing import ROWS, check_attention
+from experiments.conformance import flax_nnx, jax_nn, ours
+from experiments.conformance.__main__ import candidates, main
+from experiments.conformance.candidate import Candidate
+from experiments.conformance.page import page
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "CONFORMANCE.md"
+BASIC = ("values", "mask", "empty rows")
+
+
+PEERS = {
+    "jax": (jax_nn.attend, jax_nn.SUPPORTS),
+    "flax": (flax_nnx.attend, flax_nnx.SUPPORTS),
+    "flax module": (flax_nnx.attend_by_module, flax_nnx.MODULE_SUPPORTS),
+}
+
+
+@pytest.mark.parametrize("function, supports", PEERS.values(), ids=PEERS)
+def test_a_peer_is_called_as_it_wants_to_be(function, supports):
+    report = check_attention(function, supports - {"value_width"}, rows=BASIC)
+    assert [row.verdict for row in report.rows] == ["pass", "pass", "fail"]
+
+
+def test_every_implementation_is_asked_or_says_why_not():
+    found = list(ours.candidates())
+    names = [one.name if isinstance(one, Candidate) else one[0] for one in found]
+    assert names == [f"attend, {one.name}" for one in IMPLEMENTATIONS]
+    reference = found[names.index("attend, reference")]
+    assert reference.function(*[jnp.ones((1, 2, 1, 3))] * 3).shape == (1, 2, 1, 3)
+
+
+@pytest.mark.parametrize("name", ["tiled", "jax"])  # the reference: tests/attention/testing
+def test_an_implementation_keeps_every_promise_that_it_makes(name):
+    found = {one.name: one for one in ours.candidates() if isinstance(one, Candidate)}
+    candidate = found[f"attend, {name}"]
+    check_attention(candidate.function, candidate.supports).raise_if_failed()
+
+
+def test_an_error_of_an_implementation_is_no_refusal():
+    reference = next(one for one in ours.candidates() if isinstance(one, Candidate))
+    with pytest.raises(ValueError, match="batch axes differ"):
+        reference.function(jnp.ones((1, 2, 1, 3)), *[jnp.ones((2, 2, 1, 3))] * 2)
+
+
+def test_the_page_shows_verdicts_examples_and_who_is_missing():
+    def means_nothing(query, key, value, mask=None):
+        if mask is not None:
+            raise NotImplementedError("no masks on Sundays")
+        return query
+
+    right = next(one for one in ours.candidates() if isinstance(one, Candidate))
+    wrong = Candidate("wrong", "0.1", means_nothing, ("jit", "mask"))
+    judged = [(one, check_attention(one.function, one.supports)) for one in (wrong,)]
+    text = page([*judged, (right, judged[0][1])], [("torch", "not installed")], "a machine")
+    assert "1. `wrong` (0.1)" in text
+    assert "- not asked: `torch`: not installed" in text
+    assert "| values | **FAIL** | **FAIL** |" in text
+    assert "| mask | ? | ? |" in text
+    assert re.search(r"- \*\*values\*\*: output at .* \[B=1 T=1 S=1 N=1 K=1 H=1 Hv=1", text)
+
+
+def test_the_command_writes_the_page(tmp_path, monkeypatch):
+    def broken(query, key, value):
+        return query
+
+    everybody = [Candidate("ours", ours.LIBRARY, broken, ()), ("absent", "not installed")]
+    monkeypatch.setattr("experiments.conformance.__main__.candidates", lambda: iter(everybody))
+    assert main(["conformance", str(tmp_path / "page.md")]) == 1
+    assert "| values | **FAIL** |" in (tmp_path / "page.md").read_text()
+
+
+def test_nobody_is_forgotten():
+    names = [one.name if isinstance(one, Candidate) else one[0] for one in candidates()]
+    assert len(names) == len(IMPLEMENTATIONS) + 5
+
+
+def test_the_page_of_the_repository_has_every_row():
+    rows = re.findall(r"^\| (?!row|---)([^|]+) \| ", PAGE.read_text(), re.MULTILINE)
+    assert tuple(rows) == ROWS
