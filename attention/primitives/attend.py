@@ -1,6 +1,7 @@
 """What attention means: one head, then many heads, groups and batches of it by `vmap` alone."""
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 import jax
@@ -199,6 +200,7 @@ def explain(
     return dispatch.choose(checked(query, key, value, **arguments), name, IMPLEMENTATIONS)
 
 
+@partial(jax.jit, inline=True)
 def attend_by_definition(request: Request) -> dict[str, Array]:
     """`grouped_query` for a batch, with the whole `[..., N, T, S]` in memory."""
     score_arrays = [pair for score in request.scores for pair in arrays(score)]
