@@ -13,9 +13,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# Compiling is what these tests spend their time on: programs that run once need not run fast. And
-# every session compiles the same ones: kept on disk, in a folder that git ignores, they cost a third
-# of the time from the second session on.
+# Compiling is what these tests spend their time on, and programs that run once need not run fast.
+# Every session compiles the same ones: kept on disk, in a folder that git ignores, they cost a
+# third of the time from the second session on.
 jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_compilation_cache_dir", str(REPOSITORY / ".cache" / "jax"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -14,7 +14,7 @@ from attention import Dropout, attend, masks, scores
 from attention.primitives.attend import attend_by_definition
 from attention.primitives.request import RETURNING, checked
 from attention.primitives.tiled import derivative
-from attention.primitives.tiled.attention import attend_in_tiles
+from attention.primitives.tiled.attention import _attend, attend_in_tiles
 from attention.primitives.tiled.tiling import TileSize
 from tests.attention.primitives.inputs import draw
 from tests.attention.primitives.tiled.test_touches import MASKS
@@ -120,15 +120,16 @@ def test_every_option_means_what_the_definition_says(name):
     chex.assert_trees_all_close(found, expected, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "name", ["causal, alibi, softcap, sinks, dropout", "window and lengths, empty rows"]
-)
 @pytest.mark.usefixtures("float64")
-def test_so_do_derivatives_of_every_order(name):
-    arguments = dict(CASES[name])
-    inputs, score = jax.tree.map(
-        lambda x: x.astype("float64"), ([QUERY, KEY, VALUE], arguments.pop("score", ()))
-    )
+def test_so_do_derivatives_of_every_order():
+    """With rows that see nothing, and sinks for nobody: they would hide those."""
+    arguments = {
+        "mask": masks.window(5, 3) & masks.lengths([30, 11]),
+        "positions": AT_THE_END,
+        "dropout": DROPOUT,
+    }
+    score = scores.alibi(scores.alibi_slopes(N)), scores.softcap(2.0)
+    inputs, score = jax.tree.map(lambda x: x.astype("float64"), ([QUERY, KEY, VALUE], score))
     expected, found = (
         jax.jit(higher_derivatives, static_argnums=0)(one, inputs, score, arguments)
         for one in ("definition", "tiled")
@@ -197,7 +198,8 @@ def test_what_is_not_finite_reaches_who_sees_it_and_nobody_else(poison):
         for name in ("output", "logsumexp", "weights", "entropy"):
             assert jnp.isnan(found[name][0]).all()
             np.testing.assert_array_equal(found[name][1], clean[name][1])
-    grads = gradient("tiled", (QUERY, bad_key, bad_value), (), {"mask": mask})
+    differentiate = jax.jit(gradient, static_argnums=0)
+    grads = differentiate("tiled", (QUERY, bad_key, bad_value), (), {"mask": mask})
     chex.assert_tree_all_finite([x[1] for x in grads])
 
 
@@ -208,7 +210,7 @@ def test_narrow_dtypes_come_back_and_are_computed_wide(dtype):
     found = compute("tiled", narrow, {})
     assert found["output"].dtype == dtype
     expected = compute("definition", wide, {})
-    half_a_step = float(jnp.finfo(dtype).eps) / 2  # rounded once, at the end; the sums differ by 1e-6
+    half_a_step = float(jnp.finfo(dtype).eps) / 2  # rounded once, at the end; sums differ by 1e-6
     output = found["output"].astype("float32")
     np.testing.assert_allclose(output, expected["output"], rtol=half_a_step, atol=1e-6)
     np.testing.assert_allclose(found["logsumexp"], expected["logsumexp"], rtol=1e-5)
@@ -247,7 +249,8 @@ def test_vmap_is_a_leading_axis():
 def test_the_transpose_by_hand_is_the_one_jax_makes(monkeypatch):
     score = scores.relative_bias(draw((N, 8))[0], max_distance=16), scores.softcap(3.0)
     arguments = {"dropout": DROPOUT, "mask": masks.causal(), "positions": AT_THE_END}
-    by_hand = gradient("tiled", (QUERY, KEY, VALUE), score, arguments)
+    differentiate = jax.jit(gradient, static_argnums=0)
+    by_hand = differentiate("tiled", (QUERY, KEY, VALUE), score, arguments)
     with_hand, called = derivative.tile_sum, []
 
     def without_hand(*operands):
@@ -255,14 +258,15 @@ def test_the_transpose_by_hand_is_the_one_jax_makes(monkeypatch):
         return with_hand(*operands[:5])
 
     monkeypatch.setattr(derivative, "tile_sum", without_hand)
-    jax.clear_caches()
-    by_jax = gradient("tiled", (QUERY, KEY, VALUE), score, arguments)
+    differentiate.clear_cache()
+    _attend.clear_cache()
+    by_jax = differentiate("tiled", (QUERY, KEY, VALUE), score, arguments)
     assert called
     assert all(called)
     chex.assert_trees_all_close(by_hand, by_jax, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("leading", [(), (1, 1), (3,), (1, 3), (2, 1), (2, 3)])
+@pytest.mark.parametrize("leading", [(), (3,), (2, 1), (2, 3)])
 def test_whatever_has_leading_axes_belongs_to_its_examples(leading):
     """Dropout keys, masks, bias arrays and positions, with one head of one example at once."""
     batch, cut = (2, 3), TileSize(8, 8, 1)
