@@ -17,10 +17,12 @@ KEY = jax.random.key(0)
 ROWS, COLUMNS = jnp.arange(T), jnp.arange(S)
 SIGMAS = 5  # one false alarm in two million, and the keys are fixed
 
+FACTOR = jax.jit(keep_factor, static_argnums=1)
+
 
 def kept(rows, columns, key=KEY, rate=0.3, num_heads=N):
     """Whether each weight [..., N, T, S] survives."""
-    return np.asarray(keep_factor(Dropout(key, rate), num_heads, rows, columns)) > 0
+    return np.asarray(FACTOR(Dropout(key, rate), num_heads, rows, columns)) > 0
 
 
 def correlation(one, other):
@@ -192,7 +194,7 @@ def test_every_row_and_every_column_keeps_its_share():
 
 def test_the_expectation_is_that_of_no_dropout():
     keys, rate = jax.random.split(KEY, 4096), 0.25
-    factors = np.asarray(keep_factor(Dropout(keys, rate), 2, ROWS, COLUMNS))
+    factors = np.asarray(FACTOR(Dropout(keys, rate), 2, ROWS, COLUMNS))
     spread = math.sqrt(rate / (1 - rate) / len(keys))
     assert np.abs(factors.mean(axis=0) - 1).max() < SIGMAS * spread
 
