@@ -46,10 +46,10 @@ def _attend(request: Request, size: TileSize) -> dict[str, Array]:
     output, logsumexp, largest = _attention(cut, dropout_rate, given, fixed, visits)
 
     def by_head(array: Array) -> Array:  # [B, T, K, G, *] -> [..., N, T, *]
-        return layout.from_head_rows(array, request.batch, num_queries)
+        return layout.from_head_rows(array, request.batch, num_queries, cut)
 
     found = {
-        "output": layout.from_query_rows(output, request.batch, num_queries),
+        "output": layout.from_query_rows(output, request.batch, num_queries, cut),
         "logsumexp": by_head(logsumexp),
     }
     found = share_with_sinks(found, request.sinks)

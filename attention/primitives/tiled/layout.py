@@ -28,22 +28,29 @@ def at_rest(request: Request, size: TileSize) -> tuple[Tiling, Fixed, Visits | N
 
 
 def query_rows(array: Array, tiling: Tiling) -> Array:
-    """`[..., T, N, *]` to `[B, T, K, G, *]`, with T in whole tiles."""
+    """`[..., T, N, *]` to rows `[B, T, K, G, *]`, with T in whole tiles."""
     *_, num_queries, num_heads, width = array.shape
     groups = num_heads // tiling.heads
     array = array.reshape(-1, num_queries, tiling.heads, groups, width)
-    return _pad(array, 1, tiling.padded[0])
+    return turned(_pad(array, 1, tiling.padded[0]), tiling)
 
 
-def from_query_rows(array: Array, batch: tuple[int, ...], num_queries: int) -> Array:
-    """`[B, T, K, G, *]` to `[..., T, N, *]`."""
-    array = array[:, :num_queries]
+def turned(array: Array, tiling: Tiling) -> Array:
+    """`[B, T, K, ...]` as the rows of a tiling stand, and those as `[B, T, K, ...]`."""
+    return jnp.swapaxes(array, 1, 2) if tiling.heads_first else array
+
+
+def from_query_rows(
+    array: Array, batch: tuple[int, ...], num_queries: int, tiling: Tiling
+) -> Array:
+    """Rows `[B, T, K, G, *]` to `[..., T, N, *]`."""
+    array = turned(array, tiling)[:, :num_queries]
     return array.reshape(*batch, num_queries, -1, array.shape[-1])
 
 
-def from_head_rows(array: Array, batch: tuple[int, ...], num_queries: int) -> Array:
-    """`[B, T, K, G, *]` to `[..., N, T, *]`."""
-    array = jnp.moveaxis(array[:, :num_queries], 1, 3)
+def from_head_rows(array: Array, batch: tuple[int, ...], num_queries: int, tiling: Tiling) -> Array:
+    """Rows `[B, T, K, G, *]` to `[..., N, T, *]`."""
+    array = jnp.moveaxis(turned(array, tiling)[:, :num_queries], 1, 3)
     return array.reshape(*batch, -1, num_queries, *array.shape[4:])
 
 
@@ -146,7 +153,9 @@ def _fixed(request: Request, tiling: Tiling) -> Fixed:
         words = jax.random.key_data(request.dropout.key)
         words = examples(words, 1, request.batch)[:, None]
     return Fixed(
-        query_positions=position_parts(request.query_positions, tiling.padded[0])[:, :, None],
+        query_positions=turned(
+            position_parts(request.query_positions, tiling.padded[0])[:, :, None], tiling
+        ),
         key_positions=position_parts(request.key_positions, tiling.padded[1])[:, None, :],
         is_key=None
         if num_keys == tiling.padded[1]

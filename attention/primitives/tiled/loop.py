@@ -72,7 +72,9 @@ def sweep(
                 part_of(leaf, cut, tiling, place) if part is None else part
                 for leaf, cut, part in zip(leaves, along, still, strict=True)
             ]
-            shared = [shared_by(leaf.shape, cut) for leaf, cut in zip(leaves, along, strict=True)]
+            shared = [
+                shared_by(leaf.shape, cut, tiling) for leaf, cut in zip(leaves, along, strict=True)
+            ]
             step = _over_chunk(partial(fold.step, masked=masked), shared, tiling)
             carry, parts = step(carry, tiles)
             return carry, add(totals, parts, False, place)

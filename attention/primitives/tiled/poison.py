@@ -30,7 +30,8 @@ def sees_non_finite(request: Request, query_ok: Array, key_ok: Array) -> Array:
         size = measured_size(masked=request.mask is not None)
         cut, fixed, visits = layout.at_rest(request, size)
         seen = sees_any(~query_ok, ~key_ok, fixed, visits, cut)
-        return layout.from_query_rows(seen[..., None], request.batch, query_ok.shape[-2])[..., 0]
+        seen = layout.from_query_rows(seen[..., None], request.batch, query_ok.shape[-2], cut)
+        return seen[..., 0]
 
     # Nearly always there is nothing to look for.
     nothing = query_ok.all() & key_ok.all()

@@ -54,15 +54,15 @@ def _weights_in(tiles: dict[str, Any], masked: bool) -> tuple[Array, Array]:
 def weights(known: Known, request: Request) -> Array:
     """All of them, `[B, T, K, G, S]`: the one thing here whose memory is not linear."""
     del request
-    num_examples, num_rows, num_heads, groups = known.logsumexp.shape
-    shape = (num_examples, num_heads, num_rows, groups, known.cut.padded[1])
+    cut, groups = known.cut, known.logsumexp.shape[-1]
+    shape = (cut.examples, cut.heads, cut.padded[0], groups, cut.padded[1])
 
     def over_tile(tiles: dict[str, Any], masked: bool) -> dict[str, Array]:
         return {"weights": _weights_in(tiles, masked)[0]}
 
     outputs = {"weights": Output("pair", shape, known.logsumexp.dtype)}
-    found = tile_sum(over_tile, known.operands(), outputs, known.visits, known.cut)["weights"]
-    return jnp.swapaxes(found, 1, 2)
+    found = tile_sum(over_tile, known.operands(), outputs, known.visits, cut)["weights"]
+    return found if cut.heads_first else jnp.swapaxes(found, 1, 2)
 
 
 def entropy(known: Known, request: Request) -> Array:

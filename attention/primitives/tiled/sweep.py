@@ -42,13 +42,12 @@ def tile_fold(
         tiling: the sizes.
 
     Returns:
-        The results of all rows, `[B, T, K, ...]`.
+        The results of all rows, `[B, T, K, ...]` or, if heads_first, `[B, K, T, ...]`.
     """
     leaves, along, unflatten = _flatten(operands)
-    leading = tiling.examples, tiling.padded[0], tiling.heads
     results = jax.eval_shape(lambda: finish(begin()))
     outputs = jax.tree.map(
-        lambda row: Output("row", (*leading, *row.shape[1:]), row.dtype), results
+        lambda row: Output("row", (*tiling.row_shape, *row.shape[1:]), row.dtype), results
     )
     flat, structure = jax.tree.flatten(outputs, is_leaf=lambda node: isinstance(node, Output))
 

@@ -56,6 +56,22 @@ class Tiling:
         return self.examples // self.chunk[0], self.heads // self.chunk[1]
 
     @property
+    def heads_first(self) -> bool:
+        """Whether arrays of rows are `[B, K, T, ...]` and not `[B, T, K, ...]`.
+
+        A tile is read faster so, which counts where sequences are short. Where they are long, it
+        is not worth the copies that turn inputs and outputs around.
+        """
+        return self.rows == 1
+
+    @property
+    def row_shape(self) -> tuple[int, int, int]:
+        """The first three axes of arrays of rows."""
+        num_rows, _ = self.padded
+        shape = (self.heads, num_rows) if self.heads_first else (num_rows, self.heads)
+        return self.examples, *shape
+
+    @property
     def padded(self) -> tuple[int, int]:
         """T and S in whole tiles."""
         return self.rows * self.row_size, self.columns * self.column_size
