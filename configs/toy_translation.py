@@ -29,7 +29,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     data.bucket_lengths = (8, 11, 14, 21)  # the longest pair of each, with its end
 
     config.model = model = ConfigDict()
-    model.width = 128
+    model.width = 96
     model.num_heads = 4
     model.num_kv_heads = config_dict.placeholder(int)  # as many as query heads
     model.head_width = config_dict.placeholder(int)  # width / num_heads
@@ -48,11 +48,11 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.remat = True
 
     config.train = train = ConfigDict()
-    train.steps = 1_650
-    train.batch_tokens = 1_024
+    train.steps = 1_300
+    train.batch_tokens = 1_536
     train.label_smoothing = 0.1
     train.schedule = "cosine"
-    train.learning_rate = 3e-3
+    train.learning_rate = 5e-3
     train.warmup_steps = 100
     train.clip_norm = 1.0
     train.beta1 = 0.9
@@ -60,9 +60,9 @@ def get_config(form: str = FULL) -> ConfigDict:
     train.epsilon = 1e-9
     train.weight_decay = 0.1
     train.log_every = 50
-    train.evaluate_every = 550
-    train.sample_every = 550
-    train.checkpoint_every = 550
+    train.evaluate_every = 650
+    train.sample_every = 650
+    train.checkpoint_every = 650
 
     if is_tiny(form):
         make_tiny(config)
