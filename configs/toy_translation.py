@@ -2,8 +2,8 @@
 
 command    python run.py                (or: python run.py --config=configs/toy_translation.py)
 hardware   two CPU cores
-time       106 s of training (compilation, validation and samples included)
-score      exact match 99.1 % on test, 98.1 % on compositional, 16.6 % on longer (seed 0)
+time       107 s of training (compilation, validation and samples included)
+score      exact match 99.2 % on test, 98.6 % on compositional, 44.6 % on longer (seed 0)
 """
 
 from ml_collections import ConfigDict, config_dict

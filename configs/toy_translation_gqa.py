@@ -2,8 +2,8 @@
 
 command    python run.py --config=configs/toy_translation_gqa.py
 hardware   two CPU cores
-time       111 s of training (compilation, validation and samples included)
-score      exact match 99.3 % on test, 98.1 % on compositional, 19.8 % on longer (seed 0)
+time       103 s of training (compilation, validation and samples included)
+score      exact match 99.3 % on test, 96.5 % on compositional, 24.2 % on longer (seed 0)
 """
 
 from ml_collections import ConfigDict

@@ -2,8 +2,8 @@
 
 command    python run.py --config=configs/toy_translation_postnorm.py
 hardware   two CPU cores
-time       116 s of training (compilation, validation and samples included)
-score      exact match 99.2 % on test, 98.6 % on compositional, 3.6 % on longer (seed 0)
+time       101 s of training (compilation, validation and samples included)
+score      exact match 98.8 % on test, 96.3 % on compositional, 5.4 % on longer (seed 0)
 """
 
 from ml_collections import ConfigDict
