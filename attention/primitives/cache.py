@@ -90,16 +90,14 @@ class Cache:
         Raises:
             ValueError: they do not, or `lengths` does not lie in [0, T].
         """
-        if lengths is not None:
-            with jax.ensure_compile_time_eval():
-                given = jnp.asarray(lengths)
-                outside = jnp.any((given < 0) | (given > num_tokens))
-            if _known(outside) and outside:
-                raise ValueError(f"lengths must lie in 0 to {num_tokens} tokens, got {lengths}")
-        with jax.ensure_compile_time_eval():
+        with jax.ensure_compile_time_eval():  # under jit too, constants are known
+            given = jnp.asarray(num_tokens if lengths is None else lengths)
+            outside = jnp.any((given < 0) | (given > num_tokens))
             longest = jnp.max(self.advanced(num_tokens, lengths).lengths, initial=0)
-        if not _known(longest):
-            longest = num_tokens if lengths is None else 0
+        if _known(outside) and outside:
+            raise ValueError(f"lengths must lie in 0 to {num_tokens} tokens, got {lengths}")
+        at_least = num_tokens if lengths is None else 0
+        longest = int(longest) if _known(longest) else at_least
         if longest > self.size and not self.ring:
             raise ValueError(
                 f"a cache of {self.size} slots has no room for {longest} tokens: make it larger, "

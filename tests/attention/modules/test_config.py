@@ -55,7 +55,7 @@ CHANGES = {
     "remat": (False, "backward"),
 }
 # What has to be so for the field to matter.
-GIVEN = {"rotary": {"positions": "rotary"}}
+GIVEN = {"rotary": {"positions": "rotary", "head_width": 4}}
 
 
 def build(changes):

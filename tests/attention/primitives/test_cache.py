@@ -19,8 +19,8 @@ empty = functools.partial(empty_cache, num_kv_heads=K, head_width=H, value_width
 @functools.partial(jax.jit, static_argnames="num_tokens")
 def extend(cache, start, lengths, num_tokens=T):
     """Writes keys and values that say their row and position: 100 b + p, and the negative."""
-    names = 100.0 * jnp.arange(B)[:, None] + (start[:, None] + jnp.arange(num_tokens)[None])
-    names = names[..., None, None]
+    names = 100 * jnp.arange(B)[:, None] + start[:, None] + jnp.arange(num_tokens)[None]
+    names = names[..., None, None].astype(float)
     key = jnp.broadcast_to(names, (B, num_tokens, K, H))
     return cache.extend(key, -jnp.broadcast_to(names, (B, num_tokens, K, WIDTH)), lengths)
 
