@@ -88,8 +88,11 @@ class Cache:
         """Checks that T more tokens fit, as far as it is known yet how many there are.
 
         Raises:
+            TypeError: `lengths` that are not integers.
             ValueError: they do not, or `lengths` does not lie in [0, T].
         """
+        if lengths is not None and not jnp.issubdtype(jnp.asarray(lengths).dtype, jnp.integer):
+            raise TypeError(f"lengths must be integers, got {jnp.asarray(lengths).dtype}")
         with jax.ensure_compile_time_eval():  # under jit too, constants are known
             given = jnp.asarray(num_tokens if lengths is None else lengths)
             outside = jnp.any((given < 0) | (given > num_tokens))
@@ -119,9 +122,13 @@ class Cache:
             The new cache, and what the T queries attend to.
 
         Raises:
-            ValueError: as `check_room`.
+            TypeError, ValueError: as `check_room`, and for keys or values of another shape.
         """
         num_tokens = key.shape[-3]
+        for name, ours, theirs in (("keys", self.key, key), ("values", self.value, value)):
+            expected = (*ours.shape[:-3], num_tokens, *ours.shape[-2:])
+            if theirs.shape != expected:
+                raise ValueError(f"this cache reads {name} {expected}, got {theirs.shape}")
         self.check_room(num_tokens, lengths)
         key, value = key.astype(self.key.dtype), value.astype(self.value.dtype)
         positions = self.next_positions(num_tokens)

@@ -86,6 +86,15 @@ class TestFull:
             cache.extend(key, value, lengths=jnp.array([0, 6]))
         cache.extend(key, value, lengths=jnp.array([2, 0]))  # a cache may be filled to the brim
 
+    def test_what_does_not_fit_is_refused(self):
+        key, value = draw((B, T, K, H), (B, T, K, WIDTH))
+        with pytest.raises(ValueError, match=r"reads keys \(3, 5, 3, 11\), got \(2, 5, 3, 11\)"):
+            empty((3,), S).extend(key, value)
+        with pytest.raises(ValueError, match=r"reads values \(2, 5, 3, 13\), got \(2, 5, 3, 11\)"):
+            empty((B,), S).extend(key, key)
+        with pytest.raises(TypeError, match="lengths must be integers, got float32"):
+            empty((B,), S).extend(key, value, lengths=jnp.array([1.0, 2.0]))
+
     def test_jit_knows_shapes_and_constants(self):
         key, value = draw((B, T, K, H), (B, T, K, WIDTH))
         cache = empty((B,), S).advanced(3)
