@@ -29,12 +29,15 @@ from attention.primitives.attend import (
     multi_head,
     scaled_dot_product,
 )
+from attention.primitives.cache import Cache, empty_cache
 from attention.primitives.dropout import Dropout
 from attention.primitives.positions import rotary, sinusoidal
 
 __all__ = [
+    "Cache",
     "Dropout",
     "attend",
+    "empty_cache",
     "explain",
     "grouped_query",
     "masks",

@@ -36,7 +36,14 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.hidden = 256
     model.activation = "relu"
     model.norm = "pre"
+    model.norm_kind = "layer"
+    model.qk_norm = "none"
     model.positions = "rotary"
+    model.rotary = rotary = ConfigDict()
+    rotary.base = 10_000.0
+    rotary.scaling = "none"
+    rotary.factor = 1.0
+    rotary.original_length = 48
     model.max_length = 48
     model.encoder_layers = 2
     model.decoder_layers = 2

@@ -1,8 +1,10 @@
 """The numbers that make a Transformer, checked before anything is built."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from attention.modules.choice import one_of
+from attention.modules.norm import NORMS
+from attention.modules.positions import SCHEMES, Rotary
 from attention.primitives.attend import IMPLEMENTATIONS
 
 
@@ -18,10 +20,15 @@ class TransformerConfig:
         head_width: H; None means D / N.
         hidden: F, the inner width of the feed-forward layer.
         activation: "relu", "gelu" or "gated" (SiLU-gated linear units, Shazeer 2020).
-        norm: where the layer norm stands, "pre" (inside the residual branch) or "post" (after the
+        norm: where the norms stand, "pre" (inside the residual branch) or "post" (after the
             residual sum, Vaswani et al. 2017).
-        positions: "sinusoidal" or "learned", which are added to the embeddings; or "rotary", which
-            turn the queries and keys of self-attention.
+        norm_kind: "layer" (Ba et al. 2016) or "rms" (Zhang and Sennrich 2019).
+        qk_norm: "none", or the kind of norm of each query and key before the two are multiplied
+            (Henry et al. 2020; Dehghani et al. 2023, section 2).
+        positions: "none"; "sinusoidal" or "learned", which are added to the embeddings; "rotary",
+            which turn the queries and keys of self-attention; "alibi" or "relative" (buckets of
+            T5, one table for all layers of a stack), which change its scores.
+        rotary: base and scaling of rotary positions, a `Rotary` or a mapping of its fields.
         max_length: the longest sequence; the size of the table of learned positions.
         encoder_layers: number of encoder blocks.
         decoder_layers: number of decoder blocks.
@@ -42,7 +49,10 @@ class TransformerConfig:
     hidden: int = 512
     activation: str = "relu"
     norm: str = "pre"
+    norm_kind: str = "layer"
+    qk_norm: str = "none"
     positions: str = "sinusoidal"
+    rotary: Rotary = field(default_factory=Rotary)
     max_length: int = 128
     encoder_layers: int = 2
     decoder_layers: int = 2
@@ -68,7 +78,9 @@ class TransformerConfig:
             _check(0 <= rate < 1, f"{name} must lie in [0, 1), got {rate}")
         one_of("activation", self.activation, ("relu", "gelu", "gated"))
         one_of("norm", self.norm, ("pre", "post"))
-        one_of("positions", self.positions, ("sinusoidal", "learned", "rotary"))
+        one_of("norm_kind", self.norm_kind, tuple(NORMS))
+        one_of("qk_norm", self.qk_norm, ("none", *NORMS))
+        one_of("positions", self.positions, tuple(SCHEMES))
         one_of("tie", self.tie, ("none", "output", "all"))
         if self.implementation is not None:
             known = tuple(one.name for one in IMPLEMENTATIONS)
@@ -77,13 +89,12 @@ class TransformerConfig:
         head_width = resolve_head_width(self.width, self.num_heads, self.head_width)
         object.__setattr__(self, "num_kv_heads", num_kv_heads)
         object.__setattr__(self, "head_width", head_width)
+        if not isinstance(self.rotary, Rotary):
+            object.__setattr__(self, "rotary", Rotary(**self.rotary))
+        even = SCHEMES[self.positions].even
         _check(
-            self.positions != "rotary" or head_width % 2 == 0,
-            f"rotary positions need an even head width, got {head_width}",
-        )
-        _check(
-            self.positions != "sinusoidal" or self.width % 2 == 0,
-            f"sinusoidal positions need an even width, got {self.width}",
+            even is None or getattr(self, even) % 2 == 0,
+            f"{self.positions} positions need an even {even}, got {even and getattr(self, even)}",
         )
 
 

@@ -1,13 +1,13 @@
 """From token ids to vectors that know where they stand, and back to scores over the vocabulary."""
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
 from attention.modules.config import TransformerConfig
 from attention.modules.dropout import drop
-from attention.primitives.positions import sinusoidal
+from attention.modules.positions import SCHEMES
+from attention.modules.table import rows, table
 
 
 class Embedding(nnx.Module):
@@ -20,57 +20,64 @@ class Embedding(nnx.Module):
 
     def __init__(self, vocab_size: int, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
         """Makes the table of `vocab_size` vectors, and one of positions if they are learned."""
-        init = jax.nn.initializers.normal(config.width**-0.5)
-        self.tokens = nnx.Param(init(rngs.params(), (vocab_size, config.width)))
-        self.positions = (
-            nnx.Param(init(rngs.params(), (config.max_length, config.width)))
-            if config.positions == "learned"
-            else None
-        )
+        self.tokens = table((vocab_size, config.width), config.width, rngs=rngs)
+        shape = SCHEMES[config.positions].add_table(config)
+        self.positions = table(shape, config.width, rngs=rngs)
         self.kind = config.positions
         self.width = config.width
         self.max_length = config.max_length
         self.dropout = config.dropout
 
     def __call__(
-        self, tokens: Array, *, positions: Array | None = None, key: Array | None = None
+        self,
+        tokens: Array,
+        *,
+        positions: Array | None = None,
+        start: Array | None = None,
+        key: Array | None = None,
     ) -> Array:
         """Maps token ids to vectors.
 
         Args:
             tokens: ids `[..., T]`.
-            positions: where they stand, `[..., T]`; counted from 0 by default.
+            positions: where they stand, `[..., T]`; counted by default.
+            start: where counting starts, `[...]`; 0 by default.
             key: random key for dropout, none without.
 
         Returns:
             `[..., T, D]`.
 
         Raises:
-            ValueError: a row longer than `max_length`; positions where attention counts its own.
+            ValueError: a row longer than `max_length`; positions where none are added.
         """
         length = tokens.shape[-1]
+        self.check_length(length)
+        vectors = rows(self.tokens[...], tokens) * self.width**0.5
+        add = SCHEMES[self.kind].add
+        if add is not None:
+            if positions is None:
+                positions = jnp.arange(length, dtype=jnp.int32)
+                positions = positions if start is None else jnp.add.outer(start, positions)
+            places = add(positions, self.width, self.positions)
+            vectors += jnp.broadcast_to(places, vectors.shape)
+        elif positions is not None:
+            raise ValueError(
+                f'positions="{self.kind}" are not added to embeddings: attention counts its own, '
+                "and none can be given here"
+            )
+        return drop(vectors, self.dropout, key)
+
+    def check_length(self, length: int) -> None:
+        """Checks that a sequence may be so long.
+
+        Raises:
+            ValueError: it is longer than `max_length`.
+        """
         if length > self.max_length:
             raise ValueError(
                 f"a sequence of {length} tokens is longer than max_length={self.max_length}"
             )
-        vectors = _rows(self.tokens[...], tokens) * self.width**0.5
-        if self.kind == "rotary" and positions is not None:
-            raise ValueError("rotary positions are counted by attention, and cannot be given here")
-        if self.kind != "rotary":
-            places = self._places(jnp.arange(length) if positions is None else positions)
-            vectors += jnp.broadcast_to(places, vectors.shape)
-        return drop(vectors, self.dropout, key)
-
-    def _places(self, positions: Array) -> Array:
-        if self.kind == "sinusoidal":
-            return sinusoidal(positions, self.width)
-        return _rows(self.positions[...], positions) * self.width**0.5
 
     def unembed(self, features: Array) -> Array:
         """Maps features `[..., D]` to logits `[..., V]` by the transposed table."""
         return jnp.einsum("...D,VD->...V", features, self.tokens[...])
-
-
-def _rows(table: Array, numbers: Array) -> Array:
-    """Rows of a table; outside it there is NaN, which nobody overlooks, and not another row."""
-    return table.at[numbers].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)

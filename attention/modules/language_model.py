@@ -1,5 +1,7 @@
 """A decoder alone: scores each next token of a text."""
 
+from collections.abc import Sequence
+
 from flax import nnx
 from jax import Array
 
@@ -7,6 +9,7 @@ from attention.modules.config import TransformerConfig
 from attention.modules.dropout import split_key
 from attention.modules.embedding import Embedding
 from attention.modules.transformer import Decoder
+from attention.primitives.cache import Cache
 from attention.primitives.masks import Mask
 
 
@@ -30,16 +33,39 @@ class LanguageModel(nnx.Module):
         mask: Mask | None = None,
         positions: Array | None = None,
         key: Array | None = None,
-    ) -> Array:
+        cache: Cache | None = None,
+        lengths: Array | None = None,
+    ) -> Array | tuple[Array, Cache]:
         """Maps tokens `[..., T]` to scores of each next token `[..., T, V]`.
 
         Args:
             tokens: ids.
             mask: who may attend to whom; causal by default.
-            positions: where the tokens stand, `[..., T]`; counted from 0 by default.
+            positions: where the embeddings stand, `[..., T]`; counted by default.
             key: random key for dropout, none without.
+            cache: of `new_cache`, what was read so far; `tokens` are what comes next.
+            lengths: with a cache, `[...]`: how many of the T tokens of each row are no padding.
+
+        Returns:
+            The scores; with a cache, a pair of them and the new cache.
+
+        Raises:
+            ValueError: more tokens than `max_length`, or than the cache has room for.
         """
         embed_key, layer_key = split_key(key, 2)
-        inputs = self.embedding(tokens, positions=positions, key=embed_key)
-        features, _ = self.decoder(inputs, mask=mask, key=layer_key)
-        return self.embedding.unembed(features) if self.output is None else self.output(features)
+        start = None if cache is None else cache.lengths
+        inputs = self.embedding(tokens, positions=positions, start=start, key=embed_key)
+        features, _, *kept = self.decoder(
+            inputs, mask=mask, key=layer_key, cache=cache, lengths=lengths
+        )
+        scores = self.embedding.unembed(features) if self.output is None else self.output(features)
+        return (scores, *kept) if kept else scores
+
+    def new_cache(self, batch: Sequence[int], size: int, *, ring: bool = False) -> Cache:
+        """A cache that has read nothing, as `Decoder.new_cache` makes it.
+
+        Raises:
+            ValueError: a size above `max_length`.
+        """
+        self.embedding.check_length(size)
+        return self.decoder.new_cache(batch, size, ring=ring)

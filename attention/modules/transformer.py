@@ -1,8 +1,10 @@
 """Blocks of attention and feed-forward layers, stacked into encoder, decoder and both."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
@@ -11,7 +13,12 @@ from attention.modules.config import TransformerConfig
 from attention.modules.dropout import drop, split_key
 from attention.modules.embedding import Embedding
 from attention.modules.feed_forward import FeedForward
+from attention.modules.norm import NORMS, Norm
+from attention.modules.positions import SCHEMES
+from attention.modules.table import table
+from attention.primitives.cache import Cache, empty_cache
 from attention.primitives.masks import Mask, causal
+from attention.primitives.scores import Score
 
 Extras = dict[str, dict[str, Array]]
 
@@ -21,25 +28,27 @@ class Block(nnx.Module):
 
     def __init__(self, config: TransformerConfig, *, cross: bool, rngs: nnx.Rngs) -> None:
         """Makes one block; `cross` adds attention to a memory."""
+        norm = NORMS[config.norm_kind]
 
-        def attention(rotate: bool = False) -> Attention:
+        def attention(turn: Callable[[Array, Array], Array] | None = None) -> Attention:
             return Attention(
                 config.width,
                 num_heads=config.num_heads,
                 num_kv_heads=config.num_kv_heads,
                 head_width=config.head_width,
                 use_bias=config.use_bias,
-                rotate=rotate,
+                qk_norm=config.qk_norm,
+                turn=turn,
                 implementation=config.implementation,
                 dropout=config.attention_dropout,
                 rngs=rngs,
             )
 
-        self.self_attention = attention(rotate=config.positions == "rotary")
-        self.self_norm = nnx.LayerNorm(config.width, rngs=rngs)
+        self.self_attention = attention(SCHEMES[config.positions].turn(config))
+        self.self_norm = norm(config.width, rngs=rngs)
         if cross:
             self.cross_attention = attention()
-            self.cross_norm = nnx.LayerNorm(config.width, rngs=rngs)
+            self.cross_norm = norm(config.width, rngs=rngs)
         self.feed_forward = FeedForward(
             config.width,
             config.hidden,
@@ -47,27 +56,41 @@ class Block(nnx.Module):
             use_bias=config.use_bias,
             rngs=rngs,
         )
-        self.feed_forward_norm = nnx.LayerNorm(config.width, rngs=rngs)
+        self.feed_forward_norm = norm(config.width, rngs=rngs)
         self.dropout = config.dropout
         self.pre_norm = config.norm == "pre"
 
     def __call__(
         self,
         inputs: Array,
-        memory: Array | None = None,
+        memory: Array | Cache | None = None,
         *,
         mask: Mask | None,
         memory_mask: Mask | None = None,
+        score: Collection[Score] = (),
         key: Array | None = None,
+        cache: Cache | None = None,
+        lengths: Array | None = None,
         returning: Collection[str] = (),
-    ) -> tuple[Array, Extras]:
-        """Maps inputs `[..., T, D]` and a memory `[..., S, D]` to `[..., T, D]`."""
+    ) -> tuple[Array, Extras] | tuple[Array, Extras, Cache]:
+        """Maps inputs `[..., T, D]` and a memory `[..., S, D]` to `[..., T, D]`.
+
+        `mask`, `score` and `cache` are those of self-attention; the rest is as in `Decoder`.
+        """
         keys = split_key(key, 5)
         extras: Extras = {}
+        kept: list[Cache] = []
 
         def attend_to_itself(inputs: Array) -> Array:
-            output, extras["self"] = self.self_attention(
-                inputs, mask=mask, key=keys[0], returning=returning
+            nonlocal kept
+            output, extras["self"], *kept = self.self_attention(
+                inputs,
+                mask=mask,
+                score=score,
+                key=keys[0],
+                cache=cache,
+                lengths=lengths,
+                returning=returning,
             )
             return output
 
@@ -81,11 +104,11 @@ class Block(nnx.Module):
         if memory is not None:
             outputs = self._residual(self.cross_norm, attend_to_memory, outputs, keys[3])
         outputs = self._residual(self.feed_forward_norm, self.feed_forward, outputs, keys[4])
-        return outputs, extras
+        return outputs, extras, *kept
 
     def _residual(
         self,
-        norm: nnx.LayerNorm,
+        norm: Norm,
         sublayer: Callable[[Array], Array],
         inputs: Array,
         key: Array | None,
@@ -103,35 +126,72 @@ class _Stack(nnx.Module):
     """
 
     def __init__(
-        self, config: TransformerConfig, num_layers: int, *, cross: bool, rngs: nnx.Rngs
+        self,
+        config: TransformerConfig,
+        num_layers: int,
+        *,
+        cross: bool,
+        causal: bool,
+        rngs: nnx.Rngs,
     ) -> None:
         keys = jax.random.split(rngs.params(), num_layers)
         self.layers = jax.vmap(lambda key: Block(config, cross=cross, rngs=nnx.Rngs(key)))(keys)
         self.num_layers = num_layers
         self.remat = config.remat
         # The residual stream of pre-norm blocks is never normalised on its way.
-        self.norm = nnx.LayerNorm(config.width, rngs=rngs) if config.norm == "pre" else None
+        norm = NORMS[config.norm_kind]
+        self.norm = norm(config.width, rngs=rngs) if config.norm == "pre" else None
+        # What positions do to scores, all layers do alike (Raffel et al. 2020, section 2.1).
+        scheme = SCHEMES[config.positions]
+        self.positions = table(scheme.score_table(config), config.width, rngs=rngs)
+        self.kind = config.positions
+        self.num_heads = config.num_heads
+        self.causal = causal
 
     def _run(
         self,
         inputs: Array,
-        memory: Array | None,
+        memory: Array | Cache | None,
         *,
         mask: Mask | None,
         memory_mask: Mask | None,
         key: Array | None,
+        cache: Cache | None = None,
+        lengths: Array | None = None,
         returning: Collection[str],
-    ) -> tuple[Array, Extras]:
-        def step(inputs: Array, layer: tuple[Block, Array | None]) -> tuple[Array, Extras]:
-            block, key = layer
-            return block(
-                inputs, memory, mask=mask, memory_mask=memory_mask, key=key, returning=returning
+    ) -> tuple[Array, Extras] | tuple[Array, Extras, Cache]:
+        if cache is not None:
+            cache.check_room(inputs.shape[-2], lengths)  # inside the scan nobody knows
+        learned = None if self.positions is None else self.positions[...]
+        score = SCHEMES[self.kind].score(self.num_heads, learned, self.causal)
+
+        def step(
+            carry: tuple[Array, Cache | None], layer: tuple[Block, Array | None, Array]
+        ) -> tuple[tuple[Array, Cache | None], Extras]:
+            (inputs, cache), (block, key, number) = carry, layer
+            outputs, extras, *kept = block(
+                inputs,
+                memory.layer(number) if isinstance(memory, Cache) else memory,
+                mask=mask,
+                memory_mask=memory_mask,
+                score=score,
+                key=key,
+                cache=None if cache is None else cache.layer(number),
+                lengths=lengths,
+                returning=returning,
             )
+            for layer_cache in kept:
+                cache = cache.with_layer(number, layer_cache)
+            return (outputs, cache), extras
 
         keys = None if key is None else jax.random.split(key, self.num_layers)
         step = jax.checkpoint(step, prevent_cse=False) if self.remat else step
-        outputs, extras = jax.lax.scan(step, inputs, (self.layers, keys))
-        return (outputs if self.norm is None else self.norm(outputs)), extras
+        layers = self.layers, keys, jnp.arange(self.num_layers)
+        (outputs, kept), extras = jax.lax.scan(step, (inputs, cache), layers)
+        outputs = outputs if self.norm is None else self.norm(outputs)
+        if cache is None:
+            return outputs, extras
+        return outputs, extras, kept.advanced(inputs.shape[-2], lengths)
 
 
 class Encoder(_Stack):
@@ -139,7 +199,7 @@ class Encoder(_Stack):
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
         """Makes `config.encoder_layers` blocks."""
-        super().__init__(config, config.encoder_layers, cross=False, rngs=rngs)
+        super().__init__(config, config.encoder_layers, cross=False, causal=False, rngs=rngs)
 
     def __call__(
         self,
@@ -168,34 +228,40 @@ class Decoder(_Stack):
 
     def __init__(self, config: TransformerConfig, *, cross: bool = True, rngs: nnx.Rngs) -> None:
         """Makes `config.decoder_layers` blocks; without `cross` they are a language model's."""
-        super().__init__(config, config.decoder_layers, cross=cross, rngs=rngs)
+        super().__init__(config, config.decoder_layers, cross=cross, causal=True, rngs=rngs)
         self.cross = cross
 
     def __call__(
         self,
         inputs: Array,
-        memory: Array | None = None,
+        memory: Array | Cache | None = None,
         *,
         mask: Mask | None = None,
         memory_mask: Mask | None = None,
         key: Array | None = None,
+        cache: Cache | None = None,
+        lengths: Array | None = None,
         returning: Collection[str] = (),
-    ) -> tuple[Array, Extras]:
+    ) -> tuple[Array, Extras] | tuple[Array, Extras, Cache]:
         """Maps `[..., T, D]`, and a memory `[..., S, D]`, to `[..., T, D]`.
 
         Args:
             inputs: `[..., T, D]`.
-            memory: `[..., S, D]`, what cross-attention attends to.
+            memory: `[..., S, D]`, what cross-attention attends to; or what `remember` made of it.
             mask: who may attend to whom among the inputs; causal by default.
             memory_mask: who may attend to whom in the memory; None is everyone, padding too.
             key: random key for dropout, none without.
+            cache: of `new_cache`, what was read before the inputs.
+            lengths: with a cache, `[...]`: how many of the T inputs of each row are no padding.
             returning: what attention shall return besides, as in `attention.attend`.
 
         Returns:
-            The outputs, and what was asked for as `{"self"|"cross": {name: [layer, ...]}}`.
+            The outputs, and what was asked for as `{"self"|"cross": {name: [layer, ...]}}`; with a
+            cache, the new cache too.
 
         Raises:
-            ValueError: no memory to attend to, or a memory that nothing attends to.
+            ValueError: no memory to attend to, a memory that nothing attends to, or a cache that
+                is full.
         """
         if self.cross and memory is None:
             raise ValueError("a decoder with cross=True attends to a memory, and none is given")
@@ -203,8 +269,46 @@ class Decoder(_Stack):
             raise ValueError("a decoder with cross=False takes neither memory nor memory_mask")
         mask = causal() if mask is None else mask
         return self._run(
-            inputs, memory, mask=mask, memory_mask=memory_mask, key=key, returning=returning
+            inputs,
+            memory,
+            mask=mask,
+            memory_mask=memory_mask,
+            key=key,
+            cache=cache,
+            lengths=lengths,
+            returning=returning,
         )
+
+    def new_cache(self, batch: Sequence[int], size: int, *, ring: bool = False) -> Cache:
+        """A cache for the self-attention of every layer, that has read nothing.
+
+        Args:
+            batch: the leading axes of the inputs to come.
+            size: S, the most tokens of a row; in a ring, of its window.
+            ring: whether a full row goes on in its first slot, forgetting what stood there.
+
+        Returns:
+            Keys `[..., L, S, K, H]` and values `[..., L, S, K, Hv]`.
+        """
+        key = self.layers.self_attention.key.kernel  # [L, D, K, H]
+        value = self.layers.self_attention.value.kernel
+        return empty_cache(
+            batch,
+            size,
+            num_kv_heads=key.shape[-2],
+            head_width=key.shape[-1],
+            value_width=value.shape[-1],
+            num_layers=self.num_layers,
+            dtype=key.dtype,
+            ring=ring,
+        )
+
+    def remember(self, memory: Array) -> Cache:
+        """Keys and values of a memory `[..., S, D]` for the cross-attention of every layer."""
+        batch = memory.ndim - 2
+        keep = jax.vmap(lambda block: block.cross_attention.remember(memory), out_axes=batch)
+        lengths = jnp.full(memory.shape[:-2], memory.shape[-2], jnp.int32)
+        return replace(keep(self.layers), lengths=lengths)
 
 
 class EncoderDecoder(nnx.Module):
@@ -257,35 +361,56 @@ class EncoderDecoder(nnx.Module):
     def decode(
         self,
         target: Array,
-        memory: Array,
+        memory: Array | Cache,
         *,
         memory_mask: Mask | None,
         mask: Mask | None = None,
         key: Array | None = None,
+        cache: Cache | None = None,
+        lengths: Array | None = None,
         returning: Collection[str] = (),
-    ) -> tuple[Array, Extras]:
+    ) -> tuple[Array, Extras] | tuple[Array, Extras, Cache]:
         """Maps target tokens `[..., T]` and the memory `[..., S, D]` to features `[..., T, D]`.
 
         Args:
             target: token ids, from the start symbol on.
-            memory: what `encode` returned.
+            memory: what `encode` returned, or what `remember` made of it.
             memory_mask: who may attend to whom in the memory; None is everyone, padding too.
             mask: who may attend to whom in the target; causal by default.
             key: random key for dropout, none without.
+            cache: of `new_cache`, the target read so far; `target` is what comes next.
+            lengths: with a cache, `[...]`: how many of the T tokens of each row are no padding.
             returning: what attention shall return besides, as in `attention.attend`.
 
         Returns:
-            Features for `logits`, and what was asked for, as `Decoder` returns it.
+            Features for `logits`, and what was asked for, as `Decoder` returns it; with a cache,
+            the new cache too.
         """
         embed_key, layer_key = split_key(key, 2)
+        start = None if cache is None else cache.lengths
         return self.decoder(
-            self.target_embedding(target, key=embed_key),
+            self.target_embedding(target, start=start, key=embed_key),
             memory,
             mask=mask,
             memory_mask=memory_mask,
             key=layer_key,
+            cache=cache,
+            lengths=lengths,
             returning=returning,
         )
+
+    def new_cache(self, batch: Sequence[int], size: int, *, ring: bool = False) -> Cache:
+        """A cache for `decode` that has read nothing, as `Decoder.new_cache` makes it.
+
+        Raises:
+            ValueError: a size above `max_length`.
+        """
+        self.target_embedding.check_length(size)
+        return self.decoder.new_cache(batch, size, ring=ring)
+
+    def remember(self, memory: Array) -> Cache:
+        """What every layer of `decode` would compute anew of the memory: keys and values."""
+        return self.decoder.remember(memory)
 
     def logits(self, features: Array) -> Array:
         """Maps features `[..., D]` to scores of the next token `[..., V]`."""

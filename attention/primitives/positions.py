@@ -1,5 +1,7 @@
 """Where a token stands: as a vector that is added, or as an angle that is turned."""
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
@@ -31,7 +33,12 @@ def sinusoidal(positions: ArrayLike, width: int) -> Array:
     return pairs.reshape(*angles.shape[:-1], width)
 
 
-def rotary(vectors: Array, positions: ArrayLike, base: float = 10_000.0) -> Array:
+def rotary(
+    vectors: Array,
+    positions: ArrayLike,
+    base: float = 10_000.0,
+    scaling: Callable[[Array], tuple[Array, float]] | None = None,
+) -> Array:
     """Turns pairs of entries by angles that grow with the position (Su et al. 2021, section 3.2).
 
     The product of a turned query and a turned key depends on the distance of their positions, and
@@ -42,6 +49,8 @@ def rotary(vectors: Array, positions: ArrayLike, base: float = 10_000.0) -> Arra
         vectors: queries or keys `[..., T, N, H]`, H even.
         positions: `[..., T]`.
         base: of the wavelengths; a larger one tells larger distances apart.
+        scaling: maps the frequencies `[H/2]` to new ones and a factor for the turned vectors, as
+            those of `rotary_scaling.py` do.
 
     Returns:
         `[..., T, N, H]` in the dtype of the vectors.
@@ -54,9 +63,10 @@ def rotary(vectors: Array, positions: ArrayLike, base: float = 10_000.0) -> Arra
         raise ValueError(f"rotary positions turn pairs: the head width must be even, got {width}")
     dtype = jnp.float64 if vectors.dtype == jnp.float64 else jnp.float32
     frequencies = base ** (-jnp.arange(0, width, 2, dtype=dtype) / width)
+    frequencies, factor = (frequencies, 1.0) if scaling is None else scaling(frequencies)
     angles = jnp.multiply.outer(jnp.asarray(positions, dtype), frequencies)[..., None, :]
     angles = jnp.broadcast_to(angles, (*vectors.shape[:-1], width // 2))
     cosine, sine = jnp.cos(angles), jnp.sin(angles)
     first, second = jnp.split(vectors.astype(dtype), 2, axis=-1)
     turned = (first * cosine - second * sine, first * sine + second * cosine)
-    return jnp.concatenate(turned, axis=-1).astype(vectors.dtype)
+    return (factor * jnp.concatenate(turned, axis=-1)).astype(vectors.dtype)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attention import Dropout, masks
+from attention import Dropout, masks, rotary
 from attention.modules import Attention
 from attention.primitives.dropout import keep_factor
 from tests import oracle
@@ -40,9 +40,18 @@ def by_hand(module, inputs, memory, allowed=None, keep=None):
         kernel = np.asarray(linear.kernel[...], np.float64)
         return np.einsum(equation, np.asarray(array, np.float64), kernel) + bias
 
+    def normal(norm, vectors):
+        if isinstance(norm, nnx.LayerNorm):
+            vectors = vectors - vectors.mean(-1, keepdims=True)
+        elif norm is None:
+            return vectors
+        vectors = vectors / np.sqrt((vectors**2).mean(-1, keepdims=True) + 1e-6)
+        bias = 0 if getattr(norm, "bias", None) is None else np.asarray(norm.bias[...])
+        return vectors * np.asarray(norm.scale[...]) + bias
+
     attended = oracle.attention(
-        project(module.query, inputs, "BTD,DNH->BTNH"),
-        project(module.key, memory, "BSD,DKH->BSKH"),
+        normal(module.query_norm, project(module.query, inputs, "BTD,DNH->BTNH")),
+        normal(module.key_norm, project(module.key, memory, "BSD,DKH->BSKH")),
         project(module.value, memory, "BSD,DKH->BSKH"),
         allowed,
         keep=keep,
@@ -60,9 +69,10 @@ def assert_close(ours, theirs):
         {},
         {"num_kv_heads": 1},
         {"num_kv_heads": K, "use_bias": False},
-        {"head_width": H, "value_width": VALUE_WIDTH},
+        {"head_width": H, "value_width": VALUE_WIDTH, "qk_norm": "layer"},
+        {"num_kv_heads": K, "qk_norm": "rms"},
     ],
-    ids=["defaults", "multi-query", "grouped-without-bias", "widths"],
+    ids=["defaults", "multi-query", "grouped-without-bias", "widths-and-norm", "grouped-rms"],
 )
 def test_self_attention_is_its_projections_and_the_primitive(changes):
     module = attention(**changes)
@@ -221,7 +231,7 @@ def test_a_word_that_attention_cannot_return_is_refused():
 
 
 def test_rotary_positions_are_relative_and_heard():
-    module = attention(head_width=14, rotate=True)
+    module = attention(head_width=14, turn=rotary)
     unturned = attention(head_width=14)
 
     def at(start):
@@ -235,6 +245,6 @@ def test_rotary_positions_are_relative_and_heard():
 
 
 def test_rotary_positions_are_never_guessed():
-    module = attention(head_width=14, memory_width=MEMORY_WIDTH, rotate=True)
+    module = attention(head_width=14, memory_width=MEMORY_WIDTH, turn=rotary)
     with pytest.raises(ValueError, match="5 queries and 7 keys leave open where they stand"):
         module(INPUTS, MEMORY)

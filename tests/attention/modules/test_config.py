@@ -19,6 +19,8 @@ BASE = {
     "hidden": 13,
     "activation": "relu",
     "norm": "pre",
+    "norm_kind": "layer",
+    "qk_norm": "none",
     "positions": "sinusoidal",
     "max_length": 7,
     "encoder_layers": 1,
@@ -38,7 +40,10 @@ CHANGES = {
     "hidden": (17, "parameters"),
     "activation": ("gelu", "logits"),
     "norm": ("post", "parameters"),
+    "norm_kind": ("rms", "parameters"),
+    "qk_norm": ("rms", "parameters"),
     "positions": ("learned", "parameters"),
+    "rotary": ({"base": 100.0}, "logits"),
     "max_length": (4, "refusal"),
     "encoder_layers": (2, "parameters"),
     "decoder_layers": (2, "parameters"),
@@ -49,6 +54,8 @@ CHANGES = {
     "implementation": ("tiled", "program"),
     "remat": (False, "backward"),
 }
+# What has to be so for the field to matter.
+GIVEN = {"rotary": {"positions": "rotary", "head_width": 4}}
 
 
 def build(changes):
@@ -72,12 +79,13 @@ def shapes(model):
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(TransformerConfig)])
 def test_every_field_changes_something(field):
     value, effect = CHANGES[field]
-    change = {field: value}
+    given = GIVEN.get(field, {})
+    change = given | {field: value}
     if effect == "refusal":
         with pytest.raises(ValueError, match=f"{field}={value}"):
             jax.eval_shape(lambda: logits(build(change)))
         return
-    before, after = (jax.eval_shape(lambda given=given: build(given)) for given in ({}, change))
+    before, after = (jax.eval_shape(lambda given=given: build(given)) for given in (given, change))
     assert (shapes(before) != shapes(after)) == (effect == "parameters")
     if effect == "backward":
         before, after = (
@@ -90,7 +98,9 @@ def test_every_field_changes_something(field):
         programs = (str(jax.make_jaxpr(logits)(build(given))) for given in ({}, change))
         assert ["tile_sweep" in program for program in programs] == [False, True]
     if effect == "logits":
-        before, after = (logits(filled(lambda given=given: build(given))) for given in ({}, change))
+        before, after = (
+            logits(filled(lambda given=given: build(given))) for given in (given, change)
+        )
         assert (before != after).any()
 
 
@@ -129,8 +139,29 @@ def test_what_is_not_given_is_what_the_docstring_says(field):
         ({"norm": "pst"}, "norm must be one of pre, post, got 'pst'; did you mean 'post'[?]"),
         (
             {"positions": "learnt"},
-            "positions must be one of sinusoidal, learned, rotary, got 'learnt'; "
-            "did you mean 'learned'[?]",
+            "positions must be one of none, sinusoidal, learned, rotary, alibi, relative, "
+            "got 'learnt'; did you mean 'learned'[?]",
+        ),
+        (
+            {"norm_kind": "rsm"},
+            "norm_kind must be one of layer, rms, got 'rsm'; did you mean 'rms'[?]",
+        ),
+        (
+            {"qk_norm": "rsm"},
+            "qk_norm must be one of none, layer, rms, got 'rsm'; did you mean 'rms'[?]",
+        ),
+        (
+            {"rotary": {"scaling": "liner"}},
+            "rotary.scaling must be one of none, linear, ntk, llama3, yarn, got 'liner'; "
+            "did you mean 'linear'[?]",
+        ),
+        (
+            {"rotary": {"scaling": "ntk", "factor": 0.5}},
+            "rotary.factor must be at least 1, got 0.5",
+        ),
+        (
+            {"rotary": {"factor": 2.0}},
+            "rotary.factor=2.0 needs a rotary.scaling: one of linear, ntk, llama3, yarn",
         ),
         ({"tie": "outputs"}, "tie must be one of .* got 'outputs'; did you mean 'output'[?]"),
         ({"tie": "xyz"}, "tie must be one of none, output, all, got 'xyz'$"),
@@ -148,7 +179,7 @@ def test_what_is_not_given_is_what_the_docstring_says(field):
         ),
         (
             {"positions": "rotary", "head_width": 3},
-            "rotary positions need an even head width, got 3",
+            "rotary positions need an even head_width, got 3",
         ),
     ],
 )

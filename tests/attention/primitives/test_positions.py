@@ -1,5 +1,6 @@
 """Sinusoidal and rotary positions: the papers' equations, and what they were chosen for."""
 
+import functools
 import math
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from attention import rotary, sinusoidal
+from attention.primitives.rotary_scaling import SCALINGS
 from tests.attention.primitives.inputs import draw
 
 encode = jax.jit(sinusoidal, static_argnums=1)
@@ -141,3 +143,61 @@ def test_rotary_refuses_an_odd_head_width():
     (vectors,) = draw((5, 3, 7))
     with pytest.raises(ValueError, match="the head width must be even, got 7"):
         rotary(vectors, np.arange(5))
+
+
+# Scaled rotary positions: H = 16, a training length of 300, which pairs turn through 48 to 0 times.
+
+BASE, HALF, FACTOR, TRAINED = 500.0, 8, 4.0, 300
+
+
+def scaled_by_loops(name):
+    """The frequency of each pair, in radians per position, as the sources write them."""
+    result = []
+    for i in range(HALF):
+        frequency = BASE ** (-i / HALF)
+        wavelength = 2 * math.pi / frequency
+        turns = TRAINED / wavelength
+        if name == "linear":
+            frequency /= FACTOR
+        elif name == "ntk":
+            frequency = (BASE * FACTOR ** (2 * HALF / (2 * HALF - 2))) ** (-i / HALF)
+        elif name == "llama3":
+            if wavelength > TRAINED / 1:
+                frequency /= FACTOR
+            elif wavelength >= TRAINED / 4:
+                smooth = (turns - 1) / (4 - 1)
+                frequency = (1 - smooth) * frequency / FACTOR + smooth * frequency
+        elif name == "yarn":
+            ramp = min(max((turns - 1) / (32 - 1), 0), 1)
+            frequency = (1 - ramp) * frequency / FACTOR + ramp * frequency
+        result.append(frequency)
+    return result
+
+
+@pytest.mark.parametrize("name", SCALINGS)
+def test_scaled_frequencies_are_those_of_the_sources(name):
+    scaling = functools.partial(SCALINGS[name], factor=FACTOR, original_length=TRAINED)
+    frequencies, factor = scaling(BASE ** (-jnp.arange(HALF, dtype=jnp.float32) / HALF))
+    np.testing.assert_allclose(frequencies, scaled_by_loops(name), rtol=1e-5)
+    assert factor == (0.1 * math.log(FACTOR) + 1 if name == "yarn" else 1)
+
+
+def test_a_scaling_is_what_rotary_turns_by():
+    (vectors,) = draw((5, 3, 2 * HALF))
+    yarn = functools.partial(SCALINGS["yarn"], factor=FACTOR, original_length=TRAINED)
+    positions = np.array([0, 1, 2, 50, 7])
+    angles = np.multiply.outer(positions, scaled_by_loops("yarn"))[:, None]
+    pairs = np.asarray(vectors[..., :HALF]) + 1j * np.asarray(vectors[..., HALF:])
+    turned = (0.1 * math.log(FACTOR) + 1) * pairs * np.exp(1j * angles)
+    ours = rotary(vectors, positions, BASE, yarn)
+    np.testing.assert_allclose(ours[..., :HALF], turned.real, atol=2e-5)
+    np.testing.assert_allclose(ours[..., HALF:], turned.imag, atol=2e-5)
+
+
+def test_linear_scaling_squeezes_positions():
+    (vectors,) = draw((5, 3, 14))
+    positions = np.array([0, 1, 2, 50, 7])
+    linear = functools.partial(SCALINGS["linear"], factor=4.0, original_length=1)
+    np.testing.assert_allclose(
+        rotary(vectors, 4 * positions, scaling=linear), rotary(vectors, positions), atol=1e-4
+    )

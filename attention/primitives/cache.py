@@ -1,0 +1,235 @@
+"""What decoding remembers: keys and values of the past, each row as far as it has come.
+
+A cache is a frozen pytree, an argument and a result. Rows come first, so that any of them can be
+chosen or repeated by one `jax.tree.map`. Where a key stands follows from its slot, and a mask stays
+a predicate on positions: prefill, decoding and training share it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike, DTypeLike
+
+from attention.primitives.carrier import array_field, carrier, static
+from attention.primitives.masks import Mask, window
+from attention.primitives.masks import lengths as up_to
+
+NOWHERE = 2**31 - 1  # the position of an empty slot, which no row ever reaches
+
+
+class Seen(NamedTuple):
+    """What the queries of new tokens attend to.
+
+    Attributes:
+        key: `[..., S, K, H]`.
+        value: `[..., S, K, Hv]`.
+        positions: int32 `[S]` or `[..., S]`.
+        mask: hides what is empty; a ring also hides what it is about to forget.
+    """
+
+    key: Array
+    value: Array
+    positions: Array
+    mask: Mask
+
+
+@carrier
+class Cache:
+    """Keys and values in S slots, and how many tokens each row has read.
+
+    Position p stands in slot p. In a ring of S slots it stands in slot p % S, where it replaces
+    position p - S: to attend through a ring is to attend with `mask & masks.window(S - 1)`.
+
+    A stack of L layers has one cache, with keys `[..., L, S, K, H]` of the same tokens.
+
+    Attributes:
+        key: `[..., S, K, H]`.
+        value: `[..., S, K, Hv]`.
+        lengths: int32 `[...]`, tokens read.
+        ring: whether a row that is full goes on in its first slot. Without it, writing past the end
+            is an error where that is known, and NaN in all that the row says where it is traced.
+    """
+
+    key: Array = array_field(rank=3)
+    value: Array = array_field(rank=3)
+    lengths: Array = array_field(rank=0)
+    ring: bool = static(default=False)
+
+    @property
+    def size(self) -> int:
+        """S."""
+        return self.key.shape[-3]
+
+    @property
+    def nbytes(self) -> int:
+        """Of keys and values."""
+        return sum(array.size * array.dtype.itemsize for array in (self.key, self.value))
+
+    @property
+    def positions(self) -> Array:
+        """Of the key that belongs in each slot: int32 `[S]`, and `[..., S]` for a ring."""
+        slots = jnp.arange(self.size, dtype=jnp.int32)
+        if not self.ring:
+            return slots
+        back = jnp.subtract.outer(self.lengths - 1, slots) % self.size  # from the newest
+        newest = self.lengths[..., None] - 1 - back
+        return jnp.where(newest < 0, NOWHERE, newest)
+
+    def next_positions(self, num_tokens: int) -> Array:
+        """Where the next tokens of each row will stand: int32 `[..., T]`."""
+        return jnp.add.outer(self.lengths, jnp.arange(num_tokens, dtype=jnp.int32))
+
+    def check_room(self, num_tokens: int, lengths: ArrayLike | None = None) -> None:
+        """Checks that T more tokens fit, as far as it is known yet how many there are.
+
+        Raises:
+            TypeError: `lengths` that are not integers.
+            ValueError: they do not, or `lengths` does not lie in [0, T].
+        """
+        if lengths is not None and not jnp.issubdtype(jnp.asarray(lengths).dtype, jnp.integer):
+            raise TypeError(f"lengths must be integers, got {jnp.asarray(lengths).dtype}")
+        with jax.ensure_compile_time_eval():  # under jit too, constants are known
+            given = jnp.asarray(num_tokens if lengths is None else lengths)
+            outside = jnp.any((given < 0) | (given > num_tokens))
+            longest = jnp.max(self.advanced(num_tokens, lengths).lengths, initial=0)
+        if _known(outside) and outside:
+            raise ValueError(f"lengths must lie in 0 to {num_tokens} tokens, got {lengths}")
+        at_least = num_tokens if lengths is None else 0
+        longest = int(longest) if _known(longest) else at_least
+        if longest > self.size and not self.ring:
+            raise ValueError(
+                f"a cache of {self.size} slots has no room for {longest} tokens: make it larger, "
+                "or a ring"
+            )
+
+    def extend(
+        self, key: Array, value: Array, lengths: ArrayLike | None = None
+    ) -> tuple["Cache", Seen]:
+        """Writes the next tokens of each row.
+
+        Args:
+            key: `[..., T, K, H]`.
+            value: `[..., T, K, Hv]`.
+            lengths: integers `[...]`, how many of the T tokens of each row are tokens and no
+                padding behind them; all by default.
+
+        Returns:
+            The new cache, and what the T queries attend to.
+
+        Raises:
+            TypeError, ValueError: as `check_room`, and for keys or values of another shape.
+        """
+        num_tokens = key.shape[-3]
+        for name, ours, theirs in (("keys", self.key, key), ("values", self.value, value)):
+            expected = (*ours.shape[:-3], num_tokens, *ours.shape[-2:])
+            if theirs.shape != expected:
+                raise ValueError(f"this cache reads {name} {expected}, got {theirs.shape}")
+        self.check_room(num_tokens, lengths)
+        key, value = key.astype(self.key.dtype), value.astype(self.value.dtype)
+        positions = self.next_positions(num_tokens)
+        after = self.advanced(num_tokens, lengths)
+        arrives = positions < after.lengths[..., None]
+        if not self.ring:
+            slots = jnp.where(arrives, positions, self.size)
+            after = after._written(slots, key, value)
+            return after, Seen(after.key, after.value, after.positions, up_to(after.lengths))
+        # What the new tokens replace, the first of them may still attend to.
+        seen = Seen(
+            jnp.concatenate([self.key, key], axis=-3),
+            jnp.concatenate([self.value, value], axis=-3),
+            jnp.concatenate([self.positions, jnp.where(arrives, positions, NOWHERE)], axis=-1),
+            up_to(after.lengths) & window(self.size - 1),
+        )
+        stays = arrives & (positions >= after.lengths[..., None] - self.size)
+        return after._written(jnp.where(stays, positions % self.size, self.size), key, value), seen
+
+    def advanced(self, num_tokens: int, lengths: ArrayLike | None = None) -> "Cache":
+        """The same after T more tokens, or `lengths` of them."""
+        arriving = jnp.asarray(num_tokens if lengths is None else lengths, jnp.int32)
+        return replace(self, lengths=self.lengths + jnp.broadcast_to(arriving, self.lengths.shape))
+
+    def poison(self, outputs: Array) -> Array:
+        """NaN for the rows of `[..., T, N, Hv]` that were written past their end."""
+        if self.ring:
+            return outputs
+        lost = (self.lengths > self.size)[..., None, None, None]
+        return jnp.where(lost, jnp.nan, outputs)
+
+    def layer(self, number: ArrayLike) -> "Cache":
+        """That of one layer of a stack."""
+
+        def take(array: Array) -> Array:
+            return jax.lax.dynamic_index_in_dim(array, number, array.ndim - 4, keepdims=False)
+
+        return replace(self, key=take(self.key), value=take(self.value))
+
+    def with_layer(self, number: ArrayLike, layer: "Cache") -> "Cache":
+        """The same with the keys and values of one layer of a stack replaced."""
+
+        def put(array: Array, one: Array) -> Array:
+            return jax.lax.dynamic_update_index_in_dim(array, one, number, array.ndim - 4)
+
+        return replace(self, key=put(self.key, layer.key), value=put(self.value, layer.value))
+
+    def _written(self, slots: Array, key: Array, value: Array) -> "Cache":
+        return replace(
+            self, key=_write(self.key, key, slots), value=_write(self.value, value, slots)
+        )
+
+
+def empty_cache(
+    batch: Sequence[int],
+    size: int,
+    *,
+    num_kv_heads: int,
+    head_width: int,
+    value_width: int | None = None,
+    num_layers: int | None = None,
+    dtype: DTypeLike = jnp.float32,
+    ring: bool = False,
+) -> Cache:
+    """A cache that has read nothing.
+
+    Args:
+        batch: the leading axes.
+        size: S.
+        num_kv_heads: K.
+        head_width: H.
+        value_width: Hv, H by default.
+        num_layers: L, for a stack.
+        dtype: of keys and values.
+        ring: as in `Cache`.
+
+    Raises:
+        ValueError: a size below 1.
+    """
+    if size < 1:
+        raise ValueError(f"a cache needs at least 1 slot, got {size}")
+    layers = () if num_layers is None else (num_layers,)
+    shape = (*batch, *layers, size, num_kv_heads)
+    value_width = head_width if value_width is None else value_width
+    return Cache(
+        key=jnp.zeros((*shape, head_width), dtype),
+        value=jnp.zeros((*shape, value_width), dtype),
+        lengths=jnp.zeros(tuple(batch), jnp.int32),
+        ring=ring,
+    )
+
+
+def full_cache(key: Array, value: Array) -> Cache:
+    """Keys `[..., S, K, H]` and values `[..., S, K, Hv]` that will only be read."""
+    return Cache(key, value, jnp.full(key.shape[:-3], key.shape[-3], jnp.int32))
+
+
+@partial(jnp.vectorize, signature="(s,k,h),(t,k,h),(t)->(s,k,h)")
+def _write(old: Array, new: Array, slots: Array) -> Array:
+    return old.at[slots].set(new, mode="drop")
+
+
+def _known(array: ArrayLike) -> bool:
+    return not isinstance(array, jax.core.Tracer)

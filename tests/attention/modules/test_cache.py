@@ -1,0 +1,265 @@
+"""Reading piece by piece says what reading at once says, whatever the model and whoever may see."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from attention import masks, rotary
+from attention.modules import Attention, LanguageModel
+from attention.modules.positions import SCHEMES
+from attention.primitives.cache import empty_cache
+from tests.attention.modules.inputs import (
+    DIMS,
+    LENGTHS,
+    filled,
+    small_config,
+    small_translator,
+    tokens,
+)
+from tests.attention.primitives.inputs import draw
+
+B, S, D, N, K, H, V = DIMS["BSDNKHV"]
+LAYERS = 3
+FIRST, SECOND, STEPS = 5, 3, 5
+LONGEST = FIRST + SECOND + STEPS
+TOKENS = tokens(B, LONGEST)
+
+# Who may attend to whom; each knows the keys of its prefix when the first piece is read.
+MASKS = {
+    "causal": masks.causal(),
+    "window": masks.causal() & masks.window(before=3),
+    "prefix": masks.prefix(2),
+    "block": masks.causal() & masks.block(4),
+    "segments": masks.causal() & masks.segments([1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3, 3]),
+    "sees nothing": masks.causal() & ~masks.window(before=2),
+}
+# How many tokens of each row come with the first piece and with the second.
+RAGGED = [([5, 5, 5], [3, 3, 3]), ([2, 5, 3], [3, 0, 1]), ([4, 2, 5], [0, 2, 3])]
+
+# Each scheme of positions with a grouping and a kind of norm.
+MODELS = {
+    "none": {"num_kv_heads": N, "qk_norm": "layer"},
+    "sinusoidal": {"num_kv_heads": 1, "norm": "post"},
+    "learned": {"num_kv_heads": K, "norm_kind": "rms"},
+    "rotary": {"num_kv_heads": K, "qk_norm": "rms", "rotary": {"base": 100.0}},
+    "alibi": {"num_kv_heads": 1},
+    "relative": {"num_kv_heads": N},
+}
+
+
+def language_model(**changes):
+    config = small_config(**changes)
+    return filled(lambda: LanguageModel(config, vocab_size=V, rngs=nnx.Rngs(0)))
+
+
+def in_pieces(model, allowed, first, second, cache):
+    """Logits `[B, T, V]` of two pieces and then one token at a time; NaN for what was not read."""
+    mask = None if allowed is None else masks.from_array(allowed)
+    rows = jnp.arange(B)[:, None]
+
+    def read(carry, num_tokens, lengths=None):
+        cache, logits = carry
+        positions = cache.next_positions(num_tokens)
+        piece = TOKENS.at[rows, positions].get(mode="clip")
+        found, after = model(piece, cache=cache, mask=mask, lengths=lengths)
+        read = positions < after.lengths[:, None]
+        places = jnp.where(read, positions, LONGEST)
+        return after, logits.at[rows, places].set(found, mode="drop")
+
+    carry = cache, jnp.full((B, LONGEST, V), jnp.nan)
+    carry = read(carry, FIRST, first)
+    carry = read(carry, SECOND, second)
+    (cache, logits), _ = jax.lax.scan(
+        lambda carry, _: (read(carry, 1), None), carry, None, length=STEPS
+    )
+    return logits, cache
+
+
+def assert_same_as_at_once(model, ring, cases, full_mask):
+    """Compiles once: masks are tables of who sees whom, and lengths are traced."""
+
+    @jax.jit
+    def both(model, allowed, full, first, second):
+        size = ring or LONGEST
+        cache = model.new_cache((B,), size, ring=bool(ring))
+        pieces, cache = in_pieces(model, allowed, first, second, cache)
+        return pieces, model(TOKENS, mask=masks.from_array(full)), cache.lengths
+
+    places = jnp.arange(LONGEST)
+    for mask in cases:
+        allowed, full = (m(places[:, None], places[None]) for m in (mask, full_mask(mask)))
+        for first, second in RAGGED:
+            pieces, whole, read = both(model, allowed, full, jnp.array(first), jnp.array(second))
+            np.testing.assert_array_equal(read, np.add(first, second) + STEPS)
+            for row in range(B):
+                np.testing.assert_allclose(
+                    pieces[row, : read[row]], whole[row, : read[row]], rtol=2e-5, atol=2e-5
+                )
+
+
+@pytest.mark.parametrize("kind", SCHEMES)
+def test_pieces_say_what_the_whole_says(kind):
+    model = language_model(positions=kind, decoder_layers=LAYERS, **MODELS[kind])
+    assert_same_as_at_once(model, None, MASKS.values(), lambda mask: mask)
+
+
+@pytest.mark.parametrize("kind", ["rotary", "relative"])
+def test_a_ring_says_what_a_window_says(kind):
+    model = language_model(positions=kind, decoder_layers=LAYERS)
+    cases = [masks.causal(), masks.causal() & masks.block(4)]
+    assert_same_as_at_once(model, 4, cases, lambda mask: mask & masks.window(before=3))
+
+
+def test_one_attention_with_masks_for_a_batch():
+    module = filled(lambda: Attention(D, num_heads=N, head_width=H, turn=rotary, rngs=nnx.Rngs(0)))
+    (inputs,) = draw((B, LONGEST, D))
+    segments = np.sort(np.random.default_rng(0).integers(4, size=(B, LONGEST)))
+    run = jax.jit(module)
+    for mask in (masks.segments(segments), masks.lengths([3, 9, LONGEST])):
+        mask &= masks.causal()
+        full, _ = run(inputs, mask=mask)
+        cache = empty_cache((B,), LONGEST, num_kv_heads=N, head_width=H)
+        for piece in (slice(0, 6), slice(6, 7), slice(7, 13)):
+            ours, _, cache = run(inputs[:, piece], mask=mask, cache=cache)
+            np.testing.assert_allclose(ours, full[:, piece], rtol=2e-5, atol=2e-5)
+
+
+class TestTranslator:
+    """A decoder with a memory, whose keys and values are computed once."""
+
+    SOURCE, TARGET = tokens(B, S, seed=1), tokens(B, FIRST + 2, seed=2)
+    MASK = masks.lengths(LENGTHS)
+
+    def test_pieces_say_what_the_whole_says(self):
+        model = small_translator(positions="relative", tie="none")
+
+        @jax.jit
+        def at_once(model):
+            memory = model.encode(self.SOURCE, mask=self.MASK)
+            return model.decode(
+                self.TARGET, memory, memory_mask=self.MASK, returning=("logsumexp",)
+            )
+
+        @jax.jit
+        def in_pieces(model):
+            memory = model.remember(model.encode(self.SOURCE, mask=self.MASK))
+            cache, found = model.new_cache((B,), FIRST + 2), []
+            for piece in (slice(0, FIRST), slice(FIRST, FIRST + 1), slice(FIRST + 1, None)):
+                features, extras, cache = model.decode(
+                    self.TARGET[:, piece],
+                    memory,
+                    memory_mask=self.MASK,
+                    cache=cache,
+                    returning=("logsumexp",),
+                )
+                found.append((features, extras))
+            return found
+
+        features, extras = at_once(model)
+        pieces, found = zip(*in_pieces(model), strict=True)
+        np.testing.assert_allclose(jnp.concatenate(pieces, axis=1), features, rtol=2e-5, atol=2e-5)
+        for name in ("self", "cross"):
+            together = jnp.concatenate([each[name]["logsumexp"] for each in found], axis=-1)
+            np.testing.assert_allclose(together, extras[name]["logsumexp"], rtol=2e-5, atol=2e-5)
+
+    def test_the_memory_is_projected_once_for_all_layers(self):
+        model = small_translator()
+        (memory,) = draw((B, S, D))
+        remembered = model.remember(memory)
+        for number in range(model.decoder.num_layers):
+            block = jax.tree.map(lambda x, number=number: x[number], model.decoder.layers)
+            layer = remembered.layer(number)
+            for name in ("key", "value"):
+                projected = getattr(block.cross_attention, name)(memory)
+                np.testing.assert_allclose(getattr(layer, name), projected, rtol=1e-5, atol=1e-5)
+        cache = model.new_cache((B,), 7)
+        step = functools.partial(model.decode, self.TARGET[:, :1], memory_mask=None, cache=cache)
+        sources = [
+            str(jax.make_jaxpr(step)(given)).count(f"[{B},{S},{D}]")
+            for given in (memory, remembered)
+        ]
+        assert sources[0] > 0 == sources[1]  # no array of the memory's shape is left to project
+
+    def test_rows_say_nothing_once_they_are_full(self):
+        model = small_translator(decoder_layers=1)
+
+        @jax.jit
+        def say(cache, target):
+            memory = jnp.zeros((B, S, D))
+            features, _, cache = model.decode(target, memory, memory_mask=None, cache=cache)
+            return features, cache
+
+        cache = model.new_cache((B,), 2).advanced(1, jnp.array([0, 1, 0]))
+        for lost in ([0, 0, 0], [0, 1, 0], [1, 1, 1]):
+            features, cache = say(cache, self.TARGET[:, :1])
+            np.testing.assert_array_equal(np.isnan(features).any((1, 2)), lost)
+
+
+class TestShapes:
+    """What a cache holds, read off without a byte of it."""
+
+    def test_grouped_queries_make_it_smaller_by_the_size_of_a_group(self):
+        def cache(num_kv_heads):
+            model = language_model(num_kv_heads=num_kv_heads, decoder_layers=LAYERS)
+            return model.new_cache((B,), 11)
+
+        caches = {k: jax.eval_shape(functools.partial(cache, k)) for k in (N, K, 1)}
+        for num_kv_heads, each in caches.items():
+            chex.assert_shape([each.key, each.value], (B, LAYERS, 11, num_kv_heads, H))
+            assert each.nbytes * N == caches[N].nbytes * num_kv_heads
+        assert caches[N].nbytes == B * LAYERS * 11 * N * 2 * H * 4
+
+    def test_a_ring_holds_its_window_however_much_is_read(self):
+        model = jax.eval_shape(lambda: language_model(decoder_layers=LAYERS))
+
+        def read(model):
+            cache = model.new_cache((2, B), 5, ring=True)
+            return model(tokens(2, B, 23), cache=cache)
+
+        logits, cache = jax.eval_shape(read, model)
+        chex.assert_shape(logits, (2, B, 23, V))
+        chex.assert_shape(cache.key, (2, B, LAYERS, 5, K, H))
+
+
+class TestRefusals:
+    """One sentence, before anything is compiled."""
+
+    INPUTS = draw((B, 5, D))[0]
+
+    def attention(self):
+        return filled(lambda: Attention(D, num_heads=N, head_width=H, rngs=nnx.Rngs(0)))
+
+    def test_a_cache_knows_keys_and_positions(self):
+        cache = empty_cache((B,), 7, num_kv_heads=N, head_width=H)
+        positions = jnp.arange(5), jnp.arange(5)
+        for given in ({"memory": self.INPUTS}, {"positions": positions}):
+            with pytest.raises(ValueError, match="takes neither memory nor positions beside it"):
+                self.attention()(self.INPUTS, cache=cache, **given)
+
+    def test_lengths_without_a_cache(self):
+        with pytest.raises(ValueError, match="no cache is given"):
+            self.attention()(self.INPUTS, lengths=jnp.array([1, 2, 3]))
+        with pytest.raises(ValueError, match="no cache is given"):
+            model = jax.eval_shape(language_model)
+            jax.eval_shape(lambda m: m(tokens(B, 5), lengths=jnp.array([1, 2, 3])), model)
+
+    def test_a_mask_without_positions(self):
+        cache = empty_cache((B,), 7, num_kv_heads=N, head_width=H)
+        with pytest.raises(TypeError, match=r"wrap a bool array in masks\.from_array"):
+            self.attention()(self.INPUTS, cache=cache, mask=jnp.ones((5, 5), bool))
+
+    def test_more_than_the_cache_or_the_model_holds(self):
+        model = language_model(decoder_layers=1)
+        cache = model.new_cache((B,), 7).advanced(3)
+        with pytest.raises(ValueError, match="a cache of 7 slots has no room for 8 tokens"):
+            model(tokens(B, 5), cache=cache)
+        with pytest.raises(ValueError, match="24 tokens is longer than max_length=23"):
+            model.new_cache((B,), 24)
+        translator = jax.eval_shape(small_translator)
+        with pytest.raises(ValueError, match="24 tokens is longer than max_length=23"):
+            translator.new_cache((B,), 24)
