@@ -91,4 +91,4 @@ class Rules:
                 f"forced has {width} tokens, and an answer at most {self.max_length} (max_length)"
             )
         tokens = jnp.pad(forced.tokens, ((0, 0), (0, self.max_length - width)))
-        return Forced(tokens.astype(start.dtype), jnp.minimum(jnp.asarray(forced.lengths), width))
+        return Forced(tokens.astype(jnp.int32), jnp.minimum(jnp.asarray(forced.lengths), width))

@@ -46,9 +46,7 @@ def random_table(rows, vocabulary, branches=None, seed=0):
     table = random.normal(0, 1.5, (rows, *[vocabulary] * 3)).astype(np.float32)
     table[..., [PAD, BOS]] = -np.inf
     if branches is not None:
-        order = random.permuted(
-            np.broadcast_to(np.arange(vocabulary - 3), table[..., 3:].shape), -1
-        )
+        order = random.random(table[..., 3:].shape).argsort(-1)
         table[..., 3:][order >= branches] = -np.inf
     return table
 

@@ -35,7 +35,12 @@ PADDED = Forced(
 def search(table, rules, forced=None, **options):
     """Beam search of a Markov model; each token remembers what the step had heard before it."""
     start = jnp.full(len(table), BOS, jnp.int32)
-    step, state = step_of(table), memory(len(table))
+    state = memory(len(table))
+
+    def step(state, tokens):
+        jax.debug.callback(lambda count: CALLS.append(int(count)), state.count)
+        return step_of(table)(state, tokens)
+
     look = {"observe": lambda state: {"heard": state.heard}, "forced": forced}
     return beam_search(step, state, start, rules, **look, **options)
 
@@ -94,83 +99,77 @@ def test_a_beam_of_one_is_greedy_whatever_the_penalty():
     np.testing.assert_allclose(found.scores, scores, rtol=1e-6)
 
 
-def scripted(script, calls=None):
-    """A step for one row that knows `{tokens said: {next: probability}}`; other text is NaN."""
-
-    def step(state, token):
-        if calls is not None:
-            jax.debug.callback(lambda count: calls.append(int(count)), state["count"])
-        read = jax.lax.dynamic_update_index_in_dim(state["read"], token, state["count"], axis=1)
-        logits = jnp.full((1, 7), jnp.nan)
-        for said, following in script.items():
-            row = jnp.log(jnp.array([[following.get(token, 0.0) for token in range(7)]]))
-            same = (read == jnp.array([[BOS, *said, *[PAD] * (7 - len(said))]])).all()
-            logits = jnp.where(same, row, logits)
-        return logits, {"read": read, "count": state["count"] + 1}
-
-    return step
+CALLS = []  # what a search has called its step for
 
 
-def say(script, max_length=6, calls=None, **options):
-    state = {"read": jnp.full((1, 8), PAD, jnp.int32), "count": jnp.int32(0)}
-    start = jnp.full(1, BOS, jnp.int32)
-    rules = Rules(END, PAD, max_length)
-    answer = beam_search(scripted(script, calls), state, start, rules, **options)
+def say(script, **options):
+    """Searches one row whose probabilities `{last two tokens: {next: probability}}` are known.
+
+    What follows other tokens is NaN.
+    """
+    table = np.full((1, 7, 7, 7), np.nan, np.float32)
+    for (before, last), following in script.items():
+        with np.errstate(divide="ignore"):
+            table[0, before, last] = np.log([following.get(token, 0) for token in range(7)])
+    CALLS.clear()
+    answer = search(table, Rules(END, PAD, max_length=6), beam=3, **options)
     jax.effects_barrier()
     return pick(answer, 0)
 
 
 # After 5 everything is certain, and long; the end alone is likelier.
-CERTAIN = {(): {END: 0.6, 5: 0.4}, (5,): {6: 1}, (5, 6): {6: 1}, (5, 6, 6): {END: 1}}
+CERTAIN = {
+    (BOS, BOS): {END: 0.6, 5: 0.4},
+    (BOS, 5): {6: 1},
+    (5, 6): {6: 1},
+    (6, 6): {END: 1},
+}
 
 
 def test_without_penalty_the_search_stops_when_the_end_cannot_be_beaten():
-    calls = []
-    found = say(CERTAIN, beam=2, calls=calls)
+    found = say(CERTAIN)
     np.testing.assert_array_equal(found.tokens[0], [END, *[PAD] * 5])
     np.testing.assert_allclose(found.scores, [np.log(0.6)], rtol=1e-6)
-    assert calls == [0]  # 0.4 is less than 0.6, whatever comes
+    assert CALLS == [0]  # 0.4 is less than 0.6, whatever comes
 
 
 def test_a_long_answer_may_still_win_and_the_search_goes_on():
-    calls = []
-    found = say(CERTAIN, beam=2, alpha=2.0, calls=calls)
+    found = say(CERTAIN, alpha=2.0)
     np.testing.assert_array_equal(found.tokens[0], [5, 6, 6, END, PAD, PAD])
     np.testing.assert_allclose(found.scores, [np.log(0.4) / 1.5**2], rtol=1e-6)
     np.testing.assert_allclose(found.log_probs[0], [np.log(0.4), *[0.0] * 5], atol=1e-6)
-    assert calls == [0, 1, 2, 3]
+    assert CALLS == [0, 1, 2, 3]
 
 
 def test_the_search_goes_on_until_the_worst_of_the_best_is_safe():
-    calls = []
-    found = say(CERTAIN, beam=3, n_best=2, calls=calls)
+    found = say(CERTAIN, n_best=2)
     np.testing.assert_array_equal(found.lengths, [1, 4])
     np.testing.assert_allclose(found.scores, np.log([0.6, 0.4]), rtol=1e-6)
-    assert calls == [0, 1, 2, 3]
+    assert CALLS == [0, 1, 2, 3]
 
 
 def test_a_penalty_on_length_stops_at_what_the_next_token_could_reach():
-    # The next length is 2: log(0.44) * 6 / 7 = -0.70 could still beat log(0.45) = -0.80, and does.
-    script = {(): {END: 0.45, 5: 0.44, 6: 0.11}, (5,): {END: 1}, (6,): {END: 1}}
-    assert say(script, beam=3, alpha=1.0).lengths == [2]
-    calls = []
-    # With a negative alpha length is paid for: log(0.44) * 7 / 6 cannot.
-    assert say(script, beam=3, alpha=-1.0, calls=calls).lengths == [1]
-    assert calls == [0]
+    # Two tokens could still reach log(0.44) / (7 / 6) ** 2 = -0.60, which beats log(0.45) = -0.80.
+    ends = {END: 1}
+    script = {(BOS, BOS): {END: 0.45, 5: 0.44, 6: 0.11}, (BOS, 5): ends, (BOS, 6): ends}
+    assert say(script, alpha=2.0).lengths == [2]
+    # With a negative alpha length is paid for: log(0.44) * 7 / 6 = -0.96 cannot.
+    assert say(script, alpha=-1.0).lengths == [1]
+    assert CALLS == [0]
 
 
 def test_where_there_are_fewer_answers_the_places_stay_empty():
-    found = say({(): {5: 1}, (5,): {END: 0.7, 6: 0.3}, (5, 6): {END: 1}}, beam=4, n_best=4)
-    np.testing.assert_array_equal(found.lengths, [2, 3, 0, 0])
-    np.testing.assert_array_equal(found.scores[2:], [-np.inf, -np.inf])
-    np.testing.assert_array_equal(found.tokens[2:], np.full((2, 6), PAD))
-    np.testing.assert_array_equal(found.log_probs[2:], np.zeros((2, 6)))
+    found = say({(BOS, BOS): {5: 1}, (BOS, 5): {END: 1}}, n_best=2)
+    np.testing.assert_array_equal(found.lengths, [2, 0])
+    np.testing.assert_array_equal(found.scores, [0, -np.inf])
+    np.testing.assert_array_equal(found.tokens[1], np.full(6, PAD))
+    np.testing.assert_array_equal(found.log_probs[1], np.zeros(6))
 
 
 def test_nan_stands_where_the_step_said_nan():
-    found = say({(): {5: 0.9, 6: 0.1}, (6,): {END: 1}}, max_length=3, beam=2, n_best=2)
+    found = say({(BOS, BOS): {5: 0.9, 6: 0.1}, (BOS, 6): {END: 1}}, n_best=2)
     assert np.isnan(found.scores[0]) and found.tokens[0, 0] == 5  # nothing is known after 5
-    np.testing.assert_array_equal(np.isnan(found.log_probs[0]), [False, True, True])
+    np.testing.assert_array_equal(np.isnan(found.log_probs[0]), [False, *[True] * 5])
 
 
 def test_nan_reaches_no_other_row_and_no_row_that_is_decided():
@@ -190,9 +189,9 @@ def test_nan_reaches_no_other_row_and_no_row_that_is_decided():
         ({"beam": 0}, "n_best must be between 1 and the beam of 0, got 1"),
         ({"beam": 2, "n_best": 3}, "n_best must be between 1 and the beam of 2, got 3"),
         ({"beam": 8}, "beam must be at most the vocabulary's 7 tokens, got 8"),
-        ({"beam": 2, "alpha": float("nan")}, "alpha must be finite, got nan"),
+        ({"beam": 2, "n_best": 1, "alpha": float("nan")}, "alpha must be finite, got nan"),
     ],
 )
 def test_a_search_that_cannot_be_is_refused(options, sentence):
     with pytest.raises(ValueError, match=sentence):
-        say(CERTAIN, **options)
+        search(random_table(1, 7), Rules(END, PAD, 6), **options)
