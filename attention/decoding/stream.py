@@ -46,7 +46,7 @@ def stream(
     Raises:
         ValueError: keys or forced tokens that do not fit the batch.
     """
-    speaker = Speaker(rules, tuple(filters))
+    step, speaker = jax.jit(step), Speaker(rules, tuple(filters))
     log_probs, seen, _ = jax.eval_shape(hearing(step, nothing), state, start)
     return _speak(step, state, start, speaker, speaker.begin(start, keys, forced, log_probs, seen))
 
@@ -54,7 +54,6 @@ def stream(
 def _speak(
     step: Step, state: State, last: Array, speaker: Speaker, speech: Speech
 ) -> Iterator[Array]:
-    step = jax.jit(step)
     for index in itertools.count():
         logits, state = step(state, last)
         speech, last = _select(speaker, speech, jnp.int32(index), logits)
