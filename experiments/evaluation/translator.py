@@ -7,7 +7,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from attention.decoding import greedy, recompute
+from attention.decoding import Rules, greedy, recompute
 from attention.modules.transformer import EncoderDecoder
 from attention.primitives import masks
 from experiments.compilation import compiled
@@ -132,4 +132,5 @@ def translate_greedily(
 
     step, start = recompute(score, batch_size=len(source), max_length=target_length)
     begin = jnp.full(len(source), BOS, jnp.int32)
-    return greedy(step, start, begin, end=EOS, pad=PAD, max_length=target_length)
+    rules = Rules(end=EOS, pad=PAD, max_length=target_length)
+    return greedy(step, start, begin, rules).tokens

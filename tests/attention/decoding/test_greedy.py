@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attention import masks
-from attention.decoding import greedy, recompute
+from attention.decoding import Rules, greedy, recompute
 from tests.attention.modules.inputs import LENGTHS, B, S, small_translator, tokens
 
 V = 17
@@ -33,10 +33,8 @@ def say(script, max_length, heard=None, start=None):
         scripted(script, heard),
         jnp.int32(0),
         start,
-        end=END,
-        pad=PAD,
-        max_length=max_length,
-    )
+        Rules(END, PAD, max_length),
+    ).tokens
     jax.effects_barrier()
     return said
 
@@ -86,10 +84,8 @@ def test_of_two_equal_words_the_first_is_said():
         lambda state, last: (jnp.array([[0.0, 0.0, 0.0, 3.0, 3.0]]), state),
         (),
         jnp.array([BOS], jnp.int32),
-        end=END,
-        pad=PAD,
-        max_length=2,
-    )
+        Rules(END, PAD, max_length=2),
+    ).tokens
     np.testing.assert_array_equal(said, [[3, 3]])
 
 
@@ -102,7 +98,7 @@ def test_a_state_may_be_any_pytree_and_jit_works():
     @jax.jit
     def run(start):
         state = {"total": jnp.zeros_like(start), "calls": (jnp.int32(0),)}
-        return greedy(step, state, start, end=16, pad=PAD, max_length=6)
+        return greedy(step, state, start, Rules(end=16, pad=PAD, max_length=6)).tokens
 
     expected = [[1, 2, 4, 8, 16, PAD], [3, 6, 12, 0, 0, 0]]
     np.testing.assert_array_equal(run(jnp.array([1, 3], jnp.int32)), expected)
@@ -149,7 +145,7 @@ class TestTranslation:
 
             step, state = recompute(score, batch_size=len(source), max_length=cls.LONGEST)
             start = jnp.full(len(source), BOS, jnp.int32)
-            return greedy(step, state, start, end=cls.END, pad=PAD, max_length=cls.LONGEST)
+            return greedy(step, state, start, Rules(cls.END, PAD, cls.LONGEST)).tokens
 
         return run
 

@@ -1,0 +1,88 @@
+"""What decoding returns, and how it grows by a token."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from attention.decoding.rules import Rules
+
+
+class Answer(NamedTuple):
+    """What was said, L = max_length; `...` is B, or B and the n best of beam search.
+
+    Attributes:
+        tokens: `[..., L]`, `pad` behind the end. An answer that did not end in time holds no end.
+        lengths: how many tokens were said, the end included, `[...]`.
+        scores: `[...]`: the log-probability of the answer, in beam search over its length penalty.
+        log_probs: of each token under the step, before any filter, `[..., L]`; 0 for forced ones
+            and behind the end. NaN from where the step scores NaN.
+        observed: what `observe` read from the state that chose each token, leaves `[..., L, *]`;
+            zeros behind the end.
+    """
+
+    tokens: Array
+    lengths: Array
+    scores: Array
+    log_probs: Array
+    observed: object
+
+
+def blank(
+    shape: tuple[int, ...],
+    rules: Rules,
+    start: Array,
+    log_probs: jax.ShapeDtypeStruct,
+    seen: object,
+) -> Answer:
+    """Answers without a token.
+
+    Args:
+        shape: the leading axes `...`.
+        rules: for `pad` and `max_length`.
+        start: has the dtype of the tokens.
+        log_probs: has the dtype of the scores.
+        seen: shapes and dtypes of what is observed, leaves `[*shape, *]`.
+    """
+    whole = (*shape, rules.max_length)
+
+    def room(like: jax.ShapeDtypeStruct) -> Array:
+        return jnp.zeros((*whole, *like.shape[len(shape) :]), like.dtype)
+
+    return Answer(
+        tokens=jnp.full(whole, rules.pad, start.dtype),
+        lengths=jnp.zeros(shape, jnp.int32),
+        scores=jnp.zeros(shape, log_probs.dtype),
+        log_probs=jnp.zeros(whole, log_probs.dtype),
+        observed=jax.tree.map(room, seen),
+    )
+
+
+def append(
+    answer: Answer, index: Array, token: Array, log_prob: Array, observed: object, going: Array
+) -> Answer:
+    """Writes token number `index` of the answers that are going on; the others stay as they are.
+
+    Args:
+        answer: so far.
+        index: how many tokens were said.
+        token: the next one, `[...]`.
+        log_prob: its log-probability, `[...]`, which is added to the score.
+        observed: what belongs to it, leaves `[..., *]`.
+        going: which answers go on, `[...]`.
+    """
+    axis = going.ndim
+
+    def write(past: Array, new: Array) -> Array:
+        old = jax.lax.dynamic_index_in_dim(past, index, axis, keepdims=False)
+        here = jnp.expand_dims(going, tuple(range(axis, new.ndim)))
+        return jax.lax.dynamic_update_index_in_dim(past, jnp.where(here, new, old), index, axis)
+
+    return Answer(
+        tokens=write(answer.tokens, token),
+        lengths=answer.lengths + going.astype(jnp.int32),
+        scores=jnp.where(going, answer.scores + log_prob, answer.scores),
+        log_probs=write(answer.log_probs, log_prob),
+        observed=jax.tree.map(write, answer.observed, observed),
+    )

@@ -1,0 +1,180 @@
+"""Beam search: the best of several hypotheses that are followed side by side."""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from attention.decoding.answer import Answer, append, blank
+from attention.decoding.hypotheses import Chosen, follow, for_each, spread
+from attention.decoding.loop import Observe, State, Step, hearing, loop, nothing
+from attention.decoding.rules import Forced, Rules
+
+
+def beam_search(
+    step: Step,
+    state: State,
+    start: Array,
+    rules: Rules,
+    *,
+    beam: int,
+    n_best: int = 1,
+    alpha: float = 0.0,
+    forced: Forced | None = None,
+    observe: Observe = nothing,
+    state_axes: object = 0,
+) -> Answer:
+    """Follows the `beam` likeliest hypotheses of each row and returns the best that ended.
+
+    A hypothesis that ends leaves the beam, which grows narrower by it (Bahdanau et al. 2015,
+    section 4.2), so a beam of 1 is `greedy` whatever the penalty. Ended hypotheses compete by
+    `log p / ((5 + n) / 6) ** alpha`, n tokens long with their end (Wu et al. 2016, equation 14
+    without coverage). A row stops as soon as nothing it could still say would be among its n best.
+
+    Args:
+        step: `(state, tokens [B]) -> (logits [B, V], state)`, the same as for `greedy`; it is
+            lifted by `vmap`, and what it closes over is not repeated.
+        state: what the step knows before the first token; any pytree.
+        start: the first token of each row, `[B]`; not part of the answer.
+        rules: the end and the lengths of an answer.
+        beam: W, how many hypotheses are followed.
+        n_best: how many are returned.
+        alpha: of the length penalty: 0 for none, above 0 in favour of long answers.
+        forced: tokens to say first; this is how prompts of several lengths are read.
+        observe: a function of the state the step returned, with leaves `[B, *]`, say the attention
+            weights; kept for each token.
+        state_axes: where leaves of the state have their batch axis, in the manner of `in_axes` of
+            `jax.vmap`: an integer, None, or a tree of them. Scalars have none, whatever is said.
+
+    Returns:
+        The answers, `...` = B, n_best, the best first. Where a row has fewer, the score is -inf
+        and the length 0.
+
+    Raises:
+        ValueError: a beam wider than the vocabulary, an n_best wider than the beam, a penalty that
+            is not finite, or arrays that do not fit the batch.
+    """
+    if not 1 <= n_best <= beam:
+        raise ValueError(f"n_best must be between 1 and the beam of {beam}, got {n_best}")
+    if not math.isfinite(alpha):
+        raise ValueError(f"alpha must be finite, got {alpha}")
+    leaves, places = spread(state, state_axes, len(start), beam)
+    hear = for_each(hearing(step, observe), jax.tree.structure(state), places)
+    tokens = jnp.stack([start] * beam, 1)
+    last = Chosen(tokens, jnp.zeros(tokens.shape, jnp.int32))
+    log_probs, seen, _ = jax.eval_shape(hear, leaves, last)
+    if beam > log_probs.shape[-1]:
+        raise ValueError(
+            f"beam must be at most the vocabulary's {log_probs.shape[-1]} tokens, got {beam}"
+        )
+    searcher = _Searcher(rules, n_best, alpha)
+    begun = searcher.begin(tokens, rules.prepare(forced, start), log_probs, seen)
+    return loop(hear, searcher, leaves, last, begun).ended
+
+
+class _Search(NamedTuple):
+    """The state of the search.
+
+    Attributes:
+        live: the hypotheses that go on, `...` = B, W; score -inf: there is none in this place.
+        ended: the best that ended, `...` = B, n_best, sorted.
+        room: how wide the beam of each row still is, `[B]`.
+        forced: what must be said first.
+    """
+
+    live: Answer
+    ended: Answer
+    room: Array
+    forced: Forced
+
+
+@dataclass(frozen=True)
+class _Searcher:
+    rules: Rules
+    n_best: int
+    alpha: float
+
+    def begin(
+        self, start: Array, forced: Forced, log_probs: jax.ShapeDtypeStruct, seen: object
+    ) -> _Search:
+        """One empty hypothesis in each row of start `[B, W]`."""
+        rows, beam = start.shape
+        live = blank(start.shape, self.rules, start, log_probs, seen)
+        live = live._replace(scores=live.scores.at[:, 1:].set(-jnp.inf))
+        ended = jax.tree.map(lambda leaf: leaf[:, : self.n_best], live)
+        ended = ended._replace(scores=jnp.full_like(ended.scores, -jnp.inf))
+        return _Search(live, ended, jnp.full(rows, beam, jnp.int32), forced)
+
+    def unfinished(self, search: _Search) -> Array:
+        """Whether a hypothesis lives in any row."""
+        return _exists(search.live.scores).any()
+
+    def select(
+        self, search: _Search, index: Array, log_probs: Array, observed: object
+    ) -> tuple[_Search, Chosen]:
+        """Extends the live hypotheses, moves those that end, and stops rows that are decided."""
+        live, chosen = self._extend(search, index, log_probs, observed)
+        last = (chosen.tokens == self.rules.end) | (index + 1 == self.rules.max_length)
+        ends = _exists(live.scores) & last
+
+        scores = jnp.where(ends, live.scores / self._penalty(index + 1, live.scores), -jnp.inf)
+        rivals = jax.tree.map(
+            lambda *leaves: jnp.concatenate(leaves, 1), search.ended, live._replace(scores=scores)
+        )
+        _, best = _best(rivals.scores, self.n_best)
+        ended = jax.tree.map(lambda leaf: follow(leaf, best), rivals)
+
+        totals = jnp.where(ends, -jnp.inf, live.scores)
+        decided = self._bound(totals, index + 1) <= ended.scores[:, -1]
+        live = live._replace(scores=jnp.where(decided[:, None], -jnp.inf, totals))
+        room = search.room - ends.sum(1, dtype=jnp.int32)
+        return _Search(live, ended, room, search.forced), chosen
+
+    def _extend(
+        self, search: _Search, index: Array, log_probs: Array, observed: object
+    ) -> tuple[Answer, Chosen]:
+        """The likeliest extensions, as many as there is room for."""
+        rows, beam, vocabulary = log_probs.shape
+        constrain = jax.vmap(self.rules.constrain, in_axes=(1, None, None), out_axes=1)
+        log_probs = constrain(log_probs, index, search.forced)
+        totals = search.live.scores[..., None]
+        # Where there is no hypothesis, the step may have said anything, NaN included.
+        totals = jnp.where(_exists(totals), totals + log_probs, -jnp.inf)
+        totals, picks = _best(totals.reshape(rows, -1), beam)
+        totals = jnp.where(jnp.arange(beam)[None] < search.room[:, None], totals, -jnp.inf)
+
+        parents, tokens = jnp.divmod(picks, vocabulary)
+        live = jax.tree.map(lambda leaf: follow(leaf, parents), search.live)
+        observed = jax.tree.map(lambda leaf: follow(leaf, parents), observed)
+        log_prob = jnp.take_along_axis(log_probs.reshape(rows, -1), picks, axis=1)
+        tokens = tokens.astype(live.tokens.dtype)
+        live = append(live, index, tokens, log_prob, observed, _exists(totals))
+        return live._replace(scores=totals), Chosen(tokens, parents)
+
+    def _bound(self, totals: Array, said: Array) -> Array:
+        """What no extension of the live hypotheses can exceed, `[B]`.
+
+        Their log-probabilities only fall, and the penalty is monotone in the length, so its two
+        ends bound the score, whatever the sign of alpha.
+        """
+        soonest = jnp.maximum(said + 1, self.rules.min_length)
+        best = totals.max(axis=1)
+        ends = (self._penalty(n, best) for n in (soonest, jnp.int32(self.rules.max_length)))
+        return jnp.maximum(*(best / penalty for penalty in ends))
+
+    def _penalty(self, length: Array, like: Array) -> Array:
+        return ((5 + length.astype(like.dtype)) / 6) ** self.alpha
+
+
+def _exists(scores: Array) -> Array:
+    """Which places hold a hypothesis; one whose score is NaN exists."""
+    return scores != -jnp.inf
+
+
+def _best(scores: Array, number: int) -> tuple[Array, Array]:
+    """The largest scores and where they are; NaN comes first, so that nobody overlooks it."""
+    _, places = jax.lax.top_k(jnp.where(jnp.isnan(scores), jnp.inf, scores), number)
+    return jnp.take_along_axis(scores, places, axis=1), places

@@ -1,0 +1,107 @@
+"""One step for all the hypotheses of a beam: the step, lifted by `vmap`.
+
+The step itself reads B tokens and never hears of a beam; what it closes over (parameters, the
+memory of an encoder, its mask) is shared by the W hypotheses of a row and never repeated.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from attention.decoding.loop import Hear
+
+
+class Chosen(NamedTuple):
+    """The last tokens `[B, W]`, and which hypotheses of the row they extend, `[B, W]`."""
+
+    tokens: Array
+    parents: Array
+
+
+def spread(
+    state: object, state_axes: object, batch_size: int, beam: int
+) -> tuple[list[Array], list[int | None]]:
+    """Repeats a state for every hypothesis.
+
+    Args:
+        state: of a step for B rows.
+        state_axes: where its leaves have their batch axis, as `in_axes` of `jax.vmap`. Scalars
+            have none whatever is said.
+        batch_size: B.
+        beam: W.
+
+    Returns:
+        The leaves with an axis of W behind their batch axis, and where that axis is, None for the
+        leaves that all rows share.
+
+    Raises:
+        ValueError: a leaf whose batch axis is not B long.
+    """
+    axes = jax.tree.map(
+        lambda axis, part: jax.tree.map(lambda leaf: -1 if axis is None else axis, part),
+        state_axes,
+        state,
+        is_leaf=lambda axis: axis is None,
+    )
+    leaves, places = [], []
+    for (path, leaf), axis in zip(
+        jax.tree.leaves_with_path(state), jax.tree.leaves(axes), strict=True
+    ):
+        shared = axis == -1 or not leaf.ndim
+        if not shared and leaf.shape[axis : axis + 1] != (batch_size,):
+            raise ValueError(
+                f"state{jax.tree_util.keystr(path)} must have the batch of {batch_size} at axis "
+                f"{axis}, got shape {leaf.shape}; state_axes says where it is, None for nowhere"
+            )
+        places.append(None if shared else axis + 1)
+        leaves.append(leaf if shared else jnp.stack([leaf] * beam, axis + 1))
+    return leaves, places
+
+
+def for_each(hear: Hear, structure: jax.tree_util.PyTreeDef, places: list[int | None]) -> Hear:
+    """Lifts `hear` for B rows to B rows of W hypotheses, whose states follow their parents.
+
+    Args:
+        hear: `(state, tokens [B]) -> (log_probs [B, V], observed, state)`.
+        structure: of the state.
+        places: as `spread` returned them.
+
+    Returns:
+        `(leaves, Chosen) -> (log_probs [B, W, V], observed [B, W, *], leaves)`.
+    """
+
+    def flat(leaves: list[Array], tokens: Array) -> tuple[Array, object, list[Array]]:
+        log_probs, observed, state = hear(jax.tree.unflatten(structure, leaves), tokens)
+        return log_probs, observed, jax.tree.leaves(state)
+
+    lifted = jax.vmap(flat, in_axes=(places, 1), out_axes=(1, 1, places))
+
+    def hear_all(leaves: list[Array], last: Chosen) -> tuple[Array, object, list[Array]]:
+        leaves = [
+            leaf if place is None else follow(leaf, last.parents, place)
+            for leaf, place in zip(leaves, places, strict=True)
+        ]
+        return lifted(leaves, last.tokens)
+
+    return hear_all
+
+
+def follow(leaf: Array, parents: Array, place: int = 1) -> Array:
+    """Takes for each hypothesis what belongs to its parent.
+
+    Args:
+        leaf: `[..., B, W, *]`.
+        parents: `[B, W']`.
+        place: the axis of W.
+
+    Returns:
+        `[..., B, W', *]`.
+    """
+    rows = place - 1
+
+    def row(hypotheses: Array, parents: Array) -> Array:
+        return jnp.take(hypotheses, parents, axis=rows)
+
+    return jax.vmap(row, in_axes=(rows, 0), out_axes=rows)(leaf, parents)

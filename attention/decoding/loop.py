@@ -1,0 +1,78 @@
+"""The one loop: hear what the step says of the last tokens, choose the next, until all is said."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+State = TypeVar("State")
+Search = TypeVar("Search")
+Step = Callable[[State, Array], tuple[Array, State]]
+Observe = Callable[[State], Any]
+Hear = Callable[[Any, Any], tuple[Array, Any, Any]]
+
+
+class Strategy(Protocol[Search]):
+    """A way to choose tokens; what it must remember is a pytree of its own, the search."""
+
+    def select(
+        self, search: Search, index: Array, log_probs: Array, observed: object
+    ) -> tuple[Search, object]:
+        """Chooses token number `index`: returns the search and what the step hears next."""
+
+    def unfinished(self, search: Search) -> Array:
+        """Whether any row goes on."""
+
+
+class _Progress(NamedTuple):
+    index: Array
+    last: object
+    state: object
+    search: object
+
+
+def loop(
+    hear: Hear, strategy: Strategy[Search], state: object, last: object, search: Search
+) -> Search:
+    """Hears and chooses until no row goes on.
+
+    Args:
+        hear: `(state, last) -> (log_probs, observed, state)`.
+        strategy: what chooses.
+        state: what the step knows before the first token.
+        last: what the step hears first.
+        search: what the strategy knows before the first token.
+
+    Returns:
+        The search at the end.
+    """
+
+    def extend(progress: _Progress) -> _Progress:
+        log_probs, observed, state = hear(progress.state, progress.last)
+        search, last = strategy.select(progress.search, progress.index, log_probs, observed)
+        return _Progress(progress.index + 1, last, state, search)
+
+    first = _Progress(jnp.int32(0), last, state, search)
+    return jax.lax.while_loop(lambda p: strategy.unfinished(p.search), extend, first).search
+
+
+def hearing(step: Step, observe: Observe) -> Hear:
+    """The step, with log-probabilities for its logits and what is observed in its state."""
+
+    def hear(state: State, tokens: Array) -> tuple[Array, object, State]:
+        logits, state = step(state, tokens)
+        return log_probabilities(logits), observe(state), state
+
+    return hear
+
+
+def log_probabilities(logits: Array) -> Array:
+    """Log-softmax over the last axis, in float32 at least."""
+    dtype = jnp.float64 if logits.dtype == jnp.float64 else jnp.float32
+    return jax.nn.log_softmax(logits.astype(dtype), axis=-1)
+
+
+def nothing(state: object) -> None:
+    """Observes nothing."""

@@ -1,0 +1,94 @@
+"""What an answer must obey, whoever chooses its tokens: its end, its length, its first tokens."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+
+class Forced(NamedTuple):
+    """Tokens that each row must say first, its prompt for instance.
+
+    Attributes:
+        tokens: `[B, P]`; what stands behind a row's length has no meaning.
+        lengths: how many of them each row must say, `[B]`.
+    """
+
+    tokens: Array
+    lengths: Array
+
+
+@dataclass(frozen=True)
+class Rules:
+    """When an answer may end and when it must.
+
+    Attributes:
+        end: the token that ends an answer; one outside the vocabulary never does.
+        pad: what stands behind the end.
+        max_length: the most tokens said, forced ones and the end included.
+        min_length: the fewest, counted the same way; `end` may not come before.
+
+    Raises:
+        ValueError: lengths that no answer can have.
+    """
+
+    end: int
+    pad: int
+    max_length: int
+    min_length: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_length < 1:
+            raise ValueError(f"max_length must be at least 1, got {self.max_length}")
+        if not 0 <= self.min_length <= self.max_length:
+            raise ValueError(
+                f"min_length must be between 0 and max_length {self.max_length}, "
+                f"got {self.min_length}"
+            )
+
+    def constrain(self, log_probs: Array, index: Array, forced: Forced) -> Array:
+        """Leaves only the tokens that may be said now.
+
+        A forced token is given, not chosen: its log-probability is 0, so an answer is scored as
+        what follows given what was forced. It comes even if the step holds it impossible.
+
+        Args:
+            log_probs: of each token, `[B, V]`.
+            index: how many tokens were said.
+            forced: as `prepare` made it.
+
+        Returns:
+            `[B, V]`, -inf for what may not be said.
+        """
+        token = jnp.arange(log_probs.shape[-1])
+        too_early = (token == self.end) & (index + 1 < self.min_length)
+        free = jnp.where(too_early[None], -jnp.inf, log_probs)
+        is_said = token[None] == forced.tokens[:, index][:, None]
+        only = jnp.where(is_said, 0, -jnp.inf).astype(log_probs.dtype)
+        return jnp.where((index < forced.lengths)[:, None], only, free)
+
+    def prepare(self, forced: Forced | None, start: Array) -> Forced:
+        """Gives the forced tokens, or none at all, the width of an answer.
+
+        Args:
+            forced: the tokens, if any.
+            start: the first token each row reads, `[B]`.
+
+        Raises:
+            ValueError: forced tokens of another batch, or longer than an answer may be.
+        """
+        if forced is None:
+            forced = Forced(start[:, None], jnp.zeros(start.shape, jnp.int32))
+        rows, width = start.shape[0], forced.tokens.shape[-1]
+        if forced.tokens.shape != (rows, width) or forced.lengths.shape != (rows,):
+            raise ValueError(
+                f"forced needs tokens [{rows}, P] and lengths [{rows}], as start has {rows} rows, "
+                f"got {forced.tokens.shape} and {forced.lengths.shape}"
+            )
+        if width > self.max_length:
+            raise ValueError(
+                f"forced has {width} tokens, and an answer at most {self.max_length} (max_length)"
+            )
+        tokens = jnp.pad(forced.tokens, ((0, 0), (0, self.max_length - width)))
+        return Forced(tokens.astype(jnp.int32), jnp.minimum(jnp.asarray(forced.lengths), width))

@@ -1,0 +1,118 @@
+"""Tokens drawn one after the other from what the step and the filters leave."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from attention.decoding.answer import Answer, append, blank
+from attention.decoding.filters import Filter
+from attention.decoding.loop import Observe, State, Step, hearing, loop, nothing
+from attention.decoding.rules import Forced, Rules
+
+
+def sample(
+    step: Step,
+    state: State,
+    start: Array,
+    rules: Rules,
+    keys: Array | None,
+    *,
+    filters: Sequence[Filter] = (),
+    forced: Forced | None = None,
+    observe: Observe = nothing,
+) -> Answer:
+    """Draws each token, hears itself say it, and goes on until every row has ended.
+
+    Args:
+        step: `(state, tokens [B]) -> (logits [B, V], state)`: reads a token, scores the next.
+        state: what the step knows before the first token; any pytree.
+        start: the first token of each row, `[B]`; not part of the answer.
+        rules: the end and the lengths of an answer.
+        keys: a random key for each row, `[B]`: what a row draws depends on nothing else of the
+            batch. Without keys each token is the likeliest.
+        filters: what may be drawn, for instance `(TopK(40), Temperature(0.8))`.
+        forced: tokens to say first; this is how prompts of several lengths are read.
+        observe: a function of the state the step returned, with leaves `[B, *]`, say the attention
+            weights; kept for each token.
+
+    Returns:
+        The answers, `...` = B.
+
+    Raises:
+        ValueError: keys or forced tokens that do not fit the batch.
+    """
+    hear = hearing(step, observe)
+    log_probs, seen, _ = jax.eval_shape(hear, state, start)
+    speaker = Speaker(rules, tuple(filters))
+    begun = speaker.begin(start, keys, forced, log_probs, seen)
+    return loop(hear, speaker, state, start, begun).answer
+
+
+class Speech(NamedTuple):
+    """What was said so far, by which rows that have ended, and what decides the rest."""
+
+    answer: Answer
+    finished: Array
+    keys: Array | None
+    forced: Forced
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """The strategy: a fresh key for every token and row, or the likeliest token without keys."""
+
+    rules: Rules
+    filters: tuple[Filter, ...] = ()
+
+    def begin(
+        self,
+        start: Array,
+        keys: Array | None,
+        forced: Forced | None,
+        log_probs: jax.ShapeDtypeStruct,
+        seen: object,
+    ) -> Speech:
+        """Nothing said yet; the last two arguments have the shapes of what the step says."""
+        if keys is not None and keys.shape[:1] != start.shape:
+            raise ValueError(
+                f"keys must hold one key for each of the {len(start)} rows of start, as "
+                f"jax.random.split(key, {len(start)}) makes them, got shape {keys.shape}"
+            )
+        return Speech(
+            answer=blank(start.shape, self.rules, start, log_probs, seen),
+            finished=jnp.zeros(start.shape, bool),
+            keys=keys,
+            forced=self.rules.prepare(forced, start),
+        )
+
+    def unfinished(self, speech: Speech) -> Array:
+        """Whether any row goes on."""
+        return ~speech.finished.all()
+
+    def select(
+        self, speech: Speech, index: Array, log_probs: Array, observed: object
+    ) -> tuple[Speech, Array]:
+        """Says token number `index` of each row that has not ended."""
+        log_probs = self.rules.constrain(log_probs, index, speech.forced)
+        said = self._choose(log_probs, index, speech.keys).astype(speech.answer.tokens.dtype)
+        log_prob = jnp.take_along_axis(log_probs, said[:, None], axis=-1)[:, 0]
+        going = ~speech.finished
+        answer = append(speech.answer, index, said, log_prob, observed, going)
+        finished = (said == self.rules.end) | (index + 1 == self.rules.max_length)
+        speech = speech._replace(answer=answer, finished=speech.finished | finished)
+        return speech, jnp.where(going, said, self.rules.pad)
+
+    def _choose(self, log_probs: Array, index: Array, keys: Array | None) -> Array:
+        if keys is None:
+            return jnp.argmax(log_probs, axis=-1)
+        for narrow in self.filters:
+            log_probs = narrow(log_probs)
+
+        def draw(key: Array, log_probs: Array) -> Array:
+            return jax.random.categorical(jax.random.fold_in(key, index), log_probs)
+
+        return jax.vmap(draw)(keys, log_probs)

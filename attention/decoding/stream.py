@@ -1,0 +1,67 @@
+"""Tokens as they come, for a person who waits."""
+
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from attention.decoding.filters import Filter
+from attention.decoding.loop import State, Step, hearing, log_probabilities, nothing
+from attention.decoding.rules import Forced, Rules
+from attention.decoding.sample import Speaker, Speech
+
+
+def stream(
+    step: Step,
+    state: State,
+    start: Array,
+    rules: Rules,
+    keys: Array | None = None,
+    *,
+    filters: Sequence[Filter] = (),
+    forced: Forced | None = None,
+) -> Iterator[Array]:
+    """Yields the tokens that `sample`, or `greedy` without keys, would return at the end.
+
+    The loop runs in Python, so each token costs two calls of compiled functions, a wait for the
+    device and a copy of what the step changes in its state; `sample` pays none of them. The step
+    is compiled by `jax.jit` here: hand over the same function again and nothing compiles anew, and
+    keep what changes between calls in the state, since what a function closes over is read once.
+
+    Args:
+        step: `(state, tokens [B]) -> (logits [B, V], state)`: reads a token, scores the next.
+        state: what the step knows before the first token; any pytree.
+        start: the first token of each row, `[B]`; not yielded.
+        rules: the end and the lengths of an answer.
+        keys: a random key for each row, `[B]`; without keys each token is the likeliest.
+        filters: what may be drawn.
+        forced: tokens to say first; they are yielded too.
+
+    Returns:
+        An iterator over the next token of each row, `[B]`; `pad` for rows that have ended.
+
+    Raises:
+        ValueError: keys or forced tokens that do not fit the batch.
+    """
+    step, speaker = jax.jit(step), Speaker(rules, tuple(filters))
+    log_probs, seen, _ = jax.eval_shape(hearing(step, nothing), state, start)
+    return _speak(step, state, start, speaker, speaker.begin(start, keys, forced, log_probs, seen))
+
+
+def _speak(
+    step: Step, state: State, last: Array, speaker: Speaker, speech: Speech
+) -> Iterator[Array]:
+    for index in itertools.count():
+        logits, state = step(state, last)
+        speech, last = _select(speaker, speech, jnp.int32(index), logits)
+        yield last
+        if not speaker.unfinished(speech):
+            return
+
+
+@functools.partial(jax.jit, static_argnames="speaker")
+def _select(speaker: Speaker, speech: Speech, index: Array, logits: Array) -> tuple[Speech, Array]:
+    return speaker.select(speech, index, log_probabilities(logits), None)

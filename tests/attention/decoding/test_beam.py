@@ -1,0 +1,198 @@
+"""Beam search against everything a small model can say, and on models scripted by hand."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention.decoding import Forced, Rules, beam_search, greedy
+from tests.attention.decoding.markov import (
+    BOS,
+    END,
+    PAD,
+    assert_says,
+    everything,
+    memory,
+    narrow_beam,
+    penalty,
+    pick,
+    random_table,
+    step_of,
+)
+
+B = 7
+# Rows that must say nothing, one and two tokens; the last may say none of its own.
+FORCED = [[], [4], [5, 3], [4, 4], [], [3], [END]]
+PADDED = Forced(
+    np.array([[*row, 9, 9][:2] for row in FORCED], np.int32),
+    np.array([len(row) for row in FORCED], np.int32),
+)
+
+
+@functools.partial(jax.jit, static_argnames=("rules", "beam", "n_best", "alpha"))
+def search(table, rules, forced=None, **options):
+    """Beam search of a Markov model; each token remembers what the step had heard before it."""
+    start = jnp.full(len(table), BOS, jnp.int32)
+    state = memory(len(table))
+
+    def step(state, tokens):
+        jax.debug.callback(lambda count: CALLS.append(int(count)), state.count)
+        return step_of(table)(state, tokens)
+
+    look = {"observe": lambda state: {"heard": state.heard}, "forced": forced}
+    return beam_search(step, state, start, rules, **look, **options)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "min_length"), [(0.0, 0), (1.3, 0), (-0.9, 3)], ids=["none", "long", "short"]
+)
+def test_a_wide_beam_finds_the_best_of_all(alpha, min_length):
+    rules = Rules(END, PAD, max_length=4, min_length=min_length)
+    table = random_table(B, 17, branches=2, seed=3)
+    found = search(table, rules, PADDED, beam=17, n_best=3, alpha=alpha)
+    lengths = set()
+    for row in range(B):
+        limits = {"max_length": 4, "min_length": min_length, "alpha": alpha}
+        answers = everything(table[row], FORCED[row], **limits)
+        for rank, expected in enumerate(answers[:3]):
+            assert_says(pick(found, row, rank), expected)
+            lengths.add(len(expected[1]))
+    assert len(lengths) > 2  # or this would prove little
+
+
+@pytest.mark.parametrize("alpha", [0.8, -0.8])
+def test_a_narrow_beam_is_a_loop_over_lists_that_never_stops_early(alpha):
+    limits = {"max_length": 8, "min_length": 2, "alpha": alpha, "beam": 4}
+    table = random_table(B, 6, seed=5)
+    found = search(table, Rules(END, PAD, 8, 2), PADDED, beam=4, n_best=2, alpha=alpha)
+    for row in range(B):
+        answers = narrow_beam(table[row], FORCED[row], **limits)
+        for rank, expected in enumerate(answers[:2]):
+            assert_says(pick(found, row, rank), expected)
+
+
+def test_what_was_observed_follows_its_hypothesis():
+    found = search(
+        random_table(B, 6, seed=5), Rules(END, PAD, 8, 2), PADDED, beam=4, n_best=2, alpha=0.8
+    )
+    heard = np.concatenate([np.full((B, 2, 1), BOS), found.tokens[..., :-1]], axis=-1)
+    heard[np.arange(8) >= np.asarray(found.lengths)[..., None]] = 0
+    np.testing.assert_array_equal(found.observed["heard"], heard)
+
+
+def test_a_beam_of_one_is_greedy_whatever_the_penalty():
+    rules, table = Rules(END, PAD, 8, 2), random_table(B, 6, seed=5)
+
+    @jax.jit
+    def likeliest(table):
+        start = jnp.full(B, BOS, jnp.int32)
+        return greedy(step_of(table), memory(B), start, rules, forced=PADDED)
+
+    expected = likeliest(table)
+    found = pick(search(table, rules, PADDED, beam=1, n_best=1, alpha=1.5), slice(None), 0)
+    for name in ("tokens", "lengths", "log_probs"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+    assert len(set(found.lengths.tolist())) > 2
+    scores = expected.scores / penalty(np.asarray(expected.lengths), 1.5)
+    np.testing.assert_allclose(found.scores, scores, rtol=1e-6)
+
+
+CALLS = []  # what a search has called its step for
+
+
+def say(script, **options):
+    """Searches one row whose probabilities `{last two tokens: {next: probability}}` are known.
+
+    What follows other tokens is NaN.
+    """
+    table = np.full((1, 7, 7, 7), np.nan, np.float32)
+    for (before, last), following in script.items():
+        with np.errstate(divide="ignore"):
+            table[0, before, last] = np.log([following.get(token, 0) for token in range(7)])
+    CALLS.clear()
+    answer = search(table, Rules(END, PAD, max_length=6), beam=3, **options)
+    jax.effects_barrier()
+    return pick(answer, 0)
+
+
+# After 5 everything is certain, and long; the end alone is likelier.
+CERTAIN = {
+    (BOS, BOS): {END: 0.6, 5: 0.4},
+    (BOS, 5): {6: 1},
+    (5, 6): {6: 1},
+    (6, 6): {END: 1},
+}
+
+
+def test_without_penalty_the_search_stops_when_the_end_cannot_be_beaten():
+    found = say(CERTAIN)
+    np.testing.assert_array_equal(found.tokens[0], [END, *[PAD] * 5])
+    np.testing.assert_allclose(found.scores, [np.log(0.6)], rtol=1e-6)
+    assert CALLS == [0]  # 0.4 is less than 0.6, whatever comes
+
+
+def test_a_long_answer_may_still_win_and_the_search_goes_on():
+    found = say(CERTAIN, alpha=2.0)
+    np.testing.assert_array_equal(found.tokens[0], [5, 6, 6, END, PAD, PAD])
+    np.testing.assert_allclose(found.scores, [np.log(0.4) / 1.5**2], rtol=1e-6)
+    np.testing.assert_allclose(found.log_probs[0], [np.log(0.4), *[0.0] * 5], atol=1e-6)
+    assert CALLS == [0, 1, 2, 3]
+
+
+def test_the_search_goes_on_until_the_worst_of_the_best_is_safe():
+    found = say(CERTAIN, n_best=2)
+    np.testing.assert_array_equal(found.lengths, [1, 4])
+    np.testing.assert_allclose(found.scores, np.log([0.6, 0.4]), rtol=1e-6)
+    assert CALLS == [0, 1, 2, 3]
+
+
+def test_a_penalty_on_length_stops_at_what_the_next_token_could_reach():
+    # Two tokens could still reach log(0.44) / (7 / 6) ** 2 = -0.60, which beats log(0.45) = -0.80.
+    ends = {END: 1}
+    script = {(BOS, BOS): {END: 0.45, 5: 0.44, 6: 0.11}, (BOS, 5): ends, (BOS, 6): ends}
+    assert say(script, alpha=2.0).lengths == [2]
+    # With a negative alpha length is paid for: log(0.44) * 7 / 6 = -0.96 cannot.
+    assert say(script, alpha=-1.0).lengths == [1]
+    assert CALLS == [0]
+
+
+def test_where_there_are_fewer_answers_the_places_stay_empty():
+    found = say({(BOS, BOS): {5: 1}, (BOS, 5): {END: 1}}, n_best=2)
+    np.testing.assert_array_equal(found.lengths, [2, 0])
+    np.testing.assert_array_equal(found.scores, [0, -np.inf])
+    np.testing.assert_array_equal(found.tokens[1], np.full(6, PAD))
+    np.testing.assert_array_equal(found.log_probs[1], np.zeros(6))
+
+
+def test_nan_stands_where_the_step_said_nan():
+    found = say({(BOS, BOS): {5: 0.9, 6: 0.1}, (BOS, 6): {END: 1}}, n_best=2)
+    assert np.isnan(found.scores[0]) and found.tokens[0, 0] == 5  # nothing is known after 5
+    unknown = (np.arange(6) > 0) & (np.arange(6) < found.lengths[0])
+    np.testing.assert_array_equal(np.isnan(found.log_probs[0]), unknown)
+
+
+def test_nan_reaches_no_other_row_and_no_row_that_is_decided():
+    # Row 0 is decided at once; its other hypothesis, 5, leads to NaN. Row 1 goes on for long.
+    table = np.full((2, 7, 7, 7), -np.inf, np.float32)
+    table[0, BOS, BOS, [END, 5]] = np.log([0.6, 0.4])
+    table[0, :, 5] = np.nan
+    table[1, :, :, 6] = 0
+    found = search(table, Rules(END, PAD, 4), beam=2, n_best=1, alpha=0.0)
+    np.testing.assert_array_equal(found.tokens[:, 0], [[END, PAD, PAD, PAD], [6, 6, 6, 6]])
+    np.testing.assert_allclose(found.scores[:, 0], [np.log(0.6), 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"beam": 0}, "n_best must be between 1 and the beam of 0, got 1"),
+        ({"beam": 2, "n_best": 3}, "n_best must be between 1 and the beam of 2, got 3"),
+        ({"beam": 8}, "beam must be at most the vocabulary's 7 tokens, got 8"),
+        ({"beam": 2, "n_best": 1, "alpha": float("nan")}, "alpha must be finite, got nan"),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        search(random_table(1, 7), Rules(END, PAD, 6), **options)

@@ -1,0 +1,60 @@
+"""Filters by hand: what they keep, and that they change nothing among what they keep."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention.decoding import MinP, Temperature, TopK, TopP
+
+# Ties at the second place; the order is neither rising nor falling.
+PROBABILITIES = np.array([[0.1, 0.2, 0.4, 0.2, 0.1], [0.0, 0.96, 0.03, 0.01, 0.0]], np.float32)
+with np.errstate(divide="ignore"):
+    LOGITS = jnp.asarray(np.log(PROBABILITIES) + 3)
+
+
+@pytest.mark.parametrize(
+    ("narrow", "kept"),
+    [
+        (TopK(1), [[2], [1]]),
+        (TopK(2), [[1, 2], [1, 2]]),  # of equal ones the first
+        (TopK(3), [[1, 2, 3], [1, 2, 3]]),
+        (TopK(99), [[0, 1, 2, 3, 4], [1, 2, 3]]),
+        (TopP(0.3), [[2], [1]]),
+        (TopP(0.5), [[1, 2], [1]]),
+        (TopP(0.7), [[1, 2, 3], [1]]),
+        (TopP(0.98), [[0, 1, 2, 3, 4], [1, 2]]),
+        (TopP(1), [[0, 1, 2, 3, 4], [1, 2, 3]]),
+        (MinP(1.0), [[2], [1]]),
+        (MinP(0.4), [[1, 2, 3], [1]]),
+        (MinP(0.02), [[0, 1, 2, 3, 4], [1, 2]]),
+    ],
+    ids=str,
+)
+def test_what_is_kept_is_unchanged_and_the_rest_is_impossible(narrow, kept):
+    found = np.asarray(narrow(LOGITS))
+    expected = np.full_like(found, -np.inf)
+    for row, tokens in enumerate(kept):
+        expected[row, tokens] = LOGITS[row, np.array(tokens)]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_temperature_divides():
+    np.testing.assert_allclose(Temperature(0.5)(LOGITS), 2 * LOGITS)
+
+
+@pytest.mark.parametrize(
+    ("build", "sentence"),
+    [
+        (lambda: Temperature(0.0), "temperature must be positive, got 0.0; for 0 use greedy"),
+        (lambda: Temperature(-1.0), "temperature must be positive, got -1.0"),
+        (lambda: Temperature(float("nan")), "temperature must be positive, got nan"),
+        (lambda: TopK(0), "top-k must keep at least 1 token, got 0"),
+        (lambda: TopP(0.0), r"top-p must be in \(0, 1\], got 0.0"),
+        (lambda: TopP(1.1), r"top-p must be in \(0, 1\], got 1.1"),
+        (lambda: MinP(0.0), r"min-p must be in \(0, 1\], got 0.0"),
+        (lambda: MinP(1.1), r"min-p must be in \(0, 1\], got 1.1"),
+    ],
+)
+def test_a_filter_that_cannot_be_is_refused(build, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        build()
