@@ -1,14 +1,12 @@
 """A step with a cache says what a step without one says, for prompts of any length."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from attention import masks
-from attention.decoding import cached, greedy, prefill, recompute
+from attention.decoding import Rules, cached, greedy, prefill, recompute
 from attention.modules import LanguageModel
 from tests.attention.modules.inputs import (
     DIMS,
@@ -23,7 +21,11 @@ from tests.attention.modules.inputs import (
 
 (V,) = DIMS["V"]
 BOS, END, PAD, LONGEST = 1, 3, 0, 6
-say = functools.partial(greedy, end=END, pad=PAD, max_length=LONGEST)
+RULES = Rules(end=END, pad=PAD, max_length=LONGEST)
+
+
+def say(step, state, start):
+    return greedy(step, state, start, RULES).tokens
 
 
 def test_a_translation_with_a_cache_is_the_one_without():
