@@ -7,9 +7,10 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from attention.decoding import Rules, greedy, recompute
+from attention.decoding import Rules, cached, greedy
 from attention.modules.transformer import EncoderDecoder
 from attention.primitives import masks
+from attention.primitives.cache import Cache
 from experiments.compilation import compiled
 from experiments.data.batching import Buckets, EncodedPair, evaluation_batches
 from experiments.data.translation import Vocabularies
@@ -124,13 +125,13 @@ def translate_greedily(
         `[B, target_length]` ids.
     """
     mask = masks.lengths(source_lengths)
-    memory = model.encode(source, mask=mask)
+    memory = model.remember(model.encode(source, mask=mask))
 
-    def score(target: Array, index: Array) -> Array:
-        features, _ = model.decode(target, memory, memory_mask=mask)
-        return model.logits(features[:, index])
+    def read(target: Array, cache: Cache) -> tuple[Array, Cache]:
+        features, _, cache = model.decode(target, memory, memory_mask=mask, cache=cache)
+        return model.logits(features), cache
 
-    step, start = recompute(score, batch_size=len(source), max_length=target_length)
+    cache = model.new_cache((len(source),), target_length)
     begin = jnp.full(len(source), BOS, jnp.int32)
     rules = Rules(end=EOS, pad=PAD, max_length=target_length)
-    return greedy(step, start, begin, rules).tokens
+    return greedy(cached(read), cache, begin, rules).tokens
