@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attention import attend, masks
+from attention import attend, masks, rotary
 from attention.modules import Attention, Decoder, Encoder, LanguageModel
 from attention.testing import BlindSpot, find_leaks
 from tests.attention.modules.inputs import filled, small_config, small_translator, tokens
@@ -54,7 +54,7 @@ def decoder():
 def test_attention_sees_what_its_mask_shows_and_nothing_else(mask, may_see):
     module = filled(
         lambda: Attention(
-            14, num_heads=6, num_kv_heads=3, head_width=4, rotate=True, rngs=nnx.Rngs(0)
+            14, num_heads=6, num_kv_heads=3, head_width=4, turn=rotary, rngs=nnx.Rngs(0)
         )
     )
 
