@@ -56,6 +56,7 @@ def run(command: Command) -> int:
         config = workdir.load_config()
         if command.config_given:
             workdir.check_same(command.config)
+        workdir.check_trained()
     try:
         one_of("experiment", config.experiment, tuple(EXPERIMENTS))
     except ValueError as error:

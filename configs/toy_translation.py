@@ -15,6 +15,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = ConfigDict()
     config.experiment = "translation"
+    config.architecture = "transformer"
     config.seed = 0
 
     config.data = data = ConfigDict()

@@ -1,20 +1,18 @@
-"""Translation: train an encoder-decoder, measure it, use it."""
+"""Sequence to sequence: train an encoder-decoder, measure it, use it."""
 
-import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import jax
 from flax import nnx
 from jax import Array
 from ml_collections import ConfigDict
 
+from attention.modules.choice import one_of
 from attention.modules.config import TransformerConfig
 from attention.modules.transformer import EncoderDecoder
 from attention.primitives import masks
-from experiments.analysis.pictures import draw_cross_attention, draw_learning_curve
-from experiments.compilation import compiled
+from experiments.analysis.pictures import draw_cross_attention
 from experiments.data.batching import (
     Batch,
     Buckets,
@@ -27,16 +25,16 @@ from experiments.data.vocabulary import PAD
 from experiments.errors import UsageError
 from experiments.evaluation.scores import translation_scores
 from experiments.evaluation.translator import Translator
-from experiments.files import write_whole
-from experiments.training.checkpoint import Checkpoints
-from experiments.training.loop import fit
-from experiments.training.loss import TokenLosses, per_token, token_losses
-from experiments.training.metrics import Metrics
-from experiments.training.optimizer import optimizer
-from experiments.training.step import TrainState, make_steps
+from experiments.results import report
+from experiments.training.learner import Learner
+from experiments.training.loss import TokenLosses, token_losses
+from experiments.training.session import check_training, restore, train_in
+from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
 TESTS = ("test", "compositional", "longer")
+# What can stand between the embedding of a source and the scores of its target.
+ARCHITECTURES = {"transformer": (TransformerConfig, EncoderDecoder)}
 
 
 def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
@@ -58,37 +56,22 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     encoded = {split: task.encode(split, pairs) for split, pairs in splits.items()}
     print(
         f"{len(encoded['train']):,} sentence pairs of {len(vocabularies.source)} and "
-        f"{len(vocabularies.target)} words, {task.num_parameters:,} parameters"
+        f"{len(vocabularies.target)} words, {task.learner.num_parameters:,} parameters"
     )
     batches = training_batches(
         task.buckets(encoded["train"], config.data.bucket_lengths),
         num_batches=config.train.steps,
         seed=config.seed,
     )
-    validation_buckets = task.evaluation_buckets(encoded["validation"])
-    with Checkpoints(workdir.checkpoints) as checkpoints:
-        seconds = 0.0
-        if checkpoints.latest_step() is None:
-            workdir.check_fresh(config.train.checkpoint_every)
-            state = task.initial_state()
-        else:
-            state, progress = checkpoints.restore(task.abstract_state)
-            batches.set_state(progress["batches"])
-            seconds = progress["seconds"]
-        with Metrics(workdir.path, step=int(state.step)) as metrics:
-            state, seconds = fit(
-                state,
-                batches,
-                task.train_step,
-                config=config.train,
-                metrics=metrics,
-                checkpoints=checkpoints,
-                evaluate=lambda state: task.losses(state.parameters, validation_buckets),
-                sample=lambda state: task.sample(state, splits["validation"][:3], workdir.samples),
-                seconds=seconds,
-            )
-    draw_learning_curve(workdir.path, workdir.learning_curve)
-    report(task, state, splits, workdir, seconds)
+    state, seconds = train_in(
+        workdir,
+        task.learner,
+        batches,
+        validation=task.evaluation_batches(encoded["validation"]),
+        sample=lambda state: task.sample(state, splits["validation"][:3]),
+        config=config,
+    )
+    measure(task, state, splits, workdir, seconds)
 
 
 def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
@@ -99,8 +82,9 @@ def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         workdir: of the run; its results file is written again.
         cache: where generated data is kept.
     """
-    task, state, seconds = restore(config, workdir)
-    report(task, state, load_splits(config, TESTS, cache), workdir, seconds)
+    task = Task(config, Vocabularies.load(workdir.path))
+    state, seconds = restore(workdir, task.learner)
+    measure(task, state, load_splits(config, TESTS, cache), workdir, seconds)
 
 
 def translate(config: ConfigDict, workdir: Workdir, lines: Iterable[str]) -> int:
@@ -109,12 +93,13 @@ def translate(config: ConfigDict, workdir: Workdir, lines: Iterable[str]) -> int
     Args:
         config: of the run.
         workdir: of the run.
-        lines: English sentences.
+        lines: source sentences.
 
     Returns:
         How many could not be translated; for each, a sentence on standard error says why.
     """
-    task, state, _ = restore(config, workdir)
+    task = Task(config, Vocabularies.load(workdir.path))
+    state, _ = restore(workdir, task.learner)
     failed = 0
     for number, line in enumerate(lines, start=1):
         try:
@@ -132,18 +117,10 @@ def check(config: ConfigDict) -> None:
     Raises:
         UsageError: in one sentence.
     """
+    check_training(config)
     train, data, model = config.train, config.data, config.model
-    every = ("log_every", "evaluate_every", "sample_every", "checkpoint_every")
-    for name in ("steps", "batch_tokens", *every):
-        if train[name] < 1:
-            raise UsageError(f"train.{name} must be at least 1, got {train[name]}")
-    for name in ("encoder_layers", "decoder_layers"):
-        if model[name] < 1:
-            raise UsageError(f"model.{name} must be at least 1, got {model[name]}")
     if not 0 <= train.label_smoothing < 1:
         raise UsageError(f"train.label_smoothing must lie in [0, 1), got {train.label_smoothing}")
-    if not 0 <= config.seed < 2**32:
-        raise UsageError(f"seed must lie in [0, 2**32), got {config.seed}")
     if not all(2 <= length <= model.max_length for length in data.bucket_lengths):
         raise UsageError(
             f"data.bucket_lengths must lie in [2, model.max_length={model.max_length}], "
@@ -154,30 +131,30 @@ def check(config: ConfigDict) -> None:
             f"train.batch_tokens={train.batch_tokens} has no room for a sentence of "
             f"model.max_length={model.max_length}"
         )
+    try:
+        one_of("architecture", config.architecture, tuple(ARCHITECTURES))
+        settings, _ = ARCHITECTURES[config.architecture]
+        settings(**model)
+        check_source(data)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if config.architecture == "transformer":
+        check_transformer(model)
+
+
+def check_transformer(model: ConfigDict) -> None:
+    """Refuses a Transformer that does not translate.
+
+    Raises:
+        UsageError: in one sentence.
+    """
+    for name in ("encoder_layers", "decoder_layers"):
+        if model[name] < 1:
+            raise UsageError(f"model.{name} must be at least 1, got {model[name]}")
     if model.tie == "all":
         raise UsageError(
             "model.tie='all' needs one vocabulary, and each language has its own: use 'output'"
         )
-    try:
-        TransformerConfig(**model)
-        optimizer(train)
-        check_source(data)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-
-
-def restore(config: ConfigDict, workdir: Workdir) -> tuple["Task", TrainState, float]:
-    """The task, the newest training state and the seconds of training of a run.
-
-    Raises:
-        UsageError: the run has no checkpoint yet.
-    """
-    if not workdir.checkpoints.exists():
-        raise UsageError(f"{workdir.path} has no checkpoint yet: train it first")
-    task = Task(config, Vocabularies.load(workdir.path))
-    with Checkpoints(workdir.checkpoints) as checkpoints:
-        state, progress = checkpoints.restore(task.abstract_state)
-    return task, state, progress["seconds"]
 
 
 def load_splits(
@@ -187,74 +164,43 @@ def load_splits(
     return {name: load_split(config.data, name, cache) for name in names}
 
 
-def report(
+def measure(
     task: "Task",
     state: TrainState,
-    splits: Mapping[str, list[SentencePair]],
+    splits: dict[str, list[SentencePair]],
     workdir: Workdir,
     seconds: float,
 ) -> None:
     """Measures a model on the test splits, writes the results file and draws its attention."""
-    results = {
-        "step": int(state.step),
-        "training_seconds": round(seconds, 1),
-        "parameters": task.num_parameters,
-        "splits": {split: task.scores(state.parameters, split, splits[split]) for split in TESTS},
-    }
-    write_whole(workdir.results, json.dumps(results, indent=2) + "\n")
+    scores = {split: task.scores(state, split, splits[split]) for split in TESTS}
+    report(workdir, task.learner, state, seconds, scores)
     shown = next(pair for pair in splits["test"] if len(pair.source.split()) >= 7)
     weights, source, target = task.translator.cross_attention(state.parameters, *shown[:2])
     draw_cross_attention(weights, source, target, shown.alignment, workdir.attention)
 
-    print(f"{results['step']:,} steps, {results['training_seconds']} s of training")
-    for split, scores in results["splits"].items():
-        print(
-            f"{split:14s}exact match {scores['exact_match']:7.2%}   token accuracy "
-            f"{scores['token_accuracy']:7.2%}   BLEU {scores['bleu']:6.2f}"
-        )
-    print(f"everything is in {workdir.path}")
-
 
 class Task:
-    """A configuration brought to life: the model, its steps, and what it can do."""
+    """A configuration brought to life: the model, and what it does with sentences."""
 
     def __init__(self, config: ConfigDict, vocabularies: Vocabularies) -> None:
         """Builds everything but numbers: no parameter is allocated yet."""
         self.config = config
         self._vocabularies = vocabularies
-        self._optimizer = optimizer(config.train)
-        self.initial_state = compiled(self._make_state)
-        self.abstract_state = jax.eval_shape(self.initial_state)
-        self.num_parameters = sum(x.size for x in jax.tree.leaves(self.abstract_state.parameters))
-        model = jax.eval_shape(self._make_model, jax.random.key(0))
-        definition = nnx.graphdef(model)
-        self.train_step, self.evaluate_step = make_steps(
-            definition, self._sum_losses, self._optimizer
-        )
+        self.learner = Learner(self._make_model, self._sum_losses, config)
         self.translator = Translator(
-            definition,
+            self.learner.definition,
             vocabularies,
             bucket_lengths=[max(config.data.bucket_lengths)],
             max_length=config.model.max_length,
         )
 
-    def _make_state(self) -> TrainState:
-        """The state before the first step, which follows from the seed."""
-        model_key, step_key = jax.random.split(jax.random.key(self.config.seed))
-        parameters = nnx.state(self._make_model(model_key))
-        return TrainState(
-            step=jax.numpy.int32(0),
-            parameters=parameters,
-            optimizer=self._optimizer.init(parameters),
-            key=step_key,
-        )
-
-    def _make_model(self, key: Array) -> EncoderDecoder:
-        return EncoderDecoder(
-            TransformerConfig(**self.config.model),
+    def _make_model(self, rngs: nnx.Rngs) -> nnx.Module:
+        settings, model = ARCHITECTURES[self.config.architecture]
+        return model(
+            settings(**self.config.model),
             source_vocab_size=len(self._vocabularies.source),
             target_vocab_size=len(self._vocabularies.target),
-            rngs=nnx.Rngs(key),
+            rngs=rngs,
         )
 
     def _sum_losses(self, model: EncoderDecoder, batch: Batch, key: Array | None) -> TokenLosses:
@@ -289,40 +235,32 @@ class Task:
         lengths = {*lengths, self.config.model.max_length}
         return Buckets(pairs, sorted(lengths), self.config.train.batch_tokens)
 
-    def evaluation_buckets(self, pairs: Sequence[EncodedPair]) -> Buckets:
+    def evaluation_batches(self, pairs: Sequence[EncodedPair]) -> list[Batch]:
         """Sentences as batches of few lengths: compiling costs more than a little padding."""
-        return self.buckets(pairs, [max(self.config.data.bucket_lengths)])
-
-    def losses(self, parameters: nnx.State, buckets: Buckets) -> dict[str, float]:
-        """Loss and accuracy per token of a whole split, without dropout."""
-        sums = [self.evaluate_step(parameters, batch) for _, batch in evaluation_batches(buckets)]
-        total = jax.tree.map(lambda *parts: sum(parts), *sums)
-        return {name: float(value) for name, value in per_token(total).items()}
+        buckets = self.buckets(pairs, [max(self.config.data.bucket_lengths)])
+        return [batch for _, batch in evaluation_batches(buckets)]
 
     def scores(
-        self, parameters: nnx.State, split: str, pairs: list[SentencePair]
+        self, state: TrainState, split: str, pairs: list[SentencePair]
     ) -> dict[str, object]:
         """All that is reported of a split."""
-        losses = self.losses(parameters, self.evaluation_buckets(self.encode(split, pairs)))
-        translations = self.translator(
-            parameters,
+        batches = self.evaluation_batches(self.encode(split, pairs))
+        losses = self.learner.losses(state.parameters, batches)
+        return losses | translation_scores(
+            self._translations(state, pairs), [pair.target for pair in pairs]
+        )
+
+    def sample(self, state: TrainState, pairs: list[SentencePair]) -> str:
+        """A few sentences, their translations, and what they should be."""
+        lines = []
+        for pair, translation in zip(pairs, self._translations(state, pairs), strict=True):
+            mark = "=" if translation == pair.target else "≠"
+            lines += [f"  {pair.source}", f"  → {translation}", f"  {mark} {pair.target}"]
+        return "\n".join(lines)
+
+    def _translations(self, state: TrainState, pairs: list[SentencePair]) -> list[str]:
+        return self.translator(
+            state.parameters,
             [pair.source for pair in pairs],
             batch_tokens=self.config.train.batch_tokens,
         )
-        return losses | translation_scores(translations, [pair.target for pair in pairs])
-
-    def sample(self, state: TrainState, pairs: list[SentencePair], path: Path) -> str:
-        """Translates a few sentences and appends them to a file."""
-        translations = self.translator(
-            state.parameters,
-            [pair.source for pair in pairs],
-            batch_tokens=self.config.train.batch_tokens,  # the shapes that scores compile too
-        )
-        lines = [f"step {int(state.step)}"]
-        for pair, translation in zip(pairs, translations, strict=True):
-            mark = "=" if translation == pair.target else "≠"
-            lines.append(f"  {pair.source}\n  → {translation}\n  {mark} {pair.target}")
-        text = "\n".join(lines)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(text + "\n")
-        return text

@@ -75,6 +75,22 @@ class Workdir:
         except ValueError as error:
             raise UsageError(f"{self.config} cannot be read: {error}") from error
 
+    def check_trained(self) -> None:
+        """Refuses to use a model that is not there.
+
+        Raises:
+            UsageError: the run has no checkpoint yet.
+        """
+        if not self.checkpoints.exists():
+            raise UsageError(f"{self.path} has no checkpoint yet: train it first")
+
+    def keep_sample(self, step: int, text: str) -> str:
+        """Appends what a model could do at a step to the samples, and returns it."""
+        text = f"step {step}\n{text}"
+        with self.samples.open("a", encoding="utf-8") as file:
+            file.write(text + "\n")
+        return text
+
     def check_fresh(self, checkpoint_every: int) -> None:
         """Refuses to start anew where a run once had a checkpoint.
 

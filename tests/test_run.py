@@ -13,8 +13,10 @@ import pytest
 
 import run
 from experiments import translation
+from experiments.data.translation import Vocabularies
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.metrics import read_metrics
+from experiments.training.session import restore
 from experiments.workdir import Workdir
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -67,8 +69,9 @@ def knock(place, trained, capsys, monkeypatch):
 
 
 def final_state(place, workdir):
-    config = Workdir(place / workdir).load_config()
-    return translation.restore(config, Workdir(place / workdir))[1]
+    workdir = Workdir(place / workdir)
+    task = translation.Task(workdir.load_config(), Vocabularies.load(workdir.path))
+    return restore(workdir, task.learner)[0]
 
 
 def measured(place, workdir):
@@ -98,7 +101,7 @@ def test_a_run_leaves_everything_in_its_workdir(place, trained):
     results = json.loads((place / "tiny" / "results.json").read_text())
     assert results["step"] == 20
     for scores in results["splits"].values():
-        assert {"exact_match", "token_accuracy", "bleu", "bleu_signature", "nll"} <= scores.keys()
+        assert {"exact_match", "accuracy", "bleu", "bleu_signature", "nll"} <= scores.keys()
     assert (place / "tiny" / "samples.txt").read_text().count("step ") == 2
     rows = read_metrics(place / "tiny")
     assert [row["step"] for row in rows if row["split"] == "validation"] == [10, 20]

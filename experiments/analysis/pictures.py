@@ -19,7 +19,7 @@ def draw_learning_curve(directory: Path, path: Path) -> None:
     left, right = figure.subplots(1, 2)
     for axes, name, label in (
         (left, "nll", "negative log-likelihood (nats per token)"),
-        (right, "token_accuracy", "token accuracy"),
+        (right, "accuracy", "token accuracy"),
     ):
         for split, style in (("train", "-"), ("validation", "o-")):
             points = [(row["step"], row[name]) for row in rows if row["split"] == split]

@@ -29,7 +29,7 @@ def per_token(sums: TokenLosses) -> dict[str, Array]:
     return {
         "loss": sums.loss / tokens,
         "nll": sums.nll / tokens,
-        "token_accuracy": sums.correct / tokens,
+        "accuracy": sums.correct / tokens,
         "tokens": sums.tokens,
     }
 

@@ -26,7 +26,7 @@ def task():
 @pytest.fixture(scope="module")
 def parameters(task):
     with jax.numpy_dtype_promotion("standard"):
-        return task.initial_state().parameters
+        return task.learner.initial_state().parameters
 
 
 def test_a_batch_says_what_each_sentence_says_alone(task, parameters):

@@ -11,8 +11,8 @@ EVERY = ConfigDict(
     {"steps": 2, "log_every": 2, "evaluate_every": 2, "sample_every": 2, "checkpoint_every": 2}
 )
 MEASURED = [
-    {"loss": 1.0, "nll": 2.0, "token_accuracy": 0.0, "tokens": 30.0, "gradient_norm": 1.0},
-    {"loss": 5.0, "nll": 6.0, "token_accuracy": 1.0, "tokens": 10.0, "gradient_norm": 3.0},
+    {"loss": 1.0, "nll": 2.0, "accuracy": 0.0, "tokens": 30.0, "gradient_norm": 1.0},
+    {"loss": 5.0, "nll": 6.0, "accuracy": 1.0, "tokens": 10.0, "gradient_norm": 3.0},
 ]
 
 
@@ -60,7 +60,7 @@ def test_a_row_holds_means_over_tokens_and_the_norm_over_steps(notes):
     row = notes.rows[2, "train"]
     speeds = {name: row.pop(name) for name in ("tokens_per_second", "steps_per_second")}
     # (30 * 1 + 10 * 5) / 40, and so on
-    assert row == {"loss": 2.0, "nll": 3.0, "token_accuracy": 0.25, "gradient_norm": 2.0}
+    assert row == {"loss": 2.0, "nll": 3.0, "accuracy": 0.25, "gradient_norm": 2.0}
     assert speeds["tokens_per_second"] == pytest.approx(20 * speeds["steps_per_second"])
 
 

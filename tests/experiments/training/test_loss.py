@@ -70,6 +70,6 @@ def test_means_are_per_token_and_an_empty_batch_is_zero():
     np.testing.assert_allclose(means["loss"], smoothed_cross_entropy(LOGITS, LABELS, 0.0).mean())
     np.testing.assert_allclose(means["loss"], means["nll"])
     expected = (LOGITS.argmax(axis=-1) == LABELS).mean()
-    np.testing.assert_allclose(means["token_accuracy"], expected)
+    np.testing.assert_allclose(means["accuracy"], expected)
     nothing = per_token(token_losses(LOGITS, LABELS, jnp.zeros((B, T), bool), 0.0))
     assert not any(float(value) for value in nothing.values())

@@ -19,7 +19,7 @@ def task(**changes):
     config = toy_translation.get_config("tiny")
     config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "dropout": 0.2})
     config.train.update({"warmup_steps": 0, "label_smoothing": 0.1, **changes})
-    return Task(config, Vocabularies(VOCABULARY, VOCABULARY))
+    return Task(config, Vocabularies(VOCABULARY, VOCABULARY)).learner
 
 
 @pytest.fixture(scope="module")

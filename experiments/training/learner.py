@@ -1,0 +1,71 @@
+"""What can be trained: a model, its loss and its optimizer, before there are any numbers."""
+
+from collections.abc import Callable, Iterable
+
+import jax
+from flax import nnx
+from jax import Array
+from ml_collections import ConfigDict
+
+from experiments.compilation import compiled
+from experiments.training.loss import per_token
+from experiments.training.optimizer import optimizer
+from experiments.training.step import Batch, LossFunction, TrainState, make_steps
+
+
+class Learner:
+    """A model, its loss and its optimizer: no parameter is allocated yet.
+
+    Attributes:
+        definition: the model without its parameters.
+        initial_state: `() -> TrainState`, the state before the first step.
+        abstract_state: its shapes.
+        num_parameters: of the model.
+        train_step: of `make_steps`.
+        evaluate_step: of `make_steps`.
+    """
+
+    def __init__(
+        self,
+        make_model: Callable[[nnx.Rngs], nnx.Module],
+        loss_function: LossFunction[Batch],
+        config: ConfigDict,
+    ) -> None:
+        """Prepares the training of a model.
+
+        Args:
+            make_model: builds it with its initial parameters.
+            loss_function: as in `make_steps`.
+            config: `train` of it is what `optimizer` reads; everything follows from its `seed`.
+        """
+        optimizing = optimizer(config.train)
+
+        def make_state() -> TrainState:
+            model_key, step_key = jax.random.split(jax.random.key(config.seed))
+            parameters = nnx.state(make_model(nnx.Rngs(model_key)))
+            return TrainState(
+                step=jax.numpy.int32(0),
+                parameters=parameters,
+                optimizer=optimizing.init(parameters),
+                key=step_key,
+            )
+
+        self.definition = nnx.graphdef(jax.eval_shape(lambda: make_model(nnx.Rngs(0))))
+        self.initial_state = compiled(make_state)
+        self.abstract_state = jax.eval_shape(make_state)
+        self.num_parameters = sum(x.size for x in jax.tree.leaves(self.abstract_state.parameters))
+        self.train_step, self.evaluate_step = make_steps(
+            self.definition, loss_function, optimizing
+        )
+
+    def losses(self, parameters: nnx.State, batches: Iterable[Batch]) -> dict[str, float]:
+        """Loss and accuracy over all batches together, without dropout."""
+        sums = [self.evaluate_step(parameters, batch) for batch in batches]
+        total = jax.tree.map(lambda *parts: sum(parts), *sums)
+        return {name: float(value) for name, value in per_token(total).items()}
+
+    def apply(self, method: Callable[..., Array]) -> Callable[..., Array]:
+        """Compiles `method(model, ...)` as a function of parameters and arrays."""
+        return compiled(
+            lambda parameters, *arrays: method(nnx.merge(self.definition, parameters), *arrays)
+        )
