@@ -19,11 +19,12 @@ from attention.modules.choice import one_of
 from experiments import translation
 from experiments.benchmarks import suite
 from experiments.errors import UsageError
-from experiments.flags import MODES, Command, parse
+from experiments.flags import MODES, USES, Command, parse
 from experiments.prompt import sentences
 from experiments.workdir import Workdir
 
 EXPERIMENTS = {"translation": translation, "benchmark": suite}
+LINE_BY_LINE = ("translate", "generate")  # what reads standard input
 
 
 def main(argv: Sequence[str]) -> int:
@@ -51,12 +52,7 @@ def main(argv: Sequence[str]) -> int:
 def run(command: Command) -> int:
     """Calls the experiment that the configuration names."""
     workdir = Workdir(command.workdir)
-    config = command.config
-    if command.mode in ("evaluate", "translate"):  # a run knows its own configuration
-        config = workdir.load_config()
-        if command.config_given:
-            workdir.check_same(command.config)
-        workdir.check_trained()
+    config, cache = command.config, command.cache
     try:
         one_of("experiment", config.experiment, tuple(EXPERIMENTS))
     except ValueError as error:
@@ -65,14 +61,12 @@ def run(command: Command) -> int:
     if not hasattr(experiment, command.mode):
         modes = ", ".join(mode for mode in MODES if hasattr(experiment, mode))
         raise UsageError(f"{config.experiment} has no mode {command.mode!r}, it has {modes}")
-    if command.mode == "train":
-        experiment.train(config, workdir, command.cache)
-    elif command.mode == "benchmark":
-        experiment.benchmark(config, workdir, command.cache)
-    elif command.mode == "evaluate":
-        experiment.evaluate(config, workdir, command.cache)
-    elif experiment.translate(config, workdir, sentences(sys.stdin)):
-        return 1
+    if command.mode in USES:
+        workdir.check_trained(config)
+    do = getattr(experiment, command.mode)
+    if command.mode in LINE_BY_LINE:
+        return 1 if do(config, workdir, sentences(sys.stdin)) else 0
+    do(config, workdir, cache)
     return 0
 
 

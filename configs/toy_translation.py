@@ -72,6 +72,10 @@ def get_config(form: str = FULL) -> ConfigDict:
     train.sample_every = 650
     train.checkpoint_every = 650
 
+    config.decoding = decoding = ConfigDict()
+    decoding.beam = 1  # greedy
+    decoding.alpha = 0.0  # of the length penalty
+
     if is_tiny(form):
         make_tiny(config)
     return config

@@ -1,7 +1,8 @@
 """Command-line flags, and one sentence for each way to get them wrong."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,10 +10,12 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from experiments.errors import UsageError
+from experiments.workdir import Workdir
 
-MODES = ("train", "evaluate", "translate", "benchmark")
-DEFAULT_CONFIG = "configs/toy_translation.py"
-DEFAULT_BENCHMARK = "configs/benchmark.py"
+MODES = ("train", "evaluate", "translate", "generate", "compare", "benchmark")
+USES = ("evaluate", "translate", "generate")  # what is done with a trained model
+DEFAULTS = {"benchmark": "configs/benchmark.py"}
+DEFAULT = "configs/toy_translation.py"
 
 
 class Command(NamedTuple):
@@ -21,20 +24,21 @@ class Command(NamedTuple):
     Attributes:
         mode: one of `MODES`.
         config: the configuration, overrides applied.
-        config_given: whether they named a configuration or any field of one.
         workdir: the folder of the run.
         cache: the folder of what runs share: generated data and compiled programs.
     """
 
     mode: str
     config: ConfigDict
-    config_given: bool
     workdir: Path
     cache: Path
 
 
 def parse(argv: Sequence[str]) -> Command:
     """Reads the command line.
+
+    A trained model is used as its run configured it, where no file is named. To compare several
+    files, `--config` is given several times, and overrides hold for each.
 
     Args:
         argv: the name of the program and its arguments.
@@ -43,24 +47,51 @@ def parse(argv: Sequence[str]) -> Command:
         UsageError: an unknown flag, file or field, or a value of the wrong type.
     """
     program, *arguments = argv
-    config_given = any(_name(argument).split(".")[0] == "config" for argument in arguments)
-    if _value("config", arguments) is None:
-        benchmark = _value("mode", arguments) == "benchmark"
-        arguments = [f"--config={DEFAULT_BENCHMARK if benchmark else DEFAULT_CONFIG}", *arguments]
-    _check_config(program, arguments)
-    values = _read([program, *arguments])
+    mode, files = _last("mode", arguments), _values("config", arguments)
+    if mode == "compare" and len(files) > 1:
+        rest = _without("config", arguments)
+        commands = [parse([program, *rest, f"--config={file}"]) for file in files]
+        return _together(commands, files, given=_last("workdir", arguments))
+    default = DEFAULTS.get(mode, DEFAULT)
+    file = files[-1] if files else default
+    if mode in USES and not files:
+        workdir = Workdir(_last("workdir", arguments) or _default_workdir(default))
+        base = workdir.load_config()
+        define = partial(config_flags.DEFINE_config_dict, "config", base)
+    else:
+        arguments = [*_without("config", arguments), f"--config={file}"]
+        define = partial(config_flags.DEFINE_config_file, "config")
+        base = _base(program, file, define)
+    for argument in arguments:
+        if _name(argument).startswith("config."):
+            _check_field(_name(argument), base)
+    values = _read([program, *arguments], define)
     if values.help:
         print(values.get_help())
         raise SystemExit(0)
-    file, _, form = config_flags.get_config_filename(values["config"]).partition(":")
-    default_workdir = Path("workdirs", Path(file).stem + (f"_{form}" if form else ""))
     return Command(
         mode=values.mode,
         config=values.config,
-        config_given=config_given,
-        workdir=Path(values.workdir or default_workdir),
+        workdir=Path(values.workdir or _default_workdir(file)),
         cache=Path(values.cache),
     )
+
+
+def _together(commands: Sequence[Command], files: Sequence[str], given: str | None) -> Command:
+    """Several runs as the one configuration that compares them."""
+    names = [_default_workdir(file).name for file in files]
+    if len({*names}) < len(names):
+        raise UsageError(f"a comparison needs configurations that differ, got {', '.join(files)}")
+    runs = {name: command.config for name, command in zip(names, commands, strict=True)}
+    workdir = Path(given) if given else Path("workdirs", "+".join(names))
+    config = ConfigDict({"experiment": "comparison", "runs": runs})
+    return commands[0]._replace(config=config, workdir=workdir)
+
+
+def _default_workdir(file: str) -> Path:
+    """configs/NAME.py:tiny runs in workdirs/NAME_tiny."""
+    path, _, form = file.partition(":")
+    return Path("workdirs", Path(path).stem + (f"_{form}" if form else ""))
 
 
 def _name(argument: str) -> str:
@@ -68,16 +99,33 @@ def _name(argument: str) -> str:
     return argument.lstrip("-").split("=")[0] if argument.startswith("-") else ""
 
 
-def _value(name: str, arguments: Sequence[str]) -> str | None:
-    """What the last flag of a name says, as `--name=value` or `--name value`."""
-    places = [place for place, argument in enumerate(arguments) if _name(argument) == name]
-    if not places:
-        return None
-    value = arguments[places[-1]].partition("=")[2]
-    return value or "".join(arguments[places[-1] + 1 : places[-1] + 2])
+def _values(name: str, arguments: Sequence[str]) -> list[str]:
+    """What each flag of a name says, as `--name=value` or `--name value`."""
+    following = [*arguments[1:], ""]
+    return [
+        argument.partition("=")[2] if "=" in argument else after
+        for argument, after in zip(arguments, following, strict=True)
+        if _name(argument) == name
+    ]
 
 
-def _read(argv: Sequence[str]) -> flags.FlagValues:
+def _last(name: str, arguments: Sequence[str]) -> str | None:
+    return next(reversed(_values(name, arguments)), None)
+
+
+def _without(name: str, arguments: Sequence[str]) -> list[str]:
+    """The other arguments."""
+    kept, skip = [], False
+    for argument in arguments:
+        mine = _name(argument) == name
+        if not mine and not skip:
+            kept.append(argument)
+        skip = mine and "=" not in argument
+    return kept
+
+
+def _read(argv: Sequence[str], define: Callable[..., object]) -> flags.FlagValues:
+    """Reads flags, those of a configuration as `define` makes them."""
     values = flags.FlagValues()
     flags.DEFINE_enum("mode", "train", MODES, "What to do.", flag_values=values)
     flags.DEFINE_string(
@@ -87,10 +135,10 @@ def _read(argv: Sequence[str]) -> flags.FlagValues:
         "cache", ".cache", "Folder of generated data and compiled programs.", flag_values=values
     )
     flags.DEFINE_bool("help", False, "Show this help.", short_name="h", flag_values=values)
-    config_flags.DEFINE_config_file(
-        "config",
+    define(
         help_string="Configuration file, with a form after a colon: configs/NAME.py:tiny. Any "
-        "field of it is a flag of its own: --config.model.width=64.",
+        "field of it is a flag of its own: --config.model.width=64. Given several times, with "
+        "--mode=compare.",
         flag_values=values,
         sys_argv=list(argv),
     )
@@ -122,19 +170,15 @@ def _first_cause(error: BaseException) -> str:
     return text.replace("\n", " ")
 
 
-def _check_config(program: str, arguments: Sequence[str]) -> None:
-    """Looks for the file and for every field that is overridden, where names can be mistaken."""
-    path = _value("config", arguments)
-    file = Path(path.partition(":")[0])
+def _base(program: str, given: str, define: Callable[..., object]) -> ConfigDict:
+    """The configuration of a file, before any override; here names of files can be mistaken."""
+    file = Path(given.partition(":")[0])
     if not file.is_file():
         known = [str(known) for known in file.parent.glob("*.py")]
         near = get_close_matches(str(file), known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UsageError(f"there is no configuration {str(file)!r}{hint}")
-    config = _read([program, f"--config={path}"]).config
-    for argument in arguments:
-        if _name(argument).startswith("config."):
-            _check_field(_name(argument), config)
+    return _read([program, f"--config={given}"], define).config
 
 
 def _check_field(name: str, config: ConfigDict) -> None:

@@ -126,6 +126,8 @@ def check(config: ConfigDict) -> None:
             f"data.bucket_lengths must lie in [2, model.max_length={model.max_length}], "
             f"got {tuple(data.bucket_lengths)}"
         )
+    if config.decoding.beam < 1:
+        raise UsageError(f"decoding.beam must be at least 1, got {config.decoding.beam}")
     if train.batch_tokens < model.max_length:
         raise UsageError(
             f"train.batch_tokens={train.batch_tokens} has no room for a sentence of "
@@ -192,6 +194,8 @@ class Task:
             vocabularies,
             bucket_lengths=[max(config.data.bucket_lengths)],
             max_length=config.model.max_length,
+            beam=config.decoding.beam,
+            alpha=config.decoding.alpha,
         )
 
     def _make_model(self, rngs: nnx.Rngs) -> nnx.Module:

@@ -44,8 +44,8 @@ class Workdir:
         except OSError as error:
             raise UsageError(f"{self.path} cannot be written: {error.strerror}") from error
 
-    def check_same(self, config: ConfigDict) -> None:
-        """Compares a configuration with that of the run.
+    def check_same(self, config: ConfigDict, *, but: str | None = None) -> None:
+        """Compares a configuration, all `but` one part of it, with that of the run.
 
         Raises:
             UsageError: they differ, with every field that does.
@@ -54,7 +54,7 @@ class Workdir:
         differences = [
             f"{name} is {there.get(name)!r} there and {here.get(name)!r} here"
             for name in sorted({*there, *here})
-            if there.get(name) != here.get(name)
+            if there.get(name) != here.get(name) and name.partition(".")[0] != but
         ]
         if differences:
             raise UsageError(
@@ -75,12 +75,13 @@ class Workdir:
         except ValueError as error:
             raise UsageError(f"{self.config} cannot be read: {error}") from error
 
-    def check_trained(self) -> None:
-        """Refuses to use a model that is not there.
+    def check_trained(self, config: ConfigDict) -> None:
+        """Checks that there is a model of this configuration; it may decode as it likes.
 
         Raises:
-            UsageError: the run has no checkpoint yet.
+            UsageError: a run of another configuration, or one that has no checkpoint yet.
         """
+        self.check_same(config, but="decoding")
         if not self.checkpoints.exists():
             raise UsageError(f"{self.path} has no checkpoint yet: train it first")
 

@@ -1,13 +1,15 @@
 """A trained model as a function from sentences to sentences."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
 
-from attention.decoding import Rules, cached, greedy
+from attention.decoding import Answer, Rules, beam_search, cached, greedy
 from attention.modules.transformer import EncoderDecoder
 from attention.primitives import masks
 from attention.primitives.cache import Cache
@@ -19,7 +21,7 @@ from experiments.data.words import detokenize, tokenize
 
 
 class Translator:
-    """Translates plain text, greedily and in batches."""
+    """Translates plain text in batches."""
 
     def __init__(
         self,
@@ -28,6 +30,8 @@ class Translator:
         *,
         bucket_lengths: Sequence[int],
         max_length: int,
+        beam: int,
+        alpha: float,
     ) -> None:
         """Prepares translation for a model.
 
@@ -36,16 +40,17 @@ class Translator:
             vocabularies: of both languages.
             bucket_lengths: the source lengths to compile for; `max_length` comes on top.
             max_length: the most tokens the model can read or say.
+            beam: hypotheses that are followed; 1 is greedy.
+            alpha: of the length penalty of `attention.decoding.beam_search`.
         """
         self._vocabularies = vocabularies
         self._bucket_lengths = sorted({*bucket_lengths, max_length})
         self._max_length = max_length
 
         def translate(parameters: nnx.State, source: Array, source_lengths: Array) -> Array:
-            # French needs some more words than English; an answer that needs more is cut.
-            target_length = min(max_length, source.shape[1] * 3 // 2 + 8)
             model = nnx.merge(definition, parameters)
-            return translate_greedily(model, source, source_lengths, target_length)
+            decode = greedy if beam == 1 else partial(_best_of_beam, beam=beam, alpha=alpha)
+            return say(model, source, source_lengths, max_length, decode)
 
         def look(parameters: nnx.State, source: Array, target: Array) -> Array:
             model = nnx.merge(definition, parameters)
@@ -110,16 +115,21 @@ class Translator:
         )
 
 
-def translate_greedily(
-    model: EncoderDecoder, source: Array, source_lengths: Array, target_length: int
+def say(
+    model: EncoderDecoder,
+    source: Array,
+    source_lengths: Array,
+    target_length: int,
+    decode: Callable[..., Answer],
 ) -> Array:
-    """Says the likeliest translation, word for word.
+    """Says a translation, word for word.
 
     Args:
         model: the model.
         source: `[B, S]` ids.
         source_lengths: `[B]`.
-        target_length: the most tokens said, the end included.
+        target_length: the most tokens said, the end included; an answer that needs more is cut.
+        decode: `(step, state, start, rules) -> Answer`, as `attention.decoding.greedy`.
 
     Returns:
         `[B, target_length]` ids.
@@ -134,4 +144,8 @@ def translate_greedily(
     cache = model.new_cache((len(source),), target_length)
     begin = jnp.full(len(source), BOS, jnp.int32)
     rules = Rules(end=EOS, pad=PAD, max_length=target_length)
-    return greedy(cached(read), cache, begin, rules).tokens
+    return decode(cached(read), cache, begin, rules).tokens
+
+
+def _best_of_beam(*args: object, **options: float) -> Answer:
+    return jax.tree.map(lambda leaf: leaf[:, 0], beam_search(*args, **options))

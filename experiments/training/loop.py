@@ -41,7 +41,7 @@ def fit(
         seconds: training time before this call, of a run that goes on.
 
     Returns:
-        The last state, and the seconds of training in all.
+        The last state, and the seconds of training in all, as its checkpoint has them.
 
     Raises:
         FloatingPointError: a loss that is not finite; the checkpoints before it stay.
@@ -72,12 +72,12 @@ def fit(
                 bar.write(sample(state))
 
             if step % config.checkpoint_every == 0 or last:
-                spent = time.perf_counter() - started
-                checkpoints.save(state, {"batches": batches.get_state(), "seconds": spent})
+                seconds = time.perf_counter() - started
+                checkpoints.save(state, {"batches": batches.get_state(), "seconds": seconds})
 
             if not pending:  # speeds are those of the steps alone
                 pending_since = time.perf_counter()
-    return state, time.perf_counter() - started
+    return state, seconds
 
 
 def _summary(step: int, pending: list[dict[str, Array]], seconds: float) -> dict[str, float]:
