@@ -1,7 +1,6 @@
 """Text, character by character: what a language model of letters reads and says."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -174,7 +173,7 @@ class RandomWindows:
         return _windows(self._ids, starts, self._context)
 
 
-def fixed_windows(ids: np.ndarray, *, context: int, size: int) -> Iterator[TextBatch]:
+def fixed_windows(ids: np.ndarray, *, context: int, size: int) -> list[TextBatch]:
     """Batches of one shape that count every label of a text once: all ids but the first.
 
     Windows follow one another. The last one begins early enough to end with the text, and counts
@@ -192,11 +191,13 @@ def fixed_windows(ids: np.ndarray, *, context: int, size: int) -> Iterator[TextB
     last = len(ids) - 1 - context
     wanted = np.arange(0, len(ids) - 1, context)
     wanted = np.append(wanted, np.full(-len(wanted) % size, len(ids)))
+    batches = []
     for begins in wanted.reshape(-1, size):
         starts = np.minimum(begins, last)
-        batch = _windows(ids, starts, context)
         places = starts[:, None] + np.arange(context)
-        yield batch._replace(counted=places >= begins[:, None])
+        windows = _windows(ids, starts, context)
+        batches.append(windows._replace(counted=places >= begins[:, None]))
+    return batches
 
 
 def _check_context(ids: np.ndarray, context: int) -> None:

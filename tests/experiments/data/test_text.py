@@ -92,7 +92,7 @@ def test_windows_go_on_exactly_where_their_state_was_saved():
 
 @pytest.mark.parametrize("length", [8, 9, 14, 15, 29, 36, 53])
 def test_fixed_windows_count_every_label_once(length):
-    batches = list(fixed_windows(IDS[:length], context=7, size=3))
+    batches = fixed_windows(IDS[:length], context=7, size=3)
     assert {batch.inputs.shape for batch in batches} == {(3, 7)}
     counted = [label for batch in batches for label in batch.labels[batch.counted].tolist()]
     assert counted == IDS[1:length].tolist()
@@ -105,7 +105,7 @@ def test_a_text_shorter_than_a_window_is_refused():
     with pytest.raises(UsageError, match=words):
         RandomWindows(IDS[:7], context=7, size=2, num_batches=1, seed=0)
     with pytest.raises(UsageError, match=words):
-        next(fixed_windows(IDS[:7], context=7, size=2))
+        fixed_windows(IDS[:7], context=7, size=2)
 
 
 def test_without_a_file_the_toy_language_speaks():
