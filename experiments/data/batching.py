@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import grain.python as grain
 import numpy as np
@@ -47,6 +47,19 @@ def pad_batch(pairs: Sequence[EncodedPair], size: int, length: int) -> Batch:
         inputs[row, : len(pair.target) + 1] = [BOS, *pair.target]
         labels[row, : len(pair.target) + 1] = [*pair.target, EOS]
     return Batch(source, np.sum(source != PAD, axis=1, dtype=np.int32), inputs, labels)
+
+
+AnyBatch = TypeVar("AnyBatch", covariant=True)
+
+
+class Batches(Protocol[AnyBatch]):
+    """Data that a plan divides into batches of the lengths and places that the plan says."""
+
+    def plan(self, random: np.random.Generator | None = None) -> list[tuple[int, np.ndarray]]:
+        """All of the data once, as batches of (length, places); shuffled if `random`."""
+
+    def batch(self, length: int, members: Sequence[int]) -> AnyBatch:
+        """The batch of an entry of the plan."""
 
 
 class Buckets:
@@ -96,13 +109,13 @@ class Buckets:
         return pad_batch([self.pairs[i] for i in members], self.tokens // length, length)
 
 
-class Epochs:
+class Epochs(Generic[AnyBatch]):
     """Random access to the batches of one epoch after the other, each shuffled anew.
 
     Batch i follows from (seed, i) alone, which is what makes a run resume exactly.
     """
 
-    def __init__(self, buckets: Buckets, *, num_batches: int, seed: int) -> None:
+    def __init__(self, buckets: Batches[AnyBatch], *, num_batches: int, seed: int) -> None:
         """Makes a sequence of `num_batches` batches."""
         self._buckets = buckets
         self._num_batches = num_batches
@@ -117,22 +130,32 @@ class Epochs:
         """The number of batches of all epochs together."""
         return self._num_batches
 
-    def __getitem__(self, index: int) -> Batch:
+    def __getitem__(self, index: int) -> AnyBatch:
         """The batch of one training step."""
         epoch, place = divmod(index, self.batches_per_epoch)
         return self._buckets.batch(*self._plan(epoch)[place])
 
 
 def training_batches(
-    buckets: Buckets, *, num_batches: int, seed: int
-) -> grain.DatasetIterator[Batch]:
+    buckets: Batches[AnyBatch], *, num_batches: int, seed: int
+) -> grain.DatasetIterator[AnyBatch]:
     """Shuffled batches, from an iterator whose state is saved with a checkpoint."""
-    epochs = Epochs(buckets, num_batches=num_batches, seed=seed)
+    return resumable(Epochs(buckets, num_batches=num_batches, seed=seed))
+
+
+def resumable(batches: Sequence[AnyBatch]) -> grain.DatasetIterator[AnyBatch]:
+    """Batches in their order, from an iterator whose state is saved with a checkpoint.
+
+    Args:
+        batches: the batch of each step, by `len` and `[step]`.
+    """
     options = grain.ReadOptions(num_threads=0)
-    return iter(grain.MapDataset.source(epochs).to_iter_dataset(options))
+    return iter(grain.MapDataset.source(batches).to_iter_dataset(options))
 
 
-def evaluation_batches(buckets: Buckets) -> Iterator[tuple[np.ndarray, Batch]]:
-    """Every pair once, in a fixed order, as (indices of the pairs, batch)."""
+def evaluation_batches(
+    buckets: Batches[AnyBatch],
+) -> Iterator[tuple[np.ndarray, AnyBatch]]:
+    """All of the data once, in a fixed order, as (places, batch)."""
     for length, members in buckets.plan():
         yield members, buckets.batch(length, members)

@@ -1,6 +1,7 @@
-"""Parallel sentences by name: what a translation experiment trains and is tested on."""
+"""Pairs of sentences by name: what a sequence-to-sequence experiment trains and is tested on."""
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,31 +9,17 @@ from ml_collections import ConfigDict
 
 from attention.modules.choice import one_of
 from experiments.data.batching import EncodedPair
-from experiments.data.toy_language import Sizes, prepare
+from experiments.data.pairs import SentencePair
+from experiments.data.sequences import toy
+from experiments.data.sources import SOURCES
 from experiments.data.vocabulary import Vocabulary
-from experiments.data.words import tokenize
+from experiments.data.words import Tokens
 from experiments.errors import UsageError
 from experiments.files import write_whole
 
+__all__ = ["SentencePair", "Vocabularies", "check_source", "load_split"]
 
-class SentencePair(NamedTuple):
-    """A sentence, its translation, and which of their words correspond.
-
-    Attributes:
-        source: plain text.
-        target: plain text.
-        links: "0-0 1-2", which tokens of `words.tokenize` correspond, source first.
-    """
-
-    source: str
-    target: str
-    links: str = ""
-
-    @property
-    def alignment(self) -> list[tuple[int, int]]:
-        """The links as (source token, target token) places."""
-        places = (link.split("-") for link in self.links.split())
-        return [(int(source), int(target)) for source, target in places]
+SIDES = ("source", "target")
 
 
 class Vocabularies(NamedTuple):
@@ -41,18 +28,34 @@ class Vocabularies(NamedTuple):
     Attributes:
         source: of the language read.
         target: of the language written.
+        tokens: how text becomes words and back, `Source.tokens` of the data.
     """
 
     source: Vocabulary
     target: Vocabulary
+    tokens: Tokens = toy.SOURCE.tokens
 
     @classmethod
-    def of(cls, pairs: Sequence[SentencePair]) -> "Vocabularies":
-        """All words of some sentences."""
-        return cls(
-            Vocabulary.of(tokenize(pair.source) for pair in pairs),
-            Vocabulary.of(tokenize(pair.target) for pair in pairs),
-        )
+    def of(
+        cls,
+        pairs: Sequence[SentencePair],
+        tokens: Tokens = toy.SOURCE.tokens,
+        *,
+        shared: bool = False,
+    ) -> "Vocabularies":
+        """All words of some sentences.
+
+        Args:
+            pairs: the sentences.
+            tokens: how text becomes words and back.
+            shared: whether both sides have the words of both.
+        """
+        source = [tokens.tokenize(pair.source) for pair in pairs]
+        target = [tokens.tokenize(pair.target) for pair in pairs]
+        if shared:
+            both = Vocabulary.of(chain(source, target))
+            return cls(both, both, tokens)
+        return cls(Vocabulary.of(source), Vocabulary.of(target), tokens)
 
     def encode(self, pair: SentencePair) -> EncodedPair:
         """Both sides of a pair as ids.
@@ -61,7 +64,8 @@ class Vocabularies(NamedTuple):
             ValueError: an unknown word.
         """
         return EncodedPair(
-            self.source.encode(tokenize(pair.source)), self.target.encode(tokenize(pair.target))
+            self.source.encode(self.tokens.tokenize(pair.source)),
+            self.target.encode(self.tokens.tokenize(pair.target)),
         )
 
     def keep(self, directory: Path) -> None:
@@ -70,7 +74,7 @@ class Vocabularies(NamedTuple):
         Raises:
             UsageError: the directory holds other words already, to which a model may be trained.
         """
-        for side, vocabulary in self._asdict().items():
+        for side, vocabulary in zip(SIDES, (self.source, self.target), strict=True):
             path = directory / f"vocabulary.{side}.txt"
             if not path.exists():
                 write_whole(path, vocabulary.as_text())
@@ -81,43 +85,47 @@ class Vocabularies(NamedTuple):
                 )
 
     @classmethod
-    def load(cls, directory: Path) -> "Vocabularies":
+    def load(cls, directory: Path, tokens: Tokens = toy.SOURCE.tokens) -> "Vocabularies":
         """Reads what `keep` wrote.
+
+        Args:
+            directory: where it is.
+            tokens: how text becomes words and back.
 
         Raises:
             UsageError: a file that is missing or damaged.
         """
         vocabularies = []
-        for side in cls._fields:
+        for side in SIDES:
             path = directory / f"vocabulary.{side}.txt"
             try:
                 vocabularies.append(Vocabulary.from_text(path.read_text(encoding="utf-8")))
             except (OSError, ValueError) as error:
                 raise UsageError(f"{path} cannot be read: {error}") from error
-        return cls(*vocabularies)
+        return cls(*vocabularies, tokens)
 
 
 def check_source(config: ConfigDict) -> None:
     """Checks that `config.data` asks for data that exists.
 
     Raises:
-        ValueError: an unknown name, or a split with too few sentences.
+        ValueError: an unknown name, or what the source refuses.
     """
-    one_of("data.name", config.name, ("toy",))
-    Sizes(**config.sizes)
+    one_of("data.name", config.name, tuple(SOURCES))
+    SOURCES[config.name].check(config)
 
 
 def load_split(config: ConfigDict, split: str, cache: Path) -> list[SentencePair]:
     """One split of the data that `config.data` names.
 
     Args:
-        config: name ("toy"), seed, and the sizes of the splits.
-        split: "train", "validation", "test", "compositional" or "longer".
+        config: name, and the fields that the source of this name reads.
+        split: one of `SOURCES[config.name].splits`.
         cache: where generated data is kept.
+
+    Raises:
+        ValueError: a split that the source does not have.
     """
-    builder = prepare(cache / "data", seed=config.seed, sizes=Sizes(**config.sizes))
-    source = builder.as_data_source(split=split)
-    return [
-        SentencePair(*(example[side].decode() for side in ("en", "fr", "alignment")))
-        for example in source.__getitems__(range(len(source)))
-    ]
+    source = SOURCES[config.name]
+    one_of("split", split, source.splits)
+    return source.load(config, split, cache)

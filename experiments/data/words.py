@@ -1,5 +1,8 @@
 """Words: a sentence as a list of tokens, and back."""
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 
 def tokenize(text: str) -> list[str]:
     """Splits a sentence at spaces and after apostrophes: "l'Afrique" is "l'", "Afrique"."""
@@ -10,3 +13,14 @@ def tokenize(text: str) -> list[str]:
 def detokenize(tokens: list[str]) -> str:
     """Joins tokens to a sentence: the inverse of `tokenize`."""
     return " ".join(tokens).replace("' ", "'")
+
+
+class Tokens(NamedTuple):
+    """A way from text to tokens, and the way back."""
+
+    tokenize: Callable[[str], list[str]]
+    detokenize: Callable[[list[str]], str]
+
+
+WORDS = Tokens(tokenize, detokenize)
+SPACED = Tokens(str.split, " ".join)

@@ -17,7 +17,6 @@ from experiments.compilation import compiled
 from experiments.data.batching import Buckets, EncodedPair, evaluation_batches
 from experiments.data.translation import Vocabularies
 from experiments.data.vocabulary import BOS, EOS, PAD
-from experiments.data.words import detokenize, tokenize
 
 
 class Translator:
@@ -67,7 +66,7 @@ class Translator:
         Raises:
             ValueError: an empty sentence, one too long for the model, or an unknown word.
         """
-        words = tokenize(sentence.rstrip().removesuffix("."))
+        words = self._vocabularies.tokens.tokenize(sentence.rstrip().removesuffix("."))
         if not words:
             raise ValueError("the sentence is empty")
         if len(words) + 1 > self._max_length:
@@ -94,7 +93,8 @@ class Translator:
         for members, batch in evaluation_batches(buckets):
             said = self._translate(parameters, batch.source, batch.source_lengths)
             for member, ids in zip(members, np.asarray(said), strict=False):
-                translations[member] = detokenize(self._vocabularies.target.decode(ids.tolist()))
+                words = self._vocabularies.target.decode(ids.tolist())
+                translations[member] = self._vocabularies.tokens.detokenize(words)
         return translations
 
     def cross_attention(
@@ -106,7 +106,8 @@ class Translator:
             Weights `[layers, N, T, S]`, the S words it reads and the T words it says, both with
             their end.
         """
-        read, said = self.encode(source), self._vocabularies.target.encode(tokenize(target))
+        words = self._vocabularies.tokens.tokenize(target)
+        read, said = self.encode(source), self._vocabularies.target.encode(words)
         weights = self._look(parameters, jnp.array([[*read, EOS]]), jnp.array([[BOS, *said]]))
         return (
             np.asarray(weights)[:, 0],

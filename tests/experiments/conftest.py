@@ -1,9 +1,12 @@
-"""What the experiments are excused from."""
+"""What the experiments are excused from, and the real data that they may find."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import jax
 import pytest
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
 @pytest.fixture(autouse=True)
@@ -11,3 +14,16 @@ def standard_promotion() -> Iterator[None]:
     """Optax multiplies integer steps with floats, which the strict session would refuse."""
     with jax.numpy_dtype_promotion("standard"):
         yield
+
+
+@pytest.fixture
+def real_data() -> Callable[[str], Path]:
+    """Finds data that the project does not own, beside the repository, or skips the test."""
+
+    def find(name: str) -> Path:
+        path = SHARED / name
+        if not path.exists():
+            pytest.skip(f"the data {name} does not stand in ../shared/data")
+        return path
+
+    return find

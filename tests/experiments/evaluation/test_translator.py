@@ -7,6 +7,8 @@ import pytest
 from configs import toy_translation
 from experiments.data.translation import Vocabularies
 from experiments.data.vocabulary import SPECIALS, Vocabulary
+from experiments.data.words import Tokens
+from experiments.evaluation.translator import Translator
 from experiments.translation import Task
 
 SOURCE, TARGET = (Vocabulary((*SPECIALS, *letters)) for letters in ("abcdefgh", "vwxyz"))
@@ -71,3 +73,9 @@ def test_cross_attention_names_its_rows_and_columns(task, parameters):
     assert target == ["v", "w", "<eos>"]
     assert weights.shape == (2, 2, 3, 4)  # layers, heads, target words, source words
     np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-5)
+
+
+def test_text_becomes_words_as_the_data_says():
+    letters = Vocabularies(SOURCE, TARGET, Tokens(list, "".join))
+    translator = Translator(None, letters, bucket_lengths=[6], max_length=9)
+    assert translator.encode("bad") == SOURCE.encode(["b", "a", "d"])

@@ -1,0 +1,1 @@
+"""Where pairs of sequences come from: one source a file."""

@@ -1,0 +1,39 @@
+"""Copy: a sequence of digits, said again. The task of the Sockeye tutorial."""
+
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from experiments.data.pairs import SentencePair, Source
+from experiments.data.sequences.draw import (
+    TRAIN_PER_SYMBOL,
+    check_at_least,
+    check_sizes,
+    generator,
+    sequences,
+)
+
+DIGITS = 10
+
+
+def check(config: ConfigDict) -> None:
+    """Checks the sizes of the splits and the lengths."""
+    check_at_least("shortest", config.shortest, 1)
+    check_at_least("longest", config.longest, config.shortest)
+    check_sizes(config, train=TRAIN_PER_SYMBOL * DIGITS)
+
+
+def load(config: ConfigDict, split: str, cache: Path) -> list[SentencePair]:
+    """One split, drawn anew each time."""
+    del cache
+    drawn = sequences(
+        generator(config.seed, split),
+        config.sizes[split],
+        shortest=config.shortest,
+        longest=config.longest,
+        symbols=DIGITS,
+    )
+    return [SentencePair(line, line) for line in map(" ".join, drawn)]
+
+
+SOURCE = Source(load, check, shared=True)

@@ -1,0 +1,81 @@
+"""SCAN: commands as actions, "jump twice" as I_JUMP I_JUMP (Lake and Baroni 2018).
+
+The files are those of the authors' repository, github.com/brendenlake/SCAN. Of its splits there are
+`simple`, at random, and `length`: what has more actions than `cutoff` is tested, all else is
+learned. The authors cut at 22; Csordás et al. (EMNLP 2021) also cut elsewhere.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from attention.modules.choice import one_of
+from experiments.data.pairs import SentencePair, Source
+from experiments.data.sequences.draw import check_at_least, generator
+
+
+def check(config: ConfigDict) -> None:
+    """Reads the files, and checks that every split has a command."""
+    one_of("data.split", config.split, ("simple", "length"))
+    check_at_least("seed", config.seed, 0)
+    check_at_least("cutoff", config.cutoff, 1)
+    check_at_least("validation", config.validation, 1)
+    _split(config)
+
+
+def load(config: ConfigDict, split: str, cache: Path) -> list[SentencePair]:
+    """One split; the authors set none aside for validation, so that is a part of their train."""
+    del cache
+    return _split(config)[split]
+
+
+def _split(config: ConfigDict) -> dict[str, list[SentencePair]]:
+    train, test = (_read(config, part) for part in ("train", "test"))
+    if config.split == "length":
+        commands = train + test
+        train = [pair for pair in commands if _actions(pair) <= config.cutoff]
+        test = [pair for pair in commands if _actions(pair) > config.cutoff]
+        if not test or not train:
+            longest = max(map(_actions, commands))
+            raise ValueError(
+                f"data.cutoff={config.cutoff} leaves nothing to test or nothing to learn: the "
+                f"longest command of {config.path} has {longest} actions"
+            )
+    if config.validation >= len(train):
+        raise ValueError(
+            f"data.validation must be less than the {len(train)} commands that there are to learn, "
+            f"got {config.validation}"
+        )
+    order = generator(config.seed, "validation").permutation(len(train))
+    held_out, learned = np.split(order, [config.validation])
+    return {
+        "train": [train[i] for i in learned],
+        "validation": [train[i] for i in held_out],
+        "test": test,
+    }
+
+
+def _actions(pair: SentencePair) -> int:
+    return len(pair.target.split())
+
+
+def _read(config: ConfigDict, part: str) -> list[SentencePair]:
+    path = Path(config.path) / f"{config.split}_{part}.txt"
+    if not path.is_file():
+        raise ValueError(
+            f"data.path={config.path} has no file {path.name}: take "
+            f"tasks_{part}_{config.split}.txt of github.com/brendenlake/SCAN (Lake and Baroni 2018)"
+        )
+    pairs = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        command, found, actions = line.partition(" OUT: ")
+        if not found or not command.startswith("IN: "):
+            raise ValueError(
+                f"{path}, line {number}: 'IN: ... OUT: ...' expected, got {line[:40]!r}"
+            )
+        pairs.append(SentencePair(command.removeprefix("IN: ").strip(), actions.strip()))
+    return pairs
+
+
+SOURCE = Source(load, check)

@@ -1,0 +1,108 @@
+"""Summary: a few short sentences in, one out, which says what the main person did.
+
+The main person is who acts in the most sentences, and there is one such; being called or helped is
+not acting. The summary names the person once, then every deed in its order, a repeated one once,
+without place and time:
+
+    anna fed the cat ; ben called anna ; anna fed the cat at noon ; anna sang by the river
+    anna fed the cat and sang
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from ml_collections import ConfigDict
+
+from experiments.data.pairs import SentencePair, Source
+from experiments.data.sequences.draw import check_at_least, check_sizes
+
+SMALLEST_TRAIN = 1_000  # fewer documents need not show every word
+PERSONS = ("anna", "ben", "clara", "david", "emma", "frank", "grace", "hugo")
+THINGS = {
+    "fed": ("the cat", "the dog", "the horse", "the birds"),
+    "read": ("a letter", "a book", "the news"),
+    "cooked": ("the soup", "some rice", "a fish"),
+    "mended": ("the roof", "a chair", "the clock"),
+    "painted": ("the wall", "a chair", "a boat"),
+    "bought": ("a book", "some bread", "a hat", "a fish"),
+    "found": ("a letter", "the cat", "a hat", "the clock"),
+}
+TO_PERSONS = ("called", "helped", "thanked")
+ALONE = ("sang", "slept", "danced")
+CIRCUMSTANCES = (
+    *("in the garden", "at the market", "by the river", "near the school"),
+    *("before breakfast", "at noon", "after work", "in the evening"),
+)
+CAST, DEEDS = 3, 6  # of a document
+
+
+class Sentence(NamedTuple):
+    """Who did what, and where or when; the last may be empty."""
+
+    person: str
+    deed: str
+    circumstance: str
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, self))
+
+
+def main_person(sentences: Sequence[Sentence]) -> str | None:
+    """Who acts in the most sentences; None if nobody acts in more than all others."""
+    (person, most), *others = Counter(sentence.person for sentence in sentences).most_common()
+    return person if all(number < most for _, number in others) else None
+
+
+def summarize(sentences: Sequence[Sentence], person: str) -> str:
+    """All that a person did, in one sentence."""
+    told = dict.fromkeys(sentence.deed for sentence in sentences if sentence.person == person)
+    *earlier, last = told
+    return f"{person} {' , '.join(earlier)} and {last}" if earlier else f"{person} {last}"
+
+
+def draw_document(random: Random, shortest: int, longest: int) -> SentencePair:
+    """Draws until somebody does the most, and at least two things."""
+    while True:
+        cast = random.sample(PERSONS, CAST)
+        deeds = [_draw_deed(random, cast) for _ in range(DEEDS)]
+        sentences = [
+            _draw_sentence(random, cast, deeds) for _ in range(random.randint(shortest, longest))
+        ]
+        person = main_person(sentences)
+        if person and len({each.deed for each in sentences if each.person == person}) > 1:
+            return SentencePair(" ; ".join(map(str, sentences)), summarize(sentences, person))
+
+
+def _draw_deed(random: Random, cast: Sequence[str]) -> str:
+    verb = random.choice([*THINGS, *TO_PERSONS, *ALONE])
+    objects = THINGS.get(verb, cast if verb in TO_PERSONS else ("",))
+    return f"{verb} {random.choice(objects)}".strip()
+
+
+def _draw_sentence(random: Random, cast: Sequence[str], deeds: Sequence[str]) -> Sentence:
+    person = random.choice(cast)
+    deed = random.choice([deed for deed in deeds if person not in deed] or ALONE)
+    circumstance = random.choice(CIRCUMSTANCES) if random.random() < 0.5 else ""
+    return Sentence(person, deed, circumstance)
+
+
+def check(config: ConfigDict) -> None:
+    """Checks the sizes of the splits and the lengths of documents."""
+    check_at_least("shortest", config.shortest, 2)
+    check_at_least("longest", config.longest, config.shortest)
+    check_sizes(config, train=SMALLEST_TRAIN)
+
+
+def load(config: ConfigDict, split: str, cache: Path) -> list[SentencePair]:
+    """One split, drawn anew each time."""
+    del cache
+    random = Random(f"{config.seed} {split}")
+    return [
+        draw_document(random, config.shortest, config.longest) for _ in range(config.sizes[split])
+    ]
+
+
+SOURCE = Source(load, check, shared=True)

@@ -1,0 +1,31 @@
+"""The toy language: English to French, with the words that correspond."""
+
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from experiments.data.pairs import SentencePair, Source
+from experiments.data.toy_language import Sizes, prepare
+from experiments.data.words import WORDS
+
+
+def check(config: ConfigDict) -> None:
+    """Checks the sizes of the splits."""
+    Sizes(**config.sizes)
+
+
+def load(config: ConfigDict, split: str, cache: Path) -> list[SentencePair]:
+    """One split; the language is generated the first time."""
+    return load_pairs(config.seed, Sizes(**config.sizes), split, cache)
+
+
+def load_pairs(seed: int, sizes: Sizes, split: str, cache: Path) -> list[SentencePair]:
+    """The pairs of one split of a toy language."""
+    source = prepare(cache / "data", seed=seed, sizes=sizes).as_data_source(split=split)
+    return [
+        SentencePair(*(example[side].decode() for side in ("en", "fr", "alignment")))
+        for example in source.__getitems__(range(len(source)))
+    ]
+
+
+SOURCE = Source(load, check, tests=("test", "compositional", "longer"), tokens=WORDS)

@@ -1,0 +1,143 @@
+"""Packed rows: nothing is lost, nothing is heard next door, and each text is scored as alone."""
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attention import masks
+from attention.modules import LanguageModel, TransformerConfig
+from attention.testing import find_leaks
+from experiments.data.batching import Epochs, evaluation_batches
+from experiments.data.packing import PackedRows, first_fit
+from experiments.data.vocabulary import BOS, EOS, PAD
+from experiments.errors import UsageError
+from tests.attention.modules.inputs import filled
+
+SEQUENCES = [[3, 4, 5], [6], [7, 8, 9, 10], [5, 3], [4]]
+V = 11
+
+
+def texts(batch):
+    """The sequences in a batch, found by their segments; what is no sequence is padding."""
+    found = []
+    for inputs, labels, segments, positions in zip(*batch, strict=True):
+        padding = segments == 0
+        assert {*inputs[padding], *labels[padding]} <= {PAD}
+        for segment in range(1, segments.max() + 1):
+            here = segments == segment
+            assert inputs[here][0] == BOS and labels[here][-1] == EOS
+            assert positions[here].tolist() == [*range(here.sum())]
+            np.testing.assert_array_equal(inputs[here][1:], labels[here][:-1])
+            found.append(labels[here][:-1].tolist())
+    return found
+
+
+def test_rows_by_hand():
+    rows = PackedRows(SEQUENCES, length=7, tokens=21)
+    assert rows.rows == [[0, 1], [2, 4], [3]]
+    assert rows.padding == pytest.approx(5 / 21)
+    ((_, batch),) = evaluation_batches(rows)
+    assert batch.inputs[0].tolist() == [BOS, 3, 4, 5, BOS, 6, PAD]
+    assert batch.labels[0].tolist() == [3, 4, 5, EOS, 6, EOS, PAD]
+    assert batch.segments[0].tolist() == [1, 1, 1, 1, 2, 2, 0]
+    assert batch.positions[0].tolist() == [0, 1, 2, 3, 0, 1, 0]
+    assert batch.counted.sum() == sum(map(len, SEQUENCES)) + len(SEQUENCES)
+
+
+@given(st.lists(st.integers(1, 13), min_size=1, max_size=40))
+def test_the_first_row_with_room_is_taken(needed):
+    rows = first_fit(needed, 13)
+    assert sorted(place for row in rows for place in row) == list(range(len(needed)))
+    for number, row in enumerate(rows):
+        assert sum(needed[place] for place in row) <= 13
+        for place in row:
+            for earlier in rows[:number]:
+                there = sum(needed[other] for other in earlier if other < place)
+                assert there + needed[place] > 13
+
+
+def test_an_epoch_holds_every_sequence_once_in_one_shape():
+    random = np.random.default_rng(0)
+    sequences = [random.integers(3, V, size=random.integers(1, 12)).tolist() for _ in range(97)]
+    rows = PackedRows(sequences, length=17, tokens=71)
+    epochs = Epochs(rows, num_batches=99, seed=1)
+    first, second = (
+        [epochs[epoch * epochs.batches_per_epoch + i] for i in range(epochs.batches_per_epoch)]
+        for epoch in (0, 1)
+    )
+    for batches in (first, second, [batch for _, batch in evaluation_batches(rows)]):
+        assert {array.shape for batch in batches for array in batch} == {(4, 17)}
+        assert sorted(text for batch in batches for text in texts(batch)) == sorted(sequences)
+        assert sum(batch.counted.sum() for batch in batches) == sum(map(len, sequences)) + 97
+    assert any((a.inputs != b.inputs).any() for a, b in zip(first, second, strict=True))
+    taken = sum(map(len, sequences)) + 97
+    assert rows.padding == pytest.approx(1 - taken / (17 * len(rows.rows)))
+    assert rows.padding < (1 - taken / (17 * 97)) / 3  # a third of that of one sequence a row
+
+
+@pytest.mark.parametrize(
+    "sequences, sizes, words",
+    [
+        ([], {"length": 7, "tokens": 7}, "there is no sequence to pack"),
+        ([[3] * 7], {"length": 7, "tokens": 7}, "needs 8 positions, and a packed row has 7"),
+        ([[3]], {"length": 7, "tokens": 6}, "a batch of 6 tokens has no room for a row of 7"),
+    ],
+)
+def test_what_does_not_fit_is_refused(sequences, sizes, words):
+    with pytest.raises(UsageError, match=words):
+        PackedRows(sequences, **sizes)
+
+
+def language_model(positions):
+    config = TransformerConfig(
+        width=10, num_heads=2, num_kv_heads=1, head_width=6, hidden=7, max_length=13,
+        encoder_layers=0, decoder_layers=2, positions=positions,
+    )  # fmt: skip
+    model = filled(lambda: LanguageModel(config, vocab_size=V, rngs=nnx.Rngs(0)))
+    added = positions in ("learned", "sinusoidal")
+
+    @jax.jit
+    def score(batch):
+        mask = masks.causal() & masks.segments(batch.segments)
+        return model(batch.inputs, mask=mask, positions=batch.positions if added else None)
+
+    return score
+
+
+@pytest.fixture(scope="module")
+def packed():
+    ((_, batch),) = evaluation_batches(PackedRows(SEQUENCES, length=9, tokens=18))
+    assert len(texts(batch)) == len(SEQUENCES)
+    return batch
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_packed_sequences_are_scored_as_each_alone(positions, packed):
+    score = language_model(positions)
+    alone = PackedRows(SEQUENCES, length=9, tokens=18)
+    alone.rows = [[place] for place in range(len(SEQUENCES))]
+    scores, compared = score(packed), 0
+    for row, segment in np.argwhere(np.arange(1, 9) <= packed.segments.max(1)[:, None]):
+        here = packed.segments[row] == segment + 1
+        text = packed.labels[row][here][:-1].tolist()
+        single = score(alone.batch(9, [SEQUENCES.index(text)]))[0, : len(text) + 1]
+        np.testing.assert_allclose(scores[row][here], single, rtol=1e-4, atol=1e-5)
+        compared += 1
+    assert compared == len(SEQUENCES)
+
+
+def test_no_sequence_hears_its_neighbour(packed):
+    score = language_model("learned")
+    same = packed.segments[:, :, None] == packed.segments[:, None, :]
+    report = find_leaks(
+        lambda inputs: score(packed._replace(inputs=inputs)),
+        packed.inputs,
+        same & np.tri(9, dtype=bool),
+        vocab_size=V,
+    )
+    report.raise_if_failed()
+    # The proof would see one: all that may be heard is heard.
+    assert report.depends.sum() == (same & np.tri(9, dtype=bool)).sum()

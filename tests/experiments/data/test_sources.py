@@ -1,0 +1,239 @@
+"""Every source keeps the same promises, and each its own."""
+
+import pytest
+from ml_collections import ConfigDict
+
+from experiments.data.sources import SOURCES
+from experiments.data.translation import SentencePair, Vocabularies, check_source, load_split
+
+DATA = {
+    "toy": {
+        "sizes": {"train": 1_000, "validation": 20, "test": 20, "compositional": 20, "longer": 20},
+    },
+    "reverse": {
+        "numbers": 50, "longest_train": 25, "longest_test": 30,
+        "sizes": {"train": 1_000, "validation": 70, "test": 70, "in_range": 70, "longer": 70},
+    },
+    "copy": {
+        "shortest": 10, "longest": 30, "sizes": {"train": 200, "validation": 70, "test": 70},
+    },
+    "scan": {"path": "", "split": "simple", "cutoff": 22, "validation": 3},
+    "denoising": {
+        "passes": 2, "noise": ("permute", "infill"),
+        "rates": {"mask": 0.15, "delete": 0.15, "infill": 0.3, "permute": 1.0},
+        "sizes": {"train": 1_000, "validation": 20, "test": 20},
+    },
+    "summary": {
+        "shortest": 4, "longest": 8, "sizes": {"train": 1_000, "validation": 70, "test": 70},
+    },
+}  # fmt: skip
+# Of the commands of a SCAN in small: how many words to read, how many actions to say.
+NUMBERS = [(1, 1), (2, 2), (3, 2), (4, 3), (5, 25), (6, 23), (7, 22), (8, 26), (9, 28)]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """Where the toy language is generated once; and a few commands in the files of SCAN."""
+    path = tmp_path_factory.mktemp("cache")
+    lines = [
+        f"IN: {' '.join(['go'] * words)} OUT: {' '.join(['I_GO'] * actions)}"
+        for words, actions in NUMBERS
+    ]
+    for split in ("simple", "length"):
+        (path / f"{split}_train.txt").write_text("\n".join(lines[:6]) + "\n")
+        (path / f"{split}_test.txt").write_text("\n".join(lines[6:]) + "\n")
+    return path
+
+
+@pytest.fixture
+def data(cache):
+    """The smallest `config.data` of each source, with some fields changed."""
+
+    def make(source: str, seed: int = 0, **changes: object) -> ConfigDict:
+        config = ConfigDict({"name": source, "seed": seed} | DATA[source])
+        if source == "scan":
+            config.path = str(cache)
+        config.update_from_flattened_dict(changes)
+        return config
+
+    return make
+
+
+@pytest.fixture
+def load(data, cache):
+    """All splits of a source."""
+
+    def load(name: str, seed: int = 0, **changes: object) -> dict[str, list[SentencePair]]:
+        config = data(name, seed, **changes)
+        check_source(config)
+        return {split: load_split(config, split, cache) for split in SOURCES[name].splits}
+
+    return load
+
+
+def test_every_source_is_tried():
+    assert DATA.keys() == SOURCES.keys()
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_words_of_train_are_enough_and_survive_their_tokens(name, load):
+    source, splits = SOURCES[name], load(name)
+    vocabularies = Vocabularies.of(splits["train"], source.tokens, shared=source.shared)
+    assert (vocabularies.source == vocabularies.target) == source.shared
+    for pairs in splits.values():
+        for pair in pairs:
+            encoded = vocabularies.encode(pair)
+            words = vocabularies.target.decode(encoded.target)
+            assert source.tokens.detokenize(words) == pair.target
+            assert encoded.source
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_split_follows_from_the_seed_and_its_own_name(name, load):
+    first, other = load(name), load(name, seed=1)
+    assert first == load(name)
+    assert first["train"] != other["train"]
+    assert len({tuple(sorted(pairs)) for pairs in first.values()}) == len(first)
+
+
+@pytest.mark.parametrize("name", [name for name in SOURCES if name != "reverse"])
+def test_nothing_is_tested_that_was_learned(name, load):
+    splits = load(name)
+    learned = {pair.source for pair in splits["train"]}
+    for split, pairs in splits.items():
+        assert split == "train" or learned.isdisjoint(pair.source for pair in pairs)
+
+
+@pytest.mark.parametrize("name", ["toy", "reverse", "copy", "summary"])
+def test_splits_have_the_sizes_that_were_asked_for(name, load):
+    assert {split: len(pairs) for split, pairs in load(name).items()} == DATA[name]["sizes"]
+
+
+@pytest.mark.parametrize(
+    "name, changes, words",
+    [
+        ("toy", {"name": "tooy"}, "got 'tooy'; did you mean 'toy'?"),
+        ("toy", {"sizes.train": 9}, "data.sizes.train must be at least 1000, got 9"),
+        ("reverse", {"numbers": 0}, "data.numbers must be at least 1, got 0"),
+        ("reverse", {"longest_train": 0}, "data.longest_train must be at least 1, got 0"),
+        ("reverse", {"longest_test": 25}, "data.longest_test must be at least 26, got 25"),
+        ("reverse", {"sizes.train": 999}, "data.sizes.train must be at least 1000, got 999"),
+        ("reverse", {"sizes.longer": 0}, "data.sizes.longer must be at least 1, got 0"),
+        ("reverse", {"seed": -1}, "data.seed must be at least 0, got -1"),
+        ("copy", {"shortest": 0}, "data.shortest must be at least 1, got 0"),
+        ("copy", {"longest": 9}, "data.longest must be at least 10, got 9"),
+        ("copy", {"sizes.train": 199}, "data.sizes.train must be at least 200, got 199"),
+        ("scan", {"split": "lenght"}, "got 'lenght'; did you mean 'length'?"),
+        ("scan", {"path": "no/scan"}, "data.path=no/scan has no file simple_train.txt: take "),
+        ("scan", {"validation": 0}, "data.validation must be at least 1, got 0"),
+        ("scan", {"validation": 6}, "data.validation must be less than the 6 commands that there"),
+        ("scan", {"cutoff": 0}, "data.cutoff must be at least 1, got 0"),
+        ("scan", {"split": "length", "cutoff": 28}, "data.cutoff=28 leaves nothing to test"),
+        ("denoising", {"passes": 0}, "data.passes must be at least 1, got 0"),
+        ("denoising", {"noise": ("inffill",)}, "got 'inffill'; did you mean 'infill'?"),
+        ("denoising", {"rates.mask": 1.5}, "data.rates.mask must lie in [0, 1], got 1.5"),
+        ("denoising", {"sizes.train": 999}, "data.sizes.train must be at least 1000, got 999"),
+        ("denoising", {"sizes.test": 1}, "data.sizes.test must be at least 2, got 1"),
+        ("denoising", {"seed": -1}, "data.seed must be at least 0, got -1"),
+        ("summary", {"shortest": 1}, "data.shortest must be at least 2, got 1"),
+        ("summary", {"longest": 3}, "data.longest must be at least 4, got 3"),
+        ("summary", {"sizes.train": 9}, "data.sizes.train must be at least 1000, got 9"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_in_one_sentence(name, changes, words, data):
+    with pytest.raises(ValueError) as refused:
+        check_source(data(name, **changes))
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_unknown_split_is_refused(data, cache):
+    with pytest.raises(ValueError, match="got 'tets'; did you mean 'test'"):
+        load_split(data("copy"), "tets", cache)
+
+
+def test_vocabularies_are_kept_and_read_with_their_tokens(tmp_path, load):
+    source = SOURCES["scan"]
+    vocabularies = Vocabularies.of(load("scan")["train"], source.tokens)
+    vocabularies.keep(tmp_path)
+    assert Vocabularies.load(tmp_path, source.tokens) == vocabularies
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "vocabulary.source.txt", "vocabulary.target.txt",
+    }  # fmt: skip
+
+
+def test_reverse_says_the_end_first_and_its_tests_are_longer(load):
+    splits = load("reverse")
+    lengths = {name: {len(pair.source.split()) for pair in split} for name, split in splits.items()}
+    assert lengths["train"] == {*range(1, 26)}
+    assert max(lengths["validation"]) == max(lengths["test"]) == 30
+    assert min(lengths["test"]) < 10
+    assert max(lengths["in_range"]) == 25
+    assert lengths["longer"] == {*range(26, 31)}
+    for pair in splits["test"]:
+        assert pair.target.split()[::-1] == pair.source.split()
+    assert {*" ".join(pair.source for pair in splits["train"]).split()} == {*map(str, range(50))}
+
+
+def test_copy_says_the_same_digits(load):
+    pairs = load("copy")["train"]
+    assert all(pair.source == pair.target for pair in pairs)
+    assert {len(pair.source.split()) for pair in pairs} == {*range(10, 31)}
+    assert {*" ".join(pair.source for pair in pairs).split()} == {*"0123456789"}
+
+
+def commands(pairs):
+    return sorted(len(pair.source.split()) for pair in pairs)
+
+
+def test_scan_is_split_as_its_files_are_and_validates_with_a_part_of_train(load):
+    splits = load("scan")
+    assert commands(splits["train"] + splits["validation"]) == [1, 2, 3, 4, 5, 6]
+    assert len(splits["validation"]) == 3
+    assert commands(splits["test"]) == [7, 8, 9]
+    assert splits["test"][0] == SentencePair(" ".join(["go"] * 7), " ".join(["I_GO"] * 22))
+
+
+@pytest.mark.parametrize("cutoff, tested", [(22, [5, 6, 8, 9]), (26, [9])])
+def test_scan_by_length_is_cut_anew(load, cutoff, tested):
+    splits = load("scan", split="length", cutoff=cutoff)
+    assert commands(splits["test"]) == tested
+    everything = splits["train"] + splits["validation"] + splits["test"]
+    assert commands(everything) == [*range(1, 10)]
+
+
+def test_a_line_that_is_no_command_is_named(data, tmp_path):
+    for part in ("train", "test"):
+        (tmp_path / f"simple_{part}.txt").write_text("IN: jump OUT: I_JUMP\nIN: jump I_JUMP\n")
+    with pytest.raises(ValueError, match=r"simple_train.txt, line 2: 'IN: ... OUT: ...' expected"):
+        check_source(data("scan", path=str(tmp_path)))
+
+
+@pytest.mark.parametrize("split, sizes", [("simple", (16_228, 4_182)), ("length", (16_490, 3_920))])
+def test_the_real_scan_is_that_of_its_authors(load, real_data, split, sizes):
+    splits = load("scan", path=str(real_data("scan")), split=split, validation=500)
+    assert (len(splits["train"]), len(splits["test"])) == sizes
+    vocabularies = Vocabularies.of(splits["train"])
+    assert (len(vocabularies.source), len(vocabularies.target)) == (3 + 13, 3 + 6)
+    shortest = min(len(pair.target.split()) for pair in splits["test"])
+    assert shortest == (24 if split == "length" else 1)
+
+
+def test_documents_hold_every_sentence_once_in_alphabetical_order(load, data, cache):
+    config = data("denoising")
+    config.noise = ()
+    splits = {split: load_split(config, split, cache) for split in ("train", "validation")}
+    for split, passes in (("train", 2), ("validation", 1)):
+        documents = [pair.target.split(" ; ") for pair in splits[split]]
+        assert {len(document) for document in documents} <= {2, 3, 4}
+        assert all(document == sorted(document) for document in documents)
+        sentences = sorted(sentence for document in documents for sentence in document)
+        assert len(sentences) == passes * len({*sentences}) == passes * config.sizes[split]
+        assert all(pair.source == pair.target for pair in splits[split])
+
+
+def test_a_document_is_spoiled_anew_in_each_pass(load):
+    pairs = load("denoising")["train"]
+    assert sum("<mask>" in pair.source for pair in pairs) > 0.95 * len(pairs)
+    assert not any("<mask>" in pair.target for pair in pairs)
+    assert len({pair.source for pair in pairs}) == len(pairs)
