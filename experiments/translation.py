@@ -20,6 +20,7 @@ from experiments.data.batching import (
     evaluation_batches,
     training_batches,
 )
+from experiments.data.sources import SOURCES
 from experiments.data.translation import SentencePair, Vocabularies, check_source, load_split
 from experiments.data.vocabulary import PAD
 from experiments.errors import UsageError
@@ -32,7 +33,6 @@ from experiments.training.session import check_training, restore, train_in
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
-TESTS = ("test", "compositional", "longer")
 # What can stand between the embedding of a source and the scores of its target.
 ARCHITECTURES = {"transformer": (TransformerConfig, EncoderDecoder)}
 
@@ -48,8 +48,9 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     check(config)
     workdir.claim(config)
     print(f"reading the {config.data.name} data, which is generated the first time")
-    splits = load_splits(config, ("train", "validation", *TESTS), cache)
-    vocabularies = Vocabularies.of(splits["train"])
+    source = SOURCES[config.data.name]
+    splits = load_splits(config, source.splits, cache)
+    vocabularies = Vocabularies.of(splits["train"], source.tokens, shared=source.shared)
     vocabularies.keep(workdir.path)
 
     task = Task(config, vocabularies)
@@ -82,9 +83,10 @@ def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         workdir: of the run; its results file is written again.
         cache: where generated data is kept.
     """
-    task = Task(config, Vocabularies.load(workdir.path))
+    task = load_task(config, workdir)
     state, seconds = restore(workdir, task.learner)
-    measure(task, state, load_splits(config, TESTS, cache), workdir, seconds)
+    splits = load_splits(config, SOURCES[config.data.name].tests, cache)
+    measure(task, state, splits, workdir, seconds)
 
 
 def translate(config: ConfigDict, workdir: Workdir, lines: Iterable[str]) -> int:
@@ -98,7 +100,7 @@ def translate(config: ConfigDict, workdir: Workdir, lines: Iterable[str]) -> int
     Returns:
         How many could not be translated; for each, a sentence on standard error says why.
     """
-    task = Task(config, Vocabularies.load(workdir.path))
+    task = load_task(config, workdir)
     state, _ = restore(workdir, task.learner)
     failed = 0
     for number, line in enumerate(lines, start=1):
@@ -141,22 +143,28 @@ def check(config: ConfigDict) -> None:
     except ValueError as error:
         raise UsageError(str(error)) from error
     if config.architecture == "transformer":
-        check_transformer(model)
+        check_transformer(config)
 
 
-def check_transformer(model: ConfigDict) -> None:
+def check_transformer(config: ConfigDict) -> None:
     """Refuses a Transformer that does not translate.
 
     Raises:
         UsageError: in one sentence.
     """
+    model = config.model
     for name in ("encoder_layers", "decoder_layers"):
         if model[name] < 1:
             raise UsageError(f"model.{name} must be at least 1, got {model[name]}")
-    if model.tie == "all":
+    if model.tie == "all" and not SOURCES[config.data.name].shared:
         raise UsageError(
             "model.tie='all' needs one vocabulary, and each language has its own: use 'output'"
         )
+
+
+def load_task(config: ConfigDict, workdir: Workdir) -> "Task":
+    """What a run was trained to do."""
+    return Task(config, Vocabularies.load(workdir.path, SOURCES[config.data.name].tokens))
 
 
 def load_splits(
@@ -174,9 +182,11 @@ def measure(
     seconds: float,
 ) -> None:
     """Measures a model on the test splits, writes the results file and draws its attention."""
-    scores = {split: task.scores(state, split, splits[split]) for split in TESTS}
+    tests = SOURCES[task.config.data.name].tests
+    scores = {split: task.scores(state, split, splits[split]) for split in tests}
     report(workdir, task.learner, state, seconds, scores)
-    shown = next(pair for pair in splits["test"] if len(pair.source.split()) >= 7)
+    # Neither a short sentence nor one that fills the screen.
+    shown = min(splits["test"], key=lambda pair: abs(len(pair.source.split()) - 7))
     weights, source, target = task.translator.cross_attention(state.parameters, *shown[:2])
     draw_cross_attention(weights, source, target, shown.alignment, workdir.attention)
 

@@ -21,6 +21,7 @@ class Workdir:
         self.checkpoints = self.path / "checkpoints"
         self.samples = self.path / "samples.txt"
         self.results = self.path / "results.json"
+        self.vocabulary = self.path / "vocabulary.txt"
         self.learning_curve = self.path / "learning_curve.png"
         self.attention = self.path / "attention.png"
 
@@ -84,6 +85,31 @@ class Workdir:
         self.check_same(config, but="decoding")
         if not self.checkpoints.exists():
             raise UsageError(f"{self.path} has no checkpoint yet: train it first")
+
+    def keep_vocabulary(self, text: str) -> None:
+        """Writes the words of a model that has one list of them.
+
+        Raises:
+            UsageError: the folder holds other words already, to which a model may be trained.
+        """
+        if not self.vocabulary.exists():
+            write_whole(self.vocabulary, text)
+        elif self.load_vocabulary() != text:
+            raise UsageError(
+                f"{self.vocabulary} holds other words than the data, and is left as it is: choose "
+                "another --workdir"
+            )
+
+    def load_vocabulary(self) -> str:
+        """What `keep_vocabulary` wrote.
+
+        Raises:
+            UsageError: there is none.
+        """
+        try:
+            return self.vocabulary.read_text(encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{self.vocabulary} cannot be read: {error.strerror}") from error
 
     def keep_sample(self, step: int, text: str) -> str:
         """Appends what a model could do at a step to the samples, and returns it."""

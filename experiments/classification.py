@@ -1,0 +1,150 @@
+"""Classification: train an encoder to name the class of what it reads, words or images."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from flax import nnx
+from jax import Array
+from ml_collections import ConfigDict
+
+from attention.modules.classifier import Classifier
+from attention.modules.config import TransformerConfig
+from attention.modules.embedding import Embedding
+from attention.modules.patches import PatchEmbedding
+from experiments.data.batching import evaluation_batches, resumable
+from experiments.data.labelled import (
+    Examples,
+    Labelled,
+    LabelledBatch,
+    check_labelled,
+    load_labelled,
+)
+from experiments.errors import UsageError
+from experiments.results import report
+from experiments.training.learner import Learner
+from experiments.training.loss import TokenLosses, token_losses
+from experiments.training.session import check_training, restore, train_in
+from experiments.training.step import TrainState
+from experiments.workdir import Workdir
+
+
+def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
+    """Trains a classifier, or goes on from where its workdir stands, and measures it.
+
+    Args:
+        config: of the run.
+        workdir: where all that the run makes goes.
+        cache: unused: the data is generated anew, or comes with a library.
+    """
+    del cache
+    check(config)
+    task = Task(config)
+    workdir.claim(config)
+    print(
+        f"{len(task.data.splits['train'].labels):,} examples of {len(task.data.classes)} classes, "
+        f"{task.learner.num_parameters:,} parameters"
+    )
+    epochs = task.data.splits["train"].epochs(num_batches=config.train.steps, seed=config.seed)
+    state, seconds = train_in(
+        workdir,
+        task.learner,
+        resumable(epochs),
+        validation=batches(task.data.splits["validation"]),
+        sample=task.sample,
+        config=config,
+    )
+    measure(task, state, workdir, seconds)
+
+
+def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
+    """Measures the newest checkpoint of a run; its results file is written again."""
+    del cache
+    task = Task(config)
+    state, seconds = restore(workdir, task.learner)
+    measure(task, state, workdir, seconds)
+
+
+def check(config: ConfigDict) -> None:
+    """Refuses, before anything is written, a configuration that cannot run.
+
+    Raises:
+        UsageError: in one sentence.
+    """
+    check_training(config)
+    if config.train.batch_size < 1:
+        raise UsageError(f"train.batch_size must be at least 1, got {config.train.batch_size}")
+    if config.model.encoder_layers < 1:
+        raise UsageError(
+            f"model.encoder_layers must be at least 1, got {config.model.encoder_layers}"
+        )
+    try:
+        check_labelled(config.data)
+        Task(config)  # patches and pooling are the modules' to refuse
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def measure(task: "Task", state: TrainState, workdir: Workdir, seconds: float) -> None:
+    """Measures a model on what it was not trained on and writes the results file."""
+    scores = {
+        split: task.learner.losses(state.parameters, batches(examples))
+        for split, examples in task.data.splits.items()
+        if split != "train"
+    }
+    report(workdir, task.learner, state, seconds, scores)
+
+
+def batches(examples: Examples) -> Sequence[LabelledBatch]:
+    """A whole split, in order."""
+    return [batch for _, batch in evaluation_batches(examples)]
+
+
+class Task:
+    """A configuration brought to life: the data, and the model that tells its classes apart."""
+
+    def __init__(self, config: ConfigDict) -> None:
+        """Builds everything but numbers: no parameter is allocated yet."""
+        self._config = config
+        self.data: Labelled = load_labelled(config.data, config.train.batch_size)
+        self.learner = Learner(self._make_model, self._sum_losses, config)
+        self._classify = self.learner.apply(
+            lambda model, inputs, lengths: model(inputs, lengths=lengths).argmax(axis=-1)
+        )
+
+    def _make_model(self, rngs: nnx.Rngs) -> Classifier:
+        config = TransformerConfig(**self._config.model)
+        return Classifier(
+            config,
+            self._make_embedding(config, rngs),
+            num_classes=len(self.data.classes),
+            pooling=self._config.pooling,
+            rngs=rngs,
+        )
+
+    def _make_embedding(
+        self, config: TransformerConfig, rngs: nnx.Rngs
+    ) -> Embedding | PatchEmbedding:
+        if self.data.vocabulary is not None:
+            return Embedding(len(self.data.vocabulary), config, rngs=rngs)
+        image_shape = self.data.splits["train"].inputs.shape[1:]
+        patch_size = self._config.data.patch_size
+        return PatchEmbedding(config, image_shape=image_shape, patch_size=patch_size, rngs=rngs)
+
+    def _sum_losses(
+        self, model: Classifier, batch: LabelledBatch, key: Array | None
+    ) -> TokenLosses:
+        logits = model(batch.inputs, lengths=batch.lengths, key=key)
+        smoothing = 0.0 if key is None else self._config.train.label_smoothing
+        return token_losses(logits, batch.labels, batch.counted, smoothing)
+
+    def sample(self, state: TrainState) -> str:
+        """A few inputs, the classes that the model gives them, and what they should be."""
+        batch = batches(self.data.splits["validation"])[0]
+        said = np.asarray(self._classify(state.parameters, batch.inputs, batch.lengths))
+        lines = []
+        for shown, ours, gold in zip(batch.inputs[:3], said, batch.labels, strict=False):
+            mark = "=" if ours == gold else "≠"
+            lines += [f"  {self.data.show(shown)}"]
+            lines += [f"  → {self.data.classes[ours]} {mark} {self.data.classes[gold]}"]
+        return "\n".join(lines)

@@ -1,0 +1,156 @@
+"""What a language model learns from, by name: windows of characters, or packed sentences."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from attention.modules.choice import one_of
+from experiments.data.batching import Epochs, evaluation_batches
+from experiments.data.packing import PackedRows
+from experiments.data.sequences.draw import check_at_least
+from experiments.data.sequences.toy import load_pairs
+from experiments.data.text import (
+    Characters,
+    RandomWindows,
+    check_text,
+    fixed_windows,
+    load_text,
+    split_text,
+)
+from experiments.data.toy_language import Sizes
+from experiments.data.vocabulary import BOS, EOS, Vocabulary
+
+EVALUATED_ROWS = 256  # windows of a batch that is only measured
+
+
+class Language(NamedTuple):
+    """How text becomes ids and back.
+
+    Attributes:
+        vocabulary: of characters or words.
+        tokenize: a text as characters or words.
+        join: characters or words as a text.
+        begin: the ids that stand before every text.
+        end: the id that ends a text; -1 if none does.
+    """
+
+    vocabulary: Characters | Vocabulary
+    tokenize: Callable[[str], Sequence[str]]
+    join: Callable[[Sequence[str]], str]
+    begin: tuple[int, ...]
+    end: int
+
+    def encode(self, text: str) -> np.ndarray:
+        """The ids of a text that goes on, `[T]`.
+
+        Raises:
+            ValueError: an empty text where nothing stands before it, or what nobody has learned.
+        """
+        ids = [*self.begin, *self.vocabulary.encode(self.tokenize(text))]
+        if not ids:
+            raise ValueError("the prompt is empty")
+        return np.array(ids, np.int32)
+
+
+class Corpus(NamedTuple):
+    """A language and what is read of it.
+
+    Attributes:
+        language: its characters or words.
+        train: the batch of each step, by `[step]`.
+        validation: batches that count every token once.
+        padding: the share of the training positions that no token takes.
+    """
+
+    language: Language
+    train: Sequence[object]
+    validation: Sequence[object]
+    padding: float
+
+
+def language_of(kind: str, vocabulary: Characters | Vocabulary) -> Language:
+    """The language of a vocabulary that was learned from a corpus of this kind."""
+    if kind == "characters":
+        return Language(vocabulary, list, "".join, (), -1)
+    return Language(vocabulary, str.split, " ".join, (BOS,), EOS)
+
+
+def check_corpus(config: ConfigDict) -> None:
+    """Checks that `config.data` asks for text that exists.
+
+    Raises:
+        ValueError: in one sentence.
+    """
+    one_of("data.name", config.name, tuple(CORPORA))
+    check_at_least("context", config.context, 2)
+    CORPORA[config.name].check(config)
+
+
+def load_corpus(config: ConfigDict, cache: Path) -> Corpus:
+    """The text that `config.data` names.
+
+    Args:
+        config: of the run: `data`, and of `train` steps and batch_tokens.
+        cache: where generated data is kept.
+    """
+    return CORPORA[config.data.name].load(config, cache)
+
+
+def load_vocabulary(kind: str, text: str) -> Characters | Vocabulary:
+    """Reads what `as_text` of the vocabulary of a corpus of this kind wrote."""
+    return CORPORA[kind].vocabulary.from_text(text)
+
+
+def _load_characters(config: ConfigDict, cache: Path) -> Corpus:
+    del cache
+    text, context = load_text(config.data), config.data.context
+    characters = Characters.of(text)
+    train, validation = (characters.encode(part) for part in split_text(text))
+    windows = RandomWindows(
+        train,
+        context=context,
+        size=config.train.batch_tokens // context,
+        num_batches=config.train.steps,
+        seed=config.seed,
+    )
+    size = min(EVALUATED_ROWS, -(-len(validation) // context))
+    measured = fixed_windows(validation, context=context, size=size)
+    return Corpus(language_of("characters", characters), windows, measured, padding=0.0)
+
+
+def _load_sentences(config: ConfigDict, cache: Path) -> Corpus:
+    sizes = Sizes(**config.data.sizes)
+    texts = {
+        split: [pair.source.split() for pair in load_pairs(config.data.seed, sizes, split, cache)]
+        for split in ("train", "validation")
+    }
+    words = Vocabulary.of(texts["train"])
+    train, validation = (
+        PackedRows(
+            [words.encode(sentence) for sentence in texts[split]],
+            length=config.data.context,
+            tokens=config.train.batch_tokens,
+        )
+        for split in ("train", "validation")
+    )
+    return Corpus(
+        language_of("sentences", words),
+        Epochs(train, num_batches=config.train.steps, seed=config.seed),
+        [batch for _, batch in evaluation_batches(validation)],
+        padding=train.padding,
+    )
+
+
+class _Kind(NamedTuple):
+    load: Callable[[ConfigDict, Path], Corpus]
+    check: Callable[[ConfigDict], None]
+    vocabulary: type[Characters] | type[Vocabulary]
+
+
+CORPORA = {
+    "characters": _Kind(_load_characters, check_text, Characters),
+    "sentences": _Kind(_load_sentences, lambda config: None, Vocabulary),
+}

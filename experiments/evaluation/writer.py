@@ -1,0 +1,131 @@
+"""A trained language model as a function from a beginning to what it says next."""
+
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+from ml_collections import ConfigDict
+
+from attention.decoding import Filter, MinP, Rules, Temperature, TopK, TopP, prefill, stream
+from attention.modules.choice import one_of
+from attention.modules.language_model import LanguageModel
+from attention.modules.positions import SCHEMES
+from attention.primitives.cache import Cache
+from experiments.data.corpus import Language
+
+STRATEGIES = ("greedy", "sample")
+
+
+def check_decoding(config: ConfigDict) -> None:
+    """Checks that `config.decoding` says how to go on.
+
+    Raises:
+        ValueError: in one sentence.
+    """
+    one_of("decoding.strategy", config.strategy, STRATEGIES)
+    if config.length < 1:
+        raise ValueError(f"decoding.length must be at least 1, got {config.length}")
+    if not 0 <= config.seed < 2**32:
+        raise ValueError(f"decoding.seed must lie in [0, 2**32), got {config.seed}")
+    filters(config)
+
+
+def filters(config: ConfigDict) -> tuple[Filter, ...]:
+    """What may be drawn by `config.decoding`: top_k=0, top_p=1 and min_p=0 rule nothing out.
+
+    Raises:
+        ValueError: a temperature, number or mass that makes no sense.
+    """
+    chosen: list[Filter] = [Temperature(config.temperature), TopP(config.top_p)]
+    chosen += [TopK(config.top_k)] if config.top_k else []
+    chosen += [MinP(config.min_p)] if config.min_p else []
+    return tuple(chosen)
+
+
+class Writer:
+    """Goes on with a text, token by token."""
+
+    def __init__(self, definition: nnx.GraphDef, language: Language, config: ConfigDict) -> None:
+        """Prepares the writing.
+
+        Args:
+            definition: a `LanguageModel` without its parameters.
+            language: of the model.
+            config: of the run; `decoding` of it says how to go on.
+        """
+        self._language = language
+        self._config = config
+        self._filters = filters(config.decoding)
+
+        def read(
+            parameters: nnx.State, tokens: Array, cache: Cache, lengths: Array | None = None
+        ) -> tuple[Array, Cache]:
+            model: LanguageModel = nnx.merge(definition, parameters)
+            return model(tokens, cache=cache, lengths=lengths)
+
+        # The parameters are a part of the state, or every sampling would compile them in.
+        def step(
+            state: tuple[nnx.State, Cache], tokens: Array
+        ) -> tuple[Array, tuple[nnx.State, Cache]]:
+            parameters, cache = state
+            logits, cache = read(parameters, tokens[:, None], cache)
+            return logits[:, 0], (parameters, cache)
+
+        self._definition, self._read, self._step = definition, jax.jit(read), step
+
+    def __call__(self, parameters: nnx.State, prompt: str) -> Iterator[str]:
+        """Yields what comes after a prompt, in pieces as they are said.
+
+        Args:
+            parameters: of the model.
+            prompt: a text.
+
+        Raises:
+            ValueError: a prompt with what the model has not learned, or that is too long for it.
+        """
+        decoding, ids = self._config.decoding, self._language.encode(prompt)
+        cache = self._cache(parameters, len(ids))
+        # Padded, so that prompts of all lengths are one shape.
+        prompts = np.zeros((1, self._config.model.max_length), np.int32)
+        prompts[0, : len(ids)] = ids
+        cache, start = prefill(
+            lambda tokens, cache, lengths: self._read(parameters, tokens, cache, lengths),
+            cache,
+            jnp.asarray(prompts),
+            jnp.array([len(ids)]),
+        )
+        rules = Rules(end=self._language.end, pad=0, max_length=decoding.length)
+        keys = None
+        if decoding.strategy == "sample":
+            keys = jax.random.split(jax.random.key(decoding.seed), 1)
+        said = stream(
+            self._step, (parameters, cache), start, rules, keys, filters=self._filters
+        )
+        return self._pieces(said)
+
+    def _cache(self, parameters: nnx.State, num_read: int) -> Cache:
+        """Room for prompt and answer; a ring, where positions know no end."""
+        longest = self._config.model.max_length
+        needed = num_read + self._config.decoding.length
+        endless = SCHEMES[self._config.model.positions].add is None
+        if num_read > longest or (needed > longest and not endless):
+            raise ValueError(
+                f"a prompt of {num_read} tokens and {self._config.decoding.length} more are more "
+                f"than the {longest} that the model reads: shorten it or lower decoding.length"
+            )
+        model: LanguageModel = nnx.merge(self._definition, parameters)
+        return model.new_cache((1,), longest, ring=needed > longest)
+
+    def _pieces(self, said: Iterator[Array]) -> Iterator[str]:
+        """Each token with what stands between it and the one before."""
+        before: list[str] = []
+        for tokens in said:
+            (token,) = np.asarray(tokens).tolist()
+            if token == self._language.end:
+                return
+            text = self._language.join(before)
+            before.append(self._language.vocabulary.decode([token])[0])
+            yield self._language.join(before)[len(text) :]

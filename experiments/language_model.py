@@ -1,0 +1,183 @@
+"""Language modelling: train a decoder to say what comes next, measure it, let it write."""
+
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+
+from flax import nnx
+from jax import Array
+from ml_collections import ConfigDict
+
+from attention.modules.config import TransformerConfig
+from attention.modules.language_model import LanguageModel
+from attention.modules.positions import SCHEMES
+from attention.primitives import masks
+from experiments.data.batching import resumable
+from experiments.data.corpus import (
+    Language,
+    check_corpus,
+    language_of,
+    load_corpus,
+    load_vocabulary,
+)
+from experiments.data.packing import PackedBatch
+from experiments.data.text import TextBatch
+from experiments.errors import UsageError
+from experiments.evaluation.writer import Writer, check_decoding
+from experiments.results import report
+from experiments.training.learner import Learner
+from experiments.training.loss import TokenLosses, token_losses
+from experiments.training.session import check_training, restore, train_in
+from experiments.training.step import TrainState
+from experiments.workdir import Workdir
+
+SAMPLED = 200  # tokens of a sample
+
+
+def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
+    """Trains a language model, or goes on from where its workdir stands, and measures it.
+
+    Args:
+        config: of the run.
+        workdir: where all that the run makes goes.
+        cache: where generated data is kept.
+    """
+    check(config)
+    workdir.claim(config)
+    corpus = load_corpus(config, cache)
+    workdir.keep_vocabulary(corpus.language.vocabulary.as_text())
+    task = Task(config, corpus.language)
+    print(
+        f"{len(corpus.language.vocabulary)} {config.data.name.removesuffix('s')} types, "
+        f"{corpus.padding:.1%} padding, {task.learner.num_parameters:,} parameters"
+    )
+    state, seconds = train_in(
+        workdir,
+        task.learner,
+        resumable(corpus.train),
+        validation=corpus.validation,
+        sample=task.sample,
+        config=config,
+    )
+    measure(task, state, corpus.validation, workdir, seconds)
+
+
+def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
+    """Measures the newest checkpoint of a run; its results file is written again."""
+    task = load_task(config, workdir)
+    state, seconds = restore(workdir, task.learner)
+    measure(task, state, load_corpus(config, cache).validation, workdir, seconds)
+
+
+def generate(config: ConfigDict, workdir: Workdir, lines: Iterable[str]) -> int:
+    """Goes on with each line, as `config.decoding` says, and shows each token as it comes.
+
+    Args:
+        config: of the run.
+        workdir: of the run.
+        lines: prompts.
+
+    Returns:
+        How many could not be read; for each, a sentence on standard error says why.
+    """
+    try:
+        check_decoding(config.decoding)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    task = load_task(config, workdir)
+    state, _ = restore(workdir, task.learner)
+    failed = 0
+    for number, line in enumerate(lines, start=1):
+        try:
+            pieces = task.writer(state.parameters, line)
+        except ValueError as error:
+            failed += 1
+            print(f"line {number}: {error}", file=sys.stderr, flush=True)
+        else:
+            print(line, end=" " if config.data.name == "sentences" else "")
+            for piece in pieces:
+                print(piece, end="", flush=True)
+        print(flush=True)
+    return failed
+
+
+def check(config: ConfigDict) -> None:
+    """Refuses, before anything is written, a configuration that cannot run.
+
+    Raises:
+        UsageError: in one sentence.
+    """
+    check_training(config)
+    try:
+        TransformerConfig(**config.model)
+        check_corpus(config.data)
+        check_decoding(config.decoding)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if config.model.decoder_layers < 1:
+        raise UsageError(
+            f"model.decoder_layers must be at least 1, got {config.model.decoder_layers}"
+        )
+    if not config.data.context <= config.model.max_length:
+        raise UsageError(
+            f"data.context={config.data.context} is longer than model.max_length="
+            f"{config.model.max_length}"
+        )
+    if config.train.batch_tokens < config.data.context:
+        raise UsageError(
+            f"train.batch_tokens={config.train.batch_tokens} has no room for a row of "
+            f"data.context={config.data.context}"
+        )
+
+
+def load_task(config: ConfigDict, workdir: Workdir) -> "Task":
+    """What a run was trained to do."""
+    vocabulary = load_vocabulary(config.data.name, workdir.load_vocabulary())
+    return Task(config, language_of(config.data.name, vocabulary))
+
+
+def measure(
+    task: "Task",
+    state: TrainState,
+    validation: Sequence[TextBatch | PackedBatch],
+    workdir: Workdir,
+    seconds: float,
+) -> None:
+    """Measures a model on the whole validation text and writes the results file."""
+    losses = task.learner.losses(state.parameters, validation)
+    scores = losses | {"perplexity": math.exp(losses["nll"])}
+    report(workdir, task.learner, state, seconds, {"validation": scores})
+
+
+class Task:
+    """A configuration brought to life: the model, and what it writes."""
+
+    def __init__(self, config: ConfigDict, language: Language) -> None:
+        """Builds everything but numbers: no parameter is allocated yet."""
+        self._config = config
+        self._language = language
+        self.learner = Learner(self._make_model, self._sum_losses, config)
+        self.writer = Writer(self.learner.definition, language, config)
+
+    def _make_model(self, rngs: nnx.Rngs) -> LanguageModel:
+        settings = TransformerConfig(**self._config.model)
+        return LanguageModel(settings, vocab_size=len(self._language.vocabulary), rngs=rngs)
+
+    def _sum_losses(
+        self, model: LanguageModel, batch: TextBatch | PackedBatch, key: Array | None
+    ) -> TokenLosses:
+        mask, positions = masks.causal(), None
+        if isinstance(batch, PackedBatch):  # neighbours in a row know nothing of each other
+            mask &= masks.segments(batch.segments)
+            added = SCHEMES[self._config.model.positions].add is not None
+            positions = batch.positions if added else None
+        logits = model(batch.inputs, mask=mask, positions=positions, key=key)
+        smoothing = 0.0 if key is None else self._config.train.label_smoothing
+        return token_losses(logits, batch.labels, batch.counted, smoothing)
+
+    def sample(self, state: TrainState) -> str:
+        """What the model says of itself."""
+        prompt = "\n" if self._config.data.name == "characters" else ""
+        return "".join(islice(self.writer(state.parameters, prompt), SAMPLED))
