@@ -6,20 +6,28 @@ holds a random state: a `key` argument turns dropout on for that call, and no ke
 """
 
 from attention.modules.attention import Attention
+from attention.modules.classifier import Classifier
 from attention.modules.config import TransformerConfig
 from attention.modules.embedding import Embedding
 from attention.modules.feed_forward import FeedForward
 from attention.modules.language_model import LanguageModel
+from attention.modules.masked_language_model import MaskedLanguageModel
+from attention.modules.patches import PatchEmbedding
+from attention.modules.skip_gram import SkipGram
 from attention.modules.transformer import Block, Decoder, Encoder, EncoderDecoder
 
 __all__ = [
     "Attention",
     "Block",
+    "Classifier",
     "Decoder",
     "Embedding",
     "Encoder",
     "EncoderDecoder",
     "FeedForward",
     "LanguageModel",
+    "MaskedLanguageModel",
+    "PatchEmbedding",
+    "SkipGram",
     "TransformerConfig",
 ]

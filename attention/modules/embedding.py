@@ -6,7 +6,7 @@ from jax import Array
 
 from attention.modules.config import TransformerConfig
 from attention.modules.dropout import drop
-from attention.modules.positions import SCHEMES
+from attention.modules.positions import SCHEMES, placed
 from attention.modules.table import rows, table
 
 
@@ -50,21 +50,9 @@ class Embedding(nnx.Module):
         Raises:
             ValueError: a row longer than `max_length`; positions where none are added.
         """
-        length = tokens.shape[-1]
-        self.check_length(length)
+        self.check_length(tokens.shape[-1])
         vectors = rows(self.tokens[...], tokens) * self.width**0.5
-        add = SCHEMES[self.kind].add
-        if add is not None:
-            if positions is None:
-                positions = jnp.arange(length, dtype=jnp.int32)
-                positions = positions if start is None else jnp.add.outer(start, positions)
-            places = add(positions, self.width, self.positions)
-            vectors += jnp.broadcast_to(places, vectors.shape)
-        elif positions is not None:
-            raise ValueError(
-                f'positions="{self.kind}" are not added to embeddings: attention counts its own, '
-                "and none can be given here"
-            )
+        vectors = placed(vectors, self.kind, self.positions, positions=positions, start=start)
         return drop(vectors, self.dropout, key)
 
     def check_length(self, length: int) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+import jax.numpy as jnp
 from jax import Array
 
 from attention.modules.choice import one_of
@@ -111,3 +112,41 @@ SCHEMES = {
     "alibi": Scheme(score=_alibi),
     "relative": Scheme(score=_relative, score_table=lambda config: (config.num_heads, NUM_BUCKETS)),
 }
+
+
+def placed(
+    vectors: Array,
+    kind: str,
+    table: Array | None,
+    *,
+    positions: Array | None = None,
+    start: Array | None = None,
+) -> Array:
+    """Vectors with what their scheme adds where they stand; by most schemes, as they are.
+
+    Args:
+        vectors: `[..., T, D]`.
+        kind: the name of the scheme.
+        table: of the shape `add_table`.
+        positions: where the vectors stand, `[..., T]`; counted by default.
+        start: where counting starts, `[...]`; 0 by default.
+
+    Returns:
+        `[..., T, D]`.
+
+    Raises:
+        ValueError: positions where none are added.
+    """
+    add = SCHEMES[kind].add
+    if add is None:
+        if positions is not None:
+            raise ValueError(
+                f'positions="{kind}" are not added to embeddings: attention counts its own, '
+                "and none can be given here"
+            )
+        return vectors
+    length, width = vectors.shape[-2:]
+    if positions is None:
+        positions = jnp.arange(length, dtype=jnp.int32)
+        positions = positions if start is None else jnp.add.outer(start, positions)
+    return vectors + jnp.broadcast_to(add(positions, width, table), vectors.shape)

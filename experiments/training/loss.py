@@ -80,3 +80,26 @@ def _scores_highest(logits: Array, labels: Array) -> Array:
     """Whether no token scores higher than the label: an argmax would read the logits once more."""
     is_label = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
     return jnp.sum(jnp.where(is_label, logits, 0), axis=-1) >= logits.max(axis=-1)
+
+
+def negative_sampling_losses(scores: Array) -> TokenLosses:
+    """Sums the loss of skip-grams (Mikolov et al. 2013, equation 4, with its sign turned).
+
+    A neighbour shall score high and each word drawn at random low, as by logistic regression.
+
+    Args:
+        scores: `[..., 1 + negatives]`, the neighbour's first.
+
+    Returns:
+        Sums over skip-grams, each of which is a token here; it is correct where the neighbour
+        scores higher than every word drawn.
+    """
+    neighbour, negatives = scores[..., 0], scores[..., 1:]
+    losses = -jax.nn.log_sigmoid(neighbour) - jax.nn.log_sigmoid(-negatives).sum(axis=-1)
+    correct = jnp.all(neighbour[..., None] > negatives, axis=-1)
+    return TokenLosses(
+        loss=losses.sum(),
+        nll=losses.sum(),
+        correct=correct.sum(dtype=scores.dtype),
+        tokens=jnp.array(losses.size, scores.dtype),
+    )

@@ -1,0 +1,203 @@
+"""Praise or blame: sentences whose verdict hangs on what a negation turns around.
+
+No word gives the verdict away: *good* is as often in blame as in praise, and so is *not*. What
+counts is whether the one stands in the scope of the other, and which clause decides.
+"""
+
+import random
+import re
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+PRAISE = (
+    "good", "great", "wonderful", "charming", "clever", "funny", "moving", "brilliant", "lovely",
+    "superb", "fresh", "elegant", "delightful", "gripping",
+)  # fmt: skip
+BLAME = (
+    "bad", "awful", "boring", "dull", "stupid", "terrible", "weak", "ugly", "empty", "silly",
+    "poor", "horrible", "shallow", "tedious",
+)  # fmt: skip
+# What turns an opinion around, and what stands in the same places and does not.
+NEGATORS = ("not", "never", "no", "nobody", "hardly")
+AFFIRMERS = ("still", "always", "every", "everybody", "clearly")
+BORDERS = (",", "and", "but", "because", "although")
+
+THINGS = (
+    "film", "story", "music", "ending", "book", "play", "song", "dance", "novel", "picture", "plot",
+    "scene", "show", "opera", "poem", "speech",
+)  # fmt: skip
+PEOPLE = (
+    "critic", "child", "teacher", "student", "friend", "neighbour", "visitor", "reader", "guest",
+    "sister",
+)  # fmt: skip
+DETERMINERS = ("the", "this", "that", "our", "their")
+KINDS = (
+    "long", "short", "old", "new", "famous", "quiet", "loud", "early", "late", "small", "French",
+    "modern",
+)  # fmt: skip
+DEGREES = ("very", "really", "so", "quite", "truly", "particularly")
+SAYS = ("thinks", "says", "believes", "feels")
+FILLERS = (
+    "last night", "in the summer", "on the first evening", "in my view", "to my surprise",
+    "for a moment", "at the theatre", "after the break", "with all respect", "once again",
+    "from the start", "in the end", "like last year",
+)  # fmt: skip
+ASIDES = (
+    ", which we never finished ,", ", which I hardly understood ,", ", which is not forgotten ,",
+    ", which we always wanted ,", ", which I clearly remember ,", ", which is still around ,",
+)  # fmt: skip
+NEUTRAL = (
+    "we were {} late", "it was {} raining", "the theatre was {} full", "I was {} alone",
+    "they were {} ready", "the children were {} asleep", "the seats were {} cheap",
+)  # fmt: skip
+# How clauses make a sentence: SAME holds its opinion, OTHER the opposite one, and NEUTRAL none.
+PATTERNS = (
+    "SAME", "SAME", "SAME and SAME", "NEUTRAL and SAME", "NEUTRAL , and SAME",
+    "SAME because NEUTRAL", "although NEUTRAL , SAME", "OTHER but SAME", "OTHER , but SAME",
+    "although OTHER , SAME", "SAME although OTHER", "NEUTRAL , OTHER but SAME",
+    "OTHER but SAME because NEUTRAL",
+)  # fmt: skip
+
+# How many opinions mean their opposite. At half of them, no count of words could tell anything, and
+# a model would long find nothing to begin with.
+TURNED = 0.4
+# From a negator to the opinion it turns, in words: in all splits but "longer", and in that one.
+SCOPES, LONGER_SCOPES = range(1, 12), range(12, 24)
+LONGEST = 48  # words of a sentence, in all splits
+
+
+class Judgement(NamedTuple):
+    """A sentence and its verdict.
+
+    Attributes:
+        text: words and commas, separated by spaces.
+        positive: whether it praises, as `praises` finds.
+    """
+
+    text: str
+    positive: bool
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many sentences each split has."""
+
+    train: int = 20_000
+    validation: int = 1_000
+    test: int = 2_000
+    longer: int = 1_000
+
+    def __post_init__(self) -> None:
+        """Refuses empty splits."""
+        for split, size in asdict(self).items():
+            if size < 1:
+                raise ValueError(f"data.sizes.{split} must be at least 1, got {size}")
+
+
+def praises(text: str) -> bool:
+    """The verdict on a sentence, by the rule that every label follows.
+
+    A negator turns around the opinion behind it, up to the end of its clause: a comma or a
+    conjunction. A second one turns it back. An aside (", which ... ,") says nothing and ends
+    nothing. What stands under *although* is conceded, and of the rest the last opinion counts, so
+    that what follows *but* overrules what stands before it.
+
+    Raises:
+        ValueError: a sentence without an opinion that counts.
+
+    >>> praises("although the plot was not bad , nobody says that the film was good")
+    False
+    """
+    verdict, turned, conceded = None, False, False
+    for word in re.sub(", which [^,]* ,", "", text).split():
+        if word in BORDERS:
+            turned, conceded = False, word == "although"
+        elif word in NEGATORS:
+            turned = not turned
+        elif word in (*PRAISE, *BLAME) and not conceded:
+            verdict = (word in PRAISE) != turned
+    if verdict is None:
+        raise ValueError(f"no opinion counts in {text!r}")
+    return verdict
+
+
+def corpus(seed: int = 0, sizes: Sizes | None = None) -> dict[str, list[Judgement]]:
+    """All splits, half of each praise, and no sentence twice.
+
+    Args:
+        seed: same seed, same sentences in the same order.
+        sizes: how many sentences each split gets.
+
+    Returns:
+        The sentences of train, validation and test, and of "longer", where it is farther from
+        every negator to its opinion than anywhere else, in sentences that are no longer.
+    """
+    splits: dict[str, list[Judgement]] = {}
+    seen: set[str] = set()
+    for split, size in asdict(sizes or Sizes()).items():
+        rng = random.Random(f"{seed} {split}")
+        splits[split] = judgements = []
+        while len(judgements) < size:
+            positive = len(judgements) % 2 == 0
+            text = _sentence(rng, positive, LONGER_SCOPES if split == "longer" else SCOPES)
+            if text not in seen and len(text.split()) <= LONGEST:
+                seen.add(text)
+                judgements.append(Judgement(text, positive))
+    return splits
+
+
+def _sentence(rng: random.Random, positive: bool, scopes: range) -> str:
+    clauses = {
+        "SAME": lambda: _opinion(rng, positive, scopes),
+        "OTHER": lambda: _opinion(rng, not positive, scopes),
+        "NEUTRAL": lambda: rng.choice(NEUTRAL).format(_marker(rng, _toss(rng))),
+    }
+    pattern = rng.choice(PATTERNS).split()
+    return " ".join(clauses[word]() if word in clauses else word for word in pattern)
+
+
+def _opinion(rng: random.Random, positive: bool, scopes: range) -> str:
+    """A clause that praises or blames, be it by a negation.
+
+    Nothing else that is drawn, and drawn again, depends on whether it is: no word may betray it.
+    """
+    turned = rng.random() < TURNED
+    opinion = rng.choice(PRAISE if positive != turned else BLAME)
+    while True:
+        words = f"{_statement(rng, turned)} {opinion}".split()
+        places = [i for i, word in enumerate(words) if word in (*NEGATORS, *AFFIRMERS)]
+        if all(len(words) - 1 - place in scopes for place in places):
+            return " ".join(words).replace("_", " ")
+
+
+def _statement(rng: random.Random, turned: bool) -> str:
+    """All of a clause but its opinion: it was so, somebody says that it was so, or both ways."""
+
+    def fillers() -> str:
+        return " ".join(rng.sample(FILLERS, rng.randrange(5)))
+
+    thing = " ".join(rng.choice(words) for words in (DETERMINERS, (*KINDS, "", ""), THINGS))
+    thing += f" {rng.choice(ASIDES).replace(' ', '_') if rng.random() < 0.15 else ''}"
+    toss = _toss(rng)
+    outer, inner = rng.choice(((None, turned), (turned, None), (toss, turned != toss)))
+    judge = "" if outer is None else f"{_judge(rng, outer)} {fillers()} {rng.choice(SAYS)} that"
+    marker = "" if inner is None else _marker(rng, inner)
+    return f"{judge} {thing} was {marker} {fillers()} {rng.choice((*DEGREES, ''))}"
+
+
+def _judge(rng: random.Random, negative: bool) -> str:
+    """Nobody, no critic, our critic never; or everybody, every critic, our critic always."""
+    person = rng.choice(PEOPLE)
+    return rng.choice((
+        "nobody" if negative else "everybody",
+        f"{'no' if negative else 'every'} {person}",
+        f"{rng.choice(DETERMINERS)} {person} {_marker(rng, negative)}",
+    ))  # fmt: skip
+
+
+def _marker(rng: random.Random, negative: bool) -> str:
+    return rng.choice(("not", "never", "hardly") if negative else ("still", "always", "clearly"))
+
+
+def _toss(rng: random.Random) -> bool:
+    return rng.random() < 0.5

@@ -1,0 +1,66 @@
+"""Of the words 15 %, of those 80, 10 and 10 %, and nothing but words."""
+
+import numpy as np
+import pytest
+
+from experiments.data.masking import mask_tokens
+
+WORDS, MASK_TOKEN = range(3, 503), 503
+
+
+def masked(tokens, seed=0, index=0):
+    return mask_tokens(tokens, words=WORDS, mask_token=MASK_TOKEN, seed=seed, index=index)
+
+
+def drawn(*shape):
+    return np.random.default_rng(7).integers(WORDS.start, WORDS.stop, shape, dtype=np.int32)
+
+
+def test_15_percent_are_chosen_and_of_them_80_10_and_10():
+    tokens = drawn(500, 200)
+    inputs, chosen = masked(tokens)
+    assert chosen.mean() == pytest.approx(0.15, abs=0.005)
+    gap, same = inputs[chosen] == MASK_TOKEN, inputs[chosen] == tokens[chosen]
+    assert gap.mean() == pytest.approx(0.8, abs=0.01)
+    assert same.mean() == pytest.approx(0.1 + 0.1 / len(WORDS), abs=0.01)
+    others = inputs[chosen][~gap & ~same]
+    assert others.size / chosen.sum() == pytest.approx(0.1, abs=0.01)
+    assert set(others.tolist()) <= set(WORDS)
+    assert len(set(others.tolist())) > 0.9 * len(WORDS)  # any word, not a few
+
+
+def test_what_is_not_chosen_stays():
+    tokens = drawn(50, 20)
+    inputs, chosen = masked(tokens)
+    np.testing.assert_array_equal(inputs[~chosen], tokens[~chosen])
+    assert inputs.dtype == tokens.dtype
+
+
+def test_the_choice_is_independent_from_place_to_place():
+    _, chosen = masked(drawn(4000, 5))
+    np.testing.assert_allclose(chosen.mean(axis=0), 0.15, atol=0.02)
+    both = (chosen[:, :-1] & chosen[:, 1:]).mean()
+    assert both == pytest.approx(0.15**2, abs=0.005)
+
+
+def test_special_ones_and_padding_are_never_chosen():
+    tokens = drawn(300, 11)
+    tokens[:, 0], tokens[:, 8], tokens[:, 9:], tokens[:, 4] = 1, 2, 0, MASK_TOKEN
+    inputs, chosen = masked(tokens)
+    special = [0, 4, 8, 9, 10]
+    assert not chosen[:, special].any()
+    np.testing.assert_array_equal(inputs[:, special], tokens[:, special])
+
+
+def test_equal_seed_and_index_make_equal_gaps_and_others_do_not():
+    tokens = drawn(13, 11)
+    first = masked(tokens, seed=3, index=5)
+    for ours, theirs in zip(first, masked(tokens, seed=3, index=5), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    for other in (masked(tokens, seed=3, index=6), masked(tokens, seed=4, index=5)):
+        assert (other.chosen != first.chosen).any()
+
+
+def test_a_mask_token_that_is_a_word_is_refused():
+    with pytest.raises(ValueError, match="mask_token=5 is one of the words 3 to 8"):
+        mask_tokens(np.zeros((2, 3), np.int32), words=range(3, 9), mask_token=5, seed=0, index=0)

@@ -1,0 +1,124 @@
+"""The verdict by a rule, and no way to it by counting words."""
+
+import itertools
+import re
+
+import pytest
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression
+
+from experiments.data.sentiment import (
+    BLAME,
+    BORDERS,
+    LONGER_SCOPES,
+    LONGEST,
+    NEGATORS,
+    PRAISE,
+    SCOPES,
+    Sizes,
+    corpus,
+    praises,
+)
+
+SMALL = Sizes(train=6_000, validation=100, test=1_000, longer=500)
+
+
+@pytest.fixture(scope="module")
+def splits():
+    return corpus(seed=0, sizes=SMALL)
+
+
+@pytest.mark.parametrize(
+    "text, verdict",
+    [
+        ("the film was good", True),
+        ("the film was dull", False),
+        ("the film was not good", False),
+        ("the film was not in my view very dull", True),
+        ("nobody says that the film was good", False),
+        ("nobody says that the film was not good", True),
+        ("the film was not long and the plot was good", True),
+        ("it was never raining , the plot was good", True),
+        ("the film was good but the plot was bad", False),
+        ("the film was good but the plot was hardly bad", True),
+        ("although the film was good , the plot was bad", False),
+        ("the film was good although the plot was bad", True),
+        ("the film was good although the plot was not good", True),
+        ("the film , which we never finished , was good", True),
+        ("nobody says that the film , which we never finished , was good", False),
+        ("the film was bad although the plot , which we never finished , was good", False),
+    ],
+)
+def test_the_rule_on_sentences_that_anybody_can_check(text, verdict):
+    assert praises(text) == verdict
+
+
+def test_a_sentence_without_an_opinion_that_counts_is_refused():
+    with pytest.raises(ValueError, match="no opinion counts in 'although the film was good'"):
+        praises("although the film was good")
+
+
+def test_every_label_follows_the_rule_and_half_of_them_praise(splits):
+    assert {name: len(split) for name, split in splits.items()} == {
+        "train": 6_000,
+        "validation": 100,
+        "test": 1_000,
+        "longer": 500,
+    }
+    for split in splits.values():
+        assert all(praises(text) == positive for text, positive in split)
+        assert sum(positive for _, positive in split) == len(split) / 2
+
+
+def test_no_sentence_is_said_twice_nor_too_long(splits):
+    texts = [judgement.text for split in splits.values() for judgement in split]
+    assert len(set(texts)) == len(texts)
+    assert max(len(text.split()) for text in texts) <= LONGEST
+
+
+def test_the_words_are_many_and_train_shows_them_all(splits):
+    words = {
+        name: {word for text, _ in split for word in text.split()} for name, split in splits.items()
+    }
+    assert len(words["train"]) >= 100
+    assert set().union(*words.values()) == words["train"]
+
+
+def scopes(text):
+    """The distances from negators to the opinions that they turn, an aside being one word."""
+    negators = []
+    for place, word in enumerate(re.sub(", which [^,]* ,", "aside", text).split()):
+        if word in BORDERS:
+            negators = []
+        elif word in NEGATORS:
+            negators.append(place)
+        elif word in (*PRAISE, *BLAME):
+            yield from (place - negator for negator in negators)
+
+
+def test_longer_scopes_are_longer_than_all_others(splits):
+    for name, split in splits.items():
+        found = set(itertools.chain.from_iterable(scopes(text) for text, _ in split))
+        assert found <= set(LONGER_SCOPES if name == "longer" else SCOPES)
+        assert max(found) - min(found) >= 8
+
+
+@pytest.mark.parametrize("longest", [1, 2], ids=["words", "bigrams"])
+def test_counting_words_does_not_find_the_verdict(splits, longest):
+    texts, labels = zip(*splits["train"], strict=True)
+    count = CountVectorizer(token_pattern=r"\S+", ngram_range=(1, longest))
+    model = LogisticRegression(max_iter=500, C=0.1).fit(count.fit_transform(texts), labels)
+    for name in ("test", "longer"):
+        texts, labels = zip(*splits[name], strict=True)
+        assert model.score(count.transform(texts), labels) <= 0.65
+
+
+def test_same_seed_same_sentences():
+    sizes = Sizes(train=20, validation=3, test=3, longer=3)
+    assert corpus(5, sizes) == corpus(5, sizes)
+    assert corpus(5, sizes) != corpus(6, sizes)
+
+
+def test_an_empty_split_is_refused():
+    with pytest.raises(ValueError, match=r"data\.sizes\.test must be at least 1, got 0"):
+        Sizes(test=0)

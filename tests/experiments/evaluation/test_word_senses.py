@@ -1,0 +1,104 @@
+"""Senses from vectors made up so that the answer is known."""
+
+import numpy as np
+import pytest
+
+from experiments.data.toy_language import sample
+from experiments.data.toy_language.entries import SENSES
+from experiments.data.translation import SentencePair
+from experiments.evaluation.word_senses import (
+    Occurrence,
+    SenseVectors,
+    neighbour_mean,
+    occurrences,
+    sense_accuracy,
+)
+
+RANDOM = np.random.default_rng(0)
+
+
+def made_up(number, vector_of):
+    """Two words; three of four banks are banks of money, and half of all bats are animals."""
+    words = np.array(["bank", "bat"] * (number // 2))
+    turns = np.arange(number) // 2 % 4
+    senses = np.array(
+        [
+            ("rive" if turn == 0 else "banque") if word == "bank" else f"bat {turn % 2}"
+            for word, turn in zip(words, turns, strict=True)
+        ]
+    )
+    vectors = np.array([vector_of(*pair) for pair in zip(words, senses, strict=True)])
+    return SenseVectors(words, senses, vectors)
+
+
+def test_the_aligned_french_word_says_the_sense():
+    pairs = [
+        SentencePair(
+            "the banker sees the bank", "le banquier voit la banque", "0-0 1-1 2-2 3-3 4-4"
+        ),
+        SentencePair("Paul sees", "Paul voit", "0-0 1-1"),
+        SentencePair("the muddy banks", "les rives boueuses", "0-0 1-2 2-1"),
+    ]
+    assert occurrences(pairs) == [
+        Occurrence(0, 4, "bank", "banque"),
+        Occurrence(2, 2, "bank", "rive"),
+    ]
+
+
+def test_every_sense_of_the_toy_language_is_found():
+    pairs = [
+        SentencePair(pair.en, pair.fr, " ".join(f"{i}-{j}" for i, j in pair.alignment))
+        for pair in sample(seed=0, n=6_000)
+    ]
+    found = occurrences(pairs)
+    assert {(one.word, one.sense) for one in found} == {
+        (noun.english, noun.french) for noun in SENSES
+    }
+    for number, place, word, _ in found:
+        assert pairs[number].source.split()[place] in (word, word + "s", word + "es")
+
+
+def test_neighbours_by_hand():
+    vectors = np.array([[1.0], [2], [4], [8], [16]])
+    assert neighbour_mean(vectors, 2, 1) == pytest.approx((2 + 8) / 2)
+    assert neighbour_mean(vectors, 0, 2) == pytest.approx((2 + 4) / 2)
+    assert neighbour_mean(vectors, 4, 9) == pytest.approx((1 + 2 + 4 + 8) / 4)
+    assert neighbour_mean(vectors[:1], 0, 3) == 0
+
+
+def test_a_vector_that_is_the_same_everywhere_finds_the_commonest_sense_and_no_other():
+    constant = {"bank": RANDOM.normal(size=7), "bat": RANDOM.normal(size=7)}
+    train, test = (made_up(number, lambda word, _: constant[word]) for number in (160, 80))
+    scores = sense_accuracy(train, test)
+    assert scores == {"accuracy": pytest.approx(5 / 8), "majority": pytest.approx(5 / 8)}
+
+
+def test_a_vector_that_knows_the_sense_finds_all_of_them():
+    """Its sense is one small direction in noise, another one for each word."""
+
+    def vector(word, sense):
+        side = 1 if sense in ("rive", "bat 0") else -1
+        noise = RANDOM.normal(size=7)
+        noise[3 if word == "bank" else 5] = 0.01 * side * (1 if word == "bank" else -1)
+        return noise
+
+    scores = sense_accuracy(made_up(400, vector), made_up(80, vector))
+    assert scores == {"accuracy": 1, "majority": pytest.approx(5 / 8)}
+
+
+def test_a_vector_of_noise_finds_little():
+    scores = sense_accuracy(*(made_up(n, lambda *_: RANDOM.normal(size=3)) for n in (800, 400)))
+    assert scores["accuracy"] < 0.7
+
+
+def test_a_word_with_one_sense_in_train_has_that():
+    train = SenseVectors(np.array(["pen"] * 2), np.array(["stylo"] * 2), np.ones((2, 3)))
+    test = SenseVectors(np.array(["pen"] * 2), np.array(["stylo", "enclos"]), np.ones((2, 3)))
+    assert sense_accuracy(train, test) == {"accuracy": 0.5, "majority": 0.5}
+
+
+def test_a_word_that_train_does_not_know_is_refused():
+    train, test = made_up(8, lambda *_: np.ones(2)), made_up(8, lambda *_: np.ones(2))
+    test.words[0] = "pen"
+    with pytest.raises(ValueError, match="no occurrence of pen to learn its senses from"):
+        sense_accuracy(train, test)
