@@ -254,9 +254,7 @@ class Task:
         buckets = self.buckets(pairs, [max(self.config.data.bucket_lengths)])
         return [batch for _, batch in evaluation_batches(buckets)]
 
-    def scores(
-        self, state: TrainState, split: str, pairs: list[SentencePair]
-    ) -> dict[str, object]:
+    def scores(self, state: TrainState, split: str, pairs: list[SentencePair]) -> dict[str, object]:
         """All that is reported of a split."""
         batches = self.evaluation_batches(self.encode(split, pairs))
         losses = self.learner.losses(state.parameters, batches)

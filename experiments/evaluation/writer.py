@@ -101,9 +101,7 @@ class Writer:
         keys = None
         if decoding.strategy == "sample":
             keys = jax.random.split(jax.random.key(decoding.seed), 1)
-        said = stream(
-            self._step, (parameters, cache), start, rules, keys, filters=self._filters
-        )
+        said = stream(self._step, (parameters, cache), start, rules, keys, filters=self._filters)
         return self._pieces(said)
 
     def _cache(self, parameters: nnx.State, num_read: int) -> Cache:

@@ -54,9 +54,7 @@ class Learner:
         self.initial_state = compiled(make_state)
         self.abstract_state = jax.eval_shape(make_state)
         self.num_parameters = sum(x.size for x in jax.tree.leaves(self.abstract_state.parameters))
-        self.train_step, self.evaluate_step = make_steps(
-            self.definition, loss_function, optimizing
-        )
+        self.train_step, self.evaluate_step = make_steps(self.definition, loss_function, optimizing)
 
     def losses(self, parameters: nnx.State, batches: Iterable[Batch]) -> dict[str, float]:
         """Loss and accuracy over all batches together, without dropout."""

@@ -1,0 +1,97 @@
+"""Sentences with gaps in them, in batches: what a masked language model learns from."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from experiments.data.batching import Batch, Buckets, EncodedPair, Epochs, evaluation_batches
+from experiments.data.masking import mask_tokens
+from experiments.data.pairs import SentencePair
+from experiments.data.sequences.toy import load_pairs
+from experiments.data.toy_language import Sizes
+from experiments.data.vocabulary import SPECIALS, Vocabulary
+from experiments.data.words import tokenize
+
+
+class GapBatch(NamedTuple):
+    """Padded sentences with gaps.
+
+    Attributes:
+        inputs: `[B, S]` ids, as the model reads them.
+        lengths: `[B]`, how many are not padding.
+        labels: `[B, S]` ids, what stood there.
+        counted: `[B, S]` bool, where the model shall say it.
+    """
+
+    inputs: np.ndarray
+    lengths: np.ndarray
+    labels: np.ndarray
+    counted: np.ndarray
+
+
+def english(
+    config: ConfigDict, splits: Sequence[str], cache: Path
+) -> dict[str, list[SentencePair]]:
+    """Splits of the toy language, of which the English side is read, and the rest says its sense.
+
+    Args:
+        config: seed and sizes of the language.
+        splits: their names.
+        cache: where generated data is kept.
+    """
+    sizes = Sizes(**config.sizes)
+    return {split: load_pairs(config.seed, sizes, split, cache) for split in splits}
+
+
+def buckets(
+    words: Vocabulary, pairs: Sequence[SentencePair], lengths: Sequence[int], tokens: int
+) -> Buckets:
+    """The English sentences of some pairs, ended, in batches of similar length."""
+    encoded = [EncodedPair(words.encode(tokenize(pair.source)), ()) for pair in pairs]
+    return Buckets(encoded, lengths, tokens)
+
+
+class Gaps:
+    """Makes gaps in sentences; in each batch others."""
+
+    def __init__(self, words: Vocabulary, seed: int) -> None:
+        """Gaps in sentences of these words; the id behind the last word stands in a gap."""
+        self._words = range(len(SPECIALS), len(words))
+        self._seed = seed
+
+    def __call__(self, batch: Batch, index: int) -> GapBatch:
+        """Batch number `index`, with its gaps."""
+        masked = mask_tokens(
+            batch.source,
+            words=self._words,
+            mask_token=self._words.stop,
+            seed=self._seed,
+            index=index,
+        )
+        return GapBatch(masked.inputs, batch.source_lengths, batch.source, masked.chosen)
+
+
+class GapEpochs:
+    """Random access to the batches of one epoch after the other, with new gaps in each."""
+
+    def __init__(self, buckets: Buckets, gaps: Gaps, *, num_batches: int, seed: int) -> None:
+        """Makes a sequence of `num_batches` batches."""
+        self._epochs = Epochs(buckets, num_batches=num_batches, seed=seed)
+        self._gaps = gaps
+
+    def __len__(self) -> int:
+        """The number of batches."""
+        return len(self._epochs)
+
+    def __getitem__(self, index: int) -> GapBatch:
+        """The batch of one training step."""
+        return self._gaps(self._epochs[index], index)
+
+
+def fixed_gaps(buckets: Buckets, gaps: Gaps) -> Iterator[GapBatch]:
+    """Every sentence once, always with the same gaps."""
+    for index, (_, batch) in enumerate(evaluation_batches(buckets)):
+        yield gaps(batch, index)

@@ -1,0 +1,190 @@
+"""Masked language modelling: train an encoder to fill gaps, and ask what its vectors know."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from flax import nnx
+from jax import Array
+from ml_collections import ConfigDict
+
+from attention.modules.config import TransformerConfig
+from attention.modules.masked_language_model import MaskedLanguageModel
+from attention.primitives import masks
+from experiments.data.batching import Buckets, evaluation_batches, resumable
+from experiments.data.gaps import GapBatch, GapEpochs, Gaps, buckets, english, fixed_gaps
+from experiments.data.pairs import SentencePair
+from experiments.data.toy_language import Sizes
+from experiments.data.vocabulary import Vocabulary
+from experiments.errors import UsageError
+from experiments.evaluation.word_senses import (
+    SenseVectors,
+    occurrences,
+    sense_accuracy,
+)
+from experiments.results import report
+from experiments.training.learner import Learner
+from experiments.training.loss import TokenLosses, token_losses
+from experiments.training.session import check_training, restore, train_in
+from experiments.training.step import TrainState
+from experiments.workdir import Workdir
+
+SPLITS = ("train", "validation", "test")
+FIXED = 1  # what the gaps that are measured are drawn from, beside the seed of the run
+
+
+def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
+    """Trains a masked language model, or goes on with it, and measures it.
+
+    Args:
+        config: of the run.
+        workdir: where all that the run makes goes.
+        cache: where generated data is kept.
+    """
+    check(config)
+    workdir.claim(config)
+    splits = english(config.data, SPLITS, cache)
+    words = Vocabulary.of(pair.source.split() for pair in splits["train"])
+    workdir.keep_vocabulary(words.as_text())
+    task = Task(config, words)
+    print(
+        f"{len(splits['train']):,} sentences of {len(words)} words, "
+        f"{task.learner.num_parameters:,} parameters"
+    )
+    state, seconds = train_in(
+        workdir,
+        task.learner,
+        resumable(task.training_batches(splits["train"])),
+        validation=task.fixed_batches(splits["validation"]),
+        sample=lambda state: task.sample(state, splits["validation"]),
+        config=config,
+    )
+    measure(task, state, splits, workdir, seconds)
+
+
+def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
+    """Measures the newest checkpoint of a run; its results file is written again."""
+    task = Task(config, Vocabulary.from_text(workdir.load_vocabulary()))
+    state, seconds = restore(workdir, task.learner)
+    measure(task, state, english(config.data, SPLITS, cache), workdir, seconds)
+
+
+def check(config: ConfigDict) -> None:
+    """Refuses, before anything is written, a configuration that cannot run.
+
+    Raises:
+        UsageError: in one sentence.
+    """
+    check_training(config)
+    try:
+        TransformerConfig(**config.model)
+        Sizes(**config.data.sizes)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if config.model.encoder_layers < 1:
+        raise UsageError(
+            f"model.encoder_layers must be at least 1, got {config.model.encoder_layers}"
+        )
+    if config.train.batch_tokens < config.model.max_length:
+        raise UsageError(
+            f"train.batch_tokens={config.train.batch_tokens} has no room for a sentence of "
+            f"model.max_length={config.model.max_length}"
+        )
+
+
+def measure(
+    task: "Task",
+    state: TrainState,
+    splits: Mapping[str, list[SentencePair]],
+    workdir: Workdir,
+    seconds: float,
+) -> None:
+    """Measures gaps and senses of words, and writes the results file."""
+    losses = task.learner.losses(state.parameters, task.fixed_batches(splits["test"]))
+    senses = sense_accuracy(task.senses(state, splits["train"]), task.senses(state, splits["test"]))
+    scores = {
+        "gaps": losses | {"perplexity": math.exp(losses["nll"])},
+        "senses": senses,
+    }
+    report(workdir, task.learner, state, seconds, scores)
+
+
+class Task:
+    """A configuration brought to life: the model, and what it knows of words."""
+
+    def __init__(self, config: ConfigDict, words: Vocabulary) -> None:
+        """Builds everything but numbers: no parameter is allocated yet."""
+        self._config = config
+        self._words = words
+        self.learner = Learner(self._make_model, self._sum_losses, config)
+        self._encode = self.learner.apply(
+            lambda model, tokens, lengths: model.encode(tokens, mask=masks.lengths(lengths))
+        )
+        self._fill = self.learner.apply(
+            lambda model, tokens, lengths: model(tokens, mask=masks.lengths(lengths)).argmax(-1)
+        )
+
+    def _make_model(self, rngs: nnx.Rngs) -> MaskedLanguageModel:
+        config = TransformerConfig(**self._config.model)
+        return MaskedLanguageModel(config, vocab_size=len(self._words) + 1, rngs=rngs)
+
+    def _sum_losses(
+        self, model: MaskedLanguageModel, batch: GapBatch, key: Array | None
+    ) -> TokenLosses:
+        logits = model(batch.inputs, mask=masks.lengths(batch.lengths), key=key)
+        smoothing = 0.0 if key is None else self._config.train.label_smoothing
+        return token_losses(logits, batch.labels, batch.counted, smoothing)
+
+    def _buckets(self, pairs: list[SentencePair], lengths: tuple[int, ...] = ()) -> Buckets:
+        longest = self._config.model.max_length
+        tokens = self._config.train.batch_tokens
+        return buckets(self._words, pairs, sorted({*lengths, longest}), tokens)
+
+    def training_batches(self, pairs: list[SentencePair]) -> GapEpochs:
+        """Shuffled batches with new gaps in each epoch."""
+        seed = self._config.seed
+        return GapEpochs(
+            self._buckets(pairs, tuple(self._config.data.bucket_lengths)),
+            Gaps(self._words, seed),
+            num_batches=self._config.train.steps,
+            seed=seed,
+        )
+
+    def fixed_batches(self, pairs: list[SentencePair]) -> list[GapBatch]:
+        """All sentences, whose gaps are always the same."""
+        return list(fixed_gaps(self._buckets(pairs), Gaps(self._words, self._config.seed + FIXED)))
+
+    def senses(self, state: TrainState, pairs: list[SentencePair]) -> SenseVectors:
+        """The vector of each occurrence of a word that has several senses."""
+        found = occurrences(pairs)
+        wanted = sorted({one.sentence for one in found})
+        vectors: dict[int, np.ndarray] = {}
+        for members, batch in evaluation_batches(self._buckets([pairs[i] for i in wanted])):
+            read = np.asarray(self._encode(state.parameters, batch.source, batch.source_lengths))
+            vectors |= {wanted[i]: row for i, row in zip(members, read, strict=False)}
+        return SenseVectors(
+            np.array([one.word for one in found]),
+            np.array([one.sense for one in found]),
+            np.stack([vectors[one.sentence][one.place] for one in found]),
+        )
+
+    def sample(self, state: TrainState, pairs: list[SentencePair]) -> str:
+        """A few sentences, and what the model puts into their gaps."""
+        batch = self.fixed_batches(pairs)[0]
+        said = np.asarray(self._fill(state.parameters, batch.inputs, batch.lengths))
+        names = [*self._words.words, "___"]
+        lines = []
+        for row in range(3):
+            places = range(batch.lengths[row] - 1)  # without the end
+            gap, filled = batch.inputs[row], np.where(batch.counted[row], said[row], 0)
+            lines.append("  " + " ".join(names[gap[place]] for place in places))
+            lines.append(
+                "  → "
+                + ", ".join(
+                    f"{names[filled[place]]} (was {names[batch.labels[row][place]]})"
+                    for place in places
+                    if batch.counted[row][place]
+                )
+            )
+        return "\n".join(lines)

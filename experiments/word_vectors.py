@@ -1,0 +1,186 @@
+"""Word vectors: one for each word, learned from its neighbours, whatever the sentence."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from flax import nnx
+from jax import Array
+from ml_collections import ConfigDict
+
+from attention.modules.skip_gram import SkipGram
+from experiments.data.batching import resumable
+from experiments.data.gaps import english
+from experiments.data.pairs import SentencePair
+from experiments.data.sequences.draw import check_at_least
+from experiments.data.skip_grams import (
+    SkipGramBatch,
+    SkipGramBatches,
+    keep_probabilities,
+    noise,
+    skip_grams,
+    subsample,
+)
+from experiments.data.toy_language import Sizes
+from experiments.data.vocabulary import SPECIALS, Vocabulary
+from experiments.errors import UsageError
+from experiments.evaluation.word_senses import (
+    SenseVectors,
+    neighbour_mean,
+    occurrences,
+    sense_accuracy,
+)
+from experiments.results import report
+from experiments.training.learner import Learner
+from experiments.training.loss import TokenLosses, negative_sampling_losses
+from experiments.training.session import check_training, restore, train_in
+from experiments.training.step import TrainState
+from experiments.workdir import Workdir
+
+SPLITS = ("train", "validation", "test")
+SHOWN = ("bank", "girl", "happy", "Africa", "sees")  # whose nearest words are a sample
+
+
+def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
+    """Trains word vectors, or goes on with them, and measures what they know of senses.
+
+    Args:
+        config: of the run.
+        workdir: where all that the run makes goes.
+        cache: where generated data is kept.
+    """
+    check(config)
+    workdir.claim(config)
+    splits = english(config.data, SPLITS, cache)
+    words = Vocabulary.of(pair.source.split() for pair in splits["train"])
+    workdir.keep_vocabulary(words.as_text())
+    task = Task(config, words)
+    state, seconds = train_in(
+        workdir,
+        task.learner,
+        resumable(task.batches(splits["train"], config.train.steps, config.seed)),
+        validation=task.fixed_batches(splits["validation"]),
+        sample=task.sample,
+        config=config,
+    )
+    measure(task, state, splits, workdir, seconds)
+
+
+def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
+    """Measures the newest checkpoint of a run; its results file is written again."""
+    task = Task(config, Vocabulary.from_text(workdir.load_vocabulary()))
+    state, seconds = restore(workdir, task.learner)
+    measure(task, state, english(config.data, SPLITS, cache), workdir, seconds)
+
+
+def check(config: ConfigDict) -> None:
+    """Refuses, before anything is written, a configuration that cannot run.
+
+    Raises:
+        UsageError: in one sentence.
+    """
+    check_training(config)
+    try:
+        Sizes(**config.data.sizes)
+        for name in ("window", "negatives"):
+            check_at_least(name, config.data[name], 1)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    for name, value in (
+        ("model.width", config.model.width),
+        ("train.batch_size", config.train.batch_size),
+    ):
+        if value < 1:
+            raise UsageError(f"{name} must be at least 1, got {value}")
+    if not 0 < config.data.threshold <= 1:
+        raise UsageError(f"data.threshold must lie in (0, 1], got {config.data.threshold}")
+
+
+def measure(
+    task: "Task",
+    state: TrainState,
+    splits: Mapping[str, list[SentencePair]],
+    workdir: Workdir,
+    seconds: float,
+) -> None:
+    """Measures what vectors of words, and those of their neighbours, know of senses."""
+    vectors = task.vectors(state)
+    scores = {
+        name: sense_accuracy(
+            *(task.senses(vectors, splits[split], window) for split in ("train", "test"))
+        )
+        for name, window in (("word", 0), ("neighbours", task.window))
+    }
+    report(workdir, task.learner, state, seconds, scores)
+
+
+class Task:
+    """A configuration brought to life: the vectors, and what they know of words."""
+
+    def __init__(self, config: ConfigDict, words: Vocabulary) -> None:
+        """Builds everything but numbers: no parameter is allocated yet."""
+        self._config = config
+        self._words = words
+        self.window = config.data.window
+        self.learner = Learner(self._make_model, self._sum_losses, config)
+
+    def _make_model(self, rngs: nnx.Rngs) -> SkipGram:
+        return SkipGram(len(self._words), self._config.model.width, rngs=rngs)
+
+    def _sum_losses(self, model: SkipGram, batch: SkipGramBatch, key: Array | None) -> TokenLosses:
+        del key  # nothing is dropped
+        return negative_sampling_losses(model(batch.center, batch.others))
+
+    def batches(self, pairs: list[SentencePair], number: int, seed: int) -> SkipGramBatches:
+        """Skip-grams of the English sentences, drawn at random."""
+        data = self._config.data
+        sentences = [self._words.encode(pair.source.split()) for pair in pairs]
+        counts = np.bincount(np.concatenate(sentences), minlength=len(self._words))
+        kept = subsample(sentences, keep_probabilities(counts, data.threshold), seed=data.seed)
+        return SkipGramBatches(
+            skip_grams(kept, self.window),
+            noise(counts),
+            size=self._config.train.batch_size,
+            negatives=data.negatives,
+            num_batches=number,
+            seed=seed,
+        )
+
+    def fixed_batches(self, pairs: list[SentencePair]) -> list[SkipGramBatch]:
+        """A few batches that are always the same."""
+        batches = self.batches(pairs, 4, self._config.seed + 1)
+        return [batches[number] for number in range(len(batches))]
+
+    def vectors(self, state: TrainState) -> np.ndarray:
+        """The vector of each word, `[V, D]`."""
+        return np.asarray(nnx.merge(self.learner.definition, state.parameters).centers[...])
+
+    def senses(self, vectors: np.ndarray, pairs: list[SentencePair], window: int) -> SenseVectors:
+        """What stands for each occurrence of a word that has several senses.
+
+        Args:
+            vectors: of the words, `[V, D]`.
+            pairs: sentences.
+            window: 0 for the vector of the word, else the mean of those around it.
+        """
+        found = occurrences(pairs)
+        rows = []
+        for one in found:
+            read = vectors[self._words.encode(pairs[one.sentence].source.split())]
+            rows.append(neighbour_mean(read, one.place, window) if window else read[one.place])
+        return SenseVectors(
+            np.array([one.word for one in found]),
+            np.array([one.sense for one in found]),
+            np.stack(rows),
+        )
+
+    def sample(self, state: TrainState) -> str:
+        """The nearest words, by the cosine, of a few."""
+        vectors = self.vectors(state)
+        vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+        lines = []
+        for word in (word for word in SHOWN if word in self._words.ids):
+            near = np.argsort(-vectors @ vectors[self._words.ids[word]])
+            names = [self._words.words[i] for i in near if i >= len(SPECIALS)]
+            lines.append(f"  {word}: {', '.join(names[1:6])}")
+        return "\n".join(lines)
