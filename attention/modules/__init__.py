@@ -10,6 +10,7 @@ from attention.modules.config import TransformerConfig
 from attention.modules.embedding import Embedding
 from attention.modules.feed_forward import FeedForward
 from attention.modules.language_model import LanguageModel
+from attention.modules.recurrent import RecurrentConfig, RecurrentEncoderDecoder
 from attention.modules.transformer import Block, Decoder, Encoder, EncoderDecoder
 
 __all__ = [
@@ -21,5 +22,7 @@ __all__ = [
     "EncoderDecoder",
     "FeedForward",
     "LanguageModel",
+    "RecurrentConfig",
+    "RecurrentEncoderDecoder",
     "TransformerConfig",
 ]
