@@ -138,4 +138,4 @@ def _reads(inputs: Array, lengths: ArrayLike | None) -> Array | None:
     *batch, num_tokens, _ = inputs.shape
     check_lengths(lengths, num_tokens)
     lengths = jnp.broadcast_to(jnp.asarray(lengths), batch)
-    return jnp.greater.outer(lengths, jnp.arange(num_tokens, dtype=lengths.dtype))
+    return jnp.subtract.outer(lengths, jnp.arange(num_tokens, dtype=lengths.dtype)) > 0
