@@ -22,6 +22,7 @@ The letters used in every docstring, einsum, comment and test:
 """
 
 from attention.primitives import masks, scores
+from attention.primitives.additive import additive_attention
 from attention.primitives.attend import (
     attend,
     explain,
@@ -36,6 +37,7 @@ from attention.primitives.positions import rotary, sinusoidal
 __all__ = [
     "Cache",
     "Dropout",
+    "additive_attention",
     "attend",
     "empty_cache",
     "explain",

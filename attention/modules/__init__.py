@@ -14,6 +14,7 @@ from attention.modules.language_model import LanguageModel
 from attention.modules.masked_language_model import MaskedLanguageModel
 from attention.modules.patches import PatchEmbedding
 from attention.modules.skip_gram import SkipGram
+from attention.modules.recurrent import RecurrentConfig, RecurrentEncoderDecoder
 from attention.modules.transformer import Block, Decoder, Encoder, EncoderDecoder
 
 __all__ = [
@@ -29,5 +30,7 @@ __all__ = [
     "MaskedLanguageModel",
     "PatchEmbedding",
     "SkipGram",
+    "RecurrentConfig",
+    "RecurrentEncoderDecoder",
     "TransformerConfig",
 ]

@@ -91,14 +91,10 @@ class Cache:
             TypeError: `lengths` that are not integers.
             ValueError: they do not, or `lengths` does not lie in [0, T].
         """
-        if lengths is not None and not jnp.issubdtype(jnp.asarray(lengths).dtype, jnp.integer):
-            raise TypeError(f"lengths must be integers, got {jnp.asarray(lengths).dtype}")
+        if lengths is not None:
+            check_lengths(lengths, num_tokens)
         with jax.ensure_compile_time_eval():  # under jit too, constants are known
-            given = jnp.asarray(num_tokens if lengths is None else lengths)
-            outside = jnp.any((given < 0) | (given > num_tokens))
             longest = jnp.max(self.advanced(num_tokens, lengths).lengths, initial=0)
-        if _known(outside) and outside:
-            raise ValueError(f"lengths must lie in 0 to {num_tokens} tokens, got {lengths}")
         at_least = num_tokens if lengths is None else 0
         longest = int(longest) if _known(longest) else at_least
         if longest > self.size and not self.ring:
@@ -180,6 +176,22 @@ class Cache:
         return replace(
             self, key=_write(self.key, key, slots), value=_write(self.value, value, slots)
         )
+
+
+def check_lengths(lengths: ArrayLike, num_tokens: int) -> None:
+    """Checks how many of T tokens each row reads, as far as it is known yet.
+
+    Raises:
+        TypeError: lengths that are not integers.
+        ValueError: lengths outside [0, T].
+    """
+    if not jnp.issubdtype(jnp.asarray(lengths).dtype, jnp.integer):
+        raise TypeError(f"lengths must be integers, got {jnp.asarray(lengths).dtype}")
+    with jax.ensure_compile_time_eval():  # under jit too, constants are known
+        given = jnp.asarray(lengths)
+        outside = jnp.any((given < 0) | (given > num_tokens))
+    if _known(outside) and outside:
+        raise ValueError(f"lengths must lie in 0 to {num_tokens} tokens, got {lengths}")
 
 
 def empty_cache(

@@ -74,6 +74,35 @@ def allowed_pairs(
     return jnp.broadcast_to(predicate(mask, query, key), (*batch, *sizes))
 
 
+def visible_keys(
+    mask: Mask | ArrayLike | None, batch: Sequence[int], num_keys: int
+) -> Array | None:
+    """The keys that a mask shows to every query alike: bool `[..., S]`, or None if it shows all.
+
+    For readers that have no queries, such as a recurrent cell.
+
+    Args:
+        mask: `masks.lengths`, or an expression of such masks.
+        batch: the leading axes.
+        num_keys: S.
+
+    Raises:
+        ValueError: a mask that asks where the query stands, or an array of rows for the queries.
+    """
+    if mask is None:
+        return None
+    if not isinstance(mask, Mask) or any(
+        leaf.compares_positions or leaf.extent()[0] is not None for leaf in _leaves(mask)
+    ):
+        raise ValueError(
+            "here a mask can only say which tokens are no padding, the same to all, as "
+            "masks.lengths does: this one depends on the position of the query"
+        )
+    check_mask(mask, batch, (num_keys, num_keys), counted=True)
+    anywhere, keys = jnp.zeros(1, jnp.int32), jnp.arange(num_keys, dtype=jnp.int32)
+    return jnp.broadcast_to(allowed_pairs(mask, anywhere, keys)[..., 0, :], (*batch, num_keys))
+
+
 def _check_counted_from_zero(mask: Mask, sizes: tuple[int, int]) -> None:
     for leaf in _leaves(mask):
         _check_extent(leaf.extent(), sizes)

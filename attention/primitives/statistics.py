@@ -19,7 +19,10 @@ def entropy(found: Mapping[str, Array], request: Request) -> Array:
 
 def mean_distance(found: Mapping[str, Array], request: Request) -> Array:
     """Σ w |query position - key position| of each row of weights: `[..., N, T]`."""
-    query, key = request.query_positions, request.key_positions
+    query, key = (
+        jnp.broadcast_to(positions, (*request.batch, positions.shape[-1]))
+        for positions in (request.query_positions, request.key_positions)
+    )
     distance = jnp.abs(query[..., None, :, None] - key[..., None, None, :])
     weights = found["weights"]
     distance = jnp.broadcast_to(distance, weights.shape)
