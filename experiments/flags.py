@@ -10,7 +10,7 @@ from ml_collections import ConfigDict, config_flags
 
 from experiments.errors import UsageError
 
-MODES = ("train", "evaluate", "translate", "benchmark")
+MODES = ("train", "evaluate", "translate", "describe", "benchmark")
 DEFAULT_CONFIG = "configs/toy_translation.py"
 DEFAULT_BENCHMARK = "configs/benchmark.py"
 

@@ -1,0 +1,135 @@
+"""Description: what the model of a configuration is made of and costs, and none of it allocated."""
+
+from pathlib import Path
+
+import jax
+from flax import nnx
+from jax import Array
+from ml_collections import ConfigDict
+
+from attention.modules import Embedding, Encoder, EncoderDecoder, LanguageModel, TransformerConfig
+from attention.modules.choice import one_of
+from attention.primitives.masks import Mask
+from experiments import translation
+from experiments.analysis.description import Description
+from experiments.data.translation import Vocabularies, load_split
+from experiments.errors import UsageError
+
+ARCHITECTURES = ("encoder", "decoder", "encoder_decoder")
+
+NOTE = """\
+FLOPs are 2 for each parameter of a matrix that a token passes, and 2 N (H + Hv) for each key that
+it attends to in each layer: here all of the context, of which a causal token sees half on average.
+Training is worth 3 forward passes (Kaplan et al. 2020, section 2.1), without recomputation."""
+
+
+def describe(config: ConfigDict, cache: Path) -> None:
+    """Prints the tables of a model.
+
+    Args:
+        config: of a preset or of a run.
+        cache: where generated data is kept, whose words decide the size of some models.
+
+    Raises:
+        UsageError: there is no such model.
+    """
+    if config.experiment not in FAMILIES:
+        raise UsageError(f"{config.experiment} has no model to describe")
+    description = Description.of(
+        FAMILIES[config.experiment](config, cache), context=config.model.max_length
+    )
+    print(description, end="\n\n")
+    if "published" in config:
+        print(compared(config.published, description.parameters), end="\n\n")
+    print(NOTE)
+
+
+def check(config: ConfigDict) -> None:
+    """Refuses a preset that cannot be built.
+
+    Raises:
+        UsageError: in one sentence.
+    """
+    try:
+        one_of("architecture", config.architecture, ARCHITECTURES)
+        TransformerConfig(**config.model)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    layers = {name: config.model[name] for name in config.model if name.endswith("_layers")}
+    for name, number in ({"vocab_size": config.vocab_size} | layers).items():
+        if number < 1:
+            raise UsageError(f"{name} must be at least 1, got {number}")
+
+
+def compared(published: ConfigDict, parameters: int) -> str:
+    """How many parameters were published, beside those that are here.
+
+    Args:
+        published: their number, its source, and the parts that are absent here, by name.
+        parameters: those that are here.
+    """
+    absent = ", ".join(
+        f"{name.replace('_', ' ')} {size:,}" for name, size in published.absent.items()
+    )
+    lack = parameters + sum(published.absent.values()) - published.parameters
+    share = f"{abs(lack) / published.parameters:.2%} {'more' if lack > 0 else 'fewer'}"
+    return (
+        f"published  {published.parameters:,} ({published.source})\n"
+        f"here       {share if lack else 'exactly as many'}"
+        + (f", with what is absent here: {absent}" if absent else "")
+    )
+
+
+class TextEncoder(nnx.Module):
+    """An encoder over token embeddings, without a head."""
+
+    def __init__(self, config: TransformerConfig, *, vocab_size: int, rngs: nnx.Rngs) -> None:
+        """Makes the embedding and the encoder."""
+        self.embedding = Embedding(vocab_size, config, rngs=rngs)
+        self.encoder = Encoder(config, rngs=rngs)
+
+    def __call__(self, tokens: Array, *, mask: Mask | None) -> Array:
+        """Maps tokens `[..., T]` to features `[..., T, D]`."""
+        return self.encoder(self.embedding(tokens), mask=mask)[0]
+
+
+def preset_model(config: ConfigDict, cache: Path) -> nnx.Module:
+    """The model of a preset, with shapes for arrays.
+
+    Raises:
+        UsageError: it cannot be built.
+    """
+    del cache
+    check(config)
+    size, model = config.vocab_size, TransformerConfig(**config.model)
+
+    def build() -> nnx.Module:
+        rngs = nnx.Rngs(0)
+        if config.architecture == "encoder":
+            return TextEncoder(model, vocab_size=size, rngs=rngs)
+        if config.architecture == "decoder":
+            return LanguageModel(model, vocab_size=size, rngs=rngs)
+        return EncoderDecoder(model, source_vocab_size=size, target_vocab_size=size, rngs=rngs)
+
+    return jax.eval_shape(build)
+
+
+def translation_model(config: ConfigDict, cache: Path) -> nnx.Module:
+    """The model of a translation, with shapes for arrays; its words are those of the data.
+
+    Raises:
+        UsageError: the configuration cannot run.
+    """
+    translation.check(config)
+    words = Vocabularies.of(load_split(config.data, "train", cache))
+    return jax.eval_shape(
+        lambda: EncoderDecoder(
+            TransformerConfig(**config.model),
+            source_vocab_size=len(words.source),
+            target_vocab_size=len(words.target),
+            rngs=nnx.Rngs(0),
+        )
+    )
+
+
+FAMILIES = {"preset": preset_model, "translation": translation_model}
