@@ -74,7 +74,7 @@ def llama3_8b() -> ConfigDict:
             },
             "published": {
                 "parameters": 8_030_261_248,
-                "source": "the released checkpoint of Grattafiori et al. 2024, table 3",
+                "source": "the released checkpoint of Dubey et al. 2024, table 3",
                 "absent": {},
             },
         }

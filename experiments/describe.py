@@ -15,7 +15,12 @@ from experiments.analysis.description import Description
 from experiments.data.translation import Vocabularies, load_split
 from experiments.errors import UsageError
 
-ARCHITECTURES = ("encoder", "decoder", "encoder_decoder")
+# And which layers each has.
+ARCHITECTURES = {
+    "encoder": {"encoder_layers"},
+    "decoder": {"decoder_layers"},
+    "encoder_decoder": {"encoder_layers", "decoder_layers"},
+}
 
 NOTE = """\
 FLOPs are 2 for each parameter of a matrix that a token passes, and 2 N (H + Hv) for each key that
@@ -50,15 +55,25 @@ def check(config: ConfigDict) -> None:
     Raises:
         UsageError: in one sentence.
     """
+    model = config.model
     try:
-        one_of("architecture", config.architecture, ARCHITECTURES)
-        TransformerConfig(**config.model)
+        one_of("architecture", config.architecture, tuple(ARCHITECTURES))
+        TransformerConfig(**model)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    layers = {name: config.model[name] for name in config.model if name.endswith("_layers")}
-    for name, number in ({"vocab_size": config.vocab_size} | layers).items():
-        if number < 1:
-            raise UsageError(f"{name} must be at least 1, got {number}")
+    layers = {name for name in model if name.endswith("_layers")}
+    if layers != ARCHITECTURES[config.architecture]:
+        raise UsageError(
+            f"architecture={config.architecture!r} is not that of this preset, which has "
+            f"{' and '.join(sorted(layers))}"
+        )
+    for name in layers:
+        if model[name] < 1:
+            raise UsageError(f"model.{name} must be at least 1, got {model[name]}")
+    if config.vocab_size < 1:
+        raise UsageError(f"vocab_size must be at least 1, got {config.vocab_size}")
+    if model.max_length < 2:  # a second token shows what a token costs
+        raise UsageError(f"model.max_length must be at least 2, got {model.max_length}")
 
 
 def compared(published: ConfigDict, parameters: int) -> str:

@@ -147,7 +147,7 @@ def _costs(model: nnx.Module, context: int) -> tuple[TokenCost, ...]:
     sides = tuple(caches)
 
     def side(path: Path) -> str:
-        return sides[-1] if len(sides) == 1 or not _of_source(path) else sides[0]
+        return sides[0] if _of_source(path) else sides[-1]
 
     matrices = dict.fromkeys(sides, 0)
     for path, size in _matrices(model):

@@ -44,13 +44,13 @@ def test_published_sizes(preset, parameters, billions):
     def build():
         return LanguageModel(config, vocab_size=vocab_size, rngs=nnx.Rngs(0))
 
-    start = time.perf_counter()
+    start = time.process_time()
     model = jax.eval_shape(build)
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     logits = jax.eval_shape(lambda model, tokens: model(tokens), model, tokens)
 
     total = sum(parameter.size for parameter in jax.tree.leaves(model))
     assert total == parameters
     assert total / 1e9 == pytest.approx(billions, abs=0.05 if billions > 100 else 0.005)
     assert logits.shape == (2, config.max_length, vocab_size)
-    assert seconds < 1  # 0.05 on one core: whoever builds layers one by one needs more
+    assert seconds < 1  # of a processor, 0.05 once warm: whoever builds layers one by one needs more
