@@ -53,4 +53,4 @@ def test_published_sizes(preset, parameters, billions):
     assert total == parameters
     assert total / 1e9 == pytest.approx(billions, abs=0.05 if billions > 100 else 0.005)
     assert logits.shape == (2, config.max_length, vocab_size)
-    assert seconds < 1  # of a processor, 0.05 once warm: whoever builds layers one by one needs more
+    assert seconds < 1  # 0.05 once warm: whoever builds layers one by one needs more
