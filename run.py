@@ -6,6 +6,7 @@ python run.py --config=configs/NAME.py:tiny         its tiny form, which ends in
 python run.py --config.model.num_kv_heads=1         change any field of a configuration
 python run.py --mode=evaluate                       measure a trained model
 echo "Jane visits Africa" | python run.py --mode=translate
+python run.py --mode=describe                       parameters, cache and FLOPs of a model
 python run.py --mode=benchmark                      measure attention beside its peers
 """
 
@@ -16,14 +17,31 @@ from collections.abc import Sequence
 import jax
 
 from attention.modules.choice import one_of
-from experiments import translation
+from experiments import (
+    classification,
+    comparison,
+    describe,
+    language_model,
+    masked_language_model,
+    translation,
+    word_vectors,
+)
 from experiments.benchmarks import suite
 from experiments.errors import UsageError
 from experiments.flags import MODES, USES, Command, parse
 from experiments.prompt import sentences
 from experiments.workdir import Workdir
 
-EXPERIMENTS = {"translation": translation, "benchmark": suite}
+EXPERIMENTS = {
+    "translation": translation,
+    "language_model": language_model,
+    "masked_language_model": masked_language_model,
+    "classification": classification,
+    "word_vectors": word_vectors,
+    "comparison": comparison,
+    "preset": describe,
+    "benchmark": suite,
+}
 LINE_BY_LINE = ("translate", "generate")  # what reads standard input
 
 
@@ -57,6 +75,9 @@ def run(command: Command) -> int:
         one_of("experiment", config.experiment, tuple(EXPERIMENTS))
     except ValueError as error:
         raise UsageError(str(error)) from error
+    if command.mode == "describe":
+        describe.describe(config, command.cache)
+        return 0
     experiment = EXPERIMENTS[config.experiment]
     if not hasattr(experiment, command.mode):
         modes = ", ".join(mode for mode in MODES if hasattr(experiment, mode))

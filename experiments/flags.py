@@ -12,7 +12,7 @@ from ml_collections import ConfigDict, config_flags
 from experiments.errors import UsageError
 from experiments.workdir import Workdir
 
-MODES = ("train", "evaluate", "translate", "generate", "compare", "benchmark")
+MODES = ("train", "evaluate", "translate", "generate", "compare", "describe", "benchmark")
 USES = ("evaluate", "translate", "generate")  # what is done with a trained model
 DEFAULTS = {"benchmark": "configs/benchmark.py"}
 DEFAULT = "configs/toy_translation.py"

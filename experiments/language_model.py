@@ -132,6 +132,16 @@ def check(config: ConfigDict) -> None:
         )
 
 
+def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:
+    """The model with shapes for parameters; its words are those of the data.
+
+    Raises:
+        UsageError: the configuration cannot run.
+    """
+    check(config)
+    return Task(config, load_corpus(config, cache).language).learner.abstract_model
+
+
 def load_task(config: ConfigDict, workdir: Workdir) -> "Task":
     """What a run was trained to do."""
     vocabulary = load_vocabulary(config.data.name, workdir.load_vocabulary())

@@ -17,6 +17,7 @@ from experiments.data.gaps import GapBatch, GapEpochs, Gaps, buckets, english, f
 from experiments.data.pairs import SentencePair
 from experiments.data.toy_language import Sizes
 from experiments.data.vocabulary import Vocabulary
+from experiments.data.words import tokenize
 from experiments.errors import UsageError
 from experiments.evaluation.word_senses import (
     SenseVectors,
@@ -45,7 +46,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     check(config)
     workdir.claim(config)
     splits = english(config.data, SPLITS, cache)
-    words = Vocabulary.of(pair.source.split() for pair in splits["train"])
+    words = Vocabulary.of(tokenize(pair.source) for pair in splits["train"])
     workdir.keep_vocabulary(words.as_text())
     task = Task(config, words)
     print(
@@ -91,6 +92,18 @@ def check(config: ConfigDict) -> None:
             f"train.batch_tokens={config.train.batch_tokens} has no room for a sentence of "
             f"model.max_length={config.model.max_length}"
         )
+
+
+def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:
+    """The model with shapes for parameters; its words are those of the data.
+
+    Raises:
+        UsageError: the configuration cannot run.
+    """
+    check(config)
+    pairs = english(config.data, ("train",), cache)["train"]
+    words = Vocabulary.of(tokenize(pair.source) for pair in pairs)
+    return Task(config, words).learner.abstract_model
 
 
 def measure(

@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 
 from attention.modules.choice import one_of
 from attention.modules.config import TransformerConfig
+from attention.modules.recurrent import RecurrentConfig, RecurrentEncoderDecoder
 from attention.modules.transformer import EncoderDecoder
 from attention.primitives import masks
 from experiments.analysis.pictures import draw_cross_attention
@@ -33,8 +34,11 @@ from experiments.training.session import check_training, restore, train_in
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
-# What can stand between the embedding of a source and the scores of its target.
-ARCHITECTURES = {"transformer": (TransformerConfig, EncoderDecoder)}
+# What reads a source and says a target, and what its numbers are.
+ARCHITECTURES = {
+    "transformer": (TransformerConfig, EncoderDecoder),
+    "recurrent": (RecurrentConfig, RecurrentEncoderDecoder),
+}
 
 
 def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
@@ -160,6 +164,23 @@ def check_transformer(config: ConfigDict) -> None:
         raise UsageError(
             "model.tie='all' needs one vocabulary, and each language has its own: use 'output'"
         )
+
+
+def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:
+    """The model with shapes for parameters; its words are those of the data.
+
+    Raises:
+        UsageError: the configuration cannot run, or is no Transformer.
+    """
+    check(config)
+    if config.architecture != "transformer":
+        raise UsageError(
+            f"architecture={config.architecture!r} cannot be described, a Transformer can"
+        )
+    source = SOURCES[config.data.name]
+    pairs = load_split(config.data, "train", cache)
+    words = Vocabularies.of(pairs, source.tokens, shared=source.shared)
+    return Task(config, words).learner.abstract_model
 
 
 def load_task(config: ConfigDict, workdir: Workdir) -> "Task":

@@ -23,6 +23,7 @@ from experiments.data.skip_grams import (
 )
 from experiments.data.toy_language import Sizes
 from experiments.data.vocabulary import SPECIALS, Vocabulary
+from experiments.data.words import tokenize
 from experiments.errors import UsageError
 from experiments.evaluation.word_senses import (
     SenseVectors,
@@ -52,7 +53,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     check(config)
     workdir.claim(config)
     splits = english(config.data, SPLITS, cache)
-    words = Vocabulary.of(pair.source.split() for pair in splits["train"])
+    words = Vocabulary.of(tokenize(pair.source) for pair in splits["train"])
     workdir.keep_vocabulary(words.as_text())
     task = Task(config, words)
     state, seconds = train_in(
@@ -134,7 +135,7 @@ class Task:
     def batches(self, pairs: list[SentencePair], number: int, seed: int) -> SkipGramBatches:
         """Skip-grams of the English sentences, drawn at random."""
         data = self._config.data
-        sentences = [self._words.encode(pair.source.split()) for pair in pairs]
+        sentences = [self._words.encode(tokenize(pair.source)) for pair in pairs]
         counts = np.bincount(np.concatenate(sentences), minlength=len(self._words))
         kept = subsample(sentences, keep_probabilities(counts, data.threshold), seed=data.seed)
         return SkipGramBatches(
@@ -166,7 +167,7 @@ class Task:
         found = occurrences(pairs)
         rows = []
         for one in found:
-            read = vectors[self._words.encode(pairs[one.sentence].source.split())]
+            read = vectors[self._words.encode(tokenize(pairs[one.sentence].source))]
             rows.append(neighbour_mean(read, one.place, window) if window else read[one.place])
         return SenseVectors(
             np.array([one.word for one in found]),

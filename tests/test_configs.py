@@ -13,7 +13,7 @@ from experiments.workdir import Workdir
 from run import EXPERIMENTS
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-HELPERS = {"forms"}
+HELPERS = {"forms", "presets"}  # no runs
 NAMES = sorted(path.stem for path in (REPOSITORY / "configs").glob("*.py"))
 LAUNCHABLE = [name for name in NAMES if name not in HELPERS]
 BENCHMARKS = {"benchmark"}  # tests/experiments/benchmarks launches its tiny form

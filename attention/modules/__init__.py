@@ -13,8 +13,8 @@ from attention.modules.feed_forward import FeedForward
 from attention.modules.language_model import LanguageModel
 from attention.modules.masked_language_model import MaskedLanguageModel
 from attention.modules.patches import PatchEmbedding
-from attention.modules.skip_gram import SkipGram
 from attention.modules.recurrent import RecurrentConfig, RecurrentEncoderDecoder
+from attention.modules.skip_gram import SkipGram
 from attention.modules.transformer import Block, Decoder, Encoder, EncoderDecoder
 
 __all__ = [
@@ -29,8 +29,8 @@ __all__ = [
     "LanguageModel",
     "MaskedLanguageModel",
     "PatchEmbedding",
-    "SkipGram",
     "RecurrentConfig",
     "RecurrentEncoderDecoder",
+    "SkipGram",
     "TransformerConfig",
 ]

@@ -1,6 +1,6 @@
 """Pictures of a run: how it learned, and what it looks at."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,6 +62,34 @@ def draw_cross_attention(
             axes.set_yticks(range(len(target)), target, fontsize=8)
     figure.colorbar(image, ax=grid, label="attention weight", shrink=0.8)
     figure.suptitle("Cross-attention: target words (rows) to source words; rings: gold alignment")
+    figure.savefig(path, dpi=120)
+
+
+def draw_comparison(
+    curves: Mapping[str, Sequence[Mapping[str, float]]],
+    costs: Mapping[str, Mapping[int, float]],
+    path: Path,
+) -> None:
+    """Draws how well runs did over the steps, and what a step costs over the length.
+
+    Args:
+        curves: the rows of `metrics.jsonl` of each run.
+        costs: seconds of a training step by the length of its sentences, of each run.
+        path: a picture file.
+    """
+    figure = _figure(10, 4)
+    left, right = figure.subplots(1, 2)
+    for name, rows in curves.items():
+        points = [(row["step"], row["nll"]) for row in rows if row["split"] == "train"]
+        left.plot(*zip(*points, strict=True), label=name)
+    left.set(xlabel="step", ylabel="negative log-likelihood (nats per token)", yscale="log")
+    for name, seconds in costs.items():
+        right.plot([*seconds], [1000 * value for value in seconds.values()], "o-", label=name)
+    right.set(xlabel="tokens of a sentence", ylabel="ms of a training step, equal tokens")
+    right.set_xscale("log", base=2)
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        axes.legend()
     figure.savefig(path, dpi=120)
 
 

@@ -17,6 +17,7 @@ class Learner:
     """A model, its loss and its optimizer: no parameter is allocated yet.
 
     Attributes:
+        abstract_model: the model with shapes for parameters.
         definition: the model without its parameters.
         initial_state: `() -> TrainState`, the state before the first step.
         abstract_state: its shapes.
@@ -50,7 +51,8 @@ class Learner:
                 key=step_key,
             )
 
-        self.definition = nnx.graphdef(jax.eval_shape(lambda: make_model(nnx.Rngs(0))))
+        self.abstract_model = jax.eval_shape(lambda: make_model(nnx.Rngs(0)))
+        self.definition = nnx.graphdef(self.abstract_model)
         self.initial_state = compiled(make_state)
         self.abstract_state = jax.eval_shape(make_state)
         self.num_parameters = sum(x.size for x in jax.tree.leaves(self.abstract_state.parameters))

@@ -1,0 +1,126 @@
+"""Description: what the model of a configuration is made of and costs, and none of it allocated."""
+
+from pathlib import Path
+
+import jax
+from flax import nnx
+from ml_collections import ConfigDict
+
+from attention.modules import (
+    EncoderDecoder,
+    LanguageModel,
+    MaskedLanguageModel,
+    TransformerConfig,
+)
+from attention.modules.choice import one_of
+from experiments import language_model, masked_language_model, translation
+from experiments.analysis.description import Description
+from experiments.errors import UsageError
+
+# And which layers each has.
+ARCHITECTURES = {
+    "encoder": {"encoder_layers"},
+    "decoder": {"decoder_layers"},
+    "encoder_decoder": {"encoder_layers", "decoder_layers"},
+}
+
+NOTE = """\
+FLOPs are 2 for each parameter of a matrix that a token passes, and 2 N (H + Hv) for each key that
+it attends to in each layer: here all of the context, of which a causal token sees half on average.
+Training is worth 3 forward passes (Kaplan et al. 2020, section 2.1), without recomputation."""
+
+
+def describe(config: ConfigDict, cache: Path) -> None:
+    """Prints the tables of a model.
+
+    Args:
+        config: of a preset or of a run.
+        cache: where generated data is kept, whose words decide the size of some models.
+
+    Raises:
+        UsageError: there is no such model.
+    """
+    if config.experiment not in FAMILIES:
+        raise UsageError(f"{config.experiment} has no model to describe")
+    description = Description.of(
+        FAMILIES[config.experiment](config, cache), context=config.model.max_length
+    )
+    print(description, end="\n\n")
+    if "published" in config:
+        print(compared(config.published, description.parameters), end="\n\n")
+    print(NOTE)
+
+
+def check(config: ConfigDict) -> None:
+    """Refuses a preset that cannot be built.
+
+    Raises:
+        UsageError: in one sentence.
+    """
+    model = config.model
+    try:
+        one_of("architecture", config.architecture, tuple(ARCHITECTURES))
+        TransformerConfig(**model)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    layers = {name for name in model if name.endswith("_layers")}
+    if layers != ARCHITECTURES[config.architecture]:
+        raise UsageError(
+            f"architecture={config.architecture!r} is not that of this preset, which has "
+            f"{' and '.join(sorted(layers))}"
+        )
+    for name in layers:
+        if model[name] < 1:
+            raise UsageError(f"model.{name} must be at least 1, got {model[name]}")
+    if config.vocab_size < 1:
+        raise UsageError(f"vocab_size must be at least 1, got {config.vocab_size}")
+    if model.max_length < 2:  # a second token shows what a token costs
+        raise UsageError(f"model.max_length must be at least 2, got {model.max_length}")
+
+
+def compared(published: ConfigDict, parameters: int) -> str:
+    """How many parameters were published, beside those that are here.
+
+    Args:
+        published: their number, its source, and the parts that are absent here, by name.
+        parameters: those that are here.
+    """
+    absent = ", ".join(
+        f"{name.replace('_', ' ')} {size:,}" for name, size in published.absent.items()
+    )
+    lack = parameters + sum(published.absent.values()) - published.parameters
+    share = f"{abs(lack) / published.parameters:.2%} {'more' if lack > 0 else 'fewer'}"
+    return (
+        f"published  {published.parameters:,} ({published.source})\n"
+        f"here       {share if lack else 'exactly as many'}"
+        + (f", with what is absent here: {absent}" if absent else "")
+    )
+
+
+def preset_model(config: ConfigDict, cache: Path) -> nnx.Module:
+    """The model of a preset, with shapes for arrays.
+
+    Raises:
+        UsageError: it cannot be built.
+    """
+    del cache
+    check(config)
+    size, model = config.vocab_size, TransformerConfig(**config.model)
+
+    def build() -> nnx.Module:
+        rngs = nnx.Rngs(0)
+        if config.architecture == "encoder":
+            return MaskedLanguageModel(model, vocab_size=size, rngs=rngs)
+        if config.architecture == "decoder":
+            return LanguageModel(model, vocab_size=size, rngs=rngs)
+        return EncoderDecoder(model, source_vocab_size=size, target_vocab_size=size, rngs=rngs)
+
+    return jax.eval_shape(build)
+
+
+FAMILIES = {
+    "preset": preset_model,
+    "translation": translation.abstract_model,
+    "language_model": language_model.abstract_model,
+    "masked_language_model": masked_language_model.abstract_model,
+}

@@ -1,0 +1,250 @@
+"""What is said of a model is what was published of it, and what XLA counts of a small one."""
+
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+import run
+from attention.modules import EncoderDecoder, LanguageModel, TransformerConfig
+from configs import presets, toy_translation
+from experiments.analysis.description import Description
+from experiments.data.translation import Vocabularies, load_split
+from experiments.describe import NOTE, TextEncoder, compared, preset_model, translation_model
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+NOWHERE = Path("nowhere")
+
+# One layer: XLA counts the body of a loop over layers once. N H differs from D.
+SIZES = dict(
+    width=132,
+    num_heads=6,
+    num_kv_heads=3,
+    head_width=26,
+    hidden=521,
+    max_length=37,
+    encoder_layers=1,
+    decoder_layers=1,
+    implementation="reference",
+    remat=False,
+)
+TOKENS = jax.ShapeDtypeStruct((37,), jnp.int32)
+
+
+def abstract(family, vocab_size=211, **choices):
+    config = TransformerConfig(**SIZES | choices)
+    return jax.eval_shape(lambda: family(config, vocab_size=vocab_size, rngs=nnx.Rngs(0)))
+
+
+def translator(**choices):
+    config = TransformerConfig(**SIZES | choices)
+    sizes = dict(source_vocab_size=211, target_vocab_size=223)
+    return jax.eval_shape(lambda: EncoderDecoder(config, **sizes, rngs=nnx.Rngs(0)))
+
+
+def counted(function, *arguments):
+    """What XLA counts of a function of 37 tokens, for each of them."""
+    return jax.jit(function).lower(*arguments).cost_analysis()["flops"] / 37
+
+
+def close(ours, xla):
+    """XLA also counts what is no product of matrices."""
+    return ours <= xla <= 1.03 * ours
+
+
+def described(name):
+    config = presets.get_config(name)
+    return config, Description.of(preset_model(config, NOWHERE), context=config.model.max_length)
+
+
+@pytest.mark.parametrize(
+    "name, difference",
+    [
+        ("gpt2_small", 0),
+        ("gpt3_175b", 0.004),
+        ("llama3_8b", 0),
+        ("bert_base", 0),
+        ("transformer_base", 0.03),  # its own sizes make 63.1 million of the 65 that it says
+    ],
+)
+def test_a_preset_has_the_published_number_of_parameters_and_allocates_none(name, difference):
+    config = presets.get_config(name)
+    start = time.process_time()
+    model = preset_model(config, NOWHERE)
+    description = Description.of(model, context=config.model.max_length)
+    assert time.process_time() - start < 4  # at most 1 on one core
+    assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(model))
+    assert description.parameters == sum(leaf.size for leaf in jax.tree.leaves(model))
+    here = description.parameters + sum(config.published.absent.values())
+    assert abs(here - config.published.parameters) <= difference * config.published.parameters
+
+
+def test_every_preset_is_compared_with_what_was_published():
+    known = {"gpt2_small", "gpt3_175b", "llama3_8b", "bert_base", "transformer_base"}
+    assert known == {*presets.PRESETS}
+
+
+def test_parts_have_the_sizes_of_the_paper():
+    _, description = described("gpt3_175b")
+    parts = {part.name: part for part in description.parts}
+    assert list(parts) == [
+        "embedding tokens",
+        "embedding positions",
+        "decoder self attention",
+        "decoder feed forward",
+        "decoder norms",
+    ]
+    assert parts["embedding tokens"] == ("embedding tokens", 50_257 * 12_288, None)
+    assert parts["embedding positions"].parameters == 2048 * 12_288
+    attention = 4 * 12_288 * 12_288 + 4 * 12_288  # and biases
+    assert parts["decoder self attention"].per_layer == attention
+    assert parts["decoder self attention"].parameters == 96 * attention
+    assert parts["decoder norms"].per_layer == 2 * 2 * 12_288
+    assert parts["decoder norms"].parameters == (96 * 2 + 1) * 2 * 12_288  # and the last one
+
+
+def test_shared_keys_make_the_cache_smaller():
+    config, description = described("llama3_8b")
+    (token,) = description.costs
+    assert token.cache_bytes == 2 * 32 * 8 * 128 * 4  # keys and values, layers, K, H, float32
+    with config.unlocked():
+        config.model.num_kv_heads = 32
+    everyone = Description.of(preset_model(config, NOWHERE), context=8192).costs[0]
+    assert everyone.cache_bytes == 4 * token.cache_bytes
+
+
+def test_a_translator_remembers_source_and_target():
+    model = translator(encoder_layers=2, decoder_layers=3)
+    source, target = Description.of(model, context=37).costs
+    assert (source.token, target.token) == ("source token", "target token")
+    assert source.cache_bytes == target.cache_bytes == 2 * 3 * 3 * 26 * 4
+    assert Description.of(abstract(TextEncoder), context=37).costs[0].cache_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        dict(activation="gated", positions="rotary", tie="none"),
+        dict(positions="learned", qk_norm="rms", use_bias=False),
+    ],
+    ids=["output", "tied"],
+)
+def test_flops_of_a_decoder_are_what_xla_counts(choices):
+    model = abstract(LanguageModel, **choices)
+    (token,) = Description.of(model, context=37).costs
+    assert close(token.forward_flops, counted(lambda m, tokens: m(tokens), model, TOKENS))
+    assert token.attention_flops == 2 * 37 * 6 * (26 + 26)
+    gradient = jax.grad(lambda m, tokens: jnp.sum(m(tokens) ** 2))
+    assert close(token.training_flops, counted(gradient, model, TOKENS))
+
+
+def test_flops_of_an_encoder_are_what_xla_counts():
+    model = abstract(TextEncoder, norm="post")
+    (token,) = Description.of(model, context=37).costs
+    encode = counted(lambda m, tokens: m(tokens, mask=None), model, TOKENS)
+    assert close(token.forward_flops, encode)
+
+
+def test_flops_of_a_translator_are_what_xla_counts_of_each_side():
+    model = translator()
+    source, target = Description.of(model, context=37).costs
+
+    def read(model, tokens):
+        return model.remember(model.encode(tokens, mask=None))
+
+    def write(model, tokens, memory):
+        features, _ = model.decode(tokens, memory, memory_mask=None)
+        return model.logits(features)
+
+    memory = jax.eval_shape(read, model, TOKENS)
+    assert close(source.forward_flops, counted(read, model, TOKENS))
+    assert close(target.forward_flops, counted(write, model, TOKENS, memory))
+
+
+def test_flops_grow_with_layers_and_context():
+    one, two, three = (
+        Description.of(abstract(LanguageModel, decoder_layers=layers), context=10).costs[0]
+        for layers in (1, 2, 3)
+    )
+    assert three.forward_flops - two.forward_flops == two.forward_flops - one.forward_flops > 0
+    assert three.attention_flops == 3 * one.attention_flops
+    longer = Description.of(abstract(LanguageModel), context=30).costs[0]
+    assert longer.attention_flops == 3 * one.attention_flops
+    assert longer.matrix_flops == one.matrix_flops
+
+
+def test_a_run_is_described_with_the_words_of_its_data(tmp_path):
+    config = toy_translation.get_config("tiny")
+    model = translation_model(config, tmp_path)
+    parts = {part.name: part.parameters for part in Description.of(model, context=48).parts}
+    words = Vocabularies.of(load_split(config.data, "train", tmp_path))
+    assert parts["source embedding tokens"] == 32 * len(words.source)
+    assert parts["target embedding tokens"] == 32 * len(words.target)
+
+
+def test_the_comparison_says_what_differs():
+    published = presets.get_config("bert_base").published
+    text = compared(published, 108_888_576)
+    assert "published  109,482,240 (the released checkpoint of Devlin et al. 2019)" in text
+    assert "exactly as many, with what is absent here: " in text
+    assert "pooler 590,592" in text
+    assert "1.00% fewer" in compared(published, 107_793_754)
+    assert "1.00% more" in compared(published, 109_983_398)
+
+
+@pytest.fixture
+def knock(tmp_path, monkeypatch, capsys):
+    """Calls the door in the mode and returns (exit status, standard output, standard error)."""
+    monkeypatch.chdir(REPOSITORY)
+    before = jax.config.jax_compilation_cache_dir
+
+    def knock(*arguments):
+        places = f"--cache={tmp_path / 'cache'}", f"--workdir={tmp_path / 'run'}"
+        status = run.main(["run.py", *places, *arguments])
+        assert not (tmp_path / "run").exists()
+        return status, *capsys.readouterr()
+
+    yield knock
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+LLAMA = "--config=configs/presets.py:llama3_8b"
+
+
+def test_the_door_describes_a_preset_with_fields_changed(knock):
+    status, output, error = knock("--mode=describe", LLAMA)
+    assert (status, error) == (0, "")
+    assert "exactly as many" in output
+    assert output.removesuffix(f"\n{NOTE}\n") in README
+    status, output, _ = knock("--mode=describe", LLAMA, "--config.model.num_kv_heads=1")
+    assert status == 0
+    assert "cache, bytes in float32               32,768" in output
+    assert "fewer" in output
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--config=configs/presets.py:lama3"], "got 'lama3'; did you mean 'llama3_8b'?"),
+        (["--config=configs/presets.py"], "must be one of gpt2_small, gpt3_175b, llama3_8b, "),
+        ([LLAMA, "--config.architecture=decodr"], "got 'decodr'; did you mean 'decoder'?"),
+        ([LLAMA, "--config.model.num_kv_heads=3"], "cannot be shared evenly by num_kv_heads=3"),
+        ([LLAMA, "--config.model.decoder_layers=0"], "decoder_layers must be at least 1, got 0"),
+        ([LLAMA, "--config.architecture=encoder"], "this preset, which has decoder_layers"),
+        ([LLAMA, "--config.model.max_length=1"], "model.max_length must be at least 2, got 1"),
+        ([LLAMA, "--config.vocab_size=0"], "vocab_size must be at least 1, got 0"),
+        ([LLAMA, "--mode=train"], "preset has no mode 'train', it has describe"),
+        (["--config=configs/benchmark.py"], "benchmark has no model to describe"),
+        (["--config.model.width=130"], "width=130 is not divisible by num_heads=4"),
+    ],
+)
+def test_a_mistake_is_one_sentence(knock, arguments, sentence):
+    status, output, error = knock("--mode=describe", *arguments)
+    assert (status, output) == (2, "")
+    assert sentence in error
+    assert error.startswith("run.py: ")
+    assert error.count("\n") == 1
