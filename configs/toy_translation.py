@@ -6,8 +6,9 @@ time       107 s of training (compilation, validation and samples included)
 score      exact match 99.2 % on test, 98.6 % on compositional, 44.6 % on longer (seed 0)
 """
 
-from ml_collections import ConfigDict, config_dict
+from ml_collections import ConfigDict
 
+from configs import defaults
 from configs.forms import FULL, is_tiny
 
 
@@ -29,52 +30,14 @@ def get_config(form: str = FULL) -> ConfigDict:
     data.sizes.longer = 500
     data.bucket_lengths = (8, 11, 14, 21)  # the longest pair of each, with its end
 
-    config.model = model = ConfigDict()
-    model.width = 96
-    model.num_heads = 4
-    model.num_kv_heads = config_dict.placeholder(int)  # as many as query heads
-    model.head_width = config_dict.placeholder(int)  # width / num_heads
-    model.hidden = 256
-    model.activation = "relu"
-    model.norm = "pre"
-    model.norm_kind = "layer"
-    model.qk_norm = "none"
-    model.positions = "rotary"
-    model.rotary = rotary = ConfigDict()
-    rotary.base = 10_000.0
-    rotary.scaling = "none"
-    rotary.factor = 1.0
-    rotary.original_length = 48
-    model.max_length = 48
-    model.encoder_layers = 2
-    model.decoder_layers = 2
-    model.tie = "output"
-    model.use_bias = True
-    model.dropout = 0.0
-    model.attention_dropout = 0.0
-    model.implementation = config_dict.placeholder(str)  # of attention; chosen if not named
-    model.remat = True
+    config.model = defaults.transformer()
 
-    config.train = train = ConfigDict()
-    train.steps = 1_300
+    config.train = train = defaults.training(1_300)
     train.batch_tokens = 1_536
     train.label_smoothing = 0.1
-    train.schedule = "cosine"
     train.learning_rate = 5e-3
-    train.warmup_steps = 100
-    train.clip_norm = 1.0
-    train.beta1 = 0.9
-    train.beta2 = 0.98
-    train.epsilon = 1e-9
-    train.weight_decay = 0.1
-    train.log_every = 50
-    train.evaluate_every = 650
-    train.sample_every = 650
-    train.checkpoint_every = 650
 
-    config.decoding = decoding = ConfigDict()
-    decoding.beam = 1  # greedy
-    decoding.alpha = 0.0  # of the length penalty
+    config.decoding = defaults.greedy()
 
     if is_tiny(form):
         make_tiny(config)
@@ -90,10 +53,5 @@ def make_tiny(config: ConfigDict) -> None:
     config.model.width = 32
     config.model.hidden = 48
     config.model.dropout = 0.1
-    config.train.steps = 20
-    config.train.warmup_steps = 5
     config.train.batch_tokens = 480
-    config.train.log_every = 5
-    config.train.evaluate_every = 10
-    config.train.sample_every = 10
-    config.train.checkpoint_every = 10
+    defaults.make_short(config.train)

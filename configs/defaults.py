@@ -1,0 +1,96 @@
+"""What most configurations have in common; each file then says what it is about."""
+
+from ml_collections import ConfigDict, config_dict
+
+
+def transformer() -> ConfigDict:
+    """Sizes and choices of a Transformer, as `attention.modules.TransformerConfig` names them."""
+    model = ConfigDict()
+    model.width = 96
+    model.num_heads = 4
+    model.num_kv_heads = config_dict.placeholder(int)  # as many as query heads
+    model.head_width = config_dict.placeholder(int)  # width / num_heads
+    model.hidden = 256
+    model.activation = "relu"
+    model.norm = "pre"
+    model.norm_kind = "layer"
+    model.qk_norm = "none"
+    model.positions = "rotary"
+    model.rotary = rotary = ConfigDict()
+    rotary.base = 10_000.0
+    rotary.scaling = "none"
+    rotary.factor = 1.0
+    rotary.original_length = 48
+    model.max_length = 48
+    model.encoder_layers = 2
+    model.decoder_layers = 2
+    model.tie = "output"
+    model.use_bias = True
+    model.dropout = 0.0
+    model.attention_dropout = 0.0
+    model.implementation = config_dict.placeholder(str)  # of attention; chosen if not named
+    model.remat = True
+    return model
+
+
+def recurrent() -> ConfigDict:
+    """Sizes and choices of a recurrent encoder-decoder, as `RecurrentConfig` names them."""
+    model = ConfigDict()
+    model.embedding_width = 96
+    model.hidden = 128
+    model.cell = "gru"
+    model.attention = "additive"
+    model.max_length = 48
+    model.dropout = 0.0
+    return model
+
+
+def training(steps: int) -> ConfigDict:
+    """So many steps of Adam, measured twice on the way."""
+    train = ConfigDict()
+    train.steps = steps
+    train.label_smoothing = 0.0
+    train.schedule = "cosine"
+    train.learning_rate = 3e-3
+    train.warmup_steps = min(100, steps // 4)
+    train.clip_norm = 1.0
+    train.beta1 = 0.9
+    train.beta2 = 0.98
+    train.epsilon = 1e-9
+    train.weight_decay = 0.1
+    train.log_every = 50
+    train.evaluate_every = steps // 2
+    train.sample_every = steps // 2
+    train.checkpoint_every = steps // 2
+    return train
+
+
+def make_short(train: ConfigDict) -> None:
+    """Twenty steps, with everything that happens on the way."""
+    train.steps = 20
+    train.warmup_steps = 5
+    train.log_every = 5
+    train.evaluate_every = 10
+    train.sample_every = 10
+    train.checkpoint_every = 10
+
+
+def greedy() -> ConfigDict:
+    """The likeliest word each time; `beam` above 1 follows more hypotheses."""
+    decoding = ConfigDict()
+    decoding.beam = 1
+    decoding.alpha = 0.0  # of the length penalty
+    return decoding
+
+
+def sampling() -> ConfigDict:
+    """Words drawn at random, the unlikeliest left out."""
+    decoding = ConfigDict()
+    decoding.strategy = "sample"  # or "greedy"
+    decoding.length = 300
+    decoding.temperature = 0.8
+    decoding.top_k = 0  # of all
+    decoding.top_p = 0.95
+    decoding.min_p = 0.0
+    decoding.seed = 0
+    return decoding

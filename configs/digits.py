@@ -1,0 +1,43 @@
+"""Digits: a Transformer reads squares of an image as if they were words.
+
+command    python run.py --config=configs/digits.py
+hardware   two CPU cores
+time       TIME
+score      SCORE
+"""
+
+from ml_collections import ConfigDict
+
+from configs import defaults
+from configs.forms import FULL, is_tiny
+
+
+def get_config(form: str = FULL) -> ConfigDict:
+    """The experiment, or its tiny form that ends in seconds."""
+    config = ConfigDict()
+    config.experiment = "classification"
+    config.seed = 0
+
+    config.data = data = ConfigDict()
+    data.name = "digits"
+    data.seed = 0
+    data.patch_size = 2
+
+    config.pooling = "mean"  # or "first"
+    config.model = model = defaults.transformer()
+    model.width = 64
+    model.hidden = 128
+    model.activation = "gelu"
+    model.positions = "learned"
+    model.decoder_layers = 0
+    model.max_length = 16
+
+    config.train = train = defaults.training(800)
+    train.batch_size = 64
+    train.label_smoothing = 0.1
+
+    if is_tiny(form):
+        defaults.make_short(train)
+        train.batch_size = 16
+        model.update({"width": 32, "hidden": 48, "dropout": 0.1})
+    return config

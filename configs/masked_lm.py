@@ -1,0 +1,46 @@
+"""Gaps: an encoder learns to say what stood in them, and what its vectors then know of words.
+
+command    python run.py --config=configs/masked_lm.py
+hardware   two CPU cores
+time       TIME
+score      SCORE
+"""
+
+from ml_collections import ConfigDict
+
+from configs import defaults
+from configs.forms import FULL, is_tiny
+
+
+def get_config(form: str = FULL) -> ConfigDict:
+    """The experiment, or its tiny form that ends in seconds."""
+    config = ConfigDict()
+    config.experiment = "masked_language_model"
+    config.seed = 0
+
+    config.data = data = ConfigDict()
+    data.seed = 0
+    data.sizes = ConfigDict()
+    data.sizes.train = 40_000
+    data.sizes.validation = 1_000
+    data.sizes.test = 1_000
+    data.sizes.compositional = 1_000
+    data.sizes.longer = 500
+    data.bucket_lengths = (8, 11, 14, 21)
+
+    config.model = model = defaults.transformer()
+    model.decoder_layers = 0
+    model.max_length = 34
+
+    config.train = train = defaults.training(1_000)
+    train.batch_tokens = 3_072
+
+    if is_tiny(form):
+        defaults.make_short(train)
+        data.sizes.update(
+            {"train": 1_000, "validation": 20, "test": 200, "compositional": 20, "longer": 20}
+        )
+        data.bucket_lengths = (24,)
+        train.batch_tokens = 480
+        model.update({"width": 32, "hidden": 48, "dropout": 0.1})
+    return config

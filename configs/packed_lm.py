@@ -1,0 +1,50 @@
+"""Words: a language model reads sentences packed into rows, as many as there is room for.
+
+command    python run.py --config=configs/packed_lm.py
+hardware   two CPU cores
+time       TIME
+score      SCORE
+"""
+
+from ml_collections import ConfigDict
+
+from configs import defaults
+from configs.forms import FULL, is_tiny
+
+
+def get_config(form: str = FULL) -> ConfigDict:
+    """The experiment, or its tiny form that ends in seconds."""
+    config = ConfigDict()
+    config.experiment = "language_model"
+    config.seed = 0
+
+    config.data = data = ConfigDict()
+    data.name = "sentences"
+    data.seed = 0
+    data.sizes = ConfigDict()
+    data.sizes.train = 40_000
+    data.sizes.validation = 1_000
+    data.sizes.test = 1_000
+    data.sizes.compositional = 1_000
+    data.sizes.longer = 500
+    data.context = 64
+
+    config.model = model = defaults.transformer()
+    model.encoder_layers = 0
+    model.max_length = 64
+
+    config.train = train = defaults.training(600)
+    train.batch_tokens = 2_048
+
+    config.decoding = defaults.sampling()
+    config.decoding.length = 40
+
+    if is_tiny(form):
+        defaults.make_short(train)
+        data.sizes.update(
+            {"train": 1_000, "validation": 20, "test": 20, "compositional": 20, "longer": 20}
+        )
+        train.batch_tokens = 256
+        model.update({"width": 32, "hidden": 48})
+        config.decoding.length = 20
+    return config

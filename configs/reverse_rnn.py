@@ -1,0 +1,30 @@
+"""Reverse with a recurrent model: an LSTM with multiplicative attention, as JoeyNMT teaches.
+
+command    python run.py --config=configs/reverse_rnn.py
+hardware   two CPU cores
+time       TIME
+score      SCORE
+"""
+
+from ml_collections import ConfigDict
+
+from configs import defaults, reverse
+from configs.forms import FULL, is_tiny
+
+
+def get_config(form: str = FULL) -> ConfigDict:
+    """The experiment, or its tiny form that ends in seconds."""
+    config = reverse.get_config(form)
+    config.architecture = "recurrent"
+    config.model = model = defaults.recurrent()
+    model.embedding_width = 16
+    model.hidden = 64
+    model.cell = "lstm"
+    model.attention = "multiplicative"
+    model.max_length = 32
+    config.train.batch_tokens = 1_536
+
+    if is_tiny(form):
+        config.train.batch_tokens = 320
+        model.update({"hidden": 16, "dropout": 0.1})
+    return config

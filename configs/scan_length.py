@@ -1,0 +1,21 @@
+"""SCAN by length: what takes more than 26 actions was never seen.
+
+command    python run.py --config=configs/scan_length.py --config.data.path=FOLDER
+hardware   two CPU cores
+time       TIME
+score      SCORE
+"""
+
+from ml_collections import ConfigDict
+
+from configs import scan
+from configs.forms import FULL
+
+
+def get_config(form: str = FULL) -> ConfigDict:
+    """The experiment, or its tiny form that ends in seconds."""
+    config = scan.get_config(form)
+    config.data.split = "length"
+    config.data.cutoff = 26
+    config.data.bucket_lengths = config.data.bucket_lengths[-1:]
+    return config

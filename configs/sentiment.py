@@ -1,0 +1,45 @@
+"""Praise or blame: an encoder learns what a negation turns around.
+
+command    python run.py --config=configs/sentiment.py
+hardware   two CPU cores
+time       TIME
+score      SCORE
+"""
+
+from ml_collections import ConfigDict
+
+from configs import defaults
+from configs.forms import FULL, is_tiny
+
+
+def get_config(form: str = FULL) -> ConfigDict:
+    """The experiment, or its tiny form that ends in seconds."""
+    config = ConfigDict()
+    config.experiment = "classification"
+    config.seed = 0
+
+    config.data = data = ConfigDict()
+    data.name = "sentiment"
+    data.seed = 0
+    data.sizes = ConfigDict()
+    data.sizes.train = 20_000
+    data.sizes.validation = 1_000
+    data.sizes.test = 2_000
+    data.sizes.longer = 1_000
+
+    config.pooling = "mean"  # or "first"
+    config.model = model = defaults.transformer()
+    model.width = 64
+    model.hidden = 128
+    model.decoder_layers = 0
+
+    config.train = train = defaults.training(1_200)
+    train.batch_size = 64
+
+    if is_tiny(form):
+        defaults.make_short(train)
+        data.sizes.update({"train": 2_000, "validation": 20, "test": 20, "longer": 20})
+        train.batch_size = 16
+        model.update({"width": 32, "hidden": 48, "dropout": 0.1})
+        config.pooling = "first"
+    return config

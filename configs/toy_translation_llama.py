@@ -1,0 +1,24 @@
+"""The main job with the parts of Llama 3: rotary, grouped queries, RMS norms, gated, no biases.
+
+command    python run.py --config=configs/toy_translation_llama.py
+hardware   two CPU cores
+time       TIME
+score      SCORE
+"""
+
+from ml_collections import ConfigDict
+
+from configs import toy_translation
+from configs.forms import FULL
+
+
+def get_config(form: str = FULL) -> ConfigDict:
+    """The experiment, or its tiny form that ends in seconds."""
+    config = toy_translation.get_config(form)
+    model = config.model
+    model.num_kv_heads = 2
+    model.norm_kind = "rms"
+    model.activation = "gated"
+    model.use_bias = False
+    model.positions = "rotary"
+    return config
