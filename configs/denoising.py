@@ -33,10 +33,10 @@ def get_config(form: str = FULL) -> ConfigDict:
     data.rates.infill = 0.2
     data.rates.mask = 0.15
     data.rates.delete = 0.1
-    data.bucket_lengths = (24, 36, 48)
+    data.bucket_lengths = (32, 48, 64)
 
     config.model = model = defaults.transformer()
-    model.max_length = 128
+    model.max_length = 96
     model.tie = "all"
 
     config.train = train = defaults.training(1_000)

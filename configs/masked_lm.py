@@ -30,7 +30,7 @@ def get_config(form: str = FULL) -> ConfigDict:
 
     config.model = model = defaults.transformer()
     model.decoder_layers = 0
-    model.max_length = 34
+    model.max_length = 24
 
     config.train = train = defaults.training(1_000)
     train.batch_tokens = 3_072

@@ -22,6 +22,8 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.data = data = ConfigDict()
     data.name = "summary"
     data.seed = 0
+    data.shortest = 4  # sentences of a document
+    data.longest = 8
     data.sizes = ConfigDict()
     data.sizes.train = 20_000
     data.sizes.validation = 1_000

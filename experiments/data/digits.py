@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 IMAGE_SHAPE = 8, 8, 1
 NUM_CLASSES = 10
@@ -29,6 +28,8 @@ def digits(seed: int = 0) -> dict[str, Digits]:
     Args:
         seed: same seed, same splits.
     """
+    from sklearn.datasets import load_digits  # a second that no other experiment should wait
+
     data = load_digits()
     order = np.random.default_rng(seed).permutation(len(data.target))
     images = (data.images / DARKEST).astype(np.float32).reshape(-1, *IMAGE_SHAPE)[order]

@@ -6,17 +6,16 @@ around, is what attention has brought to the word.
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
-
 from experiments.data.toy_language.entries import SENSES
 from experiments.data.toy_language.morphology import english_plural, french_plural
 from experiments.data.translation import SentencePair
 from experiments.data.words import tokenize
+
+if TYPE_CHECKING:
+    from sklearn.pipeline import Pipeline
 
 
 class Occurrence(NamedTuple):
@@ -108,11 +107,19 @@ def sense_accuracy(train: SenseVectors, test: SenseVectors) -> dict[str, float]:
         majority = senses[counts.argmax()]
         guesses = majority
         if len(senses) > 1:
-            # Scaled, so that vectors of any size are regularised alike.
-            probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1_000))
-            probe.fit(train.vectors[known], train.senses[known])
+            probe = _probe().fit(train.vectors[known], train.senses[known])
             guesses = probe.predict(test.vectors[asked])
         right += np.sum(test.senses[asked] == guesses)
         commonest += np.sum(test.senses[asked] == majority)
     number = len(test.words)
     return {"accuracy": float(right / number), "majority": float(commonest / number)}
+
+
+def _probe() -> "Pipeline":
+    """Scaled, so that vectors of any size are regularised alike."""
+    # A second that no other experiment should wait.
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), LogisticRegression(max_iter=1_000))
