@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
 from experiments.data.toy_language.entries import SENSES
 from experiments.data.toy_language.morphology import english_plural, french_plural
 from experiments.data.translation import SentencePair
