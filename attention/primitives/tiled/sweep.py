@@ -227,7 +227,7 @@ def _differentiate(
 
     def tangent_summand(tiles: list[Array], masked: bool) -> list[Array]:
         still, moved = tiles[:count], tiles[count:]
-        function = partial(_given, summand, still, live, masked)
+        function = partial(_with_changed, summand, still, live, masked)
         return jax.jvp(function, tuple(still[n] for n in live), tuple(moved))[1]
 
     leaves = [*leaves, *(moving[n] for n in live)]
@@ -235,7 +235,7 @@ def _differentiate(
     return found, _bind_sum(_Summand(tangent_summand), leaves, cuts, outputs, visits, tiling)
 
 
-def _given(
+def _with_changed(
     summand: _Summand, tiles: list[Array | None], live: list[int], masked: bool, *changed: Array
 ) -> list[Array]:
     tiles = list(tiles)
@@ -267,7 +267,7 @@ def _transpose(
             still[n] = tile
 
         def function(*tiles: Array) -> list[Array]:
-            found = _given(summand, still, linear, masked, *tiles)
+            found = _with_changed(summand, still, linear, masked, *tiles)
             return [found[n].astype(outputs[n].dtype) for n in live]
 
         given = tiles[len(known) :]
