@@ -262,8 +262,8 @@ def _few_pairs(request: Request) -> str | None:
     return None
 
 
-def _many_queries(request: Request, reason: str) -> str | None:
-    return None if request.query.shape[-3] < FEW_QUERIES else reason
+def _fills_a_block(request: Request) -> str | None:
+    return None if request.query.shape[-3] < FEW_QUERIES else "its kernel computes all of this"
 
 
 def _empty(request: Request) -> str | None:
@@ -283,19 +283,19 @@ IMPLEMENTATIONS = (
         "cudnn",
         refusal=cudnn.refusal,
         run=cudnn.attend_by_cudnn,
-        preference=lambda request: _many_queries(request, "cuDNN computes all of this"),
+        preference=_fills_a_block,
     ),
     Implementation(
         "splash",
         refusal=splash.refusal,
         run=splash.attend_by_splash,
-        preference=lambda request: _many_queries(request, "the kernel computes all of this"),
+        preference=_fills_a_block,
     ),
     Implementation(
         "pallas",
         refusal=flash.refusal,
         run=flash.attend_by_kernel,
-        preference=lambda request: _many_queries(request, "the kernel computes all of this"),
+        preference=_fills_a_block,
     ),
     Implementation(
         "tiled",

@@ -1,7 +1,7 @@
 """Functions of jax as programs: compiled before the clock starts, with the memory they need."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,9 @@ def jax_contender(name: str, version: str, call: Callable[[Case], Call]) -> Cont
 def compiled(case: Case, inputs: Inputs, call: Call) -> Program:
     """Compiles a call, with its gradients if the case wants them."""
 
-    def gradient(cotangent: Array, query: Array, key: Array, value: Array, *given: Array) -> Any:  # noqa: ANN401
+    def gradient(
+        cotangent: Array, query: Array, key: Array, value: Array, *given: Array
+    ) -> tuple[Array, ...]:
         output, pull = jax.vjp(lambda *args: call.function(*args, *given), query, key, value)
         return output, *pull(cotangent)  # with the output, or half of the forward pass is dropped
 

@@ -119,7 +119,7 @@ def _tensor(array: np.ndarray) -> Any:  # noqa: ANN401 - torch is no requirement
     return torch.from_numpy(np.array(array))
 
 
-def _numpy(tensor: Any, dtype: np.dtype) -> np.ndarray:  # noqa: ANN401
+def _numpy(tensor: Any, dtype: np.dtype) -> np.ndarray:  # noqa: ANN401 - as _tensor returns it
     import torch
 
     wide = torch.float64 if dtype == np.float64 else torch.float32

@@ -55,8 +55,7 @@ def derivative(
     Returns:
         The derivatives, `[B, T, K, G, Hv]` and `[B, T, K, G]`.
     """
-    is_zero = lambda leaf: isinstance(leaf, SymbolicZero)  # noqa: E731
-    moves = jax.tree.map(lambda leaf: None if is_zero(leaf) else leaf, direction, is_leaf=is_zero)
+    moves = jax.tree.map(lambda leaf: None if _is_zero(leaf) else leaf, direction, is_leaf=_is_zero)
     along = {name: along for name, (along, _) in given.cuts().items()}
     dtype = output.dtype
 
@@ -113,6 +112,10 @@ def derivative(
     }
     sums = tile_sum(summand, operands, outputs, visits, cut, transposed)
     return sums["output"] - sums["logsumexp"][..., None] * output, sums["logsumexp"]
+
+
+def _is_zero(leaf: object) -> bool:
+    return isinstance(leaf, SymbolicZero)
 
 
 def _jvp(function: Callable[[Given], Array], given: Given, moves: Given) -> tuple[Array, Array]:

@@ -9,7 +9,7 @@ from jax import Array
 from attention.primitives.request import Request
 from attention.primitives.tiled import layout
 from attention.primitives.tiled.loop import Visits
-from attention.primitives.tiled.sweep import tile_fold
+from attention.primitives.tiled.sweep import tile_fold, varying_alike
 from attention.primitives.tiled.tile import Fixed, allowed_in, split_fixed
 from attention.primitives.tiled.tiling import Tiling, measured_size
 
@@ -72,5 +72,6 @@ def sees_any(
         )
 
     # Nearly always there is nothing to look for.
-    nothing = jnp.zeros(rows.shape, jnp.int32)
+    zeros, given = jnp.zeros(rows.shape, jnp.int32), (rows, columns, fixed, visits)
+    nothing, *_ = varying_alike([zeros, *jax.tree.leaves(given)])
     return jax.lax.cond(rows.any() | columns.any(), look, lambda: nothing) > 0

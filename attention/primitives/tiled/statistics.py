@@ -96,6 +96,9 @@ def strongest(known: Known, request: Request) -> tuple[Array, Array]:
     dtype = known.logsumexp.dtype
     keys = jnp.arange(cut.padded[1], dtype=jnp.int32)[None, None, :]
 
+    def begin() -> tuple[Array, Array]:
+        return jnp.full(shape, -1, dtype), jnp.zeros(shape, keys.dtype)
+
     def step(
         so_far: tuple[Array, Array], tiles: dict[str, Any], masked: bool
     ) -> tuple[Array, Array]:
@@ -107,7 +110,6 @@ def strongest(known: Known, request: Request) -> tuple[Array, Array]:
         return largest, jnp.take_along_axis(columns, places, axis=-1)
 
     operands = {**known.operands(), "keys": ("column", keys)}
-    begin = lambda: (jnp.full(shape, -1, dtype), jnp.zeros(shape, keys.dtype))  # noqa: E731
     found = tile_fold(begin, step, lambda last: last, operands, known.visits, cut)
     return jnp.maximum(found[0], 0), jnp.where(found[0] > 0, found[1], -1)
 

@@ -6,15 +6,17 @@ So one rule each makes every mixture of `jax.jvp` and `jax.grad` cost memory for
 what a mask rules out: nothing in here knows about attention. How arrays are cut says `cuts.py`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import PartitionSpec
 
 from attention.primitives.tiled.cuts import Along, Output, tile_shape
 from attention.primitives.tiled.loop import Fold, Tree, Visits, sweep
@@ -103,6 +105,16 @@ def tile_sum(
     return dict(zip(outputs, found, strict=True))
 
 
+def varying_alike(arrays: Sequence[Array]) -> list[Array]:
+    """Arrays that, inside `jax.shard_map`, all vary along those axes of its mesh that any does."""
+    axes = [jax.typeof(array).manual_axis_type.varying for array in arrays]
+    missing = [tuple(frozenset().union(*axes) - own) for own in axes]
+    return [
+        jax.lax.pcast(array, more, to="varying") if more else array
+        for array, more in zip(arrays, missing, strict=True)
+    ]
+
+
 # What follows speaks of flat lists of arrays.
 
 
@@ -154,8 +166,7 @@ def _bind(
 ) -> list[Array]:
     listed = [] if visits is None else [visits.some, visits.all]
     return _sweep.bind(
-        *listed,
-        *leaves,
+        *varying_alike([*listed, *leaves]),
         fold=fold,
         summand=summand,
         along=along,
@@ -196,15 +207,37 @@ def _run(
     return sweep(fold, leaves, along, outputs, visits, tiling)
 
 
+def _shapes(
+    *operands: ShapedArray, outputs: tuple[Output, ...], **params: object
+) -> list[ShapedArray]:
+    """What comes out, which differs along the axes of a mesh along which the operands do."""
+    del params
+    like = operands[0]
+    return [
+        ShapedArray(
+            output.shape,
+            output.dtype,
+            sharding=like.sharding.update(spec=PartitionSpec(*[None] * len(output.shape))),
+            manual_axis_type=like.manual_axis_type,
+        )
+        for output in outputs
+    ]
+
+
+def _lower(
+    context: mlir.LoweringRuleContext, *operands: object, **params: object
+) -> Sequence[object]:
+    """The loops, of plain arrays: what one device computes knows nothing of its mesh."""
+    plain = [ShapedArray(aval.shape, aval.dtype) for aval in context.avals_in]
+    context = context.replace(avals_in=plain)
+    return mlir.lower_fun(_run, multiple_results=True)(context, *operands, **params)
+
+
 _sweep = Primitive("tile_sweep")
 _sweep.multiple_results = True
-_sweep.def_impl(lambda *operands, **params: jax.jit(partial(_run, **params))(*operands))
-_sweep.def_abstract_eval(
-    lambda *operands, outputs, **params: [
-        jax.core.ShapedArray(output.shape, output.dtype) for output in outputs
-    ]
-)
-mlir.register_lowering(_sweep, mlir.lower_fun(_run, multiple_results=True))
+_sweep.def_impl(lambda *operands, **params: jax.jit(partial(_sweep.bind, **params))(*operands))
+_sweep.def_abstract_eval(_shapes)
+mlir.register_lowering(_sweep, _lower)
 
 
 def _differentiate(
@@ -227,7 +260,7 @@ def _differentiate(
 
     def tangent_summand(tiles: list[Array], masked: bool) -> list[Array]:
         still, moved = tiles[:count], tiles[count:]
-        function = partial(_given, summand, still, live, masked)
+        function = partial(_with_changed, summand, still, live, masked)
         return jax.jvp(function, tuple(still[n] for n in live), tuple(moved))[1]
 
     leaves = [*leaves, *(moving[n] for n in live)]
@@ -235,7 +268,7 @@ def _differentiate(
     return found, _bind_sum(_Summand(tangent_summand), leaves, cuts, outputs, visits, tiling)
 
 
-def _given(
+def _with_changed(
     summand: _Summand, tiles: list[Array | None], live: list[int], masked: bool, *changed: Array
 ) -> list[Array]:
     tiles = list(tiles)
@@ -267,7 +300,7 @@ def _transpose(
             still[n] = tile
 
         def function(*tiles: Array) -> list[Array]:
-            found = _given(summand, still, linear, masked, *tiles)
+            found = _with_changed(summand, still, linear, masked, *tiles)
             return [found[n].astype(outputs[n].dtype) for n in live]
 
         given = tiles[len(known) :]

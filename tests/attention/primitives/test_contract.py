@@ -107,6 +107,20 @@ def test_softmax_alone_has_no_derivative_where_nothing_is_seen():
             assert jnp.isfinite(jacobian).all()
 
 
+def test_nothing_passes_a_weight_of_zero_in_either_direction():
+    """Not even NaN: 0 · NaN would be NaN."""
+    scores = jnp.array([[0.25, -jnp.inf, 1.5], [-jnp.inf, -jnp.inf, -jnp.inf]])
+    hidden = jnp.isneginf(scores)
+    dirty, clean = jnp.where(hidden, jnp.nan, 2.0), jnp.where(hidden, 0.0, 2.0)
+    (_, logsumexp), pull = jax.vjp(softmax, scores)
+    for direction in (dirty, clean):
+        _, (d_weights, d_logsumexp) = jax.jvp(softmax, (scores,), (direction,))
+        np.testing.assert_allclose(d_weights, jnp.zeros_like(scores), atol=1e-6)
+        np.testing.assert_allclose(d_logsumexp, [2, 0], rtol=1e-6)
+    back = (pull((tilt, jnp.ones_like(logsumexp)))[0] for tilt in (dirty, clean))
+    chex.assert_trees_all_equal(*back)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_an_empty_row_in_narrow_dtypes(dtype):
     output, weights, logsumexp = attend_all(*query_key_value(dtype=dtype), np.zeros((T, S), bool))

@@ -366,3 +366,28 @@ def test_memory_of_higher_derivatives_and_statistics_is_linear():
 
     assert scratch(everything, shape, shape, shape) < 64
     assert scratch(curvature, shape, shape, shape) < 256
+
+
+def test_inside_shard_map():
+    """Which checks what varies over its mesh: here all but the slopes."""
+    mesh = jax.make_mesh((1,), ("data",))
+    data, same = jax.P("data"), jax.P()
+    inputs = *draw((B, 7, 2, 3), (2,)), jnp.array([7, 3])
+
+    def loss(query, slopes, lengths):
+        mask, score = masks.causal() & masks.lengths(lengths), scores.alibi(slopes)
+        return attend(query, query, query, mask=mask, score=score, implementation="tiled").sum()
+
+    def on_each(*arrays):
+        return jax.lax.psum(loss(*arrays), "data")
+
+    specs = data, same, data
+    mapped = jax.shard_map(on_each, mesh=mesh, in_specs=specs, out_specs=same)
+    given = [
+        jax.device_put(array, jax.NamedSharding(mesh, spec))
+        for array, spec in zip(inputs, specs, strict=True)
+    ]
+    actual = jax.jit(jax.grad(mapped, (0, 1)))(*given)
+    expected = jax.jit(jax.grad(loss, (0, 1)))(*inputs)
+    for ours, theirs in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
