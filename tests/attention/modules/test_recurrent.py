@@ -279,21 +279,24 @@ class TestCache:
 
     def test_a_mask_may_know_the_target_position_and_a_cache_counts_it(self):
         model = small("multiplicative")
-        seen = masks.from_array(np.random.default_rng(0).random((T, S)) < 0.5)
+        allowed = np.random.default_rng(0).random((T, S)) < 0.5
+        seen = masks.from_array(allowed)
 
         @jax.jit
         def both(model):
             memory = model.encode(SOURCE, mask=None)
-            whole, _ = model.decode(TARGET, memory, memory_mask=seen)
+            whole, extras = model.decode(TARGET, memory, memory_mask=seen, returning=("weights",))
             cache, pieces = model.new_cache((B,), T), []
             for piece in (slice(0, 3), slice(3, T)):
                 found, _, cache = model.decode(
                     TARGET[:, piece], memory, memory_mask=seen, cache=cache
                 )
                 pieces.append(found)
-            return whole, jnp.concatenate(pieces, axis=1)
+            return whole, jnp.concatenate(pieces, axis=1), extras["cross"]["weights"]
 
-        assert_close(*both(model))
+        whole, pieces, weights = both(model)
+        assert_close(pieces, whole)
+        np.testing.assert_array_equal(weights[0, :, 0] > 0, np.broadcast_to(allowed, (B, T, S)))
 
     def test_greedy_and_beam_search_say_of_a_batch_what_they_say_of_each_row(self):
         model = small("additive")
