@@ -1,7 +1,7 @@
 """Praise or blame: sentences whose verdict hangs on what a negation turns around.
 
-No word gives the verdict away: *good* is as often in blame as in praise, and so is *not*. What
-counts is whether the one stands in the scope of the other, and which clause decides.
+No word gives the verdict away: *good* is nearly as often in blame as in praise, and *not* just as
+often. What counts is whether the one stands in the scope of the other, and which clause decides.
 """
 
 import random
