@@ -206,6 +206,8 @@ def measure(
     tests = SOURCES[task.config.data.name].tests
     scores = {split: task.scores(state, split, splits[split]) for split in tests}
     report(workdir, task.learner, state, seconds, scores)
+    if task.config.model.get("attention") == "none":
+        return
     # Neither a short sentence nor one that fills the screen.
     shown = min(splits["test"], key=lambda pair: abs(len(pair.source.split()) - 7))
     weights, source, target = task.translator.cross_attention(state.parameters, *shown[:2])
