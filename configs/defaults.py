@@ -1,5 +1,7 @@
 """What most configurations have in common; each file then says what it is about."""
 
+from collections.abc import Mapping
+
 from ml_collections import ConfigDict, config_dict
 
 
@@ -94,3 +96,11 @@ def sampling() -> ConfigDict:
     decoding.min_p = 0.0
     decoding.seed = 0
     return decoding
+
+
+def comparison(runs: Mapping[str, ConfigDict]) -> ConfigDict:
+    """Runs to be trained and set side by side, by their names."""
+    config = ConfigDict()
+    config.experiment = "comparison"
+    config.runs = ConfigDict(dict(runs))
+    return config

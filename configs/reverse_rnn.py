@@ -22,9 +22,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.cell = "lstm"
     model.attention = "multiplicative"
     model.max_length = 32
-    config.train.batch_tokens = 1_536
 
     if is_tiny(form):
-        config.train.batch_tokens = 320
         model.update({"hidden": 16, "dropout": 0.1})
     return config

@@ -15,7 +15,12 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 HELPERS = {"defaults", "forms"}
 NAMES = sorted(path.stem for path in (REPOSITORY / "configs").glob("*.py"))
 LAUNCHABLE = [name for name in NAMES if name not in HELPERS]
-RUNS = [name for name in LAUNCHABLE if name not in ("benchmark", "presets")]  # have their own tests
+# What is no run of its own has a test of its own.
+RUNS = [
+    name
+    for name in LAUNCHABLE
+    if name not in ("benchmark", "presets", "reverse_positions", "scan_positions")
+]
 FORMS = {"presets": "gpt2_small"}  # what has no form without a name
 SCAN = REPOSITORY.parent / "shared" / "data" / "scan"  # files that the project does not own
 

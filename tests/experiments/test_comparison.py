@@ -1,0 +1,53 @@
+"""Runs side by side: what is trained, what is written of it, and what does not compare."""
+
+import csv
+
+import pytest
+
+from experiments import comparison
+from experiments.errors import UsageError
+from experiments.flags import parse
+from experiments.workdir import Workdir
+
+FILES = ("--config=configs/reverse.py:tiny", "--config=configs/reverse_rnn.py:tiny")
+
+
+def asked(*arguments):
+    return parse(["run.py", "--mode=compare", *FILES, *arguments])
+
+
+def test_runs_stand_side_by_side(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(comparison, "LENGTHS", (8,))
+    command = asked(f"--workdir={tmp_path / 'both'}", "--config.train.steps=10")
+    comparison.compare(command.config, Workdir(command.workdir), tmp_path / "cache")
+    written = {path.name for path in command.workdir.iterdir()}
+    assert written == {
+        *("comparison.csv", "comparison.md", "comparison.png"),
+        *("reverse_tiny", "reverse_rnn_tiny"),
+    }
+    with (command.workdir / "comparison.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["run"] for row in rows] == ["reverse_tiny", "reverse_rnn_tiny"]
+    assert {"parameters", "tokens/s", "test exact match", "test bleu"} <= rows[0].keys()
+    table = (command.workdir / "comparison.md").read_text()
+    assert table.count("\n") == 4
+    assert table in capsys.readouterr().out
+
+
+def test_its_folder_is_named_after_the_runs():
+    assert str(asked().workdir) == "workdirs/reverse_tiny+reverse_rnn_tiny"
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (("--config=configs/reverse.py:tiny",), "needs configurations that differ"),
+        (("--config=configs/copy.py:tiny",), "differ in data"),
+        (("--config=configs/digits.py:tiny",), "translation compares"),
+    ],
+)
+def test_what_does_not_compare_is_refused(arguments, sentence, tmp_path):
+    with pytest.raises(UsageError, match=sentence):
+        command = asked(*arguments)
+        comparison.compare(command.config, Workdir(tmp_path / "never"), tmp_path)
+    assert not (tmp_path / "never").exists()

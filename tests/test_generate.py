@@ -1,0 +1,101 @@
+"""A language model at the door: it goes on with what it is given, or says why it cannot."""
+
+import contextlib
+import io
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+import run
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PROMPT = "the girl"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a tiny trained model."""
+    place = tmp_path_factory.mktemp("models")
+    before = jax.config.jax_compilation_cache_dir
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        jax.numpy_dtype_promotion("standard"),
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
+        patch.chdir(REPOSITORY)
+        assert run.main(command(place, "--config=configs/char_lm.py:tiny")) == 0
+    yield place
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+def command(place, *arguments):
+    return ["run.py", f"--cache={place / 'cache'}", f"--workdir={place / 'run'}", *arguments]
+
+
+@pytest.fixture
+def write(place, capsys, monkeypatch):
+    """Calls the door and returns (exit status, standard output, standard error)."""
+    monkeypatch.chdir(REPOSITORY)
+
+    def write(*arguments, given):
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "stdin", io.StringIO(given))
+        with jax.numpy_dtype_promotion("standard"):
+            status = run.main(command(place, "--mode=generate", *arguments))
+        return status, *capsys.readouterr()
+
+    return write
+
+
+def test_each_prompt_is_continued_on_its_own_line_and_alike_each_time(write):
+    status, output, error = write(given=f"{PROMPT}\n{PROMPT}\n")
+    assert (status, error) == (0, "")
+    half = len(output) // 2
+    assert output[:half] == output[half:]  # equal prompts, equal seeds
+    assert output.startswith(PROMPT)
+    assert len(output[:half]) == len(PROMPT) + 20 + 1  # decoding.length, and the line's end
+    assert write("--config.decoding.seed=1", given=f"{PROMPT}\n")[1] != output[:half]
+
+
+def test_the_likeliest_letter_is_what_a_low_temperature_draws(write):
+    greedy = write("--config.decoding.strategy=greedy", given=f"{PROMPT}\n")
+    cold = write("--config.decoding.temperature=1e-4", given=f"{PROMPT}\n")
+    assert greedy == cold
+    assert greedy[1] == write("--config.decoding.top_k=1", given=f"{PROMPT}\n")[1]
+
+
+def test_an_answer_may_be_longer_than_what_the_model_reads(write):
+    status, output, _ = write("--config.decoding.length=70", given=f"{PROMPT}\n")  # it reads 64
+    assert status == 0
+    assert len(output) >= len(PROMPT) + 70
+
+
+def test_a_prompt_that_cannot_be_read_is_named_and_the_others_are_answered(write):
+    status, output, error = write(given=f"\nthe Ω\n{'a' * 65}\n{PROMPT}\n")
+    assert status == 1
+    assert output.splitlines()[:3] == ["", "", ""]
+    assert output.splitlines()[3].startswith(PROMPT)
+    assert "line 1: the prompt is empty" in error
+    assert "line 2: the character 'Ω' is not in the text that was learned" in error
+    assert "line 3: a prompt of 65 tokens and 20 more are more than the 64 that the model" in error
+
+
+@pytest.mark.parametrize(
+    "flag, sentence",
+    [
+        ("decoding.strategy=gredy", "got 'gredy'; did you mean 'greedy'?"),
+        ("decoding.temperature=0.0", "temperature must be positive, got 0.0; for 0 use greedy"),
+        ("decoding.top_p=1.5", "top-p must be in (0, 1], got 1.5"),
+        ("decoding.top_k=-1", "top-k must keep at least 1 token, got -1"),
+        ("decoding.length=0", "decoding.length must be at least 1, got 0"),
+        ("decoding.lenght=3", "did you mean --config.decoding.length?"),
+        ("model.width=3", "holds a run of another configuration (model.width is 32 there and 3"),
+    ],
+)
+def test_a_wrong_way_to_write_is_one_sentence(write, flag, sentence):
+    status, output, error = write(f"--config.{flag}", given=PROMPT)
+    assert (status, output) == (2, "")
+    assert sentence in error
+    assert error.count("\n") == 1
