@@ -1,4 +1,4 @@
-"""SCAN by length with every way to know positions: which of them carry to lengths that were never seen.
+"""SCAN by length with every way to know positions: which carry to lengths that were never seen.
 
 command    python run.py --mode=compare --config=configs/scan_positions.py
 hardware   two CPU cores
