@@ -62,6 +62,7 @@ def test_neighbours_by_hand():
     vectors = np.array([[1.0], [2], [4], [8], [16]])
     assert neighbour_mean(vectors, 2, 1) == pytest.approx((2 + 8) / 2)
     assert neighbour_mean(vectors, 0, 2) == pytest.approx((2 + 4) / 2)
+    assert neighbour_mean(vectors, 1, 2) == pytest.approx((1 + 4 + 8) / 3)
     assert neighbour_mean(vectors, 4, 9) == pytest.approx((1 + 2 + 4 + 8) / 4)
     assert neighbour_mean(vectors[:1], 0, 3) == 0
 
