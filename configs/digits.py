@@ -32,7 +32,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.decoder_layers = 0
     model.max_length = 16
 
-    config.train = train = defaults.training(800)
+    config.train = train = defaults.training(1_500)
     train.batch_size = 64
     train.label_smoothing = 0.1
 
