@@ -29,8 +29,9 @@ def beam_search(
 ) -> Answer:
     """Follows the `beam` likeliest hypotheses of each row and returns the best that ended.
 
-    A hypothesis that ends leaves the beam, which grows narrower by it (Bahdanau et al. 2015,
-    section 4.2), so a beam of 1 is `greedy` whatever the penalty. Ended hypotheses compete by
+    A hypothesis that ends leaves the beam, which grows narrower by it (Cho et al. 2014, "On the
+    properties of neural machine translation", section 4.2.1), so a beam of 1 is `greedy` whatever
+    the penalty. Ended hypotheses compete by
     `log p / ((5 + n) / 6) ** alpha`, n tokens long with their end (Wu et al. 2016, equation 14
     without coverage). A row stops as soon as nothing it could still say would be among its n best.
 
@@ -160,9 +161,8 @@ class _Searcher:
         Their log-probabilities only fall, and the penalty is monotone in the length, so its two
         ends bound the score, whatever the sign of alpha.
         """
-        soonest = jnp.maximum(said + 1, self.rules.min_length)
         best = totals.max(axis=1)
-        ends = (self._penalty(n, best) for n in (soonest, jnp.int32(self.rules.max_length)))
+        ends = (self._penalty(n, best) for n in (said + 1, jnp.int32(self.rules.max_length)))
         return jnp.maximum(*(best / penalty for penalty in ends))
 
     def _penalty(self, length: Array, like: Array) -> Array:
