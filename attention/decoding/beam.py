@@ -10,7 +10,7 @@ from jax import Array
 
 from attention.decoding.answer import Answer, append, blank
 from attention.decoding.hypotheses import Chosen, follow, for_each, spread
-from attention.decoding.loop import Observe, State, Step, hearing, loop, nothing
+from attention.decoding.loop import Observe, State, Step, check_room, hearing, loop, nothing
 from attention.decoding.rules import Forced, Rules
 
 
@@ -56,12 +56,13 @@ def beam_search(
 
     Raises:
         ValueError: a beam wider than the vocabulary, an n_best wider than the beam, a penalty that
-            is not finite, or arrays that do not fit the batch.
+            is not finite, arrays that do not fit the batch, or a cache as in `sample`.
     """
     if not 1 <= n_best <= beam:
         raise ValueError(f"n_best must be between 1 and the beam of {beam}, got {n_best}")
     if not math.isfinite(alpha):
         raise ValueError(f"alpha must be finite, got {alpha}")
+    check_room(state, rules)
     leaves, places = spread(state, state_axes, len(start), beam)
     hear = for_each(hearing(step, observe), jax.tree.structure(state), places)
     tokens = jnp.stack([start] * beam, 1)

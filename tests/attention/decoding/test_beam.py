@@ -165,11 +165,11 @@ def test_a_penalty_on_length_stops_at_what_the_next_token_could_reach(
     ends = {END: 1}
     found = say({(BOS, BOS): probabilities, (BOS, 5): ends, (BOS, 6): ends}, alpha=alpha)
     assert found.lengths == [length]
-    assert CALLS == calls
+    assert calls == CALLS
 
 
 def test_the_longest_answer_of_all_may_still_win():
-    # Six tokens reach log(0.2) / (11 / 6) ** 2 = -0.48, five only -0.58: the end has log(0.6) = -0.51.
+    # Six tokens reach log(0.2) / (11 / 6) ** 2 = -0.48, five only -0.58; the end has -0.51.
     on = {6: 1}
     script = {(BOS, BOS): {END: 0.6, 5: 0.2, 3: 0.2}, (BOS, 5): on, (5, 6): on, (6, 6): on}
     script |= {(BOS, 3): {END: 1}}
