@@ -176,12 +176,12 @@ class _Stack(nnx.Module):
                 memory_mask=memory_mask,
                 score=score,
                 key=key,
-                cache=None if cache is None else cache.on_layer(number),
+                cache=None if cache is None else cache.layer(number),
                 lengths=lengths,
                 returning=returning,
             )
-            for written in kept:  # the lengths advance when all layers have read the tokens
-                cache = replace(cache, key=written.key, value=written.value)
+            for layer_cache in kept:
+                cache = cache.with_layer(number, layer_cache)
             return (outputs, cache), extras
 
         keys = None if key is None else jax.random.split(key, self.num_layers)
