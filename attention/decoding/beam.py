@@ -10,7 +10,7 @@ from jax import Array
 
 from attention.decoding.answer import Answer, append, blank
 from attention.decoding.hypotheses import Chosen, follow, for_each, spread
-from attention.decoding.loop import Observe, State, Step, hearing, loop, nothing
+from attention.decoding.loop import Observe, State, Step, check_room, hearing, loop, nothing
 from attention.decoding.rules import Forced, Rules
 
 
@@ -29,8 +29,9 @@ def beam_search(
 ) -> Answer:
     """Follows the `beam` likeliest hypotheses of each row and returns the best that ended.
 
-    A hypothesis that ends leaves the beam, which grows narrower by it (Bahdanau et al. 2015,
-    section 4.2), so a beam of 1 is `greedy` whatever the penalty. Ended hypotheses compete by
+    A hypothesis that ends leaves the beam, which grows narrower by it (Cho et al. 2014, "On the
+    properties of neural machine translation", section 4.2.1), so a beam of 1 is `greedy` whatever
+    the penalty. Ended hypotheses compete by
     `log p / ((5 + n) / 6) ** alpha`, n tokens long with their end (Wu et al. 2016, equation 14
     without coverage). A row stops as soon as nothing it could still say would be among its n best.
 
@@ -55,12 +56,13 @@ def beam_search(
 
     Raises:
         ValueError: a beam wider than the vocabulary, an n_best wider than the beam, a penalty that
-            is not finite, or arrays that do not fit the batch.
+            is not finite, arrays that do not fit the batch, or a cache as in `sample`.
     """
     if not 1 <= n_best <= beam:
         raise ValueError(f"n_best must be between 1 and the beam of {beam}, got {n_best}")
     if not math.isfinite(alpha):
         raise ValueError(f"alpha must be finite, got {alpha}")
+    check_room(state, rules)
     leaves, places = spread(state, state_axes, len(start), beam)
     hear = for_each(hearing(step, observe), jax.tree.structure(state), places)
     tokens = jnp.stack([start] * beam, 1)
@@ -160,9 +162,8 @@ class _Searcher:
         Their log-probabilities only fall, and the penalty is monotone in the length, so its two
         ends bound the score, whatever the sign of alpha.
         """
-        soonest = jnp.maximum(said + 1, self.rules.min_length)
         best = totals.max(axis=1)
-        ends = (self._penalty(n, best) for n in (soonest, jnp.int32(self.rules.max_length)))
+        ends = (self._penalty(n, best) for n in (said + 1, jnp.int32(self.rules.max_length)))
         return jnp.maximum(*(best / penalty for penalty in ends))
 
     def _penalty(self, length: Array, like: Array) -> Array:

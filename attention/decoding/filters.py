@@ -39,14 +39,16 @@ class TopK:
     """Keeps the `number` likeliest tokens; of equal ones, the first (Fan et al. 2018, section 5).
 
     Raises:
-        ValueError: a number below 1.
+        ValueError: no whole number of 1 or more.
     """
 
     number: int
 
     def __post_init__(self) -> None:
-        if self.number < 1:
-            raise ValueError(f"top-k must keep at least 1 token, got {self.number}")
+        if self.number < 1 or self.number % 1:
+            raise ValueError(
+                f"top-k must keep a whole number of tokens, 1 or more, got {self.number}"
+            )
 
     def __call__(self, logits: Array) -> Array:
         """Maps logits `[..., V]`."""

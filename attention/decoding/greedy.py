@@ -34,6 +34,6 @@ def greedy(
         The answers, `...` = B.
 
     Raises:
-        ValueError: forced tokens that do not fit the batch.
+        ValueError: forced tokens that do not fit the batch, or a cache as in `sample`.
     """
     return sample(step, state, start, rules, None, forced=forced, observe=observe)

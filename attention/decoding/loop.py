@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from attention.decoding.rules import Rules
+
 State = TypeVar("State")
 Search = TypeVar("Search")
 Step = Callable[[State, Array], tuple[Array, State]]
@@ -56,6 +58,16 @@ def loop(
 
     first = _Progress(jnp.int32(0), last, state, search)
     return jax.lax.while_loop(lambda p: strategy.unfinished(p.search), extend, first).search
+
+
+def check_room(state: object, rules: Rules) -> None:
+    """Refuses a state that knows how much it can read (a cache does) and has no room for it all.
+
+    Raises:
+        ValueError: from the `check_room` of the state.
+    """
+    if hasattr(state, "check_room"):
+        state.check_room(rules.max_length)
 
 
 def hearing(step: Step, observe: Observe) -> Hear:

@@ -19,6 +19,16 @@ class Prefix(NamedTuple):
     tokens: Array
     index: Array
 
+    def check_room(self, num_tokens: int) -> None:
+        """Checks that so many tokens fit into the longest prefix.
+
+        Raises:
+            ValueError: they do not.
+        """
+        longest = self.tokens.shape[1]
+        if num_tokens > longest:
+            raise ValueError(f"a prefix of at most {longest} tokens has no room for {num_tokens}")
+
 
 def recompute(
     score: Callable[[Array, Array], Array], *, batch_size: int, max_length: int

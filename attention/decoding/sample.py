@@ -10,7 +10,7 @@ from jax import Array
 
 from attention.decoding.answer import Answer, append, blank
 from attention.decoding.filters import Filter
-from attention.decoding.loop import Observe, State, Step, hearing, loop, nothing
+from attention.decoding.loop import Observe, State, Step, check_room, hearing, loop, nothing
 from attention.decoding.rules import Forced, Rules
 
 
@@ -43,8 +43,10 @@ def sample(
         The answers, `...` = B.
 
     Raises:
-        ValueError: keys or forced tokens that do not fit the batch.
+        ValueError: keys or forced tokens that do not fit the batch, or a cache that is too short
+            for `max_length` more tokens, as far as it is known how much it holds.
     """
+    check_room(state, rules)
     hear = hearing(step, observe)
     log_probs, seen, _ = jax.eval_shape(hear, state, start)
     speaker = Speaker(rules, tuple(filters))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.decoding.filters import Filter
-from attention.decoding.loop import State, Step, hearing, log_probabilities, nothing
+from attention.decoding.loop import State, Step, check_room, hearing, log_probabilities, nothing
 from attention.decoding.rules import Forced, Rules
 from attention.decoding.sample import Speaker, Speech
 
@@ -44,8 +44,9 @@ def stream(
         An iterator over the next token of each row, `[B]`; `pad` for rows that have ended.
 
     Raises:
-        ValueError: keys or forced tokens that do not fit the batch.
+        ValueError: as `sample`.
     """
+    check_room(state, rules)
     step, speaker = jax.jit(step), Speaker(rules, tuple(filters))
     log_probs, seen, _ = jax.eval_shape(hearing(step, nothing), state, start)
     return _speak(step, state, start, speaker, speaker.begin(start, keys, forced, log_probs, seen))

@@ -148,14 +148,34 @@ def test_the_search_goes_on_until_the_worst_of_the_best_is_safe():
     assert CALLS == [0, 1, 2, 3]
 
 
-def test_a_penalty_on_length_stops_at_what_the_next_token_could_reach():
-    # Two tokens could still reach log(0.44) / (7 / 6) ** 2 = -0.60, which beats log(0.45) = -0.80.
+@pytest.mark.parametrize(
+    ("probabilities", "alpha", "length", "calls"),
+    [
+        # Another token could still reach log(0.44) / (7 / 6) ** 2 = -0.60: above log(0.43) = -0.84.
+        ({END: 0.43, 5: 0.44, 6: 0.13}, 2.0, 2, [0, 1]),
+        # With a negative alpha length is paid for: log(0.44) * 7 / 6 = -0.96 cannot,
+        ({END: 0.43, 5: 0.44, 6: 0.13}, -1.0, 1, [0]),
+        # and log(0.5) * 7 / 6 = -0.81 can, though log(0.5) * 8 / 6 = -0.92, one later, could not.
+        ({END: 0.42, 5: 0.5, 6: 0.08}, -1.0, 2, [0, 1]),
+    ],
+)
+def test_a_penalty_on_length_stops_at_what_the_next_token_could_reach(
+    probabilities, alpha, length, calls
+):
     ends = {END: 1}
-    script = {(BOS, BOS): {END: 0.45, 5: 0.44, 6: 0.11}, (BOS, 5): ends, (BOS, 6): ends}
-    assert say(script, alpha=2.0).lengths == [2]
-    # With a negative alpha length is paid for: log(0.44) * 7 / 6 = -0.96 cannot.
-    assert say(script, alpha=-1.0).lengths == [1]
-    assert CALLS == [0]
+    found = say({(BOS, BOS): probabilities, (BOS, 5): ends, (BOS, 6): ends}, alpha=alpha)
+    assert found.lengths == [length]
+    assert calls == CALLS
+
+
+def test_the_longest_answer_of_all_may_still_win():
+    # Six tokens reach log(0.2) / (11 / 6) ** 2 = -0.48, five only -0.58; the end has -0.51.
+    on = {6: 1}
+    script = {(BOS, BOS): {END: 0.6, 5: 0.2, 3: 0.2}, (BOS, 5): on, (5, 6): on, (6, 6): on}
+    script |= {(BOS, 3): {END: 1}}
+    found = say(script, alpha=2.0)
+    np.testing.assert_array_equal(found.tokens[0], [5, 6, 6, 6, 6, 6])
+    np.testing.assert_allclose(found.scores, [np.log(0.2) / (11 / 6) ** 2], rtol=1e-6)
 
 
 def test_where_there_are_fewer_answers_the_places_stay_empty():
@@ -191,6 +211,7 @@ def test_nan_reaches_no_other_row_and_no_row_that_is_decided():
         ({"beam": 2, "n_best": 3}, "n_best must be between 1 and the beam of 2, got 3"),
         ({"beam": 8}, "beam must be at most the vocabulary's 7 tokens, got 8"),
         ({"beam": 2, "n_best": 1, "alpha": float("nan")}, "alpha must be finite, got nan"),
+        ({"beam": 2, "n_best": 1, "alpha": float("-inf")}, "alpha must be finite, got -inf"),
     ],
 )
 def test_a_search_that_cannot_be_is_refused(options, sentence):

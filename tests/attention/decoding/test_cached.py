@@ -3,11 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
 from attention import masks
-from attention.decoding import Rules, cached, greedy, prefill, recompute
+from attention.decoding import Rules, beam_search, cached, greedy, prefill, recompute, stream
 from attention.modules import LanguageModel
+from attention.primitives.cache import empty_cache
 from tests.attention.modules.inputs import (
     DIMS,
     LENGTHS,
@@ -81,3 +83,23 @@ def test_ragged_prompts_go_on_as_each_alone():
                 break
     assert len({*said.ravel().tolist()}) > 3
     assert (said == END).any()
+
+
+WAYS = {"greedy": greedy, "stream": stream, "beam": lambda *given: beam_search(*given, beam=2)}
+
+
+@pytest.mark.parametrize("say", WAYS.values(), ids=WAYS)
+def test_a_state_without_room_for_the_answer_is_refused_before_the_step_is_called(say):
+    def step(state, tokens):
+        pytest.fail("it must not be called")
+
+    start = jnp.full(B, BOS, jnp.int32)
+    cache = empty_cache((B,), LONGEST + 1, num_kv_heads=1, head_width=2).advanced(2)
+    with pytest.raises(ValueError, match="a cache of 7 slots has no room for 8 tokens"):
+        say(step, cache, start, RULES)
+    short = empty_cache((B,), LONGEST - 1, num_kv_heads=1, head_width=2)
+    with pytest.raises(ValueError, match="a cache of 5 slots has no room for 6 tokens"):
+        jax.eval_shape(lambda cache: list(say(step, cache, start, RULES)), short)
+    _, prefix = recompute(step, batch_size=B, max_length=LONGEST - 1)
+    with pytest.raises(ValueError, match="a prefix of at most 5 tokens has no room for 6"):
+        say(step, prefix, start, RULES)

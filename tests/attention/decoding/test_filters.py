@@ -38,6 +38,13 @@ def test_what_is_kept_is_unchanged_and_the_rest_is_impossible(narrow, kept):
     np.testing.assert_array_equal(found, expected)
 
 
+def test_top_p_stops_where_the_mass_is_reached_and_1_keeps_what_rounding_would_lose():
+    equal = np.asarray(TopP(0.5)(jnp.zeros(4)))
+    np.testing.assert_array_equal(equal, [0, 0, -np.inf, -np.inf])
+    certain = jnp.array([0.0, -30.0])  # the first has probability 1 in float32
+    np.testing.assert_array_equal(TopP(1)(certain), certain)
+
+
 def test_temperature_divides():
     np.testing.assert_allclose(Temperature(0.5)(LOGITS), 2 * LOGITS)
 
@@ -48,7 +55,9 @@ def test_temperature_divides():
         (lambda: Temperature(0.0), "temperature must be positive, got 0.0; for 0 use greedy"),
         (lambda: Temperature(-1.0), "temperature must be positive, got -1.0"),
         (lambda: Temperature(float("nan")), "temperature must be positive, got nan"),
-        (lambda: TopK(0), "top-k must keep at least 1 token, got 0"),
+        (lambda: Temperature(float("inf")), "temperature must be positive, got inf"),
+        (lambda: TopK(0), "top-k must keep a whole number of tokens, 1 or more, got 0"),
+        (lambda: TopK(2.5), "top-k must keep a whole number of tokens, 1 or more, got 2.5"),
         (lambda: TopP(0.0), r"top-p must be in \(0, 1\], got 0.0"),
         (lambda: TopP(1.1), r"top-p must be in \(0, 1\], got 1.1"),
         (lambda: MinP(0.0), r"min-p must be in \(0, 1\], got 0.0"),

@@ -17,14 +17,14 @@ RANDOM = np.random.default_rng(0)
 EMBEDDING = jnp.asarray(RANDOM.normal(size=(LAYERS, V, H)), jnp.float32)
 PLACE = jnp.asarray(RANDOM.normal(size=(LAYERS, S, H)), jnp.float32)
 OUTPUT = jnp.asarray(RANDOM.normal(size=(LAYERS, H, V)), jnp.float32)
-# Layers come first, as in a scanned decoder; the scalar and the None have no batch at all.
-AXES = {"cache": 1, "lengths": 0, "count": 0, "none": None}
+# Layers come first, as in a scanned decoder; the table, the scalar and the None have no batch.
+AXES = {"cache": 1, "lengths": 0, "table": None, "count": 0, "none": None}
 
 
 def step(state, tokens):
     """Writes to a cache where each row stands, and scores from all that the row has read."""
     rows = jnp.arange(len(tokens))
-    cache = state["cache"].at[:, rows, state["lengths"]].set(EMBEDDING[:, tokens])
+    cache = state["cache"].at[:, rows, state["lengths"]].set(state["table"][:, tokens])
     lengths = state["lengths"] + 1
     seen = jnp.arange(S)[None] < lengths[:, None]
     features = jnp.tanh(cache * PLACE[:, None])
@@ -39,7 +39,8 @@ def prefilled(prompts):
     for row, prompt in enumerate(prompts):
         cache[:, row, : len(prompt) - 1] = EMBEDDING[:, np.array(prompt[:-1], int)]
     lengths = np.array([len(prompt) - 1 for prompt in prompts], np.int32)
-    state = {"cache": cache, "lengths": lengths, "count": np.int32(0), "none": None}
+    state = {"cache": cache, "lengths": lengths, "table": EMBEDDING}
+    state |= {"count": np.int32(0), "none": None}
     return jax.tree.map(jnp.asarray, state), jnp.array([p[-1] for p in prompts], jnp.int32)
 
 
