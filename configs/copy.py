@@ -35,10 +35,11 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.hidden = 64
     model.encoder_layers = 1
     model.decoder_layers = 1
+    model.positions = "sinusoidal"  # what stands at the same place is what is said
     model.max_length = 32
     model.tie = "all"
 
-    config.train = train = defaults.training(800)
+    config.train = train = defaults.training(1_200)
     train.batch_tokens = 1_536
     train.learning_rate = 5e-3
 

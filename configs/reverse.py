@@ -34,6 +34,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     data.bucket_lengths = (14, 20, 26)
 
     config.model = model = defaults.transformer()
+    model.positions = "sinusoidal"
     model.max_length = 32
     model.width = 64
     model.hidden = 128

@@ -16,7 +16,6 @@ SHOWN = {
     "accuracy": ("accuracy", "{:7.2%}"),
     "bleu": ("BLEU", "{:6.2f}"),
     "perplexity": ("perplexity", "{:.3f}"),
-    "nll": ("nll", "{:.4f}"),
 }
 
 

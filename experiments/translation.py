@@ -1,5 +1,6 @@
 """Sequence to sequence: train an encoder-decoder, measure it, use it."""
 
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from experiments.data.sources import SOURCES
 from experiments.data.translation import SentencePair, Vocabularies, check_source, load_split
 from experiments.data.vocabulary import PAD
 from experiments.errors import UsageError
+from experiments.evaluation.phenomena import by_phenomenon
 from experiments.evaluation.scores import translation_scores
 from experiments.evaluation.translator import Translator
 from experiments.results import report
@@ -89,7 +91,7 @@ def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     """
     task = load_task(config, workdir)
     state, seconds = restore(workdir, task.learner)
-    splits = load_splits(config, SOURCES[config.data.name].tests, cache)
+    splits = load_splits(config, task.source.tests, cache)
     measure(task, state, splits, workdir, seconds)
 
 
@@ -203,8 +205,14 @@ def measure(
     seconds: float,
 ) -> None:
     """Measures a model on the test splits, writes the results file and draws its attention."""
-    tests = SOURCES[task.config.data.name].tests
-    scores = {split: task.scores(state, split, splits[split]) for split in tests}
+    scores: dict[str, dict[str, object]] = {}
+    said = {split: task.translations(state, splits[split]) for split in task.source.tests}
+    for split, translations in said.items():
+        targets = [pair.target for pair in splits[split]]
+        losses = task.losses(state, split, splits[split])
+        scores[split] = losses | translation_scores(translations, targets)
+    if task.source is SOURCES["toy"]:
+        scores |= by_phenomenon(splits["test"], said["test"])
     report(workdir, task.learner, state, seconds, scores)
     if task.config.model.get("attention") == "none":
         return
@@ -220,6 +228,7 @@ class Task:
     def __init__(self, config: ConfigDict, vocabularies: Vocabularies) -> None:
         """Builds everything but numbers: no parameter is allocated yet."""
         self.config = config
+        self.source = SOURCES[config.data.name]
         self._vocabularies = vocabularies
         self.learner = Learner(self._make_model, self._sum_losses, config)
         self.translator = Translator(
@@ -277,23 +286,22 @@ class Task:
         buckets = self.buckets(pairs, [max(self.config.data.bucket_lengths)])
         return [batch for _, batch in evaluation_batches(buckets)]
 
-    def scores(self, state: TrainState, split: str, pairs: list[SentencePair]) -> dict[str, object]:
-        """All that is reported of a split."""
+    def losses(self, state: TrainState, split: str, pairs: list[SentencePair]) -> dict[str, float]:
+        """Loss, accuracy and perplexity per token of a split."""
         batches = self.evaluation_batches(self.encode(split, pairs))
         losses = self.learner.losses(state.parameters, batches)
-        return losses | translation_scores(
-            self._translations(state, pairs), [pair.target for pair in pairs]
-        )
+        return losses | {"perplexity": math.exp(losses["nll"])}
 
     def sample(self, state: TrainState, pairs: list[SentencePair]) -> str:
         """A few sentences, their translations, and what they should be."""
         lines = []
-        for pair, translation in zip(pairs, self._translations(state, pairs), strict=True):
+        for pair, translation in zip(pairs, self.translations(state, pairs), strict=True):
             mark = "=" if translation == pair.target else "≠"
             lines += [f"  {pair.source}", f"  → {translation}", f"  {mark} {pair.target}"]
         return "\n".join(lines)
 
-    def _translations(self, state: TrainState, pairs: list[SentencePair]) -> list[str]:
+    def translations(self, state: TrainState, pairs: list[SentencePair]) -> list[str]:
+        """What the model says for the source of each pair."""
         return self.translator(
             state.parameters,
             [pair.source for pair in pairs],

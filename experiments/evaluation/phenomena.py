@@ -1,0 +1,59 @@
+"""What makes a sentence hard to translate word by word, and how often it is mastered."""
+
+from collections.abc import Callable, Sequence
+
+from experiments.data.pairs import SentencePair
+from experiments.data.toy_language.entries import ADJECTIVE
+from experiments.data.words import tokenize
+from experiments.evaluation.word_senses import occurrences
+
+
+def _agrees(pair: SentencePair) -> bool:
+    """An adjective that is not in the masculine singular, the form of dictionaries."""
+    english, french = tokenize(pair.source), tokenize(pair.target)
+    return any(
+        english[source] in ADJECTIVE and french[target] != ADJECTIVE[english[source]].masculine
+        for source, target in pair.alignment
+    )
+
+
+def _reorders(pair: SentencePair) -> bool:
+    """Words whose translations stand in another order."""
+    targets = [target for _, target in sorted(pair.alignment)]
+    return targets != sorted(targets)
+
+
+def _chooses(pair: SentencePair) -> bool:
+    """A word of several senses."""
+    return bool(occurrences([pair]))
+
+
+PHENOMENA: dict[str, Callable[[SentencePair], bool]] = {
+    "agreement": _agrees,
+    "order": _reorders,
+    "polysemy": _chooses,
+}
+
+
+def by_phenomenon(
+    pairs: Sequence[SentencePair], translations: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """Exact match of the sentences that show each phenomenon of the toy language.
+
+    Args:
+        pairs: sentences with their alignments.
+        translations: one for each.
+
+    Returns:
+        For each phenomenon that occurs: sentences, and exact_match among them.
+    """
+    scores = {}
+    for name, shows in PHENOMENA.items():
+        right = [
+            translation == pair.target
+            for pair, translation in zip(pairs, translations, strict=True)
+            if shows(pair)
+        ]
+        if right:
+            scores[name] = {"sentences": len(right), "exact_match": sum(right) / len(right)}
+    return scores

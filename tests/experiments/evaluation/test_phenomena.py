@@ -1,0 +1,33 @@
+"""Which phenomena a sentence shows, by hand, and how they are counted."""
+
+import pytest
+
+from experiments.data.pairs import SentencePair
+from experiments.evaluation.phenomena import PHENOMENA, by_phenomenon
+
+PLAIN = SentencePair("the king sleeps", "le roi dort", "0-0 1-1 2-2")
+HAPPY_KING = SentencePair("the happy king", "le roi heureux", "0-0 1-2 2-1")
+SMALL_QUEEN = SentencePair("a small queen", "une petite reine", "0-0 1-1 2-2")
+BANK = SentencePair("the bank of the river", "la rive de la rivière", "0-0 1-1 2-2 3-3 4-4")
+
+
+@pytest.mark.parametrize(
+    "pair, shown",
+    [
+        (PLAIN, set()),
+        (HAPPY_KING, {"order"}),
+        (SMALL_QUEEN, {"agreement"}),
+        (BANK, {"polysemy"}),
+    ],
+)
+def test_a_sentence_shows_what_a_word_by_word_translation_would_miss(pair, shown):
+    assert {name for name, shows in PHENOMENA.items() if shows(pair)} == shown
+
+
+def test_exact_match_is_that_of_the_sentences_that_show_it():
+    pairs = [PLAIN, HAPPY_KING, HAPPY_KING, SMALL_QUEEN]
+    said = ["wrong", HAPPY_KING.target, "wrong", SMALL_QUEEN.target]
+    assert by_phenomenon(pairs, said) == {
+        "order": {"sentences": 2, "exact_match": 0.5},
+        "agreement": {"sentences": 1, "exact_match": 1.0},
+    }
