@@ -37,6 +37,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     train.batch_size = 1_024
     train.learning_rate = 1e-2
     train.weight_decay = 0.0
+    del train.label_smoothing  # nothing here has a label
 
     if is_tiny(form):
         defaults.make_short(train)

@@ -50,7 +50,7 @@ def parse(argv: Sequence[str]) -> Command:
     mode, files = _last("mode", arguments), _values("config", arguments)
     if mode == "compare" and len(files) > 1:
         rest = _without("config", arguments)
-        commands = [parse([program, *rest, f"--config={file}"]) for file in files]
+        commands = [parse([program, f"--config={file}", *rest]) for file in files]
         return _together(commands, files, given=_last("workdir", arguments))
     default = DEFAULTS.get(mode, DEFAULT)
     file = files[-1] if files else default
@@ -59,7 +59,8 @@ def parse(argv: Sequence[str]) -> Command:
         base = workdir.load_config()
         define = partial(config_flags.DEFINE_config_dict, "config", base)
     else:
-        arguments = [*_without("config", arguments), f"--config={file}"]
+        # Overrides are only understood behind the file.
+        arguments = [f"--config={file}", *_without("config", arguments)]
         define = partial(config_flags.DEFINE_config_file, "config")
         base = _base(program, file, define)
     for argument in arguments:
@@ -101,7 +102,7 @@ def _name(argument: str) -> str:
 
 def _values(name: str, arguments: Sequence[str]) -> list[str]:
     """What each flag of a name says, as `--name=value` or `--name value`."""
-    following = [*arguments[1:], ""]
+    following = [*arguments, ""][1:]
     return [
         argument.partition("=")[2] if "=" in argument else after
         for argument, after in zip(arguments, following, strict=True)

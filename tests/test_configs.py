@@ -39,10 +39,11 @@ def cache(tmp_path_factory):
 
 def load(name, form=""):
     config = importlib.import_module(f"configs.{name}").get_config(form)
-    if "data" in config and config.data.name == "scan":
-        if not SCAN.exists():
-            pytest.skip("the files of SCAN do not stand in ../shared/data")
-        config.data.path = str(SCAN)
+    for run in config.runs.values() if "runs" in config else [config]:
+        if "data" in run and run.data.get("name") == "scan":
+            if not SCAN.exists():
+                pytest.skip("the files of SCAN do not stand in ../shared/data")
+            run.data.path = str(SCAN)
     return config
 
 

@@ -1,11 +1,13 @@
 """What the README says works: its Python runs, its commands are understood, its links lead on."""
 
+import importlib
 import re
 from pathlib import Path
 
 import pytest
 
 from experiments.flags import parse
+from experiments.workdir import Workdir
 from run import EXPERIMENTS
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -44,11 +46,17 @@ def test_the_sketch_is_the_definition():
     np.testing.assert_allclose(scaled_dot_product(query, key, value, causal)[0], sketch, rtol=2e-5)
 
 
-COMMANDS = re.findall(r"python (run\.py[^#|\n]*)", "\n".join(blocks("sh")))
+COMMANDS = re.findall(r"python (run\.py[^#|\n]*)", "\n".join(blocks("sh")).replace("\\\n", ""))
+
+
+def config_of_the_run(workdir):
+    """What would stand in the folder of a run that has its default name."""
+    return importlib.import_module(f"configs.{workdir.path.name}").get_config()
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_are_understood(command):
+def test_commands_are_understood(command, monkeypatch):
+    monkeypatch.setattr(Workdir, "load_config", config_of_the_run)
     asked = parse(command.split())
     EXPERIMENTS[asked.config.experiment].check(asked.config)
 

@@ -100,7 +100,9 @@ def test_a_run_leaves_everything_in_its_workdir(place, trained):
     }
     results = json.loads((place / "tiny" / "results.json").read_text())
     assert results["step"] == 20
-    for scores in results["splits"].values():
+    assert {"agreement", "order", "polysemy"} <= results["splits"].keys()
+    for split in ("test", "compositional", "longer"):
+        scores = results["splits"][split]
         assert {"exact_match", "accuracy", "bleu", "bleu_signature", "nll"} <= scores.keys()
     assert (place / "tiny" / "samples.txt").read_text().count("step ") == 2
     rows = read_metrics(place / "tiny")

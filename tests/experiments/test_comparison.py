@@ -27,7 +27,7 @@ def test_runs_stand_side_by_side(tmp_path, monkeypatch, capsys):
     }
     with (command.workdir / "comparison.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [row["run"] for row in rows] == ["reverse_tiny", "reverse_rnn_tiny"]
+    assert [row["run"] for row in rows] == ["reverse_rnn_tiny", "reverse_tiny"]  # by name
     assert {"parameters", "tokens/s", "test exact match", "test bleu"} <= rows[0].keys()
     table = (command.workdir / "comparison.md").read_text()
     assert table.count("\n") == 4
