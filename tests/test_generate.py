@@ -79,7 +79,7 @@ def test_a_prompt_that_cannot_be_read_is_named_and_the_others_are_answered(write
     assert output.splitlines()[3].startswith(PROMPT)
     assert "line 1: the prompt is empty" in error
     assert "line 2: the character 'Ω' is not in the text that was learned" in error
-    assert "line 3: a prompt of 65 tokens and 20 more are more than the 64 that the model" in error
+    assert "line 3: a prompt of 65 tokens is longer than the 64 that the model reads" in error
 
 
 @pytest.mark.parametrize(

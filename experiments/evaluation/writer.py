@@ -108,22 +108,26 @@ class Writer:
         """Room for prompt and answer; a ring, where positions know no end."""
         longest = self._config.model.max_length
         needed = num_read + self._config.decoding.length
-        endless = SCHEMES[self._config.model.positions].add is None
-        if num_read > longest or (needed > longest and not endless):
+        kind = self._config.model.positions
+        if num_read > longest:
             raise ValueError(
-                f"a prompt of {num_read} tokens and {self._config.decoding.length} more are more "
-                f"than the {longest} that the model reads: shorten it or lower decoding.length"
+                f"a prompt of {num_read} tokens is longer than the {longest} that the model reads"
+            )
+        if needed > longest and SCHEMES[kind].add is not None:
+            raise ValueError(
+                f"a prompt of {num_read} tokens and {self._config.decoding.length} more need "
+                f"{needed} positions, and {kind} ones end at {longest}: lower decoding.length"
             )
         model: LanguageModel = nnx.merge(self._definition, parameters)
         return model.new_cache((1,), longest, ring=needed > longest)
 
     def _pieces(self, said: Iterator[Array]) -> Iterator[str]:
         """Each token with what stands between it and the one before."""
-        before: list[str] = []
+        ids: list[int] = []
+        text = ""
         for tokens in said:
-            (token,) = np.asarray(tokens).tolist()
-            if token == self._language.end:
+            ids += np.asarray(tokens).tolist()
+            if ids[-1] == self._language.end:
                 return
-            text = self._language.join(before)
-            before.append(self._language.vocabulary.decode([token])[0])
-            yield self._language.join(before)[len(text) :]
+            before, text = text, self._language.join(self._language.vocabulary.decode(ids))
+            yield text[len(before) :]
