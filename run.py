@@ -6,6 +6,8 @@ python run.py --config=configs/NAME.py:tiny         its tiny form, which ends in
 python run.py --config.model.num_kv_heads=1         change any field of a configuration
 python run.py --mode=evaluate                       measure a trained model
 echo "Jane visits Africa" | python run.py --mode=translate
+echo "the girl" | python run.py --mode=generate --workdir=workdirs/char_lm
+python run.py --mode=compare --config=configs/A.py --config=configs/B.py
 python run.py --mode=describe                       parameters, cache and FLOPs of a model
 python run.py --mode=benchmark                      measure attention beside its peers
 """
@@ -15,6 +17,7 @@ import sys
 from collections.abc import Sequence
 
 import jax
+from ml_collections import ConfigDict
 
 from attention.modules.choice import one_of
 from experiments import (
@@ -75,13 +78,16 @@ def run(command: Command) -> int:
         one_of("experiment", config.experiment, tuple(EXPERIMENTS))
     except ValueError as error:
         raise UsageError(str(error)) from error
-    if command.mode == "describe":
-        describe.describe(config, command.cache)
-        return 0
     experiment = EXPERIMENTS[config.experiment]
+    if command.mode == "compare" and config.experiment != "comparison":
+        raise UsageError("a comparison needs several runs: give --config twice, or a file of runs")
+    if command.mode == "describe":
+        describe.describe(config, cache)
+        return 0
     if not hasattr(experiment, command.mode):
         modes = ", ".join(mode for mode in MODES if hasattr(experiment, mode))
         raise UsageError(f"{config.experiment} has no mode {command.mode!r}, it has {modes}")
+    check(config)
     if command.mode in USES:
         workdir.check_trained(config)
     do = getattr(experiment, command.mode)
@@ -89,6 +95,21 @@ def run(command: Command) -> int:
         return 1 if do(config, workdir, sentences(sys.stdin)) else 0
     do(config, workdir, cache)
     return 0
+
+
+def check(config: ConfigDict) -> None:
+    """Lets the experiment refuse its configuration, before anything is read or written.
+
+    Raises:
+        UsageError: in one sentence.
+    """
+    try:
+        EXPERIMENTS[config.experiment].check(config)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"this is not a configuration of the kind that its names ask for ({error}): start from "
+            "the file in configs/ that is"
+        ) from error
 
 
 if __name__ == "__main__":

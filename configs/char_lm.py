@@ -29,11 +29,10 @@ def get_config(form: str = FULL) -> ConfigDict:
     data.sentences = 20_000
     data.context = 64
 
-    config.model = model = defaults.transformer()
+    config.model = model = defaults.decoder()
     model.width = 128
     model.hidden = 512
     model.activation = "gelu"
-    model.encoder_layers = 0
     model.decoder_layers = 4
     model.max_length = 64
     model.use_bias = False

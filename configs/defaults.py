@@ -35,6 +35,20 @@ def transformer() -> ConfigDict:
     return model
 
 
+def encoder() -> ConfigDict:
+    """A Transformer that only reads."""
+    model = transformer()
+    del model.decoder_layers
+    return model
+
+
+def decoder() -> ConfigDict:
+    """A Transformer that only says what comes next."""
+    model = transformer()
+    del model.encoder_layers
+    return model
+
+
 def recurrent() -> ConfigDict:
     """Sizes and choices of a recurrent encoder-decoder, as `RecurrentConfig` names them."""
     model = ConfigDict()

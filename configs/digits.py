@@ -24,12 +24,12 @@ def get_config(form: str = FULL) -> ConfigDict:
     data.patch_size = 2
 
     config.pooling = "mean"  # or "first"
-    config.model = model = defaults.transformer()
+    config.model = model = defaults.encoder()
+    del model.tie  # no word is said
     model.width = 64
     model.hidden = 128
     model.activation = "gelu"
     model.positions = "learned"
-    model.decoder_layers = 0
     model.max_length = 16
 
     config.train = train = defaults.training(1_500)

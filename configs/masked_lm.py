@@ -28,8 +28,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     data.sizes.longer = 500
     data.bucket_lengths = (8, 11, 14, 21)
 
-    config.model = model = defaults.transformer()
-    model.decoder_layers = 0
+    config.model = model = defaults.encoder()
     model.max_length = 24
 
     config.train = train = defaults.training(1_000)

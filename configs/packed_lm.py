@@ -29,8 +29,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     data.sizes.longer = 500
     data.context = 64
 
-    config.model = model = defaults.transformer()
-    model.encoder_layers = 0
+    config.model = model = defaults.decoder()
     model.max_length = 64
 
     config.train = train = defaults.training(600)

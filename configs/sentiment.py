@@ -28,10 +28,10 @@ def get_config(form: str = FULL) -> ConfigDict:
     data.sizes.longer = 1_000
 
     config.pooling = "mean"  # or "first"
-    config.model = model = defaults.transformer()
+    config.model = model = defaults.encoder()
+    del model.tie  # no word is said
     model.width = 64
     model.hidden = 128
-    model.decoder_layers = 0
 
     config.train = train = defaults.training(1_200)
     train.batch_size = 64

@@ -41,6 +41,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     check(config)
     task = Task(config)
     workdir.claim(config)
+    keep_words(task, workdir)
     print(
         f"{len(task.data.splits['train'].labels):,} examples of {len(task.data.classes)} classes, "
         f"{task.learner.num_parameters:,} parameters"
@@ -61,8 +62,15 @@ def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     """Measures the newest checkpoint of a run; its results file is written again."""
     del cache
     task = Task(config)
+    keep_words(task, workdir)  # or they are others now
     state, seconds = restore(workdir, task.learner)
     measure(task, state, workdir, seconds)
+
+
+def keep_words(task: "Task", workdir: Workdir) -> None:
+    """Writes the words of a model that reads words, or finds that they are those of the run."""
+    if task.data.vocabulary is not None:
+        workdir.keep_vocabulary(task.data.vocabulary.as_text())
 
 
 def check(config: ConfigDict) -> None:
@@ -80,9 +88,15 @@ def check(config: ConfigDict) -> None:
         )
     try:
         check_labelled(config.data)
-        Task(config)  # patches and pooling are the modules' to refuse
+        task = Task(config)  # patches and pooling are the modules' to refuse
     except ValueError as error:
         raise UsageError(str(error)) from error
+    needed = task.data.splits["train"].inputs.shape[1]
+    if task.data.vocabulary is not None and needed > config.model.max_length:
+        raise UsageError(
+            f"the sentences need {needed} positions: raise model.max_length="
+            f"{config.model.max_length}"
+        )
 
 
 def measure(task: "Task", state: TrainState, workdir: Workdir, seconds: float) -> None:
@@ -92,7 +106,7 @@ def measure(task: "Task", state: TrainState, workdir: Workdir, seconds: float) -
         for split, examples in task.data.splits.items()
         if split != "train"
     }
-    report(workdir, task.learner, state, seconds, scores)
+    report(task.config, workdir, task.learner, state, seconds, scores)
 
 
 def batches(examples: Examples) -> Sequence[LabelledBatch]:
@@ -105,7 +119,7 @@ class Task:
 
     def __init__(self, config: ConfigDict) -> None:
         """Builds everything but numbers: no parameter is allocated yet."""
-        self._config = config
+        self.config = config
         self.data: Labelled = load_labelled(config.data, config.train.batch_size)
         self.learner = Learner(self._make_model, self._sum_losses, config)
         self._classify = self.learner.apply(
@@ -113,12 +127,12 @@ class Task:
         )
 
     def _make_model(self, rngs: nnx.Rngs) -> Classifier:
-        config = TransformerConfig(**self._config.model)
+        config = TransformerConfig(**self.config.model)
         return Classifier(
             config,
             self._make_embedding(config, rngs),
             num_classes=len(self.data.classes),
-            pooling=self._config.pooling,
+            pooling=self.config.pooling,
             rngs=rngs,
         )
 
@@ -128,14 +142,14 @@ class Task:
         if self.data.vocabulary is not None:
             return Embedding(len(self.data.vocabulary), config, rngs=rngs)
         image_shape = self.data.splits["train"].inputs.shape[1:]
-        patch_size = self._config.data.patch_size
+        patch_size = self.config.data.patch_size
         return PatchEmbedding(config, image_shape=image_shape, patch_size=patch_size, rngs=rngs)
 
     def _sum_losses(
         self, model: Classifier, batch: LabelledBatch, key: Array | None
     ) -> TokenLosses:
         logits = model(batch.inputs, lengths=batch.lengths, key=key)
-        smoothing = 0.0 if key is None else self._config.train.label_smoothing
+        smoothing = 0.0 if key is None else self.config.train.label_smoothing
         return token_losses(logits, batch.labels, batch.counted, smoothing)
 
     def sample(self, state: TrainState) -> str:

@@ -32,6 +32,9 @@ def compare(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         cache: where generated data is kept.
     """
     check(config)
+    workdir.claim(config)
+    for name, run in config.runs.items():  # whatever is refused is refused before any training
+        Workdir(workdir.path / name).claim(run)
     rows, costs = [], {}
     for name, run in config.runs.items():
         print(f"== {name}")

@@ -52,6 +52,8 @@ def parse(argv: Sequence[str]) -> Command:
         rest = _without("config", arguments)
         commands = [parse([program, f"--config={file}", *rest]) for file in files]
         return _together(commands, files, given=_last("workdir", arguments))
+    if len(files) > 1:
+        raise UsageError("--config is given more than once, which only --mode=compare understands")
     default = DEFAULTS.get(mode, DEFAULT)
     file = files[-1] if files else default
     if mode in USES and not files:

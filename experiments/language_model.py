@@ -23,7 +23,7 @@ from experiments.data.corpus import (
     load_vocabulary,
 )
 from experiments.data.packing import PackedBatch
-from experiments.data.text import TextBatch
+from experiments.data.text import Characters, TextBatch
 from experiments.errors import UsageError
 from experiments.evaluation.writer import Writer, check_decoding
 from experiments.results import report
@@ -45,12 +45,12 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         cache: where generated data is kept.
     """
     check(config)
-    workdir.claim(config)
     corpus = load_corpus(config, cache)
-    workdir.keep_vocabulary(corpus.language.vocabulary.as_text())
     task = Task(config, corpus.language)
+    workdir.claim(config)
+    workdir.keep_vocabulary(corpus.language.vocabulary.as_text())
     print(
-        f"{len(corpus.language.vocabulary)} {config.data.name.removesuffix('s')} types, "
+        f"a vocabulary of {len(corpus.language.vocabulary)}, "
         f"{corpus.padding:.1%} padding, {task.learner.num_parameters:,} parameters"
     )
     state, seconds = train_in(
@@ -66,9 +66,11 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
 
 def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     """Measures the newest checkpoint of a run; its results file is written again."""
-    task = load_task(config, workdir)
+    corpus = load_corpus(config, cache)
+    workdir.keep_vocabulary(corpus.language.vocabulary.as_text())  # or the text is another one
+    task = Task(config, corpus.language)
     state, seconds = restore(workdir, task.learner)
-    measure(task, state, load_corpus(config, cache).validation, workdir, seconds)
+    measure(task, state, corpus.validation, workdir, seconds)
 
 
 def generate(config: ConfigDict, workdir: Workdir, lines: Iterable[str]) -> int:
@@ -82,11 +84,9 @@ def generate(config: ConfigDict, workdir: Workdir, lines: Iterable[str]) -> int:
     Returns:
         How many could not be read; for each, a sentence on standard error says why.
     """
-    try:
-        check_decoding(config.decoding)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    task = load_task(config, workdir)
+    kind = config.data.name
+    vocabulary = workdir.load_vocabulary(lambda text: load_vocabulary(kind, text))
+    task = Task(config, language_of(kind, vocabulary))
     state, _ = restore(workdir, task.learner)
     failed = 0
     for number, line in enumerate(lines, start=1):
@@ -120,6 +120,12 @@ def check(config: ConfigDict) -> None:
         raise UsageError(
             f"model.decoder_layers must be at least 1, got {config.model.decoder_layers}"
         )
+    kind, longest = config.model.positions, config.model.max_length
+    if SCHEMES[kind].add is not None and config.decoding.length >= longest:
+        raise UsageError(
+            f"{kind} positions end at model.max_length={longest}, and decoding.length="
+            f"{config.decoding.length} goes on behind it: lower it, or choose rotary positions"
+        )
     if not config.data.context <= config.model.max_length:
         raise UsageError(
             f"data.context={config.data.context} is longer than model.max_length="
@@ -142,12 +148,6 @@ def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:
     return Task(config, load_corpus(config, cache).language).learner.abstract_model
 
 
-def load_task(config: ConfigDict, workdir: Workdir) -> "Task":
-    """What a run was trained to do."""
-    vocabulary = load_vocabulary(config.data.name, workdir.load_vocabulary())
-    return Task(config, language_of(config.data.name, vocabulary))
-
-
 def measure(
     task: "Task",
     state: TrainState,
@@ -158,7 +158,7 @@ def measure(
     """Measures a model on the whole validation text and writes the results file."""
     losses = task.learner.losses(state.parameters, validation)
     scores = losses | {"perplexity": math.exp(losses["nll"])}
-    report(workdir, task.learner, state, seconds, {"validation": scores})
+    report(task.config, workdir, task.learner, state, seconds, {"validation": scores})
 
 
 class Task:
@@ -166,13 +166,13 @@ class Task:
 
     def __init__(self, config: ConfigDict, language: Language) -> None:
         """Builds everything but numbers: no parameter is allocated yet."""
-        self._config = config
+        self.config = config
         self._language = language
         self.learner = Learner(self._make_model, self._sum_losses, config)
         self.writer = Writer(self.learner.definition, language, config)
 
     def _make_model(self, rngs: nnx.Rngs) -> LanguageModel:
-        settings = TransformerConfig(**self._config.model)
+        settings = TransformerConfig(**self.config.model)
         return LanguageModel(settings, vocab_size=len(self._language.vocabulary), rngs=rngs)
 
     def _sum_losses(
@@ -181,13 +181,14 @@ class Task:
         mask, positions = masks.causal(), None
         if isinstance(batch, PackedBatch):  # neighbours in a row know nothing of each other
             mask &= masks.segments(batch.segments)
-            added = SCHEMES[self._config.model.positions].add is not None
+            added = SCHEMES[self.config.model.positions].add is not None
             positions = batch.positions if added else None
         logits = model(batch.inputs, mask=mask, positions=positions, key=key)
-        smoothing = 0.0 if key is None else self._config.train.label_smoothing
+        smoothing = 0.0 if key is None else self.config.train.label_smoothing
         return token_losses(logits, batch.labels, batch.counted, smoothing)
 
     def sample(self, state: TrainState) -> str:
         """What the model says of itself."""
-        prompt = "\n" if self._config.data.name == "characters" else ""
+        vocabulary = self._language.vocabulary
+        prompt = vocabulary.characters[0] if isinstance(vocabulary, Characters) else ""
         return "".join(islice(self.writer(state.parameters, prompt), SAMPLED))

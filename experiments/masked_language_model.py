@@ -12,15 +12,16 @@ from ml_collections import ConfigDict
 from attention.modules.config import TransformerConfig
 from attention.modules.masked_language_model import MaskedLanguageModel
 from attention.primitives import masks
-from experiments.data.batching import Buckets, evaluation_batches, resumable
+from experiments.data.batching import Buckets, check_buckets, evaluation_batches, resumable
 from experiments.data.gaps import GapBatch, GapEpochs, Gaps, buckets, english, fixed_gaps
 from experiments.data.pairs import SentencePair
-from experiments.data.toy_language import Sizes
+from experiments.data.sequences.toy import check as check_toy
 from experiments.data.vocabulary import Vocabulary
 from experiments.data.words import tokenize
 from experiments.errors import UsageError
 from experiments.evaluation.word_senses import (
     SenseVectors,
+    check_senses,
     occurrences,
     sense_accuracy,
 )
@@ -32,7 +33,6 @@ from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
 SPLITS = ("train", "validation", "test")
-FIXED = 1  # what the gaps that are measured are drawn from, beside the seed of the run
 
 
 def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
@@ -44,11 +44,12 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         cache: where generated data is kept.
     """
     check(config)
-    workdir.claim(config)
     splits = english(config.data, SPLITS, cache)
+    check_senses(splits["train"], splits["test"])
     words = Vocabulary.of(tokenize(pair.source) for pair in splits["train"])
-    workdir.keep_vocabulary(words.as_text())
     task = Task(config, words)
+    workdir.claim(config)
+    workdir.keep_vocabulary(words.as_text())
     print(
         f"{len(splits['train']):,} sentences of {len(words)} words, "
         f"{task.learner.num_parameters:,} parameters"
@@ -66,7 +67,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
 
 def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     """Measures the newest checkpoint of a run; its results file is written again."""
-    task = Task(config, Vocabulary.from_text(workdir.load_vocabulary()))
+    task = Task(config, workdir.load_vocabulary(Vocabulary.from_text))
     state, seconds = restore(workdir, task.learner)
     measure(task, state, english(config.data, SPLITS, cache), workdir, seconds)
 
@@ -80,18 +81,14 @@ def check(config: ConfigDict) -> None:
     check_training(config)
     try:
         TransformerConfig(**config.model)
-        Sizes(**config.data.sizes)
+        check_toy(config.data)
     except ValueError as error:
         raise UsageError(str(error)) from error
     if config.model.encoder_layers < 1:
         raise UsageError(
             f"model.encoder_layers must be at least 1, got {config.model.encoder_layers}"
         )
-    if config.train.batch_tokens < config.model.max_length:
-        raise UsageError(
-            f"train.batch_tokens={config.train.batch_tokens} has no room for a sentence of "
-            f"model.max_length={config.model.max_length}"
-        )
+    check_buckets(config)
 
 
 def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:
@@ -120,7 +117,7 @@ def measure(
         "gaps": losses | {"perplexity": math.exp(losses["nll"])},
         "senses": senses,
     }
-    report(workdir, task.learner, state, seconds, scores)
+    report(task.config, workdir, task.learner, state, seconds, scores)
 
 
 class Task:
@@ -128,7 +125,7 @@ class Task:
 
     def __init__(self, config: ConfigDict, words: Vocabulary) -> None:
         """Builds everything but numbers: no parameter is allocated yet."""
-        self._config = config
+        self.config = config
         self._words = words
         self.learner = Learner(self._make_model, self._sum_losses, config)
         self._encode = self.learner.apply(
@@ -139,34 +136,34 @@ class Task:
         )
 
     def _make_model(self, rngs: nnx.Rngs) -> MaskedLanguageModel:
-        config = TransformerConfig(**self._config.model)
+        config = TransformerConfig(**self.config.model)
         return MaskedLanguageModel(config, vocab_size=len(self._words) + 1, rngs=rngs)
 
     def _sum_losses(
         self, model: MaskedLanguageModel, batch: GapBatch, key: Array | None
     ) -> TokenLosses:
         logits = model(batch.inputs, mask=masks.lengths(batch.lengths), key=key)
-        smoothing = 0.0 if key is None else self._config.train.label_smoothing
+        smoothing = 0.0 if key is None else self.config.train.label_smoothing
         return token_losses(logits, batch.labels, batch.counted, smoothing)
 
     def _buckets(self, pairs: list[SentencePair], lengths: tuple[int, ...] = ()) -> Buckets:
-        longest = self._config.model.max_length
-        tokens = self._config.train.batch_tokens
+        longest = self.config.model.max_length
+        tokens = self.config.train.batch_tokens
         return buckets(self._words, pairs, sorted({*lengths, longest}), tokens)
 
     def training_batches(self, pairs: list[SentencePair]) -> GapEpochs:
         """Shuffled batches with new gaps in each epoch."""
-        seed = self._config.seed
+        seed = self.config.seed
         return GapEpochs(
-            self._buckets(pairs, tuple(self._config.data.bucket_lengths)),
+            self._buckets(pairs, tuple(self.config.data.bucket_lengths)),
             Gaps(self._words, seed),
-            num_batches=self._config.train.steps,
+            num_batches=self.config.train.steps,
             seed=seed,
         )
 
     def fixed_batches(self, pairs: list[SentencePair]) -> list[GapBatch]:
         """All sentences, whose gaps are always the same."""
-        return list(fixed_gaps(self._buckets(pairs), Gaps(self._words, self._config.seed + FIXED)))
+        return list(fixed_gaps(self._buckets(pairs), Gaps(self._words, self.config.data.seed)))
 
     def senses(self, state: TrainState, pairs: list[SentencePair]) -> SenseVectors:
         """The vector of each occurrence of a word that has several senses."""
@@ -188,7 +185,7 @@ class Task:
         said = np.asarray(self._fill(state.parameters, batch.inputs, batch.lengths))
         names = [*self._words.words, "___"]
         lines = []
-        for row in range(3):
+        for row in range(min(3, len(batch.inputs))):
             places = range(batch.lengths[row] - 1)  # without the end
             gap, filled = batch.inputs[row], np.where(batch.counted[row], said[row], 0)
             lines.append("  " + " ".join(names[gap[place]] for place in places))

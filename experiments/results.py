@@ -3,6 +3,8 @@
 import json
 from collections.abc import Mapping
 
+from ml_collections import ConfigDict
+
 from experiments.files import write_whole
 from experiments.training.learner import Learner
 from experiments.training.step import TrainState
@@ -20,6 +22,7 @@ SHOWN = {
 
 
 def report(
+    config: ConfigDict,
     workdir: Workdir,
     learner: Learner,
     state: TrainState,
@@ -33,6 +36,8 @@ def report(
         "parameters": learner.num_parameters,
         "splits": splits,
     }
+    if "decoding" in config:  # which may be another one than that of the run
+        results["decoding"] = config.decoding.to_dict()
     write_whole(workdir.results, json.dumps(results, indent=2) + "\n")
     print(f"{results['step']:,} steps, {results['training_seconds']} s of training")
     for split, scores in splits.items():

@@ -19,6 +19,7 @@ from experiments.data.batching import (
     Batch,
     Buckets,
     EncodedPair,
+    check_buckets,
     evaluation_batches,
     training_batches,
 )
@@ -52,15 +53,14 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         cache: where generated data is kept.
     """
     check(config)
-    workdir.claim(config)
     print(f"reading the {config.data.name} data, which is generated the first time")
     source = SOURCES[config.data.name]
     splits = load_splits(config, source.splits, cache)
     vocabularies = Vocabularies.of(splits["train"], source.tokens, shared=source.shared)
-    vocabularies.keep(workdir.path)
-
     task = Task(config, vocabularies)
     encoded = {split: task.encode(split, pairs) for split, pairs in splits.items()}
+    workdir.claim(config)
+    vocabularies.keep(workdir.path)
     print(
         f"{len(encoded['train']):,} sentence pairs of {len(vocabularies.source)} and "
         f"{len(vocabularies.target)} words, {task.learner.num_parameters:,} parameters"
@@ -126,26 +126,16 @@ def check(config: ConfigDict) -> None:
         UsageError: in one sentence.
     """
     check_training(config)
-    train, data, model = config.train, config.data, config.model
-    if not 0 <= train.label_smoothing < 1:
-        raise UsageError(f"train.label_smoothing must lie in [0, 1), got {train.label_smoothing}")
-    if not all(2 <= length <= model.max_length for length in data.bucket_lengths):
-        raise UsageError(
-            f"data.bucket_lengths must lie in [2, model.max_length={model.max_length}], "
-            f"got {tuple(data.bucket_lengths)}"
-        )
+    check_buckets(config)
     if config.decoding.beam < 1:
         raise UsageError(f"decoding.beam must be at least 1, got {config.decoding.beam}")
-    if train.batch_tokens < model.max_length:
-        raise UsageError(
-            f"train.batch_tokens={train.batch_tokens} has no room for a sentence of "
-            f"model.max_length={model.max_length}"
-        )
+    if not math.isfinite(config.decoding.alpha):
+        raise UsageError(f"decoding.alpha must be finite, got {config.decoding.alpha}")
     try:
         one_of("architecture", config.architecture, tuple(ARCHITECTURES))
         settings, _ = ARCHITECTURES[config.architecture]
-        settings(**model)
-        check_source(data)
+        settings(**config.model)
+        check_source(config.data)
     except ValueError as error:
         raise UsageError(str(error)) from error
     if config.architecture == "transformer":
@@ -213,7 +203,7 @@ def measure(
         scores[split] = losses | translation_scores(translations, targets)
     if task.source is SOURCES["toy"]:
         scores |= by_phenomenon(splits["test"], said["test"])
-    report(workdir, task.learner, state, seconds, scores)
+    report(task.config, workdir, task.learner, state, seconds, scores)
     if task.config.model.get("attention") == "none":
         return
     # Neither a short sentence nor one that fills the screen.
@@ -230,6 +220,11 @@ class Task:
         self.config = config
         self.source = SOURCES[config.data.name]
         self._vocabularies = vocabularies
+        if config.decoding.beam > len(vocabularies.target):
+            raise UsageError(
+                f"decoding.beam must be at most the {len(vocabularies.target)} words of the target "
+                f"vocabulary, got {config.decoding.beam}"
+            )
         self.learner = Learner(self._make_model, self._sum_losses, config)
         self.translator = Translator(
             self.learner.definition,

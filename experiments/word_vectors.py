@@ -13,6 +13,7 @@ from experiments.data.batching import resumable
 from experiments.data.gaps import english
 from experiments.data.pairs import SentencePair
 from experiments.data.sequences.draw import check_at_least
+from experiments.data.sequences.toy import check as check_toy
 from experiments.data.skip_grams import (
     SkipGramBatch,
     SkipGramBatches,
@@ -21,12 +22,12 @@ from experiments.data.skip_grams import (
     skip_grams,
     subsample,
 )
-from experiments.data.toy_language import Sizes
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import tokenize
 from experiments.errors import UsageError
 from experiments.evaluation.word_senses import (
     SenseVectors,
+    check_senses,
     neighbour_mean,
     occurrences,
     sense_accuracy,
@@ -51,15 +52,17 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         cache: where generated data is kept.
     """
     check(config)
-    workdir.claim(config)
     splits = english(config.data, SPLITS, cache)
+    check_senses(splits["train"], splits["test"])
     words = Vocabulary.of(tokenize(pair.source) for pair in splits["train"])
-    workdir.keep_vocabulary(words.as_text())
     task = Task(config, words)
+    batches = task.batches(splits["train"], config.train.steps, config.seed)
+    workdir.claim(config)
+    workdir.keep_vocabulary(words.as_text())
     state, seconds = train_in(
         workdir,
         task.learner,
-        resumable(task.batches(splits["train"], config.train.steps, config.seed)),
+        resumable(batches),
         validation=task.fixed_batches(splits["validation"]),
         sample=task.sample,
         config=config,
@@ -69,7 +72,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
 
 def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     """Measures the newest checkpoint of a run; its results file is written again."""
-    task = Task(config, Vocabulary.from_text(workdir.load_vocabulary()))
+    task = Task(config, workdir.load_vocabulary(Vocabulary.from_text))
     state, seconds = restore(workdir, task.learner)
     measure(task, state, english(config.data, SPLITS, cache), workdir, seconds)
 
@@ -82,7 +85,7 @@ def check(config: ConfigDict) -> None:
     """
     check_training(config)
     try:
-        Sizes(**config.data.sizes)
+        check_toy(config.data)
         for name in ("window", "negatives"):
             check_at_least(name, config.data[name], 1)
     except ValueError as error:
@@ -112,7 +115,7 @@ def measure(
         )
         for name, window in (("word", 0), ("neighbours", task.window))
     }
-    report(workdir, task.learner, state, seconds, scores)
+    report(task.config, workdir, task.learner, state, seconds, scores)
 
 
 class Task:
@@ -120,13 +123,13 @@ class Task:
 
     def __init__(self, config: ConfigDict, words: Vocabulary) -> None:
         """Builds everything but numbers: no parameter is allocated yet."""
-        self._config = config
+        self.config = config
         self._words = words
         self.window = config.data.window
         self.learner = Learner(self._make_model, self._sum_losses, config)
 
     def _make_model(self, rngs: nnx.Rngs) -> SkipGram:
-        return SkipGram(len(self._words), self._config.model.width, rngs=rngs)
+        return SkipGram(len(self._words), self.config.model.width, rngs=rngs)
 
     def _sum_losses(self, model: SkipGram, batch: SkipGramBatch, key: Array | None) -> TokenLosses:
         del key  # nothing is dropped
@@ -134,14 +137,19 @@ class Task:
 
     def batches(self, pairs: list[SentencePair], number: int, seed: int) -> SkipGramBatches:
         """Skip-grams of the English sentences, drawn at random."""
-        data = self._config.data
+        data = self.config.data
         sentences = [self._words.encode(tokenize(pair.source)) for pair in pairs]
         counts = np.bincount(np.concatenate(sentences), minlength=len(self._words))
         kept = subsample(sentences, keep_probabilities(counts, data.threshold), seed=data.seed)
+        neighbours = skip_grams(kept, self.window)
+        if not len(neighbours):
+            raise UsageError(
+                f"data.threshold={data.threshold} leaves no two words of a sentence: raise it"
+            )
         return SkipGramBatches(
-            skip_grams(kept, self.window),
+            neighbours,
             noise(counts),
-            size=self._config.train.batch_size,
+            size=self.config.train.batch_size,
             negatives=data.negatives,
             num_batches=number,
             seed=seed,
@@ -149,7 +157,7 @@ class Task:
 
     def fixed_batches(self, pairs: list[SentencePair]) -> list[SkipGramBatch]:
         """A few batches that are always the same."""
-        batches = self.batches(pairs, 4, self._config.seed + 1)
+        batches = self.batches(pairs, 4, self.config.data.seed)
         return [batches[number] for number in range(len(batches))]
 
     def vectors(self, state: TrainState) -> np.ndarray:

@@ -1,14 +1,17 @@
 """The folder in which everything a run made stands, enough to evaluate, translate and explain."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ml_collections import ConfigDict
 
 from experiments.errors import UsageError
 from experiments.files import part_of, write_whole
 from experiments.training.metrics import read_metrics
+
+Words = TypeVar("Words")
 
 
 class Workdir:
@@ -94,22 +97,22 @@ class Workdir:
         """
         if not self.vocabulary.exists():
             write_whole(self.vocabulary, text)
-        elif self.load_vocabulary() != text:
+        elif self.load_vocabulary(str) != text:
             raise UsageError(
                 f"{self.vocabulary} holds other words than the data, and is left as it is: choose "
                 "another --workdir"
             )
 
-    def load_vocabulary(self) -> str:
-        """What `keep_vocabulary` wrote.
+    def load_vocabulary(self, parse: Callable[[str], Words]) -> Words:
+        """What `keep_vocabulary` wrote, as `parse` understands it.
 
         Raises:
-            UsageError: there is none.
+            UsageError: there is none, or it is damaged.
         """
         try:
-            return self.vocabulary.read_text(encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"{self.vocabulary} cannot be read: {error.strerror}") from error
+            return parse(self.vocabulary.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{self.vocabulary} cannot be read: {error}") from error
 
     def keep_sample(self, step: int, text: str) -> str:
         """Appends what a model could do at a step to the samples, and returns it."""

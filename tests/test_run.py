@@ -14,6 +14,7 @@ import pytest
 import run
 from experiments import translation
 from experiments.data.translation import Vocabularies
+from experiments.flags import MODES
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.metrics import read_metrics
 from experiments.training.session import restore
@@ -222,7 +223,7 @@ def test_translate_succeeds_quietly(knock):
         (["--config.train.batch_tokens=40"], "train.batch_tokens=40 has no room for a sentence of"),
         (["--config.train.learning_rate=nan"], "train.learning_rate must be a number above 0"),
         (["--config.train.beta1=2.0"], "train.beta1 must lie in [0, 1), got 2.0"),
-        (["--mode=trian"], "value should be one of <train|evaluate|translate|describe|benchmark>"),
+        (["--mode=trian"], f"value should be one of <{'|'.join(MODES)}>"),
         (["train"], "unexpected argument 'train': arguments are flags, --name=value"),
         (
             ["--config.model.num_kv_heads=3"],

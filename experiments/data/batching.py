@@ -6,9 +6,29 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import grain.python as grain
 import numpy as np
+from ml_collections import ConfigDict
 
 from experiments.data.vocabulary import BOS, EOS, PAD
 from experiments.errors import UsageError
+
+
+def check_buckets(config: ConfigDict) -> None:
+    """Checks the lengths of batches, `data.bucket_lengths`, and their size, `train.batch_tokens`.
+
+    Raises:
+        UsageError: a length that no sentence or no model has, or a batch without room for one.
+    """
+    longest = config.model.max_length
+    if not all(2 <= length <= longest for length in config.data.bucket_lengths):
+        raise UsageError(
+            f"data.bucket_lengths must lie in [2, model.max_length={longest}], "
+            f"got {tuple(config.data.bucket_lengths)}"
+        )
+    if config.train.batch_tokens < longest:
+        raise UsageError(
+            f"train.batch_tokens={config.train.batch_tokens} has no room for a sentence of "
+            f"model.max_length={longest}"
+        )
 
 
 class EncodedPair(NamedTuple):

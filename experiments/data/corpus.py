@@ -11,6 +11,7 @@ from attention.modules.choice import one_of
 from experiments.data.batching import Epochs, evaluation_batches
 from experiments.data.packing import PackedRows
 from experiments.data.sequences.draw import check_at_least
+from experiments.data.sequences.toy import check as check_toy
 from experiments.data.sequences.toy import load_pairs
 from experiments.data.text import (
     Characters,
@@ -152,5 +153,5 @@ class _Kind(NamedTuple):
 
 CORPORA = {
     "characters": _Kind(_load_characters, check_text, Characters),
-    "sentences": _Kind(_load_sentences, lambda config: None, Vocabulary),
+    "sentences": _Kind(_load_sentences, check_toy, Vocabulary),
 }

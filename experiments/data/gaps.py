@@ -8,7 +8,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from experiments.data.batching import Batch, Buckets, EncodedPair, Epochs, evaluation_batches
-from experiments.data.masking import mask_tokens
+from experiments.data.masking import Masked, mask_tokens
 from experiments.data.pairs import SentencePair
 from experiments.data.sequences.toy import load_pairs
 from experiments.data.toy_language import Sizes
@@ -64,14 +64,14 @@ class Gaps:
 
     def __call__(self, batch: Batch, index: int) -> GapBatch:
         """Batch number `index`, with its gaps."""
-        masked = mask_tokens(
-            batch.source,
-            words=self._words,
-            mask_token=self._words.stop,
-            seed=self._seed,
-            index=index,
-        )
+        masked = self.make(batch.source, index)
         return GapBatch(masked.inputs, batch.source_lengths, batch.source, masked.chosen)
+
+    def make(self, tokens: np.ndarray, index: int) -> Masked:
+        """Gaps in ids `[...]` that follow from them, the seed and `index`."""
+        return mask_tokens(
+            tokens, words=self._words, mask_token=self._words.stop, seed=self._seed, index=index
+        )
 
 
 class GapEpochs:
@@ -92,6 +92,10 @@ class GapEpochs:
 
 
 def fixed_gaps(buckets: Buckets, gaps: Gaps) -> Iterator[GapBatch]:
-    """Every sentence once, always with the same gaps."""
-    for index, (_, batch) in enumerate(evaluation_batches(buckets)):
-        yield gaps(batch, index)
+    """Every sentence once, with gaps that follow from its number, however it is batched."""
+    for members, batch in evaluation_batches(buckets):
+        inputs, chosen = batch.source.copy(), np.zeros_like(batch.source, bool)
+        for row, (number, length) in enumerate(zip(members, batch.source_lengths, strict=False)):
+            masked = gaps.make(batch.source[row, :length], int(number))
+            inputs[row, :length], chosen[row, :length] = masked.inputs, masked.chosen
+        yield GapBatch(inputs, batch.source_lengths, batch.source, chosen)

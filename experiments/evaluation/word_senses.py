@@ -14,6 +14,7 @@ from experiments.data.toy_language.entries import SENSES
 from experiments.data.toy_language.morphology import english_plural, french_plural
 from experiments.data.translation import SentencePair
 from experiments.data.words import tokenize
+from experiments.errors import UsageError
 
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
@@ -59,6 +60,22 @@ def occurrences(pairs: Iterable[SentencePair]) -> list[Occurrence]:
             if sense is not None:
                 found.append(Occurrence(number, source, *sense))
     return found
+
+
+def check_senses(train: Iterable[SentencePair], test: Iterable[SentencePair]) -> None:
+    """Checks that there are senses to be told apart, and words to learn them from.
+
+    Raises:
+        UsageError: too few sentences.
+    """
+    learned, asked = ({one.word for one in occurrences(pairs)} for pairs in (train, test))
+    if not asked:
+        raise UsageError("no word of several senses is in the test split: raise data.sizes.test")
+    if not asked <= learned:
+        raise UsageError(
+            f"no occurrence of {', '.join(sorted(asked - learned))} to learn senses from: raise "
+            "data.sizes.train"
+        )
 
 
 _SENSE_OF = {

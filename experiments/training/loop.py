@@ -86,7 +86,8 @@ def _summary(step: int, pending: list[dict[str, Array]], seconds: float) -> dict
     tokens = [each.pop("tokens") for each in measured]
     row = {}
     for name in measured[0]:
-        weights = None if name == "gradient_norm" else tokens
+        # A batch may hold nothing that counts.
+        weights = None if name == "gradient_norm" else np.maximum(tokens, 1e-9)
         row[name] = float(np.average([each[name] for each in measured], weights=weights))
     for name in ("loss", "gradient_norm"):
         if not np.isfinite(row[name]):

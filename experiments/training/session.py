@@ -26,6 +26,8 @@ def check_training(config: ConfigDict) -> None:
     for name in ("steps", "log_every", "evaluate_every", "sample_every", "checkpoint_every"):
         if train[name] < 1:
             raise UsageError(f"train.{name} must be at least 1, got {train[name]}")
+    if "label_smoothing" in train and not 0 <= train.label_smoothing < 1:
+        raise UsageError(f"train.label_smoothing must lie in [0, 1), got {train.label_smoothing}")
     if not 0 <= config.seed < 2**32:
         raise UsageError(f"seed must lie in [0, 2**32), got {config.seed}")
     try:

@@ -5,12 +5,14 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from experiments.data.pairs import SentencePair, Source
+from experiments.data.sequences.draw import check_at_least
 from experiments.data.toy_language import Sizes, prepare
 from experiments.data.words import WORDS
 
 
 def check(config: ConfigDict) -> None:
-    """Checks the sizes of the splits."""
+    """Checks the seed and the sizes of the splits."""
+    check_at_least("seed", config.seed, 0)
     Sizes(**config.sizes)
 
 
