@@ -2,8 +2,8 @@
 
 command    python run.py --config=configs/digits.py
 hardware   two CPU cores
-time       TIME
-score      SCORE
+time       48 s of training, on a busy machine
+score      accuracy 97.8 % on test (seed 0)
 """
 
 from ml_collections import ConfigDict

