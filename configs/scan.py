@@ -4,8 +4,8 @@ The files are those of Lake and Baroni 2018, `data.path` is their folder.
 
 command    python run.py --config=configs/scan.py --config.data.path=FOLDER
 hardware   two CPU cores
-time       TIME
-score      SCORE
+time       not measured yet
+score      not measured yet
 """
 
 from ml_collections import ConfigDict

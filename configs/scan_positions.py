@@ -2,8 +2,8 @@
 
 command    python run.py --mode=compare --config=configs/scan_positions.py
 hardware   two CPU cores
-time       TIME
-score      SCORE
+time       not measured yet
+score      not measured yet
 """
 
 from ml_collections import ConfigDict

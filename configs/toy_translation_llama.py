@@ -2,8 +2,8 @@
 
 command    python run.py --config=configs/toy_translation_llama.py
 hardware   two CPU cores
-time       TIME
-score      SCORE
+time       not measured yet
+score      not measured yet
 """
 
 from ml_collections import ConfigDict

@@ -9,11 +9,17 @@ import pytest
 from flax import nnx
 
 import run
-from attention.modules import EncoderDecoder, LanguageModel, TransformerConfig
+from attention.modules import (
+    EncoderDecoder,
+    LanguageModel,
+    MaskedLanguageModel,
+    TransformerConfig,
+)
 from configs import presets, toy_translation
 from experiments.analysis.description import Description
 from experiments.data.translation import Vocabularies, load_split
-from experiments.describe import NOTE, TextEncoder, compared, preset_model, translation_model
+from experiments.describe import NOTE, compared, preset_model
+from experiments.translation import abstract_model as translation_model
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -122,7 +128,7 @@ def test_a_translator_remembers_source_and_target():
     source, target = Description.of(model, context=37).costs
     assert (source.token, target.token) == ("source token", "target token")
     assert source.cache_bytes == target.cache_bytes == 2 * 3 * 3 * 26 * 4
-    assert Description.of(abstract(TextEncoder), context=37).costs[0].cache_bytes == 0
+    assert Description.of(abstract(MaskedLanguageModel), context=37).costs[0].cache_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -143,7 +149,7 @@ def test_flops_of_a_decoder_are_what_xla_counts(choices):
 
 
 def test_flops_of_an_encoder_are_what_xla_counts():
-    model = abstract(TextEncoder, norm="post")
+    model = abstract(MaskedLanguageModel, norm="post")
     (token,) = Description.of(model, context=37).costs
     encode = counted(lambda m, tokens: m(tokens, mask=None), model, TOKENS)
     assert close(token.forward_flops, encode)

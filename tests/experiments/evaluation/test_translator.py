@@ -77,5 +77,5 @@ def test_cross_attention_names_its_rows_and_columns(task, parameters):
 
 def test_text_becomes_words_as_the_data_says():
     letters = Vocabularies(SOURCE, TARGET, Tokens(list, "".join))
-    translator = Translator(None, letters, bucket_lengths=[6], max_length=9)
+    translator = Translator(None, letters, bucket_lengths=[6], max_length=9, beam=1, alpha=0.0)
     assert translator.encode("bad") == SOURCE.encode(["b", "a", "d"])

@@ -16,7 +16,7 @@ def test_a_loss_by_hand():
     np.testing.assert_allclose(sums.loss, first + second, rtol=1e-6)
     np.testing.assert_allclose(sums.nll, sums.loss)
     assert (sums.correct, sums.tokens) == (1, 2)
-    np.testing.assert_allclose(per_token(sums)["token_accuracy"], 0.5)
+    np.testing.assert_allclose(per_token(sums)["accuracy"], 0.5)
 
 
 def test_the_gradient_raises_the_neighbour_and_lowers_the_others_by_their_errors():
