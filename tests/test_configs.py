@@ -23,7 +23,6 @@ RUNS = [
     if name not in ("benchmark", "presets", "reverse_positions", "scan_positions")
 ]
 FORMS = {"presets": "gpt2_small"}  # what has no form without a name
-SCAN = REPOSITORY.parent / "shared" / "data" / "scan"  # files that the project does not own
 
 
 @pytest.fixture(autouse=True)
@@ -38,14 +37,30 @@ def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
 
 
-def load(name, form=""):
-    config = importlib.import_module(f"configs.{name}").get_config(form)
-    for run in config.runs.values() if "runs" in config else [config]:
-        if "data" in run and run.data.get("name") == "scan":
-            if not SCAN.exists():
-                pytest.skip("the files of SCAN do not stand in ../shared/data")
-            run.data.path = str(SCAN)
-    return config
+@pytest.fixture(scope="session")
+def commands(tmp_path_factory):
+    """A folder of files like those of SCAN, which the project does not own."""
+    place = tmp_path_factory.mktemp("scan")
+    long = ["IN: walk and jump twice OUT: " + " ".join(["I_WALK", "I_JUMP"] * 14)] * 3
+    short = ["IN: walk OUT: I_WALK", "IN: jump and jump twice OUT: I_JUMP I_JUMP I_JUMP"] * 5
+    for split in ("simple", "length"):
+        (place / f"{split}_train.txt").write_text("\n".join(short) + "\n")
+        (place / f"{split}_test.txt").write_text("\n".join(long) + "\n")
+    return place
+
+
+@pytest.fixture
+def load(commands):
+    """Reads a configuration; that of SCAN reads the files above."""
+
+    def load(name, form=""):
+        config = importlib.import_module(f"configs.{name}").get_config(form)
+        for run in config.runs.values() if "runs" in config else [config]:
+            if "data" in run and run.data.get("name") == "scan":
+                run.data.update({"path": str(commands), "validation": 2})
+        return config
+
+    return load
 
 
 class Watched(ConfigDict):
@@ -81,7 +96,7 @@ def test_the_card_says_command_hardware_time_and_score(name):
 
 
 @pytest.mark.parametrize("name", LAUNCHABLE)
-def test_the_full_form_is_a_configuration_that_can_run(name):
+def test_the_full_form_is_a_configuration_that_can_run(name, load):
     config = load(name, FORMS.get(name, ""))
     EXPERIMENTS[config.experiment].check(config)
     if name not in FORMS:
@@ -89,7 +104,9 @@ def test_the_full_form_is_a_configuration_that_can_run(name):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_the_tiny_form_takes_two_steps_and_reads_every_field(name, tmp_path, cache, monkeypatch):
+def test_the_tiny_form_takes_two_steps_and_reads_every_field(
+    name, load, tmp_path, cache, monkeypatch
+):
     config = load(name, "tiny")
     config.train.steps, config.train.warmup_steps = 2, 1
     watched = Watched(config)
@@ -103,6 +120,6 @@ def test_the_tiny_form_takes_two_steps_and_reads_every_field(name, tmp_path, cac
     assert {*fields(config)} - watched._seen == {"experiment"}
 
 
-def test_an_unknown_form_is_refused():
+def test_an_unknown_form_is_refused(load):
     with pytest.raises(ValueError, match="has the form 'tiny' or none, got 'tinyy'"):
         load("toy_translation", "tinyy")

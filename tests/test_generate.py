@@ -91,7 +91,7 @@ def test_a_prompt_that_cannot_be_read_is_named_and_the_others_are_answered(write
         ("decoding.top_k=-1", "top-k must keep a whole number of tokens, 1 or more, got -1"),
         ("decoding.length=0", "decoding.length must be at least 1, got 0"),
         ("decoding.lenght=3", "did you mean --config.decoding.length?"),
-        ("model.width=3", "holds a run of another configuration (model.width is 32 there and 3"),
+        ("model.width=64", "holds a run of another configuration (model.width is 32 there and 64"),
     ],
 )
 def test_a_wrong_way_to_write_is_one_sentence(write, flag, sentence):

@@ -22,7 +22,7 @@ def test_runs_stand_side_by_side(tmp_path, monkeypatch, capsys):
     comparison.compare(command.config, Workdir(command.workdir), tmp_path / "cache")
     written = {path.name for path in command.workdir.iterdir()}
     assert written == {
-        *("comparison.csv", "comparison.md", "comparison.png"),
+        *("comparison.csv", "comparison.md", "comparison.png", "config.json"),
         *("reverse_tiny", "reverse_rnn_tiny"),
     }
     with (command.workdir / "comparison.csv").open() as file:
