@@ -2,8 +2,8 @@
 
 command    python run.py --config=configs/toy_translation_llama.py
 hardware   two CPU cores
-time       not measured yet
-score      not measured yet
+time       155 s of training
+score      exact match 99.2 % on test, 95.7 % on compositional, 16.6 % on longer (seed 0)
 """
 
 from ml_collections import ConfigDict

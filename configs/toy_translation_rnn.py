@@ -2,8 +2,9 @@
 
 command    python run.py --config=configs/toy_translation_rnn.py
 hardware   two CPU cores
-time       not measured yet
-score      not measured yet
+time       152 s of training
+score      exact match 97.1 % on test, 96.8 % on compositional, 91.8 % on longer; agreement 98.4 %,
+           order 97.2 %, words of several senses 89.5 % (seed 0)
 """
 
 from ml_collections import ConfigDict
