@@ -1,6 +1,6 @@
 """SCAN by length with every way to know positions: which carry to lengths that were never seen.
 
-command    python run.py --mode=compare --config=configs/scan_positions.py
+command    python run.py --mode=compare --config=configs/scan_positions.py --config.data.path=FOLDER
 hardware   two CPU cores
 time       not measured yet
 score      not measured yet

@@ -1,6 +1,6 @@
 """Command-line flags, and one sentence for each way to get them wrong."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,8 @@ def parse(argv: Sequence[str]) -> Command:
     """Reads the command line.
 
     A trained model is used as its run configured it, where no file is named. To compare several
-    files, `--config` is given several times, and overrides hold for each.
+    files, `--config` is given several times; overrides hold for each, as for each run of a file of
+    runs.
 
     Args:
         argv: the name of the program and its arguments.
@@ -65,6 +66,7 @@ def parse(argv: Sequence[str]) -> Command:
         arguments = [f"--config={file}", *_without("config", arguments)]
         define = partial(config_flags.DEFINE_config_file, "config")
         base = _base(program, file, define)
+        arguments = _for_each_run(arguments, base.get("runs", {}))
     for argument in arguments:
         if _name(argument).startswith("config."):
             _check_field(_name(argument), base)
@@ -89,6 +91,22 @@ def _together(commands: Sequence[Command], files: Sequence[str], given: str | No
     workdir = Path(given) if given else Path("workdirs", "+".join(names))
     config = ConfigDict({"experiment": "comparison", "runs": runs})
     return commands[0]._replace(config=config, workdir=workdir)
+
+
+def _for_each_run(arguments: Sequence[str], runs: Iterable[str]) -> list[str]:
+    """Turns what is said of `config.FIELD` into what is said of `config.runs.RUN.FIELD`."""
+    told, rest = [], list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        field = _name(argument).removeprefix("config.")
+        if not runs or field == _name(argument) or field.partition(".")[0] == "runs":
+            told.append(argument)
+            continue
+        _, sign, value = argument.partition("=")
+        if not sign and rest and not rest[0].startswith("-"):
+            sign, value = "=", rest.pop(0)
+        told += [f"--config.runs.{run}.{field}{sign}{value}" for run in runs]
+    return told
 
 
 def _default_workdir(file: str) -> Path:

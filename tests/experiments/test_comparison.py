@@ -38,6 +38,21 @@ def test_its_folder_is_named_after_the_runs():
     assert str(asked().workdir) == "workdirs/reverse_tiny+reverse_rnn_tiny"
 
 
+@pytest.mark.parametrize("said", [("--config.seed=7",), ("--config.seed", "7")])
+def test_an_override_of_a_file_of_runs_holds_for_each(said):
+    file = "--config=configs/reverse_positions.py:tiny"
+    one = "--config.runs.alibi.model.width=48"
+    runs = parse(["run.py", "--mode=compare", file, *said, one]).config.runs
+    assert {run.seed for run in runs.values()} == {7}
+    assert {name for name, run in runs.items() if run.model.width == 48} == {"alibi"}
+
+
+def test_a_field_that_no_run_has_is_named():
+    file = "--config=configs/reverse_positions.py:tiny"
+    with pytest.raises(UsageError, match="did you mean --config.runs.alibi.model.width"):
+        parse(["run.py", "--mode=compare", file, "--config.model.widht=48"])
+
+
 @pytest.mark.parametrize(
     "arguments, sentence",
     [

@@ -1,0 +1,54 @@
+"""The benchmark of models: decoding, depth, and learning beside a plain PyTorch loop.
+
+command    python run.py --mode=benchmark --config=configs/benchmark_models.py
+hardware   two CPU cores
+time       not measured yet
+score      docs/MODELS.md
+"""
+
+from ml_collections import ConfigDict
+
+from configs import char_lm, defaults
+from configs.forms import FULL, is_tiny
+
+
+def get_config(form: str = FULL) -> ConfigDict:
+    """The benchmark, or its tiny form that ends in seconds."""
+    config = ConfigDict()
+    config.experiment = "model_benchmark"
+    config.parts = "all"  # or some of: decoding depth characters
+    config.rounds = 10  # at most
+    config.page = ""  # where else to write the report
+
+    # An encoder-decoder of the size of the main job says so many tokens of so many sources.
+    config.decoding = decoding = ConfigDict()
+    decoding.model = defaults.transformer()
+    decoding.model.max_length = 64
+    decoding.length = 64
+    decoding.batches = (1, 32)
+    decoding.beam = 5
+    decoding.seconds = 10.0  # that one way may take
+
+    # A language model of the size of char_lm, less and more deep.
+    config.depth = depth = ConfigDict()
+    small = char_lm.get_config(form)
+    depth.model = small.model.copy_and_resolve_references()
+    depth.train = small.train.copy_and_resolve_references()
+    depth.seed = 0
+    depth.batch, depth.length = 12, 64
+    depth.layers = (4, 24)
+    depth.compilations = 3
+    depth.seconds = 5.0
+
+    # That language model, as its own configuration says.
+    config.characters = small
+
+    if is_tiny(form):
+        config.rounds = 2
+        decoding.model.update({"width": 32, "hidden": 48, "max_length": 8})
+        decoding.length, decoding.batches, decoding.beam, decoding.seconds = 8, (2,), 2, 0.2
+        depth.model.max_length = 8
+        depth.batch, depth.length, depth.layers = 2, 8, (1, 2)
+        depth.compilations, depth.seconds = 1, 0.2
+        small.train.steps, small.train.warmup_steps = 4, 2
+    return config

@@ -1,0 +1,1 @@
+"""Whole models against the clock: what decoding, depth and learning cost."""

@@ -1,0 +1,110 @@
+"""What depth costs: the time to compile a training step, and layers scanned beside unrolled."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import jax
+import numpy as np
+from flax import nnx
+from jax import Array
+from ml_collections import ConfigDict
+
+from attention.modules.config import TransformerConfig
+from attention.modules.language_model import LanguageModel
+from attention.primitives import masks
+from experiments.benchmarks.clock import round_robin, seconds_of
+from experiments.benchmarks.models.figure import Figure
+from experiments.data.text import TextBatch
+from experiments.training.learner import Learner
+from experiments.training.loss import TokenLosses, token_losses
+
+VOCABULARY = 65
+
+
+def measure(config: ConfigDict) -> Iterator[Figure]:
+    """Compiles and runs training steps of language models that differ in their depth.
+
+    Args:
+        config: `depth` of the benchmark, and its `rounds`.
+    """
+    settings = config.depth
+    shallow, deep = settings.layers
+    compiling = {
+        layers: [_seconds_to_compile(settings, layers) for _ in range(settings.compilations)]
+        for layers in (shallow, deep)
+    }
+    median = {layers: float(np.median(taken)) for layers, taken in compiling.items()}
+    parts = f"{median[deep]:.2f} s ÷ {median[shallow]:.2f} s"
+    name = f"compiling a training step, {deep} layers ÷ {shallow}"
+    yield Figure(name, median[deep] / median[shallow], 1.3, parts)
+
+    for layers in (shallow, deep):
+        steps = {
+            "scanned": _Step(settings, layers, scanned),
+            "unrolled": _Step(settings, layers, unrolled),
+        }
+        warm_ups = {name: seconds_of(step) for name, step in steps.items()}
+        times = round_robin(steps, warm_ups, seconds=settings.seconds, rounds=10 * config.rounds)
+        ours, theirs = (float(np.median(times[name])) for name in ("scanned", "unrolled"))
+        parts = f"{1e3 * ours:.1f} ms ÷ {1e3 * theirs:.1f} ms"
+        name = f"a training step, {layers} layers, scanned ÷ unrolled"
+        yield Figure(name, ours / theirs, 1.0, parts)
+
+
+Forward = Callable[[LanguageModel, Array], Array]
+
+
+def scanned(model: LanguageModel, tokens: Array) -> Array:
+    """The model as it is."""
+    return model(tokens)
+
+
+def unrolled(model: LanguageModel, tokens: Array) -> Array:
+    """The same with its layers written one after another, each compiled for itself."""
+    stack = model.decoder
+    features = model.embedding(tokens)
+    for number in range(stack.num_layers):
+        block = jax.tree.map(lambda leaf, number=number: leaf[number], stack.layers)
+        features, _ = block(features, mask=masks.causal())
+    return model.embedding.unembed(stack.norm(features))
+
+
+def learner(settings: ConfigDict, layers: int, forward: Forward) -> Learner:
+    """A language model of so many layers that is ready to be trained."""
+    config = TransformerConfig(**{**settings.model, "decoder_layers": layers})
+
+    def make_model(rngs: nnx.Rngs) -> LanguageModel:
+        return LanguageModel(config, vocab_size=VOCABULARY, rngs=rngs)
+
+    def sum_losses(model: LanguageModel, batch: TextBatch, key: Array | None) -> TokenLosses:
+        del key  # nothing is dropped
+        return token_losses(forward(model, batch.inputs), batch.labels, batch.counted, 0.0)
+
+    return Learner(make_model, sum_losses, settings)
+
+
+def _batch(settings: ConfigDict) -> TextBatch:
+    shape = settings.batch, settings.length
+    tokens = np.random.default_rng(0).integers(VOCABULARY, size=shape, dtype=np.int32)
+    return TextBatch(tokens, tokens, np.ones(shape, bool))
+
+
+def _seconds_to_compile(settings: ConfigDict, layers: int) -> float:
+    one = learner(settings, layers, scanned)
+    start = time.perf_counter()
+    one.train_step.lower(one.abstract_state, _batch(settings)).compile()
+    return time.perf_counter() - start
+
+
+class _Step:
+    """One more training step each time it is called."""
+
+    def __init__(self, settings: ConfigDict, layers: int, forward: Forward) -> None:
+        self._learner = learner(settings, layers, forward)
+        self._batch = _batch(settings)
+        self._state = self._learner.initial_state()
+        self()  # compiles
+
+    def __call__(self) -> None:
+        self._state, _ = self._learner.train_step(self._state, self._batch)
+        jax.block_until_ready(self._state)

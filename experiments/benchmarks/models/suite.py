@@ -1,0 +1,109 @@
+"""The benchmark of models: measure each figure, hold it against its goal, report."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from attention.modules.config import TransformerConfig
+from experiments import language_model
+from experiments.benchmarks.environment import environment
+from experiments.benchmarks.models import characters, decoding, depth
+from experiments.benchmarks.models.figure import Figure
+from experiments.benchmarks.selection import selected
+from experiments.data.sequences.draw import check_at_least
+from experiments.errors import UsageError
+from experiments.files import write_whole
+from experiments.workdir import Workdir
+
+PARTS = ("decoding", "depth", "characters")
+
+INTRODUCTION = """\
+# Benchmarks of models
+
+What decoding, depth and learning cost, as ratios of times that were measured in turn in one
+process. Made by one command, the only way to change this page:
+"""
+
+
+def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
+    """Measures, and writes `models.md` to the workdir.
+
+    Args:
+        config: of the run.
+        workdir: where all that the run makes goes.
+        cache: where generated data is kept.
+    """
+    check(config)
+    workdir.claim(config)
+    measures: dict[str, Callable[[], Iterator[Figure]]] = {
+        "decoding": partial(decoding.measure, config),
+        "depth": partial(depth.measure, config),
+        "characters": partial(characters.measure, config, cache),
+    }
+    figures, absent = [], []
+    for part in selected("parts", config.parts, PARTS):
+        print(f"{part} …", file=sys.stderr, flush=True)
+        try:
+            figures += measures[part]()
+        except ImportError as error:
+            absent.append(f"{part}: {error}")
+    text = page(figures, absent, command(config))
+    write_whole(workdir.path / "models.md", text)
+    if config.page:
+        write_whole(Path(config.page), text)
+    print(text)
+    print(f"everything is in {workdir.path}")
+
+
+def check(config: ConfigDict) -> None:
+    """Refuses, before anything is written, a configuration that cannot run.
+
+    Raises:
+        UsageError: in one sentence.
+    """
+    if config.page and not Path(config.page).parent.is_dir():
+        raise UsageError(f"page={config.page} has no folder to be written to")
+    try:
+        selected("parts", config.parts, PARTS)
+        check_at_least("rounds", config.rounds, 1)
+        TransformerConfig(**config.decoding.model)
+        TransformerConfig(**config.depth.model)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    language_model.check(config.characters)
+
+
+def page(figures: Sequence[Figure], absent: Sequence[str], command: str) -> str:
+    """Markdown: what was measured, whether it is what it should be, and what was not measured."""
+    where = "; ".join(f"{name} {value}" for name, value in environment().items())
+    rows = [
+        f"| {one.name} | {one.parts} | {one.ratio:.2f} | {one.limit:.2f} | {_verdict(one)} |"
+        for one in figures
+    ]
+    missing = ["", "Not measured:", "", *(f"- {why}" for why in absent)] if absent else []
+    return "\n".join(
+        [
+            f"{INTRODUCTION}\n```sh\n{command}\n```\n",
+            f"Measured on {where}.\n",
+            "| figure | medians, or totals | ratio | goal, at most | |",
+            "|---|---|---:|---:|---|",
+            *rows,
+            *missing,
+            "",
+        ]
+    )
+
+
+def _verdict(figure: Figure) -> str:
+    return "met" if figure.ratio <= figure.limit else "**not met**"
+
+
+def command(config: ConfigDict) -> str:
+    """The command line of this run."""
+    chosen = f" --config.parts='{config.parts}'" if config.parts != "all" else ""
+    data = config.characters.data.path
+    text = f" --config.characters.data.path={data}" if data else ""
+    return f"python run.py --mode=benchmark --config=configs/benchmark_models.py{chosen}{text}"
