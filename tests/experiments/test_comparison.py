@@ -49,7 +49,7 @@ def test_an_override_of_a_file_of_runs_holds_for_each(said):
 
 def test_a_field_that_no_run_has_is_named():
     file = "--config=configs/reverse_positions.py:tiny"
-    with pytest.raises(UsageError, match="did you mean --config.runs.alibi.model.width"):
+    with pytest.raises(UsageError, match=r"did you mean --config\.runs\.alibi\.model\.width"):
         parse(["run.py", "--mode=compare", file, "--config.model.widht=48"])
 
 
