@@ -61,6 +61,17 @@ def recurrent() -> ConfigDict:
     return model
 
 
+def toy_sizes(*, few: bool = False) -> ConfigDict:
+    """Sentences of each split of the toy language; a few are enough for a tiny form."""
+    sizes = ConfigDict()
+    sizes.train = 1_000 if few else 40_000
+    sizes.validation = 20 if few else 1_000
+    sizes.test = 20 if few else 1_000
+    sizes.compositional = 20 if few else 1_000
+    sizes.longer = 20 if few else 500
+    return sizes
+
+
 def training(steps: int) -> ConfigDict:
     """So many steps of Adam, measured twice on the way."""
     train = ConfigDict()

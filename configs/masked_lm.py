@@ -20,12 +20,7 @@ def get_config(form: str = FULL) -> ConfigDict:
 
     config.data = data = ConfigDict()
     data.seed = 0
-    data.sizes = ConfigDict()
-    data.sizes.train = 40_000
-    data.sizes.validation = 1_000
-    data.sizes.test = 1_000
-    data.sizes.compositional = 1_000
-    data.sizes.longer = 500
+    data.sizes = defaults.toy_sizes()
     data.bucket_lengths = (8, 11, 14, 21)
 
     config.model = model = defaults.encoder()
@@ -36,9 +31,8 @@ def get_config(form: str = FULL) -> ConfigDict:
 
     if is_tiny(form):
         defaults.make_short(train)
-        data.sizes.update(
-            {"train": 1_000, "validation": 20, "test": 200, "compositional": 20, "longer": 20}
-        )
+        data.sizes = defaults.toy_sizes(few=True)
+        data.sizes.test = 200  # enough for a few words of several senses
         data.bucket_lengths = (24,)
         train.batch_tokens = 480
         model.update({"width": 32, "hidden": 48, "dropout": 0.1})

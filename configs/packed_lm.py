@@ -21,12 +21,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.data = data = ConfigDict()
     data.name = "sentences"
     data.seed = 0
-    data.sizes = ConfigDict()
-    data.sizes.train = 40_000
-    data.sizes.validation = 1_000
-    data.sizes.test = 1_000
-    data.sizes.compositional = 1_000
-    data.sizes.longer = 500
+    data.sizes = defaults.toy_sizes()
     data.context = 64
 
     config.model = model = defaults.decoder()
@@ -40,9 +35,7 @@ def get_config(form: str = FULL) -> ConfigDict:
 
     if is_tiny(form):
         defaults.make_short(train)
-        data.sizes.update(
-            {"train": 1_000, "validation": 20, "test": 20, "compositional": 20, "longer": 20}
-        )
+        data.sizes = defaults.toy_sizes(few=True)
         train.batch_tokens = 256
         model.update({"width": 32, "hidden": 48})
         config.decoding.length = 20

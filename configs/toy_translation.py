@@ -22,12 +22,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.data = data = ConfigDict()
     data.name = "toy"
     data.seed = 0
-    data.sizes = ConfigDict()
-    data.sizes.train = 40_000
-    data.sizes.validation = 1_000
-    data.sizes.test = 1_000
-    data.sizes.compositional = 1_000
-    data.sizes.longer = 500
+    data.sizes = defaults.toy_sizes()
     data.bucket_lengths = (8, 11, 14, 21)  # the longest pair of each, with its end
 
     config.model = defaults.transformer()
@@ -46,9 +41,7 @@ def get_config(form: str = FULL) -> ConfigDict:
 
 def make_tiny(config: ConfigDict) -> None:
     """Shrinks all that takes time, and leaves out no path through the code: it even drops."""
-    config.data.sizes = ConfigDict(
-        {"train": 1_000, "validation": 20, "test": 20, "compositional": 20, "longer": 20}
-    )
+    config.data.sizes = defaults.toy_sizes(few=True)
     config.data.bucket_lengths = (24,)
     config.model.width = 32
     config.model.hidden = 48

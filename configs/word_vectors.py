@@ -21,12 +21,7 @@ def get_config(form: str = FULL) -> ConfigDict:
 
     config.data = data = ConfigDict()
     data.seed = 0
-    data.sizes = ConfigDict()
-    data.sizes.train = 40_000
-    data.sizes.validation = 1_000
-    data.sizes.test = 1_000
-    data.sizes.compositional = 1_000
-    data.sizes.longer = 500
+    data.sizes = defaults.toy_sizes()
     data.window = 4
     data.negatives = 8
     data.threshold = 1e-3  # the share of all words above which occurrences are left out
@@ -42,9 +37,8 @@ def get_config(form: str = FULL) -> ConfigDict:
 
     if is_tiny(form):
         defaults.make_short(train)
-        data.sizes.update(
-            {"train": 1_000, "validation": 20, "test": 200, "compositional": 20, "longer": 20}
-        )
+        data.sizes = defaults.toy_sizes(few=True)
+        data.sizes.test = 200  # enough for a few words of several senses
         train.batch_size = 64
         config.model.width = 16
     return config

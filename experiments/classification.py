@@ -20,11 +20,10 @@ from experiments.data.labelled import (
     check_labelled,
     load_labelled,
 )
-from experiments.errors import UsageError
-from experiments.results import report
+from experiments.errors import UsageError, check_at_least
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, token_losses
-from experiments.training.session import check_training, restore, train_in
+from experiments.training.session import check_training, evaluate_in, train_in
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
@@ -47,15 +46,15 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         f"{task.learner.num_parameters:,} parameters"
     )
     epochs = task.data.splits["train"].epochs(num_batches=config.train.steps, seed=config.seed)
-    state, seconds = train_in(
+    train_in(
         workdir,
         task.learner,
         resumable(epochs),
         validation=batches(task.data.splits["validation"]),
         sample=task.sample,
+        measure=task.measure,
         config=config,
     )
-    measure(task, state, workdir, seconds)
 
 
 def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
@@ -63,8 +62,7 @@ def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     del cache
     task = Task(config)
     keep_words(task, workdir)  # or they are others now
-    state, seconds = restore(workdir, task.learner)
-    measure(task, state, workdir, seconds)
+    evaluate_in(workdir, task.learner, task.measure, config)
 
 
 def keep_words(task: "Task", workdir: Workdir) -> None:
@@ -80,13 +78,9 @@ def check(config: ConfigDict) -> None:
         UsageError: in one sentence.
     """
     check_training(config)
-    if config.train.batch_size < 1:
-        raise UsageError(f"train.batch_size must be at least 1, got {config.train.batch_size}")
-    if config.model.encoder_layers < 1:
-        raise UsageError(
-            f"model.encoder_layers must be at least 1, got {config.model.encoder_layers}"
-        )
     try:
+        check_at_least("train.batch_size", config.train.batch_size, 1)
+        check_at_least("model.encoder_layers", config.model.encoder_layers, 1)
         check_labelled(config.data)
         task = Task(config)  # patches and pooling are the modules' to refuse
     except ValueError as error:
@@ -97,16 +91,6 @@ def check(config: ConfigDict) -> None:
             f"the sentences need {needed} positions: raise model.max_length="
             f"{config.model.max_length}"
         )
-
-
-def measure(task: "Task", state: TrainState, workdir: Workdir, seconds: float) -> None:
-    """Measures a model on what it was not trained on and writes the results file."""
-    scores = {
-        split: task.learner.losses(state.parameters, batches(examples))
-        for split, examples in task.data.splits.items()
-        if split != "train"
-    }
-    report(task.config, workdir, task.learner, state, seconds, scores)
 
 
 def batches(examples: Examples) -> Sequence[LabelledBatch]:
@@ -151,6 +135,14 @@ class Task:
         logits = model(batch.inputs, lengths=batch.lengths, key=key)
         smoothing = 0.0 if key is None else self.config.train.label_smoothing
         return token_losses(logits, batch.labels, batch.counted, smoothing)
+
+    def measure(self, state: TrainState) -> dict[str, dict[str, float]]:
+        """Loss and accuracy on what it was not trained on."""
+        return {
+            split: self.learner.losses(state.parameters, batches(examples))
+            for split, examples in self.data.splits.items()
+            if split != "train"
+        }
 
     def sample(self, state: TrainState) -> str:
         """A few inputs, the classes that the model gives them, and what they should be."""

@@ -15,7 +15,7 @@ from attention.modules import (
 from attention.modules.choice import one_of
 from experiments import language_model, masked_language_model, translation
 from experiments.analysis.description import Description
-from experiments.errors import UsageError
+from experiments.errors import UsageError, check_at_least
 
 # And which layers each has.
 ARCHITECTURES = {
@@ -61,21 +61,18 @@ def check(config: ConfigDict) -> None:
     try:
         one_of("architecture", config.architecture, tuple(ARCHITECTURES))
         TransformerConfig(**model)
+        layers = {name for name in model if name.endswith("_layers")}
+        for name in sorted(layers):
+            check_at_least(f"model.{name}", model[name], 1)
+        check_at_least("vocab_size", config.vocab_size, 1)
+        check_at_least("model.max_length", model.max_length, 2)  # a second token shows its cost
     except ValueError as error:
         raise UsageError(str(error)) from error
-    layers = {name for name in model if name.endswith("_layers")}
     if layers != ARCHITECTURES[config.architecture]:
         raise UsageError(
             f"architecture={config.architecture!r} is not that of this preset, which has "
             f"{' and '.join(sorted(layers))}"
         )
-    for name in layers:
-        if model[name] < 1:
-            raise UsageError(f"model.{name} must be at least 1, got {model[name]}")
-    if config.vocab_size < 1:
-        raise UsageError(f"vocab_size must be at least 1, got {config.vocab_size}")
-    if model.max_length < 2:  # a second token shows what a token costs
-        raise UsageError(f"model.max_length must be at least 2, got {model.max_length}")
 
 
 def compared(published: ConfigDict, parameters: int) -> str:

@@ -24,12 +24,11 @@ from experiments.data.corpus import (
 )
 from experiments.data.packing import PackedBatch
 from experiments.data.text import Characters, TextBatch
-from experiments.errors import UsageError
+from experiments.errors import UsageError, check_at_least
 from experiments.evaluation.writer import Writer, check_decoding
-from experiments.results import report
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, token_losses
-from experiments.training.session import check_training, restore, train_in
+from experiments.training.session import check_training, evaluate_in, restore, train_in
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
@@ -53,15 +52,15 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         f"a vocabulary of {len(corpus.language.vocabulary)}, "
         f"{corpus.padding:.1%} padding, {task.learner.num_parameters:,} parameters"
     )
-    state, seconds = train_in(
+    train_in(
         workdir,
         task.learner,
         resumable(corpus.train),
         validation=corpus.validation,
         sample=task.sample,
+        measure=lambda state: task.measure(state, corpus.validation),
         config=config,
     )
-    measure(task, state, corpus.validation, workdir, seconds)
 
 
 def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
@@ -69,8 +68,7 @@ def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     corpus = load_corpus(config, cache)
     workdir.keep_vocabulary(corpus.language.vocabulary.as_text())  # or the text is another one
     task = Task(config, corpus.language)
-    state, seconds = restore(workdir, task.learner)
-    measure(task, state, corpus.validation, workdir, seconds)
+    evaluate_in(workdir, task.learner, lambda state: task.measure(state, corpus.validation), config)
 
 
 def generate(config: ConfigDict, workdir: Workdir, lines: Iterable[str]) -> int:
@@ -87,7 +85,7 @@ def generate(config: ConfigDict, workdir: Workdir, lines: Iterable[str]) -> int:
     kind = config.data.name
     vocabulary = workdir.load_vocabulary(lambda text: load_vocabulary(kind, text))
     task = Task(config, language_of(kind, vocabulary))
-    state, _ = restore(workdir, task.learner)
+    state = restore(workdir, task.learner)
     failed = 0
     for number, line in enumerate(lines, start=1):
         try:
@@ -114,12 +112,9 @@ def check(config: ConfigDict) -> None:
         TransformerConfig(**config.model)
         check_corpus(config.data)
         check_decoding(config.decoding)
+        check_at_least("model.decoder_layers", config.model.decoder_layers, 1)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    if config.model.decoder_layers < 1:
-        raise UsageError(
-            f"model.decoder_layers must be at least 1, got {config.model.decoder_layers}"
-        )
     kind, longest = config.model.positions, config.model.max_length
     if SCHEMES[kind].add is not None and config.decoding.length >= longest:
         raise UsageError(
@@ -148,19 +143,6 @@ def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:
     return Task(config, load_corpus(config, cache).language).learner.abstract_model
 
 
-def measure(
-    task: "Task",
-    state: TrainState,
-    validation: Sequence[TextBatch | PackedBatch],
-    workdir: Workdir,
-    seconds: float,
-) -> None:
-    """Measures a model on the whole validation text and writes the results file."""
-    losses = task.learner.losses(state.parameters, validation)
-    scores = losses | {"perplexity": math.exp(losses["nll"])}
-    report(task.config, workdir, task.learner, state, seconds, {"validation": scores})
-
-
 class Task:
     """A configuration brought to life: the model, and what it writes."""
 
@@ -186,6 +168,13 @@ class Task:
         logits = model(batch.inputs, mask=mask, positions=positions, key=key)
         smoothing = 0.0 if key is None else self.config.train.label_smoothing
         return token_losses(logits, batch.labels, batch.counted, smoothing)
+
+    def measure(
+        self, state: TrainState, validation: Sequence[TextBatch | PackedBatch]
+    ) -> dict[str, dict[str, float]]:
+        """Loss, accuracy and perplexity on the whole validation text."""
+        losses = self.learner.losses(state.parameters, validation)
+        return {"validation": losses | {"perplexity": math.exp(losses["nll"])}}
 
     def sample(self, state: TrainState) -> str:
         """What the model says of itself."""

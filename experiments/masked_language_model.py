@@ -18,17 +18,16 @@ from experiments.data.pairs import SentencePair
 from experiments.data.sequences.toy import check as check_toy
 from experiments.data.vocabulary import Vocabulary
 from experiments.data.words import tokenize
-from experiments.errors import UsageError
+from experiments.errors import UsageError, check_at_least
 from experiments.evaluation.word_senses import (
     SenseVectors,
     check_senses,
     occurrences,
     sense_accuracy,
 )
-from experiments.results import report
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, token_losses
-from experiments.training.session import check_training, restore, train_in
+from experiments.training.session import check_training, evaluate_in, train_in
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
@@ -54,22 +53,22 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         f"{len(splits['train']):,} sentences of {len(words)} words, "
         f"{task.learner.num_parameters:,} parameters"
     )
-    state, seconds = train_in(
+    train_in(
         workdir,
         task.learner,
         resumable(task.training_batches(splits["train"])),
         validation=task.fixed_batches(splits["validation"]),
         sample=lambda state: task.sample(state, splits["validation"]),
+        measure=lambda state: task.measure(state, splits),
         config=config,
     )
-    measure(task, state, splits, workdir, seconds)
 
 
 def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     """Measures the newest checkpoint of a run; its results file is written again."""
     task = Task(config, workdir.load_vocabulary(Vocabulary.from_text))
-    state, seconds = restore(workdir, task.learner)
-    measure(task, state, english(config.data, SPLITS, cache), workdir, seconds)
+    splits = english(config.data, SPLITS, cache)
+    evaluate_in(workdir, task.learner, lambda state: task.measure(state, splits), config)
 
 
 def check(config: ConfigDict) -> None:
@@ -82,12 +81,9 @@ def check(config: ConfigDict) -> None:
     try:
         TransformerConfig(**config.model)
         check_toy(config.data)
+        check_at_least("model.encoder_layers", config.model.encoder_layers, 1)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    if config.model.encoder_layers < 1:
-        raise UsageError(
-            f"model.encoder_layers must be at least 1, got {config.model.encoder_layers}"
-        )
     check_buckets(config)
 
 
@@ -101,23 +97,6 @@ def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:
     pairs = english(config.data, ("train",), cache)["train"]
     words = Vocabulary.of(tokenize(pair.source) for pair in pairs)
     return Task(config, words).learner.abstract_model
-
-
-def measure(
-    task: "Task",
-    state: TrainState,
-    splits: Mapping[str, list[SentencePair]],
-    workdir: Workdir,
-    seconds: float,
-) -> None:
-    """Measures gaps and senses of words, and writes the results file."""
-    losses = task.learner.losses(state.parameters, task.fixed_batches(splits["test"]))
-    senses = sense_accuracy(task.senses(state, splits["train"]), task.senses(state, splits["test"]))
-    scores = {
-        "gaps": losses | {"perplexity": math.exp(losses["nll"])},
-        "senses": senses,
-    }
-    report(task.config, workdir, task.learner, state, seconds, scores)
 
 
 class Task:
@@ -165,6 +144,17 @@ class Task:
         """All sentences, whose gaps are always the same."""
         return list(fixed_gaps(self._buckets(pairs), Gaps(self._words, self.config.data.seed)))
 
+    def measure(
+        self, state: TrainState, splits: Mapping[str, list[SentencePair]]
+    ) -> dict[str, dict[str, float]]:
+        """What it puts into gaps, and what its vectors know of the senses of words."""
+        losses = self.learner.losses(state.parameters, self.fixed_batches(splits["test"]))
+        learned, asked = (self.senses(state, splits[split]) for split in ("train", "test"))
+        return {
+            "gaps": losses | {"perplexity": math.exp(losses["nll"])},
+            "senses": sense_accuracy(learned, asked),
+        }
+
     def senses(self, state: TrainState, pairs: list[SentencePair]) -> SenseVectors:
         """The vector of each occurrence of a word that has several senses."""
         found = occurrences(pairs)
@@ -173,11 +163,7 @@ class Task:
         for members, batch in evaluation_batches(self._buckets([pairs[i] for i in wanted])):
             read = np.asarray(self._encode(state.parameters, batch.source, batch.source_lengths))
             vectors |= {wanted[i]: row for i, row in zip(members, read, strict=False)}
-        return SenseVectors(
-            np.array([one.word for one in found]),
-            np.array([one.sense for one in found]),
-            np.stack([vectors[one.sentence][one.place] for one in found]),
-        )
+        return SenseVectors.of(found, [vectors[one.sentence][one.place] for one in found])
 
     def sample(self, state: TrainState, pairs: list[SentencePair]) -> str:
         """A few sentences, and what the model puts into their gaps."""

@@ -26,14 +26,13 @@ from experiments.data.batching import (
 from experiments.data.sources import SOURCES
 from experiments.data.translation import SentencePair, Vocabularies, check_source, load_split
 from experiments.data.vocabulary import PAD
-from experiments.errors import UsageError
+from experiments.errors import UsageError, check_at_least
 from experiments.evaluation.phenomena import by_phenomenon
 from experiments.evaluation.scores import translation_scores
 from experiments.evaluation.translator import Translator
-from experiments.results import report
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, token_losses
-from experiments.training.session import check_training, restore, train_in
+from experiments.training.session import check_training, evaluate_in, restore, train_in
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
@@ -70,15 +69,16 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         num_batches=config.train.steps,
         seed=config.seed,
     )
-    state, seconds = train_in(
+    state = train_in(
         workdir,
         task.learner,
         batches,
         validation=task.evaluation_batches(encoded["validation"]),
         sample=lambda state: task.sample(state, splits["validation"][:3]),
+        measure=lambda state: task.measure(state, splits),
         config=config,
     )
-    measure(task, state, splits, workdir, seconds)
+    task.draw_attention(state, splits["test"], workdir.attention)
 
 
 def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
@@ -90,9 +90,9 @@ def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         cache: where generated data is kept.
     """
     task = load_task(config, workdir)
-    state, seconds = restore(workdir, task.learner)
     splits = load_splits(config, task.source.tests, cache)
-    measure(task, state, splits, workdir, seconds)
+    state = evaluate_in(workdir, task.learner, lambda state: task.measure(state, splits), config)
+    task.draw_attention(state, splits["test"], workdir.attention)
 
 
 def translate(config: ConfigDict, workdir: Workdir, lines: Iterable[str]) -> int:
@@ -107,7 +107,7 @@ def translate(config: ConfigDict, workdir: Workdir, lines: Iterable[str]) -> int
         How many could not be translated; for each, a sentence on standard error says why.
     """
     task = load_task(config, workdir)
-    state, _ = restore(workdir, task.learner)
+    state = restore(workdir, task.learner)
     failed = 0
     for number, line in enumerate(lines, start=1):
         try:
@@ -127,33 +127,30 @@ def check(config: ConfigDict) -> None:
     """
     check_training(config)
     check_buckets(config)
-    if config.decoding.beam < 1:
-        raise UsageError(f"decoding.beam must be at least 1, got {config.decoding.beam}")
     if not math.isfinite(config.decoding.alpha):
         raise UsageError(f"decoding.alpha must be finite, got {config.decoding.alpha}")
     try:
+        check_at_least("decoding.beam", config.decoding.beam, 1)
         one_of("architecture", config.architecture, tuple(ARCHITECTURES))
         settings, _ = ARCHITECTURES[config.architecture]
         settings(**config.model)
         check_source(config.data)
+        if config.architecture == "transformer":
+            check_transformer(config)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    if config.architecture == "transformer":
-        check_transformer(config)
 
 
 def check_transformer(config: ConfigDict) -> None:
     """Refuses a Transformer that does not translate.
 
     Raises:
-        UsageError: in one sentence.
+        ValueError: in one sentence.
     """
-    model = config.model
     for name in ("encoder_layers", "decoder_layers"):
-        if model[name] < 1:
-            raise UsageError(f"model.{name} must be at least 1, got {model[name]}")
-    if model.tie == "all" and not SOURCES[config.data.name].shared:
-        raise UsageError(
+        check_at_least(f"model.{name}", config.model[name], 1)
+    if config.model.tie == "all" and not SOURCES[config.data.name].shared:
+        raise ValueError(
             "model.tie='all' needs one vocabulary, and each language has its own: use 'output'"
         )
 
@@ -185,31 +182,6 @@ def load_splits(
 ) -> dict[str, list[SentencePair]]:
     """Splits of the data of a run, by name."""
     return {name: load_split(config.data, name, cache) for name in names}
-
-
-def measure(
-    task: "Task",
-    state: TrainState,
-    splits: dict[str, list[SentencePair]],
-    workdir: Workdir,
-    seconds: float,
-) -> None:
-    """Measures a model on the test splits, writes the results file and draws its attention."""
-    scores: dict[str, dict[str, object]] = {}
-    said = {split: task.translations(state, splits[split]) for split in task.source.tests}
-    for split, translations in said.items():
-        targets = [pair.target for pair in splits[split]]
-        losses = task.losses(state, split, splits[split])
-        scores[split] = losses | translation_scores(translations, targets)
-    if task.source is SOURCES["toy"]:
-        scores |= by_phenomenon(splits["test"], said["test"])
-    report(task.config, workdir, task.learner, state, seconds, scores)
-    if task.config.model.get("attention") == "none":
-        return
-    # Neither a short sentence nor one that fills the screen.
-    shown = min(splits["test"], key=lambda pair: abs(len(pair.source.split()) - 7))
-    weights, source, target = task.translator.cross_attention(state.parameters, *shown[:2])
-    draw_cross_attention(weights, source, target, shown.alignment, workdir.attention)
 
 
 class Task:
@@ -280,6 +252,29 @@ class Task:
         """Sentences as batches of few lengths: compiling costs more than a little padding."""
         buckets = self.buckets(pairs, [max(self.config.data.bucket_lengths)])
         return [batch for _, batch in evaluation_batches(buckets)]
+
+    def measure(
+        self, state: TrainState, splits: dict[str, list[SentencePair]]
+    ) -> dict[str, dict[str, object]]:
+        """What it achieves on the test splits, and by phenomenon where that is known."""
+        scores: dict[str, dict[str, object]] = {}
+        said = {split: self.translations(state, splits[split]) for split in self.source.tests}
+        for split, translations in said.items():
+            targets = [pair.target for pair in splits[split]]
+            losses = self.losses(state, split, splits[split])
+            scores[split] = losses | translation_scores(translations, targets)
+        if self.source is SOURCES["toy"]:
+            scores |= by_phenomenon(splits["test"], said["test"])
+        return scores
+
+    def draw_attention(self, state: TrainState, pairs: list[SentencePair], path: Path) -> None:
+        """Draws what the decoder looks at in one of the sentences, if it looks at anything."""
+        if self.config.model.get("attention") == "none":
+            return
+        # Neither a short sentence nor one that fills the screen.
+        shown = min(pairs, key=lambda pair: abs(len(pair.source.split()) - 7))
+        weights, source, target = self.translator.cross_attention(state.parameters, *shown[:2])
+        draw_cross_attention(weights, source, target, shown.alignment, path)
 
     def losses(self, state: TrainState, split: str, pairs: list[SentencePair]) -> dict[str, float]:
         """Loss, accuracy and perplexity per token of a split."""

@@ -12,7 +12,6 @@ from attention.modules.skip_gram import SkipGram
 from experiments.data.batching import resumable
 from experiments.data.gaps import english
 from experiments.data.pairs import SentencePair
-from experiments.data.sequences.draw import check_at_least
 from experiments.data.sequences.toy import check as check_toy
 from experiments.data.skip_grams import (
     SkipGramBatch,
@@ -24,7 +23,7 @@ from experiments.data.skip_grams import (
 )
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import tokenize
-from experiments.errors import UsageError
+from experiments.errors import UsageError, check_at_least
 from experiments.evaluation.word_senses import (
     SenseVectors,
     check_senses,
@@ -32,10 +31,9 @@ from experiments.evaluation.word_senses import (
     occurrences,
     sense_accuracy,
 )
-from experiments.results import report
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, negative_sampling_losses
-from experiments.training.session import check_training, restore, train_in
+from experiments.training.session import check_training, evaluate_in, train_in
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
@@ -59,22 +57,22 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     batches = task.batches(splits["train"], config.train.steps, config.seed)
     workdir.claim(config)
     workdir.keep_vocabulary(words.as_text())
-    state, seconds = train_in(
+    train_in(
         workdir,
         task.learner,
         resumable(batches),
         validation=task.fixed_batches(splits["validation"]),
         sample=task.sample,
+        measure=lambda state: task.measure(state, splits),
         config=config,
     )
-    measure(task, state, splits, workdir, seconds)
 
 
 def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     """Measures the newest checkpoint of a run; its results file is written again."""
     task = Task(config, workdir.load_vocabulary(Vocabulary.from_text))
-    state, seconds = restore(workdir, task.learner)
-    measure(task, state, english(config.data, SPLITS, cache), workdir, seconds)
+    splits = english(config.data, SPLITS, cache)
+    evaluate_in(workdir, task.learner, lambda state: task.measure(state, splits), config)
 
 
 def check(config: ConfigDict) -> None:
@@ -86,36 +84,17 @@ def check(config: ConfigDict) -> None:
     check_training(config)
     try:
         check_toy(config.data)
-        for name in ("window", "negatives"):
-            check_at_least(name, config.data[name], 1)
+        for name, value in (
+            ("data.window", config.data.window),
+            ("data.negatives", config.data.negatives),
+            ("model.width", config.model.width),
+            ("train.batch_size", config.train.batch_size),
+        ):
+            check_at_least(name, value, 1)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    for name, value in (
-        ("model.width", config.model.width),
-        ("train.batch_size", config.train.batch_size),
-    ):
-        if value < 1:
-            raise UsageError(f"{name} must be at least 1, got {value}")
     if not 0 < config.data.threshold <= 1:
         raise UsageError(f"data.threshold must lie in (0, 1], got {config.data.threshold}")
-
-
-def measure(
-    task: "Task",
-    state: TrainState,
-    splits: Mapping[str, list[SentencePair]],
-    workdir: Workdir,
-    seconds: float,
-) -> None:
-    """Measures what vectors of words, and those of their neighbours, know of senses."""
-    vectors = task.vectors(state)
-    scores = {
-        name: sense_accuracy(
-            *(task.senses(vectors, splits[split], window) for split in ("train", "test"))
-        )
-        for name, window in (("word", 0), ("neighbours", task.window))
-    }
-    report(task.config, workdir, task.learner, state, seconds, scores)
 
 
 class Task:
@@ -164,6 +143,18 @@ class Task:
         """The vector of each word, `[V, D]`."""
         return np.asarray(nnx.merge(self.learner.definition, state.parameters).centers[...])
 
+    def measure(
+        self, state: TrainState, splits: Mapping[str, list[SentencePair]]
+    ) -> dict[str, dict[str, float]]:
+        """What vectors of words, and those of their neighbours, know of senses."""
+        vectors = self.vectors(state)
+        return {
+            name: sense_accuracy(
+                *(self.senses(vectors, splits[split], window) for split in ("train", "test"))
+            )
+            for name, window in (("word", 0), ("neighbours", self.window))
+        }
+
     def senses(self, vectors: np.ndarray, pairs: list[SentencePair], window: int) -> SenseVectors:
         """What stands for each occurrence of a word that has several senses.
 
@@ -177,11 +168,7 @@ class Task:
         for one in found:
             read = vectors[self._words.encode(tokenize(pairs[one.sentence].source))]
             rows.append(neighbour_mean(read, one.place, window) if window else read[one.place])
-        return SenseVectors(
-            np.array([one.word for one in found]),
-            np.array([one.sense for one in found]),
-            np.stack(rows),
-        )
+        return SenseVectors.of(found, rows)
 
     def sample(self, state: TrainState) -> str:
         """The nearest words, by the cosine, of a few."""

@@ -17,11 +17,8 @@ HELPERS = {"defaults", "forms"}
 NAMES = sorted(path.stem for path in (REPOSITORY / "configs").glob("*.py"))
 LAUNCHABLE = [name for name in NAMES if name not in HELPERS]
 # What is no run of its own has a test of its own.
-RUNS = [
-    name
-    for name in LAUNCHABLE
-    if name not in ("benchmark", "presets", "reverse_positions", "scan_positions")
-]
+OTHERS = {"benchmark", "benchmark_models", "presets", "reverse_positions", "scan_positions"}
+RUNS = [name for name in LAUNCHABLE if name not in OTHERS]
 FORMS = {"presets": "gpt2_small"}  # what has no form without a name
 
 

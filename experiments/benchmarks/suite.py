@@ -19,7 +19,7 @@ from experiments.benchmarks.products import products
 from experiments.benchmarks.report import page, rows
 from experiments.benchmarks.results import Deviation, Measurement, Results
 from experiments.benchmarks.selection import selected
-from experiments.errors import UsageError
+from experiments.errors import UsageError, check_at_least
 from experiments.files import write_whole
 from experiments.workdir import Workdir
 
@@ -68,14 +68,13 @@ def check(config: ConfigDict) -> None:
     Raises:
         UsageError: in one sentence.
     """
-    if config.rounds < 1:
-        raise UsageError(f"rounds must be at least 1, got {config.rounds}")
     for name in ("seconds", "memory_gib"):
         if not 0 < config[name] < math.inf:
             raise UsageError(f"{name} must be a number above 0, got {config[name]}")
     if config.page and not Path(config.page).parent.is_dir():
         raise UsageError(f"page={config.page} has no folder to be written to")
     try:
+        check_at_least("rounds", config.rounds, 1)
         selected("cases", config.cases, list(CASES))
         selected("accuracy", config.accuracy, list(CASES))
         everybody, absent = contenders()

@@ -10,7 +10,6 @@ from ml_collections import ConfigDict
 from attention.modules.choice import one_of
 from experiments.data.batching import Epochs, evaluation_batches
 from experiments.data.packing import PackedRows
-from experiments.data.sequences.draw import check_at_least
 from experiments.data.sequences.toy import check as check_toy
 from experiments.data.sequences.toy import load_pairs
 from experiments.data.text import (
@@ -23,6 +22,7 @@ from experiments.data.text import (
 )
 from experiments.data.toy_language import Sizes
 from experiments.data.vocabulary import BOS, EOS, Vocabulary
+from experiments.errors import check_at_least
 
 EVALUATED_ROWS = 256  # windows of a batch that is only measured
 
@@ -86,7 +86,7 @@ def check_corpus(config: ConfigDict) -> None:
         ValueError: in one sentence.
     """
     one_of("data.name", config.name, tuple(CORPORA))
-    check_at_least("context", config.context, 2)
+    check_at_least("data.context", config.context, 2)
     CORPORA[config.name].check(config)
 
 

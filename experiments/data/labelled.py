@@ -10,8 +10,8 @@ from ml_collections import ConfigDict
 from attention.modules.choice import one_of
 from experiments.data import digits, sentiment
 from experiments.data.batching import Epochs
-from experiments.data.sequences.draw import check_at_least
 from experiments.data.vocabulary import PAD, Vocabulary
+from experiments.errors import check_at_least
 
 
 class LabelledBatch(NamedTuple):
@@ -87,7 +87,7 @@ def check_labelled(config: ConfigDict) -> None:
         ValueError: in one sentence.
     """
     one_of("data.name", config.name, tuple(LABELLED))
-    check_at_least("seed", config.seed, 0)
+    check_at_least("data.seed", config.seed, 0)
     if config.name == "sentiment":
         sentiment.Sizes(**config.sizes)
 

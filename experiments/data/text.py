@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments.data.sequences.draw import check_at_least, generator
+from experiments.data.sequences.draw import generator
 from experiments.data.toy_language import sample
-from experiments.errors import UsageError
+from experiments.errors import UsageError, check_at_least
 
 TRAIN_SHARE = 0.9
 
@@ -22,8 +22,8 @@ def check_text(config: ConfigDict) -> None:
     Raises:
         ValueError: it does not.
     """
-    check_at_least("seed", config.seed, 0)
-    check_at_least("sentences", config.sentences, 1)
+    check_at_least("data.seed", config.seed, 0)
+    check_at_least("data.sentences", config.sentences, 1)
     if config.path:
         _read(config.path)
 

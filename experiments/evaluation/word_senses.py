@@ -5,7 +5,7 @@ sense. What a contextual vector finds beyond that, and beyond the static vectors
 around, is what attention has brought to the word.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -48,6 +48,12 @@ class SenseVectors(NamedTuple):
     words: np.ndarray
     senses: np.ndarray
     vectors: np.ndarray
+
+    @classmethod
+    def of(cls, found: Sequence[Occurrence], vectors: Sequence[np.ndarray]) -> "SenseVectors":
+        """Occurrences and the vector `[D]` of each."""
+        words, senses = ([getattr(one, name) for one in found] for name in ("word", "sense"))
+        return cls(np.array(words), np.array(senses), np.stack(vectors))
 
 
 def occurrences(pairs: Iterable[SentencePair]) -> list[Occurrence]:

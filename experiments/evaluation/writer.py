@@ -15,6 +15,7 @@ from attention.modules.language_model import LanguageModel
 from attention.modules.positions import SCHEMES
 from attention.primitives.cache import Cache
 from experiments.data.corpus import Language
+from experiments.errors import check_at_least
 
 STRATEGIES = ("greedy", "sample")
 
@@ -26,8 +27,7 @@ def check_decoding(config: ConfigDict) -> None:
         ValueError: in one sentence.
     """
     one_of("decoding.strategy", config.strategy, STRATEGIES)
-    if config.length < 1:
-        raise ValueError(f"decoding.length must be at least 1, got {config.length}")
+    check_at_least("decoding.length", config.length, 1)
     if not 0 <= config.seed < 2**32:
         raise ValueError(f"decoding.seed must lie in [0, 2**32), got {config.seed}")
     filters(config)

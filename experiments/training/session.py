@@ -1,12 +1,13 @@
 """Training in a workdir: from where it stands to its last step, everything left there."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import grain.python as grain
 from ml_collections import ConfigDict
 
 from experiments.analysis.pictures import draw_learning_curve
-from experiments.errors import UsageError
+from experiments.errors import UsageError, check_at_least
+from experiments.results import Scores, report
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.learner import Learner
 from experiments.training.loop import fit
@@ -14,6 +15,8 @@ from experiments.training.metrics import Metrics
 from experiments.training.optimizer import optimizer
 from experiments.training.step import Batch, TrainState
 from experiments.workdir import Workdir
+
+Measure = Callable[[TrainState], Mapping[str, Scores]]
 
 
 def check_training(config: ConfigDict) -> None:
@@ -23,14 +26,13 @@ def check_training(config: ConfigDict) -> None:
         UsageError: in one sentence.
     """
     train = config.train
-    for name in ("steps", "log_every", "evaluate_every", "sample_every", "checkpoint_every"):
-        if train[name] < 1:
-            raise UsageError(f"train.{name} must be at least 1, got {train[name]}")
     if "label_smoothing" in train and not 0 <= train.label_smoothing < 1:
         raise UsageError(f"train.label_smoothing must lie in [0, 1), got {train.label_smoothing}")
     if not 0 <= config.seed < 2**32:
         raise UsageError(f"seed must lie in [0, 2**32), got {config.seed}")
     try:
+        for name in ("steps", "log_every", "evaluate_every", "sample_every", "checkpoint_every"):
+            check_at_least(f"train.{name}", train[name], 1)
         optimizer(train)
     except ValueError as error:
         raise UsageError(str(error)) from error
@@ -42,20 +44,22 @@ def train_in(
     batches: grain.DatasetIterator[Batch],
     validation: Sequence[Batch],
     sample: Callable[[TrainState], str],
+    measure: Measure,
     config: ConfigDict,
-) -> tuple[TrainState, float]:
-    """Trains a model, or goes on from where its workdir stands, to the last step.
+) -> TrainState:
+    """Trains a model, or goes on from where its workdir stands, to the last step, and measures it.
 
     Args:
-        workdir: where checkpoints, metrics, samples and the learning curve go.
+        workdir: where checkpoints, metrics, samples, the learning curve and results go.
         learner: the model.
         batches: one for each step; its state is saved with each checkpoint.
         validation: the batches that are measured on the way.
         sample: shows what the model can do.
-        config: `train` of it is what `fit` reads.
+        measure: its scores at the end, by name.
+        config: of the run; `train` of it is what `fit` reads.
 
     Returns:
-        The last state, and the seconds of training in all.
+        The last state.
 
     Raises:
         UsageError: a workdir whose checkpoints are gone or damaged.
@@ -82,15 +86,43 @@ def train_in(
                 seconds=seconds,
             )
     draw_learning_curve(workdir.path, workdir.learning_curve)
-    return state, seconds
+    report(config, workdir, learner, state, seconds, measure(state))
+    return state
 
 
-def restore(workdir: Workdir, learner: Learner) -> tuple[TrainState, float]:
-    """The newest training state of a run, and its seconds of training.
+def evaluate_in(
+    workdir: Workdir, learner: Learner, measure: Measure, config: ConfigDict
+) -> TrainState:
+    """Measures the newest checkpoint of a run; its results file is written again.
+
+    Args:
+        workdir: of the run.
+        learner: the model.
+        measure: its scores, by name.
+        config: of the run.
+
+    Returns:
+        The state that was measured.
+
+    Raises:
+        UsageError: as `restore`.
+    """
+    state, seconds = _newest(workdir, learner)
+    report(config, workdir, learner, state, seconds, measure(state))
+    return state
+
+
+def restore(workdir: Workdir, learner: Learner) -> TrainState:
+    """The newest training state of a run.
 
     Raises:
         UsageError: the run has no checkpoint yet, or its newest is damaged.
     """
+    state, _ = _newest(workdir, learner)
+    return state
+
+
+def _newest(workdir: Workdir, learner: Learner) -> tuple[TrainState, float]:
     with Checkpoints(workdir.checkpoints) as checkpoints:
         state, progress = checkpoints.restore(learner.abstract_state)
     return state, progress["seconds"]

@@ -13,8 +13,7 @@ from experiments.benchmarks.environment import environment
 from experiments.benchmarks.models import characters, decoding, depth
 from experiments.benchmarks.models.figure import Figure
 from experiments.benchmarks.selection import selected
-from experiments.data.sequences.draw import check_at_least
-from experiments.errors import UsageError
+from experiments.errors import UsageError, check_at_least
 from experiments.files import write_whole
 from experiments.workdir import Workdir
 

@@ -5,21 +5,16 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from experiments.data.pairs import SentencePair, Source
-from experiments.data.sequences.draw import (
-    TRAIN_PER_SYMBOL,
-    check_at_least,
-    check_sizes,
-    generator,
-    sequences,
-)
+from experiments.data.sequences.draw import TRAIN_PER_SYMBOL, check_sizes, generator, sequences
+from experiments.errors import check_at_least
 
 DIGITS = 10
 
 
 def check(config: ConfigDict) -> None:
     """Checks the sizes of the splits and the lengths."""
-    check_at_least("shortest", config.shortest, 1)
-    check_at_least("longest", config.longest, config.shortest)
+    check_at_least("data.shortest", config.shortest, 1)
+    check_at_least("data.longest", config.longest, config.shortest)
     check_sizes(config, train=TRAIN_PER_SYMBOL * DIGITS)
 
 

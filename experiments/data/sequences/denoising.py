@@ -14,20 +14,21 @@ from ml_collections import ConfigDict
 from attention.modules.choice import one_of
 from experiments.data.pairs import SentencePair, Source
 from experiments.data.sequences import toy
-from experiments.data.sequences.draw import check_at_least, generator
+from experiments.data.sequences.draw import generator
 from experiments.data.sequences.noise import BETWEEN, NOISES, spoil
 from experiments.data.toy_language import Sizes
+from experiments.errors import check_at_least
 
 FEWEST, MOST = 2, 4  # sentences of a document
 
 
 def check(config: ConfigDict) -> None:
     """Checks the sizes of the splits and the kinds of noise."""
-    check_at_least("seed", config.seed, 0)
-    check_at_least("passes", config.passes, 1)
+    check_at_least("data.seed", config.seed, 0)
+    check_at_least("data.passes", config.passes, 1)
     _sizes(config)
     for split in ("validation", "test"):
-        check_at_least(f"sizes.{split}", config.sizes[split], FEWEST)
+        check_at_least(f"data.sizes.{split}", config.sizes[split], FEWEST)
     for name in config.noise:
         one_of("data.noise", name, tuple(NOISES))
     for name, rate in config.rates.items():

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 from ml_collections import ConfigDict
 
+from experiments.errors import check_at_least
+
 # Fewer sequences, by the number of symbols, need not show every one of them.
 TRAIN_PER_SYMBOL = 20
 
@@ -24,22 +26,12 @@ def sequences(
     return (list(map(str, integers.tolist())) for integers in drawn)
 
 
-def check_at_least(name: str, given: int, least: int) -> None:
-    """Checks a number of `config.data`.
-
-    Raises:
-        ValueError: it is too small.
-    """
-    if given < least:
-        raise ValueError(f"data.{name} must be at least {least}, got {given}")
-
-
 def check_sizes(config: ConfigDict, *, train: int) -> None:
     """Checks the seed and the sizes of all splits of `config.data`.
 
     Raises:
         ValueError: a seed that NumPy cannot start from, no pairs, or fewer than `train` to learn.
     """
-    check_at_least("seed", config.seed, 0)
+    check_at_least("data.seed", config.seed, 0)
     for split, size in config.sizes.items():
-        check_at_least(f"sizes.{split}", size, train if split == "train" else 1)
+        check_at_least(f"data.sizes.{split}", size, train if split == "train" else 1)

@@ -10,20 +10,15 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from experiments.data.pairs import SentencePair, Source
-from experiments.data.sequences.draw import (
-    TRAIN_PER_SYMBOL,
-    check_at_least,
-    check_sizes,
-    generator,
-    sequences,
-)
+from experiments.data.sequences.draw import TRAIN_PER_SYMBOL, check_sizes, generator, sequences
+from experiments.errors import check_at_least
 
 
 def check(config: ConfigDict) -> None:
     """Checks the sizes of the splits, the lengths and the number of integers."""
-    check_at_least("numbers", config.numbers, 1)
-    check_at_least("longest_train", config.longest_train, 1)
-    check_at_least("longest_test", config.longest_test, config.longest_train + 1)
+    check_at_least("data.numbers", config.numbers, 1)
+    check_at_least("data.longest_train", config.longest_train, 1)
+    check_at_least("data.longest_test", config.longest_test, config.longest_train + 1)
     check_sizes(config, train=TRAIN_PER_SYMBOL * config.numbers)
 
 

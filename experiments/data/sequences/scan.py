@@ -12,15 +12,16 @@ from ml_collections import ConfigDict
 
 from attention.modules.choice import one_of
 from experiments.data.pairs import SentencePair, Source
-from experiments.data.sequences.draw import check_at_least, generator
+from experiments.data.sequences.draw import generator
+from experiments.errors import check_at_least
 
 
 def check(config: ConfigDict) -> None:
     """Reads the files, and checks that every split has a command."""
     one_of("data.split", config.split, ("simple", "length"))
-    check_at_least("seed", config.seed, 0)
-    check_at_least("cutoff", config.cutoff, 1)
-    check_at_least("validation", config.validation, 1)
+    check_at_least("data.seed", config.seed, 0)
+    check_at_least("data.cutoff", config.cutoff, 1)
+    check_at_least("data.validation", config.validation, 1)
     _split(config)
 
 

@@ -17,7 +17,8 @@ from typing import NamedTuple
 from ml_collections import ConfigDict
 
 from experiments.data.pairs import SentencePair, Source
-from experiments.data.sequences.draw import check_at_least, check_sizes
+from experiments.data.sequences.draw import check_sizes
+from experiments.errors import check_at_least
 
 SMALLEST_TRAIN = 1_000  # fewer documents need not show every word
 PERSONS = ("anna", "ben", "clara", "david", "emma", "frank", "grace", "hugo")
@@ -91,8 +92,8 @@ def _draw_sentence(random: Random, cast: Sequence[str], deeds: Sequence[str]) ->
 
 def check(config: ConfigDict) -> None:
     """Checks the sizes of the splits and the lengths of documents."""
-    check_at_least("shortest", config.shortest, 2)
-    check_at_least("longest", config.longest, config.shortest)
+    check_at_least("data.shortest", config.shortest, 2)
+    check_at_least("data.longest", config.longest, config.shortest)
     check_sizes(config, train=SMALLEST_TRAIN)
 
 

@@ -5,14 +5,14 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from experiments.data.pairs import SentencePair, Source
-from experiments.data.sequences.draw import check_at_least
 from experiments.data.toy_language import Sizes, prepare
 from experiments.data.words import WORDS
+from experiments.errors import check_at_least
 
 
 def check(config: ConfigDict) -> None:
     """Checks the seed and the sizes of the splits."""
-    check_at_least("seed", config.seed, 0)
+    check_at_least("data.seed", config.seed, 0)
     Sizes(**config.sizes)
 
 
