@@ -72,7 +72,7 @@ def knock(place, trained, capsys, monkeypatch):
 def final_state(place, workdir):
     workdir = Workdir(place / workdir)
     task = translation.Task(workdir.load_config(), Vocabularies.load(workdir.path))
-    return restore(workdir, task.learner)[0]
+    return restore(workdir, task.learner)
 
 
 def measured(place, workdir):
