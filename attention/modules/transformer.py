@@ -122,7 +122,7 @@ class _Stack(nnx.Module):
     """Equal blocks one after another.
 
     Their parameters are stacked on a leading axis of layers and scanned over, so that the time to
-    compile does not grow with the depth.
+    compile does not grow with the depth; with a cache, where each step is short, they are unrolled.
     """
 
     def __init__(
@@ -176,18 +176,20 @@ class _Stack(nnx.Module):
                 memory_mask=memory_mask,
                 score=score,
                 key=key,
-                cache=None if cache is None else cache.layer(number),
+                cache=None if cache is None else cache.on_layer(number),
                 lengths=lengths,
                 returning=returning,
             )
-            for layer_cache in kept:
-                cache = cache.with_layer(number, layer_cache)
+            for written in kept:  # the lengths advance when all layers have read the tokens
+                cache = replace(cache, key=written.key, value=written.value)
             return (outputs, cache), extras
 
         keys = None if key is None else jax.random.split(key, self.num_layers)
         step = jax.checkpoint(step, prevent_cse=False) if self.remat else step
         layers = self.layers, keys, jnp.arange(self.num_layers)
-        (outputs, kept), extras = jax.lax.scan(step, (inputs, cache), layers)
+        # Scanned, every token would copy each layer's parameters and cache out of the stack.
+        unroll = cache is not None
+        (outputs, kept), extras = jax.lax.scan(step, (inputs, cache), layers, unroll=unroll)
         outputs = outputs if self.norm is None else self.norm(outputs)
         if cache is None:
             return outputs, extras

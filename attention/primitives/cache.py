@@ -45,7 +45,8 @@ class Cache:
     Position p stands in slot p. In a ring of S slots it stands in slot p % S, where it replaces
     position p - S: to attend through a ring is to attend with `mask & masks.window(S - 1)`.
 
-    A stack of L layers has one cache, with keys `[..., L, S, K, H]` of the same tokens.
+    A stack of L layers has one cache, with keys `[..., L, S, K, H]` of the same tokens, which
+    `on_layer` reads and writes one layer at a time.
 
     Attributes:
         key: `[..., S, K, H]`.
@@ -53,12 +54,14 @@ class Cache:
         lengths: int32 `[...]`, tokens read.
         ring: whether a row that is full goes on in its first slot. Without it, writing past the end
             is an error where that is known, and NaN in all that the row says where it is traced.
+        number: the layer of a stack that `extend` writes and shows; None where there is no stack.
     """
 
     key: Array = array_field(rank=3)
     value: Array = array_field(rank=3)
     lengths: Array = array_field(rank=0)
     ring: bool = static(default=False)
+    number: ArrayLike | None = None
 
     @property
     def size(self) -> int:
@@ -121,8 +124,9 @@ class Cache:
             TypeError, ValueError: as `check_room`, and for keys or values of another shape.
         """
         num_tokens = key.shape[-3]
+        batch = self.key.shape[: -3 if self.number is None else -4]
         for name, ours, theirs in (("keys", self.key, key), ("values", self.value, value)):
-            expected = (*ours.shape[:-3], num_tokens, *ours.shape[-2:])
+            expected = (*batch, num_tokens, *ours.shape[-2:])
             if theirs.shape != expected:
                 raise ValueError(f"this cache reads {name} {expected}, got {theirs.shape}")
         self.check_room(num_tokens, lengths)
@@ -133,11 +137,13 @@ class Cache:
         if not self.ring:
             slots = jnp.where(arrives, positions, self.size)
             after = after._written(slots, key, value)
-            return after, Seen(after.key, after.value, after.positions, up_to(after.lengths))
+            held = after._held()
+            return after, Seen(*held, after.positions, up_to(after.lengths))
         # What the new tokens replace, the first of them may still attend to.
+        old_key, old_value = self._held()
         seen = Seen(
-            jnp.concatenate([self.key, key], axis=-3),
-            jnp.concatenate([self.value, value], axis=-3),
+            jnp.concatenate([old_key, key], axis=-3),
+            jnp.concatenate([old_value, value], axis=-3),
             jnp.concatenate([self.positions, jnp.where(arrives, positions, NOWHERE)], axis=-1),
             up_to(after.lengths) & window(self.size - 1),
         )
@@ -158,24 +164,27 @@ class Cache:
 
     def layer(self, number: ArrayLike) -> "Cache":
         """That of one layer of a stack."""
+        key, value = self.on_layer(number)._held()
+        return replace(self, key=key, value=value, number=None)
 
-        def take(array: Array) -> Array:
-            return jax.lax.dynamic_index_in_dim(array, number, array.ndim - 4, keepdims=False)
+    def on_layer(self, number: ArrayLike) -> "Cache":
+        """The whole stack, of which `extend` writes and shows one layer: no other is copied."""
+        return replace(self, number=number)
 
-        return replace(self, key=take(self.key), value=take(self.value))
-
-    def with_layer(self, number: ArrayLike, layer: "Cache") -> "Cache":
-        """The same with the keys and values of one layer of a stack replaced."""
-
-        def put(array: Array, one: Array) -> Array:
-            return jax.lax.dynamic_update_index_in_dim(array, one, number, array.ndim - 4)
-
-        return replace(self, key=put(self.key, layer.key), value=put(self.value, layer.value))
+    def _held(self) -> tuple[Array, Array]:
+        """Keys `[..., S, K, H]` and values, those of one layer in a stack."""
+        if self.number is None:
+            return self.key, self.value
+        take = partial(jax.lax.dynamic_index_in_dim, index=self.number, keepdims=False)
+        return tuple(take(array, axis=array.ndim - 4) for array in (self.key, self.value))
 
     def _written(self, slots: Array, key: Array, value: Array) -> "Cache":
-        return replace(
-            self, key=_write(self.key, key, slots), value=_write(self.value, value, slots)
-        )
+        def put(old: Array, new: Array) -> Array:
+            if self.number is None:
+                return _write(old[..., None, :, :, :], 0, new, slots)[..., 0, :, :, :]
+            return _write(old, self.number, new, slots)
+
+        return replace(self, key=put(self.key, key), value=put(self.value, value))
 
 
 def check_lengths(lengths: ArrayLike, num_tokens: int) -> None:
@@ -238,9 +247,9 @@ def full_cache(key: Array, value: Array) -> Cache:
     return Cache(key, value, jnp.full(key.shape[:-3], key.shape[-3], jnp.int32))
 
 
-@partial(jnp.vectorize, signature="(s,k,h),(t,k,h),(t)->(s,k,h)")
-def _write(old: Array, new: Array, slots: Array) -> Array:
-    return old.at[slots].set(new, mode="drop")
+@partial(jnp.vectorize, signature="(l,s,k,h),(),(t,k,h),(t)->(l,s,k,h)")
+def _write(old: Array, number: Array, new: Array, slots: Array) -> Array:
+    return old.at[number, slots].set(new, mode="drop")
 
 
 def _known(array: ArrayLike) -> bool:

@@ -140,14 +140,20 @@ def test_rows_come_first_so_that_any_can_be_chosen():
     np.testing.assert_array_equal(chosen.lengths, [4, 4, 2])
 
 
-def test_layers_of_a_stack_are_taken_and_put_back():
-    stack = empty((B,), S, num_layers=4)
+@pytest.mark.parametrize("ring", [False, True], ids=["growing", "ring"])
+def test_one_layer_of_a_stack_is_written_and_the_others_stay(ring):
+    stack, alone = empty((B,), S, num_layers=4, ring=ring), empty((B,), S, ring=ring)
     chex.assert_shape(stack.key, (B, 4, S, K, H))
-    layer, _ = extend(stack.layer(2), jnp.zeros(B, int), None)
-    stack = stack.with_layer(2, layer)
-    np.testing.assert_array_equal(stack.layer(2).value, layer.value)
-    assert not np.any(stack.layer(1).value) and np.any(stack.layer(2).value)
-    np.testing.assert_array_equal(stack.lengths, [0, 0])  # until all layers are done
+    for start in (0, T):
+        places, read = jnp.full(B, start), jnp.array([2, T])
+        stack, seen = extend(stack.on_layer(2), places, read)
+        alone, expected = extend(alone, places, read)
+        for ours, theirs in zip(jax.tree.leaves(seen), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    for name in ("key", "value", "lengths"):
+        np.testing.assert_array_equal(getattr(stack.layer(2), name), getattr(alone, name))
+    others = np.array([0, 1, 3])
+    assert np.any(alone.key) and not np.any(stack.key[:, others])
 
 
 def test_bytes():
