@@ -25,7 +25,6 @@ def get_config(form: str = FULL) -> ConfigDict:
     data.name = "scan"
     data.path = "data/scan"
     data.split = "simple"
-    data.cutoff = 22  # of the split by length: what has more actions is tested
     data.validation = 500
     data.seed = 0
     data.bucket_lengths = (12, 20, 30)

@@ -16,6 +16,6 @@ def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = scan.get_config(form)
     config.data.split = "length"
-    config.data.cutoff = 26
+    config.data.cutoff = 26  # what has more actions is tested
     config.data.bucket_lengths = config.data.bucket_lengths[-1:]
     return config

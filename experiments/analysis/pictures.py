@@ -61,7 +61,11 @@ def draw_cross_attention(
             axes.set_xticks(range(len(source)), source, rotation=90, fontsize=8)
             axes.set_yticks(range(len(target)), target, fontsize=8)
     figure.colorbar(image, ax=grid, label="attention weight", shrink=0.8)
-    figure.suptitle("Cross-attention: target words (rows) to source words; rings: gold alignment")
+    rings = ["rings: gold alignment"] if alignment else []
+    title = ["cross-attention", "rows: words said", "columns: words read", *rings]
+    # One line where there is room for it, about eleven characters an inch.
+    wide = figure.get_figwidth() * 11 > len("; ".join(title))
+    figure.suptitle(("; " if wide else "\n").join(title), fontsize=10)
     figure.savefig(path, dpi=120)
 
 

@@ -20,7 +20,8 @@ def check(config: ConfigDict) -> None:
     """Reads the files, and checks that every split has a command."""
     one_of("data.split", config.split, ("simple", "length"))
     check_at_least("data.seed", config.seed, 0)
-    check_at_least("data.cutoff", config.cutoff, 1)
+    if config.split == "length":
+        check_at_least("data.cutoff", config.cutoff, 1)
     check_at_least("data.validation", config.validation, 1)
     _split(config)
 

@@ -17,7 +17,7 @@ DATA = {
     "copy": {
         "shortest": 10, "longest": 30, "sizes": {"train": 200, "validation": 70, "test": 70},
     },
-    "scan": {"path": "", "split": "simple", "cutoff": 22, "validation": 3},
+    "scan": {"path": "", "split": "simple", "validation": 3},
     "denoising": {
         "passes": 2, "noise": ("permute", "infill"),
         "rates": {"mask": 0.15, "delete": 0.15, "infill": 0.3, "permute": 1.0},
@@ -127,7 +127,7 @@ def test_splits_have_the_sizes_that_were_asked_for(name, load):
         ("scan", {"path": "no/scan"}, "data.path=no/scan has no file simple_train.txt: take "),
         ("scan", {"validation": 0}, "data.validation must be at least 1, got 0"),
         ("scan", {"validation": 6}, "data.validation must be less than the 6 commands that there"),
-        ("scan", {"cutoff": 0}, "data.cutoff must be at least 1, got 0"),
+        ("scan", {"split": "length", "cutoff": 0}, "data.cutoff must be at least 1, got 0"),
         ("scan", {"split": "length", "cutoff": 28}, "data.cutoff=28 leaves nothing to test"),
         ("denoising", {"passes": 0}, "data.passes must be at least 1, got 0"),
         ("denoising", {"noise": ("inffill",)}, "got 'inffill'; did you mean 'infill'?"),
@@ -211,7 +211,7 @@ def test_a_line_that_is_no_command_is_named(data, tmp_path):
 
 @pytest.mark.parametrize("split, sizes", [("simple", (16_228, 4_182)), ("length", (16_490, 3_920))])
 def test_the_real_scan_is_that_of_its_authors(load, real_data, split, sizes):
-    splits = load("scan", path=str(real_data("scan")), split=split, validation=500)
+    splits = load("scan", path=str(real_data("scan")), split=split, cutoff=22, validation=500)
     assert (len(splits["train"]), len(splits["test"])) == sizes
     vocabularies = Vocabularies.of(splits["train"])
     assert (len(vocabularies.source), len(vocabularies.target)) == (3 + 13, 3 + 6)
