@@ -6,13 +6,16 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
+from attention.primitives.cache import check_lengths
+
 
 class Forced(NamedTuple):
     """Tokens that each row must say first, its prompt for instance.
 
     Attributes:
         tokens: `[B, P]`; what stands behind a row's length has no meaning.
-        lengths: how many of them each row must say, `[B]`.
+        lengths: how many of them each row must say, `[B]`; more than there are is an error where
+            that is known, and all of them where it is traced.
     """
 
     tokens: Array
@@ -76,7 +79,9 @@ class Rules:
             start: the first token each row reads, `[B]`.
 
         Raises:
-            ValueError: forced tokens of another batch, or longer than an answer may be.
+            TypeError: lengths that are not integers.
+            ValueError: forced tokens of another batch, or longer than an answer may be; lengths
+                that are not those of the tokens, where that is known.
         """
         if forced is None:
             forced = Forced(start[:, None], jnp.zeros(start.shape, jnp.int32))
@@ -90,5 +95,6 @@ class Rules:
             raise ValueError(
                 f"forced has {width} tokens, and an answer at most {self.max_length} (max_length)"
             )
+        check_lengths(forced.lengths, width)
         tokens = jnp.pad(forced.tokens, ((0, 0), (0, self.max_length - width)))
         return Forced(tokens.astype(jnp.int32), jnp.minimum(jnp.asarray(forced.lengths), width))

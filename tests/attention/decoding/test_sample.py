@@ -137,6 +137,7 @@ def test_nan_is_seen_in_its_own_row_and_impossible_tokens_are_never_said():
         ({"keys": jax.random.key(0)}, r"one key for each of the 2 rows of start"),
         ({"forced": Forced(jnp.ones((3, 1)), jnp.ones(3))}, r"tokens \[2, P\] and lengths \[2\]"),
         ({"forced": Forced(jnp.ones((2, 4)), jnp.ones(2))}, "forced has 4 tokens, .* at most 3"),
+        ({"forced": Forced(jnp.ones((2, 1)), jnp.array([1, 2]))}, "lengths must lie in 0 to 1"),
     ],
 )
 def test_what_does_not_fit_the_batch_is_refused(options, sentence):
