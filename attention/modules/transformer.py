@@ -21,6 +21,7 @@ from attention.primitives.masks import Mask, causal
 from attention.primitives.scores import Score
 
 Extras = dict[str, dict[str, Array]]
+UNROLLED = 8  # layers of a cached pass, so that the time to compile it is bounded too
 
 
 class Block(nnx.Module):
@@ -122,7 +123,7 @@ class _Stack(nnx.Module):
     """Equal blocks one after another.
 
     Their parameters are stacked on a leading axis of layers and scanned over, so that the time to
-    compile does not grow with the depth; with a cache, where each step is short, they are unrolled.
+    compile does not grow with the depth. With a cache, where a step is short, they are unrolled.
     """
 
     def __init__(
@@ -188,7 +189,7 @@ class _Stack(nnx.Module):
         step = jax.checkpoint(step, prevent_cse=False) if self.remat else step
         layers = self.layers, keys, jnp.arange(self.num_layers)
         # Scanned, every token would copy each layer's parameters and cache out of the stack.
-        unroll = cache is not None
+        unroll = 1 if cache is None else min(self.num_layers, UNROLLED)
         (outputs, kept), extras = jax.lax.scan(step, (inputs, cache), layers, unroll=unroll)
         outputs = outputs if self.norm is None else self.norm(outputs)
         if cache is None:
