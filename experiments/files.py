@@ -3,10 +3,10 @@
 from pathlib import Path
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Writes a file so that it is there whole or not at all, whenever the process is killed."""
     part = part_of(path)
-    part.write_text(text, encoding="utf-8")
+    part.write_bytes(content.encode() if isinstance(content, str) else content)
     part.replace(path)
 
 

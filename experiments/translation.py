@@ -23,8 +23,9 @@ from experiments.data.batching import (
     evaluation_batches,
     training_batches,
 )
-from experiments.data.sources import SOURCES
-from experiments.data.translation import SentencePair, Vocabularies, check_source, load_split
+from experiments.data.pairs import SentencePair
+from experiments.data.sources import SOURCES, check_source, load_split
+from experiments.data.tokenizers import Tokenizers
 from experiments.data.vocabulary import PAD
 from experiments.errors import UsageError, check_at_least
 from experiments.evaluation.phenomena import by_phenomenon
@@ -55,14 +56,14 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     print(f"reading the {config.data.name} data, which is generated the first time")
     source = SOURCES[config.data.name]
     splits = load_splits(config, source.splits, cache)
-    vocabularies = Vocabularies.of(splits["train"], source.tokens, shared=source.shared)
-    task = Task(config, vocabularies)
+    tokenizers = source.text.learn(config.data, splits["train"], cache)
+    task = Task(config, tokenizers)
     encoded = {split: task.encode(split, pairs) for split, pairs in splits.items()}
     workdir.claim(config)
-    vocabularies.keep(workdir.path)
+    tokenizers.keep(workdir.path)
     print(
-        f"{len(encoded['train']):,} sentence pairs of {len(vocabularies.source)} and "
-        f"{len(vocabularies.target)} words, {task.learner.num_parameters:,} parameters"
+        f"{len(encoded['train']):,} sentence pairs of {len(tokenizers.source)} and "
+        f"{len(tokenizers.target)} words, {task.learner.num_parameters:,} parameters"
     )
     batches = training_batches(
         task.buckets(encoded["train"], config.data.bucket_lengths),
@@ -149,7 +150,8 @@ def check_transformer(config: ConfigDict) -> None:
     """
     for name in ("encoder_layers", "decoder_layers"):
         check_at_least(f"model.{name}", config.model[name], 1)
-    if config.model.tie == "all" and not SOURCES[config.data.name].shared:
+    is_shared = SOURCES[config.data.name].text.is_shared(config.data)
+    if config.model.tie == "all" and not is_shared:
         raise ValueError(
             "model.tie='all' needs one vocabulary, and each language has its own: use 'output'"
         )
@@ -168,13 +170,13 @@ def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:
         )
     source = SOURCES[config.data.name]
     pairs = load_split(config.data, "train", cache)
-    words = Vocabularies.of(pairs, source.tokens, shared=source.shared)
-    return Task(config, words).learner.abstract_model
+    tokenizers = source.text.learn(config.data, pairs, cache)
+    return Task(config, tokenizers).learner.abstract_model
 
 
 def load_task(config: ConfigDict, workdir: Workdir) -> "Task":
     """What a run was trained to do."""
-    return Task(config, Vocabularies.load(workdir.path, SOURCES[config.data.name].tokens))
+    return Task(config, SOURCES[config.data.name].text.load(workdir.path))
 
 
 def load_splits(
@@ -187,20 +189,20 @@ def load_splits(
 class Task:
     """A configuration brought to life: the model, and what it does with sentences."""
 
-    def __init__(self, config: ConfigDict, vocabularies: Vocabularies) -> None:
+    def __init__(self, config: ConfigDict, tokenizers: Tokenizers) -> None:
         """Builds everything but numbers: no parameter is allocated yet."""
         self.config = config
         self.source = SOURCES[config.data.name]
-        self._vocabularies = vocabularies
-        if config.decoding.beam > len(vocabularies.target):
+        self._tokenizers = tokenizers
+        if config.decoding.beam > len(tokenizers.target):
             raise UsageError(
-                f"decoding.beam must be at most the {len(vocabularies.target)} words of the target "
+                f"decoding.beam must be at most the {len(tokenizers.target)} words of the target "
                 f"vocabulary, got {config.decoding.beam}"
             )
         self.learner = Learner(self._make_model, self._sum_losses, config)
         self.translator = Translator(
             self.learner.definition,
-            vocabularies,
+            tokenizers,
             bucket_lengths=[max(config.data.bucket_lengths)],
             max_length=config.model.max_length,
             beam=config.decoding.beam,
@@ -211,8 +213,8 @@ class Task:
         settings, model = ARCHITECTURES[self.config.architecture]
         return model(
             settings(**self.config.model),
-            source_vocab_size=len(self._vocabularies.source),
-            target_vocab_size=len(self._vocabularies.target),
+            source_vocab_size=len(self._tokenizers.source),
+            target_vocab_size=len(self._tokenizers.target),
             rngs=rngs,
         )
 
@@ -234,7 +236,7 @@ class Task:
         Raises:
             UsageError: sentences that the model has no room for, with the length they need.
         """
-        encoded = [self._vocabularies.encode(pair) for pair in pairs]
+        encoded = [self._tokenizers.encode(pair) for pair in pairs]
         needed = max(pair.length for pair in encoded)
         if needed > self.config.model.max_length:
             raise UsageError(

@@ -13,7 +13,7 @@ import pytest
 
 import run
 from experiments import translation
-from experiments.data.translation import Vocabularies
+from experiments.data.sources import SOURCES
 from experiments.flags import MODES
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.metrics import read_metrics
@@ -71,7 +71,8 @@ def knock(place, trained, capsys, monkeypatch):
 
 def final_state(place, workdir):
     workdir = Workdir(place / workdir)
-    task = translation.Task(workdir.load_config(), Vocabularies.load(workdir.path))
+    config = workdir.load_config()
+    task = translation.Task(config, SOURCES[config.data.name].text.load(workdir.path))
     return restore(workdir, task.learner)
 
 

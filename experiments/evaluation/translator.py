@@ -15,7 +15,7 @@ from attention.primitives import masks
 from attention.primitives.cache import Cache
 from experiments.compilation import compiled
 from experiments.data.batching import Buckets, EncodedPair, evaluation_batches
-from experiments.data.translation import Vocabularies
+from experiments.data.tokenizers import Tokenizers
 from experiments.data.vocabulary import BOS, EOS, PAD
 
 
@@ -25,7 +25,7 @@ class Translator:
     def __init__(
         self,
         definition: nnx.GraphDef,
-        vocabularies: Vocabularies,
+        tokenizers: Tokenizers,
         *,
         bucket_lengths: Sequence[int],
         max_length: int,
@@ -36,13 +36,13 @@ class Translator:
 
         Args:
             definition: an `EncoderDecoder` without its parameters.
-            vocabularies: of both languages.
+            tokenizers: of both languages.
             bucket_lengths: the source lengths to compile for; `max_length` comes on top.
             max_length: the most tokens the model can read or say.
             beam: hypotheses that are followed; 1 is greedy.
             alpha: of the length penalty of `attention.decoding.beam_search`.
         """
-        self._vocabularies = vocabularies
+        self._tokenizers = tokenizers
         self._bucket_lengths = sorted({*bucket_lengths, max_length})
         self._max_length = max_length
 
@@ -61,21 +61,20 @@ class Translator:
         self._look = compiled(look)
 
     def encode(self, sentence: str) -> list[int]:
-        """The ids of a sentence; its full stop and the case of a word that has but one are free.
+        """The ids of a sentence as a person types it.
 
         Raises:
             ValueError: an empty sentence, one too long for the model, or an unknown word.
         """
-        words = self._vocabularies.tokens.tokenize(sentence.rstrip().removesuffix("."))
-        if not words:
+        ids = self._tokenizers.source.read(sentence)
+        if not ids:
             raise ValueError("the sentence is empty")
-        if len(words) + 1 > self._max_length:
+        if len(ids) + 1 > self._max_length:
             raise ValueError(
-                f"the sentence has {len(words)} words, and the model reads at most "
+                f"the sentence has {len(ids)} words, and the model reads at most "
                 f"{self._max_length - 1}"
             )
-        vocabulary = self._vocabularies.source
-        return vocabulary.encode([vocabulary.respell(word) for word in words])
+        return ids
 
     def __call__(
         self, parameters: nnx.State, sentences: Sequence[str], *, batch_tokens: int
@@ -93,8 +92,7 @@ class Translator:
         for members, batch in evaluation_batches(buckets):
             said = self._translate(parameters, batch.source, batch.source_lengths)
             for member, ids in zip(members, np.asarray(said), strict=False):
-                words = self._vocabularies.target.decode(ids.tolist())
-                translations[member] = self._vocabularies.tokens.detokenize(words)
+                translations[member] = self._tokenizers.target.decode(ids.tolist())
         return translations
 
     def cross_attention(
@@ -106,13 +104,12 @@ class Translator:
             Weights `[layers, N, T, S]`, the S words it reads and the T words it says, both with
             their end.
         """
-        words = self._vocabularies.tokens.tokenize(target)
-        read, said = self.encode(source), self._vocabularies.target.encode(words)
+        read, said = self.encode(source), self._tokenizers.target.encode(target)
         weights = self._look(parameters, jnp.array([[*read, EOS]]), jnp.array([[BOS, *said]]))
         return (
             np.asarray(weights)[:, 0],
-            [self._vocabularies.source.words[number] for number in (*read, EOS)],
-            [self._vocabularies.target.words[number] for number in (*said, EOS)],
+            [self._tokenizers.source.token(number) for number in (*read, EOS)],
+            [self._tokenizers.target.token(number) for number in (*said, EOS)],
         )
 
 

@@ -17,7 +17,7 @@ from attention.modules import (
 )
 from configs import presets, toy_translation
 from experiments.analysis.description import Description
-from experiments.data.translation import Vocabularies, load_split
+from experiments.data.sources import SOURCES, load_split
 from experiments.describe import NOTE, compared, preset_model
 from experiments.translation import abstract_model as translation_model
 
@@ -187,7 +187,8 @@ def test_a_run_is_described_with_the_words_of_its_data(tmp_path):
     config = toy_translation.get_config("tiny")
     model = translation_model(config, tmp_path)
     parts = {part.name: part.parameters for part in Description.of(model, context=48).parts}
-    words = Vocabularies.of(load_split(config.data, "train", tmp_path))
+    pairs = load_split(config.data, "train", tmp_path)
+    words = SOURCES["toy"].text.learn(config.data, pairs, tmp_path)
     assert parts["source embedding tokens"] == 32 * len(words.source)
     assert parts["target embedding tokens"] == 32 * len(words.target)
 

@@ -4,8 +4,10 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from experiments.data.pairs import SentencePair, Source
+from experiments.data.pairs import SentencePair
 from experiments.data.sequences.draw import TRAIN_PER_SYMBOL, check_sizes, generator, sequences
+from experiments.data.source import Source
+from experiments.data.tokenizers import Words
 from experiments.errors import check_at_least
 
 DIGITS = 10
@@ -31,4 +33,4 @@ def load(config: ConfigDict, split: str, cache: Path) -> list[SentencePair]:
     return [SentencePair(line, line) for line in map(" ".join, drawn)]
 
 
-SOURCE = Source(load, check, shared=True)
+SOURCE = Source(load, check, text=Words(shared=True))

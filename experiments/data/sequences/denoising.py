@@ -12,10 +12,12 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from attention.modules.choice import one_of
-from experiments.data.pairs import SentencePair, Source
+from experiments.data.pairs import SentencePair
 from experiments.data.sequences import toy
 from experiments.data.sequences.draw import generator
 from experiments.data.sequences.noise import BETWEEN, NOISES, spoil
+from experiments.data.source import Source
+from experiments.data.tokenizers import Words
 from experiments.data.toy_language import Sizes
 from experiments.errors import check_at_least
 
@@ -65,4 +67,4 @@ def _sizes(config: ConfigDict) -> Sizes:
     return Sizes(**config.sizes, compositional=1, longer=1)
 
 
-SOURCE = Source(load, check, shared=True)
+SOURCE = Source(load, check, text=Words(shared=True))

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from experiments.data.pairs import SentencePair, Source
+from experiments.data.pairs import SentencePair
 from experiments.data.sequences.draw import TRAIN_PER_SYMBOL, check_sizes, generator, sequences
+from experiments.data.source import Source
+from experiments.data.tokenizers import Words
 from experiments.errors import check_at_least
 
 
@@ -36,4 +38,4 @@ def load(config: ConfigDict, split: str, cache: Path) -> list[SentencePair]:
     return [SentencePair(" ".join(line), " ".join(reversed(line))) for line in drawn]
 
 
-SOURCE = Source(load, check, tests=("test", "in_range", "longer"), shared=True)
+SOURCE = Source(load, check, tests=("test", "in_range", "longer"), text=Words(shared=True))

@@ -11,8 +11,9 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from attention.modules.choice import one_of
-from experiments.data.pairs import SentencePair, Source
+from experiments.data.pairs import SentencePair
 from experiments.data.sequences.draw import generator
+from experiments.data.source import Source
 from experiments.errors import check_at_least
 
 

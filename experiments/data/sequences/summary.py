@@ -16,8 +16,10 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from experiments.data.pairs import SentencePair, Source
+from experiments.data.pairs import SentencePair
 from experiments.data.sequences.draw import check_sizes
+from experiments.data.source import Source
+from experiments.data.tokenizers import Words
 from experiments.errors import check_at_least
 
 SMALLEST_TRAIN = 1_000  # fewer documents need not show every word
@@ -106,4 +108,4 @@ def load(config: ConfigDict, split: str, cache: Path) -> list[SentencePair]:
     ]
 
 
-SOURCE = Source(load, check, shared=True)
+SOURCE = Source(load, check, text=Words(shared=True))

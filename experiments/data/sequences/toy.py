@@ -4,7 +4,9 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from experiments.data.pairs import SentencePair, Source
+from experiments.data.pairs import SentencePair
+from experiments.data.source import Source
+from experiments.data.tokenizers import Words
 from experiments.data.toy_language import Sizes, prepare
 from experiments.data.words import WORDS
 from experiments.errors import check_at_least
@@ -30,4 +32,4 @@ def load_pairs(seed: int, sizes: Sizes, split: str, cache: Path) -> list[Sentenc
     ]
 
 
-SOURCE = Source(load, check, tests=("test", "compositional", "longer"), tokens=WORDS)
+SOURCE = Source(load, check, tests=("test", "compositional", "longer"), text=Words(WORDS))

@@ -3,8 +3,9 @@
 import pytest
 from ml_collections import ConfigDict
 
-from experiments.data.sources import SOURCES
-from experiments.data.translation import SentencePair, Vocabularies, check_source, load_split
+from experiments.data.pairs import SentencePair
+from experiments.data.sources import SOURCES, check_source, load_split
+from experiments.errors import UsageError
 
 DATA = {
     "toy": {
@@ -26,8 +27,15 @@ DATA = {
     "summary": {
         "shortest": 4, "longest": 8, "sizes": {"train": 1_000, "validation": 70, "test": 70},
     },
+    "parallel": {
+        "path": "", "languages": ("en", "de"), "faults": "refuse", "longest": 9,
+        "files": {"train": "train", "validation": "few", "test": "few"},
+        "subwords": {"kind": "bpe", "size": 300, "joint": False},
+    },
 }  # fmt: skip
 # Of the commands of a SCAN in small: how many words to read, how many actions to say.
+ENGLISH = ["a dog runs .", "two dogs run", "the dog  ran"]  # two blanks
+GERMAN = ["ein Hund rennt .", "zwei Hunde rennen", "der Hund rannte über Äcker"]
 NUMBERS = [(1, 1), (2, 2), (3, 2), (4, 3), (5, 25), (6, 23), (7, 22), (8, 26), (9, 28)]
 
 
@@ -42,6 +50,9 @@ def cache(tmp_path_factory):
     for split in ("simple", "length"):
         (path / f"{split}_train.txt").write_text("\n".join(lines[:6]) + "\n")
         (path / f"{split}_test.txt").write_text("\n".join(lines[6:]) + "\n")
+    for name, number in (("train", 3), ("few", 2)):
+        for language, words in (("en", ENGLISH), ("de", GERMAN)):
+            (path / f"{name}.{language}").write_text("\n".join(words[:number]) + "\n")
     return path
 
 
@@ -51,7 +62,7 @@ def data(cache):
 
     def make(source: str, seed: int = 0, **changes: object) -> ConfigDict:
         config = ConfigDict({"name": source, "seed": seed} | DATA[source])
-        if source == "scan":
+        if source in ("scan", "parallel"):
             config.path = str(cache)
         config.update_from_flattened_dict(changes)
         return config
@@ -76,19 +87,18 @@ def test_every_source_is_tried():
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_the_words_of_train_are_enough_and_survive_their_tokens(name, load):
-    source, splits = SOURCES[name], load(name)
-    vocabularies = Vocabularies.of(splits["train"], source.tokens, shared=source.shared)
-    assert (vocabularies.source == vocabularies.target) == source.shared
+def test_the_tokens_of_train_are_enough_and_survive_the_way_back(name, load, data, cache):
+    text, splits, config = SOURCES[name].text, load(name), data(name)
+    tokenizers = text.learn(config, splits["train"], cache)
+    assert (tokenizers.source == tokenizers.target) == text.is_shared(config)
     for pairs in splits.values():
         for pair in pairs:
-            encoded = vocabularies.encode(pair)
-            words = vocabularies.target.decode(encoded.target)
-            assert source.tokens.detokenize(words) == pair.target
+            encoded = tokenizers.encode(pair)
+            assert tokenizers.target.decode(encoded.target) == pair.target
             assert encoded.source
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", [name for name in SOURCES if name != "parallel"])
 def test_a_split_follows_from_the_seed_and_its_own_name(name, load):
     first, other = load(name), load(name, seed=1)
     assert first == load(name)
@@ -96,7 +106,7 @@ def test_a_split_follows_from_the_seed_and_its_own_name(name, load):
     assert len({tuple(sorted(pairs)) for pairs in first.values()}) == len(first)
 
 
-@pytest.mark.parametrize("name", [name for name in SOURCES if name != "reverse"])
+@pytest.mark.parametrize("name", sorted(SOURCES.keys() - {"reverse", "parallel"}))
 def test_nothing_is_tested_that_was_learned(name, load):
     splits = load(name)
     learned = {pair.source for pair in splits["train"]}
@@ -152,14 +162,22 @@ def test_an_unknown_split_is_refused(data, cache):
         load_split(data("copy"), "tets", cache)
 
 
-def test_vocabularies_are_kept_and_read_with_their_tokens(tmp_path, load):
-    source = SOURCES["scan"]
-    vocabularies = Vocabularies.of(load("scan")["train"], source.tokens)
-    vocabularies.keep(tmp_path)
-    assert Vocabularies.load(tmp_path, source.tokens) == vocabularies
+@pytest.mark.parametrize("name", ["scan", "parallel"])
+def test_tokens_are_kept_and_read_and_never_replaced(name, tmp_path, load, data, cache):
+    text, pairs = SOURCES[name].text, load(name)["train"]
+    tokenizers = text.learn(data(name), pairs, cache)
+    tokenizers.keep(tmp_path)
+    tokenizers.keep(tmp_path)
+    assert text.load(tmp_path) == tokenizers
     assert {path.name for path in tmp_path.iterdir()} == {
-        "vocabulary.source.txt", "vocabulary.target.txt",
-    }  # fmt: skip
+        tokenizers.source.FILE.format(side=side) for side in ("source", "target")
+    }
+    with pytest.raises(UsageError, match="holds other words than the data"):
+        tokenizers._replace(source=tokenizers.target).keep(tmp_path)
+    file = tmp_path / tokenizers.source.FILE.format(side="source")
+    file.write_bytes(b"spoiled")
+    with pytest.raises(UsageError, match="cannot be read"):
+        text.load(tmp_path)
 
 
 def test_reverse_says_the_end_first_and_its_tests_are_longer(load):
@@ -213,8 +231,8 @@ def test_a_line_that_is_no_command_is_named(data, tmp_path):
 def test_the_real_scan_is_that_of_its_authors(load, real_data, split, sizes):
     splits = load("scan", path=str(real_data("scan")), split=split, cutoff=22, validation=500)
     assert (len(splits["train"]), len(splits["test"])) == sizes
-    vocabularies = Vocabularies.of(splits["train"])
-    assert (len(vocabularies.source), len(vocabularies.target)) == (3 + 13, 3 + 6)
+    tokenizers = SOURCES["scan"].text.learn(None, splits["train"], None)
+    assert (len(tokenizers.source), len(tokenizers.target)) == (3 + 13, 3 + 6)
     shortest = min(len(pair.target.split()) for pair in splits["test"])
     assert shortest == (24 if split == "length" else 1)
 

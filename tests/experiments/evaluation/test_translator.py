@@ -5,14 +5,18 @@ import numpy as np
 import pytest
 
 from configs import toy_translation
-from experiments.data.translation import Vocabularies
+from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
-from experiments.data.words import Tokens
+from experiments.data.words import WORDS, Tokens
 from experiments.evaluation.translator import Translator
 from experiments.translation import Task
 
 SOURCE, TARGET = (Vocabulary((*SPECIALS, *letters)) for letters in ("abcdefgh", "vwxyz"))
 SENTENCES = ["a b c", "h", "c c c c d", "b a"]
+
+
+def tokenizers(tokens):
+    return Tokenizers(*(WordTokenizer(words, tokens) for words in (SOURCE, TARGET)))
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +26,7 @@ def task():
         config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "max_length": 9})
         config.data.bucket_lengths = (6,)
         config.train.warmup_steps = 0
-        return Task(config, Vocabularies(SOURCE, TARGET))
+        return Task(config, tokenizers(WORDS))
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +80,6 @@ def test_cross_attention_names_its_rows_and_columns(task, parameters):
 
 
 def test_text_becomes_words_as_the_data_says():
-    letters = Vocabularies(SOURCE, TARGET, Tokens(list, "".join))
+    letters = tokenizers(Tokens(list, "".join))
     translator = Translator(None, letters, bucket_lengths=[6], max_length=9, beam=1, alpha=0.0)
     assert translator.encode("bad") == SOURCE.encode(["b", "a", "d"])

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from experiments.data.pairs import SentencePair
 from experiments.data.toy_language import sample
 from experiments.data.toy_language.entries import SENSES
-from experiments.data.translation import SentencePair
 from experiments.evaluation.word_senses import (
     Occurrence,
     SenseVectors,

@@ -7,11 +7,12 @@ import pytest
 
 from configs import toy_translation
 from experiments.data.batching import EncodedPair, pad_batch
-from experiments.data.translation import Vocabularies
+from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
+from experiments.data.words import SPACED
 from experiments.translation import Task
 
-VOCABULARY = Vocabulary((*SPECIALS, *"abcdefgh"))
+LETTERS = WordTokenizer(Vocabulary((*SPECIALS, *"abcdefgh")), SPACED)
 PAIRS = [EncodedPair([3, 4, 5], [6, 7]), EncodedPair([5, 3], [4, 8, 9, 10])]
 
 
@@ -19,7 +20,7 @@ def task(**changes):
     config = toy_translation.get_config("tiny")
     config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "dropout": 0.2})
     config.train.update({"warmup_steps": 0, "label_smoothing": 0.1, **changes})
-    return Task(config, Vocabularies(VOCABULARY, VOCABULARY)).learner
+    return Task(config, Tokenizers(LETTERS, LETTERS)).learner
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,141 @@
+"""Parallel text of one's own: where it is looked for, and what is said of its faults."""
+
+import gzip
+
+import pytest
+from ml_collections import ConfigDict
+
+from experiments.data.sources import check_source, load_split
+from experiments.data.tokenizers import KINDS, Subwords
+from experiments.errors import UsageError
+
+PAIRS = [("a dog", "ein Hund"), ("two dogs", "zwei Hunde")]
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a split in one of the forms that are read."""
+
+    def write(form: str, sides=PAIRS, stem: str = "train"):
+        columns = zip(*sides, strict=True)
+        if form.startswith("tsv"):
+            contents = {f"{stem}.tsv": "\n".join("\t".join(pair) for pair in sides)}
+        else:
+            sides = zip(("en", "de"), columns, strict=True)
+            contents = {f"{stem}.{language}": "\n".join(lines) for language, lines in sides}
+        for name, text in contents.items():
+            if form.endswith("gz"):
+                (tmp_path / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
+            else:
+                (tmp_path / name).write_text(text + "\n", encoding="utf-8")
+
+    return write
+
+
+@pytest.fixture
+def config(tmp_path):
+    return ConfigDict(
+        {
+            "name": "parallel",
+            "path": str(tmp_path),
+            "languages": ("en", "de"),
+            "files": {"train": "train", "validation": "train", "test": "train"},
+            "faults": "refuse",
+            "longest": 5,
+            "subwords": {"kind": "bpe", "size": 300, "joint": True},
+        }
+    )
+
+
+@pytest.mark.parametrize("form", ["plain", "gz", "tsv", "tsv.gz"])
+def test_every_form_is_read(write, config, form):
+    write(form)
+    check_source(config)
+    assert [pair[:2] for pair in load_split(config, "train", None)] == PAIRS
+
+
+FAULTS = [
+    (("", "nichts"), "train.en, line 2: an empty line"),
+    (("something", "   "), "train.de, line 2: an empty line"),
+    (("one two three four five six", "viel"), "train.en, line 2: more than data.longest=5 words"),
+]
+
+
+@pytest.mark.parametrize("pair, sentence", FAULTS)
+def test_a_fault_is_told_with_its_line_or_dropped_aloud(write, config, pair, sentence, capsys):
+    write("plain", [PAIRS[0], pair, PAIRS[1]])
+    with pytest.raises(ValueError, match=f"{sentence}; data.faults=drop leaves such pairs out"):
+        load_split(config, "train", None)
+    config.faults = "drop"
+    assert [pair[:2] for pair in load_split(config, "train", None)] == PAIRS
+    assert "train: 1 pairs left out" in capsys.readouterr().err
+
+
+def test_what_is_no_utf8_is_a_fault(write, config, tmp_path, capsys):
+    write("plain")
+    (tmp_path / "train.de").write_bytes("ein Hund\nzwei Käfer\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"train\.de, line 2: no UTF-8"):
+        load_split(config, "train", None)
+    config.faults = "drop"
+    assert len(load_split(config, "train", None)) == 1
+    assert "no UTF-8" in capsys.readouterr().err
+
+
+def test_three_columns_are_a_fault(write, config):
+    write("tsv", [("a", "b", "c")])
+    with pytest.raises(ValueError, match=r"train\.tsv, line 1: 3 columns, not 2"):
+        load_split(config, "train", None)
+
+
+def test_unequal_files_are_refused_whatever_the_policy(write, config, tmp_path):
+    write("plain")
+    (tmp_path / "train.de").write_text("ein Hund\n")
+    config.faults = "drop"
+    with pytest.raises(ValueError, match=r"equally many lines, not .*train\.en 2"):
+        load_split(config, "train", None)
+
+
+def test_a_damaged_archive_is_named(write, config, tmp_path):
+    write("gz")
+    (tmp_path / "train.en.gz").write_bytes(b"no archive")
+    with pytest.raises(ValueError, match=r"train\.en\.gz cannot be read"):
+        load_split(config, "train", None)
+
+
+@pytest.mark.parametrize(
+    "field, value, sentence",
+    [
+        ("files.test", "tset", "has no tset.en and tset.de and no tset.tsv for the test split"),
+        ("faults", "dorp", "got 'dorp'; did you mean 'drop'"),
+        ("languages", ("en",), "data.languages must be two"),
+        ("subwords.kind", "bpee", "got 'bpee'; did you mean 'bpe'"),
+        ("subwords.size", 1, "data.subwords.size must be at least 5, got 1"),
+    ],
+)
+def test_a_mistake_is_one_sentence(write, config, field, value, sentence):
+    write("plain")
+    config.update_from_flattened_dict({field: value})
+    with pytest.raises(ValueError, match=sentence):
+        check_source(config)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_subwords_comes_back_as_it_went_in(write, config, kind, tmp_path):
+    write("plain", PAIRS * 3)
+    config.subwords.update({"kind": kind, "size": {"char": 18, "word": 12}.get(kind, 278)})
+    pairs = load_split(config, "train", None)
+    tokenizers = Subwords().learn(config, pairs, tmp_path)
+    texts = [side for pair in pairs for side in pair[:2]]
+    if kind in ("bpe", "unigram"):  # which can spell
+        texts += ["ein  Hund ", "naïve 犬", ""]
+    for text in texts:
+        assert tokenizers.target.decode(tokenizers.target.encode(text)) == text
+    again = Subwords().learn(config, pairs, tmp_path / "elsewhere")
+    assert again == tokenizers  # to the byte
+
+
+def test_too_many_subwords_are_refused(write, config, tmp_path):
+    write("plain")
+    config.subwords.size = 10_000
+    with pytest.raises(UsageError, match=r"size=10000 cannot be learned: .*too high"):
+        Subwords().learn(config, load_split(config, "train", None), tmp_path)
