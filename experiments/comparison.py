@@ -86,7 +86,7 @@ def figures(workdir: Workdir) -> dict[str, Any]:
     scores = {
         f"{split} {name.replace('_', ' ')}": scores[name] * factor
         for split, scores in results["splits"].items()
-        for name, factor in (("exact_match", 100), ("bleu", 1))
+        for name, factor in (("exact_match", 100), ("bleu", 1), ("tok_bleu", 1))
         if name in scores
     }
     return {

@@ -17,6 +17,7 @@ SHOWN = {
     "exact_match": ("exact match", "{:7.2%}"),
     "accuracy": ("accuracy", "{:7.2%}"),
     "bleu": ("BLEU", "{:6.2f}"),
+    "tok_bleu": ("tokenized BLEU", "{:6.2f}"),
     "perplexity": ("perplexity", "{:.3f}"),
 }
 

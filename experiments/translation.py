@@ -264,7 +264,8 @@ class Task:
         for split, translations in said.items():
             targets = [pair.target for pair in splits[split]]
             losses = self.losses(state, split, splits[split])
-            scores[split] = losses | translation_scores(translations, targets)
+            tokenized = self.config.data.get("tokenized", False)
+            scores[split] = losses | translation_scores(translations, targets, tokenized=tokenized)
         if self.source is SOURCES["toy"]:
             scores |= by_phenomenon(splits["test"], said["test"])
         return scores

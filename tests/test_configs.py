@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
@@ -47,15 +48,44 @@ def commands(tmp_path_factory):
     return place
 
 
+@pytest.fixture(scope="session")
+def captions(tmp_path_factory):
+    """A folder of parallel text like that of Multi30k."""
+    place = tmp_path_factory.mktemp("captions")
+    words = [
+        "ein",
+        "kleiner",
+        "großer",
+        "roter",
+        "hund",
+        "läuft",
+        "schnell",
+        "über",
+        "wiese",
+        "straße",
+        "mann",
+        "frau",
+        "zwei",
+    ]
+    random = np.random.default_rng(0)
+    for split, number in (("train", 60), ("validation", 3), ("test_2016", 3)):
+        lines = [" ".join(random.choice(words, 6)) for _ in range(number)]
+        (place / f"{split}.de").write_text("\n".join(lines) + "\n")
+        (place / f"{split}.en").write_text("\n".join(line[::-1] for line in lines) + "\n")
+    return place
+
+
 @pytest.fixture
-def load(commands):
-    """Reads a configuration; that of SCAN reads the files above."""
+def load(commands, captions):
+    """Reads a configuration; what reads files of others reads those above."""
 
     def load(name, form=""):
         config = importlib.import_module(f"configs.{name}").get_config(form)
         for run in config.runs.values() if "runs" in config else [config]:
             if "data" in run and run.data.get("name") == "scan":
                 run.data.update({"path": str(commands), "validation": 2})
+            if "data" in run and run.data.get("name") == "parallel":
+                run.data.path = str(captions)
         return config
 
     return load

@@ -5,23 +5,29 @@ from collections.abc import Sequence
 import sacrebleu
 
 
-def translation_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, object]:
-    """Exact match and BLEU of a set of translations.
+def translation_scores(
+    hypotheses: Sequence[str], references: Sequence[str], *, tokenized: bool = False
+) -> dict[str, object]:
+    """Exact match, BLEU and chrF of a set of translations.
 
     Args:
-        hypotheses: one translation a sentence, as plain text.
+        hypotheses: one translation a sentence.
         references: one correct translation a sentence.
+        tokenized: whether the text stands in tokens with blanks between them already. Its BLEU is
+            another measure than that of plain text, and has another name: tok_bleu.
 
     Returns:
-        sentences; exact_match, the fraction that equal their reference; bleu (0 to 100) and
-        bleu_signature, how sacreBLEU computed it (Post 2018).
+        sentences; exact_match, the fraction that equal their reference; bleu or tok_bleu and chrf
+        (0 to 100), and as bleu_signature and chrf_signature how sacreBLEU computed them (Post
+        2018; chrF is Popović 2015).
     """
     matches = sum(ours == gold for ours, gold in zip(hypotheses, references, strict=True))
-    metric = sacrebleu.BLEU()
-    bleu = metric.corpus_score(list(hypotheses), [list(references)])
-    return {
+    bleu = sacrebleu.BLEU(tokenize="none", force=True) if tokenized else sacrebleu.BLEU()
+    scores: dict[str, object] = {
         "sentences": len(references),
         "exact_match": matches / len(references),
-        "bleu": bleu.score,
-        "bleu_signature": str(metric.get_signature()),
     }
+    for name, metric in (("tok_bleu" if tokenized else "bleu", bleu), ("chrf", sacrebleu.CHRF())):
+        scores[name] = metric.corpus_score(list(hypotheses), [list(references)]).score
+        scores[f"{name.removeprefix('tok_')}_signature"] = str(metric.get_signature())
+    return scores
