@@ -26,7 +26,8 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.data = data = ConfigDict()
     data.name = "parallel"
     data.path = "data/multi30k"
-    data.languages = ("en", "de")  # read, said
+    data.source = "en"
+    data.target = "de"
     data.files = ConfigDict()
     data.files.train = "train"  # train.en and train.de, or train.tsv; or those as .gz
     data.files.validation = "validation"

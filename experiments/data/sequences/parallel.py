@@ -1,7 +1,7 @@
 """Parallel text of your own: two files whose lines translate each other, or one with two columns.
 
-A split is found in `data.path` by its name in `data.files`, here "train", and the languages of
-`data.languages`, here "en" and "de", the first of which is read and the second said:
+A split is found in `data.path` by its name in `data.files`, here "train", and by `data.source` and
+`data.target`, here "en" and "de":
 
     train.en and train.de, or train.tsv with a tab between the two; each also as .gz
 
@@ -53,8 +53,6 @@ def check(config: ConfigDict) -> None:
     """
     one_of("data.faults", config.faults, FAULTS)
     check_at_least("data.longest", config.longest, 1)
-    if len(config.languages) != 2:
-        raise ValueError(f"data.languages must be two, got {tuple(config.languages)}")
     SUBWORDS.check(config)
     for split in SPLITS:
         _files(config, split)
@@ -94,7 +92,8 @@ def _fault(text: str, longest: int) -> str:
 def _files(config: ConfigDict, split: str) -> list[Path]:
     """The file of both languages, or one for each."""
     folder, stem = Path(config.path), config.files[split]
-    names = [[f"{stem}.tsv"], [f"{stem}.{language}" for language in config.languages]]
+    languages = config.source, config.target
+    names = [[f"{stem}.tsv"], [f"{stem}.{language}" for language in languages]]
     for wanted in names:
         for ending in ("", COMPRESSED):
             paths = [folder / (name + ending) for name in wanted]

@@ -38,7 +38,8 @@ def config(tmp_path):
         {
             "name": "parallel",
             "path": str(tmp_path),
-            "languages": ("en", "de"),
+            "source": "en",
+            "target": "de",
             "files": {"train": "train", "validation": "train", "test": "train"},
             "faults": "refuse",
             "longest": 5,
@@ -107,7 +108,7 @@ def test_a_damaged_archive_is_named(write, config, tmp_path):
     [
         ("files.test", "tset", "has no tset.en and tset.de and no tset.tsv for the test split"),
         ("faults", "dorp", "got 'dorp'; did you mean 'drop'"),
-        ("languages", ("en",), "data.languages must be two"),
+        ("target", "fr", "has no train.en and train.fr and no train.tsv for the train split"),
         ("subwords.kind", "bpee", "got 'bpee'; did you mean 'bpe'"),
         ("subwords.size", 1, "data.subwords.size must be at least 5, got 1"),
     ],

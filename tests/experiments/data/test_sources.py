@@ -28,7 +28,7 @@ DATA = {
         "shortest": 4, "longest": 8, "sizes": {"train": 1_000, "validation": 70, "test": 70},
     },
     "parallel": {
-        "path": "", "languages": ("en", "de"), "faults": "refuse", "longest": 9,
+        "path": "", "source": "en", "target": "de", "faults": "refuse", "longest": 9,
         "files": {"train": "train", "validation": "few", "test": "few"},
         "subwords": {"kind": "bpe", "size": 300, "joint": False},
     },
