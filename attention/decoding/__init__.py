@@ -2,7 +2,7 @@
 
 from attention.decoding.answer import Answer
 from attention.decoding.beam import beam_search
-from attention.decoding.cached import cached, prefill
+from attention.decoding.cached import attending, cached, prefill
 from attention.decoding.filters import Filter, MinP, Temperature, TopK, TopP
 from attention.decoding.greedy import greedy
 from attention.decoding.recompute import recompute
@@ -19,6 +19,7 @@ __all__ = [
     "Temperature",
     "TopK",
     "TopP",
+    "attending",
     "beam_search",
     "cached",
     "greedy",

@@ -31,7 +31,7 @@ def beam_search(
 
     A hypothesis that ends leaves the beam, which grows narrower by it (Cho et al. 2014, "On the
     properties of neural machine translation", section 4.2.1), so a beam of 1 is `greedy` whatever
-    the penalty. Ended hypotheses compete by
+    the penalty, as long as some token is possible. Ended hypotheses compete by
     `log p / ((5 + n) / 6) ** alpha`, n tokens long with their end (Wu et al. 2016, equation 14
     without coverage). A row stops as soon as nothing it could still say would be among its n best.
 
@@ -73,7 +73,8 @@ def beam_search(
             f"beam must be at most the vocabulary's {log_probs.shape[-1]} tokens, got {beam}"
         )
     searcher = _Searcher(rules, n_best, alpha)
-    begun = searcher.begin(tokens, rules.prepare(forced, start), log_probs, seen)
+    forced = rules.prepare(forced, start, log_probs.shape[-1])
+    begun = searcher.begin(tokens, forced, log_probs, seen)
     return loop(hear, searcher, leaves, last, begun).ended
 
 

@@ -1,10 +1,13 @@
 """A decoding step with a cache: it reads one token, and remembers those before."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+import jax
 import jax.numpy as jnp
 from jax import Array
+
+from attention.primitives.cache import check_lengths
 
 State = TypeVar("State")
 
@@ -29,6 +32,38 @@ def cached(
     return step
 
 
+class Attending(NamedTuple):
+    """A cache, and what the last token was read with: leaves `[B, *]`."""
+
+    cache: object
+    seen: object
+
+
+def attending(
+    read: Callable[[Array, State], tuple[Array, object, State]], cache: State, start: Array
+) -> tuple[Callable[[Attending, Array], tuple[Array, Attending]], Attending]:
+    """Makes a step that also keeps what it attended to, so that each token has its alignment.
+
+    Args:
+        read: `(tokens [B, 1], cache) -> (logits [B, 1, V], seen, cache)`, of which `seen` has
+            leaves `[B, *]`, say the weights of cross-attention.
+        cache: what `read` knows before the first token.
+        start: the first token of each row, `[B]`.
+
+    Returns:
+        The step for `beam_search` and its like, with `observe=lambda state: state.seen`, and the
+        state it starts from.
+    """
+    _, seen, _ = jax.eval_shape(read, start[:, None], cache)
+    nothing = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), seen)
+
+    def step(state: Attending, tokens: Array) -> tuple[Array, Attending]:
+        logits, seen, cache = read(tokens[:, None], state.cache)
+        return logits[:, 0], Attending(cache, seen)
+
+    return step, Attending(cache, nothing)
+
+
 def prefill(
     read: Callable[[Array, State, Array], tuple[Array, State]],
     cache: State,
@@ -47,6 +82,11 @@ def prefill(
     Returns:
         The state and the start `[B]` of a decoding loop: the last token of each prompt is the first
         that its step reads.
+
+    Raises:
+        TypeError: lengths that are not integers.
+        ValueError: lengths outside [1, T], where that is known.
     """
+    check_lengths(lengths, prompts.shape[1], least=1)
     _, cache = read(prompts, cache, lengths - 1)
     return cache, jnp.take_along_axis(prompts, lengths[:, None] - 1, axis=1)[:, 0]

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 Filter = Callable[[Array], Array]
+SMALLEST = float(jnp.finfo(jnp.float32).tiny)  # below it, float32 has no inverse
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,14 @@ class Temperature:
     value: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.value < math.inf:
+        if not SMALLEST <= self.value < math.inf:
             raise ValueError(f"temperature must be positive, got {self.value}; for 0 use greedy")
 
     def __call__(self, logits: Array) -> Array:
         """Maps logits `[..., V]`."""
-        return logits / self.value
+        highest = logits.max(axis=-1, keepdims=True)
+        # Differences alone, or the likeliest would overflow with the others.
+        return (logits - jnp.where(jnp.isfinite(highest), highest, 0)) / self.value
 
 
 @dataclass(frozen=True)

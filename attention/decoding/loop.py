@@ -61,13 +61,18 @@ def loop(
 
 
 def check_room(state: object, rules: Rules) -> None:
-    """Refuses a state that knows how much it can read (a cache does) and has no room for it all.
+    """Refuses a state with a part that knows how much it can read (a cache does) and has no room.
 
     Raises:
-        ValueError: from the `check_room` of the state.
+        ValueError: from the `check_room` of that part.
     """
-    if hasattr(state, "check_room"):
-        state.check_room(rules.max_length)
+
+    def knows(part: object) -> bool:
+        return hasattr(part, "check_room")
+
+    for part in jax.tree.leaves(state, is_leaf=knows):
+        if knows(part):
+            part.check_room(rules.max_length)
 
 
 def hearing(step: Step, observe: Observe) -> Hear:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -71,17 +72,18 @@ class Rules:
         only = jnp.where(is_said, 0, -jnp.inf).astype(log_probs.dtype)
         return jnp.where((index < forced.lengths)[:, None], only, free)
 
-    def prepare(self, forced: Forced | None, start: Array) -> Forced:
+    def prepare(self, forced: Forced | None, start: Array, vocab_size: int) -> Forced:
         """Gives the forced tokens, or none at all, the width of an answer.
 
         Args:
             forced: the tokens, if any.
             start: the first token each row reads, `[B]`.
+            vocab_size: V.
 
         Raises:
-            TypeError: lengths that are not integers.
-            ValueError: forced tokens of another batch, or longer than an answer may be; lengths
-                that are not those of the tokens, where that is known.
+            TypeError: tokens or lengths that are not integers.
+            ValueError: forced tokens of another batch, or longer than an answer may be; where that
+                is known, lengths that are not those of the tokens, and tokens that nobody knows.
         """
         if forced is None:
             forced = Forced(start[:, None], jnp.zeros(start.shape, jnp.int32))
@@ -96,5 +98,18 @@ class Rules:
                 f"forced has {width} tokens, and an answer at most {self.max_length} (max_length)"
             )
         check_lengths(forced.lengths, width)
+        _check_known(forced, vocab_size)
         tokens = jnp.pad(forced.tokens, ((0, 0), (0, self.max_length - width)))
         return Forced(tokens.astype(jnp.int32), jnp.minimum(jnp.asarray(forced.lengths), width))
+
+
+def _check_known(forced: Forced, vocab_size: int) -> None:
+    """Checks that a vocabulary has the tokens, as far as they are known yet."""
+    if not jnp.issubdtype(forced.tokens.dtype, jnp.integer):
+        raise TypeError(f"forced tokens must be integers, got {forced.tokens.dtype}")
+    with jax.ensure_compile_time_eval():  # under jit too, constants are known
+        tokens, lengths = map(jnp.asarray, forced)
+        unknown = (tokens < 0) | (tokens >= vocab_size)
+        wrong = jnp.any(unknown & (jnp.arange(tokens.shape[-1])[None] < lengths[:, None]))
+    if not isinstance(wrong, jax.core.Tracer) and wrong:
+        raise ValueError(f"forced tokens must lie in 0 to {vocab_size - 1}, got {forced.tokens}")

@@ -33,7 +33,7 @@ def sample(
         start: the first token of each row, `[B]`; not part of the answer.
         rules: the end and the lengths of an answer.
         keys: a random key for each row, `[B]`: what a row draws depends on nothing else of the
-            batch. Without keys each token is the likeliest.
+            batch. Without keys each token is the likeliest of those that may be drawn.
         filters: what may be drawn, for instance `(TopK(40), Temperature(0.8))`.
         forced: tokens to say first; this is how prompts of several lengths are read.
         observe: a function of the state the step returned, with leaves `[B, *]`, say the attention
@@ -88,7 +88,7 @@ class Speaker:
             answer=blank(start.shape, self.rules, start, log_probs, seen),
             finished=jnp.zeros(start.shape, bool),
             keys=keys,
-            forced=self.rules.prepare(forced, start),
+            forced=self.rules.prepare(forced, start, log_probs.shape[-1]),
         )
 
     def unfinished(self, speech: Speech) -> Array:
@@ -109,10 +109,10 @@ class Speaker:
         return speech, jnp.where(going, said, self.rules.pad)
 
     def _choose(self, log_probs: Array, index: Array, keys: Array | None) -> Array:
-        if keys is None:
-            return jnp.argmax(log_probs, axis=-1)
         for narrow in self.filters:
             log_probs = narrow(log_probs)
+        if keys is None:
+            return jnp.argmax(log_probs, axis=-1)
 
         def draw(key: Array, log_probs: Array) -> Array:
             return jax.random.categorical(jax.random.fold_in(key, index), log_probs)

@@ -66,6 +66,20 @@ class Embedding(nnx.Module):
                 f"a sequence of {length} tokens is longer than max_length={self.max_length}"
             )
 
+    def check_cache(self, size: int, *, ring: bool) -> None:
+        """Checks that a cache may be so long, and whether it may be a ring.
+
+        Raises:
+            ValueError: it is longer than `max_length`, or a ring, which has no end, for positions
+                that have one.
+        """
+        self.check_length(size)
+        if ring and self.positions is not None:
+            raise ValueError(
+                f"{self.kind} positions end at max_length={self.max_length}, and a ring goes on: "
+                "choose rotary positions"
+            )
+
     def unembed(self, features: Array) -> Array:
         """Maps features `[..., D]` to logits `[..., V]` by the transposed table."""
         return jnp.einsum("...D,VD->...V", features, self.tokens[...])

@@ -50,7 +50,8 @@ class LanguageModel(nnx.Module):
             The scores; with a cache, a pair of them and the new cache.
 
         Raises:
-            ValueError: more tokens than `max_length`, or than the cache has room for.
+            ValueError: more tokens than `max_length`, or than the cache has room for; positions
+                beside a cache.
         """
         embed_key, layer_key = split_key(key, 2)
         start = None if cache is None else cache.lengths
@@ -65,7 +66,7 @@ class LanguageModel(nnx.Module):
         """A cache that has read nothing, as `Decoder.new_cache` makes it.
 
         Raises:
-            ValueError: a size above `max_length`.
+            ValueError: a size above `max_length`, or a ring for learned positions.
         """
-        self.embedding.check_length(size)
+        self.embedding.check_cache(size, ring=ring)
         return self.decoder.new_cache(batch, size, ring=ring)

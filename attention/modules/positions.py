@@ -135,8 +135,10 @@ def placed(
         `[..., T, D]`.
 
     Raises:
-        ValueError: positions where none are added.
+        ValueError: positions where none are added, or beside a start.
     """
+    if positions is not None and start is not None:
+        raise ValueError("a cache counts the positions of its tokens: give none beside it")
     add = SCHEMES[kind].add
     if add is None:
         if positions is not None:

@@ -406,9 +406,9 @@ class EncoderDecoder(nnx.Module):
         """A cache for `decode` that has read nothing, as `Decoder.new_cache` makes it.
 
         Raises:
-            ValueError: a size above `max_length`.
+            ValueError: a size above `max_length`, or a ring for learned positions.
         """
-        self.target_embedding.check_length(size)
+        self.target_embedding.check_cache(size, ring=ring)
         return self.decoder.new_cache(batch, size, ring=ring)
 
     def remember(self, memory: Array) -> Cache:

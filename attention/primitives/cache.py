@@ -45,6 +45,9 @@ class Cache:
     Position p stands in slot p. In a ring of S slots it stands in slot p % S, where it replaces
     position p - S: to attend through a ring is to attend with `mask & masks.window(S - 1)`.
 
+    What was not read yet cannot be attended to: a mask that looks ahead, `masks.prefix` say, means
+    what it says only if all that a query may see is read at once with it or before it.
+
     A stack of L layers has one cache, with keys `[..., L, S, K, H]` of the same tokens, which
     `on_layer` reads and writes one layer at a time.
 
@@ -187,20 +190,20 @@ class Cache:
         return replace(self, key=put(self.key, key), value=put(self.value, value))
 
 
-def check_lengths(lengths: ArrayLike, num_tokens: int) -> None:
+def check_lengths(lengths: ArrayLike, num_tokens: int, least: int = 0) -> None:
     """Checks how many of T tokens each row reads, as far as it is known yet.
 
     Raises:
         TypeError: lengths that are not integers.
-        ValueError: lengths outside [0, T].
+        ValueError: lengths outside [least, T].
     """
     if not jnp.issubdtype(jnp.asarray(lengths).dtype, jnp.integer):
         raise TypeError(f"lengths must be integers, got {jnp.asarray(lengths).dtype}")
     with jax.ensure_compile_time_eval():  # under jit too, constants are known
         given = jnp.asarray(lengths)
-        outside = jnp.any((given < 0) | (given > num_tokens))
+        outside = jnp.any((given < least) | (given > num_tokens))
     if _known(outside) and outside:
-        raise ValueError(f"lengths must lie in 0 to {num_tokens} tokens, got {lengths}")
+        raise ValueError(f"lengths must lie in {least} to {num_tokens} tokens, got {lengths}")
 
 
 def empty_cache(

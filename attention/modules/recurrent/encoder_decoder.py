@@ -99,7 +99,8 @@ class RecurrentEncoderDecoder(nnx.Module):
 
         Args:
             batch: the leading axes of the targets to come.
-            size: the most tokens of a row; it takes no room.
+            size: the most tokens of a row, as other models need it; here they take no room, so
+                more would do no harm.
 
         Raises:
             ValueError: a size above `max_length`.

@@ -45,14 +45,24 @@ def test_top_p_stops_where_the_mass_is_reached_and_1_keeps_what_rounding_would_l
     np.testing.assert_array_equal(TopP(1)(certain), certain)
 
 
-def test_temperature_divides():
-    np.testing.assert_allclose(Temperature(0.5)(LOGITS), 2 * LOGITS)
+def test_temperature_divides_differences():
+    np.testing.assert_allclose(
+        Temperature(0.5)(LOGITS), 2 * (LOGITS - LOGITS.max(-1, keepdims=True))
+    )
+
+
+def test_the_likeliest_survives_any_temperature():
+    logits = jnp.array([[-3.0, -1.0, -2.0], [-jnp.inf, -jnp.inf, 5.0], [-jnp.inf] * 3])
+    cold = Temperature(1e-37)(logits)
+    np.testing.assert_array_equal(cold[:2].argmax(-1), [1, 2])
+    assert not jnp.isnan(cold).any()
 
 
 @pytest.mark.parametrize(
     ("build", "sentence"),
     [
         (lambda: Temperature(0.0), "temperature must be positive, got 0.0; for 0 use greedy"),
+        (lambda: Temperature(1e-39), "temperature must be positive, got 1e-39"),
         (lambda: Temperature(-1.0), "temperature must be positive, got -1.0"),
         (lambda: Temperature(float("nan")), "temperature must be positive, got nan"),
         (lambda: Temperature(float("inf")), "temperature must be positive, got inf"),

@@ -138,9 +138,13 @@ def test_nan_is_seen_in_its_own_row_and_impossible_tokens_are_never_said():
         ({"forced": Forced(jnp.ones((3, 1)), jnp.ones(3))}, r"tokens \[2, P\] and lengths \[2\]"),
         ({"forced": Forced(jnp.ones((2, 4)), jnp.ones(2))}, "forced has 4 tokens, .* at most 3"),
         ({"forced": Forced(jnp.ones((2, 1)), jnp.array([1, 2]))}, "lengths must lie in 0 to 1"),
+        (
+            {"forced": Forced(jnp.array([[9], [V]]), jnp.array([0, 1]))},
+            f"forced tokens must lie in 0 to {V - 1}",
+        ),
     ],
 )
-def test_what_does_not_fit_the_batch_is_refused(options, sentence):
+def test_what_does_not_fit_is_refused(options, sentence):
     def step(state, tokens):
         return jax.nn.one_hot(tokens, V), state
 
@@ -160,3 +164,15 @@ def test_what_does_not_fit_the_batch_is_refused(options, sentence):
 def test_rules_that_no_answer_can_obey_are_refused(lengths, sentence):
     with pytest.raises(ValueError, match=sentence):
         Rules(END, PAD, *lengths)
+
+
+def test_without_keys_the_likeliest_of_what_may_be_drawn_is_said():
+    def never_the_likeliest(log_probs):
+        return jnp.where(log_probs == log_probs.max(-1, keepdims=True), -jnp.inf, log_probs)
+
+    def step(state, tokens):
+        return jnp.broadcast_to(jnp.log(PROBABILITIES), (*tokens.shape, V)), state
+
+    rules = Rules(end=-1, pad=PAD, max_length=2)
+    said = sample(step, (), jnp.zeros(1, jnp.int32), rules, None, filters=(never_the_likeliest,))
+    assert said.tokens.tolist() == [[int(np.argsort(PROBABILITIES)[-2])] * 2]

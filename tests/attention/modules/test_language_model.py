@@ -66,3 +66,13 @@ def test_the_embedding_drops_too():
     model = language_model(dropout=0.5, decoder_layers=0)  # nothing else could
     dropped = score(model, TOKENS, key=jax.random.key(0))
     assert not np.allclose(dropped, score(model, TOKENS), atol=1e-2)
+
+
+def test_a_cache_counts_its_own_positions_and_is_no_ring_where_they_end():
+    model = language_model(positions="learned")
+    cache = model.new_cache((2,), T)
+    with pytest.raises(ValueError, match="a cache counts the positions of its tokens"):
+        model(TOKENS, cache=cache, positions=jnp.arange(T))
+    with pytest.raises(ValueError, match="learned positions end at max_length"):
+        model.new_cache((2,), T, ring=True)
+    language_model(positions="sinusoidal").new_cache((2,), T, ring=True)
