@@ -40,8 +40,8 @@ def measure(config: ConfigDict) -> Iterator[Figure]:
 
     for layers in (shallow, deep):
         steps = {
-            "scanned": _Step(settings, layers, scanned),
-            "unrolled": _Step(settings, layers, unrolled),
+            "scanned": _Step(settings, learner(settings, layers)),
+            "unrolled": _Step(settings, learner(settings, layers, Unrolled)),
         }
         warm_ups = {name: seconds_of(step) for name, step in steps.items()}
         times = round_robin(steps, warm_ups, seconds=settings.seconds, rounds=10 * config.rounds)
@@ -51,34 +51,40 @@ def measure(config: ConfigDict) -> Iterator[Figure]:
         yield Figure(name, ours / theirs, 1.0, parts)
 
 
-Forward = Callable[[LanguageModel, Array], Array]
+class Unrolled(nnx.Module):
+    """A language model whose layers stand one after another, each with parameters of its own."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        """Takes a model apart."""
+        stack = model.decoder
+        self.embedding = model.embedding
+        self.blocks = nnx.List(
+            jax.tree.map(lambda leaf, number=number: leaf[number], stack.layers)
+            for number in range(stack.num_layers)
+        )
+        self.norm = stack.norm
+
+    def __call__(self, tokens: Array) -> Array:
+        """Scores each next token, as the model does."""
+        features = self.embedding(tokens)
+        for block in self.blocks:
+            features, _ = block(features, mask=masks.causal())
+        return self.embedding.unembed(self.norm(features))
 
 
-def scanned(model: LanguageModel, tokens: Array) -> Array:
-    """The model as it is."""
-    return model(tokens)
-
-
-def unrolled(model: LanguageModel, tokens: Array) -> Array:
-    """The same with its layers written one after another, each compiled for itself."""
-    stack = model.decoder
-    features = model.embedding(tokens)
-    for number in range(stack.num_layers):
-        block = jax.tree.map(lambda leaf, number=number: leaf[number], stack.layers)
-        features, _ = block(features, mask=masks.causal())
-    return model.embedding.unembed(stack.norm(features))
-
-
-def learner(settings: ConfigDict, layers: int, forward: Forward) -> Learner:
-    """A language model of so many layers that is ready to be trained."""
+def learner(
+    settings: ConfigDict, layers: int, form: Callable[[LanguageModel], nnx.Module] | None = None
+) -> Learner:
+    """A language model of so many layers, in the form that `form` gives it, ready to be trained."""
     config = TransformerConfig(**{**settings.model, "decoder_layers": layers})
 
-    def make_model(rngs: nnx.Rngs) -> LanguageModel:
-        return LanguageModel(config, vocab_size=VOCABULARY, rngs=rngs)
+    def make_model(rngs: nnx.Rngs) -> nnx.Module:
+        model = LanguageModel(config, vocab_size=VOCABULARY, rngs=rngs)
+        return model if form is None else form(model)
 
-    def sum_losses(model: LanguageModel, batch: TextBatch, key: Array | None) -> TokenLosses:
+    def sum_losses(model: nnx.Module, batch: TextBatch, key: Array | None) -> TokenLosses:
         del key  # nothing is dropped
-        return token_losses(forward(model, batch.inputs), batch.labels, batch.counted, 0.0)
+        return token_losses(model(batch.inputs), batch.labels, batch.counted, 0.0)
 
     return Learner(make_model, sum_losses, settings)
 
@@ -90,7 +96,7 @@ def _batch(settings: ConfigDict) -> TextBatch:
 
 
 def _seconds_to_compile(settings: ConfigDict, layers: int) -> float:
-    one = learner(settings, layers, scanned)
+    one = learner(settings, layers)
     start = time.perf_counter()
     one.train_step.lower(one.abstract_state, _batch(settings)).compile()
     return time.perf_counter() - start
@@ -99,8 +105,8 @@ def _seconds_to_compile(settings: ConfigDict, layers: int) -> float:
 class _Step:
     """One more training step each time it is called."""
 
-    def __init__(self, settings: ConfigDict, layers: int, forward: Forward) -> None:
-        self._learner = learner(settings, layers, forward)
+    def __init__(self, settings: ConfigDict, learner: Learner) -> None:
+        self._learner = learner
         self._batch = _batch(settings)
         self._state = self._learner.initial_state()
         self()  # compiles

@@ -1,10 +1,13 @@
 """The benchmark of models: measure each figure, hold it against its goal, report."""
 
+import math
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from attention.modules.config import TransformerConfig
@@ -49,7 +52,7 @@ def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
             figures += measures[part]()
         except ImportError as error:
             absent.append(f"{part}: {error}")
-    text = page(figures, absent, command(config))
+    text = page(figures, absent, shlex.join(["python", *sys.argv]))
     write_whole(workdir.path / "models.md", text)
     if config.page:
         write_whole(Path(config.page), text)
@@ -68,11 +71,38 @@ def check(config: ConfigDict) -> None:
     try:
         selected("parts", config.parts, PARTS)
         check_at_least("rounds", config.rounds, 1)
-        TransformerConfig(**config.decoding.model)
-        TransformerConfig(**config.depth.model)
+        for part in ("decoding", "depth"):
+            check_sizes(part, config[part])
+        if not 1 <= config.decoding.beam <= decoding.VOCABULARY:
+            raise ValueError(
+                f"decoding.beam must lie in 1 to the vocabulary's {decoding.VOCABULARY}, "
+                f"got {config.decoding.beam}"
+            )
+        if len(config.depth.layers) != 2:
+            raise ValueError(f"depth.layers must be two numbers, got {config.depth.layers}")
+        check_at_least("depth.compilations", config.depth.compilations, 1)
     except ValueError as error:
         raise UsageError(str(error)) from error
     language_model.check(config.characters)
+
+
+def check_sizes(part: str, config: ConfigDict) -> None:
+    """Checks what `decoding` and `depth` have in common.
+
+    Raises:
+        ValueError: in one sentence.
+    """
+    TransformerConfig(**config.model)
+    if not 1 <= config.length <= config.model.max_length:
+        raise ValueError(
+            f"{part}.length must lie in 1 to {part}.model.max_length={config.model.max_length}, "
+            f"got {config.length}"
+        )
+    for name in ("batches", "batch", "layers"):
+        for number in np.atleast_1d(config.get(name, 1)):
+            check_at_least(f"{part}.{name}", number, 1)
+    if not 0 < config.seconds < math.inf:
+        raise ValueError(f"{part}.seconds must be a number above 0, got {config.seconds}")
 
 
 def page(figures: Sequence[Figure], absent: Sequence[str], command: str) -> str:
@@ -98,11 +128,3 @@ def page(figures: Sequence[Figure], absent: Sequence[str], command: str) -> str:
 
 def _verdict(figure: Figure) -> str:
     return "met" if figure.ratio <= figure.limit else "**not met**"
-
-
-def command(config: ConfigDict) -> str:
-    """The command line of this run."""
-    chosen = f" --config.parts='{config.parts}'" if config.parts != "all" else ""
-    data = config.characters.data.path
-    text = f" --config.characters.data.path={data}" if data else ""
-    return f"python run.py --mode=benchmark --config=configs/benchmark_models.py{chosen}{text}"

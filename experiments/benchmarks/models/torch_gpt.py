@@ -92,7 +92,10 @@ def _make_model(config: ConfigDict, vocab_size: int) -> Any:  # noqa: ANN401 - a
     class Block(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.norm, self.feed_forward_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.norm, self.feed_forward_norm = (
+                nn.LayerNorm(width, eps=1e-6),
+                nn.LayerNorm(width, eps=1e-6),
+            )
             self.mix = nn.Linear(width, 3 * width, bias=False)
             self.out = nn.Linear(width, width, bias=False)
             self.feed_forward = nn.Sequential(
@@ -117,7 +120,7 @@ def _make_model(config: ConfigDict, vocab_size: int) -> Any:  # noqa: ANN401 - a
             self.tokens = nn.Embedding(vocab_size, width)
             nn.init.normal_(self.tokens.weight, std=width**-0.5)
             self.blocks = nn.Sequential(*(Block() for _ in range(config.decoder_layers)))
-            self.norm = nn.LayerNorm(width)
+            self.norm = nn.LayerNorm(width, eps=1e-6)
 
         def forward(self, ids: torch.Tensor) -> torch.Tensor:
             features = self.norm(self.blocks(self.tokens(ids) * width**0.5))

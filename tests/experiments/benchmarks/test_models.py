@@ -10,6 +10,7 @@ import run
 from configs import benchmark_models
 from experiments.benchmarks.models import decoding, depth, suite
 from experiments.benchmarks.models.figure import Figure
+from experiments.data.text import TextBatch
 from experiments.errors import UsageError
 
 
@@ -34,29 +35,57 @@ def test_with_a_cache_and_without_the_same_is_said(config):
 
 
 def test_scanned_and_unrolled_layers_are_the_same_model(config):
-    learner = depth.learner(config.depth, 2, depth.scanned)
-    model = jax.jit(lambda: learner.initial_state().parameters)()
+    scanned, unrolled = (
+        depth.learner(config.depth, 2),
+        depth.learner(config.depth, 2, depth.Unrolled),
+    )
+    assert scanned.num_parameters == unrolled.num_parameters
     tokens = np.arange(16).reshape(2, 8)
     both = [
-        learner.apply(lambda model, tokens, forward=forward: forward(model, tokens))(model, tokens)
-        for forward in (depth.scanned, depth.unrolled)
+        learner.apply(lambda model, tokens: model(tokens))(
+            learner.initial_state().parameters, tokens
+        )
+        for learner in (scanned, unrolled)
     ]
     np.testing.assert_allclose(*both, rtol=1e-5, atol=1e-5)
 
 
 def test_the_plain_loop_has_the_same_model():
-    """As many parameters, and a loss that falls."""
-    pytest.importorskip("torch")
+    """With the same parameters it has the same loss, which then falls."""
+    torch = pytest.importorskip("torch")
     torch_gpt = importlib.import_module("experiments.benchmarks.models.torch_gpt")
     config = benchmark_models.get_config("tiny").characters
-    model = torch_gpt.TorchGPT(config, vocab_size=11)
-    ours = depth.learner(config, config.model.decoder_layers, depth.scanned)
+    ours = depth.learner(config, config.model.decoder_layers)
+    parameters = ours.initial_state().parameters
+    peer = torch_gpt.TorchGPT(config, depth.VOCABULARY)
+    assert peer.num_parameters == ours.num_parameters
+    blocks, weights = parameters["decoder"]["layers"], {}
+    for layer in range(config.model.decoder_layers):
+
+        def matrix(part, name, layer=layer):
+            kernel = np.array(blocks[part][name]["kernel"][...])[layer]
+            into = kernel.shape[0] if name != "output" else kernel.shape[0] * kernel.shape[1]
+            return kernel.reshape(into, -1).T
+
+        mixed = [matrix("self_attention", name) for name in ("query", "key", "value")]
+        weights |= {
+            f"blocks.{layer}.mix.weight": np.concatenate(mixed),
+            f"blocks.{layer}.out.weight": matrix("self_attention", "output"),
+            f"blocks.{layer}.feed_forward.0.weight": matrix("feed_forward", "widen"),
+            f"blocks.{layer}.feed_forward.2.weight": matrix("feed_forward", "narrow"),
+        }
+    weights["tokens.weight"] = np.array(parameters["embedding"]["tokens"][...])
+    weights = {name: torch.from_numpy(array.copy()) for name, array in weights.items()}
+    loaded = peer._model.load_state_dict(weights, strict=False)
+    assert not loaded.unexpected_keys
+    assert all("norm" in name for name in loaded.missing_keys)  # both start as ones and zeros
     tokens = np.arange(22).reshape(2, 11) % 11
-    before = model.loss(tokens, tokens)
+    batch = TextBatch(tokens, tokens, np.ones(tokens.shape, bool))
+    before = peer.loss(tokens, tokens)
+    assert before == pytest.approx(ours.losses(parameters, [batch])["nll"], rel=1e-5)
     for _ in range(3):
-        model.learn(tokens, tokens)
-    assert model.loss(tokens, tokens) < before
-    assert model.num_parameters == ours.num_parameters - (depth.VOCABULARY - 11) * 32
+        peer.learn(tokens, tokens)
+    assert peer.loss(tokens, tokens) < before
 
 
 def test_the_page_judges():
@@ -79,11 +108,16 @@ def test_a_part_of_it_runs_from_the_door(tmp_path, monkeypatch, capsys):
     "field, value, sentence",
     [
         ("parts", "decodin", "did you mean 'decoding'"),
+        ("decoding.beam", 500, "decoding.beam must lie in 1 to the vocabulary's 200, got 500"),
+        ("decoding.length", 20, "decoding.length must lie in 1 to decoding.model.max_length=8"),
+        ("decoding.batches", (0,), "decoding.batches must be at least 1, got 0"),
+        ("depth.layers", (1,), "depth.layers must be two numbers"),
+        ("depth.seconds", 0.0, "depth.seconds must be a number above 0"),
         ("rounds", 0, "rounds must be at least 1, got 0"),
         ("page", "nowhere/page.md", "has no folder to be written to"),
     ],
 )
 def test_a_mistake_is_one_sentence(config, field, value, sentence):
-    config[field] = value
+    config.update_from_flattened_dict({field: value})
     with pytest.raises(UsageError, match=sentence):
         suite.check(config)
