@@ -15,7 +15,7 @@ SCHEMES = ("none", "sinusoidal", "learned", "rotary", "alibi", "relative")
 
 
 def get_config(form: str = FULL) -> ConfigDict:
-    """The comparison, or that of tiny runs which end in seconds."""
+    """The comparison, or that of tiny runs which end in minutes."""
     runs = {scheme: reverse.get_config(form) for scheme in SCHEMES}
     for scheme, config in runs.items():
         config.model.positions = scheme

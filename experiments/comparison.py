@@ -3,8 +3,9 @@
 import csv
 import io
 import json
-import time
-from collections.abc import Mapping
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from ml_collections import ConfigDict
 
 from experiments import translation
 from experiments.analysis.pictures import draw_comparison
+from experiments.benchmarks.clock import round_robin
 from experiments.data.batching import EncodedPair, pad_batch
 from experiments.errors import UsageError
 from experiments.files import write_whole
 from experiments.training.metrics import read_metrics
-from experiments.workdir import Workdir
+from experiments.workdir import Workdir, differences
 
 LENGTHS = (8, 16, 32, 64, 128)  # of the sentences whose training step is timed
 REPEATS = 5
@@ -33,22 +35,38 @@ def compare(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     """
     check(config)
     workdir.claim(config)
+    places = {name: Workdir(workdir.path / name) for name in config.runs}
     for name, run in config.runs.items():  # whatever is refused is refused before any training
-        Workdir(workdir.path / name).claim(run)
-    rows, costs = [], {}
+        places[name].claim(run)
+    rows = []
     for name, run in config.runs.items():
         print(f"== {name}")
-        place = Workdir(workdir.path / name)
-        translation.train(run, place, cache)
-        rows.append({"run": name} | figures(place))
-        costs[name] = seconds_by_length(run, place)
-    table = as_table(rows)
-    write_whole(workdir.path / "comparison.md", table)
-    write_whole(workdir.path / "comparison.csv", as_csv(rows))
-    curves = {name: read_metrics(workdir.path / name) for name in config.runs}
+        try:
+            translation.train(run, places[name], cache)
+        except FloatingPointError as error:  # the others are compared all the same
+            print(f"{name} is left out: {error}", file=sys.stderr)
+        else:
+            rows.append({"run": name} | figures(places[name]))
+            write_tables(rows, workdir.path)  # if it is stopped
+    if not rows:
+        raise UsageError(f"none of the runs in {workdir.path} reached its end")
+    measured = [row["run"] for row in rows]
+    costs = seconds_by_length({name: config.runs[name] for name in measured}, places)
+    for row in rows:
+        row |= {f"ms at {length}": 1e3 * s for length, s in costs[row["run"]].items()}
+    table = write_tables(rows, workdir.path)
+    curves = {name: read_metrics(places[name].path) for name in measured}
     draw_comparison(curves, costs, workdir.path / "comparison.png")
     print(table, end="")
     print(f"everything is in {workdir.path}")
+
+
+def write_tables(rows: Sequence[Mapping[str, Any]], folder: Path) -> str:
+    """Writes `comparison.md`, which is returned, and `comparison.csv`."""
+    table = as_table(rows)
+    write_whole(folder / "comparison.md", table)
+    write_whole(folder / "comparison.csv", as_csv(rows))
+    return table
 
 
 def check(config: ConfigDict) -> None:
@@ -63,18 +81,22 @@ def check(config: ConfigDict) -> None:
     for name, run in config.runs.items():
         if run.experiment != "translation":
             raise UsageError(f"{name} is of experiment {run.experiment!r}: translation compares")
-        translation.check(run)
+        try:
+            translation.check(run)
+        except UsageError as error:
+            raise UsageError(f"{name}: {error}") from error
     for name, run in others:
-        for what, ours, theirs in (
-            ("data", reference.data.to_dict(), run.data.to_dict()),
-            ("train.steps", reference.train.steps, run.train.steps),
-            ("train.batch_tokens", reference.train.batch_tokens, run.train.batch_tokens),
-        ):
-            if ours != theirs:
-                raise UsageError(
-                    f"{first} and {name} differ in {what}: a comparison is of the same data with "
-                    "the same budget"
-                )
+        if fields := differences(_common(reference), _common(run)):
+            raise UsageError(
+                f"{first} and {name} differ in {', '.join(fields)}: a comparison is of the same "
+                "data with the same budget"
+            )
+
+
+def _common(run: ConfigDict) -> dict[str, Any]:
+    """What runs that are compared have in common."""
+    budget = {name: run.train[name] for name in ("steps", "batch_tokens")}
+    return {"data": run.data.to_dict(), "train": budget}
 
 
 def figures(workdir: Workdir) -> dict[str, Any]:
@@ -96,29 +118,42 @@ def figures(workdir: Workdir) -> dict[str, Any]:
     } | scores
 
 
-def seconds_by_length(config: ConfigDict, workdir: Workdir) -> dict[int, float]:
-    """The median time of a training step, of the same number of tokens at each length."""
-    longest = max(LENGTHS)
-    config = config.copy_and_resolve_references()
-    config.model.max_length = longest
-    task = translation.load_task(config, workdir)
-    tokens = max(config.train.batch_tokens, longest)
-    seconds = {}
+def seconds_by_length(
+    runs: Mapping[str, ConfigDict], places: Mapping[str, Workdir]
+) -> dict[str, dict[int, float]]:
+    """The median time of a training step at each length, all runs in turn.
+
+    Every step has the same number of tokens, whatever its length.
+    """
+    seconds: dict[str, dict[int, float]] = {name: {} for name in runs}
     for length in LENGTHS:
-        pair = EncodedPair([3] * (length - 1), [3] * (length - 1))
-        batch = pad_batch([pair] * (tokens // length), tokens // length, length)
-        state, measured = task.learner.train_step(task.learner.initial_state(), batch)
-        times = []
-        for _ in range(REPEATS):
-            start = time.perf_counter()
-            state, measured = task.learner.train_step(state, batch)
-            measured["loss"].block_until_ready()
-            times.append(time.perf_counter() - start)
-        seconds[length] = float(np.median(times))
+        steps = {name: _step(run, places[name], length) for name, run in runs.items()}
+        times = round_robin(steps, dict.fromkeys(runs, 0.0), seconds=math.inf, rounds=REPEATS)
+        for name, taken in times.items():
+            seconds[name][length] = float(np.median(taken))
     return seconds
 
 
-def as_table(rows: list[Mapping[str, Any]]) -> str:
+def _step(config: ConfigDict, workdir: Workdir, length: int) -> Callable[[], None]:
+    """One more training step each time it is called, the first of which compiles here."""
+    config = config.copy_and_resolve_references()
+    config.model.max_length = max(LENGTHS)
+    learner = translation.load_task(config, workdir).learner
+    pair = EncodedPair([3] * (length - 1), [3] * (length - 1))
+    size = max(config.train.batch_tokens, max(LENGTHS)) // length
+    batch = pad_batch([pair] * size, size, length)
+    state = learner.initial_state()
+
+    def step() -> None:
+        nonlocal state
+        state, measured = learner.train_step(state, batch)
+        measured["loss"].block_until_ready()
+
+    step()
+    return step
+
+
+def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows as a table that people read, one run a line."""
     names = list(rows[0])
     cells = [names, ["---"] * len(names)]
@@ -133,7 +168,7 @@ def _written(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def as_csv(rows: list[Mapping[str, Any]]) -> str:
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows as a table that programs read."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]))

@@ -41,7 +41,8 @@ def describe(config: ConfigDict, cache: Path) -> None:
         UsageError: there is no such model.
     """
     if config.experiment not in FAMILIES:
-        raise UsageError(f"{config.experiment} has no model to describe")
+        known = ", ".join(FAMILIES)
+        raise UsageError(f"{config.experiment} has no model to describe, these have: {known}")
     description = Description.of(
         FAMILIES[config.experiment](config, cache), context=config.model.max_length
     )

@@ -54,15 +54,15 @@ class Workdir:
         Raises:
             UsageError: they differ, with every field that does.
         """
-        there, here = _flat(self.load_config().to_dict()), _flat(config.to_dict())
-        differences = [
-            f"{name} is {there.get(name)!r} there and {here.get(name)!r} here"
-            for name in sorted({*there, *here})
-            if there.get(name) != here.get(name) and name.partition(".")[0] != but
+        there, here = self.load_config().to_dict(), config.to_dict()
+        told = [
+            f"{name} is {_flat(there).get(name)!r} there and {_flat(here).get(name)!r} here"
+            for name in differences(there, here)
+            if name.partition(".")[0] != but
         ]
-        if differences:
+        if told:
             raise UsageError(
-                f"{self.path} holds a run of another configuration ({'; '.join(differences)}): "
+                f"{self.path} holds a run of another configuration ({'; '.join(told)}): "
                 "choose another --workdir"
             )
 
@@ -132,6 +132,12 @@ class Workdir:
                 f"the checkpoints of {self.path} are gone, and its metrics are left as they are: "
                 "choose another --workdir"
             )
+
+
+def differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
+    """The fields in which two configurations differ, as flags name them."""
+    there, here = _flat(there), _flat(here)
+    return [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -28,10 +28,21 @@ def test_runs_stand_side_by_side(tmp_path, monkeypatch, capsys):
     with (command.workdir / "comparison.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["run"] for row in rows] == ["reverse_rnn_tiny", "reverse_tiny"]  # by name
-    assert {"parameters", "tokens/s", "test exact match", "test bleu"} <= rows[0].keys()
+    wanted = {"parameters", "tokens/s", "test exact match", "test bleu", "ms at 8"}
+    assert wanted <= rows[0].keys()
     table = (command.workdir / "comparison.md").read_text()
     assert table.count("\n") == 4
     assert table in capsys.readouterr().out
+
+
+def test_a_run_that_diverges_is_left_out(tmp_path, monkeypatch, capsys):
+    def diverge(config, workdir, cache):
+        raise FloatingPointError("the loss became nan")
+
+    monkeypatch.setattr(comparison.translation, "train", diverge)
+    with pytest.raises(UsageError, match="none of the runs in .* reached its end"):
+        comparison.compare(asked().config, Workdir(tmp_path / "both"), tmp_path)
+    assert "reverse_tiny is left out: the loss became nan" in capsys.readouterr().err
 
 
 def test_its_folder_is_named_after_the_runs():
@@ -57,7 +68,8 @@ def test_a_field_that_no_run_has_is_named():
     "arguments, sentence",
     [
         (("--config=configs/reverse.py:tiny",), "needs configurations that differ"),
-        (("--config=configs/copy.py:tiny",), "differ in data"),
+        (("--config=configs/copy.py:tiny",), r"differ in data\..*longest_train, .*: a comparison"),
+        (("--config.decoding.beam=0",), "reverse_rnn_tiny: decoding.beam must be at least 1"),
         (("--config=configs/digits.py:tiny",), "translation compares"),
     ],
 )
