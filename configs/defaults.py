@@ -113,13 +113,13 @@ def greedy() -> ConfigDict:
 def sampling() -> ConfigDict:
     """Words drawn at random, the unlikeliest left out."""
     decoding = ConfigDict()
-    decoding.strategy = "sample"  # or "greedy"
-    decoding.length = 300
-    decoding.temperature = 0.8
+    decoding.strategy = "sample"  # or "greedy", for which the next five mean nothing
+    decoding.temperature = 0.8  # these four narrow what may be drawn, one after the other
     decoding.top_k = 0  # of all
     decoding.top_p = 0.95
     decoding.min_p = 0.0
     decoding.seed = 0
+    decoding.length = 300
     return decoding
 
 

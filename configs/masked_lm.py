@@ -2,8 +2,8 @@
 
 command    python run.py --config=configs/masked_lm.py
 hardware   two CPU cores
-time       176 s of training (compilation and validation included), on a busy machine
-score      gaps filled 41.7 %, perplexity 7.7; the sense of an ambiguous word found 85.4 % (seed 0)
+time       6 minutes of training (compilation and validation included), on a busy machine
+score      gaps filled 46.8 %, perplexity 5.5; the sense of an ambiguous word found 93.2 % (seed 0)
 """
 
 from ml_collections import ConfigDict
@@ -26,7 +26,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.model = model = defaults.encoder()
     model.max_length = 24
 
-    config.train = train = defaults.training(1_000)
+    config.train = train = defaults.training(3_000)
     train.batch_tokens = 3_072
 
     if is_tiny(form):

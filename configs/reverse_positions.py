@@ -2,8 +2,10 @@
 
 command    python run.py --mode=compare --config=configs/reverse_positions.py
 hardware   two CPU cores
-time       not measured yet
-score      not measured yet
+time       two to three minutes of training a run, on a busy machine
+score      exact match in range and of lengths 26 to 30: rotary 99.6 and 76.6 %, relative 99.0 and
+           47.2 %, ALiBi 97.2 and 9.8 %, sinusoidal 100 and 1.8 %, learned 100 and 0 %, none 6.7 and
+           0 % (seed 0)
 """
 
 from ml_collections import ConfigDict

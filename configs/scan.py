@@ -4,8 +4,8 @@ The files are those of Lake and Baroni 2018, `data.path` is their folder.
 
 command    python run.py --config=configs/scan.py --config.data.path=FOLDER
 hardware   two CPU cores
-time       not measured yet
-score      not measured yet
+time       9 minutes of training (compilation and validation included), on a busy machine
+score      exact match 99.8 % (published: about 100 %; seed 0)
 """
 
 from ml_collections import ConfigDict
@@ -33,7 +33,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.positions = "relative"
     model.max_length = 52
 
-    config.train = train = defaults.training(1_500)
+    config.train = train = defaults.training(3_000)
     train.batch_tokens = 2_048
 
     config.decoding = defaults.greedy()

@@ -8,13 +8,15 @@ score      not measured yet
 
 from ml_collections import ConfigDict
 
-from configs import scan
-from configs.forms import FULL
+from configs import defaults, scan
+from configs.forms import FULL, is_tiny
 
 
 def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = scan.get_config(form)
+    if not is_tiny(form):
+        config.train.update(defaults.training(1_500))
     config.data.split = "length"
     config.data.cutoff = 26  # what has more actions is tested
     config.data.bucket_lengths = config.data.bucket_lengths[-1:]

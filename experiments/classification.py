@@ -32,12 +32,11 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     """Trains a classifier, or goes on from where its workdir stands, and measures it.
 
     Args:
-        config: of the run.
+        config: of the run, as `check` passes it.
         workdir: where all that the run makes goes.
         cache: unused: the data is generated anew, or comes with a library.
     """
     del cache
-    check(config)
     task = Task(config)
     workdir.claim(config)
     keep_words(task, workdir)

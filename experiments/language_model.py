@@ -39,11 +39,10 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     """Trains a language model, or goes on from where its workdir stands, and measures it.
 
     Args:
-        config: of the run.
+        config: of the run, as `check` passes it.
         workdir: where all that the run makes goes.
         cache: where generated data is kept.
     """
-    check(config)
     corpus = load_corpus(config, cache)
     task = Task(config, corpus.language)
     workdir.claim(config)

@@ -38,11 +38,10 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     """Trains a masked language model, or goes on with it, and measures it.
 
     Args:
-        config: of the run.
+        config: of the run, as `check` passes it.
         workdir: where all that the run makes goes.
         cache: where generated data is kept.
     """
-    check(config)
     splits = english(config.data, SPLITS, cache)
     check_senses(splits["train"], splits["test"])
     words = Vocabulary.of(tokenize(pair.source) for pair in splits["train"])

@@ -48,11 +48,10 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     """Trains a translator, or goes on from where its workdir stands, and measures it.
 
     Args:
-        config: of the run.
+        config: of the run, as `check` passes it.
         workdir: where all that the run makes goes.
         cache: where generated data is kept.
     """
-    check(config)
     print(f"reading the {config.data.name} data, which is generated the first time")
     source = SOURCES[config.data.name]
     splits = load_splits(config, source.splits, cache)

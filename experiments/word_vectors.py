@@ -45,11 +45,10 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     """Trains word vectors, or goes on with them, and measures what they know of senses.
 
     Args:
-        config: of the run.
+        config: of the run, as `check` passes it.
         workdir: where all that the run makes goes.
         cache: where generated data is kept.
     """
-    check(config)
     splits = english(config.data, SPLITS, cache)
     check_senses(splits["train"], splits["test"])
     words = Vocabulary.of(tokenize(pair.source) for pair in splits["train"])

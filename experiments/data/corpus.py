@@ -32,6 +32,7 @@ class Language(NamedTuple):
 
     Attributes:
         vocabulary: of characters or words.
+        respell: a character or word that is written otherwise than the vocabulary has it.
         tokenize: a text as characters or words.
         join: characters or words as a text.
         begin: the ids that stand before every text.
@@ -39,6 +40,7 @@ class Language(NamedTuple):
     """
 
     vocabulary: Characters | Vocabulary
+    respell: Callable[[str], str]
     tokenize: Callable[[str], Sequence[str]]
     join: Callable[[Sequence[str]], str]
     begin: tuple[int, ...]
@@ -50,7 +52,7 @@ class Language(NamedTuple):
         Raises:
             ValueError: an empty text where nothing stands before it, or what nobody has learned.
         """
-        ids = [*self.begin, *self.vocabulary.encode(self.tokenize(text))]
+        ids = [*self.begin, *self.vocabulary.encode([*map(self.respell, self.tokenize(text))])]
         if not ids:
             raise ValueError("the prompt is empty")
         return np.array(ids, np.int32)
@@ -75,8 +77,8 @@ class Corpus(NamedTuple):
 def language_of(kind: str, vocabulary: Characters | Vocabulary) -> Language:
     """The language of a vocabulary that was learned from a corpus of this kind."""
     if kind == "characters":
-        return Language(vocabulary, list, "".join, (), -1)
-    return Language(vocabulary, str.split, " ".join, (BOS,), EOS)
+        return Language(vocabulary, str, list, "".join, (), -1)
+    return Language(vocabulary, vocabulary.respell, str.split, " ".join, (BOS,), EOS)
 
 
 def check_corpus(config: ConfigDict) -> None:

@@ -34,13 +34,16 @@ def check_decoding(config: ConfigDict) -> None:
 
 
 def filters(config: ConfigDict) -> tuple[Filter, ...]:
-    """What may be drawn by `config.decoding`: top_k=0, top_p=1 and min_p=0 rule nothing out.
+    """What may be drawn by `config.decoding`, narrowed by each field after the one before it.
+
+    top_k=0, top_p=1 and min_p=0 rule nothing out.
 
     Raises:
         ValueError: a temperature, number or mass that makes no sense.
     """
-    chosen: list[Filter] = [Temperature(config.temperature), TopP(config.top_p)]
+    chosen: list[Filter] = [Temperature(config.temperature)]
     chosen += [TopK(config.top_k)] if config.top_k else []
+    chosen += [TopP(config.top_p)]
     chosen += [MinP(config.min_p)] if config.min_p else []
     return tuple(chosen)
 

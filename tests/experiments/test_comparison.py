@@ -40,7 +40,7 @@ def test_a_run_that_diverges_is_left_out(tmp_path, monkeypatch, capsys):
         raise FloatingPointError("the loss became nan")
 
     monkeypatch.setattr(comparison.translation, "train", diverge)
-    with pytest.raises(UsageError, match="none of the runs in .* reached its end"):
+    with pytest.raises(UsageError, match=r"none of the runs in .* reached its end"):
         comparison.compare(asked().config, Workdir(tmp_path / "both"), tmp_path)
     assert "reverse_tiny is left out: the loss became nan" in capsys.readouterr().err
 
