@@ -121,6 +121,8 @@ def test_the_card_says_command_hardware_time_and_score(name):
         assert entry in card
     assert f"configs/{name}.py" in card
     assert not re.search(r"\b(TODO|TIME|SCORE)\b", card)
+    for page in re.findall(r"docs/\w+\.md", card):
+        assert (REPOSITORY / page).exists()
 
 
 @pytest.mark.parametrize("name", LAUNCHABLE)

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 from attention import masks, rotary
 from attention.modules import Attention, LanguageModel
@@ -113,6 +115,54 @@ def test_a_ring_says_what_a_window_says(kind):
     model = language_model(positions=kind, decoder_layers=LAYERS)
     cases = [masks.causal(), masks.causal() & masks.block(4)]
     assert_same_as_at_once(model, 4, cases, lambda mask: mask & masks.window(before=3))
+
+
+LEAVES = st.one_of(
+    st.builds(masks.window, st.integers(0, 5)),
+    st.builds(masks.lengths, st.integers(0, 7)),
+    st.builds(masks.block, st.integers(1, 4)),
+    st.builds(masks.segments, st.lists(st.integers(0, 2), min_size=7, max_size=7).map(sorted)),
+    st.just(masks.from_function(lambda query, key: (query * key) % 3 == 0)),
+)
+
+
+# Each example compiles, so there are few, and a failing one is not made smaller.
+@settings(max_examples=5, phases=[Phase.generate])
+@given(
+    kind=st.sampled_from(sorted(SCHEMES)),
+    num_kv_heads=st.sampled_from([1, K, N]),
+    mask=st.builds(lambda a, b, c: (a & b) | ~c, LEAVES, LEAVES, LEAVES),
+    lengths=st.lists(st.integers(0, 4), min_size=B, max_size=B),
+    ring=st.booleans(),
+)
+def test_whatever_is_drawn(kind, num_kv_heads, mask, lengths, ring):
+    """Masks as they are composed, read by a cache that may be a ring where positions go on."""
+    ring = ring and kind != "learned"
+    model = language_model(positions=kind, num_kv_heads=num_kv_heads, decoder_layers=1)
+    mask = masks.causal() & mask
+    size = 5 if ring else 7
+
+    @jax.jit
+    def both(model, lengths):
+        cache = model.new_cache((B,), size, ring=ring)
+        logits, cache = model(TOKENS[:, :4], mask=mask, cache=cache, lengths=lengths)
+        pieces = [(logits, jnp.arange(4)[None] < lengths[:, None])]
+        text = jnp.where(pieces[0][1], TOKENS[:, :4], 0)
+        text = jnp.concatenate([text, jnp.zeros((B, 3), text.dtype)], axis=1)
+        steps = []
+        for step in range(3):
+            token = TOKENS[:, 4 + step]
+            text = text.at[jnp.arange(B), lengths + step].set(token)
+            logits, cache = model(token[:, None], mask=mask, cache=cache)
+            steps.append(logits[:, 0])
+        seen = mask & masks.window(before=size - 1) if ring else mask
+        return pieces[0], jnp.stack(steps, 1), model(text, mask=seen)
+
+    (first, read), steps, whole = both(model, jnp.array(lengths))
+    np.testing.assert_allclose(first[read], whole[:, :4][read], rtol=2e-5, atol=2e-5)
+    for row, length in enumerate(lengths):
+        expected = whole[row, length : length + 3]
+        np.testing.assert_allclose(steps[row], expected, rtol=2e-5, atol=2e-5)
 
 
 def test_one_attention_with_masks_for_a_batch():
@@ -237,9 +287,9 @@ class TestRefusals:
     def test_a_cache_knows_keys_and_positions(self):
         cache = empty_cache((B,), 7, num_kv_heads=N, head_width=H)
         positions = jnp.arange(5), jnp.arange(5)
-        for given in ({"memory": self.INPUTS}, {"positions": positions}):
+        for beside in ({"memory": self.INPUTS}, {"positions": positions}):
             with pytest.raises(ValueError, match="takes neither memory nor positions beside it"):
-                self.attention()(self.INPUTS, cache=cache, **given)
+                self.attention()(self.INPUTS, cache=cache, **beside)
 
     def test_lengths_without_a_cache(self):
         with pytest.raises(ValueError, match="no cache is given"):
