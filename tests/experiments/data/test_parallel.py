@@ -140,3 +140,16 @@ def test_too_many_subwords_are_refused(write, config, tmp_path):
     config.subwords.size = 10_000
     with pytest.raises(UsageError, match=r"size=10000 cannot be learned: .*too high"):
         Subwords().learn(config, load_split(config, "train", None), tmp_path)
+
+
+def test_the_real_captions_come_back_to_the_blank(config, real_data, tmp_path):
+    config.path = str(real_data("multi30k") / "tok")
+    config.files.update({"validation": "validation", "test": "test_2016"})
+    config.subwords.size = 2_000
+    config.longest = 100
+    splits = {split: load_split(config, split, None) for split in ("train", "validation", "test")}
+    assert [len(pairs) for pairs in splits.values()] == [29_000, 1_014, 1_000]
+    tokenizers = Subwords().learn(config, splits["train"], tmp_path)
+    for pair in splits["test"]:
+        for text in pair[:2]:
+            assert tokenizers.target.decode(tokenizers.target.encode(text)) == text
