@@ -32,9 +32,10 @@ from experiments.evaluation.phenomena import by_phenomenon
 from experiments.evaluation.scores import translation_scores
 from experiments.evaluation.translator import Translator
 from experiments.training.learner import Learner
-from experiments.training.loss import TokenLosses, token_losses
+from experiments.training.loss import TokenLosses
 from experiments.training.session import check_training, evaluate_in, restore, train_in
 from experiments.training.step import TrainState
+from experiments.training.tiled_loss import tiled_token_losses
 from experiments.workdir import Workdir
 
 # What reads a source and says a target, and what its numbers are.
@@ -219,7 +220,7 @@ class Task:
 
     def _sum_losses(self, model: EncoderDecoder, batch: Batch, key: Array | None) -> TokenLosses:
         source_mask = masks.lengths(batch.source_lengths)
-        logits = model(
+        features = model.features(
             batch.source,
             batch.target_inputs,
             source_mask=source_mask,
@@ -227,7 +228,8 @@ class Task:
             key=key,
         )
         smoothing = 0.0 if key is None else self.config.train.label_smoothing
-        return token_losses(logits, batch.target_labels, batch.target_labels != PAD, smoothing)
+        labels = batch.target_labels
+        return tiled_token_losses(model.logits, features, labels, labels != PAD, smoothing)
 
     def encode(self, split: str, pairs: list[SentencePair]) -> list[EncodedPair]:
         """The sentences of a split as ids.

@@ -1,4 +1,4 @@
-"""What training makes small."""
+"""What training makes small, of logits that are there; `tiled_loss.py` makes them as it goes."""
 
 from typing import NamedTuple
 

@@ -65,7 +65,7 @@ def load(config: ConfigDict, split: str, cache: Path) -> list[SentencePair]:
         ValueError: a fault, if those are refused; files of unequal length; nothing that is left.
     """
     del cache
-    pairs, dropped = [], Counter[str]()
+    refuse, pairs, dropped = config.faults == "refuse", [], Counter[str]()
     for source, target in _lines(_files(config, split)):
         for line in (source, target):
             if fault := line.fault or _fault(line.text, config.longest):
@@ -73,7 +73,7 @@ def load(config: ConfigDict, split: str, cache: Path) -> list[SentencePair]:
         else:
             pairs.append(SentencePair(source.text, target.text))
             continue
-        if config.faults == "refuse":
+        if refuse:
             raise ValueError(f"{line.place}: {fault}; data.faults=drop leaves such pairs out")
         dropped[fault] += 1
     for fault, number in dropped.most_common():

@@ -1,0 +1,108 @@
+"""The loss of many tokens over a large vocabulary, whose logits never stand in memory at once.
+
+Logits are made for a tile of tokens, scored and forgotten. Where a derivative will be asked for, it
+is taken in the same pass, while the logits of the tile are there: they are made once, not twice.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from experiments.training.loss import TokenLosses, token_losses
+
+TILE = 2**22  # logits, which is 16 MiB of float32
+
+
+def tiled_token_losses(
+    logits: Callable[[Array], Array],
+    features: Array,
+    labels: Array,
+    counts: Array,
+    smoothing: float,
+    *,
+    tile: int = TILE,
+) -> TokenLosses:
+    """`token_losses` of `logits(features)`, tile by tile where they are many.
+
+    Only `loss` has a derivative, in reverse mode and of the first order: by the features, and by
+    whatever arrays `logits` closes over.
+
+    Args:
+        logits: `[M, D] -> [M, V]`, each row for itself.
+        features: `[..., D]`.
+        labels: `[...]` ids.
+        counts: `[...]` bool, False for padding.
+        smoothing: ε of `smoothed_cross_entropy`.
+        tile: how many logits there may be at once; one token has V in any case.
+    """
+    width = features.shape[-1]
+    features, labels, counts = features.reshape(-1, width), labels.ravel(), counts.ravel()
+    vocab_size = jax.eval_shape(logits, features).shape[-1]
+    rows = max(1, tile // vocab_size)
+    if len(features) <= rows:
+        return _loss_alone(token_losses(logits(features), labels, counts, smoothing))
+    pure, head = jax.closure_convert(logits, features[:rows])
+
+    def tiles(array: Array) -> Array:
+        rest = -len(array) % rows  # padding, which does not count
+        padded = jnp.pad(array, [(0, rest), *[(0, 0)] * (array.ndim - 1)])
+        return padded.reshape(-1, rows, *array.shape[1:])
+
+    return _loss_alone(_tiled(pure, smoothing, head, tiles(features), tiles(labels), tiles(counts)))
+
+
+def _loss_alone(sums: TokenLosses) -> TokenLosses:
+    """However it was computed, nothing else has a derivative."""
+    return jax.lax.stop_gradient(sums)._replace(loss=sums.loss)
+
+
+Logits = Callable[..., Array]
+Head = list[Array]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _tiled(
+    logits: Logits, smoothing: float, head: Head, features: Array, labels: Array, counts: Array
+) -> TokenLosses:
+    def add(sums: TokenLosses, tile: tuple[Array, Array, Array]) -> tuple[TokenLosses, None]:
+        features, labels, counts = tile
+        found = token_losses(logits(features, *head), labels, counts, smoothing)
+        return jax.tree.map(jnp.add, sums, found), None
+
+    nothing = TokenLosses(*[jnp.zeros((), features.dtype)] * len(TokenLosses._fields))
+    return jax.lax.scan(add, nothing, (features, labels, counts))[0]
+
+
+def _forward(
+    logits: Logits, smoothing: float, head: Head, features: Array, labels: Array, counts: Array
+) -> tuple[TokenLosses, tuple[Head, Array]]:
+    def add(
+        carry: tuple[TokenLosses, Head], tile: tuple[Array, Array, Array]
+    ) -> tuple[tuple[TokenLosses, Head], Array]:
+        features, labels, counts = tile
+
+        def loss(head: Head, features: Array) -> tuple[Array, TokenLosses]:
+            sums = token_losses(logits(features, *head), labels, counts, smoothing)
+            return sums.loss, sums
+
+        (d_head, d_features), found = jax.grad(loss, (0, 1), has_aux=True)(head, features)
+        return jax.tree.map(jnp.add, carry, (found, d_head)), d_features
+
+    nothing = TokenLosses(*[jnp.zeros((), features.dtype)] * len(TokenLosses._fields))
+    begun = nothing, jax.tree.map(jnp.zeros_like, head)
+    (sums, d_head), d_features = jax.lax.scan(add, begun, (features, labels, counts))
+    return sums, (d_head, d_features)
+
+
+def _backward(
+    logits: Logits, smoothing: float, derivatives: tuple[Head, Array], along: TokenLosses
+) -> tuple[Head, Array, None, None]:
+    del logits, smoothing
+    d_head, d_features = jax.tree.map(lambda each: along.loss * each, derivatives)
+    return d_head, d_features, None, None
+
+
+_tiled.defvjp(_forward, _backward)
