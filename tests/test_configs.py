@@ -152,6 +152,7 @@ def test_the_tiny_form_takes_two_steps_and_reads_every_field(
     if name not in TRANSLATES:
         monkeypatch.setattr(Translator, "__call__", lambda _, __, texts, batch_tokens: [*texts])
         monkeypatch.setattr(translation.Task, "draw_attention", lambda *_: None)
+    EXPERIMENTS[config.experiment].check(watched)  # as the door does
     EXPERIMENTS[config.experiment].train(watched, workdir, cache)
     results = workdir.results.read_text()
     if name in MEASURED_AGAIN:
