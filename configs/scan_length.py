@@ -8,15 +8,14 @@ score      not measured yet
 
 from ml_collections import ConfigDict
 
-from configs import defaults, scan
-from configs.forms import FULL, is_tiny
+from configs import scan
+from configs.forms import FULL
 
 
 def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = scan.get_config(form)
-    if not is_tiny(form):
-        config.train.update(defaults.training(1_500))
+    config.model.positions = "alibi"  # the best of configs/scan_positions.py
     config.data.split = "length"
     config.data.cutoff = 26  # what has more actions is tested
     config.data.bucket_lengths = config.data.bucket_lengths[-1:]

@@ -2,14 +2,15 @@
 
 command    python run.py --mode=compare --config=configs/scan_positions.py --config.data.path=FOLDER
 hardware   two CPU cores
-time       not measured yet
-score      not measured yet
+time       three to four minutes of training a run, on a busy machine
+score      exact match of what takes more than 26 actions: ALiBi 39.6 %, rotary 8.5 %, sinusoidal
+           6.7 %, relative 3.2 %, none 1.4 %, learned 0 % (seed 0)
 """
 
 from ml_collections import ConfigDict
 
 from configs import defaults, scan_length
-from configs.forms import FULL
+from configs.forms import FULL, is_tiny
 
 SCHEMES = ("none", "sinusoidal", "learned", "rotary", "alibi", "relative")
 
@@ -19,4 +20,6 @@ def get_config(form: str = FULL) -> ConfigDict:
     runs = {scheme: scan_length.get_config(form) for scheme in SCHEMES}
     for scheme, config in runs.items():
         config.model.positions = scheme
+        if not is_tiny(form):
+            config.train.update(defaults.training(1_500))
     return defaults.comparison(runs)
