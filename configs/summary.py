@@ -2,8 +2,8 @@
 
 command    python run.py --config=configs/summary.py
 hardware   two CPU cores
-time       not measured yet
-score      not measured yet
+time       4 minutes of training (compilation and validation included), on a busy machine
+score      exact match 89.1 %, BLEU 93.9 (seed 0)
 """
 
 from ml_collections import ConfigDict
@@ -22,10 +22,10 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.data = data = ConfigDict()
     data.name = "summary"
     data.seed = 0
-    data.shortest = 4  # sentences of a document
-    data.longest = 8
+    data.shortest = 3  # sentences of a document
+    data.longest = 5
     data.sizes = ConfigDict()
-    data.sizes.train = 20_000
+    data.sizes.train = 40_000
     data.sizes.validation = 1_000
     data.sizes.test = 1_000
     data.bucket_lengths = (32, 40, 48)
@@ -34,7 +34,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.max_length = 64
     model.tie = "all"
 
-    config.train = train = defaults.training(1_000)
+    config.train = train = defaults.training(2_000)
     train.batch_tokens = 2_048
 
     config.decoding = defaults.greedy()
