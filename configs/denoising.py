@@ -2,8 +2,9 @@
 
 command    python run.py --config=configs/denoising.py
 hardware   two CPU cores
-time       not measured yet
-score      not measured yet
+time       5 minutes of training (compilation and validation included), on a busy machine
+score      84.8 % of the words, each after those before it, perplexity 1.90; BLEU 63.1 where all are
+           its own, of the spoiled documents themselves 59.5 (seed 0)
 """
 
 from ml_collections import ConfigDict
@@ -22,7 +23,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.data = data = ConfigDict()
     data.name = "denoising"
     data.seed = 0
-    data.passes = 2  # over the sentences, which are spoiled anew in each
+    data.passes = 3  # over the sentences, which are spoiled anew in each
     data.sizes = ConfigDict()
     data.sizes.train = 20_000
     data.sizes.validation = 600
@@ -39,7 +40,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.max_length = 96
     model.tie = "all"
 
-    config.train = train = defaults.training(1_000)
+    config.train = train = defaults.training(2_000)
     train.batch_tokens = 2_048
 
     config.decoding = defaults.greedy()
