@@ -10,7 +10,7 @@ score      exact match of what takes more than 26 actions: ALiBi 39.6 %, rotary 
 from ml_collections import ConfigDict
 
 from configs import defaults, scan_length
-from configs.forms import FULL
+from configs.forms import FULL, is_tiny
 
 SCHEMES = ("none", "sinusoidal", "learned", "rotary", "alibi", "relative")
 
@@ -20,4 +20,6 @@ def get_config(form: str = FULL) -> ConfigDict:
     runs = {scheme: scan_length.get_config(form) for scheme in SCHEMES}
     for scheme, config in runs.items():
         config.model.positions = scheme
+        if not is_tiny(form):
+            config.train.update(defaults.training(1_500))
     return defaults.comparison(runs)
