@@ -40,6 +40,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     data.subwords.size = 9_700
     data.subwords.joint = True
     data.bucket_lengths = (16, 20, 24, 32, 48)
+    data.row_length = 64  # positions of a row of several pairs; 0: one pair a row, by length
 
     config.model = model = defaults.transformer()
     model.width = 128
@@ -69,7 +70,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     if is_tiny(form):
         defaults.make_short(train)
         data.subwords.size = 400
-        data.bucket_lengths = (64,)
+        data.bucket_lengths = (model.max_length,)
         train.batch_tokens = 512
         model.update({"width": 32, "hidden": 48, "encoder_layers": 1, "decoder_layers": 1})
         config.decoding.beam = 2

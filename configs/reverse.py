@@ -50,7 +50,7 @@ def get_config(form: str = FULL) -> ConfigDict:
         data.sizes.update(
             {"train": 1_000, "validation": 20, "test": 20, "in_range": 20, "longer": 20}
         )
-        data.bucket_lengths = (26,)
+        data.bucket_lengths = (model.max_length,)
         train.batch_tokens = 320
         model.update({"width": 32, "hidden": 48, "dropout": 0.1})
     return config

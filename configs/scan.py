@@ -40,7 +40,7 @@ def get_config(form: str = FULL) -> ConfigDict:
 
     if is_tiny(form):
         defaults.make_short(train)
-        data.bucket_lengths = (50,)
+        data.bucket_lengths = (model.max_length,)
         train.batch_tokens = 512
         model.update({"width": 32, "hidden": 48, "dropout": 0.1})
     return config

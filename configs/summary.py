@@ -42,7 +42,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     if is_tiny(form):
         defaults.make_short(train)
         data.sizes.update({"train": 1_000, "validation": 20, "test": 20})
-        data.bucket_lengths = (48,)
+        data.bucket_lengths = (model.max_length,)
         train.batch_tokens = 512
         model.update({"width": 32, "hidden": 48, "dropout": 0.1})
     return config

@@ -42,7 +42,7 @@ def get_config(form: str = FULL) -> ConfigDict:
 def make_tiny(config: ConfigDict) -> None:
     """Shrinks all that takes time, and leaves out no path through the code: it even drops."""
     config.data.sizes = defaults.toy_sizes(few=True)
-    config.data.bucket_lengths = (24,)
+    config.data.bucket_lengths = (config.model.max_length,)
     config.model.width = 32
     config.model.hidden = 48
     config.model.dropout = 0.1

@@ -5,12 +5,15 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import grain.python as grain
 from flax import nnx
 from jax import Array
 from ml_collections import ConfigDict
 
 from attention.modules.choice import one_of
 from attention.modules.config import TransformerConfig
+from attention.modules.dropout import split_key
+from attention.modules.positions import SCHEMES
 from attention.modules.recurrent import RecurrentConfig, RecurrentEncoderDecoder
 from attention.modules.transformer import EncoderDecoder
 from attention.primitives import masks
@@ -23,6 +26,7 @@ from experiments.data.batching import (
     evaluation_batches,
     training_batches,
 )
+from experiments.data.packing import PackedPairs, PairedRows
 from experiments.data.pairs import SentencePair
 from experiments.data.sources import SOURCES, check_source, load_split
 from experiments.data.tokenizers import Tokenizers
@@ -65,15 +69,10 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         f"{len(encoded['train']):,} sentence pairs of {len(tokenizers.source)} and "
         f"{len(tokenizers.target)} words, {task.learner.num_parameters:,} parameters"
     )
-    batches = training_batches(
-        task.buckets(encoded["train"], config.data.bucket_lengths),
-        num_batches=config.train.steps,
-        seed=config.seed,
-    )
     state = train_in(
         workdir,
         task.learner,
-        batches,
+        task.training_batches(encoded["train"]),
         validation=task.evaluation_batches(encoded["validation"]),
         sample=lambda state: task.sample(state, splits["validation"][:3]),
         measure=lambda state: task.measure(state, splits),
@@ -133,6 +132,11 @@ def check(config: ConfigDict) -> None:
     try:
         check_at_least("decoding.beam", config.decoding.beam, 1)
         one_of("architecture", config.architecture, tuple(ARCHITECTURES))
+        if config.architecture != "transformer" and config.data.get("row_length"):
+            raise ValueError(
+                f"data.row_length must be 0 for architecture={config.architecture!r}: only a "
+                "Transformer can tell the pairs of a row apart"
+            )
         settings, _ = ARCHITECTURES[config.architecture]
         settings(**config.model)
         check_source(config.data)
@@ -150,6 +154,11 @@ def check_transformer(config: ConfigDict) -> None:
     """
     for name in ("encoder_layers", "decoder_layers"):
         check_at_least(f"model.{name}", config.model[name], 1)
+    if not 0 <= (length := config.data.get("row_length", 0)) <= config.model.max_length:
+        raise ValueError(
+            f"data.row_length must lie in [0, model.max_length={config.model.max_length}], where 0 "
+            f"packs nothing, got {length}"
+        )
     is_shared = SOURCES[config.data.name].text.is_shared(config.data)
     if config.model.tie == "all" and not is_shared:
         raise ValueError(
@@ -186,6 +195,45 @@ def load_splits(
     return {name: load_split(config.data, name, cache) for name in names}
 
 
+def padded_features(model: EncoderDecoder, batch: Batch, key: Array | None) -> Array:
+    """What a model scores the next tokens by, where each row is one pair."""
+    mask = masks.lengths(batch.source_lengths)
+    encode_key, decode_key = split_key(key, 2)
+    memory = model.encode(batch.source, mask=mask, key=encode_key)
+    features, _ = model.decode(batch.target_inputs, memory, memory_mask=mask, key=decode_key)
+    return features
+
+
+def packed_features(
+    model: EncoderDecoder, batch: PackedPairs, placed: bool, key: Array | None
+) -> Array:
+    """The same where rows hold several pairs, which know nothing of each other.
+
+    Args:
+        model: a Transformer.
+        batch: the rows.
+        placed: whether positions are added to embeddings, where they begin anew in each pair.
+        key: random key for dropout, none without.
+    """
+    source, target = batch
+    encode_key, decode_key = split_key(key, 2)
+    memory = model.encode(
+        source.labels,
+        mask=masks.segments(source.segments),
+        positions=source.positions if placed else None,
+        key=encode_key,
+    )
+    features, _ = model.decode(
+        target.inputs,
+        memory,
+        mask=masks.causal() & masks.segments(target.segments),
+        memory_mask=masks.segments(target.segments, source.segments),
+        positions=target.positions if placed else None,
+        key=decode_key,
+    )
+    return features
+
+
 class Task:
     """A configuration brought to life: the model, and what it does with sentences."""
 
@@ -218,17 +266,15 @@ class Task:
             rngs=rngs,
         )
 
-    def _sum_losses(self, model: EncoderDecoder, batch: Batch, key: Array | None) -> TokenLosses:
-        source_mask = masks.lengths(batch.source_lengths)
-        features = model.features(
-            batch.source,
-            batch.target_inputs,
-            source_mask=source_mask,
-            memory_mask=source_mask,
-            key=key,
-        )
+    def _sum_losses(
+        self, model: EncoderDecoder, batch: Batch | PackedPairs, key: Array | None
+    ) -> TokenLosses:
+        if isinstance(batch, PackedPairs):
+            placed = SCHEMES[self.config.model.positions].add is not None
+            features, labels = packed_features(model, batch, placed, key), batch.target.labels
+        else:
+            features, labels = padded_features(model, batch, key), batch.target_labels
         smoothing = 0.0 if key is None else self.config.train.label_smoothing
-        labels = batch.target_labels
         return tiled_token_losses(model.logits, features, labels, labels != PAD, smoothing)
 
     def encode(self, split: str, pairs: list[SentencePair]) -> list[EncodedPair]:
@@ -250,6 +296,16 @@ class Task:
         """Sentences as batches of these lengths, and of the longest that the model takes."""
         lengths = {*lengths, self.config.model.max_length}
         return Buckets(pairs, sorted(lengths), self.config.train.batch_tokens)
+
+    def training_batches(self, pairs: Sequence[EncodedPair]) -> grain.DatasetIterator[Batch]:
+        """Shuffled batches: of packed rows where `data.row_length` asks for them."""
+        data, train = self.config.data, self.config.train
+        if length := data.get("row_length"):
+            batches = PairedRows(pairs, length=length, tokens=train.batch_tokens)
+        else:
+            batches = self.buckets(pairs, data.bucket_lengths)
+        print(f"{batches.padding:.1%} of the positions in training batches are padding")
+        return training_batches(batches, num_batches=train.steps, seed=self.config.seed)
 
     def evaluation_batches(self, pairs: Sequence[EncodedPair]) -> list[Batch]:
         """Sentences as batches of few lengths: compiling costs more than a little padding."""

@@ -54,9 +54,9 @@ class Workdir:
         Raises:
             UsageError: they differ, with every field that does.
         """
-        there, here = self.load_config().to_dict(), config.to_dict()
+        there, here = _flat(self.load_config().to_dict()), _flat(config.to_dict())
         told = [
-            f"{name} is {_flat(there).get(name)!r} there and {_flat(here).get(name)!r} here"
+            f"{name} is {there.get(name)!r} there and {here.get(name)!r} here"
             for name in differences(there, here)
             if name.partition(".")[0] != but
         ]

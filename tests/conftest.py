@@ -1,5 +1,6 @@
 """One strict session for every test: what jax would mend silently is an error here."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,9 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 if jax.__version_info__[:2] == (0, 10):
     flags = os.environ.get("XLA_FLAGS", "")
     os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false".strip()
+
+# Tracing makes many small objects that stay: to look through all of them so often takes time too.
+gc.set_threshold(100_000, 50, 100)
 
 # The first example of a shape compiles, so a deadline would measure the compiler; a failure that
 # shows once must show again.

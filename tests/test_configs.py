@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 from experiments import translation
 from experiments.evaluation.translator import Translator
+from experiments.training import session
 from experiments.workdir import Workdir
 from run import EXPERIMENTS
 
@@ -149,6 +150,7 @@ def test_the_tiny_form_takes_two_steps_and_reads_every_field(
     workdir = Workdir(tmp_path / "run")
     workdir.path.mkdir()
     monkeypatch.setattr(workdir, "claim", lambda config: None)  # reads it all, to write it down
+    monkeypatch.setattr(session, "draw_learning_curve", lambda *_: None)  # as every run does
     if name not in TRANSLATES:
         monkeypatch.setattr(Translator, "__call__", lambda _, __, texts, batch_tokens: [*texts])
         monkeypatch.setattr(translation.Task, "draw_attention", lambda *_: None)

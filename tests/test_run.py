@@ -291,9 +291,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_saves_nothing_of_it(place, 
 
 
 def test_a_model_too_short_for_a_split_is_refused_before_it_is_trained(place, knock):
-    status, _, error = knock(
-        TINY, "--config.model.max_length=24", "--config.model.num_heads=2", workdir="short"
-    )
+    short = "--config.model.max_length=24", "--config.data.bucket_lengths=(24,)"
+    status, _, error = knock(TINY, *short, "--config.model.num_heads=2", workdir="short")
     assert status == 2
     assert "the longer split needs" in error
     assert "positions: raise model.max_length=24" in error

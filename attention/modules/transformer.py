@@ -346,19 +346,28 @@ class EncoderDecoder(nnx.Module):
             else None
         )
 
-    def encode(self, source: Array, *, mask: Mask | None, key: Array | None = None) -> Array:
+    def encode(
+        self,
+        source: Array,
+        *,
+        mask: Mask | None,
+        positions: Array | None = None,
+        key: Array | None = None,
+    ) -> Array:
         """Maps source tokens `[..., S]` to the memory `[..., S, D]`.
 
         Args:
             source: token ids.
             mask: who may attend to whom; None is everyone, padding too.
+            positions: where the embeddings stand, `[..., S]`; counted by default.
             key: random key for dropout, none without.
         """
         embed_key, layer_key = split_key(key, 2)
         embedding = (
             self.target_embedding if self.source_embedding is None else self.source_embedding
         )
-        memory, _ = self.encoder(embedding(source, key=embed_key), mask=mask, key=layer_key)
+        inputs = embedding(source, positions=positions, key=embed_key)
+        memory, _ = self.encoder(inputs, mask=mask, key=layer_key)
         return memory
 
     def decode(
@@ -368,6 +377,7 @@ class EncoderDecoder(nnx.Module):
         *,
         memory_mask: Mask | None,
         mask: Mask | None = None,
+        positions: Array | None = None,
         key: Array | None = None,
         cache: Cache | None = None,
         lengths: Array | None = None,
@@ -380,6 +390,7 @@ class EncoderDecoder(nnx.Module):
             memory: what `encode` returned, or what `remember` made of it.
             memory_mask: who may attend to whom in the memory; None is everyone, padding too.
             mask: who may attend to whom in the target; causal by default.
+            positions: where the embeddings stand, `[..., T]`; counted by default.
             key: random key for dropout, none without.
             cache: of `new_cache`, the target read so far; `target` is what comes next.
             lengths: with a cache, `[...]`: how many of the T tokens of each row are no padding.
@@ -392,7 +403,7 @@ class EncoderDecoder(nnx.Module):
         embed_key, layer_key = split_key(key, 2)
         start = None if cache is None else cache.lengths
         return self.decoder(
-            self.target_embedding(target, start=start, key=embed_key),
+            self.target_embedding(target, positions=positions, start=start, key=embed_key),
             memory,
             mask=mask,
             memory_mask=memory_mask,
@@ -432,30 +443,9 @@ class EncoderDecoder(nnx.Module):
         key: Array | None = None,
     ) -> Array:
         """Scores each next target token: source `[..., S]`, target `[..., T]` → `[..., T, V]`."""
-        features = self.features(
-            source,
-            target,
-            source_mask=source_mask,
-            memory_mask=memory_mask,
-            target_mask=target_mask,
-            key=key,
-        )
-        return self.logits(features)
-
-    def features(
-        self,
-        source: Array,
-        target: Array,
-        *,
-        source_mask: Mask | None,
-        memory_mask: Mask | None,
-        target_mask: Mask | None = None,
-        key: Array | None = None,
-    ) -> Array:
-        """What `logits` scores the next tokens by: source `[..., S]`, target → `[..., T, D]`."""
         encode_key, decode_key = split_key(key, 2)
         memory = self.encode(source, mask=source_mask, key=encode_key)
         features, _ = self.decode(
             target, memory, memory_mask=memory_mask, mask=target_mask, key=decode_key
         )
-        return features
+        return self.logits(features)

@@ -113,6 +113,9 @@ class Buckets:
         self._members = {
             length: np.flatnonzero(bucket == place) for place, length in enumerate(lengths)
         }
+        room = 2 * sum(length * (tokens // length) for length, _ in self.plan())
+        self.padding = 1 - sum(len(pair.source) + len(pair.target) + 2 for pair in pairs) / room
+        """The share of all positions, of both sides, that no sentence takes."""
 
     def plan(self, random: np.random.Generator | None = None) -> list[tuple[int, np.ndarray]]:
         """Every pair once, as batches of (length, indices of the pairs); shuffled if `random`."""

@@ -59,6 +59,10 @@ def _loss_alone(sums: TokenLosses) -> TokenLosses:
     return jax.lax.stop_gradient(sums)._replace(loss=sums.loss)
 
 
+def _nothing(features: Array) -> TokenLosses:
+    return TokenLosses(*[jnp.zeros((), features.dtype)] * len(TokenLosses._fields))
+
+
 Logits = Callable[..., Array]
 Head = list[Array]
 
@@ -72,8 +76,7 @@ def _tiled(
         found = token_losses(logits(features, *head), labels, counts, smoothing)
         return jax.tree.map(jnp.add, sums, found), None
 
-    nothing = TokenLosses(*[jnp.zeros((), features.dtype)] * len(TokenLosses._fields))
-    return jax.lax.scan(add, nothing, (features, labels, counts))[0]
+    return jax.lax.scan(add, _nothing(features), (features, labels, counts))[0]
 
 
 def _forward(
@@ -91,8 +94,7 @@ def _forward(
         (d_head, d_features), found = jax.grad(loss, (0, 1), has_aux=True)(head, features)
         return jax.tree.map(jnp.add, carry, (found, d_head)), d_features
 
-    nothing = TokenLosses(*[jnp.zeros((), features.dtype)] * len(TokenLosses._fields))
-    begun = nothing, jax.tree.map(jnp.zeros_like, head)
+    begun = _nothing(features), jax.tree.map(jnp.zeros_like, head)
     (sums, d_head), d_features = jax.lax.scan(add, begun, (features, labels, counts))
     return sums, (d_head, d_features)
 

@@ -126,25 +126,10 @@ class RecurrentEncoderDecoder(nnx.Module):
         key: Array | None = None,
     ) -> Array:
         """Scores each next target token: source `[..., S]`, target `[..., T]` → `[..., T, V]`."""
-        features = self.features(
-            source, target, source_mask=source_mask, memory_mask=memory_mask, key=key
-        )
-        return self.logits(features)
-
-    def features(
-        self,
-        source: Array,
-        target: Array,
-        *,
-        source_mask: Mask | None,
-        memory_mask: Mask | None,
-        key: Array | None = None,
-    ) -> Array:
-        """What `logits` scores the next tokens by: source `[..., S]`, target → `[..., T, *]`."""
         encode_key, decode_key = split_key(key, 2)
         memory = self.encode(source, mask=source_mask, key=encode_key)
         features, _ = self.decode(target, memory, memory_mask=memory_mask, key=decode_key)
-        return features
+        return self.logits(features)
 
 
 def _embedding(vocab_size: int, config: RecurrentConfig, rngs: nnx.Rngs) -> Embedding:

@@ -30,7 +30,8 @@ def measure(config: ConfigDict) -> Iterator[Figure]:
     length, beam = settings.length, settings.beam
     for batch in settings.batches:
         ways = programs(settings, batch)
-        warm_ups = {name: seconds_of(run) for name, run in ways.items()}  # which compiles
+        for run in ways.values():
+            run()  # compiles
         warm_ups = {name: seconds_of(run) for name, run in ways.items()}
         times = round_robin(ways, warm_ups, seconds=settings.seconds, rounds=config.rounds)
         median = {name: float(np.median(taken)) for name, taken in times.items()}

@@ -92,10 +92,8 @@ def _make_model(config: ConfigDict, vocab_size: int) -> Any:  # noqa: ANN401 - a
     class Block(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.norm, self.feed_forward_norm = (
-                nn.LayerNorm(width, eps=1e-6),
-                nn.LayerNorm(width, eps=1e-6),
-            )
+            self.norm = nn.LayerNorm(width, eps=1e-6)
+            self.feed_forward_norm = nn.LayerNorm(width, eps=1e-6)
             self.mix = nn.Linear(width, 3 * width, bias=False)
             self.out = nn.Linear(width, width, bias=False)
             self.feed_forward = nn.Sequential(

@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attention import masks
-from attention.modules import LanguageModel, TransformerConfig
+from attention.modules import EncoderDecoder, LanguageModel, TransformerConfig
 from attention.testing import find_leaks
-from experiments.data.batching import Epochs, evaluation_batches
-from experiments.data.packing import PackedRows, first_fit
+from experiments.data.batching import Buckets, EncodedPair, Epochs, evaluation_batches
+from experiments.data.packing import PackedRows, PairedRows, first_fit
 from experiments.data.vocabulary import BOS, EOS, PAD
 from experiments.errors import UsageError
+from experiments.translation import packed_features, padded_features
 from tests.attention.modules.inputs import filled
 
 SEQUENCES = [[3, 4, 5], [6], [7, 8, 9, 10], [5, 3], [4]]
@@ -47,16 +48,19 @@ def test_rows_by_hand():
     assert batch.counted.sum() == sum(map(len, SEQUENCES)) + len(SEQUENCES)
 
 
-@given(st.lists(st.integers(1, 13), min_size=1, max_size=40))
-def test_the_first_row_with_room_is_taken(needed):
+sizes = st.tuples(st.integers(1, 13), st.integers(1, 13))
+
+
+@given(st.lists(sizes, min_size=1, max_size=40))
+def test_the_first_row_with_room_on_both_sides_is_taken(needed):
     rows = first_fit(needed, 13)
     assert sorted(place for row in rows for place in row) == list(range(len(needed)))
     for number, row in enumerate(rows):
-        assert sum(needed[place] for place in row) <= 13
+        assert all(sum(side) <= 13 for side in zip(*(needed[place] for place in row), strict=True))
         for place in row:
             for earlier in rows[:number]:
-                there = sum(needed[other] for other in earlier if other < place)
-                assert there + needed[place] > 13
+                there = [needed[other] for other in earlier if other < place]
+                assert any(sum(side) > 13 for side in zip(*there, needed[place], strict=True))
 
 
 def test_an_epoch_holds_every_sequence_once_in_one_shape():
@@ -141,3 +145,77 @@ def test_no_sequence_hears_its_neighbour(packed):
     report.raise_if_failed()
     # The proof would see one: all that may be heard is heard.
     assert report.depends.sum() == (same & np.tri(9, dtype=bool)).sum()
+
+
+PAIRS = [
+    EncodedPair(source, target)
+    for source, target in zip(SEQUENCES, [[8], [3, 9, 4], [5], [6, 10], [7, 3]], strict=True)
+]
+
+
+def test_both_sides_of_a_pair_stand_in_the_same_row():
+    rows = PairedRows(PAIRS, length=7, tokens=21)
+    assert rows.rows == [[0, 1], [2, 4], [3]]
+    assert rows.padding == pytest.approx(1 - (16 + 14) / 42)
+    ((_, batch),) = evaluation_batches(rows)
+    assert texts(batch.source) == [SEQUENCES[i] for i in (0, 1, 2, 4, 3)]
+    assert texts(batch.target) == [PAIRS[i].target for i in (0, 1, 2, 4, 3)]
+    assert batch.source.segments[0].tolist() == [1, 1, 1, 1, 2, 2, 0]
+    assert batch.target.segments[0].tolist() == [1, 1, 2, 2, 2, 2, 0]
+
+
+def test_a_pair_longer_than_a_row_is_refused():
+    with pytest.raises(UsageError, match="needs 5 positions, and a packed row has 4"):
+        PairedRows(PAIRS, length=4, tokens=8)
+    with pytest.raises(UsageError, match="there is no pair"):
+        PairedRows([], length=4, tokens=8)
+
+
+def translator(positions):
+    config = TransformerConfig(
+        width=10, num_heads=2, head_width=4, hidden=7, max_length=13,
+        encoder_layers=2, decoder_layers=2, positions=positions,
+    )  # fmt: skip
+    return filled(
+        lambda: EncoderDecoder(config, source_vocab_size=V, target_vocab_size=V, rngs=nnx.Rngs(0))
+    )
+
+
+@pytest.fixture(scope="module")
+def paired():
+    ((_, batch),) = evaluation_batches(PairedRows(PAIRS, length=9, tokens=18))
+    assert batch.source.segments.max(1).tolist() == [3, 2]
+    return batch
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "relative"])
+def test_packed_pairs_are_read_as_each_alone(positions, paired):
+    model, added = translator(positions), positions == "sinusoidal"
+    packed = jax.jit(lambda batch: packed_features(model, batch, added, None))(paired)
+    ((places, batch),) = evaluation_batches(Buckets(PAIRS, [6], 30))
+    alone = jax.jit(lambda batch: padded_features(model, batch, None))(batch)
+    alone = {tuple(PAIRS[place].target): row for place, row in zip(places, alone, strict=True)}
+    for row, segment in np.argwhere(np.arange(1, 9) <= paired.target.segments.max(1)[:, None]):
+        here = paired.target.segments[row] == segment + 1
+        expected = alone.pop(tuple(paired.target.labels[row][here][:-1].tolist()))
+        np.testing.assert_allclose(packed[row][here], expected[: here.sum()], rtol=1e-4, atol=1e-5)
+    assert not alone
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_no_pair_hears_its_neighbour(side, paired):
+    model, source, target = translator("sinusoidal"), paired.source, paired.target
+
+    @jax.jit
+    def read(ids):
+        changed = source, target._replace(inputs=ids)
+        if side == "source":
+            changed = source._replace(labels=ids), target
+        return packed_features(model, type(paired)(*changed), True, None)
+
+    own = target.segments[:, :, None] == getattr(paired, side).segments[:, None, :]
+    may_see = own if side == "source" else own & np.tri(9, dtype=bool)
+    given = source.labels if side == "source" else target.inputs
+    report = find_leaks(read, given, may_see, vocab_size=V)
+    report.raise_if_failed()
+    assert report.depends.sum() == may_see.sum()
