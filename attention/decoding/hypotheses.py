@@ -33,8 +33,8 @@ def spread(
         beam: W.
 
     Returns:
-        The leaves with an axis of W behind their batch axis, and where that axis is, None for the
-        leaves that all rows share.
+        The leaves with W as their first axis, so that `vmap` moves none of them, and where their
+        batch axis is behind it; None for the leaves that all rows share.
 
     Raises:
         ValueError: a leaf whose batch axis is not B long.
@@ -56,7 +56,7 @@ def spread(
                 f"{axis}, got shape {leaf.shape}; state_axes says where it is, None for nowhere"
             )
         places.append(None if shared else axis + 1)
-        leaves.append(leaf if shared else jnp.stack([leaf] * beam, axis + 1))
+        leaves.append(leaf if shared else jnp.stack([leaf] * beam))
     return leaves, places
 
 
@@ -76,11 +76,12 @@ def for_each(hear: Hear, structure: jax.tree_util.PyTreeDef, places: list[int | 
         log_probs, observed, state = hear(jax.tree.unflatten(structure, leaves), tokens)
         return log_probs, observed, jax.tree.leaves(state)
 
-    lifted = jax.vmap(flat, in_axes=(places, 1), out_axes=(1, 1, places))
+    first = [None if place is None else 0 for place in places]
+    lifted = jax.vmap(flat, in_axes=(first, 1), out_axes=(1, 1, first))
 
     def hear_all(leaves: list[Array], last: Chosen) -> tuple[Array, object, list[Array]]:
         leaves = [
-            leaf if place is None else follow(leaf, last.parents, place)
+            leaf if place is None else follow(leaf, last.parents, rows=place, hypotheses=0)
             for leaf, place in zip(leaves, places, strict=True)
         ]
         return lifted(leaves, last.tokens)
@@ -88,20 +89,21 @@ def for_each(hear: Hear, structure: jax.tree_util.PyTreeDef, places: list[int | 
     return hear_all
 
 
-def follow(leaf: Array, parents: Array, place: int = 1) -> Array:
+def follow(leaf: Array, parents: Array, *, rows: int = 0, hypotheses: int = 1) -> Array:
     """Takes for each hypothesis what belongs to its parent.
 
     Args:
-        leaf: `[..., B, W, *]`.
+        leaf: an array with an axis of B and one of W.
         parents: `[B, W']`.
-        place: the axis of W.
+        rows: the axis of B.
+        hypotheses: the axis of W, which is 0 or follows that of B.
 
     Returns:
-        `[..., B, W', *]`.
+        The same with W' in place of W.
     """
-    rows = place - 1
+    axis = 0 if hypotheses == 0 else rows  # once the axis of B is mapped over
 
-    def row(hypotheses: Array, parents: Array) -> Array:
-        return jnp.take(hypotheses, parents, axis=rows)
+    def row(own: Array, parents: Array) -> Array:
+        return jnp.take(own, parents, axis=axis)
 
     return jax.vmap(row, in_axes=(rows, 0), out_axes=rows)(leaf, parents)

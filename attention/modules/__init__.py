@@ -16,6 +16,7 @@ from attention.modules.patches import PatchEmbedding
 from attention.modules.recurrent import RecurrentConfig, RecurrentEncoderDecoder
 from attention.modules.skip_gram import SkipGram
 from attention.modules.transformer import Block, Decoder, Encoder, EncoderDecoder
+from attention.modules.unrolled import unrolled
 
 __all__ = [
     "Attention",
@@ -33,4 +34,5 @@ __all__ = [
     "RecurrentEncoderDecoder",
     "SkipGram",
     "TransformerConfig",
+    "unrolled",
 ]

@@ -8,8 +8,7 @@ from jax import Array
 from attention.modules.config import TransformerConfig
 from attention.modules.dropout import split_key
 from attention.modules.embedding import Embedding
-from attention.modules.transformer import Decoder
-from attention.primitives.cache import Cache
+from attention.modules.transformer import Caches, Decoder
 from attention.primitives.masks import Mask
 
 
@@ -33,9 +32,9 @@ class LanguageModel(nnx.Module):
         mask: Mask | None = None,
         positions: Array | None = None,
         key: Array | None = None,
-        cache: Cache | None = None,
+        cache: Caches | None = None,
         lengths: Array | None = None,
-    ) -> Array | tuple[Array, Cache]:
+    ) -> Array | tuple[Array, Caches]:
         """Maps tokens `[..., T]` to scores of each next token `[..., T, V]`.
 
         Args:
@@ -54,7 +53,7 @@ class LanguageModel(nnx.Module):
                 beside a cache.
         """
         embed_key, layer_key = split_key(key, 2)
-        start = None if cache is None else cache.lengths
+        start = None if cache is None else cache[0].lengths
         inputs = self.embedding(tokens, positions=positions, start=start, key=embed_key)
         features, _, *kept = self.decoder(
             inputs, mask=mask, key=layer_key, cache=cache, lengths=lengths
@@ -62,7 +61,7 @@ class LanguageModel(nnx.Module):
         scores = self.embedding.unembed(features) if self.output is None else self.output(features)
         return (scores, *kept) if kept else scores
 
-    def new_cache(self, batch: Sequence[int], size: int, *, ring: bool = False) -> Cache:
+    def new_cache(self, batch: Sequence[int], size: int, *, ring: bool = False) -> Caches:
         """A cache that has read nothing, as `Decoder.new_cache` makes it.
 
         Raises:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jax.typing import ArrayLike
 
 from attention.modules.attention import Attention
 from attention.modules.config import TransformerConfig
@@ -21,7 +22,7 @@ from attention.primitives.masks import Mask, causal
 from attention.primitives.scores import Score
 
 Extras = dict[str, dict[str, Array]]
-UNROLLED = 8  # layers of a cached pass, so that the time to compile it is bounded too
+Caches = tuple[Cache, ...]  # one for each layer
 
 
 class Block(nnx.Module):
@@ -119,11 +120,12 @@ class Block(nnx.Module):
         return norm(inputs + drop(sublayer(inputs), self.dropout, key))
 
 
-class _Stack(nnx.Module):
+class Stack(nnx.Module):
     """Equal blocks one after another.
 
     Their parameters are stacked on a leading axis of layers and scanned over, so that the time to
-    compile does not grow with the depth. With a cache, where a step is short, they are unrolled.
+    compile does not grow with the depth. With caches, where a step is short, there is no scan; and
+    `unrolled` takes the stack apart for who makes many such steps.
     """
 
     def __init__(
@@ -135,6 +137,7 @@ class _Stack(nnx.Module):
         causal: bool,
         rngs: nnx.Rngs,
     ) -> None:
+        """Makes the blocks and what they share."""
         keys = jax.random.split(rngs.params(), num_layers)
         self.layers = jax.vmap(lambda key: Block(config, cross=cross, rngs=nnx.Rngs(key)))(keys)
         self.num_layers = num_layers
@@ -157,47 +160,64 @@ class _Stack(nnx.Module):
         mask: Mask | None,
         memory_mask: Mask | None,
         key: Array | None,
-        cache: Cache | None = None,
+        cache: Caches | None = None,
         lengths: Array | None = None,
         returning: Collection[str],
-    ) -> tuple[Array, Extras] | tuple[Array, Extras, Cache]:
-        if cache is not None:
-            cache.check_room(inputs.shape[-2], lengths)  # inside the scan nobody knows
+    ) -> tuple[Array, Extras] | tuple[Array, Extras, Caches]:
         learned = None if self.positions is None else self.positions[...]
         score = SCHEMES[self.kind].score(self.num_heads, learned, self.causal)
 
         def step(
-            carry: tuple[Array, Cache | None], layer: tuple[Block, Array | None, Array]
-        ) -> tuple[tuple[Array, Cache | None], Extras]:
-            (inputs, cache), (block, key, number) = carry, layer
-            outputs, extras, *kept = block(
+            inputs: Array, layer: tuple[Block, Array | None, Cache | None, ArrayLike]
+        ) -> tuple[Array, tuple[Extras, *tuple[Cache, ...]]]:
+            block, key, cache, number = layer
+            outputs, *found = block(
                 inputs,
                 memory.layer(number) if isinstance(memory, Cache) else memory,
                 mask=mask,
                 memory_mask=memory_mask,
                 score=score,
                 key=key,
-                cache=None if cache is None else cache.on_layer(number),
+                cache=cache,
                 lengths=lengths,
                 returning=returning,
             )
-            for written in kept:  # the lengths advance when all layers have read the tokens
-                cache = replace(cache, key=written.key, value=written.value)
-            return (outputs, cache), extras
+            return outputs, tuple(found)
 
         keys = None if key is None else jax.random.split(key, self.num_layers)
-        step = jax.checkpoint(step, prevent_cse=False) if self.remat else step
-        layers = self.layers, keys, jnp.arange(self.num_layers)
-        # Scanned, every token would copy each layer's parameters and cache out of the stack.
-        unroll = 1 if cache is None else min(self.num_layers, UNROLLED)
-        (outputs, kept), extras = jax.lax.scan(step, (inputs, cache), layers, unroll=unroll)
+        if self.remat and cache is None:  # in a scan nothing can be merged with its other self
+            step = jax.checkpoint(step, prevent_cse=not self.is_stacked)
+        if cache is None and self.is_stacked:
+            layers = self.layers, keys, None, jnp.arange(self.num_layers)
+            outputs, (extras,) = jax.lax.scan(step, inputs, layers)
+            kept = ()
+        else:
+            outputs, found = inputs, []
+            for number, block in enumerate(self.blocks()):
+                key = None if keys is None else keys[number]
+                own = None if cache is None else cache[number]
+                outputs, each = step(outputs, (block, key, own, number))
+                found.append(each)
+            extras, *kept = zip(*found, strict=True)
+            extras = jax.tree.map(lambda *layers: jnp.stack(layers), *extras)
         outputs = outputs if self.norm is None else self.norm(outputs)
-        if cache is None:
-            return outputs, extras
-        return outputs, extras, kept.advanced(inputs.shape[-2], lengths)
+        return outputs, extras, *kept
+
+    @property
+    def is_stacked(self) -> bool:
+        """Whether the parameters of all layers stand in one array."""
+        return isinstance(self.layers, Block)
+
+    def blocks(self) -> list[Block]:
+        """The blocks, each with parameters of its own."""
+        if not self.is_stacked:
+            return list(self.layers)
+        return [
+            jax.tree.map(lambda leaf, at=at: leaf[at], self.layers) for at in range(self.num_layers)
+        ]
 
 
-class Encoder(_Stack):
+class Encoder(Stack):
     """A stack of self-attention blocks, each position seeing both sides (Vaswani et al. 2017)."""
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
@@ -226,7 +246,7 @@ class Encoder(_Stack):
         return self._run(inputs, None, mask=mask, memory_mask=None, key=key, returning=returning)
 
 
-class Decoder(_Stack):
+class Decoder(Stack):
     """A stack of causal self-attention blocks, with attention to a memory if `cross`."""
 
     def __init__(self, config: TransformerConfig, *, cross: bool = True, rngs: nnx.Rngs) -> None:
@@ -242,10 +262,10 @@ class Decoder(_Stack):
         mask: Mask | None = None,
         memory_mask: Mask | None = None,
         key: Array | None = None,
-        cache: Cache | None = None,
+        cache: Caches | None = None,
         lengths: Array | None = None,
         returning: Collection[str] = (),
-    ) -> tuple[Array, Extras] | tuple[Array, Extras, Cache]:
+    ) -> tuple[Array, Extras] | tuple[Array, Extras, Caches]:
         """Maps `[..., T, D]`, and a memory `[..., S, D]`, to `[..., T, D]`.
 
         Args:
@@ -254,7 +274,7 @@ class Decoder(_Stack):
             mask: who may attend to whom among the inputs; causal by default.
             memory_mask: who may attend to whom in the memory; None is everyone, padding too.
             key: random key for dropout, none without.
-            cache: of `new_cache`, what was read before the inputs.
+            cache: of `new_cache`, what each layer has read before the inputs.
             lengths: with a cache, `[...]`: how many of the T inputs of each row are no padding.
             returning: what attention shall return besides, as in `attention.attend`.
 
@@ -282,8 +302,8 @@ class Decoder(_Stack):
             returning=returning,
         )
 
-    def new_cache(self, batch: Sequence[int], size: int, *, ring: bool = False) -> Cache:
-        """A cache for the self-attention of every layer, that has read nothing.
+    def new_cache(self, batch: Sequence[int], size: int, *, ring: bool = False) -> Caches:
+        """A cache for the self-attention of each layer, that has read nothing.
 
         Args:
             batch: the leading axes of the inputs to come.
@@ -291,27 +311,37 @@ class Decoder(_Stack):
             ring: whether a full row goes on in its first slot, forgetting what stood there.
 
         Returns:
-            Keys `[..., L, S, K, H]` and values `[..., L, S, K, Hv]`.
+            For each layer, keys `[..., S, K, H]` and values `[..., S, K, Hv]`.
+
+        Raises:
+            ValueError: a decoder without layers.
         """
-        key = self.layers.self_attention.key.kernel  # [L, D, K, H]
-        value = self.layers.self_attention.value.kernel
-        return empty_cache(
-            batch,
-            size,
-            num_kv_heads=key.shape[-2],
-            head_width=key.shape[-1],
-            value_width=value.shape[-1],
-            num_layers=self.num_layers,
-            dtype=key.dtype,
-            ring=ring,
-        )
+        if not self.num_layers:
+            raise ValueError("a decoder without layers has nothing to remember")
+
+        def new(block: Block) -> Cache:
+            key = block.self_attention.key.kernel  # [D, K, H]
+            value = block.self_attention.value.kernel
+            return empty_cache(
+                batch,
+                size,
+                num_kv_heads=key.shape[-2],
+                head_width=key.shape[-1],
+                value_width=value.shape[-1],
+                dtype=key.dtype,
+                ring=ring,
+            )
+
+        return tuple(new(block) for block in self.blocks())
 
     def remember(self, memory: Array) -> Cache:
         """Keys and values of a memory `[..., S, D]` for the cross-attention of every layer."""
         batch = memory.ndim - 2
-        keep = jax.vmap(lambda block: block.cross_attention.remember(memory), out_axes=batch)
-        lengths = jnp.full(memory.shape[:-2], memory.shape[-2], jnp.int32)
-        return replace(keep(self.layers), lengths=lengths)
+        kept = [block.cross_attention.remember(memory) for block in self.blocks()]
+        key, value = (
+            jnp.stack([getattr(one, name) for one in kept], axis=batch) for name in ("key", "value")
+        )
+        return replace(kept[0], key=key, value=value)
 
 
 class EncoderDecoder(nnx.Module):
@@ -379,10 +409,10 @@ class EncoderDecoder(nnx.Module):
         mask: Mask | None = None,
         positions: Array | None = None,
         key: Array | None = None,
-        cache: Cache | None = None,
+        cache: Caches | None = None,
         lengths: Array | None = None,
         returning: Collection[str] = (),
-    ) -> tuple[Array, Extras] | tuple[Array, Extras, Cache]:
+    ) -> tuple[Array, Extras] | tuple[Array, Extras, Caches]:
         """Maps target tokens `[..., T]` and the memory `[..., S, D]` to features `[..., T, D]`.
 
         Args:
@@ -401,7 +431,7 @@ class EncoderDecoder(nnx.Module):
             the new cache too.
         """
         embed_key, layer_key = split_key(key, 2)
-        start = None if cache is None else cache.lengths
+        start = None if cache is None else cache[0].lengths
         return self.decoder(
             self.target_embedding(target, positions=positions, start=start, key=embed_key),
             memory,
@@ -413,8 +443,8 @@ class EncoderDecoder(nnx.Module):
             returning=returning,
         )
 
-    def new_cache(self, batch: Sequence[int], size: int, *, ring: bool = False) -> Cache:
-        """A cache for `decode` that has read nothing, as `Decoder.new_cache` makes it.
+    def new_cache(self, batch: Sequence[int], size: int, *, ring: bool = False) -> Caches:
+        """Caches for `decode` that have read nothing, as `Decoder.new_cache` makes them.
 
         Raises:
             ValueError: a size above `max_length`, or a ring for learned positions.

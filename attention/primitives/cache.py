@@ -48,8 +48,8 @@ class Cache:
     What was not read yet cannot be attended to: a mask that looks ahead, `masks.prefix` say, means
     what it says only if all that a query may see is read at once with it or before it.
 
-    A stack of L layers has one cache, with keys `[..., L, S, K, H]` of the same tokens, which
-    `on_layer` reads and writes one layer at a time.
+    A stack of layers has a cache for each, whose buffer is written where it stands. What is only
+    read, as `full_cache` holds it, may have an axis of layers: keys `[..., L, S, K, H]`.
 
     Attributes:
         key: `[..., S, K, H]`.
@@ -57,14 +57,12 @@ class Cache:
         lengths: int32 `[...]`, tokens read.
         ring: whether a row that is full goes on in its first slot. Without it, writing past the end
             is an error where that is known, and NaN in all that the row says where it is traced.
-        number: the layer of a stack that `extend` writes and shows; None where there is no stack.
     """
 
     key: Array = array_field(rank=3)
     value: Array = array_field(rank=3)
     lengths: Array = array_field(rank=0)
     ring: bool = static(default=False)
-    number: ArrayLike | None = None
 
     @property
     def size(self) -> int:
@@ -127,7 +125,7 @@ class Cache:
             TypeError, ValueError: as `check_room`, and for keys or values of another shape.
         """
         num_tokens = key.shape[-3]
-        batch = self.key.shape[: -3 if self.number is None else -4]
+        batch = self.key.shape[:-3]
         for name, ours, theirs in (("keys", self.key, key), ("values", self.value, value)):
             expected = (*batch, num_tokens, *ours.shape[-2:])
             if theirs.shape != expected:
@@ -140,13 +138,11 @@ class Cache:
         if not self.ring:
             slots = jnp.where(arrives, positions, self.size)
             after = after._written(slots, key, value)
-            held = after._held()
-            return after, Seen(*held, after.positions, up_to(after.lengths))
+            return after, Seen(after.key, after.value, after.positions, up_to(after.lengths))
         # What the new tokens replace, the first of them may still attend to.
-        old_key, old_value = self._held()
         seen = Seen(
-            jnp.concatenate([old_key, key], axis=-3),
-            jnp.concatenate([old_value, value], axis=-3),
+            jnp.concatenate([self.key, key], axis=-3),
+            jnp.concatenate([self.value, value], axis=-3),
             jnp.concatenate([self.positions, jnp.where(arrives, positions, NOWHERE)], axis=-1),
             up_to(after.lengths) & window(self.size - 1),
         )
@@ -166,28 +162,15 @@ class Cache:
         return jnp.where(lost, jnp.nan, outputs)
 
     def layer(self, number: ArrayLike) -> "Cache":
-        """That of one layer of a stack."""
-        key, value = self.on_layer(number)._held()
-        return replace(self, key=key, value=value, number=None)
-
-    def on_layer(self, number: ArrayLike) -> "Cache":
-        """The whole stack, of which `extend` writes and shows one layer: no other is copied."""
-        return replace(self, number=number)
-
-    def _held(self) -> tuple[Array, Array]:
-        """Keys `[..., S, K, H]` and values, those of one layer in a stack."""
-        if self.number is None:
-            return self.key, self.value
-        take = partial(jax.lax.dynamic_index_in_dim, index=self.number, keepdims=False)
-        return tuple(take(array, axis=array.ndim - 4) for array in (self.key, self.value))
+        """That of one layer, where there is an axis of them."""
+        take = partial(jax.lax.dynamic_index_in_dim, index=number, keepdims=False)
+        key, value = (take(array, axis=array.ndim - 4) for array in (self.key, self.value))
+        return replace(self, key=key, value=value)
 
     def _written(self, slots: Array, key: Array, value: Array) -> "Cache":
-        def put(old: Array, new: Array) -> Array:
-            if self.number is None:
-                return _write(old[..., None, :, :, :], 0, new, slots)[..., 0, :, :, :]
-            return _write(old, self.number, new, slots)
-
-        return replace(self, key=put(self.key, key), value=put(self.value, value))
+        return replace(
+            self, key=_write(self.key, key, slots), value=_write(self.value, value, slots)
+        )
 
 
 def check_lengths(lengths: ArrayLike, num_tokens: int, least: int = 0) -> None:
@@ -213,7 +196,6 @@ def empty_cache(
     num_kv_heads: int,
     head_width: int,
     value_width: int | None = None,
-    num_layers: int | None = None,
     dtype: DTypeLike = jnp.float32,
     ring: bool = False,
 ) -> Cache:
@@ -225,7 +207,6 @@ def empty_cache(
         num_kv_heads: K.
         head_width: H.
         value_width: Hv, H by default.
-        num_layers: L, for a stack.
         dtype: of keys and values.
         ring: as in `Cache`.
 
@@ -234,8 +215,7 @@ def empty_cache(
     """
     if size < 1:
         raise ValueError(f"a cache needs at least 1 slot, got {size}")
-    layers = () if num_layers is None else (num_layers,)
-    shape = (*batch, *layers, size, num_kv_heads)
+    shape = (*batch, size, num_kv_heads)
     value_width = head_width if value_width is None else value_width
     return Cache(
         key=jnp.zeros((*shape, head_width), dtype),
@@ -250,9 +230,9 @@ def full_cache(key: Array, value: Array) -> Cache:
     return Cache(key, value, jnp.full(key.shape[:-3], key.shape[-3], jnp.int32))
 
 
-@partial(jnp.vectorize, signature="(l,s,k,h),(),(t,k,h),(t)->(l,s,k,h)")
-def _write(old: Array, number: Array, new: Array, slots: Array) -> Array:
-    return old.at[number, slots].set(new, mode="drop")
+@partial(jnp.vectorize, signature="(s,k,h),(t,k,h),(t)->(s,k,h)")
+def _write(old: Array, new: Array, slots: Array) -> Array:
+    return old.at[slots].set(new, mode="drop")
 
 
 def _known(array: ArrayLike) -> bool:

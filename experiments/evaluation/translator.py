@@ -11,6 +11,7 @@ from jax import Array
 
 from attention.decoding import Answer, Rules, beam_search, cached, greedy
 from attention.modules.transformer import EncoderDecoder
+from attention.modules.unrolled import unrolled
 from attention.primitives import masks
 from attention.primitives.cache import Cache
 from experiments.compilation import compiled
@@ -134,6 +135,7 @@ def say(
     """
     mask = masks.lengths(source_lengths)
     memory = model.remember(model.encode(source, mask=mask))
+    model = unrolled(model)
 
     def read(target: Array, cache: Cache) -> tuple[Array, Cache]:
         features, _, cache = model.decode(target, memory, memory_mask=mask, cache=cache)

@@ -11,8 +11,8 @@ from ml_collections import ConfigDict
 
 from attention.decoding import Answer, Rules, beam_search, cached, greedy, recompute
 from attention.modules.config import TransformerConfig
-from attention.modules.transformer import EncoderDecoder
-from attention.primitives.cache import Cache
+from attention.modules.transformer import Caches, EncoderDecoder
+from attention.modules.unrolled import unrolled
 from experiments.benchmarks.clock import round_robin, seconds_of
 from experiments.benchmarks.models.figure import Figure
 
@@ -57,10 +57,11 @@ def programs(settings: ConfigDict, batch: int) -> dict[str, Callable[[], Answer]
     start = jnp.full(batch, FIRST, jnp.int32)
     rules = Rules(end=1, pad=0, max_length=length, min_length=length)
 
-    def remembering(model: EncoderDecoder, source: Array) -> tuple[Callable[..., object], Cache]:
+    def remembering(model: EncoderDecoder, source: Array) -> tuple[Callable[..., object], Caches]:
         memory = model.remember(model.encode(source, mask=None))
+        model = unrolled(model)
 
-        def read(tokens: Array, cache: Cache) -> tuple[Array, Cache]:
+        def read(tokens: Array, cache: Caches) -> tuple[Array, Caches]:
             features, _, cache = model.decode(tokens, memory, memory_mask=None, cache=cache)
             return model.logits(features), cache
 
@@ -68,6 +69,7 @@ def programs(settings: ConfigDict, batch: int) -> dict[str, Callable[[], Answer]
 
     def forgetting(model: EncoderDecoder, source: Array) -> tuple[Callable[..., object], object]:
         memory = model.remember(model.encode(source, mask=None))
+        model = unrolled(model)
 
         def score(tokens: Array, index: Array) -> Array:
             features, _ = model.decode(tokens, memory, memory_mask=None)

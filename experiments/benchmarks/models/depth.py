@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from attention.modules.config import TransformerConfig
 from attention.modules.language_model import LanguageModel
-from attention.primitives import masks
+from attention.modules.unrolled import unrolled
 from experiments.benchmarks.clock import round_robin, seconds_of
 from experiments.benchmarks.models.figure import Figure
 from experiments.data.text import TextBatch
@@ -41,7 +41,7 @@ def measure(config: ConfigDict) -> Iterator[Figure]:
     for layers in (shallow, deep):
         steps = {
             "scanned": _Step(settings, learner(settings, layers)),
-            "unrolled": _Step(settings, learner(settings, layers, Unrolled)),
+            "unrolled": _Step(settings, learner(settings, layers, unrolled)),
         }
         warm_ups = {name: seconds_of(step) for name, step in steps.items()}
         times = round_robin(steps, warm_ups, seconds=settings.seconds, rounds=10 * config.rounds)
@@ -49,27 +49,6 @@ def measure(config: ConfigDict) -> Iterator[Figure]:
         parts = f"{1e3 * ours:.1f} ms ÷ {1e3 * theirs:.1f} ms"
         name = f"a training step, {layers} layers, scanned ÷ unrolled"
         yield Figure(name, ours / theirs, 1.0, parts)
-
-
-class Unrolled(nnx.Module):
-    """A language model whose layers stand one after another, each with parameters of its own."""
-
-    def __init__(self, model: LanguageModel) -> None:
-        """Takes a model apart."""
-        stack = model.decoder
-        self.embedding = model.embedding
-        self.blocks = nnx.List(
-            jax.tree.map(lambda leaf, number=number: leaf[number], stack.layers)
-            for number in range(stack.num_layers)
-        )
-        self.norm = stack.norm
-
-    def __call__(self, tokens: Array) -> Array:
-        """Scores each next token, as the model does."""
-        features = self.embedding(tokens)
-        for block in self.blocks:
-            features, _ = block(features, mask=masks.causal())
-        return self.embedding.unembed(self.norm(features))
 
 
 def learner(

@@ -66,10 +66,10 @@ def in_pieces(model, allowed, first, second, cache):
 
     def read(carry, num_tokens, lengths=None):
         cache, logits = carry
-        positions = cache.next_positions(num_tokens)
+        positions = cache[0].next_positions(num_tokens)
         piece = TOKENS.at[rows, positions].get(mode="clip")
         found, after = model(piece, cache=cache, mask=mask, lengths=lengths)
-        read = positions < after.lengths[:, None]
+        read = positions < after[0].lengths[:, None]
         places = jnp.where(read, positions, LONGEST)
         return after, logits.at[rows, places].set(found, mode="drop")
 
@@ -90,7 +90,7 @@ def assert_same_as_at_once(model, ring, cases, full_mask):
         size = ring or LONGEST
         cache = model.new_cache((B,), size, ring=bool(ring))
         pieces, cache = in_pieces(model, allowed, first, second, cache)
-        return pieces, model(TOKENS, mask=masks.from_array(full)), cache.lengths
+        return pieces, model(TOKENS, mask=masks.from_array(full)), cache[0].lengths
 
     places = jnp.arange(LONGEST)
     for mask in cases:
@@ -244,7 +244,8 @@ class TestTranslator:
             features, _, cache = model.decode(target, memory, memory_mask=None, cache=cache)
             return features, cache
 
-        cache = model.new_cache((B,), 2).advanced(1, jnp.array([0, 1, 0]))
+        (cache,) = model.new_cache((B,), 2)
+        cache = (cache.advanced(1, jnp.array([0, 1, 0])),)
         for lost in ([0, 0, 0], [0, 1, 0], [1, 1, 1]):
             features, cache = say(cache, self.TARGET[:, :1])
             np.testing.assert_array_equal(np.isnan(features).any((1, 2)), lost)
@@ -259,10 +260,12 @@ class TestShapes:
             return model.new_cache((B,), 11)
 
         caches = {k: jax.eval_shape(functools.partial(cache, k)) for k in (N, K, 1)}
-        for num_kv_heads, each in caches.items():
-            chex.assert_shape([each.key, each.value], (B, LAYERS, 11, num_kv_heads, H))
-            assert each.nbytes * N == caches[N].nbytes * num_kv_heads
-        assert caches[N].nbytes == B * LAYERS * 11 * N * 2 * H * 4
+        for num_kv_heads, layers in caches.items():
+            assert len(layers) == LAYERS
+            for each, whole in zip(layers, caches[N], strict=True):
+                chex.assert_shape([each.key, each.value], (B, 11, num_kv_heads, H))
+                assert each.nbytes * N == whole.nbytes * num_kv_heads
+                assert whole.nbytes == B * 11 * N * 2 * H * 4
 
     def test_a_ring_holds_its_window_however_much_is_read(self):
         model = jax.eval_shape(lambda: language_model(decoder_layers=LAYERS))
@@ -273,7 +276,8 @@ class TestShapes:
 
         logits, cache = jax.eval_shape(read, model)
         chex.assert_shape(logits, (2, B, 23, V))
-        chex.assert_shape(cache.key, (2, B, LAYERS, 5, K, H))
+        chex.assert_shape([each.key for each in cache], (2, B, 5, K, H))
+        assert len(cache) == LAYERS
 
 
 class TestRefusals:
@@ -305,7 +309,8 @@ class TestRefusals:
 
     def test_more_than_the_cache_or_the_model_holds(self):
         model = language_model(decoder_layers=1)
-        cache = model.new_cache((B,), 7).advanced(3)
+        (cache,) = model.new_cache((B,), 7)
+        cache = (cache.advanced(3),)
         with pytest.raises(ValueError, match="a cache of 7 slots has no room for 8 tokens"):
             model(tokens(B, 5), cache=cache)
         with pytest.raises(ValueError, match="24 tokens is longer than max_length=23"):

@@ -1,6 +1,7 @@
 """The cache itself: which token stands in which slot, what a full one says, how much it holds."""
 
 import functools
+from dataclasses import replace
 
 import chex
 import jax
@@ -140,22 +141,16 @@ def test_rows_come_first_so_that_any_can_be_chosen():
     np.testing.assert_array_equal(chosen.lengths, [4, 4, 2])
 
 
-@pytest.mark.parametrize("ring", [False, True], ids=["growing", "ring"])
-def test_one_layer_of_a_stack_is_written_and_the_others_stay(ring):
-    stack, alone = empty((B,), S, num_layers=4, ring=ring), empty((B,), S, ring=ring)
-    chex.assert_shape(stack.key, (B, 4, S, K, H))
-    for start in (0, T):
-        places, read = jnp.full(B, start), jnp.array([2, T])
-        stack, seen = extend(stack.on_layer(2), places, read)
-        alone, expected = extend(alone, places, read)
-        for ours, theirs in zip(jax.tree.leaves(seen), jax.tree.leaves(expected), strict=True):
-            np.testing.assert_array_equal(ours, theirs)
-    for name in ("key", "value", "lengths"):
-        np.testing.assert_array_equal(getattr(stack.layer(2), name), getattr(alone, name))
-    others = np.array([0, 1, 3])
-    assert np.any(alone.key) and not np.any(stack.key[:, others])
+def test_one_layer_of_what_is_only_read():
+    key, value = draw((B, 4, S, K, H), (B, 4, S, K, WIDTH))
+    layer = full_cache(key[:, 0], value[:, 0])
+    stack = replace(layer, key=key, value=value)
+    for number in (2, jnp.array(2)):
+        np.testing.assert_array_equal(stack.layer(number).key, key[:, 2])
+        np.testing.assert_array_equal(stack.layer(number).value, value[:, 2])
+    np.testing.assert_array_equal(stack.layer(2).lengths, [S, S])
 
 
 def test_bytes():
-    cache = jax.eval_shape(lambda: empty((B,), S, num_layers=4, dtype=jnp.bfloat16))
-    assert cache.nbytes == B * 4 * S * K * (H + WIDTH) * 2
+    cache = jax.eval_shape(lambda: empty((B,), S, dtype=jnp.bfloat16))
+    assert cache.nbytes == B * S * K * (H + WIDTH) * 2

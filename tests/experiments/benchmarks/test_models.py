@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import run
+from attention.modules import unrolled
 from configs import benchmark_models
 from experiments.benchmarks.models import decoding, depth, suite
 from experiments.benchmarks.models.figure import Figure
@@ -35,17 +36,14 @@ def test_with_a_cache_and_without_the_same_is_said(config):
 
 
 def test_scanned_and_unrolled_layers_are_the_same_model(config):
-    scanned, unrolled = (
-        depth.learner(config.depth, 2),
-        depth.learner(config.depth, 2, depth.Unrolled),
-    )
-    assert scanned.num_parameters == unrolled.num_parameters
+    scanned, apart = depth.learner(config.depth, 2), depth.learner(config.depth, 2, unrolled)
+    assert scanned.num_parameters == apart.num_parameters
     tokens = np.arange(16).reshape(2, 8)
     both = [
         learner.apply(lambda model, tokens: model(tokens))(
             learner.initial_state().parameters, tokens
         )
-        for learner in (scanned, unrolled)
+        for learner in (scanned, apart)
     ]
     np.testing.assert_allclose(*both, rtol=1e-5, atol=1e-5)
 

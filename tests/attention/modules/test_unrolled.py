@@ -1,0 +1,50 @@
+"""A model taken apart says what it said, and has nothing left to take out of a stack."""
+
+import jax
+import numpy as np
+import pytest
+
+from attention import masks
+from attention.modules import unrolled
+from tests.attention.modules.inputs import small_translator, tokens
+
+B, S, T, LAYERS = 2, 5, 7, 3
+MASK = masks.lengths([3, 5])
+
+
+@pytest.fixture(scope="module")
+def models():
+    whole = small_translator(decoder_layers=LAYERS, positions="relative", dropout=0.3)
+    return whole, unrolled(whole)
+
+
+def test_the_same_is_said_with_and_without_dropout(models):
+    source, target = tokens(B, S, seed=1), tokens(B, T)
+
+    @jax.jit
+    def read(model, key):
+        return [
+            model(source, target, source_mask=MASK, memory_mask=MASK, key=each)
+            for each in (None, key)
+        ]
+
+    ours, expected = (read(model, jax.random.key(0)) for model in reversed(models))
+    for said, wanted in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(said, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_each_layer_stands_apart(models):
+    whole, apart = models
+    assert whole.decoder.is_stacked and not apart.decoder.is_stacked
+    assert len(apart.decoder.layers) == LAYERS
+    step = jax.make_jaxpr(
+        lambda model, memory, cache: model.decode(
+            tokens(B, 1), memory, memory_mask=MASK, cache=cache
+        )[0]
+    )
+    memory = jax.eval_shape(lambda: whole.remember(whole.encode(tokens(B, S), mask=MASK)))
+    cache = jax.eval_shape(lambda: whole.new_cache((B,), T))
+    kernel = whole.decoder.layers.feed_forward.widen.kernel.shape
+    shape = "f32[" + ",".join(map(str, kernel)) + "]"
+    assert shape in str(step(whole, memory, cache))
+    assert shape not in str(step(apart, memory, cache))
