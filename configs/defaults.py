@@ -89,6 +89,7 @@ def training(steps: int) -> ConfigDict:
     train.evaluate_every = steps // 2
     train.sample_every = steps // 2
     train.checkpoint_every = steps // 2
+    train.average = 1  # of the last checkpoints, whose mean is what is measured and used
     return train
 
 

@@ -51,6 +51,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.decoder_layers = 4
     model.tie = "all"
     model.dropout = 0.3
+    model.remat = False
 
     config.train = train = defaults.training(8_000)
     train.batch_tokens = 8_192
@@ -61,7 +62,8 @@ def get_config(form: str = FULL) -> ConfigDict:
     train.weight_decay = 0.0
     train.evaluate_every = 1_000
     train.sample_every = 1_000
-    train.checkpoint_every = 500
+    train.checkpoint_every = 100
+    train.average = 10
 
     config.decoding = defaults.greedy()
     config.decoding.beam = 5

@@ -84,7 +84,7 @@ def generate(config: ConfigDict, workdir: Workdir, lines: Iterable[str]) -> int:
     kind = config.data.name
     vocabulary = workdir.load_vocabulary(lambda text: load_vocabulary(kind, text))
     task = Task(config, language_of(kind, vocabulary))
-    state = restore(workdir, task.learner)
+    state = restore(workdir, task.learner, config)
     failed = 0
     for number, line in enumerate(lines, start=1):
         try:

@@ -107,7 +107,7 @@ def translate(config: ConfigDict, workdir: Workdir, lines: Iterable[str]) -> int
         How many could not be translated; for each, a sentence on standard error says why.
     """
     task = load_task(config, workdir)
-    state = restore(workdir, task.learner)
+    state = restore(workdir, task.learner, config)
     failed = 0
     for number, line in enumerate(lines, start=1):
         try:

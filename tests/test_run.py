@@ -73,7 +73,7 @@ def final_state(place, workdir):
     workdir = Workdir(place / workdir)
     config = workdir.load_config()
     task = translation.Task(config, SOURCES[config.data.name].text.load(workdir.path))
-    return restore(workdir, task.learner)
+    return restore(workdir, task.learner, config)
 
 
 def measured(place, workdir):

@@ -97,6 +97,8 @@ def grouped_query(
     `multi_head`. Returns output [T, N, Hv], weights [N, T, S], logsumexp [N, T].
     """
     num_heads, num_kv_heads = query.shape[1], key.shape[1]
+    if num_heads == num_kv_heads:  # an axis of groups of one would only cost time
+        return multi_head(query, key, value, allowed, scale, keep, score)
 
     def split(array: Array, axis: int) -> Array:  # N -> K, G: query head n reads key head n // G
         groups = num_kv_heads, num_heads // num_kv_heads

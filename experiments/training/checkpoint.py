@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import jax
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 from experiments.errors import UsageError
@@ -13,11 +14,16 @@ from experiments.training.step import TrainState
 class Checkpoints:
     """The newest training states of a run, each with where its data iterator stood."""
 
-    def __init__(self, directory: Path) -> None:
-        """Opens, and makes if need be, a directory of checkpoints."""
+    def __init__(self, directory: Path, *, keep: int = 2) -> None:
+        """Opens, and makes if need be, a directory of checkpoints.
+
+        Args:
+            directory: where they stand.
+            keep: how many of the newest stay; two at least, should one be damaged.
+        """
         self._directory = directory
         self._manager = ocp.CheckpointManager(
-            directory.absolute(), options=ocp.CheckpointManagerOptions(max_to_keep=2)
+            directory.absolute(), options=ocp.CheckpointManagerOptions(max_to_keep=max(2, keep))
         )
 
     def latest_step(self) -> int | None:
@@ -50,6 +56,29 @@ class Checkpoints:
         step = self.latest_step()
         if step is None:
             raise UsageError(f"there is no checkpoint yet in {self._directory}: train first")
+        return self._read(step, like)
+
+    def averaged(self, state: TrainState, number: int) -> TrainState:
+        """A state with the mean of the parameters of the newest checkpoints.
+
+        Each has learned the last batches it saw a little too well, and each other ones (Vaswani et
+        al. 2017, section 6.1).
+
+        Args:
+            state: that of the newest.
+            number: how many there should be; as many as there are if they are fewer.
+
+        Raises:
+            UsageError: one of them is damaged.
+        """
+        *older, _ = sorted(self._manager.all_steps())[-number:]
+        total = state.parameters
+        for step in older:
+            total = jax.tree.map(jnp.add, total, self._read(step, state)[0].parameters)
+        count = len(older) + 1
+        return state._replace(parameters=jax.tree.map(lambda leaf: leaf / count, total))
+
+    def _read(self, step: int, like: TrainState) -> tuple[TrainState, dict[str, Any]]:
         target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         arguments = ocp.args.Composite(
             state=ocp.args.StandardRestore(target), progress=ocp.args.JsonRestore()

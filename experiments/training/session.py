@@ -16,6 +16,8 @@ from experiments.training.optimizer import optimizer
 from experiments.training.step import Batch, TrainState
 from experiments.workdir import Workdir
 
+NUMBERS = ("steps", "log_every", "evaluate_every", "sample_every", "checkpoint_every", "average")
+
 Measure = Callable[[TrainState], Mapping[str, Scores]]
 
 
@@ -31,7 +33,7 @@ def check_training(config: ConfigDict) -> None:
     if not 0 <= config.seed < 2**32:
         raise UsageError(f"seed must lie in [0, 2**32), got {config.seed}")
     try:
-        for name in ("steps", "log_every", "evaluate_every", "sample_every", "checkpoint_every"):
+        for name in NUMBERS:
             check_at_least(f"train.{name}", train[name], 1)
         optimizer(train)
     except ValueError as error:
@@ -59,12 +61,13 @@ def train_in(
         config: of the run; `train` of it is what `fit` reads.
 
     Returns:
-        The last state.
+        The last state, its parameters the mean of those of the last `train.average` checkpoints.
 
     Raises:
         UsageError: a workdir whose checkpoints are gone or damaged.
     """
-    with Checkpoints(workdir.checkpoints) as checkpoints:
+    average = config.train.average
+    with Checkpoints(workdir.checkpoints, keep=average) as checkpoints:
         seconds = 0.0
         if checkpoints.latest_step() is None:
             workdir.check_fresh(config.train.checkpoint_every)
@@ -85,6 +88,7 @@ def train_in(
                 sample=lambda state: workdir.keep_sample(int(state.step), sample(state)),
                 seconds=seconds,
             )
+        state = checkpoints.averaged(state, average)
     draw_learning_curve(workdir.path, workdir.learning_curve)
     report(config, workdir, learner, state, seconds, measure(state))
     return state
@@ -107,22 +111,22 @@ def evaluate_in(
     Raises:
         UsageError: as `restore`.
     """
-    state, seconds = _newest(workdir, learner)
+    state, seconds = _newest(workdir, learner, config)
     report(config, workdir, learner, state, seconds, measure(state))
     return state
 
 
-def restore(workdir: Workdir, learner: Learner) -> TrainState:
-    """The newest training state of a run.
+def restore(workdir: Workdir, learner: Learner, config: ConfigDict) -> TrainState:
+    """The newest training state of a run, with the parameters that `train_in` returned.
 
     Raises:
         UsageError: the run has no checkpoint yet, or its newest is damaged.
     """
-    state, _ = _newest(workdir, learner)
+    state, _ = _newest(workdir, learner, config)
     return state
 
 
-def _newest(workdir: Workdir, learner: Learner) -> tuple[TrainState, float]:
-    with Checkpoints(workdir.checkpoints) as checkpoints:
+def _newest(workdir: Workdir, learner: Learner, config: ConfigDict) -> tuple[TrainState, float]:
+    with Checkpoints(workdir.checkpoints, keep=config.train.average) as checkpoints:
         state, progress = checkpoints.restore(learner.abstract_state)
-    return state, progress["seconds"]
+        return checkpoints.averaged(state, config.train.average), progress["seconds"]

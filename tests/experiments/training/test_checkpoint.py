@@ -1,0 +1,40 @@
+"""The mean of the last checkpoints."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.training.checkpoint import Checkpoints
+from experiments.training.step import TrainState
+
+
+def state(step):
+    parameters = {"weights": jnp.arange(3.0) * step, "bias": jnp.float32(2.0**step)}
+    return TrainState(jnp.int32(step), parameters, {"mean": jnp.float32(step)}, jax.random.key(0))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    place = tmp_path_factory.mktemp("checkpoints")
+    with Checkpoints(place, keep=3) as checkpoints:
+        for step in (1, 2, 4, 7):
+            checkpoints.save(state(step), {})
+    return place
+
+
+@pytest.mark.parametrize("number, kept", [(1, [7]), (2, [4, 7]), (3, [2, 4, 7]), (9, [2, 4, 7])])
+def test_the_mean_is_over_the_newest(saved, number, kept):
+    with Checkpoints(saved, keep=3) as checkpoints:
+        newest, _ = checkpoints.restore(state(0))
+        averaged = checkpoints.averaged(newest, number)
+    np.testing.assert_allclose(averaged.parameters["weights"], np.arange(3) * np.mean(kept))
+    np.testing.assert_allclose(averaged.parameters["bias"], np.mean(np.exp2(kept)))
+    assert int(averaged.step) == 7 and averaged.optimizer["mean"] == 7
+
+
+def test_two_stay_at_least(tmp_path):
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(state(step), {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "3"]
