@@ -108,6 +108,8 @@ def greedy() -> ConfigDict:
     decoding = ConfigDict()
     decoding.beam = 1
     decoding.alpha = 0.0  # of the length penalty
+    decoding.details = False  # translate: a line of JSON with scores and alignments of the n best
+    decoding.n_best = 1
     return decoding
 
 

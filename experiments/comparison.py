@@ -5,7 +5,7 @@ import io
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ from experiments import translation
 from experiments.analysis.pictures import draw_comparison
 from experiments.benchmarks.clock import round_robin
 from experiments.data.batching import EncodedPair, pad_batch
+from experiments.data.sources import SOURCES, load_split
 from experiments.errors import UsageError
+from experiments.evaluation.scores import paired_bootstrap
 from experiments.files import write_whole
 from experiments.training.metrics import read_metrics
 from experiments.workdir import Workdir, differences
@@ -51,6 +53,9 @@ def compare(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     if not rows:
         raise UsageError(f"none of the runs in {workdir.path} reached its end")
     measured = [row["run"] for row in rows]
+    for split, chances in by_chance({name: places[name] for name in measured}, config, cache):
+        for row in rows:
+            row[f"{split} p %"] = 100 * chances[row["run"]] if row["run"] in chances else ""
     costs = seconds_by_length({name: config.runs[name] for name in measured}, places)
     for row in rows:
         row |= {f"ms at {length}": 1e3 * s for length, s in costs[row["run"]].items()}
@@ -116,6 +121,18 @@ def figures(workdir: Workdir) -> dict[str, Any]:
         "seconds": results["training_seconds"],
         "tokens/s": float(np.median(speeds)),
     } | scores
+
+
+def by_chance(
+    places: Mapping[str, Workdir], config: ConfigDict, cache: Path
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """For each test split, how likely chance makes each run differ from the first as it does."""
+    data = config.runs[next(iter(places))].data
+    for split in SOURCES[data.name].tests:
+        said = {name: place.load_hypotheses(split) for name, place in places.items()}
+        references = [pair.target for pair in load_split(data, split, cache)]
+        tokenized = data.get("tokenized", False)
+        yield split, paired_bootstrap(said, references, tokenized=tokenized)
 
 
 def seconds_by_length(

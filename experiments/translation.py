@@ -1,5 +1,6 @@
 """Sequence to sequence: train an encoder-decoder, measure it, use it."""
 
+import json
 import math
 import sys
 from collections.abc import Iterable, Sequence
@@ -37,7 +38,13 @@ from experiments.evaluation.scores import translation_scores
 from experiments.evaluation.translator import Translator
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses
-from experiments.training.session import check_training, evaluate_in, restore, train_in
+from experiments.training.session import (
+    Measure,
+    check_training,
+    evaluate_in,
+    restore,
+    train_in,
+)
 from experiments.training.step import TrainState
 from experiments.training.tiled_loss import tiled_token_losses
 from experiments.workdir import Workdir
@@ -75,7 +82,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         task.training_batches(encoded["train"]),
         validation=task.evaluation_batches(encoded["validation"]),
         sample=lambda state: task.sample(state, splits["validation"][:3]),
-        measure=lambda state: task.measure(state, splits),
+        measure=task.measuring(splits, workdir),
         config=config,
     )
     task.draw_attention(state, splits["test"], workdir.attention)
@@ -91,12 +98,14 @@ def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     """
     task = load_task(config, workdir)
     splits = load_splits(config, task.source.tests, cache)
-    state = evaluate_in(workdir, task.learner, lambda state: task.measure(state, splits), config)
+    state = evaluate_in(workdir, task.learner, task.measuring(splits, workdir), config)
     task.draw_attention(state, splits["test"], workdir.attention)
 
 
 def translate(config: ConfigDict, workdir: Workdir, lines: Iterable[str]) -> int:
     """Translates sentences as they come, one a line; what cannot be translated is an empty line.
+
+    With `decoding.details`, a line is JSON: a list of the n best, each as a `Hypothesis`.
 
     Args:
         config: of the run.
@@ -111,11 +120,11 @@ def translate(config: ConfigDict, workdir: Workdir, lines: Iterable[str]) -> int
     failed = 0
     for number, line in enumerate(lines, start=1):
         try:
-            (translation,) = task.translator(state.parameters, [line], batch_tokens=0)
+            print(task.answer(state, line), flush=True)
         except ValueError as error:
-            translation, failed = "", failed + 1
+            failed += 1
+            print(flush=True)
             print(f"line {number}: {error}", file=sys.stderr, flush=True)
-        print(translation, flush=True)
     return failed
 
 
@@ -131,12 +140,9 @@ def check(config: ConfigDict) -> None:
         raise UsageError(f"decoding.alpha must be finite, got {config.decoding.alpha}")
     try:
         check_at_least("decoding.beam", config.decoding.beam, 1)
+        check_n_best(config.decoding)
         one_of("architecture", config.architecture, tuple(ARCHITECTURES))
-        if config.architecture != "transformer" and config.data.get("row_length"):
-            raise ValueError(
-                f"data.row_length must be 0 for architecture={config.architecture!r}: only a "
-                "Transformer can tell the pairs of a row apart"
-            )
+        check_rows(config)
         settings, _ = ARCHITECTURES[config.architecture]
         settings(**config.model)
         check_source(config.data)
@@ -144,6 +150,39 @@ def check(config: ConfigDict) -> None:
             check_transformer(config)
     except ValueError as error:
         raise UsageError(str(error)) from error
+
+
+def check_rows(config: ConfigDict) -> None:
+    """Refuses rows of several pairs that are too long, or that the model cannot read.
+
+    Raises:
+        ValueError: in one sentence.
+    """
+    length, longest = config.data.get("row_length", 0), config.model.max_length
+    if not 0 <= length <= longest:
+        raise ValueError(
+            f"data.row_length must lie in [0, model.max_length={longest}], where 0 packs nothing, "
+            f"got {length}"
+        )
+    if length and config.architecture != "transformer":
+        raise ValueError(
+            f"data.row_length must be 0 for architecture={config.architecture!r}: only a "
+            "Transformer can tell the pairs of a row apart"
+        )
+
+
+def check_n_best(config: ConfigDict) -> None:
+    """Refuses hypotheses that there are not, or that nobody would see.
+
+    Raises:
+        ValueError: in one sentence.
+    """
+    if not 1 <= config.n_best <= config.beam:
+        raise ValueError(
+            f"decoding.n_best must lie in 1 to decoding.beam={config.beam}, got {config.n_best}"
+        )
+    if config.n_best > 1 and not config.details:
+        raise ValueError(f"decoding.n_best={config.n_best} is shown by decoding.details=True alone")
 
 
 def check_transformer(config: ConfigDict) -> None:
@@ -154,11 +193,6 @@ def check_transformer(config: ConfigDict) -> None:
     """
     for name in ("encoder_layers", "decoder_layers"):
         check_at_least(f"model.{name}", config.model[name], 1)
-    if not 0 <= (length := config.data.get("row_length", 0)) <= config.model.max_length:
-        raise ValueError(
-            f"data.row_length must lie in [0, model.max_length={config.model.max_length}], where 0 "
-            f"packs nothing, got {length}"
-        )
     is_shared = SOURCES[config.data.name].text.is_shared(config.data)
     if config.model.tie == "all" and not is_shared:
         raise ValueError(
@@ -255,7 +289,13 @@ class Task:
             max_length=config.model.max_length,
             beam=config.decoding.beam,
             alpha=config.decoding.alpha,
+            n_best=config.decoding.n_best,
+            aligns=self._attends,
         )
+
+    @property
+    def _attends(self) -> bool:
+        return self.config.model.get("attention") != "none"
 
     def _make_model(self, rngs: nnx.Rngs) -> nnx.Module:
         settings, model = ARCHITECTURES[self.config.architecture]
@@ -312,12 +352,25 @@ class Task:
         buckets = self.buckets(pairs, [max(self.config.data.bucket_lengths)])
         return [batch for _, batch in evaluation_batches(buckets)]
 
+    def measuring(self, splits: dict[str, list[SentencePair]], workdir: Workdir) -> Measure:
+        """`measure` of what is said of the test splits, which stays in the workdir."""
+
+        def measure(state: TrainState) -> dict[str, dict[str, object]]:
+            said = {split: self.translations(state, splits[split]) for split in self.source.tests}
+            for split, translations in said.items():
+                workdir.keep_hypotheses(split, translations)
+            return self.measure(state, splits, said)
+
+        return measure
+
     def measure(
-        self, state: TrainState, splits: dict[str, list[SentencePair]]
+        self,
+        state: TrainState,
+        splits: dict[str, list[SentencePair]],
+        said: dict[str, list[str]],
     ) -> dict[str, dict[str, object]]:
         """What it achieves on the test splits, and by phenomenon where that is known."""
         scores: dict[str, dict[str, object]] = {}
-        said = {split: self.translations(state, splits[split]) for split in self.source.tests}
         for split, translations in said.items():
             targets = [pair.target for pair in splits[split]]
             losses = self.losses(state, split, splits[split])
@@ -329,7 +382,7 @@ class Task:
 
     def draw_attention(self, state: TrainState, pairs: list[SentencePair], path: Path) -> None:
         """Draws what the decoder looks at in one of the sentences, if it looks at anything."""
-        if self.config.model.get("attention") == "none":
+        if not self._attends:
             return
         # Neither a short sentence nor one that fills the screen.
         shown = min(pairs, key=lambda pair: abs(len(pair.source.split()) - 7))
@@ -349,6 +402,18 @@ class Task:
             mark = "=" if translation == pair.target else "≠"
             lines += [f"  {pair.source}", f"  → {translation}", f"  {mark} {pair.target}"]
         return "\n".join(lines)
+
+    def answer(self, state: TrainState, line: str) -> str:
+        """What a person who typed a sentence reads.
+
+        Raises:
+            ValueError: a sentence that cannot be translated.
+        """
+        if not self.config.decoding.details:
+            (translation,) = self.translator(state.parameters, [line], batch_tokens=0)
+            return translation
+        found = self.translator.details(state.parameters, line)
+        return json.dumps([one._asdict() for one in found], ensure_ascii=False)
 
     def translations(self, state: TrainState, pairs: list[SentencePair]) -> list[str]:
         """What the model says for the source of each pair."""

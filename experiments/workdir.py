@@ -1,7 +1,7 @@
 """The folder in which everything a run made stands, enough to evaluate, translate and explain."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -120,6 +120,24 @@ class Workdir:
         with self.samples.open("a", encoding="utf-8") as file:
             file.write(text + "\n")
         return text
+
+    def keep_hypotheses(self, split: str, lines: Iterable[str]) -> None:
+        """Writes what a model says of each sentence of a split, one a line."""
+        write_whole(self._hypotheses(split), "".join(f"{line}\n" for line in lines))
+
+    def load_hypotheses(self, split: str) -> list[str]:
+        """What `keep_hypotheses` wrote.
+
+        Raises:
+            UsageError: there is nothing.
+        """
+        try:
+            return self._hypotheses(split).read_text(encoding="utf-8").split("\n")[:-1]
+        except OSError as error:
+            raise UsageError(f"{self._hypotheses(split)} cannot be read: {error}") from error
+
+    def _hypotheses(self, split: str) -> Path:
+        return self.path / f"hypotheses.{split}.txt"
 
     def check_fresh(self, checkpoint_every: int) -> None:
         """Refuses to start anew where a run once had a checkpoint.

@@ -92,6 +92,7 @@ def test_a_run_leaves_everything_in_its_workdir(place, trained):
         "attention.png",
         "checkpoints",
         "config.json",
+        *(f"hypotheses.{split}.txt" for split in ("test", "compositional", "longer")),
         "learning_curve.png",
         "metrics.jsonl",
         "results.json",
@@ -106,6 +107,8 @@ def test_a_run_leaves_everything_in_its_workdir(place, trained):
     for split in ("test", "compositional", "longer"):
         scores = results["splits"][split]
         assert {"exact_match", "accuracy", "bleu", "bleu_signature", "nll"} <= scores.keys()
+        said = (place / "tiny" / f"hypotheses.{split}.txt").read_text().splitlines()
+        assert len(said) == scores["sentences"] == 20
     assert (place / "tiny" / "samples.txt").read_text().count("step ") == 2
     rows = read_metrics(place / "tiny")
     assert [row["step"] for row in rows if row["split"] == "validation"] == [10, 20]

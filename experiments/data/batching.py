@@ -109,6 +109,7 @@ class Buckets:
             )
         self.pairs = pairs
         self.tokens = tokens
+        self._needed = np.array(needed)
         bucket = np.searchsorted(lengths, needed)
         self._members = {
             length: np.flatnonzero(bucket == place) for place, length in enumerate(lengths)
@@ -118,11 +119,14 @@ class Buckets:
         """The share of all positions, of both sides, that no sentence takes."""
 
     def plan(self, random: np.random.Generator | None = None) -> list[tuple[int, np.ndarray]]:
-        """Every pair once, as batches of (length, indices of the pairs); shuffled if `random`."""
+        """Every pair once, as batches of (length, indices); shuffled if `random`, or by length."""
         batches = []
         for length, members in self._members.items():
             size = self.tokens // length
-            members = members if random is None else random.permutation(members)
+            if random is None:  # who translates a batch waits for its longest answer
+                members = members[np.argsort(self._needed[members], kind="stable")]
+            else:
+                members = random.permutation(members)
             batches += [(length, members[i : i + size]) for i in range(0, len(members), size)]
         order = range(len(batches)) if random is None else random.permutation(len(batches))
         return [batches[i] for i in order]

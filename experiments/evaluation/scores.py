@@ -1,8 +1,9 @@
 """Scores of translations against references."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import sacrebleu
+from sacrebleu.significance import PairedTest
 
 
 def translation_scores(
@@ -22,7 +23,7 @@ def translation_scores(
         2018; chrF is Popović 2015).
     """
     matches = sum(ours == gold for ours, gold in zip(hypotheses, references, strict=True))
-    bleu = sacrebleu.BLEU(tokenize="none", force=True) if tokenized else sacrebleu.BLEU()
+    bleu = _bleu(tokenized)
     scores: dict[str, object] = {
         "sentences": len(references),
         "exact_match": matches / len(references),
@@ -31,3 +32,31 @@ def translation_scores(
         scores[name] = metric.corpus_score(list(hypotheses), [list(references)]).score
         scores[f"{name.removeprefix('tok_')}_signature"] = str(metric.get_signature())
     return scores
+
+
+def paired_bootstrap(
+    systems: Mapping[str, Sequence[str]], references: Sequence[str], *, tokenized: bool = False
+) -> dict[str, float]:
+    """How likely chance alone makes the BLEU of systems differ as much as it does (Koehn 2004).
+
+    Args:
+        systems: what each says of the same sentences, by its name; they are held against the first.
+        references: one correct translation a sentence.
+        tokenized: as in `translation_scores`.
+
+    Returns:
+        p of each but the first, of 1,000 resamples.
+    """
+    test = PairedTest(
+        [(name, list(said)) for name, said in systems.items()],
+        {"BLEU": _bleu(tokenized)},
+        [list(references)],
+        test_type="bs",
+        n_samples=1_000,
+    )
+    _, found = test()
+    return dict(zip(found["System"][1:], (one.p_value for one in found["BLEU"][1:]), strict=True))
+
+
+def _bleu(tokenized: bool) -> sacrebleu.BLEU:
+    return sacrebleu.BLEU(tokenize="none", force=True) if tokenized else sacrebleu.BLEU()

@@ -40,6 +40,10 @@ REPOSITORY = Path(__file__).resolve().parents[2]
         ("denoising", "data.noise=('msk',)", "got 'msk'; did you mean 'mask'?"),
         ("scan", "data.path=nowhere", "data.path=nowhere has no file simple_train.txt"),
         ("copy", "decoding.beam=0", "decoding.beam must be at least 1, got 0"),
+        ("copy", "decoding.n_best=2", "decoding.n_best must lie in 1 to decoding.beam=1, got 2"),
+        ("copy", "train.average=0", "train.average must be at least 1, got 0"),
+        ("multi30k", "data.row_length=81", "data.row_length must lie in [0, model.max_length=80]"),
+        ("multi30k", "architecture=recurrent", "data.row_length must be 0 for architecture='recur"),
         ("copy", "decoding.alpha=nan", "decoding.alpha must be finite, got nan"),
     ],
 )

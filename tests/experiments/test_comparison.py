@@ -30,6 +30,7 @@ def test_runs_stand_side_by_side(tmp_path, monkeypatch, capsys):
     assert [row["run"] for row in rows] == ["reverse_rnn_tiny", "reverse_tiny"]  # by name
     wanted = {"parameters", "tokens/s", "test exact match", "test bleu", "ms at 8"}
     assert wanted <= rows[0].keys()
+    assert rows[0]["test p %"] == "" and 0 <= float(rows[1]["test p %"]) <= 100
     table = (command.workdir / "comparison.md").read_text()
     assert table.count("\n") == 4
     assert table in capsys.readouterr().out

@@ -76,6 +76,16 @@ def test_evaluation_meets_every_pair_once_and_says_which():
         assert members(batch) == indices.tolist()
     seen = [i for indices, _ in evaluation_batches(Buckets(pairs(), (5, 18), 36)) for i in indices]
     assert sorted(seen) == list(range(53))
+    needed = [pairs()[i].length for i in seen]
+    assert needed == sorted(needed)  # who waits for the longest of a batch waits little
+
+
+def test_the_share_of_padding_is_that_of_the_batches():
+    buckets = Buckets(pairs(), (5, 11, 18), 36)
+    batches = [batch for _, batch in evaluation_batches(buckets)]
+    sides = [side for batch in batches for side in (batch.source, batch.target_labels)]
+    padding = sum((side == PAD).sum() for side in sides)
+    assert buckets.padding == pytest.approx(padding / sum(side.size for side in sides))
 
 
 def test_a_pair_longer_than_every_bucket_is_not_dropped_silently():

@@ -1,6 +1,8 @@
 """Scores by hand."""
 
-from experiments.evaluation.scores import translation_scores
+import numpy as np
+
+from experiments.evaluation.scores import paired_bootstrap, translation_scores
 
 
 def test_a_perfect_translation():
@@ -30,3 +32,16 @@ def test_tokens_are_counted_as_they_stand_and_under_another_name():
     assert "bleu" not in tokenized
     assert "tok:none" in tokenized["bleu_signature"]
     assert plain["chrf"] == tokenized["chrf"] == 100  # blanks do not count
+
+
+def test_chance_explains_a_small_difference_and_not_a_large_one():
+    random = np.random.default_rng(0)
+    references = [" ".join(random.choice([*"abcdefgh"], 9)) for _ in range(60)]
+
+    def spoiled(number):
+        return [line[:8] + line[11:] if at < number else line for at, line in enumerate(references)]
+
+    systems = {"first": spoiled(30), "like it": spoiled(31), "better": spoiled(5)}
+    chances = paired_bootstrap(systems, references, tokenized=True)
+    assert chances.keys() == {"like it", "better"}
+    assert chances["better"] < 0.01 < 0.05 < chances["like it"]

@@ -1,10 +1,12 @@
 """Translation of plain text by a small untrained model: what it says matters less than how."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
 
-from configs import toy_translation
+from configs import toy_translation, toy_translation_rnn
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import WORDS, Tokens
@@ -83,3 +85,53 @@ def test_text_becomes_words_as_the_data_says():
     letters = tokenizers(Tokens(list, "".join))
     translator = Translator(None, letters, bucket_lengths=[6], max_length=9, beam=1, alpha=0.0)
     assert translator.encode("bad") == SOURCE.encode(["b", "a", "d"])
+
+
+class TestDetails:
+    """What a beam knows of its best hypotheses."""
+
+    SENTENCE = "c c c c d"
+
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def found(task, parameters):
+        translator = Translator(
+            task.learner.definition, tokenizers(WORDS),
+            bucket_lengths=[6], max_length=9, beam=3, alpha=0.5, n_best=2,
+        )  # fmt: skip
+        (best,) = translator(parameters, [TestDetails.SENTENCE], batch_tokens=0)
+        return best, translator.details(parameters, TestDetails.SENTENCE)
+
+    def test_the_first_is_the_translation(self, found):
+        best, (first, second) = found
+        assert first.text == best != second.text
+        assert first.score >= second.score
+
+    def test_a_score_is_the_sum_over_the_penalty(self, found):
+        for one in found[1]:
+            penalty = ((5 + len(one.tokens)) / 6) ** 0.5
+            assert one.score == pytest.approx(sum(one.log_probs) / penalty, rel=1e-5)
+
+    def test_each_token_is_aligned_with_a_source_token(self, found, task, parameters):
+        for one in found[1]:
+            assert len(one.tokens) == len(one.log_probs) == len(one.alignment) <= 9
+            ended = one.tokens[-1] == "<eos>"
+            assert one.text == WORDS.detokenize(one.tokens[: len(one.tokens) - ended])
+            weights, source, _ = task.translator.cross_attention(
+                parameters, self.SENTENCE, one.text
+            )
+            assert len(source) == 6
+            whole = weights.mean(axis=(0, 1)).argmax(axis=-1)
+            assert one.alignment == whole[: len(one.tokens)].tolist()
+
+
+def test_a_model_that_looks_at_nothing_aligns_nothing():
+    with jax.numpy_dtype_promotion("standard"):
+        config = toy_translation_rnn.get_config("tiny")
+        config.model.update({"attention": "none", "max_length": 9})
+        config.decoding.update({"beam": 2, "details": True})
+        config.data.bucket_lengths = (9,)
+        task = Task(config, tokenizers(WORDS))
+        (one,) = json.loads(task.answer(task.learner.initial_state(), "a b"))
+    assert one.keys() == {"text", "score", "tokens", "log_probs", "alignment"}
+    assert one["alignment"] == [] and one["tokens"]
