@@ -4,6 +4,7 @@ import csv
 
 import pytest
 
+from configs import defaults, reverse_rnn
 from experiments import comparison
 from experiments.errors import UsageError
 from experiments.flags import parse
@@ -17,21 +18,25 @@ def asked(*arguments):
 
 
 def test_runs_stand_side_by_side(tmp_path, monkeypatch, capsys):
+    """Of two recurrent models, which compile faster."""
     monkeypatch.setattr(comparison, "LENGTHS", (8,))
-    command = asked(f"--workdir={tmp_path / 'both'}", "--config.train.steps=10")
-    comparison.compare(command.config, Workdir(command.workdir), tmp_path / "cache")
-    written = {path.name for path in command.workdir.iterdir()}
+    runs = {cell: reverse_rnn.get_config("tiny") for cell in ("lstm", "gru")}
+    for cell, each in runs.items():
+        each.model.cell, each.train.steps = cell, 10
+    place = tmp_path / "both"
+    comparison.compare(defaults.comparison(runs), Workdir(place), tmp_path / "cache")
+    written = {path.name for path in place.iterdir()}
     assert written == {
         *("comparison.csv", "comparison.md", "comparison.png", "config.json"),
-        *("reverse_tiny", "reverse_rnn_tiny"),
+        *("lstm", "gru"),
     }
-    with (command.workdir / "comparison.csv").open() as file:
+    with (place / "comparison.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [row["run"] for row in rows] == ["reverse_rnn_tiny", "reverse_tiny"]  # by name
+    assert [row["run"] for row in rows] == ["gru", "lstm"]  # by name
     wanted = {"parameters", "tokens/s", "test exact match", "test bleu", "ms at 8"}
     assert wanted <= rows[0].keys()
     assert rows[0]["test p %"] == "" and 0 <= float(rows[1]["test p %"]) <= 100
-    table = (command.workdir / "comparison.md").read_text()
+    table = (place / "comparison.md").read_text()
     assert table.count("\n") == 4
     assert table in capsys.readouterr().out
 

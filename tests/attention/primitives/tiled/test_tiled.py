@@ -64,6 +64,7 @@ CASES = {
     },
 }
 DIFFERENTIABLE = ("output", "logsumexp", "entropy", "mean_distance", "weights")
+TWICE_DIFFERENTIABLE = ("output", "logsumexp")  # of what the others are made
 
 
 def compute(implementation, inputs, arguments):
@@ -73,17 +74,17 @@ def compute(implementation, inputs, arguments):
     return attend_in_tiles(request, SIZE)
 
 
-def loss(implementation, inputs, score, arguments):
+def loss(implementation, inputs, score, arguments, names=DIFFERENTIABLE):
     """Of all that has a derivative, and what it is of; logsumexp alone may be infinite."""
     found = compute(implementation, inputs, {**arguments, "score": score})
-    finite = [jnp.where(jnp.isfinite(found[name]), found[name], 0) for name in DIFFERENTIABLE]
+    finite = [jnp.where(jnp.isfinite(found[name]), found[name], 0) for name in names]
     return sum(jnp.sum(jnp.sin(array + 0.1)) for array in finite), found
 
 
-def gradient(implementation, inputs, score, arguments):
+def gradient(implementation, inputs, score, arguments, names=DIFFERENTIABLE):
     """That of the loss, and what the loss is of."""
     function = jax.grad(loss, argnums=(1, 2), allow_int=True, has_aux=True)
-    gradients, found = function(implementation, inputs, score, arguments)
+    gradients, found = function(implementation, inputs, score, arguments, names)
     return [x for x in jax.tree.leaves(gradients) if x.dtype != jax.dtypes.float0], found
 
 
@@ -91,7 +92,7 @@ def higher_derivatives(implementation, inputs, score, arguments):
     """Along a direction, along one of the gradient, and the gradient of the gradient."""
 
     def again(inputs):
-        found, _ = gradient(implementation, inputs, score, arguments)
+        found, _ = gradient(implementation, inputs, score, arguments, TWICE_DIFFERENTIABLE)
         return sum(jnp.sum(jnp.sin(array.astype("float64"))) for array in found)
 
     direction = jax.tree.map(jnp.cos, inputs)
