@@ -72,8 +72,9 @@ def get_config(form: str = FULL) -> ConfigDict:
     if is_tiny(form):
         defaults.make_short(train)
         data.subwords.size = 400
+        model.max_length = data.row_length = 160  # which so few subwords need
         data.bucket_lengths = (model.max_length,)
-        train.batch_tokens = 512
+        train.batch_tokens = 640
         model.update({"width": 32, "hidden": 48, "encoder_layers": 1, "decoder_layers": 1})
         config.decoding.beam = 2
     return config

@@ -126,7 +126,7 @@ class TestDetails:
         for one, weights in zip(said, looks, strict=True):
             assert one["text"] == " ".join(one["tokens"])
             most = weights.mean(axis=(0, 1)).argmax(axis=-1).tolist()
-            assert one["alignment"] == most[: len(one["tokens"])]
+            assert one["alignment"] == most
             assert len({*one["alignment"]}) > 1
 
 
