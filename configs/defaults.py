@@ -101,6 +101,7 @@ def make_short(train: ConfigDict) -> None:
     train.evaluate_every = 10
     train.sample_every = 10
     train.checkpoint_every = 10
+    train.average = 2
 
 
 def greedy() -> ConfigDict:

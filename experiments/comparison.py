@@ -55,7 +55,8 @@ def compare(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     measured = [row["run"] for row in rows]
     for split, chances in by_chance({name: places[name] for name in measured}, config, cache):
         for row in rows:
-            row[f"{split} p %"] = 100 * chances[row["run"]] if row["run"] in chances else ""
+            chance = 100 * chances[row["run"]] if row["run"] in chances else ""
+            row[f"{split} bleu p % against {measured[0]}"] = chance
     costs = seconds_by_length({name: config.runs[name] for name in measured}, places)
     for row in rows:
         row |= {f"ms at {length}": 1e3 * s for length, s in costs[row["run"]].items()}

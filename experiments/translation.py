@@ -70,6 +70,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     tokenizers = source.text.learn(config.data, splits["train"], cache)
     task = Task(config, tokenizers)
     encoded = {split: task.encode(split, pairs) for split, pairs in splits.items()}
+    batches = task.training_batches(encoded["train"])
     workdir.claim(config)
     tokenizers.keep(workdir.path)
     print(
@@ -79,7 +80,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     state = train_in(
         workdir,
         task.learner,
-        task.training_batches(encoded["train"]),
+        batches,
         validation=task.evaluation_batches(encoded["validation"]),
         sample=lambda state: task.sample(state, splits["validation"][:3]),
         measure=task.measuring(splits, workdir),
@@ -105,7 +106,7 @@ def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
 def translate(config: ConfigDict, workdir: Workdir, lines: Iterable[str]) -> int:
     """Translates sentences as they come, one a line; what cannot be translated is an empty line.
 
-    With `decoding.details`, a line is JSON: a list of the n best, each as a `Hypothesis`.
+    With `decoding.details`, a line is JSON: the source tokens, and the n best, each a `Hypothesis`.
 
     Args:
         config: of the run.
@@ -337,10 +338,21 @@ class Task:
         lengths = {*lengths, self.config.model.max_length}
         return Buckets(pairs, sorted(lengths), self.config.train.batch_tokens)
 
-    def training_batches(self, pairs: Sequence[EncodedPair]) -> grain.DatasetIterator[Batch]:
-        """Shuffled batches: of packed rows where `data.row_length` asks for them."""
+    def training_batches(
+        self, pairs: Sequence[EncodedPair]
+    ) -> grain.DatasetIterator[Batch | PackedPairs]:
+        """Shuffled batches: of packed rows where `data.row_length` asks for them.
+
+        Raises:
+            UsageError: a pair that is longer than a row.
+        """
         data, train = self.config.data, self.config.train
         if length := data.get("row_length"):
+            needed = max(pair.length for pair in pairs)
+            if needed > length:
+                raise UsageError(
+                    f"the train split needs {needed} positions: raise data.row_length={length}"
+                )
             batches = PairedRows(pairs, length=length, tokens=train.batch_tokens)
         else:
             batches = self.buckets(pairs, data.bucket_lengths)
@@ -412,8 +424,9 @@ class Task:
         if not self.config.decoding.details:
             (translation,) = self.translator(state.parameters, [line], batch_tokens=0)
             return translation
-        found = self.translator.details(state.parameters, line)
-        return json.dumps([one._asdict() for one in found], ensure_ascii=False)
+        source, found = self.translator.details(state.parameters, line)
+        told = {"source": source, "translations": [one._asdict() for one in found]}
+        return json.dumps(told, ensure_ascii=False)
 
     def translations(self, state: TrainState, pairs: list[SentencePair]) -> list[str]:
         """What the model says for the source of each pair."""

@@ -70,11 +70,14 @@ def knock(place, trained, capsys, monkeypatch):
     return knock
 
 
+def task_of(workdir, config):
+    return translation.Task(config, SOURCES[config.data.name].text.load(workdir.path))
+
+
 def final_state(place, workdir):
     workdir = Workdir(place / workdir)
     config = workdir.load_config()
-    task = translation.Task(config, SOURCES[config.data.name].text.load(workdir.path))
-    return restore(workdir, task.learner, config)
+    return restore(workdir, task_of(workdir, config).learner, config)
 
 
 def measured(place, workdir):
@@ -158,6 +161,22 @@ def test_a_stopped_run_goes_on_to_the_bit(place, knock, monkeypatch):
             ours, theirs = jax.random.key_data(ours), jax.random.key_data(theirs)
         np.testing.assert_array_equal(ours, theirs)
     assert measured(place, "stopped") == measured(place, "tiny")
+
+
+def test_the_mean_of_the_last_checkpoints_is_what_is_used(place, trained):
+    workdir = Workdir(place / "tiny")
+    config = workdir.load_config()
+    assert config.train.average == 2
+    used = final_state(place, "tiny")
+    config.train.average = 1
+    newest = restore(workdir, task_of(workdir, config).learner, config)
+    with Checkpoints(workdir.checkpoints) as checkpoints:
+        both = checkpoints.averaged(newest, 2)
+    for ours, mean, last in zip(
+        *(jax.tree.leaves(state.parameters) for state in (used, both, newest)), strict=True
+    ):
+        np.testing.assert_array_equal(ours, mean)
+        assert (ours != last).any()
 
 
 @pytest.fixture

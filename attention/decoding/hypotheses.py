@@ -81,7 +81,7 @@ def for_each(hear: Hear, structure: jax.tree_util.PyTreeDef, places: list[int | 
 
     def hear_all(leaves: list[Array], last: Chosen) -> tuple[Array, object, list[Array]]:
         leaves = [
-            leaf if place is None else follow(leaf, last.parents, rows=place, hypotheses=0)
+            leaf if place is None else follow(leaf, last.parents, rows=place, leading=True)
             for leaf, place in zip(leaves, places, strict=True)
         ]
         return lifted(leaves, last.tokens)
@@ -89,19 +89,19 @@ def for_each(hear: Hear, structure: jax.tree_util.PyTreeDef, places: list[int | 
     return hear_all
 
 
-def follow(leaf: Array, parents: Array, *, rows: int = 0, hypotheses: int = 1) -> Array:
+def follow(leaf: Array, parents: Array, *, rows: int = 0, leading: bool = False) -> Array:
     """Takes for each hypothesis what belongs to its parent.
 
     Args:
         leaf: an array with an axis of B and one of W.
         parents: `[B, W']`.
         rows: the axis of B.
-        hypotheses: the axis of W, which is 0 or follows that of B.
+        leading: whether the axis of W is the first; else it follows that of B.
 
     Returns:
         The same with W' in place of W.
     """
-    axis = 0 if hypotheses == 0 else rows  # once the axis of B is mapped over
+    axis = 0 if leading else rows  # once the axis of B is mapped over
 
     def row(own: Array, parents: Array) -> Array:
         return jnp.take(own, parents, axis=axis)

@@ -53,7 +53,7 @@ class LanguageModel(nnx.Module):
                 beside a cache.
         """
         embed_key, layer_key = split_key(key, 2)
-        start = None if cache is None else cache[0].lengths
+        start = self.decoder.num_read(cache)
         inputs = self.embedding(tokens, positions=positions, start=start, key=embed_key)
         features, _, *kept = self.decoder(
             inputs, mask=mask, key=layer_key, cache=cache, lengths=lengths
@@ -62,7 +62,7 @@ class LanguageModel(nnx.Module):
         return (scores, *kept) if kept else scores
 
     def new_cache(self, batch: Sequence[int], size: int, *, ring: bool = False) -> Caches:
-        """A cache that has read nothing, as `Decoder.new_cache` makes it.
+        """Caches that have read nothing, as `Decoder.new_cache` makes them.
 
         Raises:
             ValueError: a size above `max_length`, or a ring for learned positions.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -124,8 +125,9 @@ class Stack(nnx.Module):
     """Equal blocks one after another.
 
     Their parameters are stacked on a leading axis of layers and scanned over, so that the time to
-    compile does not grow with the depth. With caches, where a step is short, there is no scan; and
-    `unrolled` takes the stack apart for who makes many such steps.
+    compile does not grow with the depth. With caches there is no scan, for a step is short: each
+    layer is compiled, and writes to a buffer of its own. `unrolled` takes the stack apart for who
+    makes many such steps.
     """
 
     def __init__(
@@ -283,13 +285,14 @@ class Decoder(Stack):
             cache, the new cache too.
 
         Raises:
-            ValueError: no memory to attend to, a memory that nothing attends to, or a cache that
-                is full.
+            ValueError: no memory to attend to, a memory that nothing attends to, a cache that is
+                full, or another number of caches than of layers.
         """
         if self.cross and memory is None:
             raise ValueError("a decoder with cross=True attends to a memory, and none is given")
         if not self.cross and (memory is not None or memory_mask is not None):
             raise ValueError("a decoder with cross=False takes neither memory nor memory_mask")
+        self.num_read(cache)  # refuses caches of another decoder
         mask = causal() if mask is None else mask
         return self._run(
             inputs,
@@ -319,29 +322,45 @@ class Decoder(Stack):
         if not self.num_layers:
             raise ValueError("a decoder without layers has nothing to remember")
 
-        def new(block: Block) -> Cache:
-            key = block.self_attention.key.kernel  # [D, K, H]
-            value = block.self_attention.value.kernel
-            return empty_cache(
-                batch,
-                size,
-                num_kv_heads=key.shape[-2],
-                head_width=key.shape[-1],
-                value_width=value.shape[-1],
-                dtype=key.dtype,
-                ring=ring,
-            )
+        any_layer = self.layers if self.is_stacked else self.layers[0]
+        key = any_layer.self_attention.key.kernel  # [..., D, K, H]
+        value = any_layer.self_attention.value.kernel
+        new = partial(
+            empty_cache,
+            batch,
+            size,
+            num_kv_heads=key.shape[-2],
+            head_width=key.shape[-1],
+            value_width=value.shape[-1],
+            dtype=key.dtype,
+            ring=ring,
+        )
+        return tuple(new() for _ in range(self.num_layers))
 
-        return tuple(new(block) for block in self.blocks())
+    def num_read(self, cache: Caches | None) -> Array | None:
+        """How many tokens each row has read, `[...]`; None without caches.
+
+        Raises:
+            ValueError: another number of caches than of layers.
+        """
+        if cache is None:
+            return None
+        if not isinstance(cache, tuple) or len(cache) != self.num_layers:
+            number = len(cache) if isinstance(cache, tuple) else "a single one"
+            raise ValueError(
+                f"a decoder of {self.num_layers} layers needs a tuple of as many caches, "
+                f"got {number}"
+            )
+        return cache[0].lengths
 
     def remember(self, memory: Array) -> Cache:
         """Keys and values of a memory `[..., S, D]` for the cross-attention of every layer."""
         batch = memory.ndim - 2
-        kept = [block.cross_attention.remember(memory) for block in self.blocks()]
-        key, value = (
-            jnp.stack([getattr(one, name) for one in kept], axis=batch) for name in ("key", "value")
-        )
-        return replace(kept[0], key=key, value=value)
+        keep = jax.vmap(lambda block: block.cross_attention.remember(memory), out_axes=batch)
+        apart = () if self.is_stacked else self.layers
+        layers = jax.tree.map(lambda *each: jnp.stack(each), *apart) if apart else self.layers
+        lengths = jnp.full(memory.shape[:-2], memory.shape[-2], jnp.int32)
+        return replace(keep(layers), lengths=lengths)
 
 
 class EncoderDecoder(nnx.Module):
@@ -431,7 +450,7 @@ class EncoderDecoder(nnx.Module):
             the new cache too.
         """
         embed_key, layer_key = split_key(key, 2)
-        start = None if cache is None else cache[0].lengths
+        start = self.decoder.num_read(cache)
         return self.decoder(
             self.target_embedding(target, positions=positions, start=start, key=embed_key),
             memory,

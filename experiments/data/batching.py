@@ -119,7 +119,7 @@ class Buckets:
         """The share of all positions, of both sides, that no sentence takes."""
 
     def plan(self, random: np.random.Generator | None = None) -> list[tuple[int, np.ndarray]]:
-        """Every pair once, as batches of (length, indices); shuffled if `random`, or by length."""
+        """Every pair once, as batches of (length, indices): shuffled if `random`, else sorted."""
         batches = []
         for length, members in self._members.items():
             size = self.tokens // length

@@ -45,7 +45,7 @@ def paired_bootstrap(
         tokenized: as in `translation_scores`.
 
     Returns:
-        p of each but the first, of 1,000 resamples.
+        p of each but the first, of 1,000 resamples; 1 where there is no difference.
     """
     test = PairedTest(
         [(name, list(said)) for name, said in systems.items()],
@@ -55,7 +55,9 @@ def paired_bootstrap(
         n_samples=1_000,
     )
     _, found = test()
-    return dict(zip(found["System"][1:], (one.p_value for one in found["BLEU"][1:]), strict=True))
+    first, *others = found["BLEU"]
+    chances = (1.0 if one.score == first.score else one.p_value for one in others)
+    return dict(zip(found["System"][1:], chances, strict=True))
 
 
 def _bleu(tokenized: bool) -> sacrebleu.BLEU:

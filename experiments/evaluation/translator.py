@@ -126,8 +126,8 @@ class Translator:
                 translations[member] = self._text(ids.tolist())
         return translations
 
-    def details(self, parameters: nnx.State, sentence: str) -> list[Hypothesis]:
-        """The best translations of a sentence, the best first, and how they came about.
+    def details(self, parameters: nnx.State, sentence: str) -> tuple[list[str], list[Hypothesis]]:
+        """The tokens of a sentence with their end, and its best translations, the best first.
 
         Raises:
             ValueError: as `encode`.
@@ -136,11 +136,12 @@ class Translator:
         length = min(length for length in self._bucket_lengths if length > len(read))
         batch = pad_batch([EncodedPair(read, ())], 1, length)
         answer = self._details(parameters, batch.source, batch.source_lengths)
-        return [
+        found = [
             self._hypothesis(jax.tree.map(lambda leaf, at=at: np.asarray(leaf[0, at]), answer))
             for at in range(answer.scores.shape[1])
             if answer.lengths[0, at]
         ]
+        return [self._tokenizers.source.token(number) for number in (*read, EOS)], found
 
     def _text(self, ids: list[int]) -> str:
         """What was said on one line, for a model that spells bytes can say a line feed."""

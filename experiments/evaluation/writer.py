@@ -13,7 +13,8 @@ from attention.decoding import Filter, MinP, Rules, Temperature, TopK, TopP, pre
 from attention.modules.choice import one_of
 from attention.modules.language_model import LanguageModel
 from attention.modules.positions import SCHEMES
-from attention.primitives.cache import Cache
+from attention.modules.transformer import Caches
+from attention.modules.unrolled import unrolled
 from experiments.data.corpus import Language
 from experiments.errors import check_at_least
 
@@ -64,18 +65,17 @@ class Writer:
         self._filters = filters(config.decoding)
 
         def read(
-            parameters: nnx.State, tokens: Array, cache: Cache, lengths: Array | None = None
-        ) -> tuple[Array, Cache]:
-            model: LanguageModel = nnx.merge(definition, parameters)
+            model: LanguageModel, tokens: Array, cache: Caches, lengths: Array | None = None
+        ) -> tuple[Array, Caches]:
             return model(tokens, cache=cache, lengths=lengths)
 
-        # The parameters are a part of the state, or every sampling would compile them in.
+        # The model is a part of the state, or every sampling would compile its parameters in.
         def step(
-            state: tuple[nnx.State, Cache], tokens: Array
-        ) -> tuple[Array, tuple[nnx.State, Cache]]:
-            parameters, cache = state
-            logits, cache = read(parameters, tokens[:, None], cache)
-            return logits[:, 0], (parameters, cache)
+            state: tuple[LanguageModel, Caches], tokens: Array
+        ) -> tuple[Array, tuple[LanguageModel, Caches]]:
+            model, cache = state
+            logits, cache = read(model, tokens[:, None], cache)
+            return logits[:, 0], (model, cache)
 
         self._definition, self._read, self._step = definition, jax.jit(read), step
 
@@ -90,12 +90,13 @@ class Writer:
             ValueError: a prompt with what the model has not learned, or that is too long for it.
         """
         decoding, ids = self._config.decoding, self._language.encode(prompt)
-        cache = self._cache(parameters, len(ids))
+        model = unrolled(nnx.merge(self._definition, parameters))
+        cache = self._cache(model, len(ids))
         # Padded, so that prompts of all lengths are one shape.
         prompts = np.zeros((1, self._config.model.max_length), np.int32)
         prompts[0, : len(ids)] = ids
         cache, start = prefill(
-            lambda tokens, cache, lengths: self._read(parameters, tokens, cache, lengths),
+            lambda tokens, cache, lengths: self._read(model, tokens, cache, lengths),
             cache,
             jnp.asarray(prompts),
             jnp.array([len(ids)]),
@@ -104,10 +105,10 @@ class Writer:
         keys = None
         if decoding.strategy == "sample":
             keys = jax.random.split(jax.random.key(decoding.seed), 1)
-        said = stream(self._step, (parameters, cache), start, rules, keys, filters=self._filters)
+        said = stream(self._step, (model, cache), start, rules, keys, filters=self._filters)
         return self._pieces(said)
 
-    def _cache(self, parameters: nnx.State, num_read: int) -> Cache:
+    def _cache(self, model: LanguageModel, num_read: int) -> Caches:
         """Room for prompt and answer; a ring, where positions know no end."""
         longest = self._config.model.max_length
         needed = num_read + self._config.decoding.length
@@ -121,7 +122,6 @@ class Writer:
                 f"a prompt of {num_read} tokens and {self._config.decoding.length} more need "
                 f"{needed} positions, and {kind} ones end at {longest}: lower decoding.length"
             )
-        model: LanguageModel = nnx.merge(self._definition, parameters)
         return model.new_cache((1,), longest, ring=needed > longest)
 
     def _pieces(self, said: Iterator[Array]) -> Iterator[str]:

@@ -16,7 +16,14 @@ from experiments.training.optimizer import optimizer
 from experiments.training.step import Batch, TrainState
 from experiments.workdir import Workdir
 
-NUMBERS = ("steps", "log_every", "evaluate_every", "sample_every", "checkpoint_every", "average")
+AT_LEAST_ONE = (
+    "steps",
+    "log_every",
+    "evaluate_every",
+    "sample_every",
+    "checkpoint_every",
+    "average",
+)
 
 Measure = Callable[[TrainState], Mapping[str, Scores]]
 
@@ -33,7 +40,7 @@ def check_training(config: ConfigDict) -> None:
     if not 0 <= config.seed < 2**32:
         raise UsageError(f"seed must lie in [0, 2**32), got {config.seed}")
     try:
-        for name in NUMBERS:
+        for name in AT_LEAST_ONE:
             check_at_least(f"train.{name}", train[name], 1)
         optimizer(train)
     except ValueError as error:

@@ -318,3 +318,13 @@ class TestRefusals:
         translator = jax.eval_shape(small_translator)
         with pytest.raises(ValueError, match="24 tokens is longer than max_length=23"):
             translator.new_cache((B,), 24)
+
+    def test_caches_of_another_decoder(self):
+        model = jax.eval_shape(lambda: language_model(decoder_layers=LAYERS))
+        cache = jax.eval_shape(lambda model: model.new_cache((B,), 7), model)
+        wanted = f"a decoder of {LAYERS} layers needs a tuple of as many caches"
+        for wrong, number in ((cache[:-1], LAYERS - 1), (cache * 2, 2 * LAYERS)):
+            with pytest.raises(ValueError, match=f"{wanted}, got {number}"):
+                model(tokens(B, 1), cache=wrong)
+        with pytest.raises(ValueError, match=f"{wanted}, got a single one"):
+            model(tokens(B, 1), cache=cache[0])

@@ -1,6 +1,7 @@
 """Scores by hand."""
 
 import numpy as np
+import pytest
 
 from experiments.evaluation.scores import paired_bootstrap, translation_scores
 
@@ -45,3 +46,9 @@ def test_chance_explains_a_small_difference_and_not_a_large_one():
     chances = paired_bootstrap(systems, references, tokenized=True)
     assert chances.keys() == {"like it", "better"}
     assert chances["better"] < 0.01 < 0.05 < chances["like it"]
+
+
+@pytest.mark.parametrize("said", ["a b c d e", "a b c d x", ""])
+def test_what_says_the_same_differs_by_chance_alone(said):
+    same = paired_bootstrap({"one": [said] * 9, "other": [said] * 9}, ["a b c d e"] * 9)
+    assert same == {"other": 1.0}

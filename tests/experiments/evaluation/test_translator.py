@@ -102,7 +102,9 @@ class TestDetails:
             task = Task(config, tokenizers(WORDS))
             state = task.learner.initial_state()
         (best,) = task.translator(state.parameters, [TestDetails.SENTENCE], batch_tokens=0)
-        said = json.loads(task.answer(state, TestDetails.SENTENCE))
+        answer = json.loads(task.answer(state, TestDetails.SENTENCE))
+        assert answer["source"] == ["b", "a", "<eos>"]
+        said = answer["translations"]
         looks = [
             task.translator.cross_attention(
                 state.parameters, TestDetails.SENTENCE, " ".join(one["tokens"][:-1])
@@ -137,6 +139,6 @@ def test_a_model_that_looks_at_nothing_aligns_nothing():
         config.decoding.update({"beam": 2, "details": True})
         config.data.bucket_lengths = (9,)
         task = Task(config, tokenizers(WORDS))
-        (one,) = json.loads(task.answer(task.learner.initial_state(), "a b"))
+        (one,) = json.loads(task.answer(task.learner.initial_state(), "a b"))["translations"]
     assert one.keys() == {"text", "score", "tokens", "log_probs", "alignment"}
     assert one["alignment"] == [] and one["tokens"]
