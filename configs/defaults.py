@@ -90,6 +90,13 @@ def training(steps: int) -> ConfigDict:
     train.sample_every = steps // 2
     train.checkpoint_every = steps // 2
     train.average = 1  # of the last checkpoints, whose mean is what is measured and used
+    train.ema = 0.0  # decay of a moving average of the parameters, which is used in their place
+    train.patience = 0  # evaluations without gain that end the training; then the best is used
+    train.plateau_patience = 2  # those after which schedule="plateau" lowers the learning rate
+    train.plateau_factor = 0.5
+    train.z_loss = 0.0
+    train.dtype = "float32"  # or "bfloat16": what the model computes in while it trains
+    train.microbatches = 1  # parts of a batch whose gradients are added up
     return train
 
 

@@ -33,7 +33,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     train.batch_size = 1_024
     train.learning_rate = 1e-2
     train.weight_decay = 0.0
-    del train.label_smoothing  # nothing here has a label
+    del train.label_smoothing, train.z_loss  # nothing here has a label or a softmax
 
     if is_tiny(form):
         defaults.make_short(train)

@@ -22,7 +22,7 @@ from experiments.data.labelled import (
 )
 from experiments.errors import UsageError, check_at_least
 from experiments.training.learner import Learner
-from experiments.training.loss import TokenLosses, token_losses
+from experiments.training.loss import TokenLosses, objective, token_losses
 from experiments.training.session import check_training, evaluate_in, train_in
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
@@ -132,8 +132,8 @@ class Task:
         self, model: Classifier, batch: LabelledBatch, key: Array | None
     ) -> TokenLosses:
         logits = model(batch.inputs, lengths=batch.lengths, key=key)
-        smoothing = 0.0 if key is None else self.config.train.label_smoothing
-        return token_losses(logits, batch.labels, batch.counted, smoothing)
+        loss = objective(self.config.train, training=key is not None)
+        return token_losses(logits, batch.labels, batch.counted, loss)
 
     def measure(self, state: TrainState) -> dict[str, dict[str, float]]:
         """Loss and accuracy on what it was not trained on."""

@@ -27,7 +27,7 @@ from experiments.data.text import Characters, TextBatch
 from experiments.errors import UsageError, check_at_least
 from experiments.evaluation.writer import Writer, check_decoding
 from experiments.training.learner import Learner
-from experiments.training.loss import TokenLosses, token_losses
+from experiments.training.loss import TokenLosses, objective, token_losses
 from experiments.training.session import check_training, evaluate_in, restore, train_in
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
@@ -165,8 +165,8 @@ class Task:
             added = SCHEMES[self.config.model.positions].add is not None
             positions = batch.positions if added else None
         logits = model(batch.inputs, mask=mask, positions=positions, key=key)
-        smoothing = 0.0 if key is None else self.config.train.label_smoothing
-        return token_losses(logits, batch.labels, batch.counted, smoothing)
+        loss = objective(self.config.train, training=key is not None)
+        return token_losses(logits, batch.labels, batch.counted, loss)
 
     def measure(
         self, state: TrainState, validation: Sequence[TextBatch | PackedBatch]

@@ -26,7 +26,7 @@ from experiments.evaluation.word_senses import (
     sense_accuracy,
 )
 from experiments.training.learner import Learner
-from experiments.training.loss import TokenLosses, token_losses
+from experiments.training.loss import TokenLosses, objective, token_losses
 from experiments.training.session import check_training, evaluate_in, train_in
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
@@ -121,8 +121,8 @@ class Task:
         self, model: MaskedLanguageModel, batch: GapBatch, key: Array | None
     ) -> TokenLosses:
         logits = model(batch.inputs, mask=masks.lengths(batch.lengths), key=key)
-        smoothing = 0.0 if key is None else self.config.train.label_smoothing
-        return token_losses(logits, batch.labels, batch.counted, smoothing)
+        loss = objective(self.config.train, training=key is not None)
+        return token_losses(logits, batch.labels, batch.counted, loss)
 
     def _buckets(self, pairs: list[SentencePair], lengths: tuple[int, ...] = ()) -> Buckets:
         longest = self.config.model.max_length

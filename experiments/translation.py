@@ -37,7 +37,7 @@ from experiments.evaluation.phenomena import by_phenomenon
 from experiments.evaluation.scores import translation_scores
 from experiments.evaluation.translator import Translator
 from experiments.training.learner import Learner
-from experiments.training.loss import TokenLosses
+from experiments.training.loss import TokenLosses, objective
 from experiments.training.session import (
     Measure,
     check_training,
@@ -315,8 +315,8 @@ class Task:
             features, labels = packed_features(model, batch, placed, key), batch.target.labels
         else:
             features, labels = padded_features(model, batch, key), batch.target_labels
-        smoothing = 0.0 if key is None else self.config.train.label_smoothing
-        return tiled_token_losses(model.logits, features, labels, labels != PAD, smoothing)
+        loss = objective(self.config.train, training=key is not None)
+        return tiled_token_losses(model.logits, features, labels, labels != PAD, loss)
 
     def encode(self, split: str, pairs: list[SentencePair]) -> list[EncodedPair]:
         """The sentences of a split as ids.

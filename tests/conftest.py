@@ -33,7 +33,7 @@ gc.set_threshold(100_000, 50, 100)
 
 # The first example of a shape compiles, so a deadline would measure the compiler; a failure that
 # shows once must show again.
-hypothesis.settings.register_profile("strict", deadline=None, derandomize=True, max_examples=50)
+hypothesis.settings.register_profile("strict", deadline=None, derandomize=True, max_examples=30)
 hypothesis.settings.load_profile("strict")
 
 

@@ -11,7 +11,6 @@ import pytest
 from ml_collections import ConfigDict
 
 from experiments import translation
-from experiments.evaluation.translator import Translator
 from experiments.training import session
 from experiments.workdir import Workdir
 from run import EXPERIMENTS
@@ -23,10 +22,16 @@ LAUNCHABLE = [name for name in NAMES if name not in HELPERS]
 # What is no run of its own has a test of its own.
 OTHERS = {"benchmark", "benchmark_models", "presets", "reverse_positions", "scan_positions"}
 RUNS = [name for name in LAUNCHABLE if name not in OTHERS]
-# Whose sentences are translated: by a recurrent model, by beams; test_run does so greedily. The
-# others differ in what they learn and from what, and to compile how they say it would take longer
-# than all the rest.
+# Who trains and translates here: a recurrent model, and one by beams; test_run does so greedily.
+# The other translators differ in what they learn and from what: that their steps fit together is
+# seen by tracing them, and to compile them all would take longer than all the rest.
 TRANSLATES = {"toy_translation_rnn", "multi30k"}
+TRACED = [
+    name
+    for name in RUNS
+    if importlib.import_module(f"configs.{name}").get_config().experiment == "translation"
+    and name not in TRANSLATES
+]
 MEASURED_AGAIN = {"char_lm", "masked_lm", "digits", "word_vectors"}
 FORMS = {"presets": "gpt2_small"}  # what has no form without a name
 
@@ -140,21 +145,26 @@ def test_the_full_form_is_a_configuration_that_can_run(name, load):
         assert {*fields(config)} == {*fields(load(name, "tiny"))}
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_the_tiny_form_takes_two_steps_and_reads_every_field(
-    name, load, tmp_path, cache, monkeypatch
-):
-    config = load(name, "tiny")
+def two_steps(config):
     config.train.steps, config.train.warmup_steps = 2, 1
     watched = Watched(config)
     watched._seen.clear()
+    return watched
+
+
+@pytest.fixture
+def workdir(tmp_path, monkeypatch):
     workdir = Workdir(tmp_path / "run")
     workdir.path.mkdir()
     monkeypatch.setattr(workdir, "claim", lambda config: None)  # reads it all, to write it down
     monkeypatch.setattr(session, "draw_learning_curve", lambda *_: None)  # as every run does
-    if name not in TRANSLATES:
-        monkeypatch.setattr(Translator, "__call__", lambda _, __, texts, batch_tokens: [*texts])
-        monkeypatch.setattr(translation.Task, "draw_attention", lambda *_: None)
+    return workdir
+
+
+@pytest.mark.parametrize("name", [name for name in RUNS if name not in TRACED])
+def test_the_tiny_form_takes_two_steps_and_reads_every_field(name, load, workdir, cache):
+    config = load(name, "tiny")
+    watched = two_steps(config)
     EXPERIMENTS[config.experiment].check(watched)  # as the door does
     EXPERIMENTS[config.experiment].train(watched, workdir, cache)
     results = workdir.results.read_text()
@@ -164,6 +174,26 @@ def test_the_tiny_form_takes_two_steps_and_reads_every_field(
         assert workdir.results.read_text() == results
     # The door reads this one, to choose the experiment.
     assert {*fields(config)} - watched._seen == {"experiment"}
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_the_steps_of_the_tiny_form_fit_together_and_read_every_field(
+    name, load, workdir, cache, monkeypatch
+):
+    def trace(workdir, learner, batches, validation, config, **_):
+        state, _ = jax.eval_shape(learner.train_step, learner.abstract_state, next(batches))
+        assert jax.tree.structure(state) == jax.tree.structure(learner.abstract_state)
+        jax.eval_shape(learner.evaluate_step, state.parameters, validation[0])
+
+    config = load(name, "tiny")
+    watched = two_steps(config)
+    monkeypatch.setattr(translation, "train_in", trace)
+    monkeypatch.setattr(translation.Task, "draw_attention", lambda *_: None)
+    translation.check(watched)
+    translation.train(watched, workdir, cache)
+    # What is read once there are numbers is read by the forms that train.
+    later = {"train.log_every", "train.sample_every", "decoding.details"}
+    assert {*fields(config)} - watched._seen - later == {"experiment"}
 
 
 def test_an_unknown_form_is_refused(load):

@@ -58,23 +58,27 @@ class Checkpoints:
             raise UsageError(f"there is no checkpoint yet in {self._directory}: train first")
         return self._read(step, like)
 
-    def averaged(self, state: TrainState, number: int) -> TrainState:
-        """A state with the mean of the parameters of the newest checkpoints.
+    def averaged(self, like: TrainState, number: int, newest: int) -> TrainState:
+        """The state of a checkpoint with the mean of its parameters and those of the ones before.
 
         Each has learned the last batches it saw a little too well, and each other ones (Vaswani et
         al. 2017, section 6.1).
 
         Args:
-            state: that of the newest.
+            like: a state of the same shapes, or its `jax.eval_shape`.
             number: how many there should be; as many as there are if they are fewer.
+            newest: the step of the last of them.
 
         Raises:
             UsageError: one of them is damaged.
         """
-        *older, _ = sorted(self._manager.all_steps())[-number:]
+        steps = sorted(step for step in self._manager.all_steps() if step <= newest)
+        *older, _ = steps[-number:]
+        state, _ = self._read(newest, like)
+        state = state.to_use()
         total = state.parameters
         for step in older:
-            total = jax.tree.map(jnp.add, total, self._read(step, state)[0].parameters)
+            total = jax.tree.map(jnp.add, total, self._read(step, like)[0].to_use().parameters)
         count = len(older) + 1
         return state._replace(parameters=jax.tree.map(lambda leaf: leaf / count, total))
 

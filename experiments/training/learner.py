@@ -32,14 +32,16 @@ class Learner:
         loss_function: LossFunction[Batch],
         config: ConfigDict,
     ) -> None:
-        """Prepares the training of a model.
+        """Prepares the training of a model, as `train` of a configuration says.
 
         Args:
             make_model: builds it with its initial parameters.
             loss_function: as in `make_steps`.
-            config: `train` of it is what `optimizer` reads; everything follows from its `seed`.
+            config: `train` of it is what `optimizer` reads, and dtype, microbatches and ema;
+                everything follows from its `seed`.
         """
-        optimizing = optimizer(config.train)
+        train = config.train
+        optimizing = optimizer(train)
 
         def make_state() -> TrainState:
             model_key, step_key = jax.random.split(jax.random.key(config.seed))
@@ -47,6 +49,8 @@ class Learner:
             return TrainState(
                 step=jax.numpy.int32(0),
                 parameters=parameters,
+                average=parameters if train.ema else None,
+                slowdown=jax.numpy.float32(1),
                 optimizer=optimizing.init(parameters),
                 key=step_key,
             )
@@ -56,7 +60,14 @@ class Learner:
         self.initial_state = compiled(make_state)
         self.abstract_state = jax.eval_shape(make_state)
         self.num_parameters = sum(x.size for x in jax.tree.leaves(self.abstract_state.parameters))
-        self.train_step, self.evaluate_step = make_steps(self.definition, loss_function, optimizing)
+        self.train_step, self.evaluate_step = make_steps(
+            self.definition,
+            loss_function,
+            optimizing,
+            dtype=jax.numpy.dtype(train.dtype),
+            microbatches=train.microbatches,
+            decay=train.ema,
+        )
 
     def losses(self, parameters: nnx.State, batches: Iterable[Batch]) -> dict[str, float]:
         """Loss and accuracy over all batches together, without dropout."""

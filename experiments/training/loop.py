@@ -1,7 +1,8 @@
 """The training loop, to be read downwards."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -12,7 +13,10 @@ from tqdm import tqdm
 
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.metrics import Metrics
+from experiments.training.plateau import best_step, evaluations_since_best, stalls
 from experiments.training.step import TrainState
+
+BEGINNING: Mapping[str, Any] = MappingProxyType({"seconds": 0.0, "losses": ()})
 
 
 def fit(
@@ -25,31 +29,38 @@ def fit(
     checkpoints: Checkpoints,
     evaluate: Callable[[TrainState], dict[str, float]],
     sample: Callable[[TrainState], str],
-    seconds: float = 0.0,
-) -> tuple[TrainState, float]:
-    """Trains up to step `config.steps`, from wherever the state stands.
+    progress: Mapping[str, Any] = BEGINNING,
+) -> tuple[TrainState, Mapping[str, Any]]:
+    """Trains up to step `config.steps`, from wherever the state stands, or to the end of patience.
 
     Args:
         state: the training state; its memory is reused.
         batches: an iterator that stands where the state does, and can say where (grain).
         train_step: of `make_steps`.
-        config: steps, log_every, evaluate_every, sample_every and checkpoint_every.
+        config: steps, log_every, evaluate_every, sample_every and checkpoint_every; patience, the
+            evaluations without gain after which it stops, 0 for never; and, for the "plateau"
+            schedule, how many it takes to lower the learning rate, and to which part.
         metrics: where measurements go.
         checkpoints: where states go.
         evaluate: measures the validation set.
         sample: shows what the model can do.
-        seconds: training time before this call, of a run that goes on.
+        progress: of a run that goes on, as its last checkpoint has it.
 
     Returns:
-        The last state, and the seconds of training in all, as its checkpoint has them.
+        The last state, and what its checkpoint says of it: where the batches stand, the seconds of
+        training in all, and the losses of all evaluations.
 
     Raises:
         FloatingPointError: a loss that is not finite; the checkpoints before it stay.
     """
-    started, first = time.perf_counter() - seconds, int(state.step)
+    started, first = time.perf_counter() - progress["seconds"], int(state.step)
+    losses = [(step, loss) for step, loss in progress["losses"]]
     pending, pending_since = [], time.perf_counter()
     with tqdm(total=config.steps, initial=first, unit="step", mininterval=0.5) as bar:
         for step in range(first + 1, config.steps + 1):
+            if config.patience and evaluations_since_best(losses) >= config.patience:
+                bar.write(f"the validation loss was lowest at step {best_step(losses):,}")
+                break
             state, measured = train_step(state, next(batches))
             pending.append(measured)
             jax.block_until_ready(pending[-2:-1])  # stay one step ahead of the device, not fifty
@@ -66,18 +77,23 @@ def fit(
                 pending = []
 
             if step % config.evaluate_every == 0 or last:
-                metrics.write(step, "validation", evaluate(state))
+                evaluated = evaluate(state)
+                metrics.write(step, "validation", evaluated)
+                losses.append((step, evaluated["loss"]))
+                if config.schedule == "plateau" and stalls(losses, config.plateau_patience):
+                    state = state._replace(slowdown=state.slowdown * config.plateau_factor)
 
             if step % config.sample_every == 0 or last:
                 bar.write(sample(state))
 
             if step % config.checkpoint_every == 0 or last:
                 seconds = time.perf_counter() - started
-                checkpoints.save(state, {"batches": batches.get_state(), "seconds": seconds})
+                progress = {"batches": batches.get_state(), "seconds": seconds, "losses": losses}
+                checkpoints.save(state, progress)
 
             if not pending:  # speeds are those of the steps alone
                 pending_since = time.perf_counter()
-    return state, seconds
+    return state, progress
 
 
 def _summary(step: int, pending: list[dict[str, Array]], seconds: float) -> dict[str, float]:

@@ -1,17 +1,25 @@
 """What training makes small, of logits that are there; `tiled_loss.py` makes them as it goes."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from ml_collections import ConfigDict
+
+from attention.primitives.quarantine import wide
+
+# (logits [..., V], labels [...]) -> [...]: what training makes small, for each token.
+Objective = Callable[[Array, Array], Array]
 
 
 class TokenLosses(NamedTuple):
     """Sums over the tokens that count, ready to be added up over batches.
 
     Attributes:
-        loss: smoothed cross-entropy, nats.
+        loss: what training makes small.
         nll: negative log-likelihood of the labels, nats.
         correct: tokens that score highest where they should.
         tokens: tokens that count.
@@ -34,16 +42,33 @@ def per_token(sums: TokenLosses) -> dict[str, Array]:
     }
 
 
-def smoothed_cross_entropy(logits: Array, labels: Array, smoothing: float) -> Array:
+def objective(train: ConfigDict, *, training: bool) -> Objective:
+    """What a configuration makes small; plain cross-entropy where it is only measured.
+
+    Args:
+        train: label_smoothing and z_loss.
+        training: whether it is made small.
+    """
+    if not training:
+        return smoothed_cross_entropy
+    return partial(smoothed_cross_entropy, smoothing=train.label_smoothing, z_loss=train.z_loss)
+
+
+def smoothed_cross_entropy(
+    logits: Array, labels: Array, smoothing: float = 0.0, z_loss: float = 0.0
+) -> Array:
     """Cross-entropy against the label with a little probability moved to the whole vocabulary.
 
     The target is q = (1 - ε) · onehot(label) + ε / V (Szegedy et al. 2016, section 7), so the loss
-    is KL(q ‖ softmax(logits)) plus the entropy of q, which no model can change.
+    is KL(q ‖ softmax(logits)) plus the entropy of q, which no model can change. A z-loss keeps
+    log Σ exp(logits) near 0, so that logits do not drift to where float32 is coarse: its square,
+    times a small coefficient, is added (Chowdhery et al. 2022, section 5).
 
     Args:
         logits: `[..., V]`.
         labels: `[...]` ids.
         smoothing: ε in [0, 1).
+        z_loss: the coefficient; 1e-4 in that paper.
 
     Returns:
         `[...]`, nats.
@@ -52,25 +77,30 @@ def smoothed_cross_entropy(logits: Array, labels: Array, smoothing: float) -> Ar
     # A comparison melts into the sums around it; a gather would come back as a slow scatter.
     is_label = jax.nn.one_hot(labels, vocab_size, dtype=bool)
     target = jnp.where(is_label, 1 - smoothing, 0.0) + smoothing / vocab_size
-    return jax.nn.logsumexp(logits, axis=-1) - jnp.sum(target * logits, axis=-1)
+    logsumexp = jax.nn.logsumexp(logits, axis=-1)
+    cross_entropy = logsumexp - jnp.sum(target * logits, axis=-1)
+    return cross_entropy + z_loss * logsumexp**2 if z_loss else cross_entropy
 
 
-def token_losses(logits: Array, labels: Array, counts: Array, smoothing: float) -> TokenLosses:
+def token_losses(
+    logits: Array, labels: Array, counts: Array, loss: Objective = smoothed_cross_entropy
+) -> TokenLosses:
     """Sums loss and metrics over the tokens that count; padding counts nowhere.
 
     Args:
         logits: `[..., V]`.
         labels: `[...]` ids.
         counts: `[...]` bool, False for padding.
-        smoothing: ε of `smoothed_cross_entropy`.
+        loss: of each token.
     """
+    (logits,) = wide(logits)  # sums over a vocabulary need it
 
     def total(values: Array) -> Array:
         return jnp.sum(jnp.where(counts, values, 0))
 
     return TokenLosses(
-        loss=total(smoothed_cross_entropy(logits, labels, smoothing)),
-        nll=total(smoothed_cross_entropy(logits, labels, 0.0)),
+        loss=total(loss(logits, labels)),
+        nll=total(smoothed_cross_entropy(logits, labels)),
         correct=total(_scores_highest(logits, labels).astype(logits.dtype)),
         tokens=jnp.sum(counts, dtype=logits.dtype),
     )

@@ -13,7 +13,8 @@ def schedule(name: str, *, peak: float, warmup_steps: int, total_steps: int) -> 
 
     Args:
         name: "constant"; "linear" or "cosine", which reach 0 at the end; "inverse_sqrt", which
-            falls with 1/√step (Vaswani et al. 2017, equation 3).
+            falls with 1/√step (Vaswani et al. 2017, equation 3); "plateau", which the loop lowers
+            whenever the validation loss stalls.
         peak: the learning rate at the end of the warm-up.
         warmup_steps: steps of the rise.
         total_steps: steps of the training.
@@ -28,6 +29,7 @@ def schedule(name: str, *, peak: float, warmup_steps: int, total_steps: int) -> 
     falling_steps = total_steps - warmup_steps
     falls = {
         "constant": optax.constant_schedule(peak),
+        "plateau": optax.constant_schedule(peak),
         "linear": optax.linear_schedule(peak, 0.0, falling_steps),
         "cosine": optax.cosine_decay_schedule(peak, falling_steps),
         "inverse_sqrt": lambda step: (

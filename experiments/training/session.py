@@ -1,18 +1,22 @@
 """Training in a workdir: from where it stands to its last step, everything left there."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import grain.python as grain
 from ml_collections import ConfigDict
 
+from attention.modules.choice import one_of
 from experiments.analysis.pictures import draw_learning_curve
 from experiments.errors import UsageError, check_at_least
 from experiments.results import Scores, report
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.learner import Learner
-from experiments.training.loop import fit
+from experiments.training.loop import BEGINNING, fit
 from experiments.training.metrics import Metrics
 from experiments.training.optimizer import optimizer
+from experiments.training.plateau import best_step
 from experiments.training.step import Batch, TrainState
 from experiments.workdir import Workdir
 
@@ -23,7 +27,10 @@ AT_LEAST_ONE = (
     "sample_every",
     "checkpoint_every",
     "average",
+    "microbatches",
+    "plateau_patience",
 )
+DTYPES = ("float32", "bfloat16")
 
 Measure = Callable[[TrainState], Mapping[str, Scores]]
 
@@ -39,7 +46,26 @@ def check_training(config: ConfigDict) -> None:
         raise UsageError(f"train.label_smoothing must lie in [0, 1), got {train.label_smoothing}")
     if not 0 <= config.seed < 2**32:
         raise UsageError(f"seed must lie in [0, 2**32), got {config.seed}")
+    if not 0 <= train.get("z_loss", 0.0) < math.inf:
+        raise UsageError(f"train.z_loss must be a number from 0, got {train.z_loss}")
+    if not 0 <= train.ema < 1:
+        raise UsageError(f"train.ema must lie in [0, 1), where 0 keeps none, got {train.ema}")
+    if not 0 < train.plateau_factor < 1:
+        raise UsageError(f"train.plateau_factor must lie in (0, 1), got {train.plateau_factor}")
+    if train.ema and train.average > 1:
+        raise UsageError(
+            f"train.ema={train.ema} and train.average={train.average} are two averages of the same "
+            "parameters: choose one"
+        )
+    if train.patience and train.evaluate_every != train.checkpoint_every:
+        raise UsageError(
+            f"with train.patience={train.patience} what was evaluated is kept: "
+            f"train.checkpoint_every={train.checkpoint_every} must be "
+            f"train.evaluate_every={train.evaluate_every}"
+        )
     try:
+        one_of("train.dtype", train.dtype, DTYPES)
+        check_at_least("train.patience", train.patience, 0)
         for name in AT_LEAST_ONE:
             check_at_least(f"train.{name}", train[name], 1)
         optimizer(train)
@@ -68,36 +94,34 @@ def train_in(
         config: of the run; `train` of it is what `fit` reads.
 
     Returns:
-        The last state, its parameters the mean of those of the last `train.average` checkpoints.
+        The state that `restore` returns.
 
     Raises:
         UsageError: a workdir whose checkpoints are gone or damaged.
     """
-    average = config.train.average
-    with Checkpoints(workdir.checkpoints, keep=average) as checkpoints:
-        seconds = 0.0
+    with _checkpoints(workdir, config) as checkpoints:
+        progress = BEGINNING
         if checkpoints.latest_step() is None:
             workdir.check_fresh(config.train.checkpoint_every)
             state = learner.initial_state()
         else:
             state, progress = checkpoints.restore(learner.abstract_state)
             batches.set_state(progress["batches"])
-            seconds = progress["seconds"]
         with Metrics(workdir.path, step=int(state.step)) as metrics:
-            state, seconds = fit(
+            state, progress = fit(
                 state,
                 batches,
                 learner.train_step,
                 config=config.train,
                 metrics=metrics,
                 checkpoints=checkpoints,
-                evaluate=lambda state: learner.losses(state.parameters, validation),
-                sample=lambda state: workdir.keep_sample(int(state.step), sample(state)),
-                seconds=seconds,
+                evaluate=lambda state: learner.losses(state.to_use().parameters, validation),
+                sample=lambda state: workdir.keep_sample(int(state.step), sample(state.to_use())),
+                progress=progress,
             )
-        state = checkpoints.averaged(state, average)
+        state = _chosen(checkpoints, learner, progress, config)
     draw_learning_curve(workdir.path, workdir.learning_curve)
-    report(config, workdir, learner, state, seconds, measure(state))
+    report(config, workdir, learner, state, progress["seconds"], measure(state))
     return state
 
 
@@ -124,7 +148,11 @@ def evaluate_in(
 
 
 def restore(workdir: Workdir, learner: Learner, config: ConfigDict) -> TrainState:
-    """The newest training state of a run, with the parameters that `train_in` returned.
+    """The training state of a run that is measured and used.
+
+    It is that of the newest checkpoint, or of the one with the lowest validation loss where
+    `train.patience` waits for a lower one; its parameters are their moving average, or the mean of
+    those of the last `train.average` checkpoints up to there.
 
     Raises:
         UsageError: the run has no checkpoint yet, or its newest is damaged.
@@ -134,6 +162,18 @@ def restore(workdir: Workdir, learner: Learner, config: ConfigDict) -> TrainStat
 
 
 def _newest(workdir: Workdir, learner: Learner, config: ConfigDict) -> tuple[TrainState, float]:
-    with Checkpoints(workdir.checkpoints, keep=config.train.average) as checkpoints:
-        state, progress = checkpoints.restore(learner.abstract_state)
-        return checkpoints.averaged(state, config.train.average), progress["seconds"]
+    with _checkpoints(workdir, config) as checkpoints:
+        _, progress = checkpoints.restore(learner.abstract_state)
+        return _chosen(checkpoints, learner, progress, config), progress["seconds"]
+
+
+def _checkpoints(workdir: Workdir, config: ConfigDict) -> Checkpoints:
+    # Behind the best there are as many as its patience waits for.
+    return Checkpoints(workdir.checkpoints, keep=config.train.average + config.train.patience)
+
+
+def _chosen(
+    checkpoints: Checkpoints, learner: Learner, progress: Mapping[str, Any], config: ConfigDict
+) -> TrainState:
+    newest = best_step(progress["losses"]) if config.train.patience else checkpoints.latest_step()
+    return checkpoints.averaged(learner.abstract_state, config.train.average, newest)

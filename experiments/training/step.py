@@ -1,7 +1,8 @@
 """One step of training, a pure function from state and batch to state and metrics."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,20 +24,32 @@ class TrainState(NamedTuple):
     Attributes:
         step: how many steps were taken, int32.
         parameters: of the model, as `flax.nnx.split` returns them.
+        average: their exponential moving average; None if none is kept.
         optimizer: the optimizer's own memory.
+        slowdown: what updates are multiplied by, below 1 once the validation loss stalls.
         key: what the randomness of each step is derived from; constant.
     """
 
     step: Array
     parameters: nnx.State
+    average: nnx.State | None
     optimizer: optax.OptState
+    slowdown: Array
     key: Array
+
+    def to_use(self) -> Self:
+        """With the parameters that are measured and used: their average, where one is kept."""
+        return self if self.average is None else self._replace(parameters=self.average)
 
 
 def make_steps(
     definition: nnx.GraphDef,
     loss_function: LossFunction[Batch],
     optimizer: optax.GradientTransformation,
+    *,
+    dtype: jnp.dtype = jnp.float32,
+    microbatches: int = 1,
+    decay: float = 0.0,
 ) -> tuple[
     Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]],
     Callable[[nnx.State, Batch], TokenLosses],
@@ -47,25 +60,77 @@ def make_steps(
         definition: the model without its parameters.
         loss_function: sums the losses of a batch.
         optimizer: turns gradients into updates.
+        dtype: what the model computes in while it trains; parameters, their gradients and the
+            optimizer stay what they are.
+        microbatches: parts of a batch whose gradients are added up, so that the activations of one
+            part stand in memory at a time.
+        decay: of the average of the parameters, if one is kept.
 
     Returns:
         `train_step(state, batch) -> state, metrics`, which reuses the memory of the state it is
         given, and `evaluate_step(parameters, batch) -> sums`, without dropout.
     """
 
-    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
-        def mean_loss(parameters: nnx.State) -> tuple[Array, TokenLosses]:
-            key = jax.random.fold_in(state.key, state.step)
-            sums = loss_function(nnx.merge(definition, parameters), batch, key)
-            return sums.loss / jnp.maximum(sums.tokens, 1), sums
+    def summed(parameters: nnx.State, batch: Batch, key: Array) -> tuple[Array, TokenLosses]:
+        model = nnx.merge(definition, cast(parameters, dtype))
+        sums = loss_function(model, batch, key)
+        return sums.loss, sums
 
-        gradients, sums = jax.grad(mean_loss, has_aux=True)(state.parameters)
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
+        key = jax.random.fold_in(state.key, state.step)
+        gradient = partial(jax.grad(summed, has_aux=True), state.parameters)
+        gradients, sums = added_up(gradient, batch, key, microbatches)
+        gradients = optax.tree.scale(1 / jnp.maximum(sums.tokens, 1), gradients)
         updates, memory = optimizer.update(gradients, state.optimizer, state.parameters)
+        updates = optax.tree.scale(state.slowdown, updates)
         parameters = optax.apply_updates(state.parameters, updates)
         metrics = per_token(sums) | {"gradient_norm": optax.tree.norm(gradients)}
-        return TrainState(state.step + 1, parameters, memory, state.key), metrics
+        state = state._replace(step=state.step + 1, parameters=parameters, optimizer=memory)
+        return state._replace(average=moved(state, decay)), metrics
 
     def evaluate_step(parameters: nnx.State, batch: Batch) -> TokenLosses:
         return loss_function(nnx.merge(definition, parameters), batch, None)
 
     return compiled(train_step, donate=(0,)), compiled(evaluate_step)
+
+
+def cast(parameters: nnx.State, dtype: jnp.dtype) -> nnx.State:
+    """Parameters in another precision; what is no floating-point number stays."""
+    return jax.tree.map(
+        lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf,
+        parameters,
+    )
+
+
+def added_up(function: Callable[[Batch, Array], Any], batch: Batch, key: Array, number: int) -> Any:  # noqa: ANN401 - whatever pytree the function returns
+    """The sum of `function(part, key)` over `number` parts of the rows of a batch, one at a time.
+
+    Rows of zeros fill the last part up: they are padding, which counts nowhere.
+    """
+    if number == 1:
+        return function(batch, key)
+
+    def parts(array: Array) -> Array:
+        rest = -len(array) % number
+        padded = jnp.pad(array, [(0, rest), *[(0, 0)] * (array.ndim - 1)])
+        return padded.reshape(number, -1, *array.shape[1:])
+
+    def add(total: Any, part: tuple[Batch, Array]) -> tuple[Any, None]:  # noqa: ANN401 - the same
+        return jax.tree.map(jnp.add, total, function(*part)), None
+
+    each = jax.tree.map(parts, batch), jax.random.split(key, number)
+    shapes = jax.eval_shape(function, *jax.tree.map(lambda array: array[0], each))
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return jax.lax.scan(add, nothing, each)[0]
+
+
+def moved(state: TrainState, decay: float) -> nnx.State | None:
+    """The average of a state, moved towards its parameters.
+
+    Young averages move faster: of the one before step t, min(decay, t / (9 + t)) is kept, so that
+    the first parameters are soon forgotten.
+    """
+    if state.average is None:
+        return None
+    keep = jnp.minimum(decay, state.step / (9 + state.step))
+    return optax.incremental_update(state.parameters, state.average, 1 - keep)

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from experiments.training.loss import TokenLosses, token_losses
+from attention.primitives.quarantine import wide
+from experiments.training.loss import Objective, TokenLosses, smoothed_cross_entropy, token_losses
 
 TILE = 2**22  # logits, which is 16 MiB of float32
 
@@ -21,7 +22,7 @@ def tiled_token_losses(
     features: Array,
     labels: Array,
     counts: Array,
-    smoothing: float,
+    loss: Objective = smoothed_cross_entropy,
     *,
     tile: int = TILE,
 ) -> TokenLosses:
@@ -35,7 +36,7 @@ def tiled_token_losses(
         features: `[..., D]`.
         labels: `[...]` ids.
         counts: `[...]` bool, False for padding.
-        smoothing: ε of `smoothed_cross_entropy`.
+        loss: of each token.
         tile: how many logits there may be at once; one token has V in any case.
     """
     width = features.shape[-1]
@@ -43,7 +44,7 @@ def tiled_token_losses(
     vocab_size = jax.eval_shape(logits, features).shape[-1]
     rows = max(1, tile // vocab_size)
     if len(features) <= rows:
-        return _loss_alone(token_losses(logits(features), labels, counts, smoothing))
+        return _loss_alone(token_losses(logits(features), labels, counts, loss))
     pure, head = jax.closure_convert(logits, features[:rows])
 
     def tiles(array: Array) -> Array:
@@ -51,7 +52,7 @@ def tiled_token_losses(
         padded = jnp.pad(array, [(0, rest), *[(0, 0)] * (array.ndim - 1)])
         return padded.reshape(-1, rows, *array.shape[1:])
 
-    return _loss_alone(_tiled(pure, smoothing, head, tiles(features), tiles(labels), tiles(counts)))
+    return _loss_alone(_tiled(pure, loss, head, tiles(features), tiles(labels), tiles(counts)))
 
 
 def _loss_alone(sums: TokenLosses) -> TokenLosses:
@@ -60,7 +61,7 @@ def _loss_alone(sums: TokenLosses) -> TokenLosses:
 
 
 def _nothing(features: Array) -> TokenLosses:
-    return TokenLosses(*[jnp.zeros((), features.dtype)] * len(TokenLosses._fields))
+    return TokenLosses(*wide(*[jnp.zeros((), features.dtype)] * len(TokenLosses._fields)))
 
 
 Logits = Callable[..., Array]
@@ -69,41 +70,45 @@ Head = list[Array]
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _tiled(
-    logits: Logits, smoothing: float, head: Head, features: Array, labels: Array, counts: Array
+    logits: Logits, loss: Objective, head: Head, features: Array, labels: Array, counts: Array
 ) -> TokenLosses:
     def add(sums: TokenLosses, tile: tuple[Array, Array, Array]) -> tuple[TokenLosses, None]:
         features, labels, counts = tile
-        found = token_losses(logits(features, *head), labels, counts, smoothing)
+        found = token_losses(logits(features, *head), labels, counts, loss)
         return jax.tree.map(jnp.add, sums, found), None
 
     return jax.lax.scan(add, _nothing(features), (features, labels, counts))[0]
 
 
 def _forward(
-    logits: Logits, smoothing: float, head: Head, features: Array, labels: Array, counts: Array
+    logits: Logits, loss: Objective, head: Head, features: Array, labels: Array, counts: Array
 ) -> tuple[TokenLosses, tuple[Head, Array]]:
     def add(
         carry: tuple[TokenLosses, Head], tile: tuple[Array, Array, Array]
     ) -> tuple[tuple[TokenLosses, Head], Array]:
         features, labels, counts = tile
 
-        def loss(head: Head, features: Array) -> tuple[Array, TokenLosses]:
-            sums = token_losses(logits(features, *head), labels, counts, smoothing)
+        def of_tile(head: Head, features: Array) -> tuple[Array, TokenLosses]:
+            sums = token_losses(logits(features, *head), labels, counts, loss)
             return sums.loss, sums
 
-        (d_head, d_features), found = jax.grad(loss, (0, 1), has_aux=True)(head, features)
-        return jax.tree.map(jnp.add, carry, (found, d_head)), d_features
+        (d_head, d_features), found = jax.grad(of_tile, (0, 1), has_aux=True)(head, features)
+        # Added up in float32 at least, however few bits the head has.
+        return jax.tree.map(jnp.add, carry, (found, list(wide(*d_head)))), d_features
 
-    begun = _nothing(features), jax.tree.map(jnp.zeros_like, head)
+    begun = _nothing(features), list(wide(*map(jnp.zeros_like, head)))
     (sums, d_head), d_features = jax.lax.scan(add, begun, (features, labels, counts))
+    d_head = [ours.astype(array.dtype) for ours, array in zip(d_head, head, strict=True)]
     return sums, (d_head, d_features)
 
 
 def _backward(
-    logits: Logits, smoothing: float, derivatives: tuple[Head, Array], along: TokenLosses
+    logits: Logits, loss: Objective, derivatives: tuple[Head, Array], along: TokenLosses
 ) -> tuple[Head, Array, None, None]:
-    del logits, smoothing
-    d_head, d_features = jax.tree.map(lambda each: along.loss * each, derivatives)
+    del logits, loss
+    d_head, d_features = jax.tree.map(
+        lambda each: along.loss.astype(each.dtype) * each, derivatives
+    )
     return d_head, d_features, None, None
 
 

@@ -63,7 +63,7 @@ def learner(
 
     def sum_losses(model: nnx.Module, batch: TextBatch, key: Array | None) -> TokenLosses:
         del key  # nothing is dropped
-        return token_losses(model(batch.inputs), batch.labels, batch.counted, 0.0)
+        return token_losses(model(batch.inputs), batch.labels, batch.counted)
 
     return Learner(make_model, sum_losses, settings)
 

@@ -26,7 +26,7 @@ from tests.attention.modules.inputs import (
 from tests.attention.primitives.inputs import draw
 
 B, S, D, N, K, H, V = DIMS["BSDNKHV"]
-LAYERS = 3
+LAYERS = 2
 FIRST, SECOND, STEPS = 5, 3, 5
 LONGEST = FIRST + SECOND + STEPS
 TOKENS = tokens(B, LONGEST)

@@ -11,7 +11,14 @@ from experiments.training.step import TrainState
 
 def state(step):
     parameters = {"weights": jnp.arange(3.0) * step, "bias": jnp.float32(2.0**step)}
-    return TrainState(jnp.int32(step), parameters, {"mean": jnp.float32(step)}, jax.random.key(0))
+    return TrainState(
+        step=jnp.int32(step),
+        parameters=parameters,
+        average=None,
+        optimizer={"mean": jnp.float32(step)},
+        slowdown=jnp.float32(1),
+        key=jax.random.key(0),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +33,17 @@ def saved(tmp_path_factory):
 @pytest.mark.parametrize("number, kept", [(1, [7]), (2, [4, 7]), (3, [2, 4, 7]), (9, [2, 4, 7])])
 def test_the_mean_is_over_the_newest(saved, number, kept):
     with Checkpoints(saved, keep=3) as checkpoints:
-        newest, _ = checkpoints.restore(state(0))
-        averaged = checkpoints.averaged(newest, number)
+        averaged = checkpoints.averaged(state(0), number, newest=7)
     np.testing.assert_allclose(averaged.parameters["weights"], np.arange(3) * np.mean(kept))
     np.testing.assert_allclose(averaged.parameters["bias"], np.mean(np.exp2(kept)))
     assert int(averaged.step) == 7 and averaged.optimizer["mean"] == 7
+
+
+def test_the_mean_may_end_before_the_newest(saved):
+    with Checkpoints(saved, keep=3) as checkpoints:
+        averaged = checkpoints.averaged(state(0), 2, newest=4)
+    np.testing.assert_allclose(averaged.parameters["weights"], np.arange(3) * np.mean([2, 4]))
+    assert int(averaged.step) == 4
 
 
 def test_two_stay_at_least(tmp_path):

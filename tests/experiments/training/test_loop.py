@@ -1,14 +1,27 @@
 """The loop with a step that is known beforehand: what is written down of it."""
 
+from itertools import cycle
+
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from experiments.training.loop import fit
+from experiments.training.loop import BEGINNING, fit
+from experiments.training.plateau import best_step
 from experiments.training.step import TrainState
 
 EVERY = ConfigDict(
-    {"steps": 2, "log_every": 2, "evaluate_every": 2, "sample_every": 2, "checkpoint_every": 2}
+    {
+        "steps": 2,
+        "log_every": 2,
+        "evaluate_every": 2,
+        "sample_every": 2,
+        "checkpoint_every": 2,
+        "patience": 0,
+        "schedule": "constant",
+        "plateau_patience": 2,
+        "plateau_factor": 0.5,
+    }
 )
 MEASURED = [
     {"loss": 1.0, "nll": 2.0, "accuracy": 0.0, "tokens": 30.0, "gradient_norm": 1.0},
@@ -18,7 +31,7 @@ MEASURED = [
 
 class Batches:
     def __init__(self):
-        self.rest = iter(MEASURED)
+        self.rest = cycle(MEASURED)
 
     def __next__(self):
         return {name: np.float32(value) for name, value in next(self.rest).items()}
@@ -31,29 +44,41 @@ class Notes:
     """Takes what the loop gives to metrics and to checkpoints."""
 
     def __init__(self):
-        self.rows, self.saved = {}, []
+        self.rows, self.saved, self.progress = {}, [], None
 
     def write(self, step, split, values):
         self.rows[step, split] = values
 
     def save(self, state, progress):
         self.saved.append(state)
+        self.progress = progress
+
+
+BEGUN = TrainState(
+    step=0, parameters=None, average=None, optimizer=None, slowdown=np.float32(1), key=None
+)
+
+
+def learn(losses, begun=BEGUN, progress=BEGINNING, **changes):
+    """Takes steps whose evaluations find these losses, one after the other."""
+    notes, losses = Notes(), iter(losses)
+    fit(
+        begun,
+        Batches(),
+        lambda state, batch: (state._replace(step=state.step + 1), batch),
+        config=ConfigDict({**EVERY, **changes}),
+        metrics=notes,
+        checkpoints=notes,
+        evaluate=lambda state: {"loss": next(losses)},
+        sample=lambda state: "",
+        progress=progress,
+    )
+    return notes
 
 
 @pytest.fixture
 def notes():
-    notes = Notes()
-    fit(
-        TrainState(step=0, parameters=None, optimizer=None, key=None),
-        Batches(),
-        lambda state, batch: (state._replace(step=state.step + 1), batch),
-        config=EVERY,
-        metrics=notes,
-        checkpoints=notes,
-        evaluate=lambda state: {"nll": 0.5},
-        sample=lambda state: "",
-    )
-    return notes
+    return learn([0.5])
 
 
 def test_a_row_holds_means_over_tokens_and_the_norm_over_steps(notes):
@@ -65,5 +90,34 @@ def test_a_row_holds_means_over_tokens_and_the_norm_over_steps(notes):
 
 
 def test_the_last_state_is_measured_and_saved(notes):
-    assert notes.rows[2, "validation"] == {"nll": 0.5}
+    assert notes.rows[2, "validation"] == {"loss": 0.5}
     assert [state.step for state in notes.saved] == [2]
+
+
+STALLING = [3.0, 2.0, 2.5, 2.0, 1.0, 1.5, 1.2, 1.1, 1.3, 0.9]  # of steps 2, 4, ...
+
+
+def test_patience_ends_a_training_and_the_best_is_known():
+    notes = learn(STALLING, steps=20, patience=3)
+    assert [state.step for state in notes.saved] == [2, 4, 6, 8, 10, 12, 14, 16]
+    assert best_step(notes.progress["losses"]) == 10
+
+
+def test_a_training_that_has_ended_stays_so():
+    ended = learn(STALLING, steps=20, patience=3)
+    again = learn([], ended.saved[-1], ended.progress, steps=20, patience=3)
+    assert not again.saved
+
+
+def test_a_plateau_slows_down_each_time_its_patience_ends():
+    notes = learn(STALLING, steps=20, schedule="plateau")
+    slow = [float(state.slowdown) for state in notes.saved]
+    assert slow == [1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125]
+
+
+def test_what_was_seen_before_a_stop_counts():
+    before = learn(STALLING[:3], steps=6, schedule="plateau")
+    after = learn(STALLING[3:], before.saved[-1], before.progress, steps=20, schedule="plateau")
+    whole = learn(STALLING, steps=20, schedule="plateau")
+    assert after.saved == whole.saved[3:]
+    assert after.progress["losses"] == whole.progress["losses"]

@@ -1,15 +1,19 @@
 """The loss against optax, its KL form, and padding that counts nowhere."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from jax.test_util import check_grads
+from ml_collections import ConfigDict
 
-from experiments.training.loss import per_token, smoothed_cross_entropy, token_losses
+from experiments.training.loss import objective, per_token, smoothed_cross_entropy, token_losses
 
 B, T, V = 2, 5, 7
+SMOOTHED = partial(smoothed_cross_entropy, smoothing=0.1)
 LOGITS = 3 * jax.random.normal(jax.random.key(0), (B, T, V))
 LABELS = jax.random.randint(jax.random.key(1), (B, T), 0, V)
 
@@ -46,6 +50,22 @@ def test_a_loss_by_hand():
     )
 
 
+def test_a_z_loss_is_the_square_of_the_normalizer():
+    """By hand: scores ln 1, ln 2, ln 5 have the sum 8 before they are normalized."""
+    logits = jnp.log(jnp.array([1.0, 2.0, 5.0]))
+    found = smoothed_cross_entropy(logits, jnp.int32(1), z_loss=0.5)
+    np.testing.assert_allclose(found, np.log(4) + 0.5 * np.log(8) ** 2, rtol=1e-6)
+
+
+def test_what_is_measured_is_neither_smoothed_nor_squared():
+    train = ConfigDict({"label_smoothing": 0.1, "z_loss": 0.5})
+    learned, measured = (
+        token_losses(LOGITS, LABELS, jnp.ones((B, T), bool), objective(train, training=training))
+        for training in (True, False)
+    )
+    assert measured.loss == measured.nll == learned.nll != learned.loss
+
+
 def test_gradient_is_that_of_finite_differences():
     check_grads(
         lambda logits: smoothed_cross_entropy(logits, LABELS, 0.1).sum(), (LOGITS,), 1, rtol=1e-2
@@ -55,21 +75,21 @@ def test_gradient_is_that_of_finite_differences():
 def test_padding_counts_in_no_sum_and_no_gradient():
     counts = jnp.arange(T)[None, :] < jnp.array([[3], [5]])
     poisoned = jnp.where(counts[..., None], LOGITS, jnp.nan)
-    clean = token_losses(LOGITS[:1, :3], LABELS[:1, :3], jnp.ones((1, 3), bool), 0.1)
-    other = token_losses(LOGITS[1:], LABELS[1:], jnp.ones((1, T), bool), 0.1)
-    together = token_losses(poisoned, LABELS, counts, 0.1)
+    clean = token_losses(LOGITS[:1, :3], LABELS[:1, :3], jnp.ones((1, 3), bool), SMOOTHED)
+    other = token_losses(LOGITS[1:], LABELS[1:], jnp.ones((1, T), bool), SMOOTHED)
+    together = token_losses(poisoned, LABELS, counts, SMOOTHED)
     for parts, whole in zip(zip(clean, other, strict=True), together, strict=True):
         np.testing.assert_allclose(sum(parts), whole, rtol=1e-6)
-    gradient = jax.grad(lambda logits: token_losses(logits, LABELS, counts, 0.1).loss)(LOGITS)
+    gradient = jax.grad(lambda logits: token_losses(logits, LABELS, counts, SMOOTHED).loss)(LOGITS)
     assert not np.asarray(gradient)[~np.asarray(counts)].any()
 
 
 def test_means_are_per_token_and_an_empty_batch_is_zero():
-    sums = token_losses(LOGITS, LABELS, jnp.ones((B, T), bool), 0.0)
+    sums = token_losses(LOGITS, LABELS, jnp.ones((B, T), bool))
     means = per_token(sums)
     np.testing.assert_allclose(means["loss"], smoothed_cross_entropy(LOGITS, LABELS, 0.0).mean())
     np.testing.assert_allclose(means["loss"], means["nll"])
     expected = (LOGITS.argmax(axis=-1) == LABELS).mean()
     np.testing.assert_allclose(means["accuracy"], expected)
-    nothing = per_token(token_losses(LOGITS, LABELS, jnp.zeros((B, T), bool), 0.0))
+    nothing = per_token(token_losses(LOGITS, LABELS, jnp.zeros((B, T), bool)))
     assert not any(float(value) for value in nothing.values())

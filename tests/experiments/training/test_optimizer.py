@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from experiments.training.optimizer import optimizer, schedule
 
-NAMES = ("constant", "linear", "cosine", "inverse_sqrt")
+NAMES = ("constant", "plateau", "linear", "cosine", "inverse_sqrt")
 
 
 def rates(name, steps):

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from configs import toy_translation
@@ -16,9 +17,9 @@ LETTERS = WordTokenizer(Vocabulary((*SPECIALS, *"abcdefgh")), SPACED)
 PAIRS = [EncodedPair([3, 4, 5], [6, 7]), EncodedPair([5, 3], [4, 8, 9, 10])]
 
 
-def task(**changes):
+def task(dropout=0.2, **changes):
     config = toy_translation.get_config("tiny")
-    config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "dropout": 0.2})
+    config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "dropout": dropout})
     config.train.update({"warmup_steps": 0, "label_smoothing": 0.1, **changes})
     return Task(config, Tokenizers(LETTERS, LETTERS)).learner
 
@@ -71,6 +72,40 @@ def test_evaluation_has_no_dropout_and_no_smoothing(shared):
     parameters, batch = shared.initial_state().parameters, pad_batch(PAIRS, 2, 7)
     ours, again = (shared.evaluate_step(parameters, batch) for _ in range(2))
     assert ours.loss == again.loss == ours.nll
+
+
+def test_parts_of_a_batch_add_up_to_it_and_the_average_moves():
+    """Also where they do not divide its rows; nothing is dropped, as each part drops its own.
+
+    By hand: after steps 1 and 2 the average keeps 1/10 and 2/11 of itself, less than its decay.
+    """
+    batch = pad_batch(PAIRS, 3, 7)
+    at_once, in_parts = task(dropout=0.0), task(dropout=0.0, microbatches=2, ema=0.9)
+    plain, parted = at_once.initial_state(), in_parts.initial_state()
+    average = plain.parameters
+    for keep in (1 / 10, 2 / 11):
+        average, before = jax.tree.map(np.array, (average, parted.parameters))
+        plain = plain._replace(parameters=jax.tree.map(jnp.array, before))
+        plain, expected = at_once.train_step(plain, batch)
+        parted, found = in_parts.train_step(parted, batch)
+        close((parted.optimizer, found), (plain.optimizer, expected))
+        moved = optax.incremental_update(parted.parameters, average, 1 - keep)
+        close(parted.average, moved)
+        average = moved
+    assert parted.to_use().parameters is parted.average
+    assert plain.to_use() is plain
+
+
+def test_half_the_precision_learns_in_whole_parameters(shared):
+    learner, batch = task(dtype="bfloat16"), pad_batch(PAIRS, 2, 7)
+    jaxpr = str(jax.make_jaxpr(learner.train_step)(learner.abstract_state, batch))
+    products = [line for line in jaxpr.splitlines() if "dot_general" in line]
+    narrow = [line for line in products if "bf16" in line.split("=")[0]]
+    assert len(narrow) > len(products) / 2  # attention and the loss stay wide
+    state, ours = learner.train_step(learner.initial_state(), batch)
+    _, theirs = shared.train_step(shared.initial_state(), batch)
+    assert 0 < abs(ours["nll"] - theirs["nll"]) < 0.01 * theirs["nll"]
+    assert {x.dtype for x in jax.tree.leaves(state.parameters)} == {jnp.dtype("float32")}
 
 
 def test_the_training_step_lowers_for_every_platform(shared):

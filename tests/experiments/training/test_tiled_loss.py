@@ -1,12 +1,14 @@
 """Tiles of logits against all of them at once."""
 
+from functools import partial
+
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.training.loss import token_losses
+from experiments.training.loss import smoothed_cross_entropy, token_losses
 from experiments.training.tiled_loss import tiled_token_losses
 
 B, T, D, V = 3, 7, 5, 11
@@ -14,6 +16,7 @@ KEYS = jax.random.split(jax.random.key(0), 5)
 FEATURES = jax.random.normal(KEYS[0], (B, T, D))
 HEAD = {"table": jax.random.normal(KEYS[1], (V, D)), "bias": jax.random.normal(KEYS[2], (V,))}
 LABELS = jax.random.randint(KEYS[3], (B, T), 0, V)
+LOSS = partial(smoothed_cross_entropy, smoothing=0.1, z_loss=0.01)
 COUNTS = jax.random.bernoulli(KEYS[4], 0.8, (B, T))
 
 
@@ -24,7 +27,7 @@ def logits(head, features):
 
 def tiled(head, features, tile):
     return tiled_token_losses(
-        lambda features: logits(head, features), features, LABELS, COUNTS, 0.1, tile=tile
+        lambda features: logits(head, features), features, LABELS, COUNTS, LOSS, tile=tile
     )
 
 
@@ -36,7 +39,7 @@ def test_any_tile_sums_and_differentiates_alike(tile):
         return sums.loss / sums.tokens, sums
 
     def plain(head, features):
-        return mean(token_losses(logits(head, features), LABELS, COUNTS, 0.1))
+        return mean(token_losses(logits(head, features), LABELS, COUNTS, LOSS))
 
     expected, found = (
         jax.jit(jax.value_and_grad(function, (0, 1), has_aux=True))(HEAD, FEATURES)
@@ -67,10 +70,10 @@ def test_it_takes_less_than_half_the_memory_of_all_logits():
     counts = jnp.ones(4_096, bool)
 
     def all_at_once(table, features):
-        return token_losses(features @ table.T, labels, counts, 0.1).loss
+        return token_losses(features @ table.T, labels, counts, LOSS).loss
 
     def in_tiles(table, features):
-        return tiled_token_losses(lambda x: x @ table.T, features, labels, counts, 0.1).loss
+        return tiled_token_losses(lambda x: x @ table.T, features, labels, counts, LOSS).loss
 
     taken = [
         jax.jit(jax.grad(function, (0, 1)))
@@ -81,3 +84,21 @@ def test_it_takes_less_than_half_the_memory_of_all_logits():
         for function in (in_tiles, all_at_once)
     ]
     assert taken[0] < taken[1] / 2
+
+
+def test_a_narrow_head_is_added_up_in_float32():
+    """In bfloat16, a sum stops growing once it is 256 times what is added."""
+    number = 2_048
+    features, labels = jnp.ones((number, D), jnp.bfloat16), jnp.zeros(number, jnp.int32)
+
+    def loss(head, tile):
+        def logits(features):
+            return jnp.einsum("TD,VD->TV", features, head)
+
+        return tiled_token_losses(logits, features, labels, labels == 0, tile=tile).loss
+
+    differentiate = jax.jit(jax.grad(loss), static_argnums=1)
+    head = jnp.zeros((V, D), jnp.bfloat16)
+    found, expected = (differentiate(head, tile) for tile in (4 * V, 10**6))
+    assert found.dtype == jnp.bfloat16
+    chex.assert_trees_all_close(found.astype("float32"), expected.astype("float32"), rtol=0.01)
