@@ -1,0 +1,35 @@
+"""Multi30k, German to English, by recurrent models with and without attention.
+
+Sizes and budget are those of bentrevett/pytorch-seq2seq, notebooks 2 to 4: a bidirectional GRU
+reads, another speaks, with additive attention (Bahdanau et al. 2015: 28.11 tokenized BLEU, greedy)
+or from the last state alone. Text and learning are those of `configs/multi30k_deen.py`.
+
+command    python run.py --mode=compare --config=configs/multi30k_rnn.py --config.data.path=FOLDER
+hardware   two CPU cores
+time       not measured yet
+score      not measured yet
+"""
+
+from ml_collections import ConfigDict
+
+from configs import defaults, multi30k_deen
+from configs.forms import FULL, is_tiny
+
+
+def get_config(form: str = FULL) -> ConfigDict:
+    """The comparison, or that of tiny runs."""
+    return defaults.comparison({name: _run(form, name) for name in ("additive", "none")})
+
+
+def _run(form: str, attention: str) -> ConfigDict:
+    config = multi30k_deen.get_config(form)
+    config.architecture = "recurrent"
+    config.data.row_length = 0
+    longest = config.model.max_length
+    config.model = model = defaults.recurrent()
+    model.attention, model.max_length = attention, longest
+    if is_tiny(form):
+        model.update({"embedding_width": 16, "hidden": 16, "dropout": 0.1})
+    else:
+        model.update({"embedding_width": 256, "hidden": 512, "dropout": 0.5})
+    return config
