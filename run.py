@@ -10,6 +10,7 @@ echo "the girl" | python run.py --mode=generate --workdir=workdirs/char_lm
 python run.py --mode=compare --config=configs/A.py --config=configs/B.py
 python run.py --mode=describe                       parameters, cache and FLOPs of a model
 python run.py --mode=benchmark                      measure attention beside its peers
+python run.py --mode=ledger                         what all runs achieved, as a table
 """
 
 import os
@@ -25,6 +26,7 @@ from experiments import (
     comparison,
     describe,
     language_model,
+    ledger,
     masked_language_model,
     translation,
     word_vectors,
@@ -46,6 +48,7 @@ EXPERIMENTS = {
     "preset": describe,
     "benchmark": suite,
     "model_benchmark": model_suite,
+    "ledger": ledger,
 }
 LINE_BY_LINE = ("translate", "generate")  # what reads standard input
 

@@ -28,6 +28,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     train.schedule = "cosine"
     train.average = 1
     config.decoding.beam = 1
+    config.literature.test.tok_bleu = "36.52 (bentrevett/pytorch-seq2seq, notebook 6)"
 
     if not is_tiny(form):
         data.subwords.size = 6_500

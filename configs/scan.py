@@ -21,6 +21,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.architecture = "transformer"
     config.seed = 0
 
+    config.literature = ConfigDict({"test": {"exact_match": "about 100 % (Lake and Baroni 2018)"}})
     config.data = data = ConfigDict()
     data.name = "scan"
     data.path = "data/scan"

@@ -16,6 +16,7 @@ from configs.forms import FULL
 def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = scan.get_config(form)
+    config.literature.test.exact_match = "100 % (Csordás et al. 2021)"
     config.model.positions = "alibi"  # the best of configs/scan_positions.py
     config.data.split = "length"
     config.data.cutoff = 26  # what has more actions is tested

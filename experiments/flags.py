@@ -12,9 +12,9 @@ from ml_collections import ConfigDict, config_flags
 from experiments.errors import UsageError
 from experiments.workdir import Workdir
 
-MODES = ("train", "evaluate", "translate", "generate", "compare", "describe", "benchmark")
+MODES = ("train", "evaluate", "translate", "generate", "compare", "describe", "benchmark", "ledger")
 USES = ("evaluate", "translate", "generate")  # what is done with a trained model
-DEFAULTS = {"benchmark": "configs/benchmark.py"}
+DEFAULTS = {"benchmark": "configs/benchmark.py", "ledger": "configs/ledger.py"}
 DEFAULT = "configs/toy_translation.py"
 
 

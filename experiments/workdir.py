@@ -1,7 +1,7 @@
 """The folder in which everything a run made stands, enough to evaluate, translate and explain."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ class Workdir:
         self.checkpoints = self.path / "checkpoints"
         self.samples = self.path / "samples.txt"
         self.results = self.path / "results.json"
+        self.starts = self.path / "starts.jsonl"
         self.vocabulary = self.path / "vocabulary.txt"
         self.learning_curve = self.path / "learning_curve.png"
         self.attention = self.path / "attention.png"
@@ -138,6 +139,25 @@ class Workdir:
 
     def _hypotheses(self, split: str) -> Path:
         return self.path / f"hypotheses.{split}.txt"
+
+    def keep_start(self, start: Mapping[str, str]) -> None:
+        """Appends what is known of a start of the training, unless the one before was alike."""
+        line = json.dumps(start)
+        if not self.starts.exists() or self.load_starts()[-1] != start:
+            with self.starts.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+    def load_starts(self) -> list[dict[str, str]]:
+        """What `keep_start` wrote, the oldest first.
+
+        Raises:
+            UsageError: nothing that can be read.
+        """
+        try:
+            text = self.starts.read_text(encoding="utf-8")
+            return [json.loads(line) for line in text.splitlines()]
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{self.starts} cannot be read: {error}") from error
 
     def check_fresh(self, checkpoint_every: int) -> None:
         """Refuses to start anew where a run once had a checkpoint.

@@ -101,6 +101,7 @@ def test_a_run_leaves_everything_in_its_workdir(place, trained):
         "metrics.jsonl",
         "results.json",
         "samples.txt",
+        "starts.jsonl",
         "tensorboard",
         "vocabulary.source.txt",
         "vocabulary.target.txt",

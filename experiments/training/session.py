@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 from attention.modules.choice import one_of
 from experiments.analysis.pictures import draw_learning_curve
 from experiments.errors import UsageError, check_at_least
+from experiments.origin import origin
 from experiments.results import Scores, report
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.learner import Learner
@@ -107,6 +108,7 @@ def train_in(
         else:
             state, progress = checkpoints.restore(learner.abstract_state)
             batches.set_state(progress["batches"])
+        workdir.keep_start(origin())
         with Metrics(workdir.path, step=int(state.step)) as metrics:
             state, progress = fit(
                 state,

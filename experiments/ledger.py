@@ -1,0 +1,154 @@
+"""The ledger: what runs achieved beside what was published, read from their workdirs."""
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from experiments.errors import UsageError
+from experiments.files import write_whole
+from experiments.results import SHOWN
+from experiments.workdir import Workdir
+
+INTRODUCTION = """\
+# Results
+
+What runs of this repository achieved, beside what was published. Made from their workdirs by one
+command, the only way to change this page; runs that differ in their seed alone share a row.
+"""
+COLUMNS = ("run", "figure", "ours", "published", "seeds", "steps", "training", "commit", "machine")
+
+
+class Run(NamedTuple):
+    """What a workdir says.
+
+    Attributes:
+        name: of its folder.
+        config: of the run.
+        results: as `results.report` wrote them.
+        starts: command, commit and machine of each start of the training.
+    """
+
+    name: str
+    config: ConfigDict
+    results: dict[str, Any]
+    starts: list[dict[str, str]]
+
+    @classmethod
+    def of(cls, path: Path, name: str) -> Self:
+        """Reads a workdir."""
+        workdir = Workdir(path)
+        results = json.loads(workdir.results.read_text(encoding="utf-8"))
+        return cls(name, workdir.load_config(), results, workdir.load_starts())
+
+    @property
+    def kind(self) -> str:
+        """What runs that differ in their seed alone have in common."""
+        fields = {name: value for name, value in self.config.to_dict().items() if name != "seed"}
+        steps = self.results["step"]
+        return json.dumps([fields, steps], sort_keys=True)
+
+
+def ledger(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
+    """Writes the page.
+
+    Args:
+        config: `folder`, whose runs are told, and `page`, the file.
+        workdir: unused: the runs have their own.
+        cache: unused.
+
+    Raises:
+        UsageError: a folder without runs.
+    """
+    del workdir, cache
+    runs = runs_below(Path(config.folder))
+    if not runs:
+        raise UsageError(f"folder={config.folder} holds no run that was measured: train one first")
+    text = page(runs, shlex.join(["python", *sys.argv]))
+    write_whole(Path(config.page), text)
+    print(text)
+
+
+def check(config: ConfigDict) -> None:
+    """Refuses, before anything is read, a page without a folder.
+
+    Raises:
+        UsageError: in one sentence.
+    """
+    if not Path(config.page).parent.is_dir():
+        raise UsageError(f"page={config.page} has no folder to be written to")
+
+
+def runs_below(folder: Path) -> list[Run]:
+    """All runs of a folder that were measured, those of comparisons too."""
+    places = sorted(path.parent for path in folder.rglob("results.json"))
+    return [Run.of(place, place.relative_to(folder).as_posix()) for place in places]
+
+
+def page(runs: Sequence[Run], command: str) -> str:
+    """Markdown: a row for each figure, and how to come by each run again."""
+    kinds = [list(group) for _, group in groupby(sorted(runs, key=_order), key=lambda r: r.kind)]
+    rows = [row for group in kinds for row in _rows(group)]
+    commands = [f"- {group[0].name}: `{group[0].starts[0]['command']}`" for group in kinds]
+    table = [COLUMNS, ("---",) * len(COLUMNS), *rows]
+    return "\n".join(
+        [
+            f"{INTRODUCTION}\n```sh\n{command}\n```\n",
+            *("| " + " | ".join(row) + " |" for row in table),
+            "\nThe commands of the runs:\n",
+            *commands,
+            "",
+        ]
+    )
+
+
+def _order(run: Run) -> tuple[str, int]:
+    return run.kind, run.config.seed
+
+
+def _rows(group: Sequence[Run]) -> Iterator[tuple[str, ...]]:
+    first = group[0]
+    seconds = np.mean([run.results["training_seconds"] for run in group])
+    steps, wanted = first.results["step"], first.config.train.steps
+    rest = (
+        ", ".join(str(run.config.seed) for run in group),
+        f"{steps:,}" if steps == wanted else f"**{steps:,} of {wanted:,}**",
+        f"{seconds / 60:.1f} min",
+        _each(group, "commit"),
+        _each(group, "machine"),
+    )
+    for split, score, published in _figures(first):
+        label, form = SHOWN.get(score, (score, "{:.3f}"))
+        values = [run.results["splits"][split][score] for run in group]
+        ours = form.format(np.mean(values)).strip()
+        if len(group) > 1:
+            ours += f" ± {form.format(np.std(values)).strip()}"
+        yield (first.name, f"{split} {label}", ours, published, *rest)
+
+
+def _figures(run: Run) -> Iterator[tuple[str, str, str]]:
+    """Split, score and published figure: of those that were published, or the first of each split.
+
+    Raises:
+        UsageError: a published figure that the run did not measure.
+    """
+    splits: Mapping[str, Mapping[str, float]] = run.results["splits"]
+    for split, scores in run.config.get("literature", {}).items():
+        for score, published in scores.items():
+            if score not in splits.get(split, {}):
+                raise UsageError(f"{run.name} has no {score} of {split} in its results")
+            yield split, score, published
+    if "literature" not in run.config:
+        for split, scores in splits.items():
+            yield split, next((name for name in SHOWN if name in scores), next(iter(scores))), ""
+
+
+def _each(group: Sequence[Run], field: str) -> str:
+    """What the starts of all runs say, each once."""
+    return "; ".join(dict.fromkeys(start[field] for run in group for start in run.starts))

@@ -1,0 +1,34 @@
+"""Where a result comes from: what was typed, which code ran, and on which machine."""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from experiments.benchmarks.environment import environment
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def origin() -> dict[str, str]:
+    """The command of this process, the commit of this code, and this machine."""
+    where = environment()
+    return {
+        "command": shlex.join(["python", *sys.argv]),
+        "commit": commit(REPOSITORY),
+        "machine": f"{where['device']}, {where['cores']} cores, jax {where['jax']}",
+    }
+
+
+def commit(repository: Path) -> str:
+    """The commit that is checked out, with a + if files were changed; "unknown" without git."""
+    try:
+        number = _git(repository, "rev-parse", "--short", "HEAD")
+        return f"{number}+" if _git(repository, "status", "--porcelain", "-uno") else number
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _git(repository: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(repository), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

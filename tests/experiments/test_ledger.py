@@ -1,0 +1,90 @@
+"""The ledger: a row for each figure, runs of several seeds together, and a cut run told as such."""
+
+import json
+
+import pytest
+from ml_collections import ConfigDict
+
+from experiments import ledger
+from experiments.errors import UsageError
+from experiments.origin import commit
+from experiments.workdir import Workdir
+
+CONFIG = {"train": {"steps": 100}, "literature": {"test": {"tok_bleu": "41.02 (Wu et al. 2021)"}}}
+START = {"command": "python run.py", "commit": "abc1234", "machine": "cpu, 2 cores"}
+
+
+def run(folder, name, seed, bleu, step=100, starts=(START,), config=CONFIG):
+    workdir = Workdir(folder / name)
+    workdir.claim(ConfigDict({**config, "seed": seed}))
+    scores = {"test": {"tok_bleu": bleu, "accuracy": 0.5}, "longer": {"accuracy": 0.25}}
+    results = {"step": step, "training_seconds": 90.0, "splits": scores}
+    workdir.results.write_text(json.dumps(results))
+    for start in starts:
+        workdir.keep_start(start)
+
+
+@pytest.fixture
+def rows(tmp_path):
+    def rows():
+        settings = ConfigDict({"folder": str(tmp_path), "page": str(tmp_path / "page.md")})
+        ledger.check(settings)
+        ledger.ledger(settings, None, None)
+        lines = (tmp_path / "page.md").read_text().splitlines()
+        return [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")][2:]
+
+    return rows
+
+
+def test_seeds_share_a_row(tmp_path, rows):
+    for seed, bleu in enumerate((40.0, 42.0)):
+        run(tmp_path, f"runs/{seed}", seed, bleu)
+    published = "41.02 (Wu et al. 2021)"
+    assert rows() == [
+        [
+            *("runs/0", "test tokenized BLEU", "41.00 ± 1.00", published),
+            *("0, 1", "100", "1.5 min", "abc1234", "cpu, 2 cores"),
+        ]
+    ]
+    assert "- runs/0: `python run.py`" in (tmp_path / "page.md").read_text()
+
+
+def test_a_cut_run_and_one_that_moved_say_so(tmp_path, rows):
+    moved = START, START, {**START, "commit": "def5678+", "machine": "gpu"}
+    run(tmp_path, "cut", 3, 39.0, step=60, starts=moved)
+    ((*_, steps, _, commits, machines),) = rows()
+    assert steps == "**60 of 100**"
+    assert (commits, machines) == ("abc1234; def5678+", "cpu, 2 cores; gpu")
+
+
+def test_what_nobody_published_has_the_first_score_of_each_split(tmp_path, rows):
+    run(tmp_path, "ours", 0, 39.0, config={"train": {"steps": 100}})
+    assert [row[1:4] for row in rows()] == [
+        ["test accuracy", "50.00%", ""],
+        ["longer accuracy", "25.00%", ""],
+    ]
+
+
+def test_a_published_figure_that_was_not_measured_is_refused(tmp_path, rows):
+    run(tmp_path, "other", 0, 39.0, config={**CONFIG, "literature": {"test": {"chrf": "60"}}})
+    with pytest.raises(UsageError, match="other has no chrf of test in its results"):
+        rows()
+
+
+@pytest.mark.parametrize(
+    "settings, sentence",
+    [
+        ({"folder": "nowhere", "page": "page.md"}, "folder=nowhere holds no run that was measured"),
+        ({"folder": ".", "page": "nowhere/page.md"}, "page=nowhere/page.md has no folder"),
+    ],
+)
+def test_mistakes(tmp_path, monkeypatch, settings, sentence):
+    run(tmp_path, "run", 0, 39.0)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=sentence):
+        ledger.check(ConfigDict(settings))
+        ledger.ledger(ConfigDict(settings), None, None)
+
+
+def test_without_git_nobody_knows_the_commit(tmp_path):
+    assert commit(tmp_path / "nowhere") == "unknown"
