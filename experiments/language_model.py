@@ -115,7 +115,7 @@ def check(config: ConfigDict) -> None:
     except ValueError as error:
         raise UsageError(str(error)) from error
     kind, longest = config.model.positions, config.model.max_length
-    if SCHEMES[kind].add is not None and config.decoding.length >= longest:
+    if SCHEMES[kind].is_added and config.decoding.length >= longest:
         raise UsageError(
             f"{kind} positions end at model.max_length={longest}, and decoding.length="
             f"{config.decoding.length} goes on behind it: lower it, or choose rotary positions"
@@ -162,8 +162,8 @@ class Task:
         mask, positions = masks.causal(), None
         if isinstance(batch, PackedBatch):  # neighbours in a row know nothing of each other
             mask &= masks.segments(batch.segments)
-            added = SCHEMES[self.config.model.positions].add is not None
-            positions = batch.positions if added else None
+            is_added = SCHEMES[self.config.model.positions].is_added
+            positions = batch.positions if is_added else None
         logits = model(batch.inputs, mask=mask, positions=positions, key=key)
         loss = objective(self.config.train, training=key is not None)
         return token_losses(logits, batch.labels, batch.counted, loss)

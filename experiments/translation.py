@@ -311,7 +311,7 @@ class Task:
         self, model: EncoderDecoder, batch: Batch | PackedPairs, key: Array | None
     ) -> TokenLosses:
         if isinstance(batch, PackedPairs):
-            placed = SCHEMES[self.config.model.positions].add is not None
+            placed = SCHEMES[self.config.model.positions].is_added
             features, labels = packed_features(model, batch, placed, key), batch.target.labels
         else:
             features, labels = padded_features(model, batch, key), batch.target_labels

@@ -84,6 +84,11 @@ class Scheme:
     score_table: Callable[[TransformerConfig], tuple[int, int] | None] = lambda config: None
     even: str | None = None
 
+    @property
+    def is_added(self) -> bool:
+        """Whether embeddings know their positions, which may then be given."""
+        return self.add is not None
+
 
 def _sinusoidal(positions: Array, width: int, table: Array | None) -> Array:
     del table
@@ -151,4 +156,5 @@ def placed(
     if positions is None:
         positions = jnp.arange(length, dtype=jnp.int32)
         positions = positions if start is None else jnp.add.outer(start, positions)
-    return vectors + jnp.broadcast_to(add(positions, width, table), vectors.shape)
+    added = add(positions, width, table).astype(vectors.dtype)
+    return vectors + jnp.broadcast_to(added, vectors.shape)

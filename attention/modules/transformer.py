@@ -355,12 +355,9 @@ class Decoder(Stack):
 
     def remember(self, memory: Array) -> Cache:
         """Keys and values of a memory `[..., S, D]` for the cross-attention of every layer."""
-        batch = memory.ndim - 2
-        keep = jax.vmap(lambda block: block.cross_attention.remember(memory), out_axes=batch)
-        apart = () if self.is_stacked else self.layers
-        layers = jax.tree.map(lambda *each: jnp.stack(each), *apart) if apart else self.layers
-        lengths = jnp.full(memory.shape[:-2], memory.shape[-2], jnp.int32)
-        return replace(keep(layers), lengths=lengths)
+        kept = [block.cross_attention.remember(memory) for block in self.blocks()]
+        layers = jax.tree.map(lambda *each: jnp.stack(each, axis=memory.ndim - 2), *kept)
+        return replace(layers, lengths=kept[0].lengths)
 
 
 class EncoderDecoder(nnx.Module):

@@ -117,7 +117,7 @@ class Writer:
             raise ValueError(
                 f"a prompt of {num_read} tokens is longer than the {longest} that the model reads"
             )
-        if needed > longest and SCHEMES[kind].add is not None:
+        if needed > longest and SCHEMES[kind].is_added:
             raise ValueError(
                 f"a prompt of {num_read} tokens and {self._config.decoding.length} more need "
                 f"{needed} positions, and {kind} ones end at {longest}: lower decoding.length"

@@ -6,7 +6,8 @@ import pytest
 
 from attention import masks
 from attention.modules import unrolled
-from tests.attention.modules.inputs import small_translator, tokens
+from tests.attention.modules.inputs import DIMS, small_translator, tokens
+from tests.attention.primitives.inputs import draw
 
 B, S, T, LAYERS = 2, 5, 7, 3
 MASK = masks.lengths([3, 5])
@@ -31,6 +32,13 @@ def test_the_same_is_said_with_and_without_dropout(models):
     ours, expected = (read(model, jax.random.key(0)) for model in reversed(models))
     for said, wanted in zip(ours, expected, strict=True):
         np.testing.assert_allclose(said, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_the_same_is_remembered(models):
+    (memory,) = draw((B, S, DIMS["D"][0]))
+    ours, expected = (jax.jit(lambda model: model.remember(memory))(model) for model in models)
+    for name in ("key", "value", "lengths"):
+        np.testing.assert_array_equal(getattr(ours, name), getattr(expected, name))
 
 
 def test_each_layer_stands_apart(models):

@@ -19,7 +19,8 @@ PAIRS = [EncodedPair([3, 4, 5], [6, 7]), EncodedPair([5, 3], [4, 8, 9, 10])]
 
 def task(dropout=0.2, **changes):
     config = toy_translation.get_config("tiny")
-    config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "dropout": dropout})
+    config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "positions": "sinusoidal"})
+    config.model.dropout = dropout
     config.train.update({"warmup_steps": 0, "label_smoothing": 0.1, **changes})
     return Task(config, Tokenizers(LETTERS, LETTERS)).learner
 
