@@ -348,11 +348,6 @@ class Task:
         """
         data, train = self.config.data, self.config.train
         if length := data.get("row_length"):
-            needed = max(pair.length for pair in pairs)
-            if needed > length:
-                raise UsageError(
-                    f"the train split needs {needed} positions: raise data.row_length={length}"
-                )
             batches = PairedRows(pairs, length=length, tokens=train.batch_tokens)
         else:
             batches = self.buckets(pairs, data.bucket_lengths)

@@ -14,6 +14,7 @@ from experiments import translation
 from experiments.training import session
 from experiments.workdir import Workdir
 from run import EXPERIMENTS
+from tests.experiments.data.prepared import NAME, prepare
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 HELPERS = {"defaults", "forms"}
@@ -90,8 +91,21 @@ def captions(tmp_path_factory):
     return place
 
 
+@pytest.fixture(scope="session")
+def dataset(tmp_path_factory, captions):
+    """A folder of TFDS with the same sentences."""
+    place = tmp_path_factory.mktemp("tfds")
+    splits = {"train": "train", "validation": "validation", "test": "test_2016"}
+    lines = {
+        split: [(captions / f"{stem}.{side}").read_text().splitlines() for side in ("en", "de")]
+        for split, stem in splits.items()
+    }
+    prepare(place, {split: [*zip(*sides, strict=True)] for split, sides in lines.items()})
+    return {"path": str(place), "dataset": NAME, "source": "en", "target": "de"}
+
+
 @pytest.fixture
-def load(commands, captions):
+def load(commands, captions, dataset):
     """Reads a configuration; what reads files of others reads those above."""
 
     def load(name, form=""):
@@ -101,6 +115,8 @@ def load(commands, captions):
                 run.data.update({"path": str(commands), "validation": 2})
             if "data" in run and run.data.get("name") == "parallel":
                 run.data.path = str(captions)
+            if "data" in run and run.data.get("name") == "tfds":
+                run.data.update(dataset)
         return config
 
     return load

@@ -8,7 +8,7 @@ number there.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -45,12 +45,18 @@ class PackedPairs(NamedTuple):
     target: PackedBatch
 
 
-def first_fit(needed: Sequence[Sequence[int]], length: int) -> list[list[int]]:
+OPEN_ROWS = 256  # older ones hardly ever have room: all of 7,000 take a thousandth less
+
+
+def first_fit(
+    needed: Sequence[Sequence[int]], length: int, open_rows: int = OPEN_ROWS
+) -> list[list[int]]:
     """Puts each item, in the given order, into the first row that has room for all its sides.
 
     Args:
         needed: positions that each side of an item takes, at most `length`.
         length: positions of a row, on each side.
+        open_rows: how many rows are looked at, the newest, so that time is linear in the items.
 
     Returns:
         The places of the items of each row.
@@ -59,12 +65,15 @@ def first_fit(needed: Sequence[Sequence[int]], length: int) -> list[list[int]]:
     [[0, 2], [1, 3], [4]]
     >>> first_fit([[3, 1], [1, 4], [2, 2]], 5)
     [[0, 1], [2]]
+    >>> first_fit([[3], [4], [2], [1], [3]], 5, open_rows=1)
+    [[0], [1], [2, 3], [4]]
     """
     room = np.full((len(needed), len(needed[0])), length)
     rows: list[list[int]] = []
     for place, sizes in enumerate(needed):
-        # Of the rows that are begun, and the next.
-        row = int(np.argmax((room[: len(rows) + 1] >= sizes).all(axis=1)))
+        oldest = max(0, len(rows) - open_rows)
+        # Of the rows that are open, and the next.
+        row = oldest + int(np.argmax((room[oldest : len(rows) + 1] >= sizes).all(axis=1)))
         if row == len(rows):
             rows.append([])
         room[row] -= sizes
@@ -75,12 +84,20 @@ def first_fit(needed: Sequence[Sequence[int]], length: int) -> list[list[int]]:
 class _Rows:
     """Items packed once, whose rows are batched and shuffled."""
 
+    FIELD: ClassVar[str]  # of a configuration, that says how long a row is
+
     def __init__(self, needed: Sequence[Sequence[int]], *, length: int, tokens: int) -> None:
         longest = max(max(sizes) for sizes in needed)
         if longest > length:
-            raise UsageError(f"a sequence needs {longest} positions, and a packed row has {length}")
+            raise UsageError(
+                f"a sequence needs {longest} positions, and a packed row has {length}: raise "
+                f"{self.FIELD}"
+            )
         if length > tokens:
-            raise UsageError(f"a batch of {tokens} tokens has no room for a row of {length}")
+            raise UsageError(
+                f"a batch of {tokens} tokens has no room for a row of {length}: raise "
+                "train.batch_tokens"
+            )
         self._length = length
         self._size = tokens // length
         self.rows = first_fit(needed, length)
@@ -116,6 +133,8 @@ class _Rows:
 class PackedRows(_Rows):
     """Sequences in rows: `Batches` for `Epochs`."""
 
+    FIELD = "data.context"
+
     def __init__(self, sequences: Sequence[Sequence[int]], *, length: int, tokens: int) -> None:
         """Packs the sequences.
 
@@ -139,6 +158,8 @@ class PackedRows(_Rows):
 
 class PairedRows(_Rows):
     """Pairs in rows, both sides beside each other: `Batches` for `Epochs`."""
+
+    FIELD = "data.row_length"
 
     def __init__(self, pairs: Sequence[EncodedPair], *, length: int, tokens: int) -> None:
         """Packs the pairs.

@@ -6,7 +6,16 @@ from ml_collections import ConfigDict
 
 from attention.modules.choice import one_of
 from experiments.data.pairs import SentencePair
-from experiments.data.sequences import copy, denoising, parallel, reverse, scan, summary, toy
+from experiments.data.sequences import (
+    copy,
+    denoising,
+    parallel,
+    reverse,
+    scan,
+    summary,
+    tfds,
+    toy,
+)
 
 SOURCES = {
     "toy": toy.SOURCE,
@@ -16,6 +25,7 @@ SOURCES = {
     "denoising": denoising.SOURCE,
     "summary": summary.SOURCE,
     "parallel": parallel.SOURCE,
+    "tfds": tfds.SOURCE,
 }
 
 

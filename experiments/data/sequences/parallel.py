@@ -5,44 +5,25 @@ A split is found in `data.path` by its name in `data.files`, here "train", and b
 
     train.en and train.de, or train.tsv with a tab between the two; each also as .gz
 
-What is wrong with a pair is told with its file and line. `data.faults` says what is done about it:
-"refuse", or "drop", which counts aloud what it drops.
+What is wrong with a pair is told with its file and line.
 """
 
 import gzip
-import sys
 import zlib
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from attention.modules.choice import one_of
 from experiments.data.pairs import SentencePair
+from experiments.data.sequences.faults import Line, check_policy, sound_pairs
 from experiments.data.source import Source
 from experiments.data.tokenizers import Subwords
-from experiments.errors import check_at_least
+from experiments.errors import UsageError
 
 SPLITS = ("train", "validation", "test")
-FAULTS = ("refuse", "drop")
 COMPRESSED = ".gz"
 SUBWORDS = Subwords()
-
-
-class Line(NamedTuple):
-    """A side of a pair, or what is wrong with it.
-
-    Attributes:
-        place: its file and number.
-        text: stripped.
-        fault: in words; empty if there is none.
-    """
-
-    place: str
-    text: str
-    fault: str = ""
 
 
 def check(config: ConfigDict) -> None:
@@ -51,8 +32,7 @@ def check(config: ConfigDict) -> None:
     Raises:
         ValueError: in one sentence.
     """
-    one_of("data.faults", config.faults, FAULTS)
-    check_at_least("data.longest", config.longest, 1)
+    check_policy(config)
     SUBWORDS.check(config)
     for split in SPLITS:
         _files(config, split)
@@ -62,31 +42,10 @@ def load(config: ConfigDict, split: str, cache: Path) -> list[SentencePair]:
     """One split.
 
     Raises:
-        ValueError: a fault, if those are refused; files of unequal length; nothing that is left.
+        UsageError: files that cannot be read or are of unequal length, or as `sound_pairs`.
     """
     del cache
-    refuse, pairs, dropped = config.faults == "refuse", [], Counter[str]()
-    for source, target in _lines(_files(config, split)):
-        for line in (source, target):
-            if fault := line.fault or _fault(line.text, config.longest):
-                break
-        else:
-            pairs.append(SentencePair(source.text, target.text))
-            continue
-        if refuse:
-            raise ValueError(f"{line.place}: {fault}; data.faults=drop leaves such pairs out")
-        dropped[fault] += 1
-    for fault, number in dropped.most_common():
-        print(f"{split}: {number:,} pairs left out: {fault}", file=sys.stderr)
-    if not pairs:
-        raise ValueError(f"the {split} split of data.path={config.path} has no pairs")
-    return pairs
-
-
-def _fault(text: str, longest: int) -> str:
-    if not text:
-        return "an empty line"
-    return f"more than data.longest={longest} words" if len(text.split()) > longest else ""
+    return sound_pairs(_lines(_files(config, split)), config, split)
 
 
 def _files(config: ConfigDict, split: str) -> list[Path]:
@@ -112,14 +71,13 @@ def _lines(paths: list[Path]) -> Iterator[tuple[Line, Line]]:
             columns = line.text.split("\t")
             fault = line.fault or ("" if len(columns) == 2 else f"{len(columns)} columns, not 2")
             source, target = columns if not fault else ("", "")
-            yield Line(line.place, source.strip(), fault), Line(line.place, target.strip())
+            yield Line(line.place, source, fault), Line(line.place, target)
         return
     sides = [list(_read(path)) for path in paths]
     if len(sides[0]) != len(sides[1]):
         counts = " and ".join(f"{path} {len(s):,}" for path, s in zip(paths, sides, strict=True))
-        raise ValueError(f"two files of parallel text have equally many lines, not {counts}")
-    for source, target in zip(*sides, strict=True):
-        yield source._replace(text=source.text.strip()), target._replace(text=target.text.strip())
+        raise UsageError(f"two files of parallel text have equally many lines, not {counts}")
+    yield from zip(*sides, strict=True)
 
 
 def _read(path: Path) -> Iterator[Line]:
@@ -127,13 +85,9 @@ def _read(path: Path) -> Iterator[Line]:
         content = path.read_bytes()
         content = gzip.decompress(content) if path.suffix == COMPRESSED else content
     except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
+        raise UsageError(f"{path} cannot be read: {error}") from error
     for number, line in enumerate(content.splitlines(), start=1):
-        place = f"{path}, line {number}"
-        try:
-            yield Line(place, line.decode("utf-8"))
-        except UnicodeDecodeError:
-            yield Line(place, "", "no UTF-8")
+        yield Line.of(f"{path}, line {number}", line)
 
 
 SOURCE = Source(load, check, text=SUBWORDS)

@@ -65,7 +65,7 @@ FAULTS = [
 @pytest.mark.parametrize("pair, sentence", FAULTS)
 def test_a_fault_is_told_with_its_line_or_dropped_aloud(write, config, pair, sentence, capsys):
     write("plain", [PAIRS[0], pair, PAIRS[1]])
-    with pytest.raises(ValueError, match=f"{sentence}; data.faults=drop leaves such pairs out"):
+    with pytest.raises(UsageError, match=f"{sentence}; data.faults=drop leaves such pairs out"):
         load_split(config, "train", None)
     config.faults = "drop"
     assert [pair[:2] for pair in load_split(config, "train", None)] == PAIRS
@@ -75,7 +75,7 @@ def test_a_fault_is_told_with_its_line_or_dropped_aloud(write, config, pair, sen
 def test_what_is_no_utf8_is_a_fault(write, config, tmp_path, capsys):
     write("plain")
     (tmp_path / "train.de").write_bytes("ein Hund\nzwei Käfer\n".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"train\.de, line 2: no UTF-8"):
+    with pytest.raises(UsageError, match=r"train\.de, line 2: no UTF-8"):
         load_split(config, "train", None)
     config.faults = "drop"
     assert len(load_split(config, "train", None)) == 1
@@ -84,7 +84,7 @@ def test_what_is_no_utf8_is_a_fault(write, config, tmp_path, capsys):
 
 def test_three_columns_are_a_fault(write, config):
     write("tsv", [("a", "b", "c")])
-    with pytest.raises(ValueError, match=r"train\.tsv, line 1: 3 columns, not 2"):
+    with pytest.raises(UsageError, match=r"train\.tsv, line 1: 3 columns, not 2"):
         load_split(config, "train", None)
 
 
@@ -92,14 +92,14 @@ def test_unequal_files_are_refused_whatever_the_policy(write, config, tmp_path):
     write("plain")
     (tmp_path / "train.de").write_text("ein Hund\n")
     config.faults = "drop"
-    with pytest.raises(ValueError, match=r"equally many lines, not .*train\.en 2"):
+    with pytest.raises(UsageError, match=r"equally many lines, not .*train\.en 2"):
         load_split(config, "train", None)
 
 
 def test_a_damaged_archive_is_named(write, config, tmp_path):
     write("gz")
     (tmp_path / "train.en.gz").write_bytes(b"no archive")
-    with pytest.raises(ValueError, match=r"train\.en\.gz cannot be read"):
+    with pytest.raises(UsageError, match=r"train\.en\.gz cannot be read"):
         load_split(config, "train", None)
 
 

@@ -6,6 +6,7 @@ from ml_collections import ConfigDict
 from experiments.data.pairs import SentencePair
 from experiments.data.sources import SOURCES, check_source, load_split
 from experiments.errors import UsageError
+from tests.experiments.data.prepared import NAME, prepare
 
 DATA = {
     "toy": {
@@ -32,7 +33,13 @@ DATA = {
         "files": {"train": "train", "validation": "few", "test": "few"},
         "subwords": {"kind": "bpe", "size": 300, "joint": False},
     },
+    "tfds": {
+        "path": "", "dataset": NAME, "source": "en", "target": "de", "faults": "refuse",
+        "splits": {"train": "train", "validation": "few", "test": "few"}, "longest": 9,
+        "subwords": {"kind": "bpe", "size": 300, "joint": True},
+    },
 }  # fmt: skip
+OF_OTHERS = {"parallel", "tfds"}  # who decide what is in a split
 # Of the commands of a SCAN in small: how many words to read, how many actions to say.
 ENGLISH = ["a dog runs .", "two dogs run", "the dog  ran"]  # two blanks
 GERMAN = ["ein Hund rennt .", "zwei Hunde rennen", "der Hund rannte über Äcker"]
@@ -41,7 +48,7 @@ NUMBERS = [(1, 1), (2, 2), (3, 2), (4, 3), (5, 25), (6, 23), (7, 22), (8, 26), (
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    """Where the toy language is generated once; and a few commands in the files of SCAN."""
+    """Where the toy language is generated once; and a little of what others would bring."""
     path = tmp_path_factory.mktemp("cache")
     lines = [
         f"IN: {' '.join(['go'] * words)} OUT: {' '.join(['I_GO'] * actions)}"
@@ -53,6 +60,8 @@ def cache(tmp_path_factory):
     for name, number in (("train", 3), ("few", 2)):
         for language, words in (("en", ENGLISH), ("de", GERMAN)):
             (path / f"{name}.{language}").write_text("\n".join(words[:number]) + "\n")
+    pairs = [*zip(ENGLISH, GERMAN, strict=True)]
+    prepare(path, {"train": pairs, "few": pairs[:2]})
     return path
 
 
@@ -62,7 +71,7 @@ def data(cache):
 
     def make(source: str, seed: int = 0, **changes: object) -> ConfigDict:
         config = ConfigDict({"name": source, "seed": seed} | DATA[source])
-        if source in ("scan", "parallel"):
+        if "path" in config:
             config.path = str(cache)
         config.update_from_flattened_dict(changes)
         return config
@@ -98,7 +107,7 @@ def test_the_tokens_of_train_are_enough_and_survive_the_way_back(name, load, dat
             assert encoded.source
 
 
-@pytest.mark.parametrize("name", [name for name in SOURCES if name != "parallel"])
+@pytest.mark.parametrize("name", sorted(SOURCES.keys() - OF_OTHERS))
 def test_a_split_follows_from_the_seed_and_its_own_name(name, load):
     first, other = load(name), load(name, seed=1)
     assert first == load(name)
@@ -106,7 +115,7 @@ def test_a_split_follows_from_the_seed_and_its_own_name(name, load):
     assert len({tuple(sorted(pairs)) for pairs in first.values()}) == len(first)
 
 
-@pytest.mark.parametrize("name", sorted(SOURCES.keys() - {"reverse", "parallel"}))
+@pytest.mark.parametrize("name", sorted(SOURCES.keys() - OF_OTHERS - {"reverse"}))
 def test_nothing_is_tested_that_was_learned(name, load):
     splits = load(name)
     learned = {pair.source for pair in splits["train"]}

@@ -1,0 +1,37 @@
+"""Any translation dataset of TFDS by its name: here TED talks, Portuguese to English, as subwords.
+
+The talks are those of Qi et al. 2018, lowercased and tokenized, 52,000 pairs to train. A dataset is
+prepared once, on a machine with TensorFlow and a network, and read anywhere, without either:
+
+    tfds build ted_hrlr_translate/pt_to_en --file_format=array_record --data_dir=FOLDER
+
+command    python run.py --config=configs/tfds_translation.py --config.data.path=FOLDER
+hardware   two CPU cores
+time       not measured yet
+score      not measured yet
+"""
+
+from ml_collections import ConfigDict
+
+from configs import multi30k
+from configs.forms import FULL, is_tiny
+
+
+def get_config(form: str = FULL) -> ConfigDict:
+    """The experiment, or its tiny form that ends in seconds."""
+    config = multi30k.get_config(form)
+    config.data.name = "tfds"
+    config.data.dataset = "ted_hrlr_translate/pt_to_en"  # a version after a colon, or the newest
+    config.data.path = ""  # the folder of all datasets; "" is that of TFDS, ~/tensorflow_datasets
+    config.data.source = "pt"
+    config.data.target = "en"
+    del config.data.files
+    config.data.splits = ConfigDict()
+    config.data.splits.train = "train"  # or a part of one, as "train[:90%]"
+    config.data.splits.validation = "validation"
+    config.data.splits.test = "test"
+    config.data.faults = "drop"
+    if not is_tiny(form):  # talks have longer sentences than captions
+        config.data.bucket_lengths = (16, 24, 32, 48, 64, 96)
+        config.data.row_length = config.model.max_length = 256
+    return config

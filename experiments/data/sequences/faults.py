@@ -1,0 +1,89 @@
+"""What is wrong with pairs of other people, and what is done about it.
+
+A fault is told with its place. `data.faults` says what follows: "refuse", or "drop", which counts
+aloud what it drops.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ml_collections import ConfigDict
+
+from attention.modules.choice import one_of
+from experiments.data.pairs import SentencePair
+from experiments.errors import UsageError, check_at_least
+
+POLICIES = ("refuse", "drop")
+
+
+class Line(NamedTuple):
+    """A side of a pair, or what is wrong with it.
+
+    Attributes:
+        place: where it stands, for the person who looks for it.
+        text: what it says; blanks around it do not count.
+        fault: in words; empty if there is none.
+    """
+
+    place: str
+    text: str
+    fault: str = ""
+
+    @classmethod
+    def of(cls, place: str, content: bytes) -> "Line":
+        """What bytes say."""
+        try:
+            return cls(place, content.decode("utf-8"))
+        except UnicodeDecodeError:
+            return cls(place, "", "no UTF-8")
+
+
+def check_policy(config: ConfigDict) -> None:
+    """Checks what `config.data` says of faults.
+
+    Raises:
+        ValueError: in one sentence.
+    """
+    one_of("data.faults", config.faults, POLICIES)
+    check_at_least("data.longest", config.longest, 1)
+
+
+def sound_pairs(
+    lines: Iterable[tuple[Line, Line]], config: ConfigDict, split: str
+) -> list[SentencePair]:
+    """The pairs of a split that have no fault.
+
+    Args:
+        lines: both sides of every pair.
+        config: what `check_policy` checks.
+        split: its name.
+
+    Raises:
+        UsageError: a fault, if those are refused; nothing that is left.
+    """
+    pairs, dropped = [], Counter[str]()
+    for sides in lines:
+        found = [(line, fault) for line in sides if (fault := _fault(line, config.longest))]
+        if not found:
+            pairs.append(SentencePair(*(line.text.strip() for line in sides)))
+            continue
+        line, fault = found[0]
+        if config.faults == "refuse":
+            raise UsageError(f"{line.place}: {fault}; data.faults=drop leaves such pairs out")
+        dropped[fault] += 1
+    for fault, number in dropped.most_common():
+        print(f"{split}: {number:,} pairs left out: {fault}", file=sys.stderr)
+    if not pairs:
+        raise UsageError(f"the {split} split of the {config.name} data has no pairs")
+    return pairs
+
+
+def _fault(line: Line, longest: int) -> str:
+    text = line.text.strip()
+    if line.fault or not text:
+        return line.fault or "an empty line"
+    if "\n" in text or "\r" in text:
+        return "more than one line"
+    return f"more than data.longest={longest} words" if len(text.split()) > longest else ""

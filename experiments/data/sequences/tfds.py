@@ -1,0 +1,118 @@
+"""Any translation dataset of TFDS, read where somebody has prepared it.
+
+Preparing one that is downloaded needs TensorFlow and a network. Reading needs neither, if it was
+prepared as array_record, on whatever machine:
+
+    tfds build ted_hrlr_translate/pt_to_en --file_format=array_record
+
+`data.dataset` names it as TFDS does, with its configuration and, for another than the newest, its
+version; `data.path` is the directory of all datasets, "" that of TFDS itself. `data.splits` says
+what train, validation and test are, also in part: "train[:90%]". What is wrong with a pair is told
+as in parallel text of your own.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import tensorflow_datasets as tfds
+from ml_collections import ConfigDict
+
+from attention.modules.choice import one_of
+from experiments.data.pairs import SentencePair
+from experiments.data.sequences.faults import Line, check_policy, sound_pairs
+from experiments.data.source import Source
+from experiments.data.tokenizers import Subwords
+from experiments.errors import UsageError
+
+SPLITS = ("train", "validation", "test")
+FORMAT = tfds.core.FileFormat.ARRAY_RECORD
+INFO = "dataset_info.json"
+SUBWORDS = Subwords()
+
+
+def check(config: ConfigDict) -> None:
+    """Checks that the dataset is prepared, and has these languages and splits.
+
+    Raises:
+        ValueError: in one sentence.
+    """
+    check_policy(config)
+    SUBWORDS.check(config)
+    info = _builder(config).info
+    texts = [name for name, kind in info.features.items() if isinstance(kind, tfds.features.Text)]
+    for side in ("source", "target"):
+        one_of(f"data.{side}", config[side], texts)
+    for split in SPLITS:
+        try:
+            info.splits[config.splits[split]]
+        except ValueError as error:
+            sizes = ", ".join(
+                f"{name} ({part.num_examples:,})" for name, part in info.splits.items()
+            )
+            raise ValueError(
+                f"data.splits.{split}={config.splits[split]!r} is no split of {config.dataset}, "
+                f"nor a part of one, which has {sizes}"
+            ) from error
+
+
+def load(config: ConfigDict, split: str, cache: Path) -> list[SentencePair]:
+    """One split.
+
+    Raises:
+        UsageError: a file that is missing or damaged, or as `sound_pairs`.
+    """
+    del cache
+    return sound_pairs(_lines(config, split), config, split)
+
+
+def _lines(config: ConfigDict, split: str) -> Iterator[tuple[Line, Line]]:
+    part, builder = config.splits[split], _builder(config)
+    try:
+        source = builder.as_data_source(split=part)
+        examples = source.__getitems__(range(len(source)))
+    except RuntimeError as error:  # of array_record
+        raise UsageError(f"{builder.data_dir} cannot be read: {error}") from error
+    for number, example in enumerate(examples):
+        place = f"{config.dataset}, {part}, example {number}"
+        source, target = (
+            Line.of(f"{place}, {language}", example[language])
+            for language in (config.source, config.target)
+        )
+        yield source, target
+
+
+def _builder(config: ConfigDict) -> tfds.core.DatasetBuilder:
+    """What reads the newest version, or the one that is named."""
+    name, _, version = config.dataset.partition(":")
+    folder = Path(config.path or tfds.core.constants.DATA_DIR)
+    build = f"tfds build {config.dataset} --data_dir={folder} --file_format={FORMAT.value}"
+    versions = _versions(folder / name)
+    if not versions or version not in ("", *versions):
+        raise ValueError(
+            f"data.dataset={config.dataset} is not prepared in {folder}, where there is "
+            f"{', '.join(_prepared(folder)) or 'none'}: `{build}` prepares it, with TensorFlow"
+        )
+    directory = folder / name / (version or versions[-1])
+    builder = tfds.builder_from_directory(directory)
+    if FORMAT not in builder.info.available_file_formats():
+        raise ValueError(
+            f"{directory} is prepared as {builder.info.file_format.value}, and is read as "
+            f"{FORMAT.value}: `tfds convert_format --dataset_version_dir={directory} "
+            f"--out_file_format={FORMAT.value}` adds that, with TensorFlow"
+        )
+    return builder
+
+
+def _versions(folder: Path) -> list[str]:
+    """What is prepared of a dataset, the newest last."""
+    found = [path.parent.name for path in folder.glob(f"*/{INFO}")]
+    return sorted(filter(tfds.core.Version.is_valid, found), key=tfds.core.Version)
+
+
+def _prepared(folder: Path) -> list[str]:
+    """Every dataset in a directory, with its configuration if it has one."""
+    paths = [*folder.glob(f"*/*/{INFO}"), *folder.glob(f"*/*/*/{INFO}")]
+    return sorted({path.parent.parent.relative_to(folder).as_posix() for path in paths})
+
+
+SOURCE = Source(load, check, text=SUBWORDS)

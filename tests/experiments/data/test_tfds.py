@@ -1,0 +1,111 @@
+"""TFDS by name: read as it was prepared, and one sentence where it was not."""
+
+import pytest
+from ml_collections import ConfigDict
+
+from experiments.data.sources import check_source, load_split
+from experiments.errors import UsageError
+from tests.experiments.data.prepared import NAME, prepare
+
+PAIRS = [("a dog", "ein Hund"), ("two dogs", "zwei Hunde"), ("naïve", "naïf")]
+FAULTS = [
+    (("", "nichts"), "example 1, en: an empty line"),
+    (("something", "   "), "example 1, de: an empty line"),
+    (("one two three four five six", "x"), "example 1, en: more than data.longest=5 words"),
+    (("a", b"\xe4"), "example 1, de: no UTF-8"),
+    (("a", "b\nc"), "example 1, de: more than one line"),
+]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """Of one version."""
+    faulty = {f"faulty_{i}": [PAIRS[0], pair] for i, (pair, _) in enumerate(FAULTS)}
+    return prepare(tmp_path_factory.mktemp("tfds"), {"train": PAIRS, "test": PAIRS[:1], **faulty})
+
+
+@pytest.fixture
+def config(directory):
+    return ConfigDict(
+        {
+            "name": "tfds",
+            "path": str(directory.parents[2]),
+            "dataset": NAME,
+            "source": "en",
+            "target": "de",
+            "splits": {"train": "train", "validation": "train[:2]", "test": "test"},
+            "faults": "refuse",
+            "longest": 5,
+            "subwords": {"kind": "bpe", "size": 300, "joint": True, "dropout": 0.0},
+        }
+    )
+
+
+def read(config, split):
+    check_source(config)
+    return [pair[:2] for pair in load_split(config, split, None)]
+
+
+def test_splits_and_their_parts_are_read_in_either_direction(config):
+    assert [read(config, split) for split in ("train", "validation", "test")] == [
+        PAIRS, PAIRS[:2], PAIRS[:1]
+    ]  # fmt: skip
+    config.source, config.target = "de", "en"
+    config.dataset += ":1.0.0"
+    assert read(config, "test") == [PAIRS[0][::-1]]
+
+
+@pytest.mark.parametrize("number", range(len(FAULTS)))
+def test_a_fault_is_told_with_its_place_or_dropped_aloud(number, config, capsys):
+    config.splits.train = f"faulty_{number}"
+    with pytest.raises(UsageError, match=f"^{NAME}, faulty_{number}, {FAULTS[number][1]}; data.fa"):
+        read(config, "train")
+    config.faults = "drop"
+    assert read(config, "train") == PAIRS[:1]
+    assert "train: 1 pairs left out: " in capsys.readouterr().err
+    config.splits.train += "[1:]"
+    with pytest.raises(UsageError, match="the train split of the tfds data has no pairs"):
+        read(config, "train")
+
+
+@pytest.mark.parametrize(
+    "field, value, sentence",
+    [
+        ("source", "eng", "data.source must be one of de, en, got 'eng'; did you mean 'en'"),
+        ("splits.test", "tets", "splits.test='tets' is no split of captions/en_de, nor a part of"),
+        ("splits.validation", "train[:9]", r"one, which has train \(3\), test \(1\)"),
+        ("dataset", "captions", f"is not prepared in .*, where there is {NAME}: `tfds build capt"),
+        ("dataset", f"{NAME}:2.0.0", r"de:2\.0\.0 --data_dir=.* --file_format=array_record` prep"),
+        ("path", "nowhere", f"data.dataset={NAME} is not prepared in nowhere, where there is none"),
+        ("faults", "dorp", "did you mean 'drop'"),
+    ],
+)
+def test_a_mistake_is_one_sentence(config, field, value, sentence):
+    config.update_from_flattened_dict({field: value})
+    with pytest.raises(ValueError, match=sentence) as refused:
+        check_source(config)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_only_tensorflow_reads_is_refused_with_the_way_out(config, tmp_path):
+    info = prepare(tmp_path, {"train": PAIRS}) / "dataset_info.json"
+    info.write_text(info.read_text().replace("array_record", "tfrecord"))
+    config.path = str(tmp_path)
+    with pytest.raises(ValueError, match=r"1\.0\.0 is prepared as tfrecord, .* --out_file_format"):
+        check_source(config)
+
+
+def test_a_file_that_was_lost_is_named(config, tmp_path):
+    (file,) = prepare(tmp_path, {"train": PAIRS, "test": PAIRS}).glob("*-train.*")
+    file.unlink()
+    config.path = str(tmp_path)
+    with pytest.raises(UsageError, match=f"1.0.0 cannot be read: .*{file.name}"):
+        read(config, "train")
+
+
+def test_the_newest_version_that_is_whole_is_taken(config, tmp_path):
+    for version, pairs in (("9.0.0", PAIRS[:1]), ("10.0.0", PAIRS), ("11.0.0.part", PAIRS[:2])):
+        written = prepare(tmp_path, {"train": pairs, "test": PAIRS})
+        written.rename(written.with_name(version))
+    config.path = str(tmp_path)
+    assert read(config, "train") == PAIRS
