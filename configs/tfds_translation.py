@@ -25,7 +25,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.data.path = ""  # the folder of all datasets; "" is that of TFDS, ~/tensorflow_datasets
     config.data.source = "pt"
     config.data.target = "en"
-    del config.data.files
+    del config.data.files, config.literature
     config.data.splits = ConfigDict()
     config.data.splits.train = "train"  # or a part of one, as "train[:90%]"
     config.data.splits.validation = "validation"

@@ -13,11 +13,9 @@ from ml_collections import ConfigDict
 
 from attention.modules.choice import one_of
 from attention.modules.config import TransformerConfig
-from attention.modules.dropout import split_key
 from attention.modules.positions import SCHEMES
 from attention.modules.recurrent import RecurrentConfig, RecurrentEncoderDecoder
 from attention.modules.transformer import EncoderDecoder
-from attention.primitives import masks
 from experiments.analysis.pictures import draw_cross_attention
 from experiments.data.batching import (
     Batch,
@@ -36,6 +34,7 @@ from experiments.errors import UsageError, check_at_least
 from experiments.evaluation.phenomena import by_phenomenon
 from experiments.evaluation.scores import translation_scores
 from experiments.evaluation.translator import Translator
+from experiments.training.features import packed_features, padded_features
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, objective
 from experiments.training.session import (
@@ -64,7 +63,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         workdir: where all that the run makes goes.
         cache: where generated data is kept.
     """
-    print(f"reading the {config.data.name} data, which is generated the first time")
+    print(f"reading the {config.data.name} data")
     source = SOURCES[config.data.name]
     splits = load_splits(config, source.splits, cache)
     tokenizers = source.text.learn(config.data, splits["train"], cache)
@@ -228,45 +227,6 @@ def load_splits(
 ) -> dict[str, list[SentencePair]]:
     """Splits of the data of a run, by name."""
     return {name: load_split(config.data, name, cache) for name in names}
-
-
-def padded_features(model: EncoderDecoder, batch: Batch, key: Array | None) -> Array:
-    """What a model scores the next tokens by, where each row is one pair."""
-    mask = masks.lengths(batch.source_lengths)
-    encode_key, decode_key = split_key(key, 2)
-    memory = model.encode(batch.source, mask=mask, key=encode_key)
-    features, _ = model.decode(batch.target_inputs, memory, memory_mask=mask, key=decode_key)
-    return features
-
-
-def packed_features(
-    model: EncoderDecoder, batch: PackedPairs, placed: bool, key: Array | None
-) -> Array:
-    """The same where rows hold several pairs, which know nothing of each other.
-
-    Args:
-        model: a Transformer.
-        batch: the rows.
-        placed: whether positions are added to embeddings, where they begin anew in each pair.
-        key: random key for dropout, none without.
-    """
-    source, target = batch
-    encode_key, decode_key = split_key(key, 2)
-    memory = model.encode(
-        source.labels,
-        mask=masks.segments(source.segments),
-        positions=source.positions if placed else None,
-        key=encode_key,
-    )
-    features, _ = model.decode(
-        target.inputs,
-        memory,
-        mask=masks.causal() & masks.segments(target.segments),
-        memory_mask=masks.segments(target.segments, source.segments),
-        positions=target.positions if placed else None,
-        key=decode_key,
-    )
-    return features
 
 
 class Task:

@@ -214,7 +214,7 @@ def test_the_steps_of_the_tiny_form_fit_together_and_read_every_field(
     translation.check(watched)
     translation.train(watched, workdir, cache)
     # What is read once there are numbers is read by the forms that train.
-    later = {"train.log_every", "train.sample_every", "decoding.details"}
+    later = {"train.log_every", "train.sample_every", "decoding.details", "data.tokenized"}
     assert {*fields(config)} - watched._seen - later == {"experiment"}
 
 

@@ -14,7 +14,7 @@ from experiments.data.batching import Buckets, EncodedPair, Epochs, evaluation_b
 from experiments.data.packing import PackedRows, PairedRows, first_fit
 from experiments.data.vocabulary import BOS, EOS, PAD
 from experiments.errors import UsageError
-from experiments.translation import packed_features, padded_features
+from experiments.training.features import packed_features, padded_features
 from tests.attention.modules.inputs import filled
 
 SEQUENCES = [[3, 4, 5], [6], [7, 8, 9, 10], [5, 3], [4]]
