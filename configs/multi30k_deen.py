@@ -30,7 +30,9 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.decoding.beam = 1
     config.literature.test.tok_bleu = "36.52 (bentrevett/pytorch-seq2seq, notebook 6)"
 
-    if not is_tiny(form):
+    if is_tiny(form):
+        data.subwords.size = 380
+    else:
         data.subwords.size = 6_500
         model.update({"width": 256, "hidden": 512, "num_heads": 8, "dropout": 0.1})
         model.encoder_layers = model.decoder_layers = 3
