@@ -76,6 +76,7 @@ def training(steps: int) -> ConfigDict:
     """So many steps of Adam, measured twice on the way."""
     train = ConfigDict()
     train.steps = steps
+    train.duration = ""  # or "10 epochs", "5e4 examples", "2e6 tokens", which decides the steps
     train.label_smoothing = 0.0
     train.schedule = "cosine"
     train.learning_rate = 3e-3

@@ -21,6 +21,7 @@ from experiments.data.labelled import (
     load_labelled,
 )
 from experiments.errors import UsageError, check_at_least
+from experiments.training.duration import settled
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, objective, token_losses
 from experiments.training.session import check_training, evaluate_in, train_in
@@ -37,6 +38,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         cache: unused: the data is generated anew, or comes with a library.
     """
     del cache
+    config = settled(config, lambda: Task(config).data.splits["train"].epoch)
     task = Task(config)
     workdir.claim(config)
     keep_words(task, workdir)

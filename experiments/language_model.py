@@ -26,6 +26,7 @@ from experiments.data.packing import PackedBatch
 from experiments.data.text import Characters, TextBatch
 from experiments.errors import UsageError, check_at_least
 from experiments.evaluation.writer import Writer, check_decoding
+from experiments.training.duration import settled
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, objective, token_losses
 from experiments.training.session import check_training, evaluate_in, restore, train_in
@@ -43,6 +44,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         workdir: where all that the run makes goes.
         cache: where generated data is kept.
     """
+    config = settled(config, lambda: load_corpus(config, cache).train.epoch)
     corpus = load_corpus(config, cache)
     task = Task(config, corpus.language)
     workdir.claim(config)

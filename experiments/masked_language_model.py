@@ -25,6 +25,7 @@ from experiments.evaluation.word_senses import (
     occurrences,
     sense_accuracy,
 )
+from experiments.training.duration import settled
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, objective, token_losses
 from experiments.training.session import check_training, evaluate_in, train_in
@@ -45,6 +46,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     splits = english(config.data, SPLITS, cache)
     check_senses(splits["train"], splits["test"])
     words = Vocabulary.of(tokenize(pair.source) for pair in splits["train"])
+    config = settled(config, lambda: Task(config, words).training_batches(splits["train"]).epoch)
     task = Task(config, words)
     workdir.claim(config)
     workdir.keep_vocabulary(words.as_text())

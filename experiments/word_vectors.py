@@ -31,6 +31,7 @@ from experiments.evaluation.word_senses import (
     occurrences,
     sense_accuracy,
 )
+from experiments.training.duration import settled
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, negative_sampling_losses
 from experiments.training.session import check_training, evaluate_in, train_in
@@ -52,6 +53,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     splits = english(config.data, SPLITS, cache)
     check_senses(splits["train"], splits["test"])
     words = Vocabulary.of(tokenize(pair.source) for pair in splits["train"])
+    config = settled(config, lambda: Task(config, words).batches(splits["train"], 1, 0).epoch)
     task = Task(config, words)
     batches = task.batches(splits["train"], config.train.steps, config.seed)
     workdir.claim(config)

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from attention.modules.choice import one_of
 from experiments.data.batching import Epochs, evaluation_batches
-from experiments.data.packing import PackedRows
+from experiments.data.packing import PackedBatch, PackedRows
 from experiments.data.sequences.toy import check as check_toy
 from experiments.data.sequences.toy import load_pairs
 from experiments.data.text import (
@@ -63,13 +63,13 @@ class Corpus(NamedTuple):
 
     Attributes:
         language: its characters or words.
-        train: the batch of each step, by `[step]`.
+        train: the batch of each step, by `[step]`, and `epoch`, how much they are of.
         validation: batches that count every token once.
         padding: the share of the training positions that no token takes.
     """
 
     language: Language
-    train: Sequence[object]
+    train: RandomWindows | Epochs[PackedBatch]
     validation: Sequence[object]
     padding: float
 

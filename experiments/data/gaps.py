@@ -8,6 +8,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from experiments.data.batching import Batch, Buckets, EncodedPair, Epochs, evaluation_batches
+from experiments.data.epoch import Epoch
 from experiments.data.masking import Masked, mask_tokens
 from experiments.data.pairs import SentencePair
 from experiments.data.sequences.toy import load_pairs
@@ -81,6 +82,12 @@ class GapEpochs:
         """Makes a sequence of `num_batches` batches."""
         self._epochs = Epochs(buckets, num_batches=num_batches, seed=seed)
         self._gaps = gaps
+        self._words = sum(len(pair.source) + 1 for pair in buckets.pairs)
+
+    @property
+    def epoch(self) -> Epoch:
+        """How much the sentences are; all of their words may stand in a gap."""
+        return self._epochs.epoch._replace(tokens=self._words)
 
     def __len__(self) -> int:
         """The number of batches."""

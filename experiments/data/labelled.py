@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 from attention.modules.choice import one_of
 from experiments.data import digits, sentiment
 from experiments.data.batching import Epochs
+from experiments.data.epoch import Epoch
 from experiments.data.vocabulary import PAD, Vocabulary
 from experiments.errors import check_at_least
 
@@ -45,6 +46,12 @@ class Examples:
     lengths: np.ndarray | None
     labels: np.ndarray
     size: int
+
+    @property
+    def epoch(self) -> Epoch:
+        """How much it is; each example has one label."""
+        number = len(self.labels)
+        return Epoch(len(self.plan()), examples=number, tokens=number)
 
     def plan(self, random: np.random.Generator | None = None) -> list[tuple[int, np.ndarray]]:
         """Every example once, as batches of (size, places); shuffled if `random`."""

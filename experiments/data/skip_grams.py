@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from experiments.data.epoch import Epoch
+
 POWER = 0.75  # Mikolov et al. 2013, section 2.2
 
 
@@ -109,6 +111,12 @@ class SkipGramBatches:
         self._negatives = negatives
         self._num_batches = num_batches
         self._seed = seed
+
+    @property
+    def epoch(self) -> Epoch:
+        """As many skip-grams as there are; which they are is drawn."""
+        number = len(self._pairs)
+        return Epoch(-(-number // self._size), examples=number, tokens=number)
 
     def __len__(self) -> int:
         """The number of batches."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
+from experiments.data.epoch import Epoch
 from experiments.data.sequences.draw import generator
 from experiments.data.toy_language import sample
 from experiments.errors import UsageError, check_at_least
@@ -161,6 +162,13 @@ class RandomWindows:
         self._size = size
         self._num_batches = num_batches
         self._seed = seed
+
+    @property
+    def epoch(self) -> Epoch:
+        """As many windows as the text is long; where they begin is drawn."""
+        tokens = len(self._ids) - 1
+        windows = -(-tokens // self._context)
+        return Epoch(-(-windows // self._size), examples=windows, tokens=tokens)
 
     def __len__(self) -> int:
         """The number of batches."""

@@ -2,28 +2,14 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
 from attention.modules.choice import one_of
+from experiments.data.epoch import Epoch
 from experiments.errors import UsageError
 
 UNITS = ("steps", "epochs", "examples", "tokens")
-
-
-class Epoch(NamedTuple):
-    """All of the training data once.
-
-    Attributes:
-        steps: batches that it makes.
-        examples: sentences, pairs, windows or whatever is learned from.
-        tokens: labels that the loss counts.
-    """
-
-    steps: int
-    examples: int
-    tokens: int
 
 
 def check_duration(text: str) -> None:

@@ -13,6 +13,7 @@ from experiments.errors import UsageError, check_at_least
 from experiments.origin import origin
 from experiments.results import Scores, report
 from experiments.training.checkpoint import Checkpoints
+from experiments.training.duration import check_duration
 from experiments.training.learner import Learner
 from experiments.training.loop import BEGINNING, fit
 from experiments.training.metrics import Metrics
@@ -66,6 +67,7 @@ def check_training(config: ConfigDict) -> None:
         )
     try:
         one_of("train.dtype", train.dtype, DTYPES)
+        check_duration(train.duration)
         check_at_least("train.patience", train.patience, 0)
         for name in AT_LEAST_ONE:
             check_at_least(f"train.{name}", train[name], 1)

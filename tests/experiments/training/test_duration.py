@@ -3,8 +3,9 @@
 import pytest
 from ml_collections import ConfigDict
 
+from experiments.data.epoch import Epoch
 from experiments.errors import UsageError
-from experiments.training.duration import Epoch, check_duration, num_steps, settled
+from experiments.training.duration import check_duration, num_steps, settled
 
 EPOCH = Epoch(steps=7, examples=60, tokens=1000)
 
