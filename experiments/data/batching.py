@@ -8,6 +8,7 @@ import grain.python as grain
 import numpy as np
 from ml_collections import ConfigDict
 
+from experiments.data.epoch import Epoch
 from experiments.data.vocabulary import BOS, EOS, PAD
 from experiments.errors import UsageError
 
@@ -75,6 +76,10 @@ AnyBatch = TypeVar("AnyBatch", covariant=True)
 class Batches(Protocol[AnyBatch]):
     """Data that a plan divides into batches of the lengths and places that the plan says."""
 
+    @property
+    def epoch(self) -> Epoch:
+        """How much all of the data once is."""
+
     def plan(self, random: np.random.Generator | None = None) -> list[tuple[int, np.ndarray]]:
         """All of the data once, as batches of (length, places); shuffled if `random`."""
 
@@ -118,6 +123,12 @@ class Buckets:
         self.padding = 1 - sum(len(pair.source) + len(pair.target) + 2 for pair in pairs) / room
         """The share of all positions, of both sides, that no sentence takes."""
 
+    @property
+    def epoch(self) -> Epoch:
+        """How much it is; the tokens are those that a decoder says, ends included."""
+        tokens = sum(len(pair.target) + 1 for pair in self.pairs)
+        return Epoch(len(self.plan()), examples=len(self.pairs), tokens=tokens)
+
     def plan(self, random: np.random.Generator | None = None) -> list[tuple[int, np.ndarray]]:
         """Every pair once, as batches of (length, indices): shuffled if `random`, else sorted."""
         batches = []
@@ -148,7 +159,7 @@ class Epochs(Generic[AnyBatch]):
         self._num_batches = num_batches
         self._seed = seed
         self._plan = functools.lru_cache(maxsize=2)(self._plan_epoch)
-        self.batches_per_epoch = len(buckets.plan())
+        self.epoch = buckets.epoch
 
     def _plan_epoch(self, epoch: int) -> list[tuple[int, np.ndarray]]:
         return self._buckets.plan(np.random.default_rng((self._seed, epoch)))
@@ -159,7 +170,7 @@ class Epochs(Generic[AnyBatch]):
 
     def __getitem__(self, index: int) -> AnyBatch:
         """The batch of one training step."""
-        epoch, place = divmod(index, self.batches_per_epoch)
+        epoch, place = divmod(index, self.epoch.steps)
         return self._buckets.batch(*self._plan(epoch)[place])
 
 

@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from experiments.data.batching import EncodedPair
+from experiments.data.epoch import Epoch
 from experiments.data.vocabulary import BOS, EOS, PAD
 from experiments.errors import UsageError
 
@@ -100,9 +101,16 @@ class _Rows:
             )
         self._length = length
         self._size = tokens // length
+        self._needed = needed
         self.rows = first_fit(needed, length)
         self.padding = 1 - float(np.sum(needed)) / (len(self.rows) * length * len(needed[0]))
         """The share of all positions that no sequence takes."""
+
+    @property
+    def epoch(self) -> Epoch:
+        """How much it is; of pairs, the tokens are those of the target, ends included."""
+        tokens = sum(sizes[-1] for sizes in self._needed)
+        return Epoch(len(self.plan()), examples=len(self._needed), tokens=tokens)
 
     def plan(self, random: np.random.Generator | None = None) -> list[tuple[int, np.ndarray]]:
         """Every row once, as batches of (length, places of the rows); shuffled if `random`."""

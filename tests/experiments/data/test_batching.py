@@ -37,7 +37,7 @@ def test_a_batch_by_hand():
 
 def test_an_epoch_holds_every_pair_once_and_only_the_shapes_of_the_buckets():
     epochs = Epochs(Buckets(pairs(), (5, 11, 18), 36), num_batches=99, seed=3)
-    first = [epochs[i] for i in range(epochs.batches_per_epoch)]
+    first = [epochs[i] for i in range(epochs.epoch.steps)]
     assert sorted(i for batch in first for i in members(batch)) == list(range(53))
     assert {batch.source.shape for batch in first} == {(7, 5), (3, 11), (2, 18)}
 
@@ -45,8 +45,8 @@ def test_an_epoch_holds_every_pair_once_and_only_the_shapes_of_the_buckets():
 def test_epochs_differ_and_seeds_differ_and_both_repeat():
     def order(seed, epoch):
         epochs = Epochs(Buckets(pairs(), (18,), 36), num_batches=999, seed=seed)
-        start = epoch * epochs.batches_per_epoch
-        return [members(epochs[start + i]) for i in range(epochs.batches_per_epoch)]
+        start = epoch * epochs.epoch.steps
+        return [members(epochs[start + i]) for i in range(epochs.epoch.steps)]
 
     assert order(0, 0) == order(0, 0)
     assert order(0, 0) != order(0, 1)

@@ -77,7 +77,7 @@ def test_an_epoch_holds_every_sequence_once_in_one_shape():
     rows = PackedRows(sequences, length=17, tokens=71)
     epochs = Epochs(rows, num_batches=99, seed=1)
     first, second = (
-        [epochs[epoch * epochs.batches_per_epoch + i] for i in range(epochs.batches_per_epoch)]
+        [epochs[epoch * epochs.epoch.steps + i] for i in range(epochs.epoch.steps)]
         for epoch in (0, 1)
     )
     for batches in (first, second, [batch for _, batch in evaluation_batches(rows)]):

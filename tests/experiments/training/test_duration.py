@@ -1,9 +1,14 @@
 """Durations in every unit, and what is refused of them."""
 
+import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+from experiments.data.batching import Buckets, EncodedPair
 from experiments.data.epoch import Epoch
+from experiments.data.labelled import Examples
+from experiments.data.packing import PackedRows, PairedRows
+from experiments.data.text import RandomWindows
 from experiments.errors import UsageError
 from experiments.training.duration import check_duration, num_steps, settled
 
@@ -55,3 +60,25 @@ def test_a_duration_decides_the_steps_and_none_leaves_them():
 def test_a_warmup_that_is_longer_is_refused():
     with pytest.raises(UsageError, match=r"'1 epochs' is 7 steps, and train\.warmup_steps=7 does"):
         settled(configuration("1 epochs"), lambda: EPOCH)
+
+
+PAIRS = [EncodedPair([3] * source, [3] * target) for source, target in ((2, 3), (1, 1), (3, 2))]
+TEXT = np.arange(11)
+
+
+@pytest.mark.parametrize(
+    "data, epoch",
+    [
+        # A batch of 8 positions has two rows of 4.
+        (Buckets(PAIRS, (4,), 8), Epoch(steps=2, examples=3, tokens=4 + 2 + 3)),
+        (PairedRows(PAIRS, length=6, tokens=6), Epoch(steps=2, examples=3, tokens=4 + 2 + 3)),
+        (PackedRows([[3, 4], [5]], length=5, tokens=5), Epoch(steps=1, examples=2, tokens=5)),
+        (Examples(TEXT, None, TEXT, size=4), Epoch(steps=3, examples=11, tokens=11)),
+        (
+            RandomWindows(TEXT, context=3, size=2, num_batches=1, seed=0),
+            Epoch(steps=2, examples=4, tokens=10),
+        ),
+    ],
+)
+def test_what_an_epoch_holds(data, epoch):
+    assert data.epoch == epoch
