@@ -41,6 +41,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     data.subwords.kind = "bpe"  # or "unigram", "char", "word"
     data.subwords.size = 9_700
     data.subwords.joint = True
+    data.subwords.dropout = 0.0  # of the merges, anew in each epoch; 0.1 in Provilkov et al. 2020
     data.bucket_lengths = (16, 20, 24, 32, 48)
     data.row_length = 64  # positions of a row of several pairs; 0: one pair a row, by length
 

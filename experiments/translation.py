@@ -21,6 +21,7 @@ from experiments.data.batching import (
     Batch,
     Buckets,
     EncodedPair,
+    FreshEpochs,
     check_buckets,
     evaluation_batches,
     training_batches,
@@ -28,6 +29,7 @@ from experiments.data.batching import (
 from experiments.data.packing import PackedPairs, PairedRows
 from experiments.data.pairs import SentencePair
 from experiments.data.sources import SOURCES, check_source, load_split
+from experiments.data.subword_dropout import PairDropout
 from experiments.data.tokenizers import Tokenizers
 from experiments.data.vocabulary import PAD
 from experiments.errors import UsageError, check_at_least
@@ -69,7 +71,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     tokenizers = source.text.learn(config.data, splits["train"], cache)
     task = Task(config, tokenizers)
     encoded = {split: task.encode(split, pairs) for split, pairs in splits.items()}
-    batches = task.training_batches(encoded["train"])
+    batches = task.training_batches(splits["train"], encoded["train"])
     workdir.claim(config)
     tokenizers.keep(workdir.path)
     print(
@@ -299,20 +301,37 @@ class Task:
         return Buckets(pairs, sorted(lengths), self.config.train.batch_tokens)
 
     def training_batches(
-        self, pairs: Sequence[EncodedPair]
-    ) -> grain.DatasetIterator[Batch | PackedPairs]:
+        self, pairs: Sequence[SentencePair], encoded: Sequence[EncodedPair]
+    ) -> grain.DatasetIterator[Batch | PackedPairs] | FreshEpochs[Batch | PackedPairs]:
         """Shuffled batches: of packed rows where `data.row_length` asks for them.
+
+        With `data.subwords.dropout` each epoch is segmented anew.
+
+        Args:
+            pairs: the sentences.
+            encoded: the same as ids.
 
         Raises:
             UsageError: a pair that is longer than a row.
         """
-        data, train = self.config.data, self.config.train
+        data, seed = self.config.data, self.config.seed
+        dropout = data.subwords.dropout if "subwords" in data else 0.0
+        batches = self._shuffled(encoded)
+        told = ", before any merge of subwords is left out" if dropout else ""
+        print(f"{batches.padding:.1%} of the positions in training batches are padding{told}")
+        if not dropout:
+            return training_batches(batches, num_batches=self.config.train.steps, seed=seed)
+        longest = data.get("row_length") or self.config.model.max_length
+        segment = PairDropout(self._tokenizers, dropout, longest)
+        return FreshEpochs(
+            lambda random: self._shuffled(segment(pairs, encoded, random)), seed=seed
+        )
+
+    def _shuffled(self, pairs: Sequence[EncodedPair]) -> Buckets | PairedRows:
+        data, tokens = self.config.data, self.config.train.batch_tokens
         if length := data.get("row_length"):
-            batches = PairedRows(pairs, length=length, tokens=train.batch_tokens)
-        else:
-            batches = self.buckets(pairs, data.bucket_lengths)
-        print(f"{batches.padding:.1%} of the positions in training batches are padding")
-        return training_batches(batches, num_batches=train.steps, seed=self.config.seed)
+            return PairedRows(pairs, length=length, tokens=tokens)
+        return self.buckets(pairs, data.bucket_lengths)
 
     def evaluation_batches(self, pairs: Sequence[EncodedPair]) -> list[Batch]:
         """Sentences as batches of few lengths: compiling costs more than a little padding."""

@@ -1,8 +1,8 @@
 """From pairs of id sequences to padded batches of few shapes."""
 
 import functools
-from collections.abc import Iterator, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 import grain.python as grain
 import numpy as np
@@ -172,6 +172,52 @@ class Epochs(Generic[AnyBatch]):
         """The batch of one training step."""
         epoch, place = divmod(index, self.epoch.steps)
         return self._buckets.batch(*self._plan(epoch)[place])
+
+
+class FreshEpochs(Generic[AnyBatch]):
+    """One epoch after the other, each of data that is made anew for it.
+
+    A batch follows from (seed, epoch, place in the epoch) alone. Epochs may differ in how many they
+    have, so the state says the epoch and the place: none that is over is made again to go on.
+    """
+
+    def __init__(
+        self, make: Callable[[np.random.Generator], Batches[AnyBatch]], *, seed: int
+    ) -> None:
+        """Makes an iterator without end.
+
+        Args:
+            make: the data of an epoch, drawn from the generator of that epoch.
+            seed: of all epochs.
+        """
+        self._make = make
+        self._seed = seed
+        self._epoch = functools.lru_cache(maxsize=1)(self._make_epoch)
+        self._state = {"epoch": 0, "place": 0}
+
+    def _make_epoch(self, epoch: int) -> tuple[Batches[AnyBatch], list[tuple[int, np.ndarray]]]:
+        random = np.random.default_rng((self._seed, epoch))
+        batches = self._make(random)
+        return batches, batches.plan(random)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> AnyBatch:
+        """The batch of the next training step."""
+        epoch, place = self._state["epoch"], self._state["place"]
+        batches, plan = self._epoch(epoch)
+        last = place + 1 == len(plan)
+        self.set_state({"epoch": epoch + last, "place": 0 if last else place + 1})
+        return batches.batch(*plan[place])
+
+    def get_state(self) -> dict[str, int]:
+        """Where it stands, as JSON has it."""
+        return self._state
+
+    def set_state(self, state: dict[str, int]) -> None:
+        """Goes to where another stood."""
+        self._state = state
 
 
 def training_batches(

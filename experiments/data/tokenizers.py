@@ -237,6 +237,14 @@ class Subwords:
         """Raises a ValueError, in one sentence, if `config.data` asks for what cannot be."""
         one_of("data.subwords.kind", config.subwords.kind, KINDS)
         check_at_least("data.subwords.size", config.subwords.size, 5)
+        kind, dropout = config.subwords.kind, config.subwords.dropout
+        if not 0 <= dropout < 1:
+            raise ValueError(f"data.subwords.dropout must lie in [0, 1), got {dropout}")
+        if dropout and kind != "bpe":
+            raise ValueError(
+                f"data.subwords.dropout={dropout} leaves out merges, and data.subwords.kind="
+                f"{kind!r} has none: only 'bpe' has"
+            )
 
     def is_shared(self, config: ConfigDict) -> bool:
         """As configured."""

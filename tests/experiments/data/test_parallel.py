@@ -43,7 +43,7 @@ def config(tmp_path):
             "files": {"train": "train", "validation": "train", "test": "train"},
             "faults": "refuse",
             "longest": 5,
-            "subwords": {"kind": "bpe", "size": 300, "joint": True},
+            "subwords": {"kind": "bpe", "size": 300, "joint": True, "dropout": 0.0},
         }
     )
 
@@ -111,6 +111,12 @@ def test_a_damaged_archive_is_named(write, config, tmp_path):
         ("target", "fr", "has no train.en and train.fr and no train.tsv for the train split"),
         ("subwords.kind", "bpee", "got 'bpee'; did you mean 'bpe'"),
         ("subwords.size", 1, "data.subwords.size must be at least 5, got 1"),
+        ("subwords.dropout", 1.0, r"data.subwords.dropout must lie in \[0, 1\), got 1.0"),
+        (
+            "subwords",
+            {"kind": "char", "size": 9, "dropout": 0.1},
+            "data.subwords.kind='char' has none: only",
+        ),
     ],
 )
 def test_a_mistake_is_one_sentence(write, config, field, value, sentence):

@@ -31,12 +31,12 @@ DATA = {
     "parallel": {
         "path": "", "source": "en", "target": "de", "faults": "refuse", "longest": 9,
         "files": {"train": "train", "validation": "few", "test": "few"},
-        "subwords": {"kind": "bpe", "size": 300, "joint": False},
+        "subwords": {"kind": "bpe", "size": 300, "joint": False, "dropout": 0.0},
     },
     "tfds": {
         "path": "", "dataset": NAME, "source": "en", "target": "de", "faults": "refuse",
         "splits": {"train": "train", "validation": "few", "test": "few"}, "longest": 9,
-        "subwords": {"kind": "bpe", "size": 300, "joint": True},
+        "subwords": {"kind": "bpe", "size": 300, "joint": True, "dropout": 0.0},
     },
 }  # fmt: skip
 OF_OTHERS = {"parallel", "tfds"}  # who decide what is in a split
