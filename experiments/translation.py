@@ -26,6 +26,7 @@ from experiments.data.batching import (
     evaluation_batches,
     training_batches,
 )
+from experiments.data.epoch import Epoch
 from experiments.data.packing import PackedPairs, PairedRows
 from experiments.data.pairs import SentencePair
 from experiments.data.sources import SOURCES, check_source, load_split
@@ -36,6 +37,7 @@ from experiments.errors import UsageError, check_at_least
 from experiments.evaluation.phenomena import by_phenomenon
 from experiments.evaluation.scores import translation_scores
 from experiments.evaluation.translator import Translator
+from experiments.training.duration import settled
 from experiments.training.features import packed_features, padded_features
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, objective
@@ -69,6 +71,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     source = SOURCES[config.data.name]
     splits = load_splits(config, source.splits, cache)
     tokenizers = source.text.learn(config.data, splits["train"], cache)
+    config = settled(config, lambda: Task(config, tokenizers).epoch(splits["train"]))
     task = Task(config, tokenizers)
     encoded = {split: task.encode(split, pairs) for split, pairs in splits.items()}
     batches = task.training_batches(splits["train"], encoded["train"])
@@ -326,6 +329,10 @@ class Task:
         return FreshEpochs(
             lambda random: self._shuffled(segment(pairs, encoded, random)), seed=seed
         )
+
+    def epoch(self, pairs: list[SentencePair]) -> Epoch:
+        """How much the training pairs are."""
+        return self._shuffled(self.encode("train", pairs)).epoch
 
     def _shuffled(self, pairs: Sequence[EncodedPair]) -> Buckets | PairedRows:
         data, tokens = self.config.data, self.config.train.batch_tokens
