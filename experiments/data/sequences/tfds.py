@@ -68,8 +68,8 @@ def load(config: ConfigDict, split: str, cache: Path) -> list[SentencePair]:
 def _lines(config: ConfigDict, split: str) -> Iterator[tuple[Line, Line]]:
     part, builder = config.splits[split], _builder(config)
     try:
-        source = builder.as_data_source(split=part)
-        examples = source.__getitems__(range(len(source)))
+        stored = builder.as_data_source(split=part)
+        examples = stored.__getitems__(range(len(stored)))
     except RuntimeError as error:  # of array_record
         raise UsageError(f"{builder.data_dir} cannot be read: {error}") from error
     for number, example in enumerate(examples):
