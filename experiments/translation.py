@@ -331,7 +331,7 @@ class Task:
         )
 
     def epoch(self, pairs: list[SentencePair]) -> Epoch:
-        """How much the training pairs are."""
+        """How much the training pairs are, before any merge of subwords is left out."""
         return self._shuffled(self.encode("train", pairs)).epoch
 
     def _shuffled(self, pairs: Sequence[EncodedPair]) -> Buckets | PairedRows:
