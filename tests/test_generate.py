@@ -61,9 +61,7 @@ def test_each_prompt_is_continued_on_its_own_line_and_alike_each_time(write):
 
 def test_the_likeliest_letter_is_what_a_low_temperature_draws(write):
     greedy = write("--config.decoding.strategy=greedy", given=f"{PROMPT}\n")
-    cold = write("--config.decoding.temperature=1e-4", given=f"{PROMPT}\n")
-    assert greedy == cold
-    assert greedy[1] == write("--config.decoding.top_k=1", given=f"{PROMPT}\n")[1]
+    assert greedy == write("--config.decoding.temperature=1e-4", given=f"{PROMPT}\n")
 
 
 def test_an_answer_may_be_longer_than_what_the_model_reads(write):
