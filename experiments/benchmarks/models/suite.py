@@ -11,16 +11,16 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from attention.modules.config import TransformerConfig
-from experiments import language_model
+from experiments import language_model, translation
 from experiments.benchmarks.environment import environment
-from experiments.benchmarks.models import characters, decoding, depth
+from experiments.benchmarks.models import characters, decoding, depth, training
 from experiments.benchmarks.models.figure import Figure
 from experiments.benchmarks.selection import selected
 from experiments.errors import UsageError, check_at_least
 from experiments.files import write_whole
 from experiments.workdir import Workdir
 
-PARTS = ("decoding", "depth", "characters")
+PARTS = ("decoding", "depth", "characters", "training")
 
 INTRODUCTION = """\
 # Benchmarks of models
@@ -44,13 +44,14 @@ def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         "decoding": partial(decoding.measure, config),
         "depth": partial(depth.measure, config),
         "characters": partial(characters.measure, config, cache),
+        "training": partial(training.measure, config, cache),
     }
     figures, absent = [], []
     for part in selected("parts", config.parts, PARTS):
         print(f"{part} …", file=sys.stderr, flush=True)
         try:
             figures += measures[part]()
-        except ImportError as error:
+        except (ImportError, FileNotFoundError) as error:  # a package, or data
             absent.append(f"{part}: {error}")
     text = page(figures, absent, shlex.join(["python", *sys.argv]))
     write_whole(workdir.path / "models.md", text)
@@ -81,9 +82,12 @@ def check(config: ConfigDict) -> None:
         if len(config.depth.layers) != 2:
             raise ValueError(f"depth.layers must be two numbers, got {config.depth.layers}")
         check_at_least("depth.compilations", config.depth.compilations, 1)
+        check_at_least("training.steps", config.training.steps, 1)
     except ValueError as error:
         raise UsageError(str(error)) from error
     language_model.check(config.characters)
+    if config.translation.data.path:
+        translation.check(config.translation)
 
 
 def check_sizes(part: str, config: ConfigDict) -> None:
