@@ -9,7 +9,7 @@ import pytest
 import run
 from attention.modules import unrolled
 from configs import benchmark_models
-from experiments.benchmarks.models import decoding, depth, sentences, suite, training
+from experiments.benchmarks.models import decoding, depth, sentences, suite, training, translating
 from experiments.benchmarks.models.figure import Figure
 from experiments.data.batching import EncodedPair
 from experiments.data.text import TextBatch
@@ -127,6 +127,23 @@ def test_a_translator_and_its_peer_take_turns(captions, tmp_path):
     assert shuffled.ratio > 0 and alike.ratio > 0
 
 
+# What PyTorch encodes padded sentences by, unasked.
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_all_translators_say_the_same(captions, tmp_path):
+    pytest.importorskip("torch")
+    found = sentences.load_sentences(captions.translation, tmp_path)
+    # As they are drawn, little depends on what was said before.
+    parameters = jax.tree.map(lambda leaf: 3 * leaf, found.task.learner.initial_state().parameters)
+    answers = translating.ours(found, parameters, 5)()
+    assert answers.shape == (7, 5)
+    assert len(np.unique(answers)) > 7
+    np.testing.assert_array_equal(translating.in_torch(found, parameters, 5)(), answers)
+    pytest.importorskip("ctranslate2")
+    np.testing.assert_array_equal(translating.in_ctranslate(found, parameters, 5)(), answers)
+    for figure in translating.measure(captions, tmp_path):
+        assert "(7 answers alike)" in figure.parts and figure.ratio > 0
+
+
 def test_nothing_is_translated_without_sentences(config, tmp_path):
     with pytest.raises(FileNotFoundError, match="names no folder of parallel text"):
         sentences.load_sentences(config.translation, tmp_path)
@@ -172,6 +189,12 @@ def test_a_part_of_it_runs_from_the_door(tmp_path, monkeypatch, capsys):
         ("depth.layers", (1,), "depth.layers must be two numbers"),
         ("depth.seconds", 0.0, "depth.seconds must be a number above 0"),
         ("training.steps", 0, "training.steps must be at least 1, got 0"),
+        (
+            "translating.length",
+            200,
+            "translating.length must lie in 1 to translation.model.max_length=160, got 200",
+        ),
+        ("translating.seconds", 0.0, "translating.seconds must be a number above 0"),
         ("translation.data.path", "nowhere", "data.path=nowhere has no train.en and train.de"),
         ("rounds", 0, "rounds must be at least 1, got 0"),
         ("page", "nowhere/page.md", "has no folder to be written to"),
