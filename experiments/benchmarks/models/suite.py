@@ -11,16 +11,16 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from attention.modules.config import TransformerConfig
-from experiments import language_model
+from experiments import language_model, translation
 from experiments.benchmarks.environment import environment
-from experiments.benchmarks.models import characters, decoding, depth
+from experiments.benchmarks.models import characters, decoding, depth, training, translating
 from experiments.benchmarks.models.figure import Figure
 from experiments.benchmarks.selection import selected
 from experiments.errors import UsageError, check_at_least
 from experiments.files import write_whole
 from experiments.workdir import Workdir
 
-PARTS = ("decoding", "depth", "characters")
+PARTS = ("decoding", "depth", "characters", "training", "translating")
 
 INTRODUCTION = """\
 # Benchmarks of models
@@ -44,13 +44,15 @@ def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         "decoding": partial(decoding.measure, config),
         "depth": partial(depth.measure, config),
         "characters": partial(characters.measure, config, cache),
+        "training": partial(training.measure, config, cache),
+        "translating": partial(translating.measure, config, cache),
     }
     figures, absent = [], []
     for part in selected("parts", config.parts, PARTS):
         print(f"{part} …", file=sys.stderr, flush=True)
         try:
             figures += measures[part]()
-        except ImportError as error:
+        except (ImportError, FileNotFoundError) as error:  # a package, or data
             absent.append(f"{part}: {error}")
     text = page(figures, absent, shlex.join(["python", *sys.argv]))
     write_whole(workdir.path / "models.md", text)
@@ -81,9 +83,14 @@ def check(config: ConfigDict) -> None:
         if len(config.depth.layers) != 2:
             raise ValueError(f"depth.layers must be two numbers, got {config.depth.layers}")
         check_at_least("depth.compilations", config.depth.compilations, 1)
+        check_at_least("training.steps", config.training.steps, 1)
+        check_length("translating", config.translating.length, "translation", config.translation)
+        check_seconds("translating", config.translating.seconds)
     except ValueError as error:
         raise UsageError(str(error)) from error
     language_model.check(config.characters)
+    if config.translation.data.path:
+        translation.check(config.translation)
 
 
 def check_sizes(part: str, config: ConfigDict) -> None:
@@ -93,16 +100,34 @@ def check_sizes(part: str, config: ConfigDict) -> None:
         ValueError: in one sentence.
     """
     TransformerConfig(**config.model)
-    if not 1 <= config.length <= config.model.max_length:
-        raise ValueError(
-            f"{part}.length must lie in 1 to {part}.model.max_length={config.model.max_length}, "
-            f"got {config.length}"
-        )
+    check_length(part, config.length, part, config)
     for name in ("batches", "batch", "layers"):
         for number in np.atleast_1d(config.get(name, 1)):
             check_at_least(f"{part}.{name}", number, 1)
-    if not 0 < config.seconds < math.inf:
-        raise ValueError(f"{part}.seconds must be a number above 0, got {config.seconds}")
+    check_seconds(part, config.seconds)
+
+
+def check_length(part: str, length: int, owner: str, config: ConfigDict) -> None:
+    """Checks how much a part says by the model of its own configuration, or of another's.
+
+    Raises:
+        ValueError: in one sentence.
+    """
+    longest = config.model.max_length
+    if not 1 <= length <= longest:
+        raise ValueError(
+            f"{part}.length must lie in 1 to {owner}.model.max_length={longest}, got {length}"
+        )
+
+
+def check_seconds(part: str, seconds: float) -> None:
+    """Checks how long one way may take.
+
+    Raises:
+        ValueError: in one sentence.
+    """
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"{part}.seconds must be a number above 0, got {seconds}")
 
 
 def page(figures: Sequence[Figure], absent: Sequence[str], command: str) -> str:

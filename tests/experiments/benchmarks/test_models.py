@@ -9,9 +9,11 @@ import pytest
 import run
 from attention.modules import unrolled
 from configs import benchmark_models
-from experiments.benchmarks.models import decoding, depth, suite
+from experiments.benchmarks.models import decoding, depth, sentences, suite, training, translating
 from experiments.benchmarks.models.figure import Figure
+from experiments.data.batching import EncodedPair
 from experiments.data.text import TextBatch
+from experiments.data.vocabulary import BOS, EOS, PAD
 from experiments.errors import UsageError
 
 
@@ -25,6 +27,21 @@ def standard_promotion():
 @pytest.fixture
 def config():
     return benchmark_models.get_config("tiny")
+
+
+@pytest.fixture
+def captions(config, tmp_path):
+    """The tiny form with a few sentences to translate."""
+    config.translation.data.path = str(tmp_path)
+    config.translation.data.subwords.size = 300
+    config.translation.model.dropout = 0.0  # what is dropped, each draws in its own way
+    words = ["a", "man", "two", "dogs", "run", "small", "red", "over", "the", "green", "grass"]
+    random = np.random.default_rng(0)
+    for split, number in (("train", 30), ("validation", 1), ("test_2016", 7)):
+        lines = [" ".join(random.choice(words, random.integers(1, 6))) for _ in range(number)]
+        (tmp_path / f"{split}.en").write_text("\n".join(lines) + "\n")
+        (tmp_path / f"{split}.de").write_text("\n".join(line[::-1] for line in lines) + "\n")
+    return config
 
 
 def test_with_a_cache_and_without_the_same_is_said(config):
@@ -86,6 +103,66 @@ def test_the_plain_loop_has_the_same_model():
     assert peer.loss(tokens, tokens) < before
 
 
+def test_the_plain_transformer_learns_the_same(captions, tmp_path):
+    """With the same parameters and pairs it has the same losses, step for step."""
+    pytest.importorskip("torch")
+    torch_transformer = importlib.import_module("experiments.benchmarks.models.torch_transformer")
+    settings = captions.translation
+    task, vocab_size, pairs, _ = sentences.load_sentences(settings, tmp_path)
+    peer = torch_transformer.TorchTransformer(settings, vocab_size)
+    assert peer.num_parameters == task.learner.num_parameters
+    state = task.learner.initial_state()
+    peer.load(state.parameters)
+    packed, several = next(task.training_batches(pairs)), sentences.padded(pairs)
+    assert np.sum(packed.target.counted) == np.sum(several.target_labels != PAD)
+    for _ in range(3):
+        state, metrics = task.learner.train_step(state, packed)
+        assert peer.learn(several) == pytest.approx(float(metrics["loss"]), rel=1e-4)
+
+
+def test_a_translator_and_its_peer_take_turns(captions, tmp_path):
+    pytest.importorskip("torch")
+    shuffled, alike = training.measure(captions, tmp_path)
+    assert "batches of 128 pairs" in shuffled.name and "sorted by length" in alike.name
+    assert shuffled.ratio > 0 and alike.ratio > 0
+
+
+# What PyTorch encodes padded sentences by, unasked.
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_all_translators_say_the_same(captions, tmp_path):
+    pytest.importorskip("torch")
+    found = sentences.load_sentences(captions.translation, tmp_path)
+    # As they are drawn, little depends on what was said before.
+    parameters = jax.tree.map(lambda leaf: 3 * leaf, found.task.learner.initial_state().parameters)
+    answers = translating.ours(found, parameters, 5)()
+    assert answers.shape == (7, 5)
+    assert len(np.unique(answers)) > 7
+    np.testing.assert_array_equal(translating.in_torch(found, parameters, 5)(), answers)
+    pytest.importorskip("ctranslate2")
+    np.testing.assert_array_equal(translating.in_ctranslate(found, parameters, 5)(), answers)
+    for figure in translating.measure(captions, tmp_path):
+        assert "(7 answers alike)" in figure.parts and figure.ratio > 0
+
+
+def test_nothing_is_translated_without_sentences(config, tmp_path):
+    with pytest.raises(FileNotFoundError, match="names no folder of parallel text"):
+        sentences.load_sentences(config.translation, tmp_path)
+
+
+def test_a_batch_has_no_more_padding_than_its_longest_sentences_need():
+    batch = sentences.padded([EncodedPair([4, 5, 6], [7]), EncodedPair([8], [9, 10])])
+    assert batch.source.tolist() == [[4, 5, 6, EOS], [8, EOS, PAD, PAD]]
+    assert batch.target_inputs.tolist() == [[BOS, 7, PAD], [BOS, 9, 10]]
+    assert batch.target_labels.tolist() == [[7, EOS, PAD], [9, 10, EOS]]
+    assert sentences.padded([EncodedPair([8], [9, 10])]).source.tolist() == [[8, EOS]]
+
+
+def test_pairs_of_like_length_share_a_batch():
+    pairs = [EncodedPair([4] * length, [5]) for length in (7, 1, 3, 2)]
+    found = sentences.by_length(pairs, tokens=12)
+    assert [[pair.length for pair in batch] for batch in found] == [[2, 3, 4], [8]]
+
+
 def test_the_page_judges():
     figures = [Figure("this ÷ that", 0.4, 0.5, "2 s ÷ 5 s"), Figure("more", 0.6, 0.5, "3 s ÷ 5 s")]
     page = suite.page(figures, ["characters: no torch"], "python run.py")
@@ -111,6 +188,14 @@ def test_a_part_of_it_runs_from_the_door(tmp_path, monkeypatch, capsys):
         ("decoding.batches", (0,), "decoding.batches must be at least 1, got 0"),
         ("depth.layers", (1,), "depth.layers must be two numbers"),
         ("depth.seconds", 0.0, "depth.seconds must be a number above 0"),
+        ("training.steps", 0, "training.steps must be at least 1, got 0"),
+        (
+            "translating.length",
+            200,
+            "translating.length must lie in 1 to translation.model.max_length=160, got 200",
+        ),
+        ("translating.seconds", 0.0, "translating.seconds must be a number above 0"),
+        ("translation.data.path", "nowhere", "data.path=nowhere has no train.en and train.de"),
         ("rounds", 0, "rounds must be at least 1, got 0"),
         ("page", "nowhere/page.md", "has no folder to be written to"),
     ],
