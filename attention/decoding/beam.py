@@ -12,6 +12,7 @@ from attention.decoding.answer import Answer, append, blank
 from attention.decoding.hypotheses import Chosen, follow, for_each, spread
 from attention.decoding.loop import Observe, State, Step, check_room, hearing, loop, nothing
 from attention.decoding.rules import Forced, Rules
+from attention.decoding.top import top_places
 
 
 def beam_search(
@@ -178,5 +179,5 @@ def _exists(scores: Array) -> Array:
 
 def _best(scores: Array, number: int) -> tuple[Array, Array]:
     """The largest scores and where they are; NaN comes first, so that nobody overlooks it."""
-    _, places = jax.lax.top_k(jnp.where(jnp.isnan(scores), jnp.inf, scores), number)
+    places = top_places(jnp.where(jnp.isnan(scores), jnp.inf, scores), number)
     return jnp.take_along_axis(scores, places, axis=1), places
