@@ -144,6 +144,12 @@ def test_all_translators_say_the_same(captions, tmp_path):
         assert "(7 answers alike)" in figure.parts and figure.ratio > 0
 
 
+def test_answers_stand_in_the_order_of_their_sentences():
+    batches = [([2, 0], [[5], [6], [0]]), ([1], [[7]])]  # the third row of the first is padding
+    found = translating._in_order((np.array(at), np.array(said)) for at, said in batches)
+    assert found.tolist() == [[6], [7], [5]]
+
+
 def test_nothing_is_translated_without_sentences(config, tmp_path):
     with pytest.raises(FileNotFoundError, match="names no folder of parallel text"):
         sentences.load_sentences(config.translation, tmp_path)
