@@ -38,7 +38,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         cache: unused: the data is generated anew, or comes with a library.
     """
     del cache
-    config = settled(config, lambda: Task(config).data.splits["train"].epoch)
+    config = settled(config, lambda now: Task(now).data.splits["train"].epoch)
     task = Task(config)
     workdir.claim(config)
     keep_words(task, workdir)

@@ -101,7 +101,7 @@ def check(config: ConfigDict) -> None:
 
 def _common(run: ConfigDict) -> dict[str, Any]:
     """What runs that are compared have in common."""
-    budget = {name: run.train[name] for name in ("steps", "batch_tokens")}
+    budget = {name: run.train[name] for name in ("steps", "duration", "batch_tokens")}
     return {"data": run.data.to_dict(), "train": budget}
 
 

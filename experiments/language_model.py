@@ -44,7 +44,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         workdir: where all that the run makes goes.
         cache: where generated data is kept.
     """
-    config = settled(config, lambda: load_corpus(config, cache).train.epoch)
+    config = settled(config, lambda now: load_corpus(now, cache).train.epoch)
     corpus = load_corpus(config, cache)
     task = Task(config, corpus.language)
     workdir.claim(config)

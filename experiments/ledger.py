@@ -44,15 +44,31 @@ class Run(NamedTuple):
     def of(cls, path: Path, name: str) -> Self:
         """Reads a workdir."""
         workdir = Workdir(path)
-        results = json.loads(workdir.results.read_text(encoding="utf-8"))
+        try:
+            results = json.loads(workdir.results.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UsageError(f"{workdir.results} cannot be read: {error}") from error
         return cls(name, workdir.load_config(), results, workdir.load_starts())
 
     @property
     def kind(self) -> str:
         """What runs that differ in their seed alone have in common."""
         fields = {name: value for name, value in self.config.to_dict().items() if name != "seed"}
-        steps = self.results["step"]
-        return json.dumps([fields, steps], sort_keys=True)
+        cut = None if self.is_whole else self.results["step"]
+        return json.dumps([fields, self.results.get("decoding"), cut], sort_keys=True)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it was trained as long as it should: patience may end sooner."""
+        train = self.config.train
+        return bool(train.get("patience")) or self.results["step"] == train.steps
+
+    @property
+    def redecoded(self) -> str:
+        """How what was measured was decoded, where that is not as the configuration says."""
+        used, said = self.results.get("decoding", {}), self.config.get("decoding", {})
+        fields = [f"{name}={value}" for name, value in used.items() if said.get(name) != value]
+        return f" (decoding: {', '.join(fields)})" if fields else ""
 
 
 def ledger(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
@@ -81,8 +97,9 @@ def check(config: ConfigDict) -> None:
     Raises:
         UsageError: in one sentence.
     """
-    if not Path(config.page).parent.is_dir():
-        raise UsageError(f"page={config.page} has no folder to be written to")
+    page = Path(config.page)
+    if not page.parent.is_dir() or page.is_dir():
+        raise UsageError(f"page={config.page} is no file in a folder that is there")
 
 
 def runs_below(folder: Path) -> list[Run]:
@@ -95,7 +112,7 @@ def page(runs: Sequence[Run], command: str) -> str:
     """Markdown: a row for each figure, and how to come by each run again."""
     kinds = [list(group) for _, group in groupby(sorted(runs, key=_order), key=lambda r: r.kind)]
     rows = [row for group in kinds for row in _rows(group)]
-    commands = [f"- {group[0].name}: `{group[0].starts[0]['command']}`" for group in kinds]
+    commands = [f"- {group[0].name}: `{_each(group[:1], 'command')}`" for group in kinds]
     table = [COLUMNS, ("---",) * len(COLUMNS), *rows]
     return "\n".join(
         [
@@ -115,10 +132,10 @@ def _order(run: Run) -> tuple[str, int]:
 def _rows(group: Sequence[Run]) -> Iterator[tuple[str, ...]]:
     first = group[0]
     seconds = np.mean([run.results["training_seconds"] for run in group])
-    steps, wanted = first.results["step"], first.config.train.steps
+    steps = ", ".join(dict.fromkeys(f"{run.results['step']:,}" for run in group))
     rest = (
         ", ".join(str(run.config.seed) for run in group),
-        f"{steps:,}" if steps == wanted else f"**{steps:,} of {wanted:,}**",
+        steps if first.is_whole else f"**{steps} of {first.config.train.steps:,}**",
         f"{seconds / 60:.1f} min",
         _each(group, "commit"),
         _each(group, "machine"),
@@ -129,7 +146,7 @@ def _rows(group: Sequence[Run]) -> Iterator[tuple[str, ...]]:
         ours = form.format(np.mean(values)).strip()
         if len(group) > 1:
             ours += f" ± {form.format(np.std(values)).strip()}"
-        yield (first.name, f"{split} {label}", ours, published, *rest)
+        yield (first.name, f"{split} {label}{first.redecoded}", ours, published, *rest)
 
 
 def _figures(run: Run) -> Iterator[tuple[str, str, str]]:
@@ -151,4 +168,5 @@ def _figures(run: Run) -> Iterator[tuple[str, str, str]]:
 
 def _each(group: Sequence[Run], field: str) -> str:
     """What the starts of all runs say, each once."""
-    return "; ".join(dict.fromkeys(start[field] for run in group for start in run.starts))
+    told = dict.fromkeys(start[field] for run in group for start in run.starts)
+    return "; ".join(told) or "unknown"

@@ -46,7 +46,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     splits = english(config.data, SPLITS, cache)
     check_senses(splits["train"], splits["test"])
     words = Vocabulary.of(tokenize(pair.source) for pair in splits["train"])
-    config = settled(config, lambda: Task(config, words).training_batches(splits["train"]).epoch)
+    config = settled(config, lambda now: Task(now, words).training_batches(splits["train"]).epoch)
     task = Task(config, words)
     workdir.claim(config)
     workdir.keep_vocabulary(words.as_text())

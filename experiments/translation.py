@@ -71,7 +71,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     source = SOURCES[config.data.name]
     splits = load_splits(config, source.splits, cache)
     tokenizers = source.text.learn(config.data, splits["train"], cache)
-    config = settled(config, lambda: Task(config, tokenizers).epoch(splits["train"]))
+    config = settled(config, lambda now: Task(now, tokenizers).epoch(splits["train"]))
     task = Task(config, tokenizers)
     encoded = {split: task.encode(split, pairs) for split, pairs in splits.items()}
     batches = task.training_batches(splits["train"], encoded["train"])

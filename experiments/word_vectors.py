@@ -53,7 +53,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     splits = english(config.data, SPLITS, cache)
     check_senses(splits["train"], splits["test"])
     words = Vocabulary.of(tokenize(pair.source) for pair in splits["train"])
-    config = settled(config, lambda: Task(config, words).batches(splits["train"], 1, 0).epoch)
+    config = settled(config, lambda now: Task(now, words).batches(splits["train"], 1, 0).epoch)
     task = Task(config, words)
     batches = task.batches(splits["train"], config.train.steps, config.seed)
     workdir.claim(config)
@@ -94,6 +94,9 @@ def check(config: ConfigDict) -> None:
             check_at_least(name, value, 1)
     except ValueError as error:
         raise UsageError(str(error)) from error
+    size, parts = config.train.batch_size, config.train.microbatches
+    if size % parts:  # a part is filled up with padding, and here nothing is
+        raise UsageError(f"train.microbatches={parts} must divide train.batch_size={size}")
     if not 0 < config.data.threshold <= 1:
         raise UsageError(f"data.threshold must lie in (0, 1], got {config.data.threshold}")
 

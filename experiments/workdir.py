@@ -37,6 +37,8 @@ class Workdir:
         """
         if self.config.exists():
             self.check_same(config)
+            if config.get("train", {}).get("duration"):  # whose steps are known by now
+                write_whole(self.config, config.to_json(indent=2) + "\n")
             return
         part = part_of(self.config)  # all that a kill at the wrong moment leaves
         if self.path.exists() and (
@@ -143,17 +145,19 @@ class Workdir:
 
     def keep_start(self, start: Mapping[str, str]) -> None:
         """Appends what is known of a start of the training, unless the one before was alike."""
-        line = json.dumps(start)
-        if not self.starts.exists() or self.load_starts()[-1] != start:
-            with self.starts.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+        starts = self.load_starts()
+        if starts[-1:] != [start]:
+            lines = [json.dumps(one) + "\n" for one in (*starts, start)]
+            write_whole(self.starts, "".join(lines))
 
     def load_starts(self) -> list[dict[str, str]]:
         """What `keep_start` wrote, the oldest first.
 
         Raises:
-            UsageError: nothing that can be read.
+            UsageError: what cannot be read.
         """
+        if not self.starts.exists():
+            return []
         try:
             text = self.starts.read_text(encoding="utf-8")
             return [json.loads(line) for line in text.splitlines()]

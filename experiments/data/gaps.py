@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from experiments.data.batching import Batch, Buckets, EncodedPair, Epochs, evaluation_batches
 from experiments.data.epoch import Epoch
-from experiments.data.masking import Masked, mask_tokens
+from experiments.data.masking import CHOSEN, Masked, mask_tokens
 from experiments.data.pairs import SentencePair
 from experiments.data.sequences.toy import load_pairs
 from experiments.data.toy_language import Sizes
@@ -86,8 +86,8 @@ class GapEpochs:
 
     @property
     def epoch(self) -> Epoch:
-        """How much the sentences are; all of their words may stand in a gap."""
-        return self._epochs.epoch._replace(tokens=self._words)
+        """How much the sentences are; a share of their words is what the loss counts."""
+        return self._epochs.epoch._replace(tokens=round(CHOSEN * self._words))
 
     def __len__(self) -> int:
         """The number of batches."""

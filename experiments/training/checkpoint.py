@@ -70,9 +70,14 @@ class Checkpoints:
             newest: the step of the last of them.
 
         Raises:
-            UsageError: one of them is damaged.
+            UsageError: one of them is damaged, or the last is not there.
         """
         steps = sorted(step for step in self._manager.all_steps() if step <= newest)
+        if newest not in steps:
+            raise UsageError(
+                f"the checkpoint {self._directory / str(newest)} is the best of its run, and is "
+                "gone: train again in another --workdir"
+            )
         *older, _ = steps[-number:]
         state, _ = self._read(newest, like)
         state = state.to_use()

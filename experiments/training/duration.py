@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 
 from ml_collections import ConfigDict
 
@@ -9,6 +10,7 @@ from attention.modules.choice import one_of
 from experiments.data.epoch import Epoch
 from experiments.errors import UsageError
 
+MOST_STEPS = 2**31 - 1  # of the counter in a training state
 UNITS = ("steps", "epochs", "examples", "tokens")
 
 
@@ -32,23 +34,46 @@ def num_steps(text: str, epoch: Epoch) -> int:
     """
     number, unit = _parse(text)
     in_an_epoch = {"epochs": 1, **epoch._asdict()}[unit]
-    return math.ceil(number * epoch.steps / in_an_epoch)
+    return math.ceil(number * epoch.steps / in_an_epoch)  # exact, as these are fractions
 
 
-def settled(config: ConfigDict, epoch: Callable[[], Epoch]) -> ConfigDict:
+def check_steps(name: str, steps: int) -> None:
+    """Checks that the counter of a training state has room for them.
+
+    Raises:
+        ValueError: it has not.
+    """
+    if steps > MOST_STEPS:
+        raise ValueError(f"{name} must be at most {MOST_STEPS:,} steps, got {steps:,}")
+
+
+def provisional(config: ConfigDict) -> ConfigDict:
+    """A configuration as long as its warm-up at least, while its duration is not counted yet."""
+    if not config.train.duration:
+        return config
+    config = config.copy_and_resolve_references()
+    config.train.steps = max(config.train.steps, config.train.warmup_steps + 1)
+    return config
+
+
+def settled(config: ConfigDict, epoch: Callable[[ConfigDict], Epoch]) -> ConfigDict:
     """A configuration whose `train.steps` are those of its `train.duration`, if it names one.
 
     Args:
         config: of the run.
-        epoch: counts the data, if that is asked for.
+        epoch: counts the data by a configuration, if that is asked for.
 
     Raises:
-        UsageError: a warm-up that is longer.
+        UsageError: a warm-up that is longer, or more steps than anybody counts.
     """
     duration = config.train.duration
     if not duration:
         return config
-    steps = num_steps(duration, epoch())
+    steps = num_steps(duration, epoch(provisional(config)))
+    try:
+        check_steps(f"train.duration={duration!r}", steps)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     if config.train.warmup_steps >= steps:
         raise UsageError(
             f"train.duration={duration!r} is {steps:,} steps, and "
@@ -60,13 +85,13 @@ def settled(config: ConfigDict, epoch: Callable[[], Epoch]) -> ConfigDict:
     return config
 
 
-def _parse(text: str) -> tuple[float, str]:
-    amount, _, unit = text.strip().partition(" ")
+def _parse(text: str) -> tuple[Fraction, str]:
+    amount, _, unit = " ".join(text.split()).partition(" ")
     try:
-        number = float(amount)
+        number = Fraction(amount)
     except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
+        number = Fraction(0)
+    if number <= 0:
         raise ValueError(f"train.duration needs a number, as in '10 epochs', got {text!r}")
     one_of("the unit of train.duration", unit, UNITS)
     return number, unit

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.metrics import Metrics
-from experiments.training.plateau import best_step, evaluations_since_best, stalls
+from experiments.training.plateau import best_step, out_of_patience, stalls
 from experiments.training.step import TrainState
 
 BEGINNING: Mapping[str, Any] = MappingProxyType({"seconds": 0.0, "losses": ()})
@@ -58,7 +58,7 @@ def fit(
     pending, pending_since = [], time.perf_counter()
     with tqdm(total=config.steps, initial=first, unit="step", mininterval=0.5) as bar:
         for step in range(first + 1, config.steps + 1):
-            if config.patience and evaluations_since_best(losses) >= config.patience:
+            if out_of_patience(losses, config.patience):
                 bar.write(f"the validation loss was lowest at step {best_step(losses):,}")
                 break
             state, measured = train_step(state, next(batches))
@@ -78,6 +78,7 @@ def fit(
 
             if step % config.evaluate_every == 0 or last:
                 evaluated = evaluate(state)
+                _check_finite("validation loss", evaluated["loss"], step, 1)
                 metrics.write(step, "validation", evaluated)
                 losses.append((step, evaluated["loss"]))
                 if config.schedule == "plateau" and stalls(losses, config.plateau_patience):
@@ -106,12 +107,16 @@ def _summary(step: int, pending: list[dict[str, Array]], seconds: float) -> dict
         weights = None if name == "gradient_norm" else np.maximum(tokens, 1e-9)
         row[name] = float(np.average([each[name] for each in measured], weights=weights))
     for name in ("loss", "gradient_norm"):
-        if not np.isfinite(row[name]):
-            raise FloatingPointError(
-                f"the {name} became {row[name]} within the last {len(pending)} steps before step "
-                f"{step}: lower train.learning_rate or train.clip_norm"
-            )
+        _check_finite(name, row[name], step, len(pending))
     return row | {
         "tokens_per_second": float(sum(tokens)) / seconds,
         "steps_per_second": len(pending) / seconds,
     }
+
+
+def _check_finite(name: str, value: float, step: int, number: int) -> None:
+    if not np.isfinite(value):
+        raise FloatingPointError(
+            f"the {name} became {value} within the last {number} steps before step {step}: lower "
+            "train.learning_rate or train.clip_norm"
+        )

@@ -124,6 +124,7 @@ def negative_sampling_losses(scores: Array) -> TokenLosses:
         Sums over skip-grams, each of which is a token here; it is correct where the neighbour
         scores higher than every word drawn.
     """
+    (scores,) = wide(scores)  # as all that is counted and summed
     neighbour, negatives = scores[..., 0], scores[..., 1:]
     losses = -jax.nn.log_sigmoid(neighbour) - jax.nn.log_sigmoid(-negatives).sum(axis=-1)
     correct = jnp.all(neighbour[..., None] > negatives, axis=-1)

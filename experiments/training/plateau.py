@@ -17,7 +17,12 @@ def evaluations_since_best(losses: Losses) -> int:
     >>> evaluations_since_best([(10, 3.0), (20, 2.0), (30, 2.5), (40, 2.0)])
     2
     """
-    return sum(step > best_step(losses) for step, _ in losses)
+    return sum(step > best_step(losses) for step, _ in losses) if losses else 0
+
+
+def out_of_patience(losses: Losses, patience: int) -> bool:
+    """Whether so many evaluations in a row were without gain; never with a patience of 0."""
+    return 0 < patience <= evaluations_since_best(losses)
 
 
 def stalls(losses: Losses, patience: int) -> bool:

@@ -13,12 +13,12 @@ from experiments.errors import UsageError, check_at_least
 from experiments.origin import origin
 from experiments.results import Scores, report
 from experiments.training.checkpoint import Checkpoints
-from experiments.training.duration import check_duration
+from experiments.training.duration import check_duration, check_steps, provisional
 from experiments.training.learner import Learner
 from experiments.training.loop import BEGINNING, fit
 from experiments.training.metrics import Metrics
 from experiments.training.optimizer import optimizer
-from experiments.training.plateau import best_step
+from experiments.training.plateau import best_step, out_of_patience
 from experiments.training.step import Batch, TrainState
 from experiments.workdir import Workdir
 
@@ -57,7 +57,7 @@ def check_training(config: ConfigDict) -> None:
     if train.ema and train.average > 1:
         raise UsageError(
             f"train.ema={train.ema} and train.average={train.average} are two averages of the same "
-            "parameters: choose one"
+            "parameters: choose one, with train.average=1 or train.ema=0.0"
         )
     if train.patience and train.evaluate_every != train.checkpoint_every:
         raise UsageError(
@@ -65,13 +65,19 @@ def check_training(config: ConfigDict) -> None:
             f"train.checkpoint_every={train.checkpoint_every} must be "
             f"train.evaluate_every={train.evaluate_every}"
         )
+    if train.schedule == "plateau" and 0 < train.patience <= train.plateau_patience:
+        raise UsageError(
+            f"train.patience={train.patience} ends the training before train.plateau_patience="
+            f"{train.plateau_patience} lowers the learning rate: raise the one or lower the other"
+        )
     try:
         one_of("train.dtype", train.dtype, DTYPES)
         check_duration(train.duration)
         check_at_least("train.patience", train.patience, 0)
         for name in AT_LEAST_ONE:
             check_at_least(f"train.{name}", train[name], 1)
-        optimizer(train)
+        check_steps("train.steps", train.steps)
+        optimizer(provisional(config).train)
     except ValueError as error:
         raise UsageError(str(error)) from error
 
@@ -110,7 +116,9 @@ def train_in(
         else:
             state, progress = checkpoints.restore(learner.abstract_state)
             batches.set_state(progress["batches"])
-        workdir.keep_start(origin())
+        train = config.train
+        if state.step < train.steps and not out_of_patience(progress["losses"], train.patience):
+            workdir.keep_start(origin())
         with Metrics(workdir.path, step=int(state.step)) as metrics:
             state, progress = fit(
                 state,
@@ -132,7 +140,7 @@ def train_in(
 def evaluate_in(
     workdir: Workdir, learner: Learner, measure: Measure, config: ConfigDict
 ) -> TrainState:
-    """Measures the newest checkpoint of a run; its results file is written again.
+    """Measures a run that was trained, as `restore` reads it; its results file is written again.
 
     Args:
         workdir: of the run.

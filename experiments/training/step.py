@@ -73,7 +73,7 @@ def make_steps(
 
     def summed(parameters: nnx.State, batch: Batch, key: Array) -> tuple[Array, TokenLosses]:
         model = nnx.merge(definition, cast(parameters, dtype))
-        sums = loss_function(model, batch, key)
+        sums = loss_function(model, cast(batch, dtype), key)  # images too
         return sums.loss, sums
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
@@ -94,11 +94,11 @@ def make_steps(
     return compiled(train_step, donate=(0,)), compiled(evaluate_step)
 
 
-def cast(parameters: nnx.State, dtype: jnp.dtype) -> nnx.State:
-    """Parameters in another precision; what is no floating-point number stays."""
+def cast(tree: Any, dtype: jnp.dtype) -> Any:  # noqa: ANN401 - any pytree
+    """Arrays in another precision; what is no floating-point number stays."""
     return jax.tree.map(
         lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf,
-        parameters,
+        tree,
     )
 
 

@@ -57,6 +57,32 @@ def test_a_cut_run_and_one_that_moved_say_so(tmp_path, rows):
     assert (commits, machines) == ("abc1234; def5678+", "cpu, 2 cores; gpu")
 
 
+def test_patience_ends_where_it_ends(tmp_path, rows):
+    patient = {**CONFIG, "train": {"steps": 100, "patience": 2}}
+    for seed, step in enumerate((60, 80)):
+        run(tmp_path, f"runs/{seed}", seed, 40.0, step=step, config=patient)
+    ((*_, steps, _, _, _),) = rows()
+    assert steps == "60, 80"
+
+
+def test_another_decoding_and_a_run_of_unknown_origin_say_so(tmp_path, rows):
+    greedy = {**CONFIG, "decoding": {"beam": 1, "alpha": 1.0}}
+    run(tmp_path, "beams", 0, 40.0, starts=(), config=greedy)
+    results = json.loads((tmp_path / "beams" / "results.json").read_text())
+    results["decoding"] = {"beam": 5, "alpha": 1.0}
+    (tmp_path / "beams" / "results.json").write_text(json.dumps(results))
+    ((_, figure, *_, commit, machine),) = rows()
+    assert figure == "test tokenized BLEU (decoding: beam=5)"
+    assert commit == machine == "unknown"
+
+
+def test_what_cannot_be_read_is_named(tmp_path, rows):
+    run(tmp_path, "broken", 0, 40.0)
+    (tmp_path / "broken" / "results.json").write_text("{")
+    with pytest.raises(UsageError, match=r"broken/results\.json cannot be read"):
+        rows()
+
+
 def test_what_nobody_published_has_the_first_score_of_each_split(tmp_path, rows):
     run(tmp_path, "ours", 0, 39.0, config={"train": {"steps": 100}})
     assert [row[1:4] for row in rows()] == [
@@ -75,7 +101,8 @@ def test_a_published_figure_that_was_not_measured_is_refused(tmp_path, rows):
     "settings, sentence",
     [
         ({"folder": "nowhere", "page": "page.md"}, "folder=nowhere holds no run that was measured"),
-        ({"folder": ".", "page": "nowhere/page.md"}, "page=nowhere/page.md has no folder"),
+        ({"folder": ".", "page": "."}, "page=. is no file in a folder that is there"),
+        ({"folder": ".", "page": "nowhere/page.md"}, "page=nowhere/page.md is no file in a folder"),
     ],
 )
 def test_mistakes(tmp_path, monkeypatch, settings, sentence):

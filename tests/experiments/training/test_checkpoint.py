@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.errors import UsageError
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.step import TrainState
 
@@ -44,6 +45,12 @@ def test_the_mean_may_end_before_the_newest(saved):
         averaged = checkpoints.averaged(state(0), 2, newest=4)
     np.testing.assert_allclose(averaged.parameters["weights"], np.arange(3) * np.mean([2, 4]))
     assert int(averaged.step) == 4
+
+
+def test_a_best_that_is_gone_is_named(saved):
+    with Checkpoints(saved, keep=3) as checkpoints:  # noqa: SIM117 - the error is the inner's
+        with pytest.raises(UsageError, match="5 is the best of its run, and is gone"):
+            checkpoints.averaged(state(0), 1, newest=5)
 
 
 def test_two_stay_at_least(tmp_path):

@@ -24,6 +24,7 @@ EPOCH = Epoch(steps=7, examples=60, tokens=1000)
         ("120 examples", 14),
         ("1e3 tokens", 7),
         ("1 tokens", 1),
+        (" 0.07  epochs", 1),
     ],
 )
 def test_every_unit_counts_steps(text, steps):
@@ -51,7 +52,7 @@ def configuration(duration):
 
 def test_a_duration_decides_the_steps_and_none_leaves_them():
     given = configuration("2 epochs")
-    assert settled(given, lambda: EPOCH).train.steps == 14
+    assert settled(given, lambda now: EPOCH).train.steps == 14
     assert given.train.steps == 100
     plain = configuration("")
     assert settled(plain, None) is plain
@@ -59,7 +60,20 @@ def test_a_duration_decides_the_steps_and_none_leaves_them():
 
 def test_a_warmup_that_is_longer_is_refused():
     with pytest.raises(UsageError, match=r"'1 epochs' is 7 steps, and train\.warmup_steps=7 does"):
-        settled(configuration("1 epochs"), lambda: EPOCH)
+        settled(configuration("1 epochs"), lambda now: EPOCH)
+
+
+def test_more_steps_than_anybody_counts_are_refused():
+    with pytest.raises(UsageError, match="must be at most 2,147,483,647 steps, got 7,0"):
+        settled(configuration("1e300 epochs"), lambda now: EPOCH)
+
+
+def test_the_data_is_counted_by_a_configuration_that_can_be():
+    """Its warm-up may be longer than the steps that the duration takes the place of."""
+    given = ConfigDict({"train": {"duration": "9 epochs", "steps": 20, "warmup_steps": 25}})
+    counted = []
+    assert settled(given, lambda now: counted.append(now) or EPOCH).train.steps == 63
+    assert counted[0].train.steps == 26
 
 
 PAIRS = [EncodedPair([3] * source, [3] * target) for source, target in ((2, 3), (1, 1), (3, 2))]

@@ -109,6 +109,11 @@ def test_a_training_that_has_ended_stays_so():
     assert not again.saved
 
 
+def test_a_validation_loss_that_is_not_finite_is_never_the_best():
+    with pytest.raises(FloatingPointError, match="the validation loss became nan"):
+        learn([3.0, float("nan"), 2.0], steps=20, patience=3)
+
+
 def test_a_plateau_slows_down_each_time_its_patience_ends():
     notes = learn(STALLING, steps=20, schedule="plateau")
     slow = [float(state.slowdown) for state in notes.saved]

@@ -34,3 +34,8 @@ def test_scores_far_out_make_no_nan():
     )
     np.testing.assert_allclose(loss, 2e4)
     assert np.isfinite(gradient).all()
+
+
+def test_narrow_scores_are_counted_wide():
+    """bfloat16 has no 1,001."""
+    assert negative_sampling_losses(jnp.zeros((1_001, 2), jnp.bfloat16)).tokens == 1_001

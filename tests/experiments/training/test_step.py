@@ -6,7 +6,8 @@ import numpy as np
 import optax
 import pytest
 
-from configs import toy_translation
+from configs import digits, toy_translation
+from experiments import classification
 from experiments.data.batching import EncodedPair, pad_batch
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
@@ -107,6 +108,17 @@ def test_half_the_precision_learns_in_whole_parameters(shared):
     _, theirs = shared.train_step(shared.initial_state(), batch)
     assert 0 < abs(ours["nll"] - theirs["nll"]) < 0.01 * theirs["nll"]
     assert {x.dtype for x in jax.tree.leaves(state.parameters)} == {jnp.dtype("float32")}
+
+
+def test_images_are_read_in_half_the_precision_too():
+    config = digits.get_config("tiny")
+    config.train.dtype = "bfloat16"
+    task = classification.Task(config)
+    batch = classification.batches(task.data.splits["validation"])[0]
+    jaxpr = jax.make_jaxpr(task.learner.train_step)(task.learner.abstract_state, batch)
+    products = [line for line in str(jaxpr).splitlines() if "dot_general" in line]
+    narrow = [line for line in products if "bf16" in line.split("=")[0]]
+    assert len(narrow) > len(products) / 2
 
 
 def test_the_training_step_lowers_for_every_platform(shared):
