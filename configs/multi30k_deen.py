@@ -6,8 +6,9 @@ learning rate falls to 0. `configs/multi30k_rnn.py` has the other rungs.
 
 command    python run.py --config=configs/multi30k_deen.py --config.data.path=FOLDER
 hardware   two CPU cores
-time       not measured yet
-score      not measured yet
+time       84 minutes of training, beside much other work
+score      tokenized BLEU 34.6 on test 2016, greedy (reported of whole words: 36.5); 64.1 % of the
+           subwords, perplexity 7.52 (seed 0)
 """
 
 from ml_collections import ConfigDict
