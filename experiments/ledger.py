@@ -111,6 +111,7 @@ def runs_below(folder: Path) -> list[Run]:
 def page(runs: Sequence[Run], command: str) -> str:
     """Markdown: a row for each figure, and how to come by each run again."""
     kinds = [list(group) for _, group in groupby(sorted(runs, key=_order), key=lambda r: r.kind)]
+    kinds.sort(key=lambda group: group[0].name)
     rows = [row for group in kinds for row in _rows(group)]
     commands = [f"- {group[0].name}: `{_each(group[:1], 'command')}`" for group in kinds]
     table = [COLUMNS, ("---",) * len(COLUMNS), *rows]
