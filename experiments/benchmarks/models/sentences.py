@@ -1,6 +1,6 @@
 """What the figures of translation are measured on: a task, and its sentences as ids."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,6 +8,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from experiments.data.batching import Batch, EncodedPair, pad_batch
+from experiments.data.packing import PackedPairs
 from experiments.data.sources import SOURCES
 from experiments.data.vocabulary import PAD
 from experiments.translation import Task, load_splits
@@ -20,12 +21,14 @@ class Sentences(NamedTuple):
         task: the model and what it does with sentences.
         vocab_size: V, of both languages.
         train: the pairs that are learned from.
+        batches: of these, as the task learns from them.
         test: the pairs that are translated.
     """
 
     task: Task
     vocab_size: int
     train: list[EncodedPair]
+    batches: Iterator[PackedPairs]
     test: list[EncodedPair]
 
 
@@ -45,7 +48,8 @@ def load_sentences(settings: ConfigDict, cache: Path) -> Sentences:
     tokenizers = SOURCES[settings.data.name].text.learn(settings.data, splits["train"], cache)
     task = Task(settings, tokenizers)
     train, test = (task.encode(split, splits[split]) for split in ("train", "test"))
-    return Sentences(task, len(tokenizers.target), train, test)
+    batches = task.training_batches(splits["train"], train)
+    return Sentences(task, len(tokenizers.target), train, batches, test)
 
 
 def padded(pairs: Sequence[EncodedPair]) -> Batch:

@@ -43,7 +43,7 @@ def measure(config: ConfigDict, cache: Path) -> Iterator[Figure]:
     pairs = [found.train[place] for place in random.permutation(len(found.train))]
     alike = by_length(pairs, settings.train.batch_tokens)
     runs = {
-        "packed": _ours(found.task, found.train),
+        "packed": _ours(found.task, found.batches),
         "shuffled": _theirs(settings, found.vocab_size, _parts(pairs, SENTENCES)),
         "sorted": _theirs(
             settings, found.vocab_size, [alike[place] for place in random.permutation(len(alike))]
@@ -66,7 +66,7 @@ def measure(config: ConfigDict, cache: Path) -> Iterator[Figure]:
         yield Figure(name, median["packed"] / median[theirs], limit, parts)
 
 
-def _ours(task: Task, pairs: list[EncodedPair]) -> Iterator[float]:
+def _ours(task: Task, batches: Iterator[PackedPairs]) -> Iterator[float]:
     state = task.learner.initial_state()
 
     def learn(batch: PackedPairs) -> None:
@@ -74,7 +74,7 @@ def _ours(task: Task, pairs: list[EncodedPair]) -> Iterator[float]:
         state, _ = task.learner.train_step(state, batch)
         jax.block_until_ready(state)
 
-    for batch in task.training_batches(pairs):
+    for batch in batches:
         yield _seconds_a_token(learn, batch, batch.target.labels)
 
 

@@ -108,12 +108,12 @@ def test_the_plain_transformer_learns_the_same(captions, tmp_path):
     pytest.importorskip("torch")
     torch_transformer = importlib.import_module("experiments.benchmarks.models.torch_transformer")
     settings = captions.translation
-    task, vocab_size, pairs, _ = sentences.load_sentences(settings, tmp_path)
+    task, vocab_size, pairs, batches, _ = sentences.load_sentences(settings, tmp_path)
     peer = torch_transformer.TorchTransformer(settings, vocab_size)
     assert peer.num_parameters == task.learner.num_parameters
     state = task.learner.initial_state()
     peer.load(state.parameters)
-    packed, several = next(task.training_batches(pairs)), sentences.padded(pairs)
+    packed, several = next(batches), sentences.padded(pairs)
     assert np.sum(packed.target.counted) == np.sum(several.target_labels != PAD)
     for _ in range(3):
         state, metrics = task.learner.train_step(state, packed)
@@ -142,6 +142,13 @@ def test_all_translators_say_the_same(captions, tmp_path):
     np.testing.assert_array_equal(translating.in_ctranslate(found, parameters, 5)(), answers)
     for figure in translating.measure(captions, tmp_path):
         assert "(7 answers alike)" in figure.parts and figure.ratio > 0
+
+
+def test_what_is_learned_from_is_packed(captions, tmp_path):
+    """All of it, which fits a batch here."""
+    found = sentences.load_sentences(captions.translation, tmp_path)
+    said = sum(len(pair.target) + 1 for pair in found.train)
+    assert next(found.batches).target.counted.sum() == said
 
 
 def test_answers_stand_in_the_order_of_their_sentences():
