@@ -14,7 +14,7 @@ from experiments.benchmarks.models.torch_transformer import torch_weights
 from experiments.data.vocabulary import BOS, EOS
 
 
-def make_ctranslator(config: ConfigDict, parameters: nnx.State, directory: Path) -> Any:  # noqa: ANN401
+def make_ctranslator(config: ConfigDict, parameters: nnx.State, directory: Path) -> Any:  # noqa: ANN401 - of ctranslate2, an extra that no type here can name
     """A `ctranslate2.Translator` in float32 with a worker a core, as its documentation advises.
 
     A token is called by its number, in decimals.
@@ -43,7 +43,7 @@ def named(ids: Sequence[int]) -> list[str]:
     return [str(number) for number in ids]
 
 
-def _make_spec(config: ConfigDict, weights: dict[str, np.ndarray]) -> Any:  # noqa: ANN401
+def _make_spec(config: ConfigDict, weights: dict[str, np.ndarray]) -> Any:  # noqa: ANN401 - of ctranslate2, an extra that no type here can name
     from ctranslate2.specs import TransformerSpec
 
     spec = TransformerSpec.from_config(
@@ -67,10 +67,10 @@ def _make_spec(config: ConfigDict, weights: dict[str, np.ndarray]) -> Any:  # no
     return spec
 
 
-def _fill(layer: Any, name: str, weights: dict[str, np.ndarray]) -> None:  # noqa: ANN401
+def _fill(layer: Any, name: str, weights: dict[str, np.ndarray]) -> None:  # noqa: ANN401 - of ctranslate2, an extra that no type here can name
     """Gives a layer its parameters, of the names that `nn.Transformer` has for them."""
 
-    def set_linear(linear: Any, weight: str, bias: str, rows: slice = slice(None)) -> None:  # noqa: ANN401
+    def set_linear(linear: Any, weight: str, bias: str, rows: slice = slice(None)) -> None:  # noqa: ANN401 - of ctranslate2, an extra that no type here can name
         linear.weight, linear.bias = (weights[f"{name}.{each}"][rows] for each in (weight, bias))
 
     width = len(weights[f"{name}.norm1.weight"])

@@ -51,7 +51,7 @@ def beam_search(
 class _Decoder:
     """What has been read of every hypothesis; `Any` is a torch tensor or module."""
 
-    def __init__(self, model: Any, source: Any, beam: int) -> None:  # noqa: ANN401
+    def __init__(self, model: Any, source: Any, beam: int) -> None:  # noqa: ANN401 - of torch, an extra that no type here can name
         padding = source == PAD
         memory = model.transformer.encoder(model.embed(source), src_key_padding_mask=padding)
         memory = memory.repeat_interleave(beam, 0)
@@ -62,7 +62,7 @@ class _Decoder:
         self._memory = [_projected(layer.multihead_attn, memory, behind) for layer in self._layers]
         self._past = [_projected(layer.self_attn, memory[:, :0], behind) for layer in self._layers]
 
-    def read(self, tokens: Any) -> Any:  # noqa: ANN401
+    def read(self, tokens: Any) -> Any:  # noqa: ANN401 - of torch, an extra that no type here can name
         """The next token `[B, 1]` of every hypothesis → the logits of those after it, `[B, V]`."""
         import torch
 
@@ -79,12 +79,12 @@ class _Decoder:
             features = layer.norm3(features + layer.linear2(layer.linear1(features).relu()))
         return features[:, 0] @ self._model.tokens.weight.T
 
-    def follow(self, parents: Any) -> None:  # noqa: ANN401
+    def follow(self, parents: Any) -> None:  # noqa: ANN401 - of torch, an extra that no type here can name
         """Goes on from these hypotheses, `[B]`."""
         self._past = [[array.index_select(0, parents) for array in layer] for layer in self._past]
 
 
-def _projected(attention: Any, inputs: Any, rows: slice) -> list[Any]:  # noqa: ANN401
+def _projected(attention: Any, inputs: Any, rows: slice) -> list[Any]:  # noqa: ANN401 - of torch, an extra that no type here can name
     """What these rows of the projection make of `[B, T, D]`: each D of them is `[B, N, T, H]`."""
     import torch
 
@@ -93,7 +93,7 @@ def _projected(attention: Any, inputs: Any, rows: slice) -> list[Any]:  # noqa: 
     return [part.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2) for part in parts]
 
 
-def _attended(attention: Any, query: Any, key: Any, value: Any, mask: Any = None) -> Any:  # noqa: ANN401
+def _attended(attention: Any, query: Any, key: Any, value: Any, mask: Any = None) -> Any:  # noqa: ANN401 - of torch, an extra that no type here can name
     import torch
 
     attend = torch.nn.functional.scaled_dot_product_attention
