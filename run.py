@@ -32,6 +32,7 @@ from experiments import (
     word_vectors,
 )
 from experiments.benchmarks import suite
+from experiments.benchmarks.environment import num_cores
 from experiments.benchmarks.models import suite as model_suite
 from experiments.errors import UsageError
 from experiments.flags import MODES, USES, Command, parse
@@ -119,4 +120,6 @@ def check(config: ConfigDict) -> None:
 
 
 if __name__ == "__main__":
+    # Without an accelerator each core is a device, to take its share of `train.microbatches`.
+    jax.config.update("jax_num_cpu_devices", num_cores())
     sys.exit(main(sys.argv))

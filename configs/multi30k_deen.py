@@ -25,7 +25,6 @@ def get_config(form: str = FULL) -> ConfigDict:
     data.subwords.joint = False
     model.positions = "learned"
     model.tie = "none"
-    train.label_smoothing = 0.0
     train.schedule = "cosine"
     train.average = 1
     config.decoding.beam = 1
@@ -35,11 +34,12 @@ def get_config(form: str = FULL) -> ConfigDict:
         data.subwords.size = 380
     else:
         data.subwords.size = 6_500
-        model.update({"width": 256, "hidden": 512, "num_heads": 8, "dropout": 0.1})
+        model.update({"width": 256, "hidden": 512, "num_heads": 8, "dropout": 0.2})
         model.encoder_layers = model.decoder_layers = 3
-        train.steps = 2_400  # ten epochs
+        train.steps = 3_840  # sixteen epochs
         train.batch_tokens = 2_048  # some 128 pairs
-        train.learning_rate = 5e-4
-        train.warmup_steps = 200
+        train.learning_rate = 1e-3
+        train.warmup_steps = 400
+        train.microbatches = 2  # a fit for the caches of a processor
         train.evaluate_every = train.sample_every = 240
     return config

@@ -15,6 +15,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
+# Two devices, as a machine of two cores has them under run.py.
+jax.config.update("jax_num_cpu_devices", 2)
+
 # Compiling is what these tests spend their time on, and programs that run once need not run fast.
 # Every session compiles the same ones: kept on disk, in a folder that git ignores, they cost a
 # third of the time from the second session on. What compiles at once is not worth a file.

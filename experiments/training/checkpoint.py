@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 from experiments.errors import UsageError
+from experiments.training.sharding import on_one_device
 from experiments.training.step import TrainState
 
 
@@ -38,7 +39,7 @@ class Checkpoints:
             progress: what else goes on from here, as plain JSON.
         """
         arguments = ocp.args.Composite(
-            state=ocp.args.StandardSave(state), progress=ocp.args.JsonSave(progress)
+            state=ocp.args.StandardSave(on_one_device(state)), progress=ocp.args.JsonSave(progress)
         )
         self._manager.save(int(state.step), args=arguments)
         # A save that has only returned is lost if the process is killed now.

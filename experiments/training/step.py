@@ -1,7 +1,6 @@
 """One step of training, a pure function from state and batch to state and metrics."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple, Self, TypeVar
 
 import jax
@@ -12,6 +11,7 @@ from jax import Array
 
 from experiments.compilation import compiled
 from experiments.training.loss import TokenLosses, per_token
+from experiments.training.sharding import added_up, on_one_device
 
 Batch = TypeVar("Batch")
 # (model, batch, dropout key or None) -> sums of losses
@@ -38,8 +38,9 @@ class TrainState(NamedTuple):
     key: Array
 
     def to_use(self) -> Self:
-        """With the parameters that are measured and used: their average, where one is kept."""
-        return self if self.average is None else self._replace(parameters=self.average)
+        """On one device, with the parameters that are measured: their average, if one is kept."""
+        state = self if self.average is None else self._replace(parameters=self.average)
+        return on_one_device(state)
 
 
 def make_steps(
@@ -63,7 +64,7 @@ def make_steps(
         dtype: what the model computes in while it trains; parameters, their gradients and the
             optimizer stay what they are.
         microbatches: parts of a batch whose gradients are added up, so that the activations of one
-            part stand in memory at a time.
+            part stand in the memory of a device at a time.
         decay: of the average of the parameters, if one is kept.
 
     Returns:
@@ -78,8 +79,8 @@ def make_steps(
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
         key = jax.random.fold_in(state.key, state.step)
-        gradient = partial(jax.grad(summed, has_aux=True), state.parameters)
-        gradients, sums = added_up(gradient, batch, key, microbatches)
+        gradient = jax.grad(summed, has_aux=True)
+        gradients, sums = added_up(gradient, state.parameters, batch, key, microbatches)
         gradients = optax.tree.scale(1 / jnp.maximum(sums.tokens, 1), gradients)
         updates, memory = optimizer.update(gradients, state.optimizer, state.parameters)
         updates = optax.tree.scale(state.slowdown, updates)
@@ -100,28 +101,6 @@ def cast(tree: Any, dtype: jnp.dtype) -> Any:  # noqa: ANN401 - any pytree
         lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf,
         tree,
     )
-
-
-def added_up(function: Callable[[Batch, Array], Any], batch: Batch, key: Array, number: int) -> Any:  # noqa: ANN401 - whatever pytree the function returns
-    """The sum of `function(part, key)` over `number` parts of the rows of a batch, one at a time.
-
-    Rows of zeros fill the last part up: they are padding, which counts nowhere.
-    """
-    if number == 1:
-        return function(batch, key)
-
-    def parts(array: Array) -> Array:
-        rest = -len(array) % number
-        padded = jnp.pad(array, [(0, rest), *[(0, 0)] * (array.ndim - 1)])
-        return padded.reshape(number, -1, *array.shape[1:])
-
-    def add(total: Any, part: tuple[Batch, Array]) -> tuple[Any, None]:  # noqa: ANN401 - the same
-        return jax.tree.map(jnp.add, total, function(*part)), None
-
-    each = jax.tree.map(parts, batch), jax.random.split(key, number)
-    shapes = jax.eval_shape(function, *jax.tree.map(lambda array: array[0], each))
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    return jax.lax.scan(add, nothing, each)[0]
 
 
 def moved(state: TrainState, decay: float) -> nnx.State | None:

@@ -12,6 +12,7 @@ from experiments.data.batching import EncodedPair, pad_batch
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import SPACED
+from experiments.training.sharding import replicated
 from experiments.translation import Task
 
 LETTERS = WordTokenizer(Vocabulary((*SPECIALS, *"abcdefgh")), SPACED)
@@ -76,14 +77,16 @@ def test_evaluation_has_no_dropout_and_no_smoothing(shared):
     assert ours.loss == again.loss == ours.nll
 
 
-def test_parts_of_a_batch_add_up_to_it_and_the_average_moves():
-    """Also where they do not divide its rows; nothing is dropped, as each part drops its own.
+@pytest.mark.parametrize("parts", [2, 3])
+def test_parts_of_a_batch_add_up_to_it_and_the_average_moves(parts):
+    """On two devices or one by one; nothing is dropped, as each part drops its own.
 
     By hand: after steps 1 and 2 the average keeps 1/10 and 2/11 of itself, less than its decay.
     """
     batch = pad_batch(PAIRS, 3, 7)
-    at_once, in_parts = task(dropout=0.0), task(dropout=0.0, microbatches=2, ema=0.9)
-    plain, parted = at_once.initial_state(), in_parts.initial_state()
+    at_once, in_parts = task(dropout=0.0), task(dropout=0.0, microbatches=parts, ema=0.9)
+    plain, parted = at_once.initial_state(), replicated(in_parts.initial_state(), parts)
+    assert len(jax.tree.leaves(parted.parameters)[0].devices()) == {2: 2, 3: 1}[parts]
     average = plain.parameters
     for keep in (1 / 10, 2 / 11):
         average, before = jax.tree.map(np.array, (average, parted.parameters))
@@ -94,8 +97,9 @@ def test_parts_of_a_batch_add_up_to_it_and_the_average_moves():
         moved = optax.incremental_update(parted.parameters, average, 1 - keep)
         close(parted.average, moved)
         average = moved
-    assert parted.to_use().parameters is parted.average
-    assert plain.to_use() is plain
+    used = parted.to_use().parameters
+    jax.tree.map(np.testing.assert_array_equal, used, parted.average)
+    assert all(len(leaf.devices()) == 1 for leaf in jax.tree.leaves(used))
 
 
 def test_half_the_precision_learns_in_whole_parameters(shared):

@@ -1,0 +1,37 @@
+"""What parts of a batch add up to, and that the number of devices does not decide it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.training.sharding import added_up, on_one_device, replicated
+
+
+def drawn(parameter, rows, key):
+    """Sums of the rows, and what a part drew by chance."""
+    return {"rows": parameter * jnp.sum(rows), "chance": jax.random.uniform(key)}
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_one_device_and_two_add_up_the_same(parts, monkeypatch):
+    rows, key = jnp.arange(7.0)[:, None], jax.random.key(0)
+    program = jax.jit(lambda parameter, rows, key: added_up(drawn, parameter, rows, key, parts))
+    found = program(replicated(jnp.float32(3), parts), rows, key)
+    assert len(found["rows"].devices()) == 2
+    assert found["rows"] == 3 * 21
+    expected = sum(jax.random.uniform(each) for each in jax.random.split(key, parts))
+    np.testing.assert_allclose(found["chance"], expected, rtol=1e-6)
+
+    monkeypatch.setattr(jax, "devices", lambda: jax.local_devices()[:1])
+    alone = jax.jit(lambda *arguments: added_up(drawn, *arguments, parts))(
+        jnp.float32(3), rows, key
+    )
+    assert len(alone["rows"].devices()) == 1
+    np.testing.assert_allclose(on_one_device(found)["chance"], alone["chance"], rtol=1e-6)
+
+
+def test_one_part_is_the_batch_as_it_is():
+    key = jax.random.key(0)
+    found = added_up(drawn, jnp.float32(1), jnp.ones((5, 1)), key, 1)
+    assert found == {"rows": 5, "chance": jax.random.uniform(key)}
