@@ -33,7 +33,7 @@ def blank(
     shape: tuple[int, ...],
     rules: Rules,
     start: Array,
-    log_probs: jax.ShapeDtypeStruct,
+    logits: jax.ShapeDtypeStruct,
     seen: object,
 ) -> Answer:
     """Answers without a token.
@@ -42,7 +42,7 @@ def blank(
         shape: the leading axes `...`.
         rules: for `pad` and `max_length`.
         start: has the dtype of the tokens.
-        log_probs: has the dtype of the scores.
+        logits: have the dtype of the scores.
         seen: shapes and dtypes of what is observed, leaves `[*shape, *]`.
     """
     whole = (*shape, rules.max_length)
@@ -53,8 +53,8 @@ def blank(
     return Answer(
         tokens=jnp.full(whole, rules.pad, start.dtype),
         lengths=jnp.zeros(shape, jnp.int32),
-        scores=jnp.zeros(shape, log_probs.dtype),
-        log_probs=jnp.zeros(whole, log_probs.dtype),
+        scores=jnp.zeros(shape, logits.dtype),
+        log_probs=jnp.zeros(whole, logits.dtype),
         observed=jax.tree.map(room, seen),
     )
 

@@ -68,14 +68,14 @@ def beam_search(
     hear = for_each(hearing(step, observe), jax.tree.structure(state), places)
     tokens = jnp.stack([start] * beam, 1)
     last = Chosen(tokens, jnp.zeros(tokens.shape, jnp.int32))
-    log_probs, seen, _ = jax.eval_shape(hear, leaves, last)
-    if beam > log_probs.shape[-1]:
+    logits, seen, _ = jax.eval_shape(hear, leaves, last)
+    if beam > logits.shape[-1]:
         raise ValueError(
-            f"beam must be at most the vocabulary's {log_probs.shape[-1]} tokens, got {beam}"
+            f"beam must be at most the vocabulary's {logits.shape[-1]} tokens, got {beam}"
         )
     searcher = _Searcher(rules, n_best, alpha)
-    forced = rules.prepare(forced, start, log_probs.shape[-1])
-    begun = searcher.begin(tokens, forced, log_probs, seen)
+    forced = rules.prepare(forced, start, logits.shape[-1])
+    begun = searcher.begin(tokens, forced, logits, seen)
     return loop(hear, searcher, leaves, last, begun).ended
 
 
@@ -102,11 +102,11 @@ class _Searcher:
     alpha: float
 
     def begin(
-        self, start: Array, forced: Forced, log_probs: jax.ShapeDtypeStruct, seen: object
+        self, start: Array, forced: Forced, logits: jax.ShapeDtypeStruct, seen: object
     ) -> _Search:
         """One empty hypothesis in each row of start `[B, W]`."""
         rows, beam = start.shape
-        live = blank(start.shape, self.rules, start, log_probs, seen)
+        live = blank(start.shape, self.rules, start, logits, seen)
         live = live._replace(scores=live.scores.at[:, 1:].set(-jnp.inf))
         ended = jax.tree.map(lambda leaf: leaf[:, : self.n_best], live)
         ended = ended._replace(scores=jnp.full_like(ended.scores, -jnp.inf))
@@ -117,10 +117,10 @@ class _Searcher:
         return _exists(search.live.scores).any()
 
     def select(
-        self, search: _Search, index: Array, log_probs: Array, observed: object
+        self, search: _Search, index: Array, logits: Array, observed: object
     ) -> tuple[_Search, Chosen]:
         """Extends the live hypotheses, moves those that end, and stops rows that are decided."""
-        live, chosen = self._extend(search, index, log_probs, observed)
+        live, chosen = self._extend(search, index, logits, observed)
         last = (chosen.tokens == self.rules.end) | (index + 1 == self.rules.max_length)
         ends = _exists(live.scores) & last
 
@@ -128,7 +128,7 @@ class _Searcher:
         rivals = jax.tree.map(
             lambda *leaves: jnp.concatenate(leaves, 1), search.ended, live._replace(scores=scores)
         )
-        _, best = _best(rivals.scores, self.n_best)
+        best = top_places(rivals.scores[:, None], self.n_best)
         ended = jax.tree.map(lambda leaf: follow(leaf, best), rivals)
 
         totals = jnp.where(ends, -jnp.inf, live.scores)
@@ -138,22 +138,36 @@ class _Searcher:
         return _Search(live, ended, room, search.forced), chosen
 
     def _extend(
-        self, search: _Search, index: Array, log_probs: Array, observed: object
+        self, search: _Search, index: Array, logits: Array, observed: object
     ) -> tuple[Answer, Chosen]:
         """The likeliest extensions, as many as there is room for."""
-        rows, beam, vocabulary = log_probs.shape
-        constrain = jax.vmap(self.rules.constrain, in_axes=(1, None, None), out_axes=1)
-        log_probs = constrain(log_probs, index, search.forced)
-        totals = search.live.scores[..., None]
-        # Where there is no hypothesis, the step may have said anything, NaN included.
-        totals = jnp.where(_exists(totals), totals + log_probs, -jnp.inf)
-        totals, picks = _best(totals.reshape(rows, -1), beam)
+        rows, beam, vocabulary = logits.shape
+        peak = logits.max(axis=-1)
+        normal = jnp.log(jnp.exp(logits - peak[..., None]).sum(axis=-1))
+
+        def log_probs(logits: Array, first: Array) -> Array:
+            """Of tokens `[B, X, S]` that follow one another, of the hypotheses from `first` on."""
+            parents, token = jnp.divmod(first, vocabulary)
+            tokens = token[..., None] + jnp.arange(logits.shape[-1])[None, None]
+            for less in (peak, normal):  # as log-softmax does, to the bit
+                logits = logits - jnp.take_along_axis(less, parents, axis=1)[..., None]
+            return self.rules.constrain(logits, tokens, index, search.forced)
+
+        def score(logits: Array, first: Array) -> Array:
+            parents = first // vocabulary
+            so_far = jnp.take_along_axis(search.live.scores, parents, axis=1)[..., None]
+            # Where there is no hypothesis, the step may have said anything, NaN included.
+            return jnp.where(_exists(so_far), so_far + log_probs(logits, first), -jnp.inf)
+
+        picks = top_places(logits, beam, score)
+        parents, tokens = jnp.divmod(picks, vocabulary)
+        picked = jnp.take_along_axis(logits.reshape(rows, -1), picks, axis=1)[..., None]
+        totals = score(picked, picks)[..., 0]
         totals = jnp.where(jnp.arange(beam)[None] < search.room[:, None], totals, -jnp.inf)
 
-        parents, tokens = jnp.divmod(picks, vocabulary)
         live = jax.tree.map(lambda leaf: follow(leaf, parents), search.live)
         observed = jax.tree.map(lambda leaf: follow(leaf, parents), observed)
-        log_prob = jnp.take_along_axis(log_probs.reshape(rows, -1), picks, axis=1)
+        log_prob = log_probs(picked, picks)[..., 0]
         tokens = tokens.astype(live.tokens.dtype)
         live = append(live, index, tokens, log_prob, observed, _exists(totals))
         return live._replace(scores=totals), Chosen(tokens, parents)
@@ -175,9 +189,3 @@ class _Searcher:
 def _exists(scores: Array) -> Array:
     """Which places hold a hypothesis; one whose score is NaN exists."""
     return scores != -jnp.inf
-
-
-def _best(scores: Array, number: int) -> tuple[Array, Array]:
-    """The largest scores and where they are; NaN comes first, so that nobody overlooks it."""
-    places = top_places(jnp.where(jnp.isnan(scores), jnp.inf, scores), number)
-    return jnp.take_along_axis(scores, places, axis=1), places

@@ -64,17 +64,17 @@ def for_each(hear: Hear, structure: jax.tree_util.PyTreeDef, places: list[int | 
     """Lifts `hear` for B rows to B rows of W hypotheses, whose states follow their parents.
 
     Args:
-        hear: `(state, tokens [B]) -> (log_probs [B, V], observed, state)`.
+        hear: `(state, tokens [B]) -> (logits [B, V], observed, state)`.
         structure: of the state.
         places: as `spread` returned them.
 
     Returns:
-        `(leaves, Chosen) -> (log_probs [B, W, V], observed [B, W, *], leaves)`.
+        `(leaves, Chosen) -> (logits [B, W, V], observed [B, W, *], leaves)`.
     """
 
     def flat(leaves: list[Array], tokens: Array) -> tuple[Array, object, list[Array]]:
-        log_probs, observed, state = hear(jax.tree.unflatten(structure, leaves), tokens)
-        return log_probs, observed, jax.tree.leaves(state)
+        logits, observed, state = hear(jax.tree.unflatten(structure, leaves), tokens)
+        return logits, observed, jax.tree.leaves(state)
 
     first = [None if place is None else 0 for place in places]
     lifted = jax.vmap(flat, in_axes=(first, 1), out_axes=(1, 1, first))

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.decoding.rules import Rules
+from attention.primitives.quarantine import wide
 
 State = TypeVar("State")
 Search = TypeVar("Search")
@@ -20,7 +21,7 @@ class Strategy(Protocol[Search]):
     """A way to choose tokens; what it must remember is a pytree of its own, the search."""
 
     def select(
-        self, search: Search, index: Array, log_probs: Array, observed: object
+        self, search: Search, index: Array, logits: Array, observed: object
     ) -> tuple[Search, object]:
         """Chooses token number `index`: returns the search and what the step hears next."""
 
@@ -41,7 +42,7 @@ def loop(
     """Hears and chooses until no row goes on.
 
     Args:
-        hear: `(state, last) -> (log_probs, observed, state)`.
+        hear: `(state, last) -> (logits, observed, state)`.
         strategy: what chooses.
         state: what the step knows before the first token.
         last: what the step hears first.
@@ -52,8 +53,8 @@ def loop(
     """
 
     def extend(progress: _Progress) -> _Progress:
-        log_probs, observed, state = hear(progress.state, progress.last)
-        search, last = strategy.select(progress.search, progress.index, log_probs, observed)
+        logits, observed, state = hear(progress.state, progress.last)
+        search, last = strategy.select(progress.search, progress.index, logits, observed)
         return _Progress(progress.index + 1, last, state, search)
 
     first = _Progress(jnp.int32(0), last, state, search)
@@ -76,19 +77,14 @@ def check_room(state: object, rules: Rules) -> None:
 
 
 def hearing(step: Step, observe: Observe) -> Hear:
-    """The step, with log-probabilities for its logits and what is observed in its state."""
+    """The step, with logits in float32 at least, and what is observed in its state."""
 
     def hear(state: State, tokens: Array) -> tuple[Array, object, State]:
         logits, state = step(state, tokens)
-        return log_probabilities(logits), observe(state), state
+        (logits,) = wide(logits)
+        return logits, observe(state), state
 
     return hear
-
-
-def log_probabilities(logits: Array) -> Array:
-    """Log-softmax over the last axis, in float32 at least."""
-    dtype = jnp.float64 if logits.dtype == jnp.float64 else jnp.float32
-    return jax.nn.log_softmax(logits.astype(dtype), axis=-1)
 
 
 def nothing(state: object) -> None:

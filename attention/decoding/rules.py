@@ -51,26 +51,27 @@ class Rules:
                 f"got {self.min_length}"
             )
 
-    def constrain(self, log_probs: Array, index: Array, forced: Forced) -> Array:
+    def constrain(self, log_probs: Array, tokens: Array, index: Array, forced: Forced) -> Array:
         """Leaves only the tokens that may be said now.
 
         A forced token is given, not chosen: its log-probability is 0, so an answer is scored as
         what follows given what was forced. It comes even if the step holds it impossible.
 
         Args:
-            log_probs: of each token, `[B, V]`.
+            log_probs: of some tokens, `[B, *]`.
+            tokens: which, integers of a shape that broadcasts to it.
             index: how many tokens were said.
             forced: as `prepare` made it.
 
         Returns:
-            `[B, V]`, -inf for what may not be said.
+            `[B, *]`, -inf for what may not be said.
         """
-        token = jnp.arange(log_probs.shape[-1])
-        too_early = (token == self.end) & (index + 1 < self.min_length)
-        free = jnp.where(too_early[None], -jnp.inf, log_probs)
-        is_said = token[None] == forced.tokens[:, index][:, None]
+        each_row = (-1, *[1] * (log_probs.ndim - 1))
+        too_early = (tokens == self.end) & (index + 1 < self.min_length)
+        free = jnp.where(too_early, -jnp.inf, log_probs)
+        is_said = tokens == forced.tokens[:, index].reshape(each_row)
         only = jnp.where(is_said, 0, -jnp.inf).astype(log_probs.dtype)
-        return jnp.where((index < forced.lengths)[:, None], only, free)
+        return jnp.where((index < forced.lengths).reshape(each_row), only, free)
 
     def prepare(self, forced: Forced | None, start: Array, vocab_size: int) -> Forced:
         """Gives the forced tokens, or none at all, the width of an answer.

@@ -48,9 +48,9 @@ def sample(
     """
     check_room(state, rules)
     hear = hearing(step, observe)
-    log_probs, seen, _ = jax.eval_shape(hear, state, start)
+    logits, seen, _ = jax.eval_shape(hear, state, start)
     speaker = Speaker(rules, tuple(filters))
-    begun = speaker.begin(start, keys, forced, log_probs, seen)
+    begun = speaker.begin(start, keys, forced, logits, seen)
     return loop(hear, speaker, state, start, begun).answer
 
 
@@ -75,7 +75,7 @@ class Speaker:
         start: Array,
         keys: Array | None,
         forced: Forced | None,
-        log_probs: jax.ShapeDtypeStruct,
+        logits: jax.ShapeDtypeStruct,
         seen: object,
     ) -> Speech:
         """Nothing said yet; the last two arguments have the shapes of what the step says."""
@@ -85,10 +85,10 @@ class Speaker:
                 f"jax.random.split(key, {len(start)}) makes them, got shape {keys.shape}"
             )
         return Speech(
-            answer=blank(start.shape, self.rules, start, log_probs, seen),
+            answer=blank(start.shape, self.rules, start, logits, seen),
             finished=jnp.zeros(start.shape, bool),
             keys=keys,
-            forced=self.rules.prepare(forced, start, log_probs.shape[-1]),
+            forced=self.rules.prepare(forced, start, logits.shape[-1]),
         )
 
     def unfinished(self, speech: Speech) -> Array:
@@ -96,10 +96,12 @@ class Speaker:
         return ~speech.finished.all()
 
     def select(
-        self, speech: Speech, index: Array, log_probs: Array, observed: object
+        self, speech: Speech, index: Array, logits: Array, observed: object
     ) -> tuple[Speech, Array]:
         """Says token number `index` of each row that has not ended."""
-        log_probs = self.rules.constrain(log_probs, index, speech.forced)
+        tokens = jnp.arange(logits.shape[-1])[None]
+        log_probs = jax.nn.log_softmax(logits, axis=-1)
+        log_probs = self.rules.constrain(log_probs, tokens, index, speech.forced)
         said = self._choose(log_probs, index, speech.keys).astype(speech.answer.tokens.dtype)
         log_prob = jnp.take_along_axis(log_probs, said[:, None], axis=-1)[:, 0]
         going = ~speech.finished

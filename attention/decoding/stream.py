@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.decoding.filters import Filter
-from attention.decoding.loop import State, Step, check_room, hearing, log_probabilities, nothing
+from attention.decoding.loop import State, Step, check_room, hearing, nothing
 from attention.decoding.rules import Forced, Rules
 from attention.decoding.sample import Speaker, Speech
+from attention.primitives.quarantine import wide
 
 
 def stream(
@@ -48,8 +49,8 @@ def stream(
     """
     check_room(state, rules)
     step, speaker = jax.jit(step), Speaker(rules, tuple(filters))
-    log_probs, seen, _ = jax.eval_shape(hearing(step, nothing), state, start)
-    return _speak(step, state, start, speaker, speaker.begin(start, keys, forced, log_probs, seen))
+    logits, seen, _ = jax.eval_shape(hearing(step, nothing), state, start)
+    return _speak(step, state, start, speaker, speaker.begin(start, keys, forced, logits, seen))
 
 
 def _speak(
@@ -65,4 +66,5 @@ def _speak(
 
 @functools.partial(jax.jit, static_argnames="speaker")
 def _select(speaker: Speaker, speech: Speech, index: Array, logits: Array) -> tuple[Speech, Array]:
-    return speaker.select(speech, index, log_probabilities(logits), None)
+    (logits,) = wide(logits)
+    return speaker.select(speech, index, logits, None)

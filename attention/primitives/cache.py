@@ -51,28 +51,41 @@ class Cache:
     A stack of layers has a cache for each, whose buffer is written where it stands. What is only
     read, as `full_cache` holds it, may have an axis of layers: keys `[..., L, S, K, H]`.
 
+    Slots are kept head by head, in the order in which the products read them: otherwise every step
+    of decoding would copy the whole cache into that order.
+
     Attributes:
-        key: `[..., S, K, H]`.
-        value: `[..., S, K, Hv]`.
+        keys: `[..., K, S, H]`.
+        values: `[..., K, S, Hv]`.
         lengths: int32 `[...]`, tokens read.
         ring: whether a row that is full goes on in its first slot. Without it, writing past the end
             is an error where that is known, and NaN in all that the row says where it is traced.
     """
 
-    key: Array = array_field(rank=3)
-    value: Array = array_field(rank=3)
+    keys: Array = array_field(rank=3)
+    values: Array = array_field(rank=3)
     lengths: Array = array_field(rank=0)
     ring: bool = static(default=False)
 
     @property
+    def key(self) -> Array:
+        """`[..., S, K, H]`, as `attention.attend` reads them."""
+        return _swapped(self.keys)
+
+    @property
+    def value(self) -> Array:
+        """`[..., S, K, Hv]`."""
+        return _swapped(self.values)
+
+    @property
     def size(self) -> int:
         """S."""
-        return self.key.shape[-3]
+        return self.keys.shape[-2]
 
     @property
     def nbytes(self) -> int:
         """Of keys and values."""
-        return sum(array.size * array.dtype.itemsize for array in (self.key, self.value))
+        return sum(array.size * array.dtype.itemsize for array in (self.keys, self.values))
 
     @property
     def positions(self) -> Array:
@@ -125,13 +138,13 @@ class Cache:
             TypeError, ValueError: as `check_room`, and for keys or values of another shape.
         """
         num_tokens = key.shape[-3]
-        batch = self.key.shape[:-3]
-        for name, ours, theirs in (("keys", self.key, key), ("values", self.value, value)):
-            expected = (*batch, num_tokens, *ours.shape[-2:])
+        for name, ours, theirs in (("keys", self.keys, key), ("values", self.values, value)):
+            *batch, num_heads, _, width = ours.shape
+            expected = (*batch, num_tokens, num_heads, width)
             if theirs.shape != expected:
                 raise ValueError(f"this cache reads {name} {expected}, got {theirs.shape}")
         self.check_room(num_tokens, lengths)
-        key, value = key.astype(self.key.dtype), value.astype(self.value.dtype)
+        key, value = key.astype(self.keys.dtype), value.astype(self.values.dtype)
         positions = self.next_positions(num_tokens)
         after = self.advanced(num_tokens, lengths)
         arrives = positions < after.lengths[..., None]
@@ -164,12 +177,12 @@ class Cache:
     def layer(self, number: ArrayLike) -> "Cache":
         """That of one layer, where there is an axis of them."""
         take = partial(jax.lax.dynamic_index_in_dim, index=number, keepdims=False)
-        key, value = (take(array, axis=array.ndim - 4) for array in (self.key, self.value))
-        return replace(self, key=key, value=value)
+        keys, values = (take(array, axis=array.ndim - 4) for array in (self.keys, self.values))
+        return replace(self, keys=keys, values=values)
 
     def _written(self, slots: Array, key: Array, value: Array) -> "Cache":
         return replace(
-            self, key=_write(self.key, key, slots), value=_write(self.value, value, slots)
+            self, keys=_write(self.keys, key, slots), values=_write(self.values, value, slots)
         )
 
 
@@ -215,11 +228,11 @@ def empty_cache(
     """
     if size < 1:
         raise ValueError(f"a cache needs at least 1 slot, got {size}")
-    shape = (*batch, size, num_kv_heads)
+    shape = (*batch, num_kv_heads, size)
     value_width = head_width if value_width is None else value_width
     return Cache(
-        key=jnp.zeros((*shape, head_width), dtype),
-        value=jnp.zeros((*shape, value_width), dtype),
+        keys=jnp.zeros((*shape, head_width), dtype),
+        values=jnp.zeros((*shape, value_width), dtype),
         lengths=jnp.zeros(tuple(batch), jnp.int32),
         ring=ring,
     )
@@ -227,12 +240,18 @@ def empty_cache(
 
 def full_cache(key: Array, value: Array) -> Cache:
     """Keys `[..., S, K, H]` and values `[..., S, K, Hv]` that will only be read."""
-    return Cache(key, value, jnp.full(key.shape[:-3], key.shape[-3], jnp.int32))
+    lengths = jnp.full(key.shape[:-3], key.shape[-3], jnp.int32)
+    return Cache(_swapped(key), _swapped(value), lengths)
 
 
-@partial(jnp.vectorize, signature="(s,k,h),(t,k,h),(t)->(s,k,h)")
+def _swapped(array: Array) -> Array:
+    """From `[..., S, K, H]` to `[..., K, S, H]`, and back."""
+    return jnp.swapaxes(array, -3, -2)
+
+
+@partial(jnp.vectorize, signature="(k,s,h),(t,k,h),(t)->(k,s,h)")
 def _write(old: Array, new: Array, slots: Array) -> Array:
-    return old.at[slots].set(new, mode="drop")
+    return old.at[:, slots].set(_swapped(new), mode="drop")
 
 
 def _known(array: ArrayLike) -> bool:
