@@ -77,7 +77,7 @@ def check_training(config: ConfigDict) -> None:
         check_at_least("train.patience", train.patience, 0)
         for name in AT_LEAST_ONE:
             check_at_least(f"train.{name}", train[name], 1)
-        check_steps("train.steps", train.steps)
+        check_steps(train.steps)
         optimizer(provisional(config).train)
     except ValueError as error:
         raise UsageError(str(error)) from error
