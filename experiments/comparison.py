@@ -16,10 +16,12 @@ from experiments import translation
 from experiments.analysis.pictures import draw_comparison
 from experiments.benchmarks.clock import round_robin
 from experiments.data.batching import EncodedPair, pad_batch
+from experiments.data.epoch import Epoch
 from experiments.data.sources import SOURCES, load_split
 from experiments.errors import UsageError
 from experiments.evaluation.scores import paired_bootstrap
 from experiments.files import write_whole
+from experiments.training.duration import settled
 from experiments.training.metrics import read_metrics
 from experiments.workdir import Workdir, differences
 
@@ -36,6 +38,7 @@ def compare(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         cache: where generated data is kept.
     """
     check(config)
+    config = settle(config, cache)
     workdir.claim(config)
     places = {name: Workdir(workdir.path / name) for name in config.runs}
     for name, run in config.runs.items():  # whatever is refused is refused before any training
@@ -97,6 +100,24 @@ def check(config: ConfigDict) -> None:
                 f"{first} and {name} differ in {', '.join(fields)}: a comparison is of the same "
                 "data with the same budget"
             )
+
+
+def settle(config: ConfigDict, cache: Path) -> ConfigDict:
+    """The comparison with as many steps for each run as its duration takes.
+
+    Raises:
+        UsageError: as `settled`.
+    """
+    config = config.copy_and_resolve_references()
+    for name, run in config.runs.items():
+        config.runs[name] = settled(run, lambda now: _epoch(now, cache))
+    return config
+
+
+def _epoch(run: ConfigDict, cache: Path) -> Epoch:
+    pairs = load_split(run.data, "train", cache)
+    tokenizers = SOURCES[run.data.name].text.learn(run.data, pairs, cache)
+    return translation.Task(run, tokenizers).epoch(pairs)
 
 
 def _common(run: ConfigDict) -> dict[str, Any]:

@@ -94,9 +94,6 @@ def check(config: ConfigDict) -> None:
             check_at_least(name, value, 1)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    size, parts = config.train.batch_size, config.train.microbatches
-    if size % parts:  # a part is filled up with padding, and here nothing is
-        raise UsageError(f"train.microbatches={parts} must divide train.batch_size={size}")
     if not 0 < config.data.threshold <= 1:
         raise UsageError(f"data.threshold must lie in (0, 1], got {config.data.threshold}")
 
@@ -116,7 +113,7 @@ class Task:
 
     def _sum_losses(self, model: SkipGram, batch: SkipGramBatch, key: Array | None) -> TokenLosses:
         del key  # nothing is dropped
-        return negative_sampling_losses(model(batch.center, batch.others))
+        return negative_sampling_losses(model(batch.center, batch.others), batch.counted)
 
     def batches(self, pairs: list[SentencePair], number: int, seed: int) -> SkipGramBatches:
         """Skip-grams of the English sentences, drawn at random."""

@@ -1,7 +1,7 @@
 """The folder in which everything a run made stands, enough to evaluate, translate and explain."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,8 +37,6 @@ class Workdir:
         """
         if self.config.exists():
             self.check_same(config)
-            if config.get("train", {}).get("duration"):  # whose steps are known by now
-                write_whole(self.config, config.to_json(indent=2) + "\n")
             return
         part = part_of(self.config)  # all that a kill at the wrong moment leaves
         if self.path.exists() and (
@@ -51,8 +49,8 @@ class Workdir:
         except OSError as error:
             raise UsageError(f"{self.path} cannot be written: {error.strerror}") from error
 
-    def check_same(self, config: ConfigDict, *, but: str | None = None) -> None:
-        """Compares a configuration, all `but` one part of it, with that of the run.
+    def check_same(self, config: ConfigDict, *, but: Collection[str] = ()) -> None:
+        """Compares a configuration, all `but` some parts of it, with that of the run.
 
         Raises:
             UsageError: they differ, with every field that does.
@@ -61,8 +59,7 @@ class Workdir:
         told = [
             f"{name} is {there.get(name)!r} there and {here.get(name)!r} here"
             for name in differences(there, here)
-            if name.partition(".")[0] != but
-            and not (name == "train.steps" and here.get("train.duration"))  # the data decided
+            if not any(f"{name}.".startswith(f"{part}.") for part in but)
         ]
         if told:
             raise UsageError(
@@ -89,7 +86,8 @@ class Workdir:
         Raises:
             UsageError: a run of another configuration, or one that has no checkpoint yet.
         """
-        self.check_same(config, but="decoding")
+        decided = ("train.steps",) if config.train.duration else ()  # by data that is not read here
+        self.check_same(config, but=("decoding", *decided))
         if not self.checkpoints.exists():
             raise UsageError(f"{self.path} has no checkpoint yet: train it first")
 

@@ -172,7 +172,7 @@ def test_the_mean_of_the_last_checkpoints_is_what_is_used(place, trained):
     config.train.average = 1
     newest = restore(workdir, task_of(workdir, config).learner, config)
     with Checkpoints(workdir.checkpoints) as checkpoints:
-        both = checkpoints.averaged(newest, 2, newest=20)
+        both = checkpoints.averaged(newest, 2, last=20)
     for ours, mean, last in zip(
         *(jax.tree.leaves(state.parameters) for state in (used, both, newest)), strict=True
     ):

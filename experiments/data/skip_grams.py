@@ -16,10 +16,12 @@ class SkipGramBatch(NamedTuple):
     Attributes:
         center: `[B]` ids.
         others: `[B, 1 + negatives]` ids: the neighbour, then those that are drawn.
+        counted: `[B]` bool, False for what fills up a part of a batch.
     """
 
     center: np.ndarray
     others: np.ndarray
+    counted: np.ndarray
 
 
 def keep_probabilities(counts: np.ndarray, threshold: float) -> np.ndarray:
@@ -129,4 +131,5 @@ class SkipGramBatches:
         # The last sum may fall short of 1 by a rounding error.
         places = random.random((self._size, self._negatives)) * self._table[-1]
         negatives = np.searchsorted(self._table, places, side="right").astype(np.int32)
-        return SkipGramBatch(pairs[:, 0], np.concatenate([pairs[:, 1:], negatives], axis=1))
+        others = np.concatenate([pairs[:, 1:], negatives], axis=1)
+        return SkipGramBatch(pairs[:, 0], others, counted=np.ones(self._size, bool))

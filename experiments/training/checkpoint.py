@@ -59,32 +59,32 @@ class Checkpoints:
             raise UsageError(f"there is no checkpoint yet in {self._directory}: train first")
         return self._read(step, like)
 
-    def averaged(self, like: TrainState, number: int, newest: int) -> TrainState:
+    def averaged(self, newest: TrainState, number: int, last: int) -> TrainState:
         """The state of a checkpoint with the mean of its parameters and those of the ones before.
 
         Each has learned the last batches it saw a little too well, and each other ones (Vaswani et
         al. 2017, section 6.1).
 
         Args:
-            like: a state of the same shapes, or its `jax.eval_shape`.
+            newest: the state of the newest checkpoint, which is not read again.
             number: how many there should be; as many as there are if they are fewer.
-            newest: the step of the last of them.
+            last: the step of the last of them.
 
         Raises:
             UsageError: one of them is damaged, or the last is not there.
         """
-        steps = sorted(step for step in self._manager.all_steps() if step <= newest)
-        if newest not in steps:
+        steps = sorted(step for step in self._manager.all_steps() if step <= last)
+        if last not in steps:
             raise UsageError(
-                f"the checkpoint {self._directory / str(newest)} is the best of its run, and is "
+                f"the checkpoint {self._directory / str(last)} is the best of its run, and is "
                 "gone: train again in another --workdir"
             )
         *older, _ = steps[-number:]
-        state, _ = self._read(newest, like)
-        state = state.to_use()
+        newest = on_one_device(newest)  # as what is read like it
+        state = (newest if newest.step == last else self._read(last, newest)[0]).to_use()
         total = state.parameters
         for step in older:
-            total = jax.tree.map(jnp.add, total, self._read(step, like)[0].to_use().parameters)
+            total = jax.tree.map(jnp.add, total, self._read(step, newest)[0].to_use().parameters)
         count = len(older) + 1
         return state._replace(parameters=jax.tree.map(lambda leaf: leaf / count, total))
 

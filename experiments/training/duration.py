@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 from attention.modules.choice import one_of
 from experiments.data.epoch import Epoch
 from experiments.errors import UsageError
+from experiments.training.optimizer import check_warmup
 
 MOST_STEPS = 2**31 - 1  # of the counter in a training state
 UNITS = ("steps", "epochs", "examples", "tokens")
@@ -37,14 +38,14 @@ def num_steps(text: str, epoch: Epoch) -> int:
     return math.ceil(number * epoch.steps / in_an_epoch)  # exact, as these are fractions
 
 
-def check_steps(name: str, steps: int) -> None:
+def check_steps(steps: int) -> None:
     """Checks that the counter of a training state has room for them.
 
     Raises:
         ValueError: it has not.
     """
     if steps > MOST_STEPS:
-        raise ValueError(f"{name} must be at most {MOST_STEPS:,} steps, got {steps:,}")
+        raise ValueError(f"train.steps must be at most {MOST_STEPS:,} steps, got {steps:,}")
 
 
 def provisional(config: ConfigDict) -> ConfigDict:
@@ -71,14 +72,10 @@ def settled(config: ConfigDict, epoch: Callable[[ConfigDict], Epoch]) -> ConfigD
         return config
     steps = num_steps(duration, epoch(provisional(config)))
     try:
-        check_steps(f"train.duration={duration!r}", steps)
+        check_steps(steps)
+        check_warmup(config.train.warmup_steps, steps)
     except ValueError as error:
-        raise UsageError(str(error)) from error
-    if config.train.warmup_steps >= steps:
-        raise UsageError(
-            f"train.duration={duration!r} is {steps:,} steps, and "
-            f"train.warmup_steps={config.train.warmup_steps} does not end before it"
-        )
+        raise UsageError(f"train.duration={duration!r}: {error}") from error
     print(f"{duration} are {steps:,} steps")
     config = config.copy_and_resolve_references()
     config.train.steps = steps

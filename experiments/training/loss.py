@@ -112,13 +112,14 @@ def _scores_highest(logits: Array, labels: Array) -> Array:
     return jnp.sum(jnp.where(is_label, logits, 0), axis=-1) >= logits.max(axis=-1)
 
 
-def negative_sampling_losses(scores: Array) -> TokenLosses:
+def negative_sampling_losses(scores: Array, counts: Array) -> TokenLosses:
     """Sums the loss of skip-grams (Mikolov et al. 2013, equation 4, with its sign turned).
 
     A neighbour shall score high and each word drawn at random low, as by logistic regression.
 
     Args:
         scores: `[..., 1 + negatives]`, the neighbour's first.
+        counts: `[...]` bool, False for padding.
 
     Returns:
         Sums over skip-grams, each of which is a token here; it is correct where the neighbour
@@ -127,10 +128,11 @@ def negative_sampling_losses(scores: Array) -> TokenLosses:
     (scores,) = wide(scores)  # as all that is counted and summed
     neighbour, negatives = scores[..., 0], scores[..., 1:]
     losses = -jax.nn.log_sigmoid(neighbour) - jax.nn.log_sigmoid(-negatives).sum(axis=-1)
-    correct = jnp.all(neighbour[..., None] > negatives, axis=-1)
+    loss = jnp.sum(jnp.where(counts, losses, 0))
+    correct = counts & jnp.all(neighbour[..., None] > negatives, axis=-1)
     return TokenLosses(
-        loss=losses.sum(),
-        nll=losses.sum(),
-        correct=correct.sum(dtype=scores.dtype),
-        tokens=jnp.array(losses.size, scores.dtype),
+        loss=loss,
+        nll=loss,
+        correct=jnp.sum(correct, dtype=scores.dtype),
+        tokens=jnp.sum(counts, dtype=scores.dtype),
     )

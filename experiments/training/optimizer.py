@@ -22,10 +22,7 @@ def schedule(name: str, *, peak: float, warmup_steps: int, total_steps: int) -> 
     Raises:
         ValueError: an unknown name, or a warm-up that does not end before the training.
     """
-    if not 0 <= warmup_steps < total_steps:
-        raise ValueError(
-            f"train.warmup_steps must lie in [0, train.steps={total_steps}), got {warmup_steps}"
-        )
+    check_warmup(warmup_steps, total_steps)
     falling_steps = total_steps - warmup_steps
     falls = {
         "constant": optax.constant_schedule(peak),
@@ -39,6 +36,18 @@ def schedule(name: str, *, peak: float, warmup_steps: int, total_steps: int) -> 
     one_of("train.schedule", name, tuple(falls))
     rise = optax.linear_schedule(0.0, peak, warmup_steps)
     return optax.join_schedules([rise, falls[name]], [warmup_steps])
+
+
+def check_warmup(warmup_steps: int, total_steps: int) -> None:
+    """Checks that a warm-up ends before the training.
+
+    Raises:
+        ValueError: it does not.
+    """
+    if not 0 <= warmup_steps < total_steps:
+        raise ValueError(
+            f"train.warmup_steps must lie in [0, train.steps={total_steps}), got {warmup_steps}"
+        )
 
 
 def optimizer(config: ConfigDict) -> optax.GradientTransformation:

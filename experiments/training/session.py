@@ -77,7 +77,7 @@ def check_training(config: ConfigDict) -> None:
         check_at_least("train.patience", train.patience, 0)
         for name in AT_LEAST_ONE:
             check_at_least(f"train.{name}", train[name], 1)
-        check_steps("train.steps", train.steps)
+        check_steps(train.steps)
         optimizer(provisional(config).train)
     except ValueError as error:
         raise UsageError(str(error)) from error
@@ -133,7 +133,7 @@ def train_in(
                 sample=lambda state: workdir.keep_sample(int(state.step), sample(state.to_use())),
                 progress=progress,
             )
-        state = _chosen(checkpoints, learner, progress, config)
+        state = _chosen(checkpoints, state, progress, config)
     draw_learning_curve(workdir.path, workdir.learning_curve)
     report(config, workdir, learner, state, progress["seconds"], measure(state))
     return state
@@ -177,8 +177,8 @@ def restore(workdir: Workdir, learner: Learner, config: ConfigDict) -> TrainStat
 
 def _newest(workdir: Workdir, learner: Learner, config: ConfigDict) -> tuple[TrainState, float]:
     with _checkpoints(workdir, config) as checkpoints:
-        _, progress = checkpoints.restore(learner.abstract_state)
-        return _chosen(checkpoints, learner, progress, config), progress["seconds"]
+        state, progress = checkpoints.restore(learner.abstract_state)
+        return _chosen(checkpoints, state, progress, config), progress["seconds"]
 
 
 def _checkpoints(workdir: Workdir, config: ConfigDict) -> Checkpoints:
@@ -187,7 +187,7 @@ def _checkpoints(workdir: Workdir, config: ConfigDict) -> Checkpoints:
 
 
 def _chosen(
-    checkpoints: Checkpoints, learner: Learner, progress: Mapping[str, Any], config: ConfigDict
+    checkpoints: Checkpoints, newest: TrainState, progress: Mapping[str, Any], config: ConfigDict
 ) -> TrainState:
-    newest = best_step(progress["losses"]) if config.train.patience else checkpoints.latest_step()
-    return checkpoints.averaged(learner.abstract_state, config.train.average, newest)
+    last = best_step(progress["losses"]) if config.train.patience else int(newest.step)
+    return checkpoints.averaged(newest, config.train.average, last)

@@ -42,7 +42,6 @@ REPOSITORY = Path(__file__).resolve().parents[2]
         ("copy", "decoding.beam=0", "decoding.beam must be at least 1, got 0"),
         ("copy", "decoding.n_best=2", "decoding.n_best must lie in 1 to decoding.beam=1, got 2"),
         ("copy", "train.average=0", "train.average must be at least 1, got 0"),
-        ("word_vectors", "train.microbatches=3", "microbatches=3 must divide train.batch_size="),
         ("copy", "train.microbatches=0", "train.microbatches must be at least 1, got 0"),
         ("copy", "train.dtype=float16", "train.dtype must be one of float32, bfloat16"),
         ("copy", "train.ema=1.0", "train.ema must lie in [0, 1), where 0 keeps none, got 1.0"),

@@ -54,6 +54,27 @@ def test_a_run_that_diverges_is_left_out(tmp_path, monkeypatch, capsys):
     assert "reverse_tiny is left out: the loss became nan" in capsys.readouterr().err
 
 
+def test_durations_are_counted_before_any_training(tmp_path, monkeypatch):
+    """And once more where the comparison goes on."""
+    begun = []
+
+    def diverge(config, workdir, cache):
+        begun.append((config.train.steps, workdir.load_config().train.steps))
+        raise FloatingPointError("the loss became nan")
+
+    monkeypatch.setattr(comparison.translation, "train", diverge)
+    place = Workdir(tmp_path / "both")
+    for _ in range(2):
+        given = asked("--config.train.duration=30 epochs").config
+        with pytest.raises(UsageError, match="none of the runs"):
+            comparison.compare(given, place, tmp_path)
+    (steps,) = {steps for pair in begun for steps in pair}
+    assert len(begun) == 4 and steps % 30 == 0
+    assert {run.train.steps for run in place.load_config().runs.values()} == {steps}
+    with pytest.raises(UsageError, match=r"duration is '30 epochs' there and '9 steps' here"):
+        comparison.compare(asked("--config.train.duration=9 steps").config, place, tmp_path)
+
+
 def test_its_folder_is_named_after_the_runs():
     assert str(asked().workdir) == "workdirs/reverse_tiny+reverse_rnn_tiny"
 

@@ -15,15 +15,11 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from experiments.data.pairs import SentencePair
-from experiments.data.sequences.faults import Line, check_policy, sound_pairs
-from experiments.data.source import Source
-from experiments.data.tokenizers import Subwords
+from experiments.data.sequences.faults import Line
+from experiments.data.sequences.others import source_of
 from experiments.errors import UsageError
 
-SPLITS = ("train", "validation", "test")
 COMPRESSED = ".gz"
-SUBWORDS = Subwords()
 
 
 def check(config: ConfigDict) -> None:
@@ -32,20 +28,29 @@ def check(config: ConfigDict) -> None:
     Raises:
         ValueError: in one sentence.
     """
-    check_policy(config)
-    SUBWORDS.check(config)
-    for split in SPLITS:
+    for split in SOURCE.splits:
         _files(config, split)
 
 
-def load(config: ConfigDict, split: str, cache: Path) -> list[SentencePair]:
-    """One split.
+def lines(config: ConfigDict, split: str) -> Iterator[tuple[Line, Line]]:
+    """Both sides of every pair of a split.
 
     Raises:
-        UsageError: files that cannot be read or are of unequal length, or as `sound_pairs`.
+        UsageError: files that cannot be read or are of unequal length.
     """
-    del cache
-    return sound_pairs(_lines(_files(config, split)), config, split)
+    paths = _files(config, split)
+    if len(paths) == 1:
+        for line in _read(paths[0]):
+            columns = line.text.split("\t")
+            fault = line.fault or ("" if len(columns) == 2 else f"{len(columns)} columns, not 2")
+            source, target = columns if not fault else ("", "")
+            yield Line(line.place, source, fault), Line(line.place, target)
+        return
+    sides = [list(_read(path)) for path in paths]
+    if len(sides[0]) != len(sides[1]):
+        counts = " and ".join(f"{path} {len(s):,}" for path, s in zip(paths, sides, strict=True))
+        raise UsageError(f"two files of parallel text have equally many lines, not {counts}")
+    yield from zip(*sides, strict=True)
 
 
 def _files(config: ConfigDict, split: str) -> list[Path]:
@@ -64,22 +69,6 @@ def _files(config: ConfigDict, split: str) -> list[Path]:
     )
 
 
-def _lines(paths: list[Path]) -> Iterator[tuple[Line, Line]]:
-    """Both sides of every pair."""
-    if len(paths) == 1:
-        for line in _read(paths[0]):
-            columns = line.text.split("\t")
-            fault = line.fault or ("" if len(columns) == 2 else f"{len(columns)} columns, not 2")
-            source, target = columns if not fault else ("", "")
-            yield Line(line.place, source, fault), Line(line.place, target)
-        return
-    sides = [list(_read(path)) for path in paths]
-    if len(sides[0]) != len(sides[1]):
-        counts = " and ".join(f"{path} {len(s):,}" for path, s in zip(paths, sides, strict=True))
-        raise UsageError(f"two files of parallel text have equally many lines, not {counts}")
-    yield from zip(*sides, strict=True)
-
-
 def _read(path: Path) -> Iterator[Line]:
     try:
         content = path.read_bytes()
@@ -90,4 +79,4 @@ def _read(path: Path) -> Iterator[Line]:
         yield Line.of(f"{path}, line {number}", line)
 
 
-SOURCE = Source(load, check, text=SUBWORDS)
+SOURCE = source_of(lines, check)

@@ -18,16 +18,12 @@ import tensorflow_datasets as tfds
 from ml_collections import ConfigDict
 
 from attention.modules.choice import one_of
-from experiments.data.pairs import SentencePair
-from experiments.data.sequences.faults import Line, check_policy, sound_pairs
-from experiments.data.source import Source
-from experiments.data.tokenizers import Subwords
+from experiments.data.sequences.faults import Line
+from experiments.data.sequences.others import source_of
 from experiments.errors import UsageError
 
-SPLITS = ("train", "validation", "test")
 FORMAT = tfds.core.FileFormat.ARRAY_RECORD
 INFO = "dataset_info.json"
-SUBWORDS = Subwords()
 
 
 def check(config: ConfigDict) -> None:
@@ -36,13 +32,11 @@ def check(config: ConfigDict) -> None:
     Raises:
         ValueError: in one sentence.
     """
-    check_policy(config)
-    SUBWORDS.check(config)
     info = _builder(config).info
     texts = [name for name, kind in info.features.items() if isinstance(kind, tfds.features.Text)]
     for side in ("source", "target"):
         one_of(f"data.{side}", config[side], texts)
-    for split in SPLITS:
+    for split in SOURCE.splits:
         try:
             info.splits[config.splits[split]]
         except ValueError as error:
@@ -55,17 +49,12 @@ def check(config: ConfigDict) -> None:
             ) from error
 
 
-def load(config: ConfigDict, split: str, cache: Path) -> list[SentencePair]:
-    """One split.
+def lines(config: ConfigDict, split: str) -> Iterator[tuple[Line, Line]]:
+    """Both sides of every pair of a split.
 
     Raises:
-        UsageError: a file that is missing or damaged, or as `sound_pairs`.
+        UsageError: a file that is missing or damaged.
     """
-    del cache
-    return sound_pairs(_lines(config, split), config, split)
-
-
-def _lines(config: ConfigDict, split: str) -> Iterator[tuple[Line, Line]]:
     part, builder = config.splits[split], _builder(config)
     try:
         stored = builder.as_data_source(split=part)
@@ -115,4 +104,4 @@ def _prepared(folder: Path) -> list[str]:
     return sorted({path.parent.parent.relative_to(folder).as_posix() for path in paths})
 
 
-SOURCE = Source(load, check, text=SUBWORDS)
+SOURCE = source_of(lines, check)

@@ -3,11 +3,11 @@
 import gzip
 
 import pytest
-from ml_collections import ConfigDict
 
 from experiments.data.sources import check_source, load_split
 from experiments.data.tokenizers import KINDS, Subwords
 from experiments.errors import UsageError
+from tests.experiments.data.others import configuration
 
 PAIRS = [("a dog", "ein Hund"), ("two dogs", "zwei Hunde")]
 
@@ -34,18 +34,8 @@ def write(tmp_path):
 
 @pytest.fixture
 def config(tmp_path):
-    return ConfigDict(
-        {
-            "name": "parallel",
-            "path": str(tmp_path),
-            "source": "en",
-            "target": "de",
-            "files": {"train": "train", "validation": "train", "test": "train"},
-            "faults": "refuse",
-            "longest": 5,
-            "subwords": {"kind": "bpe", "size": 300, "joint": True, "dropout": 0.0},
-        }
-    )
+    files = {"train": "train", "validation": "train", "test": "train"}
+    return configuration("parallel", path=str(tmp_path), files=files)
 
 
 @pytest.mark.parametrize("form", ["plain", "gz", "tsv", "tsv.gz"])

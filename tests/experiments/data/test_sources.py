@@ -6,8 +6,10 @@ from ml_collections import ConfigDict
 from experiments.data.pairs import SentencePair
 from experiments.data.sources import SOURCES, check_source, load_split
 from experiments.errors import UsageError
+from tests.experiments.data.others import configuration
 from tests.experiments.data.prepared import NAME, prepare
 
+FEW = {"train": "train", "validation": "few", "test": "few"}
 DATA = {
     "toy": {
         "sizes": {"train": 1_000, "validation": 20, "test": 20, "compositional": 20, "longer": 20},
@@ -28,16 +30,8 @@ DATA = {
     "summary": {
         "shortest": 4, "longest": 8, "sizes": {"train": 1_000, "validation": 70, "test": 70},
     },
-    "parallel": {
-        "path": "", "source": "en", "target": "de", "faults": "refuse", "longest": 9,
-        "files": {"train": "train", "validation": "few", "test": "few"},
-        "subwords": {"kind": "bpe", "size": 300, "joint": False, "dropout": 0.0},
-    },
-    "tfds": {
-        "path": "", "dataset": NAME, "source": "en", "target": "de", "faults": "refuse",
-        "splits": {"train": "train", "validation": "few", "test": "few"}, "longest": 9,
-        "subwords": {"kind": "bpe", "size": 300, "joint": True, "dropout": 0.0},
-    },
+    "parallel": configuration("parallel", joint=False, path="", files=FEW).to_dict(),
+    "tfds": configuration("tfds", path="", dataset=NAME, splits=FEW).to_dict(),
 }  # fmt: skip
 OF_OTHERS = {"parallel", "tfds"}  # who decide what is in a split
 # Of the commands of a SCAN in small: how many words to read, how many actions to say.

@@ -1,10 +1,10 @@
 """TFDS by name: read as it was prepared, and one sentence where it was not."""
 
 import pytest
-from ml_collections import ConfigDict
 
 from experiments.data.sources import check_source, load_split
 from experiments.errors import UsageError
+from tests.experiments.data.others import configuration
 from tests.experiments.data.prepared import NAME, prepare
 
 PAIRS = [("a dog", "ein Hund"), ("two dogs", "zwei Hunde"), ("naïve", "naïf")]
@@ -26,19 +26,8 @@ def directory(tmp_path_factory):
 
 @pytest.fixture
 def config(directory):
-    return ConfigDict(
-        {
-            "name": "tfds",
-            "path": str(directory.parents[2]),
-            "dataset": NAME,
-            "source": "en",
-            "target": "de",
-            "splits": {"train": "train", "validation": "train[:2]", "test": "test"},
-            "faults": "refuse",
-            "longest": 5,
-            "subwords": {"kind": "bpe", "size": 300, "joint": True, "dropout": 0.0},
-        }
-    )
+    splits = {"train": "train", "validation": "train[:2]", "test": "test"}
+    return configuration("tfds", path=str(directory.parents[2]), dataset=NAME, splits=splits)
 
 
 def read(config, split):

@@ -34,7 +34,7 @@ def saved(tmp_path_factory):
 @pytest.mark.parametrize("number, kept", [(1, [7]), (2, [4, 7]), (3, [2, 4, 7]), (9, [2, 4, 7])])
 def test_the_mean_is_over_the_newest(saved, number, kept):
     with Checkpoints(saved, keep=3) as checkpoints:
-        averaged = checkpoints.averaged(state(0), number, newest=7)
+        averaged = checkpoints.averaged(state(7), number, last=7)
     np.testing.assert_allclose(averaged.parameters["weights"], np.arange(3) * np.mean(kept))
     np.testing.assert_allclose(averaged.parameters["bias"], np.mean(np.exp2(kept)))
     assert int(averaged.step) == 7 and averaged.optimizer["mean"] == 7
@@ -42,15 +42,28 @@ def test_the_mean_is_over_the_newest(saved, number, kept):
 
 def test_the_mean_may_end_before_the_newest(saved):
     with Checkpoints(saved, keep=3) as checkpoints:
-        averaged = checkpoints.averaged(state(0), 2, newest=4)
+        averaged = checkpoints.averaged(state(7), 2, last=4)
     np.testing.assert_allclose(averaged.parameters["weights"], np.arange(3) * np.mean([2, 4]))
     assert int(averaged.step) == 4
+
+
+@pytest.mark.parametrize("last, read", [(7, [2, 4]), (4, [4, 2])])
+def test_what_is_in_memory_is_not_read(saved, last, read, monkeypatch):
+    steps, original = [], Checkpoints._read
+    monkeypatch.setattr(
+        Checkpoints,
+        "_read",
+        lambda self, step, like: steps.append(step) or original(self, step, like),
+    )
+    with Checkpoints(saved, keep=3) as checkpoints:
+        checkpoints.averaged(state(7), 3, last)
+    assert steps == read
 
 
 def test_a_best_that_is_gone_is_named(saved):
     with Checkpoints(saved, keep=3) as checkpoints:  # noqa: SIM117 - the error is the inner's
         with pytest.raises(UsageError, match="5 is the best of its run, and is gone"):
-            checkpoints.averaged(state(0), 1, newest=5)
+            checkpoints.averaged(state(7), 1, last=5)
 
 
 def test_two_stay_at_least(tmp_path):

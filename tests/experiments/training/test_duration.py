@@ -59,7 +59,7 @@ def test_a_duration_decides_the_steps_and_none_leaves_them():
 
 
 def test_a_warmup_that_is_longer_is_refused():
-    with pytest.raises(UsageError, match=r"'1 epochs' is 7 steps, and train\.warmup_steps=7 does"):
+    with pytest.raises(UsageError, match=r"'1 epochs': .* in \[0, train\.steps=7\), got 7"):
         settled(configuration("1 epochs"), lambda now: EPOCH)
 
 

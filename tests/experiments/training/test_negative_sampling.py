@@ -1,16 +1,22 @@
 """The loss of skip-grams by hand and against a plain formula."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
+from attention.modules.skip_gram import SkipGram
+from experiments.data.skip_grams import SkipGramBatches
 from experiments.training.loss import negative_sampling_losses, per_token
+from experiments.training.sharding import added_up
 
 
 def test_a_loss_by_hand():
     """Scores ln 3 and -ln 3 are probabilities 3/4 and 1/4 of a neighbour."""
     log3 = np.log(3)
-    sums = negative_sampling_losses(jnp.array([[log3, -log3, log3], [log3, -log3, -log3]]))
+    scores = jnp.array([[log3, -log3, log3], [log3, -log3, -log3]])
+    sums = negative_sampling_losses(scores, jnp.array([True, True]))
     first = np.log(4 / 3) + np.log(4 / 3) + np.log(4)
     second = 3 * np.log(4 / 3)
     np.testing.assert_allclose(sums.loss, first + second, rtol=1e-6)
@@ -21,21 +27,48 @@ def test_a_loss_by_hand():
 
 def test_the_gradient_raises_the_neighbour_and_lowers_the_others_by_their_errors():
     scores = jax.random.normal(jax.random.key(0), (3, 5, 4))
-    gradient = jax.grad(lambda scores: negative_sampling_losses(scores).loss)(scores)
+    counts = jax.random.bernoulli(jax.random.key(1), 0.5, (3, 5))
+    gradient = jax.grad(lambda scores: negative_sampling_losses(scores, counts).loss)(scores)
     expected = np.array(jax.nn.sigmoid(scores))
     expected[..., 0] -= 1
+    expected[~counts] = 0
     np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_scores_far_out_make_no_nan():
     scores = jnp.array([[-1e4, 1e4]])
-    loss, gradient = jax.value_and_grad(lambda scores: negative_sampling_losses(scores).loss)(
-        scores
-    )
+    loss, gradient = jax.value_and_grad(
+        lambda scores: negative_sampling_losses(scores, jnp.array([True])).loss
+    )(scores)
     np.testing.assert_allclose(loss, 2e4)
     assert np.isfinite(gradient).all()
 
 
 def test_narrow_scores_are_counted_wide():
     """bfloat16 has no 1,001."""
-    assert negative_sampling_losses(jnp.zeros((1_001, 2), jnp.bfloat16)).tokens == 1_001
+    scores, counts = jnp.zeros((1_001, 2), jnp.bfloat16), jnp.ones(1_001, bool)
+    assert negative_sampling_losses(scores, counts).tokens == 1_001
+
+
+def test_parts_that_do_not_divide_a_batch_learn_the_same():
+    """Of seven skip-grams the last of three parts has one, and two rows that fill it up."""
+    model = SkipGram(11, 5, rngs=nnx.Rngs(0))
+    definition, parameters = nnx.split(model)
+    uniform, pairs = np.full(11, 1 / 11), np.arange(10, dtype=np.int32).reshape(5, 2)
+    batch = SkipGramBatches(pairs, uniform, size=7, negatives=3, num_batches=1, seed=0)[0]
+
+    def learned(parameters, part, key):
+        del key  # nothing is dropped
+
+        def summed(parameters):
+            scores = nnx.merge(definition, parameters)(part.center, part.others)
+            sums = negative_sampling_losses(scores, part.counted)
+            return sums.loss, sums
+
+        return jax.grad(summed, has_aux=True)(parameters)
+
+    whole, parts = (
+        added_up(learned, parameters, batch, jax.random.key(0), number) for number in (1, 3)
+    )
+    assert parts[1].tokens == 7
+    chex.assert_trees_all_close(parts, whole, rtol=1e-5)

@@ -1,0 +1,59 @@
+"""Whose a folder is, and what may be another way than its run has it."""
+
+import pytest
+from ml_collections import ConfigDict
+
+from experiments.errors import UsageError
+from experiments.workdir import Workdir
+
+
+def configuration(duration="", steps=70, beam=1):
+    train = {"duration": duration, "steps": steps}
+    return ConfigDict({"train": train, "decoding": {"beam": beam}})
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    """Of a run of ten epochs, which are seventy steps."""
+    workdir = Workdir(tmp_path / "run")
+    workdir.claim(configuration("10 epochs"))
+    workdir.checkpoints.mkdir()
+    return workdir
+
+
+def test_the_same_configuration_goes_on(workdir):
+    workdir.claim(configuration("10 epochs"))
+
+
+@pytest.mark.parametrize(
+    "change, told",
+    [
+        ({"duration": "9 epochs"}, "train.duration is '10 epochs' there and '9 epochs' here"),
+        ({"duration": ""}, "train.duration is '10 epochs' there and '' here"),
+        ({"steps": 84}, "train.steps is 70 there and 84 here"),
+        ({"beam": 4}, "decoding.beam is 1 there and 4 here"),
+    ],
+)
+def test_another_configuration_is_refused(workdir, change, told):
+    before = workdir.config.read_text()
+    with pytest.raises(UsageError) as refused:
+        workdir.claim(configuration(**{"duration": "10 epochs"} | change))
+    assert f"({told})" in str(refused.value)
+    assert workdir.config.read_text() == before
+
+
+def test_what_is_trained_may_decode_as_it_likes_and_its_duration_is_not_counted(workdir):
+    workdir.check_trained(configuration("10 epochs", steps=100, beam=4))
+
+
+@pytest.mark.parametrize("duration", ["9 epochs", ""])
+def test_what_is_trained_was_trained_as_long(workdir, duration):
+    with pytest.raises(UsageError, match=r"train\.duration is '10 epochs' there"):
+        workdir.check_trained(configuration(duration))
+
+
+def test_steps_that_no_duration_decides_are_those_of_the_run(tmp_path):
+    workdir = Workdir(tmp_path / "run")
+    workdir.claim(configuration())
+    with pytest.raises(UsageError, match=r"train\.steps is 70 there and 84 here"):
+        workdir.check_trained(configuration(steps=84))
