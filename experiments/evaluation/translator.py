@@ -18,6 +18,7 @@ from experiments.compilation import compiled
 from experiments.data.batching import Buckets, EncodedPair, evaluation_batches, pad_batch
 from experiments.data.tokenizers import Tokenizers
 from experiments.data.vocabulary import BOS, EOS, PAD
+from experiments.training.sharding import by_rows
 
 
 class Hypothesis(NamedTuple):
@@ -87,7 +88,7 @@ class Translator:
             _, extras = model.decode(target, memory, memory_mask=None, returning=("weights",))
             return extras["cross"]["weights"]
 
-        self._translate = compiled(translate)
+        self._translate = by_rows(translate)
         self._details = compiled(details)
         self._look = compiled(look)
 

@@ -15,6 +15,8 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from experiments.compilation import compiled
+
 Tree = TypeVar("Tree")
 
 PARTS = "parts"
@@ -73,6 +75,31 @@ def added_up(
         out_specs=PartitionSpec(),
         check_vma=False,
     )(parameters, each)
+
+
+def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles `function(parameters, *arrays)`, of which devices take equal shares of the rows.
+
+    Args:
+        function: of parameters and arrays `[B, *]` to arrays `[B, *]`, each row for itself. Where
+            the devices do not divide B, fewer of them work.
+    """
+
+    def shared(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - any pytrees
+        mesh = _mesh(len(arrays[0]))
+        if mesh.size == 1:
+            return function(parameters, *arrays)
+        rows = PartitionSpec(PARTS)
+        return jax.shard_map(
+            function,
+            mesh=mesh,
+            in_specs=(PartitionSpec(), *[rows] * len(arrays)),
+            out_specs=rows,
+            check_vma=False,
+        )(parameters, *arrays)
+
+    program = compiled(shared)
+    return lambda parameters, *arrays: program(replicated(parameters, len(arrays[0])), *arrays)
 
 
 def _one_by_one(

@@ -22,10 +22,10 @@ from experiments.benchmarks.models.ctranslate import make_ctranslator, named
 from experiments.benchmarks.models.figure import Figure
 from experiments.benchmarks.models.sentences import Sentences, load_sentences, padded
 from experiments.benchmarks.models.torch_transformer import TorchTransformer
-from experiments.compilation import compiled
 from experiments.data.batching import Batch, Buckets, EncodedPair, evaluation_batches
 from experiments.data.vocabulary import EOS
 from experiments.evaluation.translator import say
+from experiments.training.sharding import by_rows
 
 Translate = Callable[[], np.ndarray]  # the ids of every answer, [sentences, length]
 
@@ -84,7 +84,7 @@ def ours(found: Sentences, parameters: nnx.State, length: int) -> Translate:
         rules = replace(rules, min_length=length)
         return beam_search(step, state, start, rules, beam=config.decoding.beam, **options)
 
-    @compiled
+    @by_rows
     def translate(parameters: nnx.State, source: Array, source_lengths: Array) -> Array:
         model = nnx.merge(learner.definition, parameters)
         return say(model, source, source_lengths, length, search).tokens[:, 0]

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.training.sharding import added_up, on_one_device, replicated
+from experiments.training.sharding import added_up, by_rows, on_one_device, replicated
 
 
 def drawn(parameter, rows, key):
@@ -35,3 +35,13 @@ def test_one_part_is_the_batch_as_it_is():
     key = jax.random.key(0)
     found = added_up(drawn, jnp.float32(1), jnp.ones((5, 1)), key, 1)
     assert found == {"rows": 5, "chance": jax.random.uniform(key)}
+
+
+@pytest.mark.parametrize(("rows", "devices"), [(6, 2), (5, 1)])
+def test_devices_share_the_rows_they_divide(rows, devices):
+    program = by_rows(lambda scale, rows, more: (scale * rows, more + rows[:, 0]))
+    arrays = np.arange(2.0 * rows).reshape(rows, 2), np.ones(rows)
+    found = program(on_one_device(jnp.float32(3)), *arrays)
+    assert {len(each.devices()) for each in found} == {devices}
+    np.testing.assert_array_equal(found[0], 3 * arrays[0])
+    np.testing.assert_array_equal(found[1], 1 + arrays[0][:, 0])
