@@ -120,6 +120,7 @@ def check(config: ConfigDict) -> None:
 
 
 if __name__ == "__main__":
-    # Without an accelerator each core is a device, to take its share of `train.microbatches`.
-    jax.config.update("jax_num_cpu_devices", num_cores())
+    # Without an accelerator each core is a device, unless the environment says how many there are.
+    if jax.config.jax_num_cpu_devices < 1:
+        jax.config.update("jax_num_cpu_devices", num_cores())
     sys.exit(main(sys.argv))

@@ -19,6 +19,7 @@ SHOWN = {
     "bleu": ("BLEU", "{:6.2f}"),
     "tok_bleu": ("tokenized BLEU", "{:6.2f}"),
     "perplexity": ("perplexity", "{:.3f}"),
+    "word_perplexity": ("per word", "{:.3f}"),
 }
 
 

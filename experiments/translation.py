@@ -383,10 +383,20 @@ class Task:
         draw_cross_attention(weights, source, target, shown.alignment, path)
 
     def losses(self, state: TrainState, split: str, pairs: list[SentencePair]) -> dict[str, float]:
-        """Loss, accuracy and perplexity per token of a split."""
-        batches = self.evaluation_batches(self.encode(split, pairs))
-        losses = self.learner.losses(state.parameters, batches)
-        return losses | {"perplexity": math.exp(losses["nll"])}
+        """Loss, accuracy and perplexity per token of a split, and per word where that is another.
+
+        The fewer words a token is, the lower its perplexity: only that of words, ends included,
+        compares models whose vocabularies differ. With subwords it is an upper bound, for a word
+        may be spelled in other ways than the one that is asked for.
+        """
+        encoded = self.encode(split, pairs)
+        losses = self.learner.losses(state.parameters, self.evaluation_batches(encoded))
+        tokens = sum(len(pair.target) + 1 for pair in encoded)
+        words = sum(len(pair.target.split()) + 1 for pair in pairs)
+        losses |= {"perplexity": math.exp(losses["nll"])}
+        if tokens == words:
+            return losses
+        return losses | {"word_perplexity": math.exp(losses["nll"] * tokens / words)}
 
     def sample(self, state: TrainState, pairs: list[SentencePair]) -> str:
         """A few sentences, their translations, and what they should be."""

@@ -1,0 +1,36 @@
+"""Perplexity of tokens and of words, by hand."""
+
+import jax
+import numpy as np
+import pytest
+
+from configs import toy_translation
+from experiments.data.batching import EncodedPair
+from experiments.data.pairs import SentencePair
+from experiments.data.tokenizers import Tokenizers, WordTokenizer
+from experiments.data.vocabulary import SPECIALS, Vocabulary
+from experiments.data.words import WORDS
+from experiments.translation import Task
+
+PAIRS = [SentencePair("a b", "b"), SentencePair("b", "a b")]
+
+
+@pytest.mark.parametrize(
+    ("letters", "expected"),
+    [
+        (1, {"perplexity": 4}),  # a token is a word
+        (3, {"perplexity": 4, "word_perplexity": 4 ** (11 / 5)}),  # 3·3 + 2 ends, 3 words + 2 ends
+    ],
+)
+def test_that_of_words_counts_words(letters, expected, monkeypatch):
+    vocabulary = Vocabulary((*SPECIALS, "a", "b"))
+    task = Task(
+        toy_translation.get_config("tiny"),
+        Tokenizers(*[WordTokenizer(vocabulary, WORDS)] * 2),
+    )
+    encoded = [EncodedPair([3], [3] * letters * len(pair.target.split())) for pair in PAIRS]
+    monkeypatch.setattr(task, "encode", lambda *_: encoded)
+    monkeypatch.setattr(task.learner, "losses", lambda *_: {"nll": np.log(4)})
+    state = jax.eval_shape(task.learner.initial_state)
+    found = task.losses(state, "test", PAIRS)
+    assert {name: found[name] for name in found if name != "nll"} == pytest.approx(expected)
