@@ -37,6 +37,7 @@ from experiments.benchmarks.models import suite as model_suite
 from experiments.errors import UsageError
 from experiments.flags import MODES, USES, Command, parse
 from experiments.prompt import sentences
+from experiments.training.sharding import cores_as_devices
 from experiments.workdir import Workdir
 
 EXPERIMENTS = {
@@ -97,6 +98,8 @@ def run(command: Command) -> int:
     check(config)
     if command.mode in USES:
         workdir.check_trained(config)
+        if config.train.duration:  # which was counted when the data was read
+            config.train.steps = workdir.load_config().train.steps
     do = getattr(experiment, command.mode)
     if command.mode in LINE_BY_LINE:
         return 1 if do(config, workdir, sentences(sys.stdin)) else 0
@@ -120,7 +123,5 @@ def check(config: ConfigDict) -> None:
 
 
 if __name__ == "__main__":
-    # Without an accelerator each core is a device, unless the environment says how many there are.
-    if jax.config.jax_num_cpu_devices < 1:
-        jax.config.update("jax_num_cpu_devices", num_cores())
+    cores_as_devices(num_cores())
     sys.exit(main(sys.argv))

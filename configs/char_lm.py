@@ -40,7 +40,7 @@ def get_config(form: str = FULL) -> ConfigDict:
 
     config.train = train = defaults.training(2_000)
     train.batch_tokens = 12 * 64
-    train.microbatches = 2  # a core for each
+    train.microbatches = 2
     train.learning_rate = 2e-3
     train.beta2 = 0.99
     train.evaluate_every = 1_000

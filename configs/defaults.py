@@ -97,7 +97,7 @@ def training(steps: int) -> ConfigDict:
     train.plateau_factor = 0.5
     train.z_loss = 0.0
     train.dtype = "float32"  # or "bfloat16": what the model computes in while it trains
-    train.microbatches = 1  # parts of a batch whose gradients are added up
+    train.microbatches = 1  # parts of a batch: one by one, or on as many devices
     return train
 
 

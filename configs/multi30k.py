@@ -58,7 +58,7 @@ def get_config(form: str = FULL) -> ConfigDict:
 
     config.train = train = defaults.training(8_000)
     train.batch_tokens = 8_192
-    train.microbatches = 4  # two for each core, which fit its cache
+    train.microbatches = 4
     train.label_smoothing = 0.1
     train.schedule = "inverse_sqrt"
     train.learning_rate = 5e-3

@@ -40,6 +40,6 @@ def get_config(form: str = FULL) -> ConfigDict:
         train.batch_tokens = 2_048  # some 128 pairs
         train.learning_rate = 1e-3
         train.warmup_steps = 400
-        train.microbatches = 2  # a fit for the caches of a processor
+        train.microbatches = 2
         train.evaluate_every = train.sample_every = 240
     return config

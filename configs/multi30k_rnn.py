@@ -35,6 +35,7 @@ def _run(form: str, attention: str) -> ConfigDict:
     config.model = model = defaults.recurrent()
     model.attention, model.max_length = attention, longest
     config.literature.test.tok_bleu = LITERATURE[attention]
+    config.train.label_smoothing = 0.0
     if is_tiny(form):
         model.update({"embedding_width": 16, "hidden": 16, "dropout": 0.1})
     else:

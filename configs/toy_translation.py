@@ -29,7 +29,7 @@ def get_config(form: str = FULL) -> ConfigDict:
 
     config.train = train = defaults.training(1_300)
     train.batch_tokens = 1_536
-    train.microbatches = 2  # a core for each
+    train.microbatches = 2
     train.label_smoothing = 0.1
     train.learning_rate = 5e-3
 

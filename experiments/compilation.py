@@ -5,6 +5,13 @@ from typing import Any
 
 import jax
 
+CPU_OPTIONS = {
+    "xla_backend_optimization_level": 1,
+    # XLA would end the whole process when a core has waited 40 seconds for the others: no error if
+    # the machine is busy with something else.
+    "xla_cpu_collective_call_terminate_timeout_seconds": 24 * 60 * 60,
+}
+
 
 def compiled(function: Callable[..., Any], *, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
     """A function under `jax.jit`, compiled soon.
@@ -17,7 +24,7 @@ def compiled(function: Callable[..., Any], *, donate: tuple[int, ...] = ()) -> C
         function: of arrays and pytrees.
         donate: places of the arguments whose memory is reused.
     """
-    options = {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else None
+    options = CPU_OPTIONS if jax.default_backend() == "cpu" else None
     if jax.config.read("jax_disable_most_optimizations"):
         options = None
     return jax.jit(function, donate_argnums=donate, compiler_options=options)

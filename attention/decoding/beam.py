@@ -143,31 +143,34 @@ class _Searcher:
         """The likeliest extensions, as many as there is room for."""
         rows, beam, vocabulary = logits.shape
         peak = logits.max(axis=-1)
-        normal = jnp.log(jnp.exp(logits - peak[..., None]).sum(axis=-1))
+        rest = jnp.log(jnp.exp(logits - peak[..., None]).sum(axis=-1))
 
-        def log_probs(logits: Array, first: Array) -> Array:
-            """Of tokens `[B, X, S]` that follow one another, of the hypotheses from `first` on."""
+        def log_probs(logits: Array, first: Array) -> tuple[Array, Array]:
+            """Of tokens `[B, X, S]` that stand one after another, and of what they go on from."""
             parents, token = jnp.divmod(first, vocabulary)
-            tokens = token[..., None] + jnp.arange(logits.shape[-1])[None, None]
-            for less in (peak, normal):  # as log-softmax does, to the bit
-                logits = logits - jnp.take_along_axis(less, parents, axis=1)[..., None]
-            return self.rules.constrain(logits, tokens, index, search.forced)
+            tokens = token[..., None] + jnp.arange(logits.shape[-1], dtype=jnp.int32)[None, None]
+            so_far, *less = (
+                jnp.take_along_axis(each, parents, axis=1)[..., None]
+                for each in (search.live.scores, peak, rest)
+            )
+            found = logits - less[0] - less[1]  # as log-softmax computes it
+            return self.rules.constrain(found, tokens, index, search.forced), so_far
 
-        def score(logits: Array, first: Array) -> Array:
-            parents = first // vocabulary
-            so_far = jnp.take_along_axis(search.live.scores, parents, axis=1)[..., None]
+        def total(logits: Array, first: Array) -> Array:
+            found, so_far = log_probs(logits, first)
             # Where there is no hypothesis, the step may have said anything, NaN included.
-            return jnp.where(_exists(so_far), so_far + log_probs(logits, first), -jnp.inf)
+            return jnp.where(_exists(so_far), so_far + found, -jnp.inf)
 
-        picks = top_places(logits, beam, score)
-        parents, tokens = jnp.divmod(picks, vocabulary)
+        picks = top_places(logits, beam, total)
         picked = jnp.take_along_axis(logits.reshape(rows, -1), picks, axis=1)[..., None]
-        totals = score(picked, picks)[..., 0]
-        totals = jnp.where(jnp.arange(beam)[None] < search.room[:, None], totals, -jnp.inf)
+        totals, log_prob = total(picked, picks)[..., 0], log_probs(picked, picks)[0][..., 0]
+        totals = jnp.where(
+            jnp.arange(beam, dtype=jnp.int32)[None] < search.room[:, None], totals, -jnp.inf
+        )
 
+        parents, tokens = jnp.divmod(picks, vocabulary)
         live = jax.tree.map(lambda leaf: follow(leaf, parents), search.live)
         observed = jax.tree.map(lambda leaf: follow(leaf, parents), observed)
-        log_prob = log_probs(picked, picks)[..., 0]
         tokens = tokens.astype(live.tokens.dtype)
         live = append(live, index, tokens, log_prob, observed, _exists(totals))
         return live._replace(scores=totals), Chosen(tokens, parents)

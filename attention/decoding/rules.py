@@ -101,7 +101,8 @@ class Rules:
         check_lengths(forced.lengths, width)
         _check_known(forced, vocab_size)
         tokens = jnp.pad(forced.tokens, ((0, 0), (0, self.max_length - width)))
-        return Forced(tokens.astype(jnp.int32), jnp.minimum(jnp.asarray(forced.lengths), width))
+        lengths = jnp.minimum(jnp.asarray(forced.lengths), width)
+        return Forced(tokens.astype(jnp.int32), lengths.astype(jnp.int32))
 
 
 def _check_known(forced: Forced, vocab_size: int) -> None:
@@ -111,6 +112,7 @@ def _check_known(forced: Forced, vocab_size: int) -> None:
     with jax.ensure_compile_time_eval():  # under jit too, constants are known
         tokens, lengths = map(jnp.asarray, forced)
         unknown = (tokens < 0) | (tokens >= vocab_size)
-        wrong = jnp.any(unknown & (jnp.arange(tokens.shape[-1])[None] < lengths[:, None]))
+        places = jnp.arange(tokens.shape[-1], dtype=lengths.dtype)
+        wrong = jnp.any(unknown & (places[None] < lengths[:, None]))
     if not isinstance(wrong, jax.core.Tracer) and wrong:
         raise ValueError(f"forced tokens must lie in 0 to {vocab_size - 1}, got {forced.tokens}")

@@ -99,7 +99,7 @@ class Speaker:
         self, speech: Speech, index: Array, logits: Array, observed: object
     ) -> tuple[Speech, Array]:
         """Says token number `index` of each row that has not ended."""
-        tokens = jnp.arange(logits.shape[-1])[None]
+        tokens = jnp.arange(logits.shape[-1], dtype=jnp.int32)[None]
         log_probs = jax.nn.log_softmax(logits, axis=-1)
         log_probs = self.rules.constrain(log_probs, tokens, index, speech.forced)
         said = self._choose(log_probs, index, speech.keys).astype(speech.answer.tokens.dtype)

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-BLOCKS = range(128, 7, -1)  # numbers of which the largest is looked at first
-FEW = 4_096  # numbers, which are sorted sooner than divided
+LARGEST, SMALLEST = 128, 8  # numbers in a block: of more the sort is long, of fewer there are many
+FEW = 4_096  # numbers of a row, which are sorted sooner than their blocks are compared
 
 
 def top_places(
@@ -16,24 +16,24 @@ def top_places(
     """Where the largest scores stand, as `jax.lax.top_k` says it: the first of equals first.
 
     That sorts whole rows, and to be sorted the scores must stand in memory. But the k largest stand
-    in the k blocks with the largest maxima, so only those are, where blocks of one size divide a
-    row; of all others the maximum is found on the way.
+    in the k blocks with the largest maxima, so only those are; of all others the maximum is found
+    on the way. Blocks are as large as divides V; a V that nothing divides, a prime, is sorted.
 
     Args:
         numbers: `[B, W, V]`, W·V in each row.
         number: k.
         score: `(block [B, X, S], first [B, X]) -> [B, X, S]`, the scores of numbers that stand one
-            after another in a row, from place `first` on, for any number of such blocks; the
+            after another, from the place `first` of the W·V on, for any number of such blocks; the
             numbers themselves by default. NaN counts as the largest.
 
     Returns:
         `[B, k]` places in the W·V, the best first.
     """
     rows, width, length = numbers.shape
-    sizes = () if width * length < FEW else (size for size in BLOCKS if length % size == 0)
-    size = next(iter(sizes), length)
+    size = length if width * length < FEW else _block(length)
     blocks = numbers.reshape(rows, -1, size)
-    first = jnp.broadcast_to(size * jnp.arange(blocks.shape[1])[None], blocks.shape[:2])
+    first = size * jnp.arange(blocks.shape[1], dtype=jnp.int32)
+    first = jnp.broadcast_to(first[None], blocks.shape[:2])
     if size < length and blocks.shape[1] > number:
         _, best = jax.lax.top_k(_comparable(score(blocks, first)).max(-1), number)
         best = jnp.sort(best, axis=-1)  # so that equals stay in their order
@@ -42,6 +42,11 @@ def top_places(
     _, found = jax.lax.top_k(_comparable(score(blocks, first)).reshape(rows, -1), number)
     block, place = jnp.divmod(found, size)
     return jnp.take_along_axis(first, block, axis=1) + place
+
+
+def _block(length: int) -> int:
+    sizes = (size for size in range(LARGEST, SMALLEST - 1, -1) if length % size == 0)
+    return next(sizes, length)
 
 
 def _comparable(scores: Array) -> Array:

@@ -49,43 +49,45 @@ class Cache:
     what it says only if all that a query may see is read at once with it or before it.
 
     A stack of layers has a cache for each, whose buffer is written where it stands. What is only
-    read, as `full_cache` holds it, may have an axis of layers: keys `[..., L, S, K, H]`.
+    read, as `full_cache` holds it, may have an axis of layers: keys `[..., L, K, S, H]`.
 
     Slots are kept head by head, in the order in which the products read them: otherwise every step
     of decoding would copy the whole cache into that order.
 
     Attributes:
-        keys: `[..., K, S, H]`.
-        values: `[..., K, S, Hv]`.
+        key_slots: `[..., K, S, H]`.
+        value_slots: `[..., K, S, Hv]`.
         lengths: int32 `[...]`, tokens read.
         ring: whether a row that is full goes on in its first slot. Without it, writing past the end
             is an error where that is known, and NaN in all that the row says where it is traced.
     """
 
-    keys: Array = array_field(rank=3)
-    values: Array = array_field(rank=3)
+    key_slots: Array = array_field(rank=3)
+    value_slots: Array = array_field(rank=3)
     lengths: Array = array_field(rank=0)
     ring: bool = static(default=False)
 
     @property
     def key(self) -> Array:
         """`[..., S, K, H]`, as `attention.attend` reads them."""
-        return _swapped(self.keys)
+        return _swapped(self.key_slots)
 
     @property
     def value(self) -> Array:
         """`[..., S, K, Hv]`."""
-        return _swapped(self.values)
+        return _swapped(self.value_slots)
 
     @property
     def size(self) -> int:
         """S."""
-        return self.keys.shape[-2]
+        return self.key_slots.shape[-2]
 
     @property
     def nbytes(self) -> int:
         """Of keys and values."""
-        return sum(array.size * array.dtype.itemsize for array in (self.keys, self.values))
+        return sum(
+            array.size * array.dtype.itemsize for array in (self.key_slots, self.value_slots)
+        )
 
     @property
     def positions(self) -> Array:
@@ -138,13 +140,16 @@ class Cache:
             TypeError, ValueError: as `check_room`, and for keys or values of another shape.
         """
         num_tokens = key.shape[-3]
-        for name, ours, theirs in (("keys", self.keys, key), ("values", self.values, value)):
+        for name, ours, theirs in (
+            ("keys", self.key_slots, key),
+            ("values", self.value_slots, value),
+        ):
             *batch, num_heads, _, width = ours.shape
             expected = (*batch, num_tokens, num_heads, width)
             if theirs.shape != expected:
                 raise ValueError(f"this cache reads {name} {expected}, got {theirs.shape}")
         self.check_room(num_tokens, lengths)
-        key, value = key.astype(self.keys.dtype), value.astype(self.values.dtype)
+        key, value = key.astype(self.key_slots.dtype), value.astype(self.value_slots.dtype)
         positions = self.next_positions(num_tokens)
         after = self.advanced(num_tokens, lengths)
         arrives = positions < after.lengths[..., None]
@@ -177,12 +182,16 @@ class Cache:
     def layer(self, number: ArrayLike) -> "Cache":
         """That of one layer, where there is an axis of them."""
         take = partial(jax.lax.dynamic_index_in_dim, index=number, keepdims=False)
-        keys, values = (take(array, axis=array.ndim - 4) for array in (self.keys, self.values))
-        return replace(self, keys=keys, values=values)
+        keys, values = (
+            take(array, axis=array.ndim - 4) for array in (self.key_slots, self.value_slots)
+        )
+        return replace(self, key_slots=keys, value_slots=values)
 
     def _written(self, slots: Array, key: Array, value: Array) -> "Cache":
         return replace(
-            self, keys=_write(self.keys, key, slots), values=_write(self.values, value, slots)
+            self,
+            key_slots=_write(self.key_slots, key, slots),
+            value_slots=_write(self.value_slots, value, slots),
         )
 
 
@@ -231,8 +240,8 @@ def empty_cache(
     shape = (*batch, num_kv_heads, size)
     value_width = head_width if value_width is None else value_width
     return Cache(
-        keys=jnp.zeros((*shape, head_width), dtype),
-        values=jnp.zeros((*shape, value_width), dtype),
+        key_slots=jnp.zeros((*shape, head_width), dtype),
+        value_slots=jnp.zeros((*shape, value_width), dtype),
         lengths=jnp.zeros(tuple(batch), jnp.int32),
         ring=ring,
     )

@@ -80,7 +80,7 @@ class Checkpoints:
                 "gone: train again in another --workdir"
             )
         *older, _ = steps[-number:]
-        newest = on_one_device(newest)  # as what is read like it
+        newest = on_one_device(newest)  # where all that is read like it will stand, too
         state = (newest if newest.step == last else self._read(last, newest)[0]).to_use()
         total = state.parameters
         for step in older:

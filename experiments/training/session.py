@@ -19,7 +19,6 @@ from experiments.training.loop import BEGINNING, fit
 from experiments.training.metrics import Metrics
 from experiments.training.optimizer import optimizer
 from experiments.training.plateau import best_step, out_of_patience
-from experiments.training.sharding import replicated
 from experiments.training.step import Batch, TrainState
 from experiments.workdir import Workdir
 
@@ -118,7 +117,6 @@ def train_in(
             state, progress = checkpoints.restore(learner.abstract_state)
             batches.set_state(progress["batches"])
         train = config.train
-        state = replicated(state, train.microbatches)
         if state.step < train.steps and not out_of_patience(progress["losses"], train.patience):
             workdir.keep_start(origin())
         with Metrics(workdir.path, step=int(state.step)) as metrics:

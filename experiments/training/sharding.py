@@ -1,10 +1,10 @@
-"""A batch in parts: one after another where there is one device, side by side where there are more.
+"""Work that devices share: the parts of a batch to learn from, or rows to be read each for itself.
 
-What the parts add up to depends on their number and not on the devices, so a run of two cores and
-one of eight accelerators learn the same, to rounding.
+Every device has all parameters. What the parts of a batch add up to depends on their number and not
+on the devices, so a run of two cores and one of eight accelerators learn the same, to rounding.
 """
 
-import math
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -19,7 +19,18 @@ from experiments.compilation import compiled
 
 Tree = TypeVar("Tree")
 
-PARTS = "parts"
+SHARES = "shares"  # the axis of devices
+FEWEST_ROWS = 16  # of a share: fewer are not worth the copies of the parameters
+
+
+def cores_as_devices(number: int) -> None:
+    """Makes each core a device where there is no accelerator, unless the environment says more.
+
+    Before anything is computed: JAX asks once.
+    """
+    said = jax.config.jax_num_cpu_devices > 0
+    if not said and "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+        jax.config.update("jax_num_cpu_devices", number)
 
 
 def replicated(tree: Tree, num_parts: int) -> Tree:
@@ -28,7 +39,7 @@ def replicated(tree: Tree, num_parts: int) -> Tree:
 
 
 def on_one_device(tree: Tree) -> Tree:
-    """The same arrays on the first device alone, where everything but training runs."""
+    """The same arrays on the first device alone."""
     return jax.device_put(tree, jax.devices()[0])
 
 
@@ -41,8 +52,8 @@ def added_up(
 ) -> Any:  # noqa: ANN401 - whatever pytree the function returns
     """The sum of `function(parameters, part, key)` over parts of the rows of a batch.
 
-    Each device takes as many parts, one at a time. Rows of zeros fill the last part up: they are
-    padding, which counts nowhere.
+    Each device takes equally many parts, one at a time. Rows of zeros fill the last part up: they
+    are padding, which counts nowhere.
 
     Args:
         function: returns arrays that add up.
@@ -55,9 +66,8 @@ def added_up(
         return function(parameters, batch, key)
 
     def parts(array: Array) -> Array:
-        rest = -len(array) % num_parts
-        padded = jnp.pad(array, [(0, rest), *[(0, 0)] * (array.ndim - 1)])
-        return padded.reshape(num_parts, -1, *array.shape[1:])
+        array = filled_up(array, num_parts)
+        return array.reshape(num_parts, -1, *array.shape[1:])
 
     each = jax.tree.map(parts, batch), jax.random.split(key, num_parts)
     mesh = _mesh(num_parts)
@@ -65,41 +75,56 @@ def added_up(
         return _one_by_one(function, parameters, each)
 
     def share(parameters: Any, each: tuple[Any, Array]) -> Any:  # noqa: ANN401 - the same
-        return jax.lax.psum(_one_by_one(function, parameters, each), PARTS)
+        return jax.lax.psum(_one_by_one(function, parameters, each), SHARES)
 
-    # Unchecked: checked, every part would wait for the gradients of all the others.
-    return jax.shard_map(
-        share,
-        mesh=mesh,
-        in_specs=(PartitionSpec(), PartitionSpec(PARTS)),
-        out_specs=PartitionSpec(),
-        check_vma=False,
-    )(parameters, each)
+    return _shared(share, mesh, PartitionSpec())(parameters, each)
 
 
 def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiles `function(parameters, *arrays)`, of which devices take equal shares of the rows.
+    """Compiles `function(parameters, *arrays)`, of which every device takes a share of the rows.
 
     Args:
-        function: of parameters and arrays `[B, *]` to arrays `[B, *]`, each row for itself. Where
-            the devices do not divide B, fewer of them work.
+        function: of parameters and arrays `[B, *]` to arrays `[B, *]`, each row for itself. It may
+            be given rows of zeros too, of which nothing comes back.
     """
 
     def shared(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - any pytrees
-        mesh = _mesh(len(arrays[0]))
+        rows, mesh = len(arrays[0]), _mesh_of_rows(len(arrays[0]))
         if mesh.size == 1:
             return function(parameters, *arrays)
-        rows = PartitionSpec(PARTS)
-        return jax.shard_map(
-            function,
-            mesh=mesh,
-            in_specs=(PartitionSpec(), *[rows] * len(arrays)),
-            out_specs=rows,
-            check_vma=False,
-        )(parameters, *arrays)
+
+        def share(parameters: Any, arrays: tuple[Array, ...]) -> Any:  # noqa: ANN401 - the same
+            return function(parameters, *arrays)
+
+        filled = tuple(filled_up(array, mesh.size) for array in arrays)
+        found = _shared(share, mesh, PartitionSpec(SHARES))(parameters, filled)
+        return jax.tree.map(lambda array: array[:rows], found)
 
     program = compiled(shared)
-    return lambda parameters, *arrays: program(replicated(parameters, len(arrays[0])), *arrays)
+
+    def run(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - the same
+        return program(replicated(parameters, _mesh_of_rows(len(arrays[0])).size), *arrays)
+
+    return run
+
+
+def filled_up(array: Array, number: int) -> Array:
+    """With rows of zeros behind it, so that so many shares of them are equal."""
+    return jnp.pad(array, [(0, -len(array) % number), *[(0, 0)] * (array.ndim - 1)])
+
+
+def _shared(
+    share: Callable[[Any, Any], Any], mesh: Mesh, out: PartitionSpec
+) -> Callable[[Any, Any], Any]:
+    """`share(parameters, arrays)` on each device, with its part of the leading axis of arrays."""
+    return jax.shard_map(
+        share,
+        mesh=mesh,
+        in_specs=(PartitionSpec(), PartitionSpec(SHARES)),
+        out_specs=out,
+        # Checked, JAX would add up the gradients of all devices after each part.
+        check_vma=False,
+    )
 
 
 def _one_by_one(
@@ -117,6 +142,12 @@ def _one_by_one(
 
 
 def _mesh(num_parts: int) -> Mesh:
-    """As many devices as take an equal share of the parts."""
+    """The most devices that can take equally many parts."""
     devices = jax.devices()
-    return Mesh(np.array(devices[: math.gcd(num_parts, len(devices))]), (PARTS,))
+    number = max(n for n in range(1, len(devices) + 1) if num_parts % n == 0)
+    return Mesh(np.array(devices[:number]), (SHARES,))
+
+
+def _mesh_of_rows(rows: int) -> Mesh:
+    """The most devices whose shares are worth it."""
+    return _mesh(max(1, min(len(jax.devices()), rows // FEWEST_ROWS)))

@@ -11,7 +11,7 @@ from jax import Array
 
 from experiments.compilation import compiled
 from experiments.training.loss import TokenLosses, per_token
-from experiments.training.sharding import added_up, on_one_device
+from experiments.training.sharding import added_up, on_one_device, replicated
 
 Batch = TypeVar("Batch")
 # (model, batch, dropout key or None) -> sums of losses
@@ -92,7 +92,12 @@ def make_steps(
     def evaluate_step(parameters: nnx.State, batch: Batch) -> TokenLosses:
         return loss_function(nnx.merge(definition, parameters), batch, None)
 
-    return compiled(train_step, donate=(0,)), compiled(evaluate_step)
+    program = compiled(train_step, donate=(0,))
+
+    def placed(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
+        return program(replicated(state, microbatches), batch)  # where it already is, but at first
+
+    return program if microbatches == 1 else placed, compiled(evaluate_step)
 
 
 def cast(tree: Any, dtype: jnp.dtype) -> Any:  # noqa: ANN401 - any pytree

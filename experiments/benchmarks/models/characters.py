@@ -60,7 +60,7 @@ class _Ours:
         jax.block_until_ready(self._state)
 
     def validation_loss(self) -> float:
-        return self._learner.losses(self._state.parameters, self._validation)["nll"]
+        return self._learner.losses(self._state.to_use().parameters, self._validation)["nll"]
 
 
 class _Torch:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from experiments.data.sequences.corpora import corpus_source
 from experiments.data.sequences.faults import Line
-from experiments.data.sequences.others import source_of
 from experiments.errors import UsageError
 
 COMPRESSED = ".gz"
@@ -79,4 +79,4 @@ def _read(path: Path) -> Iterator[Line]:
         yield Line.of(f"{path}, line {number}", line)
 
 
-SOURCE = source_of(lines, check)
+SOURCE = corpus_source(lines, check)

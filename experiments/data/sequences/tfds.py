@@ -18,8 +18,8 @@ import tensorflow_datasets as tfds
 from ml_collections import ConfigDict
 
 from attention.modules.choice import one_of
+from experiments.data.sequences.corpora import corpus_source
 from experiments.data.sequences.faults import Line
-from experiments.data.sequences.others import source_of
 from experiments.errors import UsageError
 
 FORMAT = tfds.core.FileFormat.ARRAY_RECORD
@@ -104,4 +104,4 @@ def _prepared(folder: Path) -> list[str]:
     return sorted({path.parent.parent.relative_to(folder).as_posix() for path in paths})
 
 
-SOURCE = source_of(lines, check)
+SOURCE = corpus_source(lines, check)

@@ -217,3 +217,16 @@ def test_nan_reaches_no_other_row_and_no_row_that_is_decided():
 def test_a_search_that_cannot_be_is_refused(options, sentence):
     with pytest.raises(ValueError, match=sentence):
         search(random_table(1, 7), Rules(END, PAD, 6), **options)
+
+
+@pytest.mark.usefixtures("float64")
+def test_double_precision_stays_double():
+    """And says the same; a fixture that widens every integer too finds what is not meant to be."""
+    table = jnp.asarray(random_table(B, 6, seed=5), jnp.float64)
+    start, rules = jnp.full(B, BOS, jnp.int32), Rules(END, PAD, 6)
+    said = greedy(step_of(table), memory(B), start, rules, forced=PADDED)
+    found = beam_search(step_of(table), memory(B), start, rules, beam=1, forced=PADDED)
+    for name in ("tokens", "lengths", "log_probs"):
+        ours, theirs = pick(found, slice(None), 0), said
+        np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+    assert said.scores.dtype == found.scores.dtype == jnp.float64

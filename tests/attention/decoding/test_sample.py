@@ -26,7 +26,10 @@ def draw(keys, filters=()):
     logits = jnp.log(jnp.asarray(PROBABILITIES, jnp.float32))
     start = jnp.zeros(len(keys), jnp.int32)
     rules = Rules(NEVER, PAD, LENGTH)
-    step = lambda state, tokens: (jnp.tile(logits[None], (len(keys), 1)), state)  # noqa: E731
+
+    def step(state, tokens):
+        return jnp.tile(logits[None], (len(tokens), 1)), state
+
     return sample(step, (), start, rules, keys, filters=filters)
 
 

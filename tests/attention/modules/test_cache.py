@@ -263,7 +263,7 @@ class TestShapes:
         for num_kv_heads, layers in caches.items():
             assert len(layers) == LAYERS
             for each, whole in zip(layers, caches[N], strict=True):
-                chex.assert_shape([each.keys, each.values], (B, num_kv_heads, 11, H))
+                chex.assert_shape([each.key_slots, each.value_slots], (B, num_kv_heads, 11, H))
                 assert each.nbytes * N == whole.nbytes * num_kv_heads
                 assert whole.nbytes == B * 11 * N * 2 * H * 4
 
@@ -276,7 +276,7 @@ class TestShapes:
 
         logits, cache = jax.eval_shape(read, model)
         chex.assert_shape(logits, (2, B, 23, V))
-        chex.assert_shape([each.keys for each in cache], (2, B, K, 5, H))
+        chex.assert_shape([each.key_slots for each in cache], (2, B, K, 5, H))
         assert len(cache) == LAYERS
 
 

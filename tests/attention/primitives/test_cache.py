@@ -144,7 +144,7 @@ def test_rows_come_first_so_that_any_can_be_chosen():
 def test_one_layer_of_what_is_only_read():
     key, value = draw((B, 4, S, K, H), (B, 4, S, K, WIDTH))
     layer = full_cache(key[:, 0], value[:, 0])
-    stack = replace(layer, keys=key.swapaxes(-3, -2), values=value.swapaxes(-3, -2))
+    stack = replace(layer, key_slots=key.swapaxes(-3, -2), value_slots=value.swapaxes(-3, -2))
     for number in (2, jnp.array(2)):
         np.testing.assert_array_equal(stack.layer(number).key, key[:, 2])
         np.testing.assert_array_equal(stack.layer(number).value, value[:, 2])

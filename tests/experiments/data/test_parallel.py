@@ -7,7 +7,7 @@ import pytest
 from experiments.data.sources import check_source, load_split
 from experiments.data.tokenizers import KINDS, Subwords
 from experiments.errors import UsageError
-from tests.experiments.data.others import configuration
+from tests.experiments.data.corpora import configuration
 
 PAIRS = [("a dog", "ein Hund"), ("two dogs", "zwei Hunde")]
 

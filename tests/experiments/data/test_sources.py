@@ -6,7 +6,7 @@ from ml_collections import ConfigDict
 from experiments.data.pairs import SentencePair
 from experiments.data.sources import SOURCES, check_source, load_split
 from experiments.errors import UsageError
-from tests.experiments.data.others import configuration
+from tests.experiments.data.corpora import configuration
 from tests.experiments.data.prepared import NAME, prepare
 
 FEW = {"train": "train", "validation": "few", "test": "few"}

@@ -4,7 +4,7 @@ import pytest
 
 from experiments.data.sources import check_source, load_split
 from experiments.errors import UsageError
-from tests.experiments.data.others import configuration
+from tests.experiments.data.corpora import configuration
 from tests.experiments.data.prepared import NAME, prepare
 
 PAIRS = [("a dog", "ein Hund"), ("two dogs", "zwei Hunde"), ("naïve", "naïf")]

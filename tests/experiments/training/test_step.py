@@ -12,7 +12,6 @@ from experiments.data.batching import EncodedPair, pad_batch
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import SPACED
-from experiments.training.sharding import replicated
 from experiments.translation import Task
 
 LETTERS = WordTokenizer(Vocabulary((*SPECIALS, *"abcdefgh")), SPACED)
@@ -23,7 +22,7 @@ def task(dropout=0.2, **changes):
     config = toy_translation.get_config("tiny")
     config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "positions": "sinusoidal"})
     config.model.dropout = dropout
-    config.train.update({"warmup_steps": 0, "label_smoothing": 0.1, **changes})
+    config.train.update({"warmup_steps": 0, "label_smoothing": 0.1, "microbatches": 1, **changes})
     return Task(config, Tokenizers(LETTERS, LETTERS)).learner
 
 
@@ -85,8 +84,7 @@ def test_parts_of_a_batch_add_up_to_it_and_the_average_moves(parts):
     """
     batch = pad_batch(PAIRS, 3, 7)
     at_once, in_parts = task(dropout=0.0), task(dropout=0.0, microbatches=parts, ema=0.9)
-    plain, parted = at_once.initial_state(), replicated(in_parts.initial_state(), parts)
-    assert len(jax.tree.leaves(parted.parameters)[0].devices()) == {2: 2, 3: 1}[parts]
+    plain, parted = at_once.initial_state(), in_parts.initial_state()
     average = plain.parameters
     for keep in (1 / 10, 2 / 11):
         average, before = jax.tree.map(np.array, (average, parted.parameters))
@@ -97,6 +95,7 @@ def test_parts_of_a_batch_add_up_to_it_and_the_average_moves(parts):
         moved = optax.incremental_update(parted.parameters, average, 1 - keep)
         close(parted.average, moved)
         average = moved
+    assert len(jax.tree.leaves(parted.parameters)[0].devices()) == {2: 2, 3: 1}[parts]
     used = parted.to_use().parameters
     jax.tree.map(np.testing.assert_array_equal, used, parted.average)
     assert all(len(leaf.devices()) == 1 for leaf in jax.tree.leaves(used))

@@ -1,4 +1,4 @@
-"""Pairs of other people: what is asked of them wherever they are read, and how they become tokens.
+"""Corpora of other people: what is asked of their pairs wherever they stand, and how they are read.
 
 Their faults are told or left out, and their text is subwords, as no list of words would hold it.
 """
@@ -14,7 +14,7 @@ from experiments.data.source import Source
 from experiments.data.tokenizers import Subwords
 
 
-def source_of(
+def corpus_source(
     lines: Callable[[ConfigDict, str], Iterable[tuple[Line, Line]]],
     check_there: Callable[[ConfigDict], None],
 ) -> Source:
