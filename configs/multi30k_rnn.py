@@ -1,8 +1,9 @@
 """Multi30k, German to English, by recurrent models with and without attention.
 
-Sizes and budget are those of bentrevett/pytorch-seq2seq, notebooks 2 to 4: a bidirectional GRU
-reads, another speaks, with additive attention (Bahdanau et al. 2015: 28.11 tokenized BLEU, greedy)
-or from the last state alone. Text and learning are those of `configs/multi30k_deen.py`.
+The models are those of bentrevett/pytorch-seq2seq, notebooks 2 to 4: a bidirectional GRU reads,
+another speaks, with additive attention (Bahdanau et al. 2015: 28.11 tokenized BLEU, greedy) or from
+the last state alone. Text and learning are those of `configs/multi30k_deen.py`, but that labels are
+not smoothed.
 
 command    python run.py --mode=compare --config=configs/multi30k_rnn.py --config.data.path=FOLDER
 hardware   two CPU cores
