@@ -27,6 +27,7 @@ from experiments.workdir import Workdir, differences
 
 LENGTHS = (8, 16, 32, 64, 128)  # of the sentences whose training step is timed
 REPEATS = 5
+COMPARED = (("exact_match", 100), ("bleu", 1), ("tok_bleu", 1), ("word_perplexity", 1))
 
 
 def compare(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
@@ -135,7 +136,7 @@ def figures(workdir: Workdir) -> dict[str, Any]:
     scores = {
         f"{split} {name.replace('_', ' ')}": scores[name] * factor
         for split, scores in results["splits"].items()
-        for name, factor in (("exact_match", 100), ("bleu", 1), ("tok_bleu", 1))
+        for name, factor in COMPARED
         if name in scores
     }
     return {
