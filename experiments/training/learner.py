@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 from experiments.compilation import compiled
 from experiments.training.loss import per_token
 from experiments.training.optimizer import optimizer
+from experiments.training.sharding import replicated
 from experiments.training.step import Batch, LossFunction, TrainState, make_steps
 
 
@@ -19,7 +20,7 @@ class Learner:
     Attributes:
         abstract_model: the model with shapes for parameters.
         definition: the model without its parameters.
-        initial_state: `() -> TrainState`, the state before the first step.
+        initial_state: `() -> TrainState`, the state before the first step, where steps take it.
         abstract_state: its shapes.
         num_parameters: of the model.
         train_step: of `make_steps`.
@@ -57,7 +58,8 @@ class Learner:
 
         self.abstract_model = jax.eval_shape(lambda: make_model(nnx.Rngs(0)))
         self.definition = nnx.graphdef(self.abstract_model)
-        self.initial_state = compiled(make_state)
+        initial_state = compiled(make_state)
+        self.initial_state = lambda: replicated(initial_state(), train.microbatches)
         self.abstract_state = jax.eval_shape(make_state)
         self.num_parameters = sum(x.size for x in jax.tree.leaves(self.abstract_state.parameters))
         self.train_step, self.evaluate_step = make_steps(

@@ -19,6 +19,7 @@ from experiments.training.loop import BEGINNING, fit
 from experiments.training.metrics import Metrics
 from experiments.training.optimizer import optimizer
 from experiments.training.plateau import best_step, out_of_patience
+from experiments.training.sharding import replicated
 from experiments.training.step import Batch, TrainState
 from experiments.workdir import Workdir
 
@@ -115,6 +116,7 @@ def train_in(
             state = learner.initial_state()
         else:
             state, progress = checkpoints.restore(learner.abstract_state)
+            state = replicated(state, config.train.microbatches)
             batches.set_state(progress["batches"])
         train = config.train
         if state.step < train.steps and not out_of_patience(progress["losses"], train.patience):

@@ -34,7 +34,9 @@ def cores_as_devices(number: int) -> None:
 
 
 def replicated(tree: Tree, num_parts: int) -> Tree:
-    """The same arrays on every device that takes a share of so many parts."""
+    """The same arrays on all devices that share so many parts; of one part, where they are."""
+    if num_parts == 1:
+        return tree
     return jax.device_put(tree, NamedSharding(_mesh(num_parts), PartitionSpec()))
 
 
@@ -103,7 +105,8 @@ def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
     program = compiled(shared)
 
     def run(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - the same
-        return program(replicated(parameters, _mesh_of_rows(len(arrays[0])).size), *arrays)
+        number = _mesh_of_rows(len(arrays[0])).size
+        return program(replicated(on_one_device(parameters), number), *arrays)
 
     return run
 

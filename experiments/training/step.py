@@ -11,7 +11,7 @@ from jax import Array
 
 from experiments.compilation import compiled
 from experiments.training.loss import TokenLosses, per_token
-from experiments.training.sharding import added_up, on_one_device, replicated
+from experiments.training.sharding import added_up, on_one_device
 
 Batch = TypeVar("Batch")
 # (model, batch, dropout key or None) -> sums of losses
@@ -69,7 +69,8 @@ def make_steps(
 
     Returns:
         `train_step(state, batch) -> state, metrics`, which reuses the memory of the state it is
-        given, and `evaluate_step(parameters, batch) -> sums`, without dropout.
+        given, `replicated` for so many parts; and `evaluate_step(parameters, batch) -> sums`,
+        without dropout.
     """
 
     def summed(parameters: nnx.State, batch: Batch, key: Array) -> tuple[Array, TokenLosses]:
@@ -92,12 +93,7 @@ def make_steps(
     def evaluate_step(parameters: nnx.State, batch: Batch) -> TokenLosses:
         return loss_function(nnx.merge(definition, parameters), batch, None)
 
-    program = compiled(train_step, donate=(0,))
-
-    def placed(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
-        return program(replicated(state, microbatches), batch)  # where it already is, but at first
-
-    return program if microbatches == 1 else placed, compiled(evaluate_step)
+    return compiled(train_step, donate=(0,)), compiled(evaluate_step)
 
 
 def cast(tree: Any, dtype: jnp.dtype) -> Any:  # noqa: ANN401 - any pytree

@@ -96,6 +96,7 @@ def test_parts_of_a_batch_add_up_to_it_and_the_average_moves(parts):
         close(parted.average, moved)
         average = moved
     assert len(jax.tree.leaves(parted.parameters)[0].devices()) == {2: 2, 3: 1}[parts]
+    assert in_parts.train_step._cache_size() == 1  # the first state stands where the next ones do
     used = parted.to_use().parameters
     jax.tree.map(np.testing.assert_array_equal, used, parted.average)
     assert all(len(leaf.devices()) == 1 for leaf in jax.tree.leaves(used))
