@@ -110,6 +110,7 @@ def make_short(train: ConfigDict) -> None:
     train.sample_every = 10
     train.checkpoint_every = 10
     train.average = 2
+    train.microbatches = 1  # whole, as it compiles soonest
 
 
 def greedy() -> ConfigDict:

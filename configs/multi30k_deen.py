@@ -7,9 +7,9 @@ other rungs.
 
 command    python run.py --config=configs/multi30k_deen.py --config.data.path=FOLDER
 hardware   two CPU cores
-time       84 minutes of training, beside much other work
-score      tokenized BLEU 34.6 on test 2016, greedy (reported of whole words: 36.5); 64.1 % of the
-           subwords, perplexity 7.52 (seed 0)
+time       89 minutes of training, beside much other work
+score      tokenized BLEU 39.7 on test 2016, greedy (reported of whole words: 36.5); 68.6 % of the
+           subwords, perplexity 5.56 (seed 0)
 """
 
 from ml_collections import ConfigDict

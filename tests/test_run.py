@@ -23,7 +23,8 @@ from experiments.workdir import Workdir
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 KNOWN = "the girl was happy"  # words that even the tiny corpus has
-TINY = "--config=configs/toy_translation.py:tiny"
+# In parts, as the whole run, on two devices.
+TINY = ("--config=configs/toy_translation.py:tiny", "--config.train.microbatches=2")
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +54,7 @@ def trained(place):
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
         patch.chdir(REPOSITORY)
         with jax.numpy_dtype_promotion("standard"):
-            assert run.main(command(place, "tiny", TINY)) == 0
+            assert run.main(command(place, "tiny", *TINY)) == 0
     return output.getvalue()
 
 
@@ -147,12 +148,12 @@ def test_a_stopped_run_goes_on_to_the_bit(place, knock, monkeypatch):
     monkeypatch.setattr(
         translation, "training_batches", lambda *a, **kw: Stopping(original(*a, **kw))
     )
-    status, _, error = knock(TINY, workdir="stopped")
+    status, _, error = knock(*TINY, workdir="stopped")
     assert status == 130
     assert "the same command goes on from the last checkpoint" in error
     assert Checkpoints(place / "stopped" / "checkpoints").latest_step() == 10
     monkeypatch.setattr(translation, "training_batches", original)
-    assert knock(TINY, workdir="stopped")[0] == 0
+    assert knock(*TINY, workdir="stopped")[0] == 0
     for ours, theirs in zip(
         jax.tree.leaves(final_state(place, "stopped")),
         jax.tree.leaves(final_state(place, "tiny")),
@@ -190,7 +191,7 @@ def read(monkeypatch):
 
 def test_a_finished_run_is_measured_again_and_not_trained(place, knock, read):
     before = (place / "tiny" / "metrics.jsonl").read_text()
-    status, output, _ = knock(TINY)
+    status, output, _ = knock(*TINY)
     assert status == 0
     assert "exact match" in output
     assert (place / "tiny" / "metrics.jsonl").read_text() == before
@@ -286,10 +287,10 @@ def test_a_mistake_is_one_sentence(knock, place, arguments, sentence):
 
 def test_a_workdir_of_another_configuration_is_left_alone(place, knock):
     before = {path: path.stat().st_mtime_ns for path in (place / "tiny").rglob("*")}
-    status, _, error = knock(TINY, "--config.model.hidden=64")
+    status, _, error = knock(*TINY, "--config.model.hidden=64")
     assert status == 2
     assert "holds a run of another configuration (model.hidden is 48 there and 64 here)" in error
-    status, _, error = knock("--mode=evaluate", TINY, "--config.seed=1")
+    status, _, error = knock("--mode=evaluate", *TINY, "--config.seed=1")
     assert status == 2
     assert "(seed is 0 there and 1 here)" in error
     assert before == {path: path.stat().st_mtime_ns for path in (place / "tiny").rglob("*")}
@@ -298,7 +299,7 @@ def test_a_workdir_of_another_configuration_is_left_alone(place, knock):
 def test_a_folder_that_is_no_run_is_left_alone(place, knock):
     (place / "letters").mkdir()
     (place / "letters" / "dear.txt").write_text("dear")
-    status, _, error = knock(TINY, workdir="letters")
+    status, _, error = knock(*TINY, workdir="letters")
     assert status == 2
     assert "exists and is not a run: choose another --workdir" in error
     assert [path.name for path in (place / "letters").iterdir()] == ["dear.txt"]
@@ -316,7 +317,7 @@ def test_a_run_that_is_not_there_or_not_trained(place, knock, mode):
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_saves_nothing_of_it(place, knock):
-    status, _, error = knock(TINY, "--config.train.learning_rate=1e30", workdir="diverged")
+    status, _, error = knock(*TINY, "--config.train.learning_rate=1e30", workdir="diverged")
     assert status == 2
     assert "the loss became" in error
     assert Checkpoints(place / "diverged" / "checkpoints").latest_step() is None
@@ -324,7 +325,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_saves_nothing_of_it(place, 
 
 def test_a_model_too_short_for_a_split_is_refused_before_it_is_trained(place, knock):
     short = "--config.model.max_length=24", "--config.data.bucket_lengths=(24,)"
-    status, _, error = knock(TINY, *short, "--config.model.num_heads=2", workdir="short")
+    status, _, error = knock(*TINY, *short, "--config.model.num_heads=2", workdir="short")
     assert status == 2
     assert "the longer split needs" in error
     assert "positions: raise model.max_length=24" in error
@@ -335,7 +336,7 @@ def test_damage_is_named_and_nothing_is_overwritten(place, knock):
     shutil.copytree(place / "tiny", place / "damaged")
     words = place / "damaged" / "vocabulary.source.txt"
     words.write_text(words.read_text() + "more\n")
-    status, _, error = knock(TINY, workdir="damaged")
+    status, _, error = knock(*TINY, workdir="damaged")
     assert status == 2
     assert "vocabulary.source.txt holds other words than the data" in error
     assert words.read_text().endswith("more\n")
@@ -345,12 +346,12 @@ def test_damage_is_named_and_nothing_is_overwritten(place, knock):
     assert "vocabulary.source.txt cannot be read" in error
     shutil.rmtree(place / "damaged" / "checkpoints")
     before = (place / "damaged" / "metrics.jsonl").read_text()
-    status, _, error = knock(TINY, workdir="damaged")
+    status, _, error = knock(*TINY, workdir="damaged")
     assert status == 2
     assert "the checkpoints of" in error
     assert (place / "damaged" / "metrics.jsonl").read_text() == before
     (place / "damaged" / "config.json").write_text("{")
-    status, _, error = knock(TINY, workdir="damaged")
+    status, _, error = knock(*TINY, workdir="damaged")
     assert status == 2
     assert "config.json cannot be read" in error
 
@@ -361,7 +362,7 @@ def test_a_checkpoint_that_lacks_a_part_is_named(place, knock):
     step = place / "lacks" / "checkpoints" / "20"
     for part in ("progress", "state"):
         shutil.rmtree(step / part)
-        for arguments in ([TINY], ["--mode=evaluate"]):
+        for arguments in ([*TINY], ["--mode=evaluate"]):
             status, _, error = knock(*arguments, workdir="lacks")
             assert status == 2
             assert f"the checkpoint {step} is damaged: delete it to go on from the one" in error
