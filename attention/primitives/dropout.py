@@ -65,13 +65,24 @@ def keep_pairs(words: Array, rate: float, head: Array, query: Array, key: Array)
         query: its position.
         key: its position.
     """
-    numbers = [number.astype(jnp.uint32) for number in (*words, head, query, key)]
+    return jnp.where(is_kept(words, rate, head, query, key), 1 / (1 - rate), 0.0)
+
+
+def is_kept(words: Array, rate: float, *numbers: Array) -> Array:
+    """Whether the entry with these numbers is kept: bool, of the shape they broadcast to.
+
+    Args:
+        words: uint32 `[words, ...]`, the data of a random key.
+        rate: of dropping.
+        numbers: integers that name an entry, which broadcast; the smallest arrays first, for what
+            they make of the words is computed once for all entries that share it.
+    """
+    numbers = [number.astype(jnp.uint32) for number in (*words, *numbers)]
     rank = max(number.ndim for number in numbers)
     state, *numbers = (jnp.expand_dims(x, range(rank - x.ndim)) for x in numbers)
-    for number in numbers:  # the smallest arrays first: only the last step has N·T·S entries
+    for number in numbers:
         state = _scramble(state, number)
-    threshold = min(round(rate * 2**32), 2**32 - 1)
-    return jnp.where(state >= jnp.uint32(threshold), 1 / (1 - rate), 0.0)
+    return state >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
 
 
 def _scramble(state: Array, number: Array) -> Array:

@@ -73,13 +73,28 @@ def smoothed_cross_entropy(
     Returns:
         `[...]`, nats.
     """
-    vocab_size = logits.shape[-1]
-    # A comparison melts into the sums around it; a gather would come back as a slow scatter.
-    is_label = jax.nn.one_hot(labels, vocab_size, dtype=bool)
-    target = jnp.where(is_label, 1 - smoothing, 0.0) + smoothing / vocab_size
     logsumexp = jax.nn.logsumexp(logits, axis=-1)
-    cross_entropy = logsumexp - jnp.sum(target * logits, axis=-1)
+    expected = (1 - smoothing) * score_of(labels, logits)
+    if smoothing:
+        expected += smoothing * logits.mean(axis=-1)
+    cross_entropy = logsumexp - expected
     return cross_entropy + z_loss * logsumexp**2 if z_loss else cross_entropy
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def score_of(labels: Array, logits: Array) -> Array:
+    """The logits `[...]` of the labels `[...]` among `[..., V]`."""
+    return jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+
+
+@score_of.defjvp
+def _score_along(
+    labels: Array, primals: tuple[Array], tangents: tuple[Array]
+) -> tuple[Array, Array]:
+    """Transposed, a gather is a scatter, slow on a CPU; a comparison melts into what is around."""
+    (logits,), (along,) = primals, tangents
+    is_label = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
+    return score_of(labels, logits), jnp.sum(jnp.where(is_label, along, 0), axis=-1)
 
 
 def token_losses(
@@ -108,8 +123,7 @@ def token_losses(
 
 def _scores_highest(logits: Array, labels: Array) -> Array:
     """Whether no token scores higher than the label: an argmax would read the logits once more."""
-    is_label = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
-    return jnp.sum(jnp.where(is_label, logits, 0), axis=-1) >= logits.max(axis=-1)
+    return score_of(labels, logits) >= logits.max(axis=-1)
 
 
 def negative_sampling_losses(scores: Array, counts: Array) -> TokenLosses:
