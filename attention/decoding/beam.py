@@ -12,7 +12,7 @@ from attention.decoding.answer import Answer, append, blank
 from attention.decoding.hypotheses import Chosen, follow, for_each, spread
 from attention.decoding.loop import Observe, State, Step, check_room, hearing, loop, nothing
 from attention.decoding.rules import Forced, Rules
-from attention.decoding.top import top_places
+from attention.decoding.top import at_places, maxima, top_places
 
 
 def beam_search(
@@ -128,7 +128,7 @@ class _Searcher:
         rivals = jax.tree.map(
             lambda *leaves: jnp.concatenate(leaves, 1), search.ended, live._replace(scores=scores)
         )
-        best = top_places(rivals.scores[:, None], self.n_best)
+        best = top_places(rivals.scores[None], self.n_best)
         ended = jax.tree.map(lambda leaf: follow(leaf, best), rivals)
 
         totals = jnp.where(ends, -jnp.inf, live.scores)
@@ -141,29 +141,30 @@ class _Searcher:
         self, search: _Search, index: Array, logits: Array, observed: object
     ) -> tuple[Answer, Chosen]:
         """The likeliest extensions, as many as there is room for."""
-        rows, beam, vocabulary = logits.shape
-        peak = logits.max(axis=-1)
-        rest = jnp.log(jnp.exp(logits - peak[..., None]).sum(axis=-1))
+        beam, _, vocabulary = logits.shape
+        peak = maxima(logits).max(axis=-1)
+        rest = jnp.log(jnp.exp(logits - peak.T[..., None]).sum(axis=-1)).T
 
-        def log_probs(logits: Array, first: Array) -> tuple[Array, Array]:
-            """Of tokens `[B, X, S]` that stand one after another, and of what they go on from."""
-            parents, token = jnp.divmod(first, vocabulary)
-            tokens = token[..., None] + jnp.arange(logits.shape[-1], dtype=jnp.int32)[None, None]
-            so_far, *less = (
-                jnp.take_along_axis(each, parents, axis=1)[..., None]
-                for each in (search.live.scores, peak, rest)
-            )
-            found = logits - less[0] - less[1]  # as log-softmax computes it
-            return self.rules.constrain(found, tokens, index, search.forced), so_far
+        def of_parents(each: Array, places: Array) -> Array:
+            return jnp.take_along_axis(each, places // vocabulary, axis=1)[..., None]
+
+        def log_probs(logits: Array, first: Array) -> Array:
+            """Of tokens `[B, X, S]` that stand one after another."""
+            found = logits - of_parents(peak, first) - of_parents(rest, first)  # as log-softmax
+            after = jnp.arange(logits.shape[-1], dtype=first.dtype)[None, None]
+            tokens = first[..., None] % vocabulary + after
+            return self.rules.constrain(found, tokens, index, search.forced)
 
         def total(logits: Array, first: Array) -> Array:
-            found, so_far = log_probs(logits, first)
+            so_far = of_parents(search.live.scores, first)
             # Where there is no hypothesis, the step may have said anything, NaN included.
-            return jnp.where(_exists(so_far), so_far + found, -jnp.inf)
+            return jnp.where(_exists(so_far), so_far + log_probs(logits, first), -jnp.inf)
 
-        picks = top_places(logits, beam, total)
-        picked = jnp.take_along_axis(logits.reshape(rows, -1), picks, axis=1)[..., None]
-        totals, log_prob = total(picked, picks)[..., 0], log_probs(picked, picks)[0][..., 0]
+        constrained = self.rules.constrained(index, search.forced)
+        constrained = constrained[:, None] + vocabulary * jnp.arange(beam, dtype=jnp.int32)[None]
+        picks = top_places(logits, beam, total, constrained)
+        picked = at_places(logits, picks)[..., None]
+        totals, log_prob = total(picked, picks)[..., 0], log_probs(picked, picks)[..., 0]
         totals = jnp.where(
             jnp.arange(beam, dtype=jnp.int32)[None] < search.room[:, None], totals, -jnp.inf
         )

@@ -69,7 +69,8 @@ def for_each(hear: Hear, structure: jax.tree_util.PyTreeDef, places: list[int | 
         places: as `spread` returned them.
 
     Returns:
-        `(leaves, Chosen) -> (logits [B, W, V], observed [B, W, *], leaves)`.
+        `(leaves, Chosen) -> (logits [W, B, V], observed [B, W, *], leaves)`, where the logits stand
+        as they were made, for they are many.
     """
 
     def flat(leaves: list[Array], tokens: Array) -> tuple[Array, object, list[Array]]:
@@ -77,7 +78,7 @@ def for_each(hear: Hear, structure: jax.tree_util.PyTreeDef, places: list[int | 
         return logits, observed, jax.tree.leaves(state)
 
     first = [None if place is None else 0 for place in places]
-    lifted = jax.vmap(flat, in_axes=(first, 1), out_axes=(1, 1, first))
+    lifted = jax.vmap(flat, in_axes=(first, 1), out_axes=(0, 1, first))
 
     def hear_all(leaves: list[Array], last: Chosen) -> tuple[Array, object, list[Array]]:
         leaves = [

@@ -73,6 +73,10 @@ class Rules:
         only = jnp.where(is_said, 0, -jnp.inf).astype(log_probs.dtype)
         return jnp.where((index < forced.lengths).reshape(each_row), only, free)
 
+    def constrained(self, index: Array, forced: Forced) -> Array:
+        """The token of each row, `[B]`, that `constrain` may treat unlike all others."""
+        return jnp.where(index < forced.lengths, forced.tokens[:, index], self.end)
+
     def prepare(self, forced: Forced | None, start: Array, vocab_size: int) -> Forced:
         """Gives the forced tokens, or none at all, the width of an answer.
 

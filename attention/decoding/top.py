@@ -11,40 +11,66 @@ FEW = 4_096  # numbers of a row, which are sorted sooner than their blocks are c
 
 
 def top_places(
-    numbers: Array, number: int, score: Callable[[Array, Array], Array] = lambda block, _: block
+    numbers: Array,
+    number: int,
+    score: Callable[[Array, Array], Array] = lambda block, _: block,
+    exceptions: Array | None = None,
 ) -> Array:
     """Where the largest scores stand, as `jax.lax.top_k` says it: the first of equals first.
 
     That sorts whole rows, and to be sorted the scores must stand in memory. But the k largest stand
-    in the k blocks with the largest maxima, so only those are; of all others the maximum is found
-    on the way. Blocks are as large as divides V; a V that nothing divides, a prime, is sorted.
+    in the k blocks with the largest maxima, so only those are scored; of all others the largest
+    number is. Blocks are as large as divides V; a V that nothing divides, a prime, is sorted.
 
     Args:
-        numbers: `[B, W, V]`, W·V in each row.
+        numbers: `[W, B, V]`, W·V in each row; no NaN, which a maximum may pass over on a CPU.
         number: k.
         score: `(block [B, X, S], first [B, X]) -> [B, X, S]`, the scores of numbers that stand one
             after another, from the place `first` of the W·V on, for any number of such blocks; the
-            numbers themselves by default. NaN counts as the largest.
+            numbers themselves by default. Of numbers from the same V the larger scores no less, but
+            for the exceptions; or all are NaN, which counts as the largest score.
+        exceptions: places `[B, E]` whose scores may be any.
 
     Returns:
         `[B, k]` places in the W·V, the best first.
     """
-    rows, width, length = numbers.shape
-    size = length if width * length < FEW else _block(length)
-    blocks = numbers.reshape(rows, -1, size)
-    first = size * jnp.arange(blocks.shape[1], dtype=jnp.int32)
-    first = jnp.broadcast_to(first[None], blocks.shape[:2])
-    if size < length and blocks.shape[1] > number:
-        _, best = jax.lax.top_k(_comparable(score(blocks, first)).max(-1), number)
-        best = jnp.sort(best, axis=-1)  # so that equals stay in their order
-        blocks = jnp.take_along_axis(blocks, best[..., None], axis=1)
-        first = size * best
+    rows, size = numbers.shape[1], _block(numbers)
+    blocks = numbers.reshape(*numbers.shape[:2], -1, size)
+    largest = maxima(numbers).reshape(rows, -1)
+    which = jnp.broadcast_to(jnp.arange(largest.shape[1], dtype=jnp.int32)[None], largest.shape)
+    looked_into = number + (0 if exceptions is None else exceptions.shape[1])
+    if size < numbers.shape[-1] and looked_into < largest.shape[1]:
+        bounds = _comparable(score(largest[..., None], size * which))[..., 0]
+        if exceptions is not None:
+            bounds = bounds.at[jnp.arange(rows)[:, None], exceptions // size].set(jnp.inf)
+        _, best = jax.lax.top_k(bounds, looked_into)
+        which = jnp.sort(best, axis=-1)  # so that equals stay in their order
+        blocks = at_places(blocks, which)
+    else:
+        blocks = jnp.moveaxis(blocks, 0, 1).reshape(rows, -1, size)
+    first = size * which
     _, found = jax.lax.top_k(_comparable(score(blocks, first)).reshape(rows, -1), number)
     block, place = jnp.divmod(found, size)
     return jnp.take_along_axis(first, block, axis=1) + place
 
 
-def _block(length: int) -> int:
+def maxima(numbers: Array) -> Array:
+    """The largest of each block of numbers `[W, B, V]`: `[B, W, V / S]`."""
+    blocks = numbers.reshape(*numbers.shape[:2], -1, _block(numbers))
+    return jnp.moveaxis(blocks.max(axis=-1), 0, 1)
+
+
+def at_places(numbers: Array, places: Array) -> Array:
+    """Of numbers `[W, B, V, *]` those at places `[B, X]` in the W·V of each row: `[B, X, *]`."""
+    which, place = jnp.divmod(places, numbers.shape[2])
+    return numbers[which, jnp.arange(len(places), dtype=places.dtype)[:, None], place]
+
+
+def _block(numbers: Array) -> int:
+    """How many numbers of `[W, B, V]` are compared at once, a divisor of V."""
+    width, _, length = numbers.shape
+    if width * length < FEW:
+        return length
     sizes = (size for size in range(LARGEST, SMALLEST - 1, -1) if length % size == 0)
     return next(sizes, length)
 

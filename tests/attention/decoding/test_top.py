@@ -7,33 +7,57 @@ import pytest
 
 from attention.decoding.top import top_places
 
-NAN_FIRST = jax.jit(lambda scores: jnp.where(jnp.isnan(scores), jnp.inf, scores))
+SIZES = [(5, 1_280), (5, 16 * 607), (3, 7_919), (2, 20)]
 
 
-@pytest.mark.parametrize(("width", "length"), [(5, 1_280), (5, 16 * 607), (3, 7_919), (2, 20)])
+def in_rows(numbers):
+    """Numbers `[W, B, V]` as `[B, W·V]`."""
+    return jnp.moveaxis(numbers, 0, 1).reshape(numbers.shape[1], -1)
+
+
+@pytest.mark.parametrize(("width", "length"), SIZES)
 def test_they_stand_where_a_sort_finds_them(width, length):
     """Blocks of 128, of 16, none that divide a prime, and too few numbers for blocks."""
     random = np.random.default_rng(0)
-    shape = (3, width, length)
+    shape = (width, 3, length)
     for scores in (
         random.standard_normal(shape),
         random.integers(0, 3, shape),  # most are equal
         np.where(random.random(shape) < 0.999, -np.inf, np.inf),
-        np.where(random.random(shape) < 0.999, 1.0, np.nan),
     ):
         scores = jnp.asarray(scores, jnp.float32)
-        expected = jax.lax.top_k(NAN_FIRST(scores).reshape(3, -1), 7)[1]
+        expected = jax.lax.top_k(in_rows(scores), 7)[1]
         np.testing.assert_array_equal(top_places(scores, 7), expected)
 
 
-@pytest.mark.parametrize("length", [1_280, 20])
-def test_a_score_knows_where_its_numbers_stand(length):
-    numbers = jax.random.normal(jax.random.key(0), (3, 5, length))
+@pytest.mark.parametrize(("width", "length"), SIZES)
+def test_scores_are_those_of_a_place_and_some_are_exceptions(width, length):
+    """A bonus for each of the W, and places that score as if nothing were there, or everything."""
+    numbers = jax.random.normal(jax.random.key(0), (width, 3, length))
+    rows = in_rows(numbers)
+    bonus = jnp.arange(width, dtype=jnp.float32) % 2
+    worst = rows.argmax(axis=-1)  # the largest of all shall not be found,
+    best = jnp.array([0, length - 1, width * length - 1])  # and these first
+    exceptions = jnp.stack([worst, best], axis=1)
 
     def score(block, first):
         places = first[..., None] + jnp.arange(block.shape[-1])[None, None]
-        return jnp.where(places % 3 == 0, block, -jnp.inf)
+        block = block + bonus[first // length][..., None]
+        block = jnp.where(places == worst[:, None, None], -jnp.inf, block)
+        return jnp.where(places == best[:, None, None], 1e9, block)
 
-    whole = jnp.where(jnp.arange(5 * length)[None] % 3 == 0, numbers.reshape(3, -1), -jnp.inf)
-    expected = jax.lax.top_k(whole, 7)[1]
-    np.testing.assert_array_equal(top_places(numbers, 7, score), expected)
+    whole = score(rows.reshape(3, width, length), jnp.stack([length * jnp.arange(width)] * 3))
+    expected = jax.lax.top_k(whole.reshape(3, -1), 7)[1]
+    found = jax.jit(lambda numbers: top_places(numbers, 7, score, exceptions))(numbers)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(("width", "length"), SIZES)
+def test_what_scores_nan_comes_first(width, length):
+    numbers = jax.random.normal(jax.random.key(0), (width, 3, length))
+
+    def score(block, first):
+        return jnp.where(first[..., None] // length == 1, jnp.nan, block)
+
+    found = jax.jit(lambda numbers: top_places(numbers, 7, score))(numbers)
+    np.testing.assert_array_equal(found, [range(length, length + 7)] * 3)
