@@ -42,9 +42,10 @@ def tiled_token_losses(
     width = features.shape[-1]
     features, labels, counts = features.reshape(-1, width), labels.ravel(), counts.ravel()
     vocab_size = jax.eval_shape(logits, features).shape[-1]
-    rows = max(1, tile // vocab_size)
-    if len(features) <= rows:
+    number = -(-len(features) // max(1, tile // vocab_size))
+    if number <= 1:
         return _loss_alone(token_losses(logits(features), labels, counts, loss))
+    rows = -(-len(features) // number)  # alike, so that the last is not filled up with padding
     pure, head = jax.closure_convert(logits, features[:rows])
 
     def tiles(array: Array) -> Array:
