@@ -97,9 +97,7 @@ def run(command: Command) -> int:
         raise UsageError(f"{config.experiment} has no mode {command.mode!r}, it has {modes}")
     check(config)
     if command.mode in USES:
-        workdir.check_trained(config)
-        if config.train.duration:  # which was counted when the data was read
-            config.train.steps = workdir.load_config().train.steps
+        config = workdir.as_trained(config)
     do = getattr(experiment, command.mode)
     if command.mode in LINE_BY_LINE:
         return 1 if do(config, workdir, sentences(sys.stdin)) else 0

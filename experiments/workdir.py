@@ -80,16 +80,21 @@ class Workdir:
         except ValueError as error:
             raise UsageError(f"{self.config} cannot be read: {error}") from error
 
-    def check_trained(self, config: ConfigDict) -> None:
-        """Checks that there is a model of this configuration; it may decode as it likes.
+    def as_trained(self, config: ConfigDict) -> ConfigDict:
+        """A configuration by which the model here is used: that of the run, but for its decoding.
+
+        Steps that follow from a duration are those that the run counted, in data not read here.
 
         Raises:
             UsageError: a run of another configuration, or one that has no checkpoint yet.
         """
-        decided = ("train.steps",) if config.train.duration else ()  # by data that is not read here
+        decided = ("train.steps",) if config.train.duration else ()
         self.check_same(config, but=("decoding", *decided))
         if not self.checkpoints.exists():
             raise UsageError(f"{self.path} has no checkpoint yet: train it first")
+        config = config.copy_and_resolve_references()
+        config.train.steps = self.load_config().train.steps
+        return config
 
     def keep_vocabulary(self, text: str) -> None:
         """Writes the words of a model that has one list of them.

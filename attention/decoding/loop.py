@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.decoding.rules import Rules
-from attention.primitives.quarantine import wide
+from attention.primitives.precision import wide
 
 State = TypeVar("State")
 Search = TypeVar("Search")

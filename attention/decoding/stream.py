@@ -9,10 +9,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.decoding.filters import Filter
-from attention.decoding.loop import State, Step, check_room, hearing, nothing
+from attention.decoding.loop import Hear, State, Step, check_room, hearing, nothing
 from attention.decoding.rules import Forced, Rules
 from attention.decoding.sample import Speaker, Speech
-from attention.primitives.quarantine import wide
 
 
 def stream(
@@ -48,23 +47,27 @@ def stream(
         ValueError: as `sample`.
     """
     check_room(state, rules)
-    step, speaker = jax.jit(step), Speaker(rules, tuple(filters))
-    logits, seen, _ = jax.eval_shape(hearing(step, nothing), state, start)
-    return _speak(step, state, start, speaker, speaker.begin(start, keys, forced, logits, seen))
+    hear, speaker = functools.partial(_hear, step), Speaker(rules, tuple(filters))
+    logits, seen, _ = jax.eval_shape(hear, state, start)
+    return _speak(hear, state, start, speaker, speaker.begin(start, keys, forced, logits, seen))
 
 
 def _speak(
-    step: Step, state: State, last: Array, speaker: Speaker, speech: Speech
+    hear: Hear, state: State, last: Array, speaker: Speaker, speech: Speech
 ) -> Iterator[Array]:
     for index in itertools.count():
-        logits, state = step(state, last)
+        logits, _, state = hear(state, last)
         speech, last = _select(speaker, speech, jnp.int32(index), logits)
         yield last
         if not speaker.unfinished(speech):
             return
 
 
+@functools.partial(jax.jit, static_argnames="step")
+def _hear(step: Step, state: State, tokens: Array) -> tuple[Array, None, State]:
+    return hearing(step, nothing)(state, tokens)
+
+
 @functools.partial(jax.jit, static_argnames="speaker")
 def _select(speaker: Speaker, speech: Speech, index: Array, logits: Array) -> tuple[Speech, Array]:
-    (logits,) = wide(logits)
     return speaker.select(speech, index, logits, None)

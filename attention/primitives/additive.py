@@ -16,7 +16,7 @@ from attention.primitives.attend import attend
 from attention.primitives.carrier import array_field, carrier
 from attention.primitives.dropout import Dropout
 from attention.primitives.masks import Mask
-from attention.primitives.quarantine import wide
+from attention.primitives.precision import wide
 from attention.primitives.scores import Score
 
 

@@ -6,6 +6,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
+from attention.primitives.precision import wide
+
 
 def quarantine(
     query: Array, key: Array, value: Array, allowed: ArrayLike
@@ -56,9 +58,3 @@ def finite(query: Array, key: Array, value: Array) -> tuple[Array, Array, Array,
     )
     query_ok, key_ok, value_ok = (where.all(axis=-1) for where in ok)
     return query, key, value, query_ok, key_ok & value_ok
-
-
-def wide(*arrays: Array) -> tuple[Array, ...]:
-    """The arrays in float32, or in float64 if any of them is."""
-    is_double = any(array.dtype == jnp.float64 for array in arrays)
-    return tuple(array.astype(jnp.float64 if is_double else jnp.float32) for array in arrays)

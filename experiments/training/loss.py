@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from ml_collections import ConfigDict
 
-from attention.primitives.quarantine import wide
+from attention.primitives.precision import wide
 
 # (logits [..., V], labels [...]) -> [...]: what training makes small, for each token.
 Objective = Callable[[Array, Array], Array]

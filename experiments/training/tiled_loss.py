@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attention.primitives.quarantine import wide
+from attention.primitives.precision import wide
 from experiments.training.loss import Objective, TokenLosses, smoothed_cross_entropy, token_losses
 
 TILE = 2**22  # logits, which is 16 MiB of float32

@@ -42,18 +42,19 @@ def test_another_configuration_is_refused(workdir, change, told):
     assert workdir.config.read_text() == before
 
 
-def test_what_is_trained_may_decode_as_it_likes_and_its_duration_is_not_counted(workdir):
-    workdir.check_trained(configuration("10 epochs", steps=100, beam=4))
+def test_what_is_trained_may_decode_as_it_likes_and_its_duration_is_not_counted_anew(workdir):
+    used = workdir.as_trained(configuration("10 epochs", steps=100, beam=4))
+    assert (used.train.steps, used.decoding.beam) == (70, 4)
 
 
 @pytest.mark.parametrize("duration", ["9 epochs", ""])
 def test_what_is_trained_was_trained_as_long(workdir, duration):
     with pytest.raises(UsageError, match=r"train\.duration is '10 epochs' there"):
-        workdir.check_trained(configuration(duration))
+        workdir.as_trained(configuration(duration))
 
 
 def test_steps_that_no_duration_decides_are_those_of_the_run(tmp_path):
     workdir = Workdir(tmp_path / "run")
     workdir.claim(configuration())
     with pytest.raises(UsageError, match=r"train\.steps is 70 there and 84 here"):
-        workdir.check_trained(configuration(steps=84))
+        workdir.as_trained(configuration(steps=84))

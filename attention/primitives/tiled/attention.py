@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attention.primitives.quarantine import finite, wide
+from attention.primitives.precision import wide
+from attention.primitives.quarantine import finite
 from attention.primitives.request import STATISTICS, Request
 from attention.primitives.scores import BiasArray
 from attention.primitives.sinks import share_with_sinks
