@@ -12,7 +12,7 @@ from attention.decoding.answer import Answer, append, blank
 from attention.decoding.hypotheses import Chosen, follow, for_each, spread
 from attention.decoding.loop import Observe, State, Step, check_room, hearing, loop, nothing
 from attention.decoding.rules import Forced, Rules
-from attention.decoding.top import at_places, maxima, top_places
+from attention.decoding.top import at_places, comparable, maxima, top_places
 
 
 def beam_search(
@@ -119,7 +119,10 @@ class _Searcher:
     def select(
         self, search: _Search, index: Array, logits: Array, observed: object
     ) -> tuple[_Search, Chosen]:
-        """Extends the live hypotheses, moves those that end, and stops rows that are decided."""
+        """Extends the live hypotheses, moves those that end, and stops rows that are decided.
+
+        The logits are `[W, B, V]`.
+        """
         live, chosen = self._extend(search, index, logits, observed)
         last = (chosen.tokens == self.rules.end) | (index + 1 == self.rules.max_length)
         ends = _exists(live.scores) & last
@@ -128,7 +131,7 @@ class _Searcher:
         rivals = jax.tree.map(
             lambda *leaves: jnp.concatenate(leaves, 1), search.ended, live._replace(scores=scores)
         )
-        best = top_places(rivals.scores[None], self.n_best)
+        _, best = jax.lax.top_k(comparable(rivals.scores), self.n_best)
         ended = jax.tree.map(lambda leaf: follow(leaf, best), rivals)
 
         totals = jnp.where(ends, -jnp.inf, live.scores)
@@ -140,7 +143,7 @@ class _Searcher:
     def _extend(
         self, search: _Search, index: Array, logits: Array, observed: object
     ) -> tuple[Answer, Chosen]:
-        """The likeliest extensions, as many as there is room for."""
+        """The likeliest extensions by logits `[W, B, V]`, as many as there is room for."""
         beam, _, vocabulary = logits.shape
         peak = maxima(logits).max(axis=-1)
         rest = jnp.log(jnp.exp(logits - peak.T[..., None]).sum(axis=-1)).T
@@ -160,9 +163,9 @@ class _Searcher:
             # Where there is no hypothesis, the step may have said anything, NaN included.
             return jnp.where(_exists(so_far), so_far + log_probs(logits, first), -jnp.inf)
 
-        constrained = self.rules.constrained(index, search.forced)
-        constrained = constrained[:, None] + vocabulary * jnp.arange(beam, dtype=jnp.int32)[None]
-        picks = top_places(logits, beam, total, constrained)
+        exception = self.rules.exception(index, search.forced)
+        exceptions = exception[:, None] + vocabulary * jnp.arange(beam, dtype=jnp.int32)[None]
+        picks = top_places(logits, beam, total, exceptions)
         picked = at_places(logits, picks)[..., None]
         totals, log_prob = total(picked, picks)[..., 0], log_probs(picked, picks)[..., 0]
         totals = jnp.where(

@@ -55,7 +55,8 @@ class Rules:
         """Leaves only the tokens that may be said now.
 
         A forced token is given, not chosen: its log-probability is 0, so an answer is scored as
-        what follows given what was forced. It comes even if the step holds it impossible.
+        what follows given what was forced. It comes even if the step holds it impossible. All
+        tokens but the `exception` stay in their order.
 
         Args:
             log_probs: of some tokens, `[B, *]`.
@@ -73,8 +74,8 @@ class Rules:
         only = jnp.where(is_said, 0, -jnp.inf).astype(log_probs.dtype)
         return jnp.where((index < forced.lengths).reshape(each_row), only, free)
 
-    def constrained(self, index: Array, forced: Forced) -> Array:
-        """The token of each row, `[B]`, that `constrain` may treat unlike all others."""
+    def exception(self, index: Array, forced: Forced) -> Array:
+        """The one token of each row, `[B]`, that `constrain` may treat unlike all others."""
         return jnp.where(index < forced.lengths, forced.tokens[:, index], self.end)
 
     def prepare(self, forced: Forced | None, start: Array, vocab_size: int) -> Forced:

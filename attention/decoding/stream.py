@@ -47,7 +47,7 @@ def stream(
         ValueError: as `sample`.
     """
     check_room(state, rules)
-    hear, speaker = functools.partial(_hear, step), Speaker(rules, tuple(filters))
+    hear, speaker = hearing(jax.jit(step), nothing), Speaker(rules, tuple(filters))
     logits, seen, _ = jax.eval_shape(hear, state, start)
     return _speak(hear, state, start, speaker, speaker.begin(start, keys, forced, logits, seen))
 
@@ -61,11 +61,6 @@ def _speak(
         yield last
         if not speaker.unfinished(speech):
             return
-
-
-@functools.partial(jax.jit, static_argnames="step")
-def _hear(step: Step, state: State, tokens: Array) -> tuple[Array, None, State]:
-    return hearing(step, nothing)(state, tokens)
 
 
 @functools.partial(jax.jit, static_argnames="speaker")

@@ -13,8 +13,8 @@ FEW = 4_096  # numbers of a row, which are sorted sooner than their blocks are c
 def top_places(
     numbers: Array,
     number: int,
-    score: Callable[[Array, Array], Array] = lambda block, _: block,
-    exceptions: Array | None = None,
+    score: Callable[[Array, Array], Array],
+    exceptions: Array,
 ) -> Array:
     """Where the largest scores stand, as `jax.lax.top_k` says it: the first of equals first.
 
@@ -23,12 +23,12 @@ def top_places(
     number is. Blocks are as large as divides V; a V that nothing divides, a prime, is sorted.
 
     Args:
-        numbers: `[W, B, V]`, W·V in each row; no NaN, which a maximum may pass over on a CPU.
+        numbers: `[W, B, V]`, W·V in each row.
         number: k.
         score: `(block [B, X, S], first [B, X]) -> [B, X, S]`, the scores of numbers that stand one
-            after another, from the place `first` of the W·V on, for any number of such blocks; the
-            numbers themselves by default. Of numbers from the same V the larger scores no less, but
-            for the exceptions; or all are NaN, which counts as the largest score.
+            after another, from the place `first` of the W·V on, for any number of such blocks. Of
+            numbers from the same V the larger scores no less, but for the exceptions. NaN among
+            them must make all of their scores NaN, which counts as the largest.
         exceptions: places `[B, E]` whose scores may be any.
 
     Returns:
@@ -38,18 +38,17 @@ def top_places(
     blocks = numbers.reshape(*numbers.shape[:2], -1, size)
     largest = maxima(numbers).reshape(rows, -1)
     which = jnp.broadcast_to(jnp.arange(largest.shape[1], dtype=jnp.int32)[None], largest.shape)
-    looked_into = number + (0 if exceptions is None else exceptions.shape[1])
+    looked_into = number + exceptions.shape[1]
     if size < numbers.shape[-1] and looked_into < largest.shape[1]:
-        bounds = _comparable(score(largest[..., None], size * which))[..., 0]
-        if exceptions is not None:
-            bounds = bounds.at[jnp.arange(rows)[:, None], exceptions // size].set(jnp.inf)
+        bounds = comparable(score(largest[..., None], size * which))[..., 0]
+        bounds = bounds.at[jnp.arange(rows)[:, None], exceptions // size].set(jnp.inf)
         _, best = jax.lax.top_k(bounds, looked_into)
         which = jnp.sort(best, axis=-1)  # so that equals stay in their order
         blocks = at_places(blocks, which)
     else:
         blocks = jnp.moveaxis(blocks, 0, 1).reshape(rows, -1, size)
     first = size * which
-    _, found = jax.lax.top_k(_comparable(score(blocks, first)).reshape(rows, -1), number)
+    _, found = jax.lax.top_k(comparable(score(blocks, first)).reshape(rows, -1), number)
     block, place = jnp.divmod(found, size)
     return jnp.take_along_axis(first, block, axis=1) + place
 
@@ -75,5 +74,6 @@ def _block(numbers: Array) -> int:
     return next(sizes, length)
 
 
-def _comparable(scores: Array) -> Array:
+def comparable(scores: Array) -> Array:
+    """Scores that a sort understands: NaN counts as the largest."""
     return jnp.where(jnp.isnan(scores), jnp.inf, scores)

@@ -20,12 +20,18 @@ def drop(inputs: Array, rate: float, key: Array | None) -> Array:
         inputs: `[..., D]`.
         rate: in [0, 1).
         key: a JAX random key, or None.
+
+    Raises:
+        ValueError: several keys; `jax.vmap` gives each example its own.
     """
     if key is None or not rate:
         return inputs
+    words = jax.random.key_data(key)
+    if words.ndim > 1:
+        raise ValueError(f"drop takes one key, got {words.shape[:-1]} of them: use jax.vmap")
     *rows, width = inputs.shape
     row = jnp.arange(math.prod(rows)).reshape(*rows, 1)
-    kept = is_kept(jax.random.key_data(key), rate, row, jnp.arange(width))
+    kept = is_kept(words, rate, row, jnp.arange(width))
     return jnp.where(kept, inputs / (1 - rate), 0)
 
 

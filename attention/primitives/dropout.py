@@ -71,6 +71,8 @@ def keep_pairs(words: Array, rate: float, head: Array, query: Array, key: Array)
 def is_kept(words: Array, rate: float, *numbers: Array) -> Array:
     """Whether the entry with these numbers is kept: bool, of the shape they broadcast to.
 
+    The same numbers in the same order are the same entry: what shall drop others needs another key.
+
     Args:
         words: uint32 `[words, ...]`, the data of a random key.
         rate: of dropping.

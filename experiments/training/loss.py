@@ -66,7 +66,7 @@ def smoothed_cross_entropy(
 
     Args:
         logits: `[..., V]`.
-        labels: `[...]` ids.
+        labels: `[...]` ids in [0, V).
         smoothing: ε in [0, 1).
         z_loss: the coefficient; 1e-4 in that paper.
 
@@ -74,27 +74,27 @@ def smoothed_cross_entropy(
         `[...]`, nats.
     """
     logsumexp = jax.nn.logsumexp(logits, axis=-1)
-    expected = (1 - smoothing) * score_of(labels, logits)
+    expected = (1 - smoothing) * score_of(logits, labels)
     if smoothing:
         expected += smoothing * logits.mean(axis=-1)
     cross_entropy = logsumexp - expected
     return cross_entropy + z_loss * logsumexp**2 if z_loss else cross_entropy
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
-def score_of(labels: Array, logits: Array) -> Array:
-    """The logits `[...]` of the labels `[...]` among `[..., V]`."""
+@jax.custom_jvp
+def score_of(logits: Array, labels: Array) -> Array:
+    """The logits `[...]` of labels `[...]` in [0, V), among `[..., V]`."""
     return jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
 
 
 @score_of.defjvp
 def _score_along(
-    labels: Array, primals: tuple[Array], tangents: tuple[Array]
+    primals: tuple[Array, Array], tangents: tuple[Array, Array]
 ) -> tuple[Array, Array]:
     """Transposed, a gather is a scatter, slow on a CPU; a comparison melts into what is around."""
-    (logits,), (along,) = primals, tangents
+    (logits, labels), (along, _) = primals, tangents
     is_label = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
-    return score_of(labels, logits), jnp.sum(jnp.where(is_label, along, 0), axis=-1)
+    return score_of(logits, labels), jnp.sum(jnp.where(is_label, along, 0), axis=-1)
 
 
 def token_losses(
@@ -123,7 +123,7 @@ def token_losses(
 
 def _scores_highest(logits: Array, labels: Array) -> Array:
     """Whether no token scores higher than the label: an argmax would read the logits once more."""
-    return score_of(labels, logits) >= logits.max(axis=-1)
+    return score_of(logits, labels) >= logits.max(axis=-1)
 
 
 def negative_sampling_losses(scores: Array, counts: Array) -> TokenLosses:

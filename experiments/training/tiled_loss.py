@@ -45,7 +45,7 @@ def tiled_token_losses(
     number = -(-len(features) // max(1, tile // vocab_size))
     if number <= 1:
         return _loss_alone(token_losses(logits(features), labels, counts, loss))
-    rows = -(-len(features) // number)  # alike, so that the last is not filled up with padding
+    rows = -(-len(features) // number)  # alike: hardly any padding
     pure, head = jax.closure_convert(logits, features[:rows])
 
     def tiles(array: Array) -> Array:

@@ -2,12 +2,13 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention.decoding import Forced, Rules, beam_search, greedy
+from attention.decoding import Forced, Rules, beam_search, greedy, top
 from tests.attention.decoding.markov import (
     BOS,
     END,
@@ -97,6 +98,37 @@ def test_a_beam_of_one_is_greedy_whatever_the_penalty():
     assert len(set(found.lengths.tolist())) > 2
     scores = expected.scores / penalty(np.asarray(expected.lengths), 1.5)
     np.testing.assert_allclose(found.scores, scores, rtol=1e-6)
+
+
+@pytest.mark.parametrize("end", [125, -1], ids=["where a block begins", "nowhere"])
+def test_a_large_vocabulary_is_searched_as_if_it_were_sorted(monkeypatch, end):
+    """Of blocks of 25 few are looked into; most scores are equal, some -inf, some rows NaN."""
+    random = np.random.default_rng(0)
+    table = np.where(random.random((11, 1_000)) < 0.1, -np.inf, random.integers(0, 3, (11, 1_000)))
+    table[7] = np.nan
+    table[:, 125] = 4  # the end is likely, and comes too early
+    table = jnp.asarray(table, jnp.float32)
+    forced = Forced(jnp.array([[777, 3], [0, 0], [5, 124]]), jnp.array([2, 0, 1]))
+
+    def search(few):
+        monkeypatch.setattr(top, "FEW", few)
+        monkeypatch.setattr(top, "LARGEST", 25)
+        rules, start = Rules(end, PAD, max_length=6, min_length=4), jnp.full(3, BOS, jnp.int32)
+        return jax.jit(
+            lambda: beam_search(
+                lambda state, tokens: (table[tokens % 11], state),
+                jnp.zeros(3),
+                start,
+                rules,
+                beam=5,
+                n_best=3,
+                forced=forced,
+            )
+        )()
+
+    in_blocks, in_sorted_rows = search(1), search(10**9)
+    np.testing.assert_array_equal(in_blocks.tokens[0, :, :2], [[777, 3]] * 3)
+    chex.assert_trees_all_equal(in_blocks, in_sorted_rows)
 
 
 CALLS = []  # what a search has called its step for

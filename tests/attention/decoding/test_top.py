@@ -10,6 +10,14 @@ from attention.decoding.top import top_places
 SIZES = [(5, 1_280), (5, 16 * 607), (3, 7_919), (2, 20)]
 
 
+NONE = jnp.zeros((3, 0), jnp.int32)
+
+
+def itself(block, first):
+    del first
+    return block
+
+
 def in_rows(numbers):
     """Numbers `[W, B, V]` as `[B, W·V]`."""
     return jnp.moveaxis(numbers, 0, 1).reshape(numbers.shape[1], -1)
@@ -27,7 +35,7 @@ def test_they_stand_where_a_sort_finds_them(width, length):
     ):
         scores = jnp.asarray(scores, jnp.float32)
         expected = jax.lax.top_k(in_rows(scores), 7)[1]
-        np.testing.assert_array_equal(top_places(scores, 7), expected)
+        np.testing.assert_array_equal(top_places(scores, 7, itself, NONE), expected)
 
 
 @pytest.mark.parametrize(("width", "length"), SIZES)
@@ -59,5 +67,5 @@ def test_what_scores_nan_comes_first(width, length):
     def score(block, first):
         return jnp.where(first[..., None] // length == 1, jnp.nan, block)
 
-    found = jax.jit(lambda numbers: top_places(numbers, 7, score))(numbers)
+    found = jax.jit(lambda numbers: top_places(numbers, 7, score, NONE))(numbers)
     np.testing.assert_array_equal(found, [range(length, length + 7)] * 3)

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -55,6 +56,36 @@ def test_a_z_loss_is_the_square_of_the_normalizer():
     logits = jnp.log(jnp.array([1.0, 2.0, 5.0]))
     found = smoothed_cross_entropy(logits, jnp.int32(1), z_loss=0.5)
     np.testing.assert_allclose(found, np.log(4) + 0.5 * np.log(8) ** 2, rtol=1e-6)
+
+
+def test_the_loss_differentiates_wherever_it_stands():
+    """In jit, in a scan and rematerialized, forwards and twice: as the same sum written plainly."""
+
+    def plain(logits, labels):
+        targets = optax.smooth_labels(jax.nn.one_hot(labels, V), 0.1)
+        return optax.softmax_cross_entropy(logits, targets).sum()
+
+    def summed(logits, labels):
+        return SMOOTHED(logits, labels).sum()
+
+    def scanned(logits, labels):
+        add = jax.checkpoint(lambda total, row: (total + summed(*row), None))
+        return jax.lax.scan(add, 0.0, (logits, labels))[0]
+
+    @jax.jit
+    def derivatives(function, logits, labels):
+        along = jnp.cos(logits)
+        slope = jax.grad(function)
+        forwards = jax.jvp(lambda logits: function(logits, labels), (logits,), (along,))
+        _, curved = jax.jvp(lambda logits: slope(logits, labels), (logits,), (along,))
+        return slope(logits, labels), forwards, curved
+
+    expected = derivatives(jax.tree_util.Partial(plain), LOGITS, LABELS)
+    for function in (jax.jit(summed), scanned):
+        found = derivatives(jax.tree_util.Partial(function), LOGITS, LABELS)
+        chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-5)
+    outside = jax.grad(jax.jit(summed))(LOGITS, LABELS)
+    np.testing.assert_allclose(outside, expected[0], rtol=1e-4, atol=1e-5)
 
 
 def test_what_is_measured_is_neither_smoothed_nor_squared():

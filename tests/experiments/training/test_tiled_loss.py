@@ -50,6 +50,18 @@ def test_any_tile_sums_and_differentiates_alike(tile):
     chex.assert_trees_all_close(alone, expected[0][1], rtol=1e-5)
 
 
+def test_tiles_are_alike():
+    """21 tokens in tiles of at most 20 are 11 and 10, not 20 and 1 beside 19 of padding."""
+    seen = set()
+
+    def counting(features):
+        seen.add(len(features))
+        return logits(HEAD, features)
+
+    tiled_token_losses(counting, FEATURES, LABELS, COUNTS, LOSS, tile=20 * V)
+    assert seen - {B * T} == {11}  # all of them are asked for their shape alone
+
+
 @pytest.mark.parametrize("tile", [4 * V, 10**6])
 def test_the_loss_alone_has_a_derivative(tile):
     slopes = jax.grad(lambda head: tiled(head, FEATURES, tile).nll)(HEAD)
