@@ -20,7 +20,8 @@ INTRODUCTION = """\
 # Results
 
 What runs of this repository achieved, beside what was published. Made from their workdirs by one
-command, the only way to change this page; runs that differ in their seed alone share a row.
+command, the only way to change this page; runs that differ in their seed alone share a row. A run
+whose workdir is not here stays on the page as it was.
 """
 COLUMNS = ("run", "figure", "ours", "published", "seeds", "steps", "training", "commit", "machine")
 
@@ -86,7 +87,8 @@ def ledger(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     runs = runs_below(Path(config.folder))
     if not runs:
         raise UsageError(f"folder={config.folder} holds no run that was measured: train one first")
-    text = page(runs, shlex.join(["python", *sys.argv]))
+    before = told_before(Path(config.page))
+    text = page(runs, before, shlex.join(["python", *sys.argv]))
     write_whole(Path(config.page), text)
     print(text)
 
@@ -108,19 +110,46 @@ def runs_below(folder: Path) -> list[Run]:
     return [Run.of(place, place.relative_to(folder).as_posix()) for place in places]
 
 
-def page(runs: Sequence[Run], command: str) -> str:
-    """Markdown: a row for each figure, and how to come by each run again."""
-    kinds = [list(group) for _, group in groupby(sorted(runs, key=_order), key=lambda r: r.kind)]
-    kinds.sort(key=lambda group: group[0].name)
-    rows = [row for group in kinds for row in _rows(group)]
-    commands = [f"- {group[0].name}: `{_each(group[:1], 'command')}`" for group in kinds]
-    table = [COLUMNS, ("---",) * len(COLUMNS), *rows]
+class Told(NamedTuple):
+    """What a page says of a run: its rows, and the line with its command."""
+
+    rows: list[tuple[str, ...]]
+    command: str
+
+
+def told_before(path: Path) -> dict[str, Told]:
+    """What a page says so far, by the names of the runs; nothing if there is none yet."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    table = [tuple(line[2:-2].split(" | ")) for line in lines if line.startswith("| ")]
+    told: dict[str, Told] = {}
+    for line in lines:
+        name, colon, _ = line.removeprefix("- ").partition(": `")
+        if colon and line.startswith("- "):
+            told[name] = Told([row for row in table if row[0] == name], line)
+    return told
+
+
+def page(runs: Sequence[Run], before: Mapping[str, Told], command: str) -> str:
+    """Markdown: a row for each figure, and how to come by each run again.
+
+    Args:
+        runs: that are here.
+        before: what was told of others, which is told again, and of these, which is not.
+        command: by which the page is made.
+    """
+    told = {name: one for name, one in before.items() if name not in {run.name for run in runs}}
+    for _, group in groupby(sorted(runs, key=_order), key=lambda run: run.kind):
+        alike = list(group)
+        name = alike[0].name
+        told[name] = Told([*_rows(alike)], f"- {name}: `{_each(alike[:1], 'command')}`")
+    each = [told[name] for name in sorted(told)]
+    table = [COLUMNS, ("---",) * len(COLUMNS), *(row for one in each for row in one.rows)]
     return "\n".join(
         [
             f"{INTRODUCTION}\n```sh\n{command}\n```\n",
             *("| " + " | ".join(row) + " |" for row in table),
             "\nThe commands of the runs:\n",
-            *commands,
+            *(one.command for one in each),
             "",
         ]
     )

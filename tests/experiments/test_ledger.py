@@ -1,6 +1,7 @@
 """The ledger: a row for each figure, runs of several seeds together, and a cut run told as such."""
 
 import json
+import shutil
 
 import pytest
 from ml_collections import ConfigDict
@@ -47,6 +48,19 @@ def test_seeds_share_a_row(tmp_path, rows):
         ]
     ]
     assert "- runs/0: `python run.py`" in (tmp_path / "page.md").read_text()
+
+
+def test_a_run_that_is_elsewhere_stays_as_it_was_told(tmp_path, rows):
+    for name, bleu in (("first", 30.0), ("second", 40.0)):
+        run(tmp_path, name, 0, bleu, config={**CONFIG, "name": name})
+    (first, _), page = rows(), (tmp_path / "page.md").read_text()
+    assert rows() and (tmp_path / "page.md").read_text() == page
+    shutil.rmtree(tmp_path / "first")
+    shutil.rmtree(tmp_path / "second")
+    run(tmp_path, "second", 0, 41.0)
+    kept, renewed = rows()
+    assert kept == first and renewed[2] == "41.00"
+    assert "- first: `python run.py`\n- second: `" in (tmp_path / "page.md").read_text()
 
 
 def test_a_cut_run_and_one_that_moved_say_so(tmp_path, rows):
