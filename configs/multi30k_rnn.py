@@ -7,8 +7,9 @@ not smoothed, and for five epochs: recurrent models cost more a step, and overfi
 
 command    python run.py --mode=compare --config=configs/multi30k_rnn.py --config.data.path=FOLDER
 hardware   two CPU cores
-time       not measured yet
-score      not measured yet
+time       66 minutes of training (41 with attention, 24 without), beside other work
+score      tokenized BLEU 36.0 on test 2016, greedy, with attention, 22.8 without (reported with it:
+           28.1); perplexity of words 7.5 and 12.1 (reported: 23.2 and 34.7) (seed 0)
 """
 
 from ml_collections import ConfigDict
