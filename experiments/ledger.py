@@ -137,7 +137,8 @@ def page(runs: Sequence[Run], before: Mapping[str, Told], command: str) -> str:
         before: what was told of others, which is told again, and of these, which is not.
         command: by which the page is made.
     """
-    told = {name: one for name, one in before.items() if name not in {run.name for run in runs}}
+    here = {run.name for run in runs}
+    told = {name: one for name, one in before.items() if name not in here}
     for _, group in groupby(sorted(runs, key=_order), key=lambda run: run.kind):
         alike = list(group)
         name = alike[0].name

@@ -145,7 +145,7 @@ class _Searcher:
     ) -> tuple[Answer, Chosen]:
         """The likeliest extensions by logits `[W, B, V]`, as many as there is room for."""
         beam, _, vocabulary = logits.shape
-        peak = maxima(logits).max(axis=-1)
+        peak = maxima(logits).max(axis=-1)  # which XLA finds once, for `top_places` too
         rest = jnp.log(jnp.exp(logits - peak.T[..., None]).sum(axis=-1)).T
 
         def of_parents(each: Array, places: Array) -> Array:

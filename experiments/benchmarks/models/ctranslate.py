@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from flax import nnx
@@ -13,8 +13,13 @@ from experiments.benchmarks.environment import num_cores
 from experiments.benchmarks.models.torch_transformer import torch_weights
 from experiments.data.vocabulary import BOS, EOS
 
+if TYPE_CHECKING:  # an extra, imported where it is used
+    from ctranslate2 import Translator
+    from ctranslate2.specs import LayerSpec, TransformerSpec
+    from ctranslate2.specs.common_spec import LinearSpec
 
-def make_ctranslator(config: ConfigDict, parameters: nnx.State, directory: Path) -> Any:  # noqa: ANN401 - of ctranslate2, an extra that no type here can name
+
+def make_ctranslator(config: ConfigDict, parameters: nnx.State, directory: Path) -> "Translator":
     """A `ctranslate2.Translator` in float32 with a worker a core, as its documentation advises.
 
     A token is called by its number, in decimals.
@@ -43,7 +48,7 @@ def named(ids: Sequence[int]) -> list[str]:
     return [str(number) for number in ids]
 
 
-def _make_spec(config: ConfigDict, weights: dict[str, np.ndarray]) -> Any:  # noqa: ANN401 - of ctranslate2, an extra that no type here can name
+def _make_spec(config: ConfigDict, weights: dict[str, np.ndarray]) -> "TransformerSpec":
     from ctranslate2.specs import TransformerSpec
 
     spec = TransformerSpec.from_config(
@@ -67,10 +72,10 @@ def _make_spec(config: ConfigDict, weights: dict[str, np.ndarray]) -> Any:  # no
     return spec
 
 
-def _fill(layer: Any, name: str, weights: dict[str, np.ndarray]) -> None:  # noqa: ANN401 - of ctranslate2, an extra that no type here can name
+def _fill(layer: "LayerSpec", name: str, weights: dict[str, np.ndarray]) -> None:
     """Gives a layer its parameters, of the names that `nn.Transformer` has for them."""
 
-    def set_linear(linear: Any, weight: str, bias: str, rows: slice = slice(None)) -> None:  # noqa: ANN401 - of ctranslate2, an extra that no type here can name
+    def set_linear(linear: "LinearSpec", weight: str, bias: str, rows: slice = slice(None)) -> None:
         linear.weight, linear.bias = (weights[f"{name}.{each}"][rows] for each in (weight, bias))
 
     width = len(weights[f"{name}.norm1.weight"])

@@ -8,8 +8,6 @@ import pytest
 from attention.decoding.top import top_places
 
 SIZES = [(5, 1_280), (5, 16 * 607), (3, 7_919), (2, 20)]
-
-
 NONE = jnp.zeros((3, 0), jnp.int32)
 
 
