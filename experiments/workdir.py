@@ -49,13 +49,14 @@ class Workdir:
         except OSError as error:
             raise UsageError(f"{self.path} cannot be written: {error.strerror}") from error
 
-    def check_same(self, config: ConfigDict, *, but: Collection[str] = ()) -> None:
-        """Compares a configuration, all `but` some parts of it, with that of the run.
+    def check_same(self, config: ConfigDict, *, but: Collection[str] = ()) -> ConfigDict:
+        """The configuration of the run, with which another agrees in all `but` some parts.
 
         Raises:
             UsageError: they differ, with every field that does.
         """
-        there, here = _flat(self.load_config().to_dict()), _flat(config.to_dict())
+        trained = self.load_config()
+        there, here = _flat(trained.to_dict()), _flat(config.to_dict())
         told = [
             f"{name} is {there.get(name)!r} there and {here.get(name)!r} here"
             for name in differences(there, here)
@@ -66,6 +67,7 @@ class Workdir:
                 f"{self.path} holds a run of another configuration ({'; '.join(told)}): "
                 "choose another --workdir"
             )
+        return trained
 
     def load_config(self) -> ConfigDict:
         """The configuration of the run.
@@ -89,11 +91,11 @@ class Workdir:
             UsageError: a run of another configuration, or one that has no checkpoint yet.
         """
         decided = ("train.steps",) if config.train.duration else ()
-        self.check_same(config, but=("decoding", *decided))
+        trained = self.check_same(config, but=("decoding", *decided))
         if not self.checkpoints.exists():
             raise UsageError(f"{self.path} has no checkpoint yet: train it first")
         config = config.copy_and_resolve_references()
-        config.train.steps = self.load_config().train.steps
+        config.train.steps = trained.train.steps
         return config
 
     def keep_vocabulary(self, text: str) -> None:

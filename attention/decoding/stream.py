@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.decoding.filters import Filter
-from attention.decoding.loop import Hear, State, Step, check_room, hearing, nothing
+from attention.decoding.loop import State, Step, check_room, hearing, nothing
 from attention.decoding.rules import Forced, Rules
 from attention.decoding.sample import Speaker, Speech
+from attention.primitives.precision import wide
 
 
 def stream(
@@ -47,16 +48,16 @@ def stream(
         ValueError: as `sample`.
     """
     check_room(state, rules)
-    hear, speaker = hearing(jax.jit(step), nothing), Speaker(rules, tuple(filters))
-    logits, seen, _ = jax.eval_shape(hear, state, start)
-    return _speak(hear, state, start, speaker, speaker.begin(start, keys, forced, logits, seen))
+    step, speaker = jax.jit(step), Speaker(rules, tuple(filters))
+    logits, seen, _ = jax.eval_shape(hearing(step, nothing), state, start)
+    return _speak(step, state, start, speaker, speaker.begin(start, keys, forced, logits, seen))
 
 
 def _speak(
-    hear: Hear, state: State, last: Array, speaker: Speaker, speech: Speech
+    step: Step, state: State, last: Array, speaker: Speaker, speech: Speech
 ) -> Iterator[Array]:
     for index in itertools.count():
-        logits, _, state = hear(state, last)
+        logits, state = step(state, last)
         speech, last = _select(speaker, speech, jnp.int32(index), logits)
         yield last
         if not speaker.unfinished(speech):
@@ -65,4 +66,5 @@ def _speak(
 
 @functools.partial(jax.jit, static_argnames="speaker")
 def _select(speaker: Speaker, speech: Speech, index: Array, logits: Array) -> tuple[Speech, Array]:
+    (logits,) = wide(logits)  # as `hearing` does where a step and its choice are compiled as one
     return speaker.select(speech, index, logits, None)

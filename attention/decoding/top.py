@@ -34,28 +34,33 @@ def top_places(
     Returns:
         `[B, k]` places in the W·V, the best first.
     """
-    rows, size = numbers.shape[1], _block(numbers)
-    blocks = numbers.reshape(*numbers.shape[:2], -1, size)
-    largest = maxima(numbers).reshape(rows, -1)
-    which = jnp.broadcast_to(jnp.arange(largest.shape[1], dtype=jnp.int32)[None], largest.shape)
+    width, rows, length = numbers.shape
+    size = _block(numbers)
+    num_blocks = width * (length // size)
+    blocks = numbers.reshape(width, rows, length // size, size)
+    largest = maxima(numbers).reshape(rows, num_blocks)
+    which = jnp.broadcast_to(jnp.arange(num_blocks, dtype=jnp.int32)[None], largest.shape)
     looked_into = number + exceptions.shape[1]
-    if size < numbers.shape[-1] and looked_into < largest.shape[1]:
+    if size < length and looked_into < num_blocks:
         bounds = comparable(score(largest[..., None], size * which))[..., 0]
         bounds = bounds.at[jnp.arange(rows)[:, None], exceptions // size].set(jnp.inf)
         _, best = jax.lax.top_k(bounds, looked_into)
         which = jnp.sort(best, axis=-1)  # so that equals stay in their order
         blocks = at_places(blocks, which)
     else:
-        blocks = jnp.moveaxis(blocks, 0, 1).reshape(rows, -1, size)
+        blocks = jnp.moveaxis(blocks, 0, 1).reshape(rows, num_blocks, size)
     first = size * which
-    _, found = jax.lax.top_k(comparable(score(blocks, first)).reshape(rows, -1), number)
+    scores = comparable(score(blocks, first)).reshape(rows, which.shape[1] * size)
+    _, found = jax.lax.top_k(scores, number)
     block, place = jnp.divmod(found, size)
     return jnp.take_along_axis(first, block, axis=1) + place
 
 
 def maxima(numbers: Array) -> Array:
     """The largest of each block of numbers `[W, B, V]`: `[B, W, V / S]`."""
-    blocks = numbers.reshape(*numbers.shape[:2], -1, _block(numbers))
+    *outer, length = numbers.shape
+    size = _block(numbers)
+    blocks = numbers.reshape(*outer, length // size, size)
     return jnp.moveaxis(blocks.max(axis=-1), 0, 1)
 
 

@@ -251,6 +251,13 @@ def test_a_search_that_cannot_be_is_refused(options, sentence):
         search(random_table(1, 7), Rules(END, PAD, 6), **options)
 
 
+@pytest.mark.parametrize("vocab_size", [7, 4 * top.FEW])
+def test_no_rows_have_no_answers(vocab_size):
+    table = jnp.zeros((0, 1, 1, vocab_size))
+    found = jax.eval_shape(lambda: search(table, Rules(END, PAD, 6), beam=2, n_best=2))
+    assert found.tokens.shape == (0, 2, 6)
+
+
 @pytest.mark.usefixtures("float64")
 def test_double_precision_stays_double():
     """And says the same; a fixture that widens every integer too finds what is not meant to be."""
