@@ -145,6 +145,7 @@ def check(config: ConfigDict) -> None:
         raise UsageError(f"decoding.alpha must be finite, got {config.decoding.alpha}")
     try:
         check_at_least("decoding.beam", config.decoding.beam, 1)
+        check_at_least("decoding.hypotheses", config.decoding.hypotheses, config.decoding.beam)
         check_n_best(config.decoding)
         one_of("architecture", config.architecture, tuple(ARCHITECTURES))
         check_rows(config)
@@ -258,6 +259,12 @@ class Task:
             n_best=config.decoding.n_best,
             aligns=self._attends,
         )
+
+    @property
+    def tokens_translated(self) -> int:
+        """Source positions of a batch that is translated."""
+        decoding = self.config.decoding
+        return decoding.hypotheses // decoding.beam * max(self.config.data.bucket_lengths)
 
     @property
     def _attends(self) -> bool:
@@ -421,8 +428,5 @@ class Task:
 
     def translations(self, state: TrainState, pairs: list[SentencePair]) -> list[str]:
         """What the model says for the source of each pair."""
-        return self.translator(
-            state.parameters,
-            [pair.source for pair in pairs],
-            batch_tokens=self.config.train.batch_tokens,
-        )
+        sources = [pair.source for pair in pairs]
+        return self.translator(state.parameters, sources, batch_tokens=self.tokens_translated)

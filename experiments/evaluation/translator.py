@@ -122,7 +122,9 @@ class Translator:
         buckets = Buckets(pairs, self._bucket_lengths, max(batch_tokens, self._max_length))
         translations = [""] * len(sentences)
         for members, batch in evaluation_batches(buckets):
-            said = self._translate(parameters, batch.source, batch.source_lengths)
+            # Rows that are left repeat others: who reads nothing may speak to the last token.
+            rows = np.arange(len(batch.source)) % len(members)
+            said = self._translate(parameters, batch.source[rows], batch.source_lengths[rows])
             for member, ids in zip(members, np.asarray(said), strict=False):
                 translations[member] = self._text(ids.tolist())
         return translations

@@ -89,7 +89,7 @@ def ours(found: Sentences, parameters: nnx.State, length: int) -> Translate:
         model = nnx.merge(learner.definition, parameters)
         return say(model, source, source_lengths, length, search).tokens[:, 0]
 
-    batches = _batches(found)
+    batches = _batches(found, found.task.tokens_translated)
     return lambda: _in_order(
         (members, translate(parameters, batch.source, batch.source_lengths))
         for members, batch in batches
@@ -97,13 +97,13 @@ def ours(found: Sentences, parameters: nnx.State, length: int) -> Translate:
 
 
 def in_torch(found: Sentences, parameters: nnx.State, length: int) -> Translate:
-    """By `torch_beam`, of the same sentences at once, as long as the longest of them."""
+    """By `torch_beam`, in batches as large as those learned from, as long as their longest."""
     config = found.task.config
     peer = TorchTransformer(config, found.vocab_size)
     peer.load(parameters)
     batches = [
         (members, padded([found.test[place] for place in members]).source)
-        for members, _ in _batches(found)
+        for members, _ in _batches(found, config.train.batch_tokens)
     ]
     return lambda: _in_order(
         (members, torch_beam.beam_search(peer, source, beam=config.decoding.beam, length=length))
@@ -132,12 +132,12 @@ def in_ctranslate(found: Sentences, parameters: nnx.State, length: int) -> Trans
     return translate
 
 
-def _batches(found: Sentences) -> list[tuple[np.ndarray, Batch]]:
+def _batches(found: Sentences, tokens: int) -> list[tuple[np.ndarray, Batch]]:
     config = found.task.config
     longest = config.model.max_length
     pairs = [EncodedPair(pair.source, ()) for pair in found.test]
     lengths = {max(config.data.bucket_lengths), longest}
-    return [*evaluation_batches(Buckets(pairs, sorted(lengths), config.train.batch_tokens))]
+    return [*evaluation_batches(Buckets(pairs, sorted(lengths), max(tokens, longest)))]
 
 
 def _in_order(answers: Iterator[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
