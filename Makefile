@@ -11,8 +11,8 @@ ARGS ?=
 
 .PHONY: train test smoke lint clean
 
-# Large arrays in pages of 2 MiB, where Linux and its C library offer them: a step makes and frees
-# gigabytes, and a tenth of its time went to pages of 4 KiB (docs/STEPS.md).
+# Large arrays in pages of 2 MiB, where Linux and its C library offer them: a step of multi30k makes
+# and frees half a gigabyte, and a tenth of its time went to pages of 4 KiB (docs/STEPS.md).
 train: export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 train: $(VENV)/installed
 	$(BIN)/python run.py $(ARGS)
