@@ -4,6 +4,7 @@ The step itself reads B tokens and never hears of a beam; what it closes over (p
 memory of an encoder, its mask) is shared by the W hypotheses of a row and never repeated.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -37,8 +38,10 @@ def spread(
         batch axis is behind it; None for the leaves that all rows share.
 
     Raises:
-        ValueError: a leaf whose batch axis is not B long.
+        ValueError: a leaf whose batch axis is not B long, or an axis below 0.
     """
+    if any(axis < 0 for axis in jax.tree.leaves(state_axes)):
+        raise ValueError(f"state_axes count from the front, from 0 on, got {state_axes}")
     axes = jax.tree.map(
         lambda axis, part: jax.tree.map(lambda leaf: -1 if axis is None else axis, part),
         state_axes,
@@ -81,13 +84,33 @@ def for_each(hear: Hear, structure: jax.tree_util.PyTreeDef, places: list[int | 
     lifted = jax.vmap(flat, in_axes=(first, 1), out_axes=(0, 1, first))
 
     def hear_all(leaves: list[Array], last: Chosen) -> tuple[Array, object, list[Array]]:
-        leaves = [
-            leaf if place is None else follow(leaf, last.parents, rows=place, leading=True)
-            for leaf, place in zip(leaves, places, strict=True)
-        ]
-        return lifted(leaves, last.tokens)
+        state = jax.tree.unflatten(structure, leaves)
+        return lifted(_of_parents(state, places, last.parents), last.tokens)
 
     return hear_all
+
+
+def _of_parents(state: object, places: list[int | None], parents: Array) -> list[Array]:
+    """The leaves of the state of its parent for each hypothesis."""
+
+    def moves_itself(part: object) -> bool:  # as a cache does, which knows what it holds
+        return hasattr(part, "rearranged")
+
+    def choose(leaf: Array, place: int) -> Array:
+        return follow(leaf, parents, rows=place, leading=True)
+
+    found, rest = [], iter(places)
+    for part in jax.tree.leaves(state, is_leaf=moves_itself):
+        leaves = jax.tree.leaves(part)
+        own = [next(rest) for _ in leaves]
+        if moves_itself(part) and len({*own}) == 1 and own[0] is not None:
+            found += jax.tree.leaves(part.rearranged(partial(choose, place=own[0])))
+        else:
+            found += [
+                leaf if place is None else choose(leaf, place)
+                for leaf, place in zip(leaves, own, strict=True)
+            ]
+    return found
 
 
 def follow(leaf: Array, parents: Array, *, rows: int = 0, leading: bool = False) -> Array:

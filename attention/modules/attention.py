@@ -129,9 +129,11 @@ class Attention(nnx.Module):
             counted = cache.next_positions(inputs.shape[-2])
             positions = counted, counted
         query, key_heads, value = self._project(inputs, memory, positions)
+        broken = memory.broken if isinstance(memory, Cache) else None
         if cache is not None:
             cache, seen = cache.extend(key_heads, value, lengths)
-            key_heads, value, positions = seen.key, seen.value, (counted, seen.positions)
+            key_heads, value, broken = seen.key, seen.value, seen.broken
+            positions = counted, seen.positions
             mask = seen.mask if mask is None else seen.mask & mask
         dropout = None
         if key is not None and self.dropout:  # a key for each example: each drops its own pairs
@@ -145,6 +147,7 @@ class Attention(nnx.Module):
             positions=positions,
             dropout=dropout,
             returning=returning,
+            broken=broken,
             implementation=self.implementation,
         )
         attended, extras = attended if returning else (attended, {})

@@ -1,14 +1,12 @@
 """Blocks of attention and feed-forward layers, stacked into encoder, decoder and both."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
-from jax.typing import ArrayLike
 
 from attention.modules.attention import Attention
 from attention.modules.config import TransformerConfig
@@ -157,7 +155,7 @@ class Stack(nnx.Module):
     def _run(
         self,
         inputs: Array,
-        memory: Array | Cache | None,
+        memory: Array | Caches | None,
         *,
         mask: Mask | None,
         memory_mask: Mask | None,
@@ -170,12 +168,12 @@ class Stack(nnx.Module):
         score = SCHEMES[self.kind].score(self.num_heads, learned, self.causal)
 
         def step(
-            inputs: Array, layer: tuple[Block, Array | None, Cache | None, ArrayLike]
+            inputs: Array, layer: tuple[Block, Array | None, Cache | None, Cache | None]
         ) -> tuple[Array, tuple[Extras, *tuple[Cache, ...]]]:
-            block, key, cache, number = layer
+            block, key, cache, remembered = layer
             outputs, *found = block(
                 inputs,
-                memory.layer(number) if isinstance(memory, Cache) else memory,
+                memory if remembered is None else remembered,
                 mask=mask,
                 memory_mask=memory_mask,
                 score=score,
@@ -187,10 +185,12 @@ class Stack(nnx.Module):
             return outputs, tuple(found)
 
         keys = None if key is None else jax.random.split(key, self.num_layers)
+        memories = memory if isinstance(memory, tuple) else ()
         if self.remat and cache is None:  # in a scan nothing can be merged with its other self
             step = jax.checkpoint(step, prevent_cse=not self.is_stacked)
         if cache is None and self.is_stacked:
-            layers = self.layers, keys, None, jnp.arange(self.num_layers)
+            stacked = jax.tree.map(lambda *each: jnp.stack(each), *memories) if memories else None
+            layers = self.layers, keys, None, stacked
             outputs, (extras,) = jax.lax.scan(step, inputs, layers)
             kept = ()
         else:
@@ -198,7 +198,8 @@ class Stack(nnx.Module):
             for number, block in enumerate(self.blocks()):
                 key = None if keys is None else keys[number]
                 own = None if cache is None else cache[number]
-                outputs, each = step(outputs, (block, key, own, number))
+                remembered = memories[number] if memories else None
+                outputs, each = step(outputs, (block, key, own, remembered))
                 found.append(each)
             extras, *kept = zip(*found, strict=True)
             extras = jax.tree.map(lambda *layers: jnp.stack(layers), *extras)
@@ -259,7 +260,7 @@ class Decoder(Stack):
     def __call__(
         self,
         inputs: Array,
-        memory: Array | Cache | None = None,
+        memory: Array | Caches | None = None,
         *,
         mask: Mask | None = None,
         memory_mask: Mask | None = None,
@@ -286,13 +287,15 @@ class Decoder(Stack):
 
         Raises:
             ValueError: no memory to attend to, a memory that nothing attends to, a cache that is
-                full, or another number of caches than of layers.
+                full, or another number of caches, or of memories remembered, than of layers.
         """
         if self.cross and memory is None:
             raise ValueError("a decoder with cross=True attends to a memory, and none is given")
         if not self.cross and (memory is not None or memory_mask is not None):
             raise ValueError("a decoder with cross=False takes neither memory nor memory_mask")
         self.num_read(cache)  # refuses caches of another decoder
+        if isinstance(memory, tuple | list | Cache):
+            self._check_caches(memory)
         mask = causal() if mask is None else mask
         return self._run(
             inputs,
@@ -345,19 +348,20 @@ class Decoder(Stack):
         """
         if cache is None:
             return None
-        if not isinstance(cache, tuple) or len(cache) != self.num_layers:
-            number = len(cache) if isinstance(cache, tuple) else "a single one"
+        self._check_caches(cache)
+        return cache[0].lengths
+
+    def _check_caches(self, caches: Caches) -> None:
+        if not isinstance(caches, tuple) or len(caches) != self.num_layers:
+            number = len(caches) if isinstance(caches, tuple | list) else "a single one"
             raise ValueError(
                 f"a decoder of {self.num_layers} layers needs a tuple of as many caches, "
                 f"got {number}"
             )
-        return cache[0].lengths
 
-    def remember(self, memory: Array) -> Cache:
-        """Keys and values of a memory `[..., S, D]` for the cross-attention of every layer."""
-        kept = [block.cross_attention.remember(memory) for block in self.blocks()]
-        layers = jax.tree.map(lambda *each: jnp.stack(each, axis=memory.ndim - 2), *kept)
-        return replace(layers, lengths=kept[0].lengths)
+    def remember(self, memory: Array) -> Caches:
+        """Keys and values of a memory `[..., S, D]` for the cross-attention of each layer."""
+        return tuple(block.cross_attention.remember(memory) for block in self.blocks())
 
 
 class EncoderDecoder(nnx.Module):
@@ -419,7 +423,7 @@ class EncoderDecoder(nnx.Module):
     def decode(
         self,
         target: Array,
-        memory: Array | Cache,
+        memory: Array | Caches,
         *,
         memory_mask: Mask | None,
         mask: Mask | None = None,
@@ -468,7 +472,7 @@ class EncoderDecoder(nnx.Module):
         self.target_embedding.check_cache(size, ring=ring)
         return self.decoder.new_cache(batch, size, ring=ring)
 
-    def remember(self, memory: Array) -> Cache:
+    def remember(self, memory: Array) -> Caches:
         """What every layer of `decode` would compute anew of the memory: keys and values."""
         return self.decoder.remember(memory)
 

@@ -33,15 +33,17 @@ def scaled_dot_product(
     scale: ArrayLike | None = None,
     keep: ArrayLike = 1.0,
     score: Callable[[Array], Array] = lambda scores: scores,
+    broken: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """Attention of one head: softmax(q kᵀ / √d + mask) v (Vaswani et al. 2017, equation 1).
 
     query [T, H], key [S, H], value [S, Hv]; allowed bool [T, S], True = may attend; keep [T, S]
-    multiplies the weights (dropout). Returns output [T, Hv], weights [T, S], logsumexp [T].
+    multiplies the weights (dropout); broken bool [S] as in `attend`.
+    Returns output [T, Hv], weights [T, S], logsumexp [T].
     """
     dtype = query.dtype
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    query, key, value, poison = quarantine(query, key, value, allowed)  # at least float32
+    query, key, value, poison = quarantine(query, key, value, allowed, broken)  # float32 at least
     scores = score(scale * jnp.einsum("TH,SH->TS", query, key, precision="highest"))
     weights, logsumexp = softmax(jnp.where(allowed, scores, -jnp.inf))
     weights = jnp.where(allowed, weights, 0)  # 0 already, and so is now all that comes back
@@ -58,25 +60,31 @@ def multi_head(
     keep: Array | None = None,
     score: Callable[[Array, Array], Array] | None = None,
     heads: Array | None = None,
+    broken: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """`scaled_dot_product` over the head axis; all heads share the mask.
 
     query [T, N, H], key [S, N, H], value [S, N, Hv], allowed [T, S], keep [N, T, S]; score maps
-    (scores [T, S], head) to scores, with heads [N], 0 to N - 1 by default.
+    (scores [T, S], head) to scores, with heads [N], 0 to N - 1 by default; broken [S, N].
     Returns output [T, N, Hv], weights [N, T, S], logsumexp [N, T].
     """
     heads = jnp.arange(query.shape[1]) if heads is None else heads
 
     def one_head(
-        query: Array, key: Array, value: Array, keep: Array | None, head: Array
+        query: Array,
+        key: Array,
+        value: Array,
+        keep: Array | None,
+        broken: Array | None,
+        head: Array,
     ) -> tuple[Array, Array, Array]:
         change = (lambda scores: scores) if score is None else (lambda scores: score(scores, head))
         kept = 1.0 if keep is None else keep
-        return scaled_dot_product(query, key, value, allowed, scale, kept, change)
+        return scaled_dot_product(query, key, value, allowed, scale, kept, change, broken)
 
-    dropped = None if keep is None else 0
-    each = jax.vmap(one_head, in_axes=(1, 1, 1, dropped, 0), out_axes=(1, 0, 0))
-    return each(query, key, value, keep, heads)
+    axes = (1, 1, 1, None if keep is None else 0, None if broken is None else 1, 0)
+    each = jax.vmap(one_head, in_axes=axes, out_axes=(1, 0, 0))
+    return each(query, key, value, keep, broken, heads)
 
 
 def grouped_query(
@@ -87,6 +95,7 @@ def grouped_query(
     scale: ArrayLike | None = None,
     keep: Array | None = None,
     score: Callable[[Array, Array], Array] | None = None,
+    broken: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """`multi_head` over the G query heads of a group, with key and value held still.
 
@@ -94,11 +103,11 @@ def grouped_query(
     attention; between them lies grouped-query attention (Ainslie et al. 2023).
 
     query [T, N, H], key [S, K, H], value [S, K, Hv], allowed [T, S], keep [N, T, S]; score as in
-    `multi_head`. Returns output [T, N, Hv], weights [N, T, S], logsumexp [N, T].
+    `multi_head`, broken [S, K]. Returns output [T, N, Hv], weights [N, T, S], logsumexp [N, T].
     """
     num_heads, num_kv_heads = query.shape[1], key.shape[1]
     if num_heads == num_kv_heads:  # an axis of groups of one would only cost time
-        return multi_head(query, key, value, allowed, scale, keep, score)
+        return multi_head(query, key, value, allowed, scale, keep, score, broken=broken)
 
     def split(array: Array, axis: int) -> Array:  # N -> K, G: query head n reads key head n // G
         groups = num_kv_heads, num_heads // num_kv_heads
@@ -108,7 +117,7 @@ def grouped_query(
         return array.reshape(*array.shape[:axis], num_heads, *array.shape[axis + 2 :])
 
     def one_group(query: Array, keep: Array | None, heads: Array) -> tuple[Array, Array, Array]:
-        return multi_head(query, key, value, allowed, scale, keep, score, heads)
+        return multi_head(query, key, value, allowed, scale, keep, score, heads, broken)
 
     dropped = None if keep is None else 1
     groups = jax.vmap(one_group, in_axes=(2, dropped, 1), out_axes=(2, 1, 1))
@@ -129,6 +138,7 @@ def attend(
     dropout: Dropout | None = None,
     returning: Collection[str] = (),
     num_strongest: int = 1,
+    broken: ArrayLike | None = None,
     implementation: str | None = None,
 ) -> Array | tuple[Array, dict[str, Array]]:
     """Attention of every query head over the key/value head of its group, for a batch.
@@ -154,6 +164,10 @@ def attend(
             - "strongest": a pair of weights and key indices `[..., N, T, num_strongest]`, the
               largest first and -1 for a key without weight; without gradient.
         num_strongest: for "strongest".
+        broken: bool `[..., S, K]`, True where a key or its value held a NaN or an infinity, in
+            whose place zeros stand, as in a `Cache`; whoever sees such a key gets NaN. Who gives it
+            vouches that all are finite, and none is looked at. None: they are looked at here, which
+            costs as much as attending to them a few times.
         implementation: "reference", "tiled", "jax", "cudnn", "pallas" or "splash": that one, or an
             error that says why not. None chooses; `explain` tells what and why. "cudnn" (GPU)
             and "splash" (TPU) have a gradient of their own, and other derivatives from "tiled".
@@ -179,6 +193,7 @@ def attend(
         dropout=dropout,
         returning=returning,
         num_strongest=num_strongest,
+        broken=broken,
     )
     found = dispatch.choose(asked, implementation, IMPLEMENTATIONS).implementation.run(asked)
     output = found["output"]
@@ -220,6 +235,7 @@ def attend_by_definition(request: Request) -> dict[str, Array]:
         value: Array,
         allowed: Array | None,
         keep: Array | None,
+        broken: Array | None,
         query_positions: Array,
         key_positions: Array,
         *score_arrays: Array,
@@ -233,7 +249,7 @@ def attend_by_definition(request: Request) -> dict[str, Array]:
             return values
 
         everything = True if allowed is None else allowed
-        return grouped_query(query, key, value, everything, request.scale, keep, change)
+        return grouped_query(query, key, value, everything, request.scale, keep, change, broken)
 
     output, weights, logsumexp = over_batch(
         example,
@@ -243,6 +259,7 @@ def attend_by_definition(request: Request) -> dict[str, Array]:
             "value": (request.value, 3),
             "mask": (request.allowed(), 2),
             "dropout.key": (keep, 3),
+            "broken": (request.broken, 2),
             "query_positions": (request.query_positions, 1),
             "key_positions": (request.key_positions, 1),
             **{f"score array {n}": pair for n, pair in enumerate(score_arrays)},

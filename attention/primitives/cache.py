@@ -5,7 +5,7 @@ chosen or repeated by one `jax.tree.map`. Where a key stands follows from its sl
 a predicate on positions: prefill, decoding and training share it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -18,8 +18,10 @@ from jax.typing import ArrayLike, DTypeLike
 from attention.primitives.carrier import array_field, carrier, static
 from attention.primitives.masks import Mask, window
 from attention.primitives.masks import lengths as up_to
+from attention.primitives.quarantine import finite_memory
 
 NOWHERE = 2**31 - 1  # the position of an empty slot, which no row ever reaches
+PIECE = 8  # slots that are rearranged at a time
 
 
 class Seen(NamedTuple):
@@ -30,12 +32,14 @@ class Seen(NamedTuple):
         value: `[..., S, K, Hv]`.
         positions: int32 `[S]` or `[..., S]`.
         mask: hides what is empty; a ring also hides what it is about to forget.
+        broken: bool `[..., S, K]`, for `attention.attend`, which would not know of a NaN without.
     """
 
     key: Array
     value: Array
     positions: Array
     mask: Mask
+    broken: Array
 
 
 @carrier
@@ -48,15 +52,16 @@ class Cache:
     What was not read yet cannot be attended to: a mask that looks ahead, `masks.prefix` say, means
     what it says only if all that a query may see is read at once with it or before it.
 
-    A stack of layers has a cache for each, whose buffer is written where it stands. What is only
-    read, as `full_cache` holds it, may have an axis of layers: keys `[..., L, K, S, H]`.
+    A stack of layers has a cache for each, whose buffer is written where it stands.
 
     Slots are kept head by head, in the order in which the products read them: otherwise every step
-    of decoding would copy the whole cache into that order.
+    of decoding would copy the whole cache into that order. For the same reason they are looked at
+    once, when they are written: they hold finite numbers, and zeros in place of others.
 
     Attributes:
         key_slots: `[..., K, S, H]`.
         value_slots: `[..., K, S, Hv]`.
+        broken_slots: bool `[..., K, S]`, where a key or its value was not finite.
         lengths: int32 `[...]`, tokens read.
         ring: whether a row that is full goes on in its first slot. Without it, writing past the end
             is an error where that is known, and NaN in all that the row says where it is traced.
@@ -64,18 +69,24 @@ class Cache:
 
     key_slots: Array = array_field(rank=3)
     value_slots: Array = array_field(rank=3)
+    broken_slots: Array = array_field(rank=2)
     lengths: Array = array_field(rank=0)
     ring: bool = static(default=False)
 
     @property
     def key(self) -> Array:
-        """`[..., S, K, H]`, as `attention.attend` reads them."""
+        """`[..., S, K, H]`, as `attention.attend` reads them, with `broken`."""
         return _swapped(self.key_slots)
 
     @property
     def value(self) -> Array:
         """`[..., S, K, Hv]`."""
         return _swapped(self.value_slots)
+
+    @property
+    def broken(self) -> Array:
+        """Bool `[..., S, K]`, where a zero stands for what was not finite."""
+        return jnp.swapaxes(self.broken_slots, -2, -1)
 
     @property
     def size(self) -> int:
@@ -150,22 +161,27 @@ class Cache:
                 raise ValueError(f"this cache reads {name} {expected}, got {theirs.shape}")
         self.check_room(num_tokens, lengths)
         key, value = key.astype(self.key_slots.dtype), value.astype(self.value_slots.dtype)
+        arriving = finite_memory(key, value)
         positions = self.next_positions(num_tokens)
         after = self.advanced(num_tokens, lengths)
         arrives = positions < after.lengths[..., None]
         if not self.ring:
             slots = jnp.where(arrives, positions, self.size)
-            after = after._written(slots, key, value)
-            return after, Seen(after.key, after.value, after.positions, up_to(after.lengths))
+            after = after._written(slots, *arriving)
+            mask = up_to(after.lengths)
+            return after, Seen(after.key, after.value, after.positions, mask, after.broken)
         # What the new tokens replace, the first of them may still attend to.
+        key, value, broken = arriving
         seen = Seen(
             jnp.concatenate([self.key, key], axis=-3),
             jnp.concatenate([self.value, value], axis=-3),
             jnp.concatenate([self.positions, jnp.where(arrives, positions, NOWHERE)], axis=-1),
             up_to(after.lengths) & window(self.size - 1),
+            jnp.concatenate([self.broken, broken], axis=-2),
         )
         stays = arrives & (positions >= after.lengths[..., None] - self.size)
-        return after._written(jnp.where(stays, positions % self.size, self.size), key, value), seen
+        slots = jnp.where(stays, positions % self.size, self.size)
+        return after._written(slots, *arriving), seen
 
     def advanced(self, num_tokens: int, lengths: ArrayLike | None = None) -> "Cache":
         """The same after T more tokens, or `lengths` of them."""
@@ -179,19 +195,49 @@ class Cache:
         lost = (self.lengths > self.size)[..., None, None, None]
         return jnp.where(lost, jnp.nan, outputs)
 
-    def layer(self, number: ArrayLike) -> "Cache":
-        """That of one layer, where there is an axis of them."""
-        take = partial(jax.lax.dynamic_index_in_dim, index=number, keepdims=False)
-        keys, values = (
-            take(array, axis=array.ndim - 4) for array in (self.key_slots, self.value_slots)
-        )
-        return replace(self, key_slots=keys, value_slots=values)
+    def rearranged(self, choose: Callable[[Array], Array]) -> "Cache":
+        """With other rows in place of these, as when hypotheses go on from others.
 
-    def _written(self, slots: Array, key: Array, value: Array) -> "Cache":
+        On a CPU what moves is as much as was read: slots are rearranged where they stand, a few at
+        a time, and those that every row has left empty stay as they are. An accelerator would wait
+        for each of those steps longer than for the whole.
+
+        Args:
+            choose: of arrays `[..., *]` with the axes of all rows in front, to as many rows.
+        """
+        if jax.default_backend() != "cpu":
+            return jax.tree.map(choose, self)
+        piece = min(PIECE, self.size)
+        rest = self.size % piece  # which moves in any case, so that pieces divide what is left
+
+        def moved(slots: tuple[Array, ...], start: ArrayLike, size: int) -> tuple[Array, ...]:
+            def of_one(array: Array, axis: int) -> Array:
+                some = jax.lax.dynamic_slice_in_dim(array, start, size, axis)
+                return jax.lax.dynamic_update_slice_in_dim(array, choose(some), start, axis)
+
+            axes = (array.ndim - back for array, back in zip(slots, (2, 2, 1), strict=True))
+            return tuple(of_one(array, axis) for array, axis in zip(slots, axes, strict=True))
+
+        used = jnp.minimum(jnp.max(self.lengths, initial=0), self.size)
+        slots = moved(self._slots, 0, rest) if rest else self._slots
+        slots = jax.lax.fori_loop(
+            0,
+            -(-(used - rest) // piece),
+            lambda number, slots: moved(slots, rest + number * piece, piece),
+            slots,
+        )
+        return Cache(*slots, lengths=choose(self.lengths), ring=self.ring)
+
+    @property
+    def _slots(self) -> tuple[Array, Array, Array]:
+        return self.key_slots, self.value_slots, self.broken_slots
+
+    def _written(self, slots: Array, key: Array, value: Array, broken: Array) -> "Cache":
         return replace(
             self,
             key_slots=_write(self.key_slots, key, slots),
             value_slots=_write(self.value_slots, value, slots),
+            broken_slots=_write(self.broken_slots[..., None], broken[..., None], slots)[..., 0],
         )
 
 
@@ -242,6 +288,7 @@ def empty_cache(
     return Cache(
         key_slots=jnp.zeros((*shape, head_width), dtype),
         value_slots=jnp.zeros((*shape, value_width), dtype),
+        broken_slots=jnp.zeros(shape, bool),
         lengths=jnp.zeros(tuple(batch), jnp.int32),
         ring=ring,
     )
@@ -249,8 +296,9 @@ def empty_cache(
 
 def full_cache(key: Array, value: Array) -> Cache:
     """Keys `[..., S, K, H]` and values `[..., S, K, Hv]` that will only be read."""
+    key, value, broken = finite_memory(key, value)
     lengths = jnp.full(key.shape[:-3], key.shape[-3], jnp.int32)
-    return Cache(_swapped(key), _swapped(value), lengths)
+    return Cache(_swapped(key), _swapped(value), jnp.swapaxes(broken, -2, -1), lengths)
 
 
 def _swapped(array: Array) -> Array:

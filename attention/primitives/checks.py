@@ -126,6 +126,23 @@ def scale(scale: float | Array | None) -> None:
         raise ValueError(f"scale is one number for all scores, got shape {jnp.shape(scale)}")
 
 
+def broken(given: ArrayLike | None, shape: tuple[int, ...]) -> Array | None:
+    """The marks of keys that are not finite, for keys `[..., S, K, H]`.
+
+    Raises:
+        TypeError: marks that are not bool.
+        ValueError: marks of another shape than `[..., S, K]`.
+    """
+    if given is None:
+        return None
+    marks = jnp.asarray(given)
+    if marks.dtype != bool:
+        raise TypeError(f"broken must be bool, True where a key was not finite, got {marks.dtype}")
+    if marks.shape != shape:
+        raise ValueError(f"broken must have the shape {shape} of [..., S, K], got {marks.shape}")
+    return marks
+
+
 def names(argument: str, given: Collection[str], known: Sequence[str]) -> None:
     """Checks that a collection of names holds known ones only.
 

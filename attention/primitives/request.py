@@ -32,6 +32,7 @@ RETURNING = ("weights", "logsumexp", *STATISTICS)
         "key_positions",
         "scale",
         "dropout",
+        "broken",
     ),
     meta_fields=("counted", "returning", "num_strongest"),
 )
@@ -51,6 +52,7 @@ class Request:
         counted: whether both positions count from 0 because none were given.
         scale: factor of the products.
         dropout: or None.
+        broken: bool `[..., S, K]`, or None.
         returning: names of what to return beside the output.
         num_strongest: how many sources "strongest" returns.
     """
@@ -66,6 +68,7 @@ class Request:
     counted: bool
     scale: float | Array
     dropout: Dropout | None
+    broken: Array | None
     returning: tuple[str, ...]
     num_strongest: int
 
@@ -91,6 +94,7 @@ def checked(
     dropout: Dropout | None = None,
     returning: Collection[str] = (),
     num_strongest: int = 1,
+    broken: ArrayLike | None = None,
 ) -> Request:
     """Checks the arguments of `attend`, which says what they are.
 
@@ -126,6 +130,7 @@ def checked(
         counted=counted,
         scale=head_width**-0.5 if scale is None else scale,
         dropout=dropout,
+        broken=checks.broken(broken, key.shape[:-1]),
         returning=tuple(returning),
         num_strongest=num_strongest,
     )

@@ -178,11 +178,12 @@ def _cache_bytes(model: nnx.Module) -> dict[str, int]:
 
 
 def _growth(make: Callable[[nnx.Module, int], object], model: nnx.Module) -> int:
-    """Bytes that what is made for two tokens has more than what is made for one."""
+    """Bytes of numbers that what is made for two tokens has more than what is made for one."""
 
     def bytes_for(size: int) -> int:
-        made = jax.eval_shape(lambda model: make(model, size), model)
-        return sum(array.size * array.dtype.itemsize for array in jax.tree.leaves(made))
+        made = jax.tree.leaves(jax.eval_shape(lambda model: make(model, size), model))
+        numbers = [array for array in made if jnp.issubdtype(array.dtype, jnp.floating)]
+        return sum(array.size * array.dtype.itemsize for array in numbers)
 
     return bytes_for(2) - bytes_for(1)
 

@@ -57,13 +57,13 @@ def attend_by_kernel(
         width = power_of_two(max(request.query.shape[-1], request.value.shape[-1]))
         sizes = sizes_for(common_dtype(request.query, request.key, request.value), width)
     settings = Settings(sizes, interpret, request.counted)
-    output, logsumexp = _attend(settings, *split(request))
+    output, logsumexp = _attend(settings, *split(request), request.broken)
     return share_with_sinks({"output": output, "logsumexp": logsumexp}, request.sinks)
 
 
 @partial(jax.jit, static_argnums=0)
-def _attend(settings: Settings, learned: Learned, fixed: Fixed) -> Found:
-    query, key, value, query_ok, key_ok = finite(learned.query, learned.key, learned.value)
+def _attend(settings: Settings, learned: Learned, fixed: Fixed, broken: Array | None) -> Found:
+    query, key, value, query_ok, key_ok = finite(learned.query, learned.key, learned.value, broken)
     learned = learned._replace(query=query, key=key, value=value)
     output, logsumexp = attention(settings, learned, fixed)
     poisoned = jax.lax.cond(  # bool [..., T, N]

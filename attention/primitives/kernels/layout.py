@@ -54,6 +54,7 @@ def joined(learned: Learned, fixed: Fixed, counted: bool) -> Request:
         **learned._asdict(),
         **fixed._asdict(),
         sinks=(),
+        broken=None,
         counted=counted,
         returning=("logsumexp",),
         num_strongest=1,

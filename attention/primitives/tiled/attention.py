@@ -41,7 +41,7 @@ def attend_in_tiles(request: Request, size: TileSize | None = None) -> dict[str,
 def _attend(request: Request, size: TileSize) -> dict[str, Array]:
     num_queries, num_keys = request.query.shape[-3], request.key.shape[-3]
     dropout_rate = 0.0 if request.dropout is None else request.dropout.rate
-    *inputs, query_ok, key_ok = finite(request.query, request.key, request.value)
+    *inputs, query_ok, key_ok = finite(request.query, request.key, request.value, request.broken)
     cut, fixed, visits = layout.at_rest(request, size)
     given = _given(request, *wide(*inputs), cut)
     output, logsumexp, largest = _attention(cut, dropout_rate, given, fixed, visits)

@@ -23,8 +23,10 @@ def repaired(
         sees: bool `[..., T, N]` or one that broadcasts to it, false for a query that may see
             nothing; None if there is no such query.
     """
-    query, key, value, query_ok, key_ok = finite(request.query, request.key, request.value)
-    output = attention(replace(request, query=query, key=key, value=value))
+    query, key, value, query_ok, key_ok = finite(
+        request.query, request.key, request.value, request.broken
+    )
+    output = attention(replace(request, query=query, key=key, value=value, broken=None))
     if sees is not None:
         sees = jnp.broadcast_to(sees, request.query.shape[:-1])
         output = jnp.where(sees[..., None], output, 0)

@@ -1,13 +1,17 @@
 """States of every form follow their hypotheses; ragged prompts in a batch are as each alone."""
 
 import functools
+from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attention import attend
 from attention.decoding import Rules, TopK, beam_search, greedy, sample
+from attention.primitives.cache import empty_cache
 
 LAYERS, B, S, H, V = 2, 3, 11, 5, 7
 PAD, BOS, END = 0, 1, 2
@@ -89,3 +93,34 @@ def test_a_leaf_without_the_batch_is_refused():
         beam_search(step, state, start, RULES, beam=2)
     with pytest.raises(ValueError, match="at axis 7, got shape"):
         beam_search(step, state, start, RULES, beam=2, state_axes={**AXES, "cache": 7})
+    with pytest.raises(ValueError, match="state_axes count from the front, from 0 on"):
+        beam_search(step, state, start, RULES, beam=2, state_axes=-1)
+
+
+@pytest.mark.parametrize("ring", [False, True], ids=["growing", "ring"])
+@pytest.mark.parametrize("size", [5, 11])
+def test_a_cache_follows_as_plain_arrays_do(size, ring):
+    """Its slots are rearranged some at a time; a part that only holds it is gathered whole."""
+    size = size if ring else 11
+
+    def attending(state, tokens):
+        key = EMBEDDING[0][tokens][:, None, None]
+        cache, seen = state.extend(key, key)
+        positions = cache.lengths[:, None] - 1, seen.positions
+        found = attend(key, *seen[:2], mask=seen.mask, positions=positions, broken=seen.broken)
+        return 3 * found[:, 0, 0] @ OUTPUT[1], cache
+
+    class Held(NamedTuple):
+        leaves: list
+
+    def held(state, tokens):
+        logits, cache = attending(jax.tree.unflatten(structure, state.leaves), tokens)
+        return logits, Held(jax.tree.leaves(cache))
+
+    cache = empty_cache((B,), size, num_kv_heads=1, head_width=H, ring=ring)
+    leaves, structure = jax.tree.flatten(cache)
+    rules, start = Rules(END, PAD, max_length=9), jnp.array([4, 5, 6], jnp.int32)
+    search = functools.partial(beam_search, beam=4, n_best=2)
+    both = search(attending, cache, start, rules), search(held, Held(leaves), start, rules)
+    chex.assert_trees_all_equal(*both)
+    assert len(np.unique(both[0].tokens)) > 3

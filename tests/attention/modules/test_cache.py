@@ -117,6 +117,38 @@ def test_a_ring_says_what_a_window_says(kind):
     assert_same_as_at_once(model, 4, cases, lambda mask: mask & masks.window(before=3))
 
 
+def small_attention():
+    sizes = {"num_heads": N, "num_kv_heads": K, "head_width": H}
+    return filled(lambda: Attention(D, **sizes, rngs=nnx.Rngs(0)))
+
+
+@pytest.mark.parametrize("ring", [False, True], ids=["growing", "ring"])
+def test_who_sees_a_nan_says_nan_whenever_it_was_read(ring):
+    """The second token of the first row is NaN; a ring of four slots forgets it."""
+    attention = small_attention()
+    (inputs,) = draw((2, 7, D))
+    inputs, outputs = inputs.at[0, 1].set(jnp.nan), []
+    cache = empty_cache((2,), 4 if ring else 7, num_kv_heads=K, head_width=H, ring=ring)
+    for token in jnp.split(inputs, 7, axis=1):
+        output, _, cache = attention(token, cache=cache, mask=masks.causal())
+        outputs.append(output)
+    lost = np.zeros((2, 7), bool)
+    lost[0, 1 : 5 if ring else 7] = True
+    found = jnp.concatenate(outputs, axis=1)
+    np.testing.assert_array_equal(jnp.isnan(found), np.broadcast_to(lost[..., None], found.shape))
+
+
+def test_who_sees_a_nan_in_a_memory_says_nan():
+    attention = small_attention()
+    inputs, memory = draw((2, 3, D), (2, S, D))
+    memory = memory.at[0, 1].set(jnp.nan)
+    for known in (memory, attention.remember(memory)):
+        output, _ = attention(inputs, known)
+        np.testing.assert_array_equal(jnp.isnan(output).all((1, 2)), [True, False])
+        output, _ = attention(inputs, known, mask=masks.lengths([1, 1]))
+        assert jnp.isfinite(output).all()
+
+
 LEAVES = st.one_of(
     st.builds(masks.window, st.integers(0, 5)),
     st.builds(masks.lengths, st.integers(0, 7)),
@@ -223,7 +255,7 @@ class TestTranslator:
         remembered = model.remember(memory)
         for number in range(model.decoder.num_layers):
             block = jax.tree.map(lambda x, number=number: x[number], model.decoder.layers)
-            layer = remembered.layer(number)
+            layer = remembered[number]
             for name in ("key", "value"):
                 projected = getattr(block.cross_attention, name)(memory)
                 np.testing.assert_allclose(getattr(layer, name), projected, rtol=1e-5, atol=1e-5)
@@ -328,3 +360,26 @@ class TestRefusals:
                 model(tokens(B, 1), cache=wrong)
         with pytest.raises(ValueError, match=f"{wanted}, got a single one"):
             model(tokens(B, 1), cache=cache[0])
+
+    def test_memories_of_another_decoder(self):
+        model = small_translator(decoder_layers=LAYERS)
+        known = model.remember(jnp.zeros((B, S, D)))
+        wanted = f"a decoder of {LAYERS} layers needs a tuple of as many caches"
+        for wrong, number in (
+            (known[:-1], LAYERS - 1),
+            (known * 2, 2 * LAYERS),
+            (known[0], "a single one"),
+            ([*known], LAYERS),
+        ):
+            with pytest.raises(ValueError, match=f"{wanted}, got {number}"):
+                model.decode(tokens(B, 1), wrong, memory_mask=None)
+
+    def test_a_step_looks_at_nothing_that_was_read_before(self):
+        """Of what it looks at for NaN, nothing is as long as the cache or the memory."""
+        model = small_translator(decoder_layers=1)
+        known, cache = model.remember(jnp.zeros((B, S, D))), model.new_cache((B,), 17)
+        step = jax.make_jaxpr(
+            lambda: model.decode(tokens(B, 1), known, memory_mask=None, cache=cache)
+        )
+        looks = [line for line in str(step()).splitlines() if "is_finite" in line]
+        assert looks and not [line for line in looks if f",{S}," in line or ",17," in line]

@@ -1,7 +1,6 @@
 """The cache itself: which token stands in which slot, what a full one says, how much it holds."""
 
 import functools
-from dataclasses import replace
 
 import chex
 import jax
@@ -133,22 +132,44 @@ def test_a_full_cache_is_read_and_never_written():
         cache.extend(key[:, :1], value[:, :1])
 
 
+def test_what_is_not_finite_is_marked_and_kept_as_zero():
+    key, value = draw((B, 3, K, H), (B, 3, K, WIDTH))
+    bad_key = key.at[0, 1, 2, 5].set(jnp.inf)
+    bad_value = value.at[1, 2, 0, 3].set(jnp.nan)
+    broken = np.zeros((B, 3, K), bool)
+    broken[0, 1, 2] = broken[1, 2, 0] = True
+    full = full_cache(bad_key, bad_value)
+    for ring in (False, True):
+        cache, seen = empty((B,), 3, ring=ring).extend(bad_key, bad_value)
+        for found in (cache, full):
+            np.testing.assert_array_equal(found.broken, broken)
+            np.testing.assert_array_equal(found.key, key.at[0, 1, 2, 5].set(0))
+            np.testing.assert_array_equal(found.value, value.at[1, 2, 0, 3].set(0))
+        np.testing.assert_array_equal(seen.broken[:, -3:], broken)
+        cache, seen = cache.extend(key[:, :1], value[:, :1]) if ring else (cache, seen)
+        np.testing.assert_array_equal(seen.broken[:, :3], broken)  # a ring forgets them later
+
+
+@pytest.mark.parametrize("size", [19, 40], ids=["at once", "in pieces"])
+@pytest.mark.parametrize("lengths", [(0, 0), (2, 19), (5, 5)], ids=str)
+def test_rearranged_is_what_every_row_has_read(size, lengths):
+    cache = empty((B,), size)
+    cache, _ = extend(cache, jnp.zeros(B, int), jnp.array(lengths), num_tokens=19)
+    swapped = cache.rearranged(lambda array: array[::-1])
+    np.testing.assert_array_equal(swapped.lengths, lengths[::-1])
+    for row in range(B):
+        read = lengths[1 - row]
+        np.testing.assert_array_equal(swapped.key[row, :read], cache.key[1 - row, :read])
+        np.testing.assert_array_equal(swapped.value[row, :read], cache.value[1 - row, :read])
+        np.testing.assert_array_equal(swapped.broken[row, :read], cache.broken[1 - row, :read])
+
+
 def test_rows_come_first_so_that_any_can_be_chosen():
     cache, _ = extend(empty((B,), S), jnp.zeros(B, int), jnp.array([2, 4]))
     chosen = jax.tree.map(lambda array: array[jnp.array([1, 1, 0])], cache)
     chex.assert_shape(chosen.key, (3, S, K, H))
     chex.assert_shape(chosen.value, (3, S, K, WIDTH))
     np.testing.assert_array_equal(chosen.lengths, [4, 4, 2])
-
-
-def test_one_layer_of_what_is_only_read():
-    key, value = draw((B, 4, S, K, H), (B, 4, S, K, WIDTH))
-    layer = full_cache(key[:, 0], value[:, 0])
-    stack = replace(layer, key_slots=key.swapaxes(-3, -2), value_slots=value.swapaxes(-3, -2))
-    for number in (2, jnp.array(2)):
-        np.testing.assert_array_equal(stack.layer(number).key, key[:, 2])
-        np.testing.assert_array_equal(stack.layer(number).value, value[:, 2])
-    np.testing.assert_array_equal(stack.layer(2).lengths, [S, S])
 
 
 def test_bytes():
