@@ -10,11 +10,12 @@ from attention.decoding.rules import Rules
 
 
 class Answer(NamedTuple):
-    """What was said, L = max_length; `...` is B, or B and the n best of beam search.
+    """What was said, L = the room for it; `...` is B, or B and the n best of beam search.
 
     Attributes:
         tokens: `[..., L]`, `pad` behind the end. An answer that did not end in time holds no end.
-        lengths: how many tokens were said, the end included, `[...]`.
+        lengths: how many tokens were said, the end included, `[...]`; 0 for a row that was given up
+            for want of room.
         scores: `[...]`: the log-probability of the answer, in beam search over its length penalty.
         log_probs: of each token under the step, before any filter, `[..., L]`; 0 for forced ones
             and behind the end. NaN from where the step scores NaN.
@@ -32,6 +33,7 @@ class Answer(NamedTuple):
 def blank(
     shape: tuple[int, ...],
     rules: Rules,
+    room: int,
     start: Array,
     logits: jax.ShapeDtypeStruct,
     seen: object,
@@ -40,14 +42,15 @@ def blank(
 
     Args:
         shape: the leading axes `...`.
-        rules: for `pad` and `max_length`.
+        rules: for `pad`.
+        room: L.
         start: has the dtype of the tokens.
         logits: have the dtype of the scores.
         seen: shapes and dtypes of what is observed, leaves `[*shape, *]`.
     """
-    whole = (*shape, rules.max_length)
+    whole = (*shape, room)
 
-    def room(like: jax.ShapeDtypeStruct) -> Array:
+    def zeros(like: jax.ShapeDtypeStruct) -> Array:
         return jnp.zeros((*whole, *like.shape[len(shape) :]), like.dtype)
 
     return Answer(
@@ -55,7 +58,7 @@ def blank(
         lengths=jnp.zeros(shape, jnp.int32),
         scores=jnp.zeros(shape, logits.dtype),
         log_probs=jnp.zeros(whole, logits.dtype),
-        observed=jax.tree.map(room, seen),
+        observed=jax.tree.map(zeros, seen),
     )
 
 
@@ -85,4 +88,20 @@ def append(
         scores=jnp.where(going, answer.scores + log_prob, answer.scores),
         log_probs=write(answer.log_probs, log_prob),
         observed=jax.tree.map(write, answer.observed, observed),
+    )
+
+
+def given_up(answer: Answer, rows: Array, rules: Rules) -> Answer:
+    """Without the answers of some rows `[B]`, of which length 0 and score -inf are left."""
+
+    def without(leaf: Array, left: float) -> Array:
+        each = jnp.expand_dims(rows, tuple(range(1, leaf.ndim)))
+        return jnp.where(each, jnp.asarray(left, leaf.dtype), leaf)
+
+    return Answer(
+        tokens=without(answer.tokens, rules.pad),
+        lengths=without(answer.lengths, 0),
+        scores=without(answer.scores, -jnp.inf),
+        log_probs=without(answer.log_probs, 0),
+        observed=jax.tree.map(lambda leaf: without(leaf, 0), answer.observed),
     )

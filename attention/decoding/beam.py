@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attention.decoding.answer import Answer, append, blank
+from attention.decoding.answer import Answer, append, blank, given_up
 from attention.decoding.hypotheses import Chosen, follow, for_each, spread
-from attention.decoding.loop import Observe, State, Step, check_room, hearing, loop, nothing
+from attention.decoding.loop import Observe, State, Step, hearing, loop, nothing, resolve_room
 from attention.decoding.rules import Forced, Rules
 from attention.decoding.top import at_places, comparable, maxima, top_places
 
@@ -27,6 +27,7 @@ def beam_search(
     forced: Forced | None = None,
     observe: Observe = nothing,
     state_axes: object = 0,
+    room: int | None = None,
 ) -> Answer:
     """Follows the `beam` likeliest hypotheses of each row and returns the best that ended.
 
@@ -50,6 +51,7 @@ def beam_search(
             weights; kept for each token.
         state_axes: where leaves of the state have their batch axis, in the manner of `in_axes` of
             `jax.vmap`: an integer, None, or a tree of them. Scalars have none, whatever is said.
+        room: as in `sample`.
 
     Returns:
         The answers, `...` = B, n_best, the best first. Where a row has fewer, the score is -inf
@@ -57,13 +59,13 @@ def beam_search(
 
     Raises:
         ValueError: a beam wider than the vocabulary, an n_best wider than the beam, a penalty that
-            is not finite, arrays that do not fit the batch, or a cache as in `sample`.
+            is not finite, arrays that do not fit the batch, or a room or a cache as in `sample`.
     """
     if not 1 <= n_best <= beam:
         raise ValueError(f"n_best must be between 1 and the beam of {beam}, got {n_best}")
     if not math.isfinite(alpha):
         raise ValueError(f"alpha must be finite, got {alpha}")
-    check_room(state, rules)
+    room = resolve_room(state, rules, room)
     leaves, places = spread(state, state_axes, len(start), beam)
     hear = for_each(hearing(step, observe), jax.tree.structure(state), places)
     tokens = jnp.stack([start] * beam, 1)
@@ -75,8 +77,9 @@ def beam_search(
         )
     searcher = _Searcher(rules, n_best, alpha)
     forced = rules.prepare(forced, start, logits.shape[-1])
-    begun = searcher.begin(tokens, forced, logits, seen)
-    return loop(hear, searcher, leaves, last, begun).ended
+    begun = searcher.begin(tokens, room, forced, logits, seen)
+    search = loop(hear, searcher, leaves, last, begun, room)
+    return given_up(search.ended, searcher.unfinished(search), rules)
 
 
 class _Search(NamedTuple):
@@ -85,13 +88,13 @@ class _Search(NamedTuple):
     Attributes:
         live: the hypotheses that go on, `...` = B, W; score -inf: there is none in this place.
         ended: the best that ended, `...` = B, n_best, sorted.
-        room: how wide the beam of each row still is, `[B]`.
+        width: how wide the beam of each row still is, `[B]`.
         forced: what must be said first.
     """
 
     live: Answer
     ended: Answer
-    room: Array
+    width: Array
     forced: Forced
 
 
@@ -102,19 +105,19 @@ class _Searcher:
     alpha: float
 
     def begin(
-        self, start: Array, forced: Forced, logits: jax.ShapeDtypeStruct, seen: object
+        self, start: Array, room: int, forced: Forced, logits: jax.ShapeDtypeStruct, seen: object
     ) -> _Search:
         """One empty hypothesis in each row of start `[B, W]`."""
         rows, beam = start.shape
-        live = blank(start.shape, self.rules, start, logits, seen)
+        live = blank(start.shape, self.rules, room, start, logits, seen)
         live = live._replace(scores=live.scores.at[:, 1:].set(-jnp.inf))
         ended = jax.tree.map(lambda leaf: leaf[:, : self.n_best], live)
         ended = ended._replace(scores=jnp.full_like(ended.scores, -jnp.inf))
         return _Search(live, ended, jnp.full(rows, beam, jnp.int32), forced)
 
     def unfinished(self, search: _Search) -> Array:
-        """Whether a hypothesis lives in any row."""
-        return _exists(search.live.scores).any()
+        """In which rows a hypothesis lives, `[B]`."""
+        return _exists(search.live.scores).any(axis=1)
 
     def select(
         self, search: _Search, index: Array, logits: Array, observed: object
@@ -137,13 +140,13 @@ class _Searcher:
         totals = jnp.where(ends, -jnp.inf, live.scores)
         decided = self._bound(totals, index + 1) <= ended.scores[:, -1]
         live = live._replace(scores=jnp.where(decided[:, None], -jnp.inf, totals))
-        room = search.room - ends.sum(1, dtype=jnp.int32)
-        return _Search(live, ended, room, search.forced), chosen
+        width = search.width - ends.sum(1, dtype=jnp.int32)
+        return _Search(live, ended, width, search.forced), chosen
 
     def _extend(
         self, search: _Search, index: Array, logits: Array, observed: object
     ) -> tuple[Answer, Chosen]:
-        """The likeliest extensions by logits `[W, B, V]`, as many as there is room for."""
+        """The likeliest extensions by logits `[W, B, V]`, as many as the beam is wide."""
         beam, _, vocabulary = logits.shape
         peak = maxima(logits).max(axis=-1)  # which XLA finds once, for `top_places` too
         rest = jnp.log(jnp.exp(logits - peak.T[..., None]).sum(axis=-1)).T
@@ -169,7 +172,7 @@ class _Searcher:
         picked = at_places(logits, picks)[..., None]
         totals, log_prob = total(picked, picks)[..., 0], log_probs(picked, picks)[..., 0]
         totals = jnp.where(
-            jnp.arange(beam, dtype=jnp.int32)[None] < search.room[:, None], totals, -jnp.inf
+            jnp.arange(beam, dtype=jnp.int32)[None] < search.width[:, None], totals, -jnp.inf
         )
 
         parents, tokens = jnp.divmod(picks, vocabulary)

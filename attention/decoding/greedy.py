@@ -16,6 +16,7 @@ def greedy(
     *,
     forced: Forced | None = None,
     observe: Observe = nothing,
+    room: int | None = None,
 ) -> Answer:
     """Says the likeliest token, hears itself say it, and goes on until every row has ended.
 
@@ -29,11 +30,12 @@ def greedy(
         forced: tokens to say first; this is how prompts of several lengths are read.
         observe: a function of the state the step returned, with leaves `[B, *]`, kept for each
             token.
+        room: as in `sample`.
 
     Returns:
         The answers, `...` = B.
 
     Raises:
-        ValueError: forced tokens that do not fit the batch, or a cache as in `sample`.
+        ValueError: forced tokens that do not fit the batch, or a room or a cache as in `sample`.
     """
-    return sample(step, state, start, rules, None, forced=forced, observe=observe)
+    return sample(step, state, start, rules, None, forced=forced, observe=observe, room=room)

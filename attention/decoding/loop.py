@@ -26,7 +26,7 @@ class Strategy(Protocol[Search]):
         """Chooses token number `index`: returns the search and what the step hears next."""
 
     def unfinished(self, search: Search) -> Array:
-        """Whether any row goes on."""
+        """Which rows go on, `[B]`."""
 
 
 class _Progress(NamedTuple):
@@ -37,9 +37,9 @@ class _Progress(NamedTuple):
 
 
 def loop(
-    hear: Hear, strategy: Strategy[Search], state: object, last: object, search: Search
+    hear: Hear, strategy: Strategy[Search], state: object, last: object, search: Search, room: int
 ) -> Search:
-    """Hears and chooses until no row goes on.
+    """Hears and chooses until no row goes on, or there is no more room.
 
     Args:
         hear: `(state, last) -> (logits, observed, state)`.
@@ -47,6 +47,7 @@ def loop(
         state: what the step knows before the first token.
         last: what the step hears first.
         search: what the strategy knows before the first token.
+        room: the most tokens that are chosen.
 
     Returns:
         The search at the end.
@@ -57,23 +58,31 @@ def loop(
         search, last = strategy.select(progress.search, progress.index, logits, observed)
         return _Progress(progress.index + 1, last, state, search)
 
+    def goes_on(progress: _Progress) -> Array:
+        return strategy.unfinished(progress.search).any() & (progress.index < room)
+
     first = _Progress(jnp.int32(0), last, state, search)
-    return jax.lax.while_loop(lambda p: strategy.unfinished(p.search), extend, first).search
+    return jax.lax.while_loop(goes_on, extend, first).search
 
 
-def check_room(state: object, rules: Rules) -> None:
-    """Refuses a state with a part that knows how much it can read (a cache does) and has no room.
+def resolve_room(state: object, rules: Rules, room: int | None) -> int:
+    """How many tokens are followed: `room`, or `max_length` where nobody says less.
 
     Raises:
-        ValueError: from the `check_room` of that part.
+        ValueError: less than one token or more than `max_length`; or a part of the state that knows
+            how much it can read (a cache does) and can read less, from its own `check_room`.
     """
+    room = rules.max_length if room is None else room
+    if not 1 <= room <= rules.max_length:
+        raise ValueError(f"room must be between 1 and max_length {rules.max_length}, got {room}")
 
     def knows(part: object) -> bool:
         return hasattr(part, "check_room")
 
     for part in jax.tree.leaves(state, is_leaf=knows):
         if knows(part):
-            part.check_room(rules.max_length)
+            part.check_room(room)
+    return room
 
 
 def hearing(step: Step, observe: Observe) -> Hear:

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attention.decoding.answer import Answer, append, blank
+from attention.decoding.answer import Answer, append, blank, given_up
 from attention.decoding.filters import Filter
-from attention.decoding.loop import Observe, State, Step, check_room, hearing, loop, nothing
+from attention.decoding.loop import Observe, State, Step, hearing, loop, nothing, resolve_room
 from attention.decoding.rules import Forced, Rules
 
 
@@ -24,6 +24,7 @@ def sample(
     filters: Sequence[Filter] = (),
     forced: Forced | None = None,
     observe: Observe = nothing,
+    room: int | None = None,
 ) -> Answer:
     """Draws each token, hears itself say it, and goes on until every row has ended.
 
@@ -38,20 +39,25 @@ def sample(
         forced: tokens to say first; this is how prompts of several lengths are read.
         observe: a function of the state the step returned, with leaves `[B, *]`, say the attention
             weights; kept for each token.
+        room: the most tokens that are followed, and so the least that a cache must hold;
+            `max_length` by default. A row that would go on after them, if only because it is forced
+            or too short to end, is given up: its length is 0 and its score -inf, and it may be
+            asked again with more room. All others are answered as with all of `max_length`.
 
     Returns:
         The answers, `...` = B.
 
     Raises:
-        ValueError: keys or forced tokens that do not fit the batch, or a cache that is too short
-            for `max_length` more tokens, as far as it is known how much it holds.
+        ValueError: keys or forced tokens that do not fit the batch, a room outside [1, max_length],
+            or a cache that is too short for it, as far as it is known how much it holds.
     """
-    check_room(state, rules)
+    room = resolve_room(state, rules, room)
     hear = hearing(step, observe)
     logits, seen, _ = jax.eval_shape(hear, state, start)
     speaker = Speaker(rules, tuple(filters))
-    begun = speaker.begin(start, keys, forced, logits, seen)
-    return loop(hear, speaker, state, start, begun).answer
+    begun = speaker.begin(start, room, keys, forced, logits, seen)
+    speech = loop(hear, speaker, state, start, begun, room)
+    return given_up(speech.answer, speaker.unfinished(speech), rules)
 
 
 class Speech(NamedTuple):
@@ -73,6 +79,7 @@ class Speaker:
     def begin(
         self,
         start: Array,
+        room: int,
         keys: Array | None,
         forced: Forced | None,
         logits: jax.ShapeDtypeStruct,
@@ -85,15 +92,15 @@ class Speaker:
                 f"jax.random.split(key, {len(start)}) makes them, got shape {keys.shape}"
             )
         return Speech(
-            answer=blank(start.shape, self.rules, start, logits, seen),
+            answer=blank(start.shape, self.rules, room, start, logits, seen),
             finished=jnp.zeros(start.shape, bool),
             keys=keys,
             forced=self.rules.prepare(forced, start, logits.shape[-1]),
         )
 
     def unfinished(self, speech: Speech) -> Array:
-        """Whether any row goes on."""
-        return ~speech.finished.all()
+        """Which rows go on, `[B]`."""
+        return ~speech.finished
 
     def select(
         self, speech: Speech, index: Array, logits: Array, observed: object

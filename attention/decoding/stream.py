@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.decoding.filters import Filter
-from attention.decoding.loop import State, Step, check_room, hearing, nothing
+from attention.decoding.loop import State, Step, hearing, nothing, resolve_room
 from attention.decoding.rules import Forced, Rules
 from attention.decoding.sample import Speaker, Speech
 from attention.primitives.precision import wide
@@ -47,10 +47,11 @@ def stream(
     Raises:
         ValueError: as `sample`.
     """
-    check_room(state, rules)
+    room = resolve_room(state, rules, None)
     step, speaker = jax.jit(step), Speaker(rules, tuple(filters))
     logits, seen, _ = jax.eval_shape(hearing(step, nothing), state, start)
-    return _speak(step, state, start, speaker, speaker.begin(start, keys, forced, logits, seen))
+    speech = speaker.begin(start, room, keys, forced, logits, seen)
+    return _speak(step, state, start, speaker, speech)
 
 
 def _speak(
@@ -60,7 +61,7 @@ def _speak(
         logits, state = step(state, last)
         speech, last = _select(speaker, speech, jnp.int32(index), logits)
         yield last
-        if not speaker.unfinished(speech):
+        if not speaker.unfinished(speech).any():
             return
 
 

@@ -32,7 +32,7 @@ PADDED = Forced(
 )
 
 
-@functools.partial(jax.jit, static_argnames=("rules", "beam", "n_best", "alpha"))
+@functools.partial(jax.jit, static_argnames=("rules", "beam", "n_best", "alpha", "room"))
 def search(table, rules, forced=None, **options):
     """Beam search of a Markov model; each token remembers what the step had heard before it."""
     start = jnp.full(len(table), BOS, jnp.int32)
@@ -81,6 +81,53 @@ def test_what_was_observed_follows_its_hypothesis():
     heard = np.concatenate([np.full((B, 2, 1), BOS), found.tokens[..., :-1]], axis=-1)
     heard[np.arange(8) >= np.asarray(found.lengths)[..., None]] = 0
     np.testing.assert_array_equal(found.observed["heard"], heard)
+
+
+def assert_answered_or_given_up(short, whole, room):
+    """Some rows are answered as with all the room there is, and nothing is left of the others."""
+    answered = np.asarray(short.lengths).reshape(B, -1)[:, 0] > 0
+    assert 0 < answered.sum() < B
+    for ours, theirs in zip(jax.tree.leaves(short), jax.tree.leaves(whole), strict=True):
+        ours, theirs = np.asarray(ours), np.asarray(theirs)
+        inside = (slice(None),) * (theirs.ndim - 1) + (slice(room),)
+        theirs = theirs[inside] if theirs.shape[-1] == 8 else theirs
+        np.testing.assert_array_equal(ours[answered], theirs[answered])
+    for name, nothing in (("tokens", PAD), ("lengths", 0), ("scores", -np.inf), ("log_probs", 0)):
+        assert (np.asarray(getattr(short, name))[~answered] == nothing).all()
+
+
+def test_with_less_room_a_row_is_answered_the_same_or_not_at_all():
+    table, options = random_table(B, 6, seed=5), {"beam": 4, "n_best": 2, "alpha": 0.8}
+    whole = search(table, Rules(END, PAD, 8, 2), PADDED, **options)
+    short = search(table, Rules(END, PAD, 8, 2), PADDED, **options, room=6)
+    assert_answered_or_given_up(short, whole, 6)
+    assert not short.observed["heard"][short.lengths == 0].any()
+
+
+def test_greedy_with_less_room():
+    table, start = random_table(B, 6, seed=5), jnp.full(B, BOS, jnp.int32)
+    step = step_of(jnp.asarray(table))
+    say = functools.partial(greedy, step, memory(B), start, Rules(END, PAD, 8, 2))
+    assert_answered_or_given_up(say(room=3), say(), 3)
+
+
+def test_what_was_observed_keeps_its_kind():
+    table, start = jnp.asarray(random_table(B, 6, seed=5)), jnp.full(B, BOS, jnp.int32)
+    heard = greedy(
+        step_of(table),
+        memory(B),
+        start,
+        Rules(END, PAD, 8),
+        observe=lambda state: state.heard > 3,
+        room=3,
+    ).observed
+    assert heard.dtype == bool and heard.any()
+
+
+@pytest.mark.parametrize("room", [0, 9])
+def test_room_that_nobody_has(room):
+    with pytest.raises(ValueError, match=f"room must be between 1 and max_length 8, got {room}"):
+        search(random_table(B, 6), Rules(END, PAD, 8), beam=2, room=room)
 
 
 def test_a_beam_of_one_is_greedy_whatever_the_penalty():

@@ -1,5 +1,7 @@
 """A step with a cache says what a step without one says, for prompts of any length."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -139,7 +141,7 @@ def test_ragged_prompts_go_on_as_each_alone():
     assert (said == END).any()
 
 
-WAYS = {"greedy": greedy, "stream": stream, "beam": lambda *given: beam_search(*given, beam=2)}
+WAYS = {"greedy": greedy, "stream": stream, "beam": functools.partial(beam_search, beam=2)}
 
 
 @pytest.mark.parametrize("say", WAYS.values(), ids=WAYS)
@@ -159,6 +161,18 @@ def test_a_state_without_room_for_the_answer_is_refused_before_the_step_is_calle
     _, prefix = recompute(step, batch_size=B, max_length=LONGEST - 1)
     with pytest.raises(ValueError, match="a prefix of at most 5 tokens has no room for 6"):
         say(step, prefix, start, RULES)
+
+
+def test_a_cache_holds_no_more_than_the_room():
+    """A step that counts up says the end, 3, after one token, after two, and too late."""
+
+    def step(cache, tokens):
+        return 9 * jax.nn.one_hot(tokens + 1, V), cache.advanced(1)
+
+    cache = empty_cache((3,), 2, num_kv_heads=1, head_width=2)
+    for say in (greedy, functools.partial(beam_search, beam=1)):
+        said = say(step, cache, jnp.array([2, 1, 0], jnp.int32), RULES, room=2)
+        np.testing.assert_array_equal(np.ravel(said.lengths), [1, 2, 0])
 
 
 def test_an_empty_prompt_has_no_last_token():
