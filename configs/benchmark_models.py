@@ -49,7 +49,8 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.training = ConfigDict()
     config.training.steps = 15  # of each
     config.translating = translating = ConfigDict()
-    translating.length = 20  # tokens of every answer, for a model that has not learned ends none
+    translating.workdir = ""  # a run of that configuration, as which to translate
+    translating.length = 20  # without one parameters are random, and all answers so many tokens
     translating.seconds = 30.0  # that one way may take
 
     if is_tiny(form):

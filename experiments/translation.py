@@ -11,6 +11,7 @@ from flax import nnx
 from jax import Array
 from ml_collections import ConfigDict
 
+from attention.decoding import Rules
 from attention.modules.choice import one_of
 from attention.modules.config import TransformerConfig
 from attention.modules.positions import SCHEMES
@@ -32,7 +33,7 @@ from experiments.data.pairs import SentencePair
 from experiments.data.sources import SOURCES, check_source, load_split
 from experiments.data.subword_dropout import PairDropout
 from experiments.data.tokenizers import Tokenizers
-from experiments.data.vocabulary import PAD
+from experiments.data.vocabulary import EOS, PAD
 from experiments.errors import UsageError, check_at_least
 from experiments.evaluation.phenomena import by_phenomenon
 from experiments.evaluation.scores import translation_scores
@@ -249,26 +250,22 @@ class Task:
                 f"vocabulary, got {config.decoding.beam}"
             )
         self.learner = Learner(self._make_model, self._sum_losses, config)
-        self.translator = Translator(
-            self.learner.definition,
-            tokenizers,
-            bucket_lengths=[max(config.data.bucket_lengths)],
-            max_length=config.model.max_length,
-            beam=config.decoding.beam,
-            alpha=config.decoding.alpha,
-            n_best=config.decoding.n_best,
-            aligns=self._attends,
-        )
+        self.rules = Rules(end=EOS, pad=PAD, max_length=config.model.max_length)
+        self.translator = self.make_translator(self.rules)
 
-    @property
-    def tokens_translated(self) -> int:
-        """Source positions of a batch that is translated."""
+    def make_translator(self, rules: Rules) -> Translator:
+        """A translator that obeys these rules of an answer."""
         decoding = self.config.decoding
-        return decoding.hypotheses // decoding.beam * max(self.config.data.bucket_lengths)
-
-    @property
-    def _attends(self) -> bool:
-        return self.config.model.get("attention") != "none"
+        return Translator(
+            self.learner.definition,
+            self._tokenizers,
+            max_length=self.config.model.max_length,
+            rules=rules,
+            beam=decoding.beam,
+            alpha=decoding.alpha,
+            n_best=decoding.n_best,
+            aligns=self.config.model.get("attention") != "none",
+        )
 
     def _make_model(self, rngs: nnx.Rngs) -> nnx.Module:
         settings, model = ARCHITECTURES[self.config.architecture]
@@ -382,7 +379,7 @@ class Task:
 
     def draw_attention(self, state: TrainState, pairs: list[SentencePair], path: Path) -> None:
         """Draws what the decoder looks at in one of the sentences, if it looks at anything."""
-        if not self._attends:
+        if not self.translator.aligns:
             return
         # Neither a short sentence nor one that fills the screen.
         shown = min(pairs, key=lambda pair: abs(len(pair.source.split()) - 7))
@@ -420,7 +417,7 @@ class Task:
             ValueError: a sentence that cannot be translated.
         """
         if not self.config.decoding.details:
-            (translation,) = self.translator(state.parameters, [line], batch_tokens=0)
+            (translation,) = self.translator(state.parameters, [line], batch_size=1)
             return translation
         source, found = self.translator.details(state.parameters, line)
         told = {"source": source, "translations": [one._asdict() for one in found]}
@@ -429,4 +426,9 @@ class Task:
     def translations(self, state: TrainState, pairs: list[SentencePair]) -> list[str]:
         """What the model says for the source of each pair."""
         sources = [pair.source for pair in pairs]
-        return self.translator(state.parameters, sources, batch_tokens=self.tokens_translated)
+        return self.translator(state.parameters, sources, batch_size=self.sentences_at_once)
+
+    @property
+    def sentences_at_once(self) -> int:
+        """How many sentences are translated together."""
+        return self.config.decoding.hypotheses // self.config.decoding.beam

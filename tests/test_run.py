@@ -125,7 +125,7 @@ def test_a_run_leaves_everything_in_its_workdir(place, trained):
 @pytest.fixture
 def echoing(monkeypatch):
     """Says what it reads: to compile how a model says it takes longer than what is tested."""
-    monkeypatch.setattr(Translator, "__call__", lambda _, __, texts, batch_tokens: [*texts])
+    monkeypatch.setattr(Translator, "__call__", lambda _, __, texts, batch_size: [*texts])
     monkeypatch.setattr(translation.Task, "draw_attention", lambda *_: None)
 
 

@@ -15,10 +15,12 @@ from attention.modules.transformer import EncoderDecoder
 from attention.modules.unrolled import unrolled
 from attention.primitives import masks
 from experiments.compilation import compiled
-from experiments.data.batching import Buckets, EncodedPair, evaluation_batches, pad_batch
+from experiments.data.batching import EncodedPair, pad_batch
 from experiments.data.tokenizers import Tokenizers
-from experiments.data.vocabulary import BOS, EOS, PAD
+from experiments.data.vocabulary import BOS, EOS
 from experiments.training.sharding import by_rows
+
+SHORTEST = 16  # positions: what is shorter is padded sooner than compiled for
 
 
 class Hypothesis(NamedTuple):
@@ -41,15 +43,19 @@ class Hypothesis(NamedTuple):
 
 
 class Translator:
-    """Translates plain text in batches."""
+    """Translates plain text in batches.
+
+    Attributes:
+        aligns: whether the model attends to the source.
+    """
 
     def __init__(
         self,
         definition: nnx.GraphDef,
         tokenizers: Tokenizers,
         *,
-        bucket_lengths: Sequence[int],
         max_length: int,
+        rules: Rules,
         beam: int,
         alpha: float,
         n_best: int = 1,
@@ -60,27 +66,33 @@ class Translator:
         Args:
             definition: an `EncoderDecoder` without its parameters.
             tokenizers: of both languages.
-            bucket_lengths: the source lengths to compile for; `max_length` comes on top.
-            max_length: the most tokens the model can read or say.
+            max_length: the most tokens the model can read, the end included.
+            rules: of an answer.
             beam: hypotheses that are followed; 1 is greedy.
             alpha: of the length penalty of `attention.decoding.beam_search`.
             n_best: how many hypotheses `details` has.
             aligns: whether the model attends to the source, as some recurrent ones do not.
         """
         self._tokenizers = tokenizers
-        self._bucket_lengths = sorted({*bucket_lengths, max_length})
         self._max_length = max_length
+        self._rules = rules
+        self.aligns = aligns
 
-        def translate(parameters: nnx.State, source: Array, source_lengths: Array) -> Array:
+        def translate(
+            parameters: nnx.State, source: Array, source_lengths: Array
+        ) -> tuple[Array, Array]:
             model = nnx.merge(definition, parameters)
             decode = greedy if beam == 1 else partial(beam_search, beam=beam, alpha=alpha)
-            tokens = say(model, source, source_lengths, max_length, decode).tokens
-            return tokens if beam == 1 else tokens[:, 0]
+            room = self._room_for(source.shape[1])
+            answer = say(model, source, source_lengths, rules, decode, room=room)
+            best = slice(None) if beam == 1 else (slice(None), 0)
+            return answer.tokens[best], answer.lengths[best]
 
         def details(parameters: nnx.State, source: Array, source_lengths: Array) -> Answer:
             model = nnx.merge(definition, parameters)
             decode = partial(beam_search, beam=beam, alpha=alpha, n_best=n_best)
-            return say(model, source, source_lengths, max_length, decode, aligns=aligns)
+            room = rules.max_length
+            return say(model, source, source_lengths, rules, decode, room=room, aligns=aligns)
 
         def look(parameters: nnx.State, source: Array, target: Array) -> Array:
             model = nnx.merge(definition, parameters)
@@ -109,25 +121,79 @@ class Translator:
         return ids
 
     def __call__(
-        self, parameters: nnx.State, sentences: Sequence[str], *, batch_tokens: int
+        self, parameters: nnx.State, sentences: Sequence[str], *, batch_size: int
     ) -> list[str]:
         """Translates each sentence.
 
         Args:
             parameters: of the model.
             sentences: plain text.
-            batch_tokens: source positions that are translated at once.
+            batch_size: sentences that are translated at once.
+
+        Raises:
+            ValueError: as `encode`.
         """
-        pairs = [EncodedPair(self.encode(sentence), ()) for sentence in sentences]
-        buckets = Buckets(pairs, self._bucket_lengths, max(batch_tokens, self._max_length))
-        translations = [""] * len(sentences)
-        for members, batch in evaluation_batches(buckets):
-            # Rows that are left repeat others: who reads nothing may speak to the last token.
-            rows = np.arange(len(batch.source)) % len(members)
-            said = self._translate(parameters, batch.source[rows], batch.source_lengths[rows])
-            for member, ids in zip(members, np.asarray(said), strict=False):
-                translations[member] = self._text(ids.tolist())
-        return translations
+        read = [self.encode(sentence) for sentence in sentences]
+        said = self.say_all(parameters, read, batch_size=batch_size)
+        return [self._text(ids.tolist()) for ids in said]
+
+    def say_all(
+        self, parameters: nnx.State, sources: Sequence[Sequence[int]], *, batch_size: int
+    ) -> list[np.ndarray]:
+        """Translates ids into ids: sentences of similar length together, the shortest first.
+
+        The room for an answer is half as long again as the sources are padded to, since what
+        decoding costs grows with it; who needs more is asked again with the longer sentences.
+
+        Args:
+            parameters: of the model.
+            sources: each without its end.
+            batch_size: sentences that are translated at once.
+
+        Returns:
+            What was said of each, with the end if it came in time.
+
+        Raises:
+            ValueError: a source that the model cannot read.
+        """
+        longest = max(map(len, sources), default=0)
+        if longest >= self._max_length:
+            raise ValueError(f"the model reads at most {self._max_length - 1} ids, got {longest}")
+        answers: dict[int, np.ndarray] = {}
+        for length in lengths_for(self._max_length):
+            fits = [
+                place
+                for place in range(len(sources))
+                if place not in answers and len(sources[place]) < length
+            ]
+            fits.sort(key=lambda place: len(sources[place]))
+            decided = self._room_for(length) == self._rules.max_length
+            # All batches are asked for before the first is waited for, so no device stands still.
+            batches = [fits[at : at + batch_size] for at in range(0, len(fits), batch_size)]
+            asked = [
+                self._ask(parameters, [sources[place] for place in members], batch_size, length)
+                for members in batches
+            ]
+            for members, said in zip(batches, asked, strict=True):
+                for place, ids, number in zip(members, *map(np.asarray, said), strict=False):
+                    if number or decided:
+                        answers[place] = ids[:number]
+        return [answers[place] for place in range(len(sources))]
+
+    def _ask(
+        self, parameters: nnx.State, sources: Sequence[Sequence[int]], size: int, length: int
+    ) -> tuple[Array, Array]:
+        """The best answers of a batch, `[size, *]`, and their lengths, 0 for want of room."""
+        batch = pad_batch([EncodedPair(source, ()) for source in sources], size, length)
+        # Rows that are left repeat others: who reads nothing may speak to the last token.
+        rows = np.arange(size) % len(sources)
+        return self._translate(parameters, batch.source[rows], batch.source_lengths[rows])
+
+    def _room_for(self, length: int) -> int:
+        """How many tokens an answer to sources so long may have, for the longest as many as any."""
+        seldom_more = max(3 * length // 2, self._rules.min_length)
+        most = self._rules.max_length
+        return most if length == self._max_length else min(seldom_more, most)
 
     def details(self, parameters: nnx.State, sentence: str) -> tuple[list[str], list[Hypothesis]]:
         """The tokens of a sentence with their end, and its best translations, the best first.
@@ -136,7 +202,7 @@ class Translator:
             ValueError: as `encode`.
         """
         read = self.encode(sentence)
-        length = min(length for length in self._bucket_lengths if length > len(read))
+        length = min(length for length in lengths_for(self._max_length) if length > len(read))
         batch = pad_batch([EncodedPair(read, ())], 1, length)
         answer = self._details(parameters, batch.source, batch.source_lengths)
         found = [
@@ -179,13 +245,22 @@ class Translator:
         )
 
 
+def lengths_for(max_length: int) -> list[int]:
+    """The source lengths to compile for: the longest, its half, and so on down to `SHORTEST`."""
+    lengths = [max_length]
+    while lengths[0] >= 2 * SHORTEST:
+        lengths.insert(0, -(-lengths[0] // 2))
+    return lengths
+
+
 def say(
     model: EncoderDecoder,
     source: Array,
     source_lengths: Array,
-    target_length: int,
+    rules: Rules,
     decode: Callable[..., Answer],
     *,
+    room: int,
     aligns: bool = False,
 ) -> Answer:
     """Says a translation, word for word.
@@ -194,8 +269,9 @@ def say(
         model: the model.
         source: `[B, S]` ids.
         source_lengths: `[B]`.
-        target_length: the most tokens said, the end included; an answer that needs more is cut.
+        rules: of an answer; one that needs more than `max_length` is cut.
         decode: `(step, state, start, rules) -> Answer`, as `attention.decoding.greedy`.
+        room: the most tokens followed; a row that needs more has no answer.
         aligns: whether what is observed of each token is the source token that was looked at most,
             over all layers and heads together.
     """
@@ -211,9 +287,8 @@ def say(
         return model.logits(features), _most_seen(extras) if aligns else None, cache
 
     begin = jnp.full(len(source), BOS, jnp.int32)
-    rules = Rules(end=EOS, pad=PAD, max_length=target_length)
-    step, state = attending(read, model.new_cache((len(source),), target_length), begin)
-    return decode(step, state, begin, rules, observe=lambda state: state.seen)
+    step, state = attending(read, model.new_cache((len(source),), room), begin)
+    return decode(step, state, begin, rules, observe=lambda state: state.seen, room=room)
 
 
 def _most_seen(extras: dict[str, dict[str, Array]]) -> Array:

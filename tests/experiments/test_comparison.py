@@ -20,7 +20,7 @@ def asked(*arguments):
 
 def test_runs_stand_side_by_side(tmp_path, monkeypatch, capsys):
     """Of two recurrent models, which compile faster, and say what they read."""
-    monkeypatch.setattr(Translator, "__call__", lambda _, __, texts, batch_tokens: [*texts])
+    monkeypatch.setattr(Translator, "__call__", lambda _, __, texts, batch_size: [*texts])
     monkeypatch.setattr(comparison, "LENGTHS", (8,))
     runs = {cell: reverse_rnn.get_config("tiny") for cell in ("lstm", "gru")}
     for cell, each in runs.items():

@@ -12,6 +12,7 @@ from experiments.data.packing import PackedPairs
 from experiments.data.sources import SOURCES
 from experiments.data.vocabulary import PAD
 from experiments.translation import Task, load_splits
+from experiments.workdir import Workdir
 
 
 class Sentences(NamedTuple):
@@ -32,12 +33,13 @@ class Sentences(NamedTuple):
     test: list[EncodedPair]
 
 
-def load_sentences(settings: ConfigDict, cache: Path) -> Sentences:
+def load_sentences(settings: ConfigDict, cache: Path, run: Workdir | None = None) -> Sentences:
     """Reads the sentences that `data.path` names.
 
     Args:
         settings: `translation` of the benchmark, a configuration like `configs/multi30k.py`.
         cache: where subwords are kept.
+        run: whose subwords they are; by default they are learned.
 
     Raises:
         FileNotFoundError: it names none.
@@ -45,7 +47,11 @@ def load_sentences(settings: ConfigDict, cache: Path) -> Sentences:
     if not settings.data.path:
         raise FileNotFoundError("translation.data.path names no folder of parallel text")
     splits = load_splits(settings, ("train", "test"), cache)
-    tokenizers = SOURCES[settings.data.name].text.learn(settings.data, splits["train"], cache)
+    text = SOURCES[settings.data.name].text
+    if run is None:
+        tokenizers = text.learn(settings.data, splits["train"], cache)
+    else:
+        tokenizers = text.load(run.path)
     task = Task(settings, tokenizers)
     train, test = (task.encode(split, splits[split]) for split in ("train", "test"))
     batches = task.training_batches(splits["train"], train)

@@ -91,6 +91,10 @@ def check(config: ConfigDict) -> None:
     language_model.check(config.characters)
     if config.translation.data.path:
         translation.check(config.translation)
+    if run := config.translating.workdir:
+        if not config.translation.data.path:
+            raise UsageError(f"translating.workdir={run} needs sentences: translation.data.path")
+        Workdir(run).as_trained(config.translation)
 
 
 def check_sizes(part: str, config: ConfigDict) -> None:

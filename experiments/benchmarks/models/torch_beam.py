@@ -8,23 +8,25 @@ from typing import Any
 
 import numpy as np
 
+from attention.decoding import Rules
 from experiments.benchmarks.models.torch_transformer import TorchTransformer
-from experiments.data.vocabulary import BOS, EOS, PAD
+from experiments.data.vocabulary import BOS, PAD
 
 
 def beam_search(
-    peer: TorchTransformer, source: np.ndarray, *, beam: int, length: int
-) -> np.ndarray:
-    """The likeliest answers that a beam finds, of so many tokens, of which only the last may end.
+    peer: TorchTransformer, source: np.ndarray, rules: Rules, *, beam: int, alpha: float
+) -> list[np.ndarray]:
+    """The likeliest answers that a beam finds, as `attention.decoding.beam_search` defines them.
 
     Args:
         peer: the model.
         source: `[B, S]` ids, padded.
-        beam: W, hypotheses that are followed.
-        length: L, tokens of an answer.
+        rules: of an answer.
+        beam: W, hypotheses that are followed; one that ends leaves the beam narrower.
+        alpha: of the length penalty.
 
     Returns:
-        `[B, L]` ids.
+        The ids of each answer, its end included if it has one.
     """
     import torch
 
@@ -35,17 +37,36 @@ def beam_search(
         said = torch.full((rows * beam, 1), BOS)
         scores = torch.full((rows, beam), -torch.inf)
         scores[:, 0] = 0.0  # at first all are the same
-        for index in range(length):
+        width = torch.full((rows, 1), beam)
+        best = torch.full((rows,), -torch.inf)
+        answers = [said[0]] * rows
+        for index in range(rules.max_length):
             log_probs = decoder.read(said[:, -1:]).log_softmax(-1)
-            if index + 1 < length:
-                log_probs[:, EOS] = -torch.inf
+            if index + 1 < rules.min_length:
+                log_probs[:, rules.end] = -torch.inf
             totals = scores[..., None] + log_probs.view(rows, beam, -1)
             scores, picks = totals.flatten(1).topk(beam)
+            scores[torch.arange(beam) >= width] = -torch.inf
             parents = (start + picks // log_probs.shape[-1]).flatten()
-            tokens = (picks % log_probs.shape[-1]).view(-1, 1)
-            said = torch.cat([said.index_select(0, parents), tokens], 1)
+            tokens = picks % log_probs.shape[-1]
+            said = torch.cat([said.index_select(0, parents), tokens.view(-1, 1)], 1)
+
+            ends = (tokens == rules.end) | (index + 1 == rules.max_length)
+            ends &= scores > -torch.inf
+            ended = torch.where(ends, scores / ((6 + index) / 6) ** alpha, -torch.inf)
+            score, place = ended.max(1)
+            for row in (score > best).nonzero()[:, 0].tolist():
+                answers[row] = said[row * beam + place[row], 1:]
+            best = torch.maximum(best, score)
+            width -= ends.sum(1, keepdim=True)
+            scores[ends] = -torch.inf
+            likeliest, ahead = scores.amax(1), (index + 2, rules.max_length)
+            bounds = [likeliest / ((5 + length) / 6) ** alpha for length in ahead]
+            scores[torch.maximum(*bounds) <= best] = -torch.inf  # nothing to come is better
+            if not (scores > -torch.inf).any():
+                break
             decoder.follow(parents)
-        return said.view(rows, beam, -1)[:, 0, 1:].numpy()
+        return [ids.numpy() for ids in answers]
 
 
 class _Decoder:

@@ -1,35 +1,57 @@
-"""How long translating takes, beside a plain beam search in PyTorch and beside CTranslate2.
+"""How long translating takes, beside a beam search in PyTorch and beside CTranslate2.
 
-All have the same parameters, drawn at random. With those a model hardly ever ends what it says, so
-nobody may end early: every answer has the same number of tokens, each search does the same work,
-and what they say is the same to rounding.
+All have the same parameters: those of a trained run, if one is named. Else they are drawn at
+random; with those a model hardly ever ends what it says, so nobody may end early, and every answer
+has the same number of tokens.
+
+The search in PyTorch is ours to the letter, and says the same to rounding. That of CTranslate2 is
+so while all answers are equally long. Else it keeps its beam as wide as it was where ours narrows,
+takes sentences that have ended out of the batch, and divides a score by n ** alpha, so that an
+answer in a dozen is another.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import numpy as np
 from flax import nnx
-from jax import Array
 from ml_collections import ConfigDict
 
-from attention.decoding import Answer, Rules, beam_search
+from attention.decoding import Rules
 from experiments.benchmarks.clock import round_robin, seconds_of
 from experiments.benchmarks.models import torch_beam
 from experiments.benchmarks.models.ctranslate import make_ctranslator, named
 from experiments.benchmarks.models.figure import Figure
 from experiments.benchmarks.models.sentences import Sentences, load_sentences, padded
 from experiments.benchmarks.models.torch_transformer import TorchTransformer
-from experiments.data.batching import Batch, Buckets, EncodedPair, evaluation_batches
-from experiments.data.vocabulary import EOS
-from experiments.evaluation.translator import say
-from experiments.training.sharding import by_rows
+from experiments.data.vocabulary import EOS, PAD
+from experiments.training.session import restore
+from experiments.workdir import Workdir
 
-Translate = Callable[[], np.ndarray]  # the ids of every answer, [sentences, length]
+Ids = Sequence[int]
+Translate = Callable[[], list[Ids]]  # the ids of every answer, its end included if it has one
 
-TOKENS = 256  # of a batch of CTranslate2: of 256 to 2,048 the quickest on two cores
+# The batches with which a trained run translates soonest on two cores, as ours are.
+SENTENCES = 32  # of PyTorch, of 1 to 170
+TOKENS = 512  # of CTranslate2, of 256 to 1,024
+
+
+class Trial(NamedTuple):
+    """What all translate.
+
+    Attributes:
+        found: the model, and the sentences.
+        parameters: of the model.
+        rules: of an answer.
+        described: how long answers are, in words.
+    """
+
+    found: Sentences
+    parameters: nnx.State
+    rules: Rules
+    described: str
 
 
 def measure(config: ConfigDict, cache: Path) -> Iterator[Figure]:
@@ -44,105 +66,108 @@ def measure(config: ConfigDict, cache: Path) -> Iterator[Figure]:
     Raises:
         FileNotFoundError: no sentences are named.
         ImportError: torch or ctranslate2 is not installed.
+        UsageError: as `load_trial`.
     """
-    length, beam = config.translating.length, config.translation.decoding.beam
-    found = load_sentences(config.translation, cache)
-    parameters = found.task.learner.initial_state().parameters
-    our_way = ours(found, parameters, length)
+    trial = load_trial(config, cache)
+    number, beam = len(trial.found.test), config.translation.decoding.beam
+    our_way = ours(trial)
     our_way()  # compiles
     for peer, make, limit in (
-        ("a plain beam search in PyTorch", in_torch, 1 / 10),
+        ("the same search in PyTorch", in_torch, 1 / 10),
         ("CTranslate2 in float32", in_ctranslate, 1.0),
     ):
-        our_time, their_time, alike = _compared(our_way, make(found, parameters, length), config)
-        what = f"{len(found.test):,} sentences, beam of {beam}, {length} tokens each"
+        our_time, their_time, alike = _compared(our_way, make(trial), config)
+        what = f"{number:,} sentences, beam of {beam}, {trial.described}"
         parts = f"{our_time:.1f} s ÷ {their_time:.1f} s ({alike:,} answers alike)"
         yield Figure(f"translating {what} ÷ {peer}", our_time / their_time, limit, parts)
+
+
+def load_trial(config: ConfigDict, cache: Path) -> Trial:
+    """Reads the sentences, and the parameters of the run that is named, if one is.
+
+    Args:
+        config: as in `measure`.
+        cache: where subwords are kept.
+
+    Raises:
+        FileNotFoundError: no sentences are named.
+        UsageError: the run is of another configuration, or has no checkpoint.
+    """
+    settings, length = config.translation, config.translating.length
+    if not config.translating.workdir:
+        found = load_sentences(settings, cache)
+        rules = Rules(end=EOS, pad=PAD, min_length=length, max_length=length)
+        parameters = found.task.learner.initial_state().parameters
+        return Trial(found, parameters, rules, f"{length} tokens each")
+    run = Workdir(config.translating.workdir)
+    settings = run.as_trained(settings)
+    found = load_sentences(settings, cache, run)
+    parameters = restore(run, found.task.learner, settings).parameters
+    return Trial(found, parameters, found.task.rules, "by a trained model")
 
 
 def _compared(ours: Translate, theirs: Translate, config: ConfigDict) -> tuple[float, float, int]:
     """Median seconds of both, in turn, and how many answers are the same."""
     ways = {"ours": ours, "theirs": theirs}
-    said: dict[str, np.ndarray] = {}
+    said: dict[str, list[Ids]] = {}
     warm_ups = {
         name: seconds_of(lambda name=name, way=way: said.update({name: way()}))
         for name, way in ways.items()
     }
     seconds = config.translating.seconds
     times = round_robin(ways, warm_ups, seconds=seconds, rounds=config.rounds)
-    alike = int(np.sum((said["ours"] == said["theirs"]).all(axis=1)))
+    pairs = zip(said["ours"], said["theirs"], strict=True)
+    alike = sum(list(one) == list(other) for one, other in pairs)
     return float(np.median(times["ours"])), float(np.median(times["theirs"])), alike
 
 
-def ours(found: Sentences, parameters: nnx.State, length: int) -> Translate:
-    """As `Translator` does it, with its batches, but that nothing ends early."""
-    config, learner = found.task.config, found.task.learner
-
-    def search(
-        step: object, state: object, start: Array, rules: Rules, **options: object
-    ) -> Answer:
-        rules = replace(rules, min_length=length)
-        return beam_search(step, state, start, rules, beam=config.decoding.beam, **options)
-
-    @by_rows
-    def translate(parameters: nnx.State, source: Array, source_lengths: Array) -> Array:
-        model = nnx.merge(learner.definition, parameters)
-        return say(model, source, source_lengths, length, search).tokens[:, 0]
-
-    batches = _batches(found, found.task.tokens_translated)
-    return lambda: _in_order(
-        (members, translate(parameters, batch.source, batch.source_lengths))
-        for members, batch in batches
-    )
+def ours(trial: Trial) -> Translate:
+    """By the translator of the task, but for the rules."""
+    task, sources = trial.found.task, [pair.source for pair in trial.found.test]
+    translator = task.make_translator(trial.rules)
+    size = task.sentences_at_once
+    return lambda: translator.say_all(trial.parameters, sources, batch_size=size)
 
 
-def in_torch(found: Sentences, parameters: nnx.State, length: int) -> Translate:
-    """By `torch_beam`, in batches as large as those learned from, as long as their longest."""
-    config = found.task.config
-    peer = TorchTransformer(config, found.vocab_size)
-    peer.load(parameters)
-    batches = [
-        (members, padded([found.test[place] for place in members]).source)
-        for members, _ in _batches(found, config.train.batch_tokens)
-    ]
-    return lambda: _in_order(
-        (members, torch_beam.beam_search(peer, source, beam=config.decoding.beam, length=length))
-        for members, source in batches
-    )
+def in_torch(trial: Trial) -> Translate:
+    """By `torch_beam`, sentences of like length together, each batch as long as its longest."""
+    config, test = trial.found.task.config, trial.found.test
+    peer = TorchTransformer(config, trial.found.vocab_size)
+    peer.load(trial.parameters)
+    order = sorted(range(len(test)), key=lambda place: len(test[place].source))
+    batches = [order[start : start + SENTENCES] for start in range(0, len(order), SENTENCES)]
+    settings = {"beam": config.decoding.beam, "alpha": config.decoding.alpha}
 
-
-def in_ctranslate(found: Sentences, parameters: nnx.State, length: int) -> Translate:
-    """By CTranslate2, which sorts and divides the sentences itself."""
-    config = found.task.config
-    with TemporaryDirectory() as directory:
-        translator = make_ctranslator(config.model, parameters, Path(directory))
-    sentences = [named([*pair.source, EOS]) for pair in found.test]
-
-    def translate() -> np.ndarray:
-        answers = translator.translate_batch(
-            sentences,
-            beam_size=config.decoding.beam,
-            max_batch_size=TOKENS,
-            batch_type="tokens",
-            min_decoding_length=length,
-            max_decoding_length=length,
-        )
-        return np.array([[int(token) for token in one.hypotheses[0]] for one in answers])
+    def translate() -> list[Ids]:
+        answers: list[Ids] = [()] * len(test)
+        for members in batches:
+            source = padded([test[place] for place in members]).source
+            said = torch_beam.beam_search(peer, source, trial.rules, **settings)
+            for place, ids in zip(members, said, strict=True):
+                answers[place] = ids
+        return answers
 
     return translate
 
 
-def _batches(found: Sentences, tokens: int) -> list[tuple[np.ndarray, Batch]]:
-    config = found.task.config
-    longest = config.model.max_length
-    pairs = [EncodedPair(pair.source, ()) for pair in found.test]
-    lengths = {max(config.data.bucket_lengths), longest}
-    return [*evaluation_batches(Buckets(pairs, sorted(lengths), max(tokens, longest)))]
+def in_ctranslate(trial: Trial) -> Translate:
+    """By CTranslate2, which sorts and divides the sentences itself."""
+    config = trial.found.task.config
+    with TemporaryDirectory() as directory:
+        translator = make_ctranslator(config.model, trial.parameters, Path(directory))
+    sentences = [named([*pair.source, EOS]) for pair in trial.found.test]
 
+    def translate() -> list[Ids]:
+        answers = translator.translate_batch(
+            sentences,
+            beam_size=config.decoding.beam,
+            length_penalty=config.decoding.alpha,
+            max_batch_size=TOKENS,
+            batch_type="tokens",
+            min_decoding_length=max(trial.rules.min_length - 1, 0),  # before the end
+            max_decoding_length=trial.rules.max_length,
+            return_end_token=True,
+        )
+        return [[int(token) for token in one.hypotheses[0]] for one in answers]
 
-def _in_order(answers: Iterator[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """Answers in the order of their sentences."""
-    places, said = zip(
-        *((members, np.asarray(ids)[: len(members)]) for members, ids in answers), strict=True
-    )
-    return np.concatenate(said)[np.argsort(np.concatenate(places))]
+    return translate

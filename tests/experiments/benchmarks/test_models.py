@@ -1,20 +1,26 @@
 """The benchmark of models: that both sides of a figure compute the same, and what is reported."""
 
 import importlib
+from dataclasses import replace
 
+import chex
 import jax
 import numpy as np
 import pytest
 
-import run
+import run as door
 from attention.modules import unrolled
 from configs import benchmark_models
 from experiments.benchmarks.models import decoding, depth, sentences, suite, training, translating
 from experiments.benchmarks.models.figure import Figure
 from experiments.data.batching import EncodedPair
+from experiments.data.sources import SOURCES
 from experiments.data.text import TextBatch
 from experiments.data.vocabulary import BOS, EOS, PAD
 from experiments.errors import UsageError
+from experiments.training.checkpoint import Checkpoints
+from experiments.translation import Task, load_splits
+from experiments.workdir import Workdir
 
 
 @pytest.fixture(autouse=True)
@@ -129,18 +135,53 @@ def test_a_translator_and_its_peer_take_turns(captions, tmp_path):
 
 # What PyTorch encodes padded sentences by, unasked.
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_all_translators_say_the_same(captions, tmp_path):
+@pytest.mark.parametrize(
+    ("longest", "seed"), [(5, 0), (25, 2)], ids=["equally long", "as long as they like"]
+)
+def test_all_translators_say_the_same(captions, tmp_path, longest, seed):
     pytest.importorskip("torch")
-    found = sentences.load_sentences(captions.translation, tmp_path)
+    captions.translation.seed = seed  # with the second, some answers end
+    trial = translating.load_trial(captions, tmp_path)
     # As they are drawn, little depends on what was said before.
-    parameters = jax.tree.map(lambda leaf: 3 * leaf, found.task.learner.initial_state().parameters)
-    answers = translating.ours(found, parameters, 5)()
-    assert answers.shape == (7, 5)
-    assert len(np.unique(answers)) > 7
-    np.testing.assert_array_equal(translating.in_torch(found, parameters, 5)(), answers)
+    parameters = jax.tree.map(lambda leaf: 3 * leaf, trial.parameters)
+    rules = replace(trial.rules, min_length=5 if longest == 5 else 0, max_length=longest)
+    trial = trial._replace(parameters=parameters, rules=rules)
+    answers = [list(ids) for ids in translating.ours(trial)()]
+    lengths = {len(ids) for ids in answers}
+    assert lengths == {5} if longest == 5 else len(lengths) > 3
+    assert len(np.unique(np.concatenate(answers))) > 7
+    assert [list(ids) for ids in translating.in_torch(trial)()] == answers
     pytest.importorskip("ctranslate2")
-    np.testing.assert_array_equal(translating.in_ctranslate(found, parameters, 5)(), answers)
+    captions.translation.decoding.alpha = 0.0  # for its power is another
+    answers = [list(ids) for ids in translating.ours(trial)()]
+    assert translating.in_ctranslate(trial)() == answers
+
+
+def test_what_a_run_learned_is_translated_by(captions, tmp_path):
+    captions.translating.workdir = str(tmp_path / "run")
+    run, settings = Workdir(tmp_path / "run"), captions.translation
+    with pytest.raises(UsageError, match="holds no run: train one with"):
+        translating.load_trial(captions, tmp_path)
+    run.claim(settings)
+    splits = load_splits(settings, ("train",), tmp_path)
+    tokenizers = SOURCES["parallel"].text.learn(settings.data, splits["train"], tmp_path)
+    tokenizers.keep(run.path)
+    state = Task(settings, tokenizers).learner.initial_state()
+    state = state._replace(parameters=jax.tree.map(lambda leaf: 3 * leaf, state.parameters))
+    with Checkpoints(run.checkpoints) as checkpoints:
+        checkpoints.save(state, {"seconds": 1.0, "losses": {}})
+    trial = translating.load_trial(captions, tmp_path)
+    chex.assert_trees_all_equal(trial.parameters, state.parameters)
+    assert trial.described == "by a trained model"
+    assert trial.rules == trial.found.task.rules
+
+
+# What PyTorch encodes padded sentences by, unasked.
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_translators_take_turns(captions, tmp_path):
+    pytest.importorskip("ctranslate2")
     for figure in translating.measure(captions, tmp_path):
+        assert "5 tokens each" in figure.name
         assert "(7 answers alike)" in figure.parts and figure.ratio > 0
 
 
@@ -149,12 +190,6 @@ def test_what_is_learned_from_is_packed(captions, tmp_path):
     found = sentences.load_sentences(captions.translation, tmp_path)
     said = sum(len(pair.target) + 1 for pair in found.train)
     assert next(found.batches).target.counted.sum() == said
-
-
-def test_answers_stand_in_the_order_of_their_sentences():
-    batches = [([2, 0], [[5], [6], [0]]), ([1], [[7]])]  # the third row of the first is padding
-    found = translating._in_order((np.array(at), np.array(said)) for at, said in batches)
-    assert found.tolist() == [[6], [7], [5]]
 
 
 def test_nothing_is_translated_without_sentences(config, tmp_path):
@@ -185,10 +220,10 @@ def test_the_page_judges():
 
 
 def test_a_part_of_it_runs_from_the_door(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(run.__file__.rpartition("/")[0])
+    monkeypatch.chdir(door.__file__.rpartition("/")[0])
     arguments = ["--config=configs/benchmark_models.py:tiny", "--config.parts=decoding"]
     where = [f"--workdir={tmp_path / 'run'}", f"--cache={tmp_path}"]
-    assert run.main(["run.py", "--mode=benchmark", *arguments, *where]) == 0
+    assert door.main(["run.py", "--mode=benchmark", *arguments, *where]) == 0
     assert (tmp_path / "run" / "models.md").read_text() in capsys.readouterr().out
 
 
@@ -207,6 +242,7 @@ def test_a_part_of_it_runs_from_the_door(tmp_path, monkeypatch, capsys):
             200,
             "translating.length must lie in 1 to translation.model.max_length=160, got 200",
         ),
+        ("translating.workdir", "nowhere", "nowhere needs sentences: translation.data.path"),
         ("translating.seconds", 0.0, "translating.seconds must be a number above 0"),
         ("translation.data.path", "nowhere", "data.path=nowhere has no train.en and train.de"),
         ("rounds", 0, "rounds must be at least 1, got 0"),

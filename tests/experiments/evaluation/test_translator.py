@@ -1,16 +1,21 @@
 """Translation of plain text by a small untrained model: what it says matters less than how."""
 
+import functools
 import json
+from unittest import mock
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
+from attention.decoding import Rules, beam_search, greedy
 from configs import toy_translation, toy_translation_rnn
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
-from experiments.data.vocabulary import SPECIALS, Vocabulary
+from experiments.data.vocabulary import EOS, PAD, SPECIALS, Vocabulary
 from experiments.data.words import WORDS, Tokens
-from experiments.evaluation.translator import Translator
+from experiments.evaluation.translator import Translator, lengths_for, say
 from experiments.translation import Task
 
 SOURCE, TARGET = (Vocabulary((*SPECIALS, *letters)) for letters in ("abcdefgh", "vwxyz"))
@@ -38,15 +43,70 @@ def parameters(task):
 
 
 def test_a_batch_says_what_each_sentence_says_alone(task, parameters):
-    together = task.translator(parameters, SENTENCES, batch_tokens=18)
-    alone = [task.translator(parameters, [each], batch_tokens=18)[0] for each in SENTENCES]
+    together = task.translator(parameters, SENTENCES, batch_size=2)
+    alone = [task.translator(parameters, [each], batch_size=2)[0] for each in SENTENCES]
     assert together == alone
     assert len({*together}) > 1
 
 
 def test_nothing_is_said_beyond_the_longest_sentence(task, parameters):
-    for translation in task.translator(parameters, SENTENCES, batch_tokens=18):
+    for translation in task.translator(parameters, SENTENCES, batch_size=2):
         assert len(translation.split()) <= 9
+
+
+def test_lengths_to_compile_for_are_halves_of_the_longest():
+    assert lengths_for(80) == [20, 40, 80]
+    assert lengths_for(33) == [17, 33]
+    assert lengths_for(31) == [31]
+
+
+def test_of_no_sentences_there_is_nothing_to_say(task, parameters):
+    assert task.translator(parameters, [], batch_size=2) == []
+
+
+def test_a_source_that_is_too_long_is_refused(task, parameters):
+    with pytest.raises(ValueError, match="the model reads at most 8 ids, got 9"):
+        task.translator.say_all(parameters, [[4], [5] * 9], batch_size=2)
+
+
+def test_the_room_is_half_as_long_again_unless_the_rules_say_more():
+    def rooms(**limits):
+        rules = Rules(EOS, PAD, **limits)
+        translator = Translator(None, None, max_length=80, rules=rules, beam=1, alpha=0.0)
+        return [translator._room_for(length) for length in lengths_for(80)]
+
+    assert rooms(max_length=80) == [30, 60, 80]
+    assert rooms(max_length=200) == [30, 60, 200]
+    assert rooms(max_length=50, min_length=40) == [40, 50, 50]
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_who_needs_more_room_is_asked_again(beam):
+    """An answer of more than 24 tokens, to a source of few, is what it is with all the room."""
+    with jax.numpy_dtype_promotion("standard"):
+        config = toy_translation.get_config("tiny")
+        config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "max_length": 32})
+        config.data.bucket_lengths = (6,)
+        config.decoding.update({"beam": beam, "alpha": 0.6})
+        config.seed = 1
+        task = Task(config, tokenizers(WORDS))
+        parameters = jax.tree.map(lambda leaf: 3 * leaf, task.learner.initial_state().parameters)
+    sources = [SOURCE.encode(list(word)) for word in ("abc", "h" * 20, "ccccd", "ba", "a", "bdef")]
+    with mock.patch.object(
+        task.translator, "_translate", wraps=task.translator._translate
+    ) as asked:
+        said = task.translator.say_all(parameters, sources, batch_size=2)
+    assert [call.args[1].shape[1] for call in asked.mock_calls if call.args] == [16] * 3 + [32] * 2
+    lengths = [len(ids) for ids in said]
+    assert max(lengths) > 24 > min(lengths)  # or this would prove little
+    for source, ids in zip(sources, said, strict=True):
+        model = nnx.merge(task.learner.definition, parameters)
+        decode = greedy if beam == 1 else functools.partial(beam_search, beam=beam, alpha=0.6)
+        rows = jnp.array([[*source, EOS]])
+        expected = say(model, rows, jnp.array([rows.size]), task.rules, decode, room=32)
+        tokens = np.ravel(expected.tokens)[: len(ids)]
+        np.testing.assert_array_equal(ids, tokens)
+        assert np.ravel(expected.lengths)[0] == len(ids)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +143,8 @@ def test_cross_attention_names_its_rows_and_columns(task, parameters):
 
 def test_text_becomes_words_as_the_data_says():
     letters = tokenizers(Tokens(list, "".join))
-    translator = Translator(None, letters, bucket_lengths=[6], max_length=9, beam=1, alpha=0.0)
+    rules = Rules(EOS, PAD, max_length=9)
+    translator = Translator(None, letters, max_length=9, rules=rules, beam=1, alpha=0.0)
     assert translator.encode("bad") == SOURCE.encode(["b", "a", "d"])
 
 
@@ -101,7 +162,7 @@ class TestDetails:
             config.decoding.update({"beam": 3, "alpha": 0.5, "details": True, "n_best": 2})
             task = Task(config, tokenizers(WORDS))
             state = task.learner.initial_state()
-        (best,) = task.translator(state.parameters, [TestDetails.SENTENCE], batch_tokens=0)
+        (best,) = task.translator(state.parameters, [TestDetails.SENTENCE], batch_size=1)
         answer = json.loads(task.answer(state, TestDetails.SENTENCE))
         assert answer["source"] == ["b", "a", "<eos>"]
         said = answer["translations"]
