@@ -111,6 +111,14 @@ def test_greedy_with_less_room():
     assert_answered_or_given_up(say(room=3), say(), 3)
 
 
+def test_what_is_forced_and_finds_no_room_is_given_up():
+    """The sixth row must say one token, which ends nothing, and the last the end."""
+    table = random_table(B, 6, seed=5)
+    said = search(table, Rules(END, PAD, 8), PADDED, beam=2, alpha=-0.5, room=1)
+    assert not said.lengths[jnp.array([1, 2, 3, 5])].any()
+    np.testing.assert_array_equal(said.tokens[6, 0], [END])
+
+
 def test_what_was_observed_keeps_its_kind():
     table, start = jnp.asarray(random_table(B, 6, seed=5)), jnp.full(B, BOS, jnp.int32)
     heard = greedy(

@@ -150,9 +150,11 @@ def test_what_is_not_finite_is_marked_and_kept_as_zero():
         np.testing.assert_array_equal(seen.broken[:, :3], broken)  # a ring forgets them later
 
 
-@pytest.mark.parametrize("size", [19, 40], ids=["at once", "in pieces"])
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+@pytest.mark.parametrize("size", [19, 40], ids=["with a rest", "in whole pieces"])
 @pytest.mark.parametrize("lengths", [(0, 0), (2, 19), (5, 5)], ids=str)
-def test_rearranged_is_what_every_row_has_read(size, lengths):
+def test_rearranged_is_what_every_row_has_read(monkeypatch, platform, size, lengths):
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
     cache = empty((B,), size)
     cache, _ = extend(cache, jnp.zeros(B, int), jnp.array(lengths), num_tokens=19)
     swapped = cache.rearranged(lambda array: array[::-1])
