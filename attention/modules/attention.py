@@ -9,6 +9,7 @@ from jax import Array
 
 from attention.modules.choice import one_of
 from attention.modules.config import resolve_head_width, resolve_kv_heads
+from attention.modules.linear import LinearGeneral
 from attention.modules.norm import NORMS
 from attention.primitives.attend import attend
 from attention.primitives.cache import Cache, full_cache
@@ -70,12 +71,12 @@ class Attention(nnx.Module):
 
         def heads(features: int, number: int, head_features: int) -> nnx.LinearGeneral:
             shape = (number, head_features)
-            return nnx.LinearGeneral(features, shape, use_bias=use_bias, rngs=rngs)
+            return LinearGeneral(features, shape, use_bias=use_bias, rngs=rngs)
 
         self.query = heads(width, num_heads, head_width)
         self.key = heads(memory_width, num_kv_heads, head_width)
         self.value = heads(memory_width, num_kv_heads, value_width)
-        self.output = nnx.LinearGeneral(
+        self.output = LinearGeneral(
             (num_heads, value_width), width, axis=(-2, -1), use_bias=use_bias, rngs=rngs
         )
         norm = NORMS.get(qk_norm)

@@ -9,6 +9,7 @@ from jax import Array
 from attention.modules.choice import one_of
 from attention.modules.config import TransformerConfig
 from attention.modules.dropout import split_key
+from attention.modules.linear import Linear
 from attention.modules.table import table
 from attention.modules.transformer import Encoder
 from attention.primitives import masks
@@ -52,7 +53,7 @@ class Classifier(nnx.Module):
         self.first = (
             table((1, config.width), config.width, rngs=rngs) if pooling == "first" else None
         )
-        self.output = nnx.Linear(config.width, num_classes, rngs=rngs)
+        self.output = Linear(config.width, num_classes, rngs=rngs)
 
     def __call__(
         self, inputs: Array, *, lengths: Array | None = None, key: Array | None = None

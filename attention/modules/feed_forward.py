@@ -5,6 +5,7 @@ from flax import nnx
 from jax import Array
 
 from attention.modules.choice import one_of
+from attention.modules.linear import Linear
 
 ACTIVATIONS = {
     "relu": jax.nn.relu,
@@ -38,10 +39,10 @@ class FeedForward(nnx.Module):
         """
         one_of("activation", activation, tuple(ACTIVATIONS))
         self.activation = activation
-        self.widen = nnx.Linear(width, hidden, use_bias=use_bias, rngs=rngs)
+        self.widen = Linear(width, hidden, use_bias=use_bias, rngs=rngs)
         if activation == "gated":
-            self.gate = nnx.Linear(width, hidden, use_bias=use_bias, rngs=rngs)
-        self.narrow = nnx.Linear(hidden, width, use_bias=use_bias, rngs=rngs)
+            self.gate = Linear(width, hidden, use_bias=use_bias, rngs=rngs)
+        self.narrow = Linear(hidden, width, use_bias=use_bias, rngs=rngs)
 
     def __call__(self, inputs: Array) -> Array:
         """Maps `[..., D]` to `[..., D]`."""

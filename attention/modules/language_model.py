@@ -8,6 +8,7 @@ from jax import Array
 from attention.modules.config import TransformerConfig
 from attention.modules.dropout import split_key
 from attention.modules.embedding import Embedding
+from attention.modules.linear import Linear
 from attention.modules.transformer import Caches, Decoder
 from attention.primitives.masks import Mask
 
@@ -20,7 +21,7 @@ class LanguageModel(nnx.Module):
         self.embedding = Embedding(vocab_size, config, rngs=rngs)
         self.decoder = Decoder(config, cross=False, rngs=rngs)
         self.output = (
-            nnx.Linear(config.width, vocab_size, use_bias=False, rngs=rngs)
+            Linear(config.width, vocab_size, use_bias=False, rngs=rngs)
             if config.tie == "none"
             else None
         )

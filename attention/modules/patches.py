@@ -8,6 +8,7 @@ from jax import Array
 
 from attention.modules.config import TransformerConfig
 from attention.modules.dropout import drop
+from attention.modules.linear import Linear
 from attention.modules.positions import SCHEMES, placed
 from attention.modules.table import table
 
@@ -49,7 +50,7 @@ class PatchEmbedding(nnx.Module):
             raise ValueError(
                 f"an image of {num_patches} patches is longer than max_length={config.max_length}"
             )
-        self.projection = nnx.Linear(
+        self.projection = Linear(
             patch_size * patch_size * channels, config.width, use_bias=config.use_bias, rngs=rngs
         )
         self.positions = table(SCHEMES[config.positions].add_table(config), config.width, rngs=rngs)

@@ -13,6 +13,7 @@ from attention.modules.config import TransformerConfig
 from attention.modules.dropout import drop, split_key
 from attention.modules.embedding import Embedding
 from attention.modules.feed_forward import FeedForward
+from attention.modules.linear import Linear
 from attention.modules.norm import NORMS, Norm
 from attention.modules.positions import SCHEMES
 from attention.modules.table import table
@@ -22,6 +23,8 @@ from attention.primitives.scores import Score
 
 Extras = dict[str, dict[str, Array]]
 Caches = tuple[Cache, ...]  # one for each layer
+
+SHALLOW = 6  # layers, which take little longer to compile one by one than as a loop
 
 
 class Block(nnx.Module):
@@ -186,12 +189,14 @@ class Stack(nnx.Module):
 
         keys = None if key is None else jax.random.split(key, self.num_layers)
         memories = memory if isinstance(memory, tuple) else ()
-        if self.remat and cache is None:  # in a scan nothing can be merged with its other self
+        if self.remat and cache is None:  # in a loop nothing can be merged with its other self
             step = jax.checkpoint(step, prevent_cse=not self.is_stacked)
         if cache is None and self.is_stacked:
+            # What a loop keeps for the derivative, it copies into arrays of all layers and back.
+            flat = not self.remat and self.num_layers <= SHALLOW
             stacked = jax.tree.map(lambda *each: jnp.stack(each), *memories) if memories else None
             layers = self.layers, keys, None, stacked
-            outputs, (extras,) = jax.lax.scan(step, inputs, layers)
+            outputs, (extras,) = jax.lax.scan(step, inputs, layers, unroll=flat)
             kept = ()
         else:
             outputs, found = inputs, []
@@ -391,7 +396,7 @@ class EncoderDecoder(nnx.Module):
         self.encoder = Encoder(config, rngs=rngs)
         self.decoder = Decoder(config, rngs=rngs)
         self.output = (
-            nnx.Linear(config.width, target_vocab_size, use_bias=False, rngs=rngs)
+            Linear(config.width, target_vocab_size, use_bias=False, rngs=rngs)
             if config.tie == "none"
             else None
         )

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from attention.modules.linear import Linear
 from attention.modules.recurrent.memory import Memory
 from attention.modules.table import table
 from attention.primitives.additive import additive_attention
@@ -20,8 +21,8 @@ class AdditiveAttention(nnx.Module):
 
     def __init__(self, hidden: int, *, rngs: nnx.Rngs) -> None:
         """Makes the projections W of states and U of annotations, and the vector v."""
-        self.query = nnx.Linear(hidden, hidden, use_bias=False, rngs=rngs)
-        self.key = nnx.Linear(2 * hidden, hidden, rngs=rngs)
+        self.query = Linear(hidden, hidden, use_bias=False, rngs=rngs)
+        self.key = Linear(2 * hidden, hidden, rngs=rngs)
         self.vector = table((1, hidden), hidden, rngs=rngs)
         self.context_width = 2 * hidden
 
@@ -67,7 +68,7 @@ class MultiplicativeAttention(nnx.Module):
 
     def __init__(self, hidden: int, *, rngs: nnx.Rngs) -> None:
         """Makes the matrix W of the product sᵀ W h."""
-        self.query = nnx.Linear(hidden, 2 * hidden, use_bias=False, rngs=rngs)
+        self.query = Linear(hidden, 2 * hidden, use_bias=False, rngs=rngs)
         self.context_width = 2 * hidden
 
     def remember(self, memory: Memory) -> Memory:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from attention.modules.linear import Linear
 from attention.modules.recurrent.cells import CELLS, Carry, hold, time_first
 from attention.modules.recurrent.config import RecurrentConfig
 from attention.modules.recurrent.memory import Memory
@@ -18,7 +19,7 @@ class RecurrentEncoder(nnx.Module):
         build = CELLS[config.cell].build
         self.forwards = build(config.embedding_width, config.hidden, rngs=rngs)
         self.backwards = build(config.embedding_width, config.hidden, rngs=rngs)
-        self.summary = nnx.Linear(2 * config.hidden, config.hidden, rngs=rngs)
+        self.summary = Linear(2 * config.hidden, config.hidden, rngs=rngs)
         self.cell = config.cell
         self.hidden = config.hidden
 

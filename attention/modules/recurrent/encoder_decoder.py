@@ -8,6 +8,7 @@ from jax import Array
 from attention.modules.config import TransformerConfig
 from attention.modules.dropout import split_key
 from attention.modules.embedding import Embedding
+from attention.modules.linear import Linear
 from attention.modules.recurrent.attention import Found
 from attention.modules.recurrent.config import RecurrentConfig
 from attention.modules.recurrent.decoder import DecoderState, RecurrentDecoder
@@ -33,7 +34,7 @@ class RecurrentEncoderDecoder(nnx.Module):
         self.target_embedding = _embedding(target_vocab_size, config, rngs)
         self.encoder = RecurrentEncoder(config, rngs=rngs)
         self.decoder = RecurrentDecoder(config, rngs=rngs)
-        self.output = nnx.Linear(self.decoder.step.features_width, target_vocab_size, rngs=rngs)
+        self.output = Linear(self.decoder.step.features_width, target_vocab_size, rngs=rngs)
 
     def encode(self, source: Array, *, mask: Mask | None, key: Array | None = None) -> Memory:
         """Maps source tokens `[..., S]` to the memory.

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from attention.modules.linear import Linear
 from attention.modules.recurrent.cells import CELLS, Carry
 from attention.modules.recurrent.config import RecurrentConfig
 
@@ -58,9 +59,7 @@ class StepThenLook(nnx.Module):
         self.fed_width = self.features_width = config.hidden
         read = config.embedding_width + self.fed_width
         self.cell = CELLS[config.cell].build(read, config.hidden, rngs=rngs)
-        self.join = nnx.Linear(
-            context_width + config.hidden, config.hidden, use_bias=False, rngs=rngs
-        )
+        self.join = Linear(context_width + config.hidden, config.hidden, use_bias=False, rngs=rngs)
 
     def __call__(
         self, carry: Carry, fed: Array, inputs: Array, look: Look
