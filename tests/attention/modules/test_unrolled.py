@@ -1,12 +1,14 @@
-"""A model taken apart says what it said, and has nothing left to take out of a stack."""
+"""Layers as a loop, one after the other, and taken apart: the same is said and learned."""
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from attention import masks
 from attention.modules import unrolled
+from attention.modules.transformer import SHALLOW
 from tests.attention.modules.inputs import DIMS, small_translator, tokens
 from tests.attention.primitives.inputs import draw
 
@@ -56,3 +58,25 @@ def test_each_layer_stands_apart(models):
     shape = "f32[" + ",".join(map(str, kernel)) + "]"
     assert shape in str(step(whole, memory, cache))
     assert shape not in str(step(apart, memory, cache))
+
+
+def test_a_shallow_stack_is_no_loop_and_learns_what_a_loop_does():
+    """With remat there is always one, as it would keep what each layer computed without."""
+    source, target = tokens(B, S, seed=1), tokens(B, T)
+
+    def say(model, key=None):
+        return model(source, target, source_mask=MASK, memory_mask=MASK, key=key)
+
+    @jax.jit
+    def learn(model):
+        return jax.value_and_grad(lambda model: jnp.mean(say(model, jax.random.key(0)) ** 2))(model)
+
+    loop, flat, deep = (
+        small_translator(decoder_layers=layers, encoder_layers=1, dropout=0.3, remat=remat)
+        for layers, remat in ((LAYERS, True), (LAYERS, False), (SHALLOW + 1, False))
+    )
+    lowered = [jax.jit(say).lower(model).as_text() for model in (loop, flat, deep)]
+    assert ["stablehlo.while" in text for text in lowered] == [True, False, True]
+    ours, expected = (jax.tree.leaves(learn(model)) for model in (flat, loop))
+    for found, wanted in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
