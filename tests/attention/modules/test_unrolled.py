@@ -72,7 +72,7 @@ def test_a_shallow_stack_is_no_loop_and_learns_what_a_loop_does():
         return jax.value_and_grad(lambda model: jnp.mean(say(model, jax.random.key(0)) ** 2))(model)
 
     loop, flat, deep = (
-        small_translator(decoder_layers=layers, encoder_layers=1, dropout=0.3, remat=remat)
+        small_translator(decoder_layers=layers, dropout=0.3, remat=remat)
         for layers, remat in ((LAYERS, True), (LAYERS, False), (SHALLOW + 1, False))
     )
     lowered = [jax.jit(say).lower(model).as_text() for model in (loop, flat, deep)]
