@@ -40,6 +40,7 @@ class TransformerConfig:
         implementation: of attention, by name as in `attention.attend`; None lets it choose.
         remat: whether the backward pass computes the inside of each block again instead of
             remembering it: far less memory, and faster where memory is what the step waits for.
+            Shallow stacks without it are no loop over layers, which would copy what is remembered.
     """
 
     width: int = 128

@@ -1,11 +1,11 @@
 """From token ids to vectors that know where they stand, and back to scores over the vocabulary."""
 
-import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
 from attention.modules.config import TransformerConfig
 from attention.modules.dropout import drop
+from attention.modules.linear import dot_general
 from attention.modules.positions import SCHEMES, placed
 from attention.modules.table import rows, table
 
@@ -82,4 +82,4 @@ class Embedding(nnx.Module):
 
     def unembed(self, features: Array) -> Array:
         """Maps features `[..., D]` to logits `[..., V]` by the transposed table."""
-        return jnp.einsum("...D,VD->...V", features, self.tokens[...])
+        return dot_general(features, self.tokens[...].T, (((features.ndim - 1,), (0,)), ((), ())))

@@ -1,49 +1,81 @@
-"""Linear layers whose gradients are as quick as they are."""
+"""Linear layers that sum the gradients of their kernels over one axis of rows."""
 
 import math
 from functools import partial
-from typing import Any
 
 import jax
 from flax import nnx
 from jax import Array
-from jax.lax import DotDimensionNumbers
+from jax.custom_derivatives import SymbolicZero
+from jax.lax import DotAlgorithmPreset, DotDimensionNumbers, Precision
+from jax.sharding import NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
 
 
-def product(
+def dot_general(
     inputs: Array,
     kernel: Array,
     dimension_numbers: DotDimensionNumbers,
-    **options: Any,  # noqa: ANN401 - those of lax.dot_general
+    precision: str | Precision | DotAlgorithmPreset | None = None,
+    preferred_element_type: DTypeLike | None = None,
+    out_sharding: NamedSharding | PartitionSpec | None = None,
 ) -> Array:
-    """`lax.dot_general` of the last axes of inputs with the first ones of a kernel.
+    """`jax.lax.dot_general`, with other gradients: the same numbers, to rounding.
 
-    The same numbers as without it: rows are made one axis, and so are features. The gradient of a
-    kernel sums over rows; where they are several axes, XLA transposes one of its operands for it on
-    a CPU, and computes again in a strided loop what led to that operand. A feed-forward layer
-    learned in half the time without.
+    The gradient of a kernel sums over rows. Where those are several axes, such as batch and
+    position, XLA on a CPU exchanges the axes of the other operand for it, and computes again in a
+    strided loop what led to that operand (docs/STEPS.md). So gradients see rows as one axis, and
+    features too. The product itself and the gradient of its inputs leave rows as they are, which
+    may stand on several devices.
 
     Args:
-        inputs: `[..., *contracted]`.
-        kernel: `[*contracted, *features]`.
-        dimension_numbers: which axes those are, as Flax says it.
-        options: of `lax.dot_general`.
+        inputs: `[*rows, *contracted]`.
+        kernel: `[*contracted, *features]`. With axes in another order, with axes of batches and
+            where an explicit mesh parts an operand, gradients are those of `lax` too.
+        dimension_numbers: which axes those are.
+        precision: as in `lax`.
+        preferred_element_type: as in `lax`.
+        out_sharding: as in `lax`.
 
     Returns:
-        `[..., *features]`.
+        `[*rows, *features]`.
     """
-    (contracted, _), _ = dimension_numbers
-    count = len(contracted)
-    rows, features = inputs.shape[: inputs.ndim - count], kernel.shape[count:]
-    width = math.prod(kernel.shape[:count])
-    found = jax.lax.dot_general(
-        inputs.reshape(math.prod(rows), width),
-        kernel.reshape(width, math.prod(features)),
-        (((1,), (0,)), ((), ())),
-        **options,
+    multiply = partial(
+        jax.lax.dot_general, precision=precision, preferred_element_type=preferred_element_type
     )
-    return found.reshape(*rows, *features)
+    as_asked = partial(multiply, dimension_numbers=dimension_numbers, out_sharding=out_sharding)
+    (of_inputs, of_kernel), (of_batch, _) = dimension_numbers
+    rows, count = inputs.ndim - len(of_inputs), len(of_kernel)
+    in_order = (*of_inputs, *of_kernel) == (*range(rows, inputs.ndim), *range(count))
+    parted = out_sharding or any(any(jax.typeof(each).sharding.spec) for each in (inputs, kernel))
+    if not in_order or of_batch or parted:
+        return as_asked(inputs, kernel)
+
+    def by_matrix(inputs: Array, kernel: Array, shape: tuple[int, ...]) -> Array:
+        matrix = kernel.reshape(*kernel.shape[:count], math.prod(kernel.shape[count:]))
+        last = range(inputs.ndim - count, inputs.ndim)
+        return multiply(inputs, matrix, ((last, range(count)), ((), ()))).reshape(shape)
+
+    @jax.custom_jvp
+    def multiplied(inputs: Array, kernel: Array) -> Array:
+        return as_asked(inputs, kernel)
+
+    @partial(multiplied.defjvp, symbolic_zeros=True)
+    def along(
+        primals: tuple[Array, Array], tangents: tuple[Array | SymbolicZero, Array | SymbolicZero]
+    ) -> tuple[Array, Array]:
+        (inputs, kernel), (d_inputs, d_kernel) = primals, tangents
+        outputs = multiplied(inputs, kernel)
+        terms = []
+        if not isinstance(d_inputs, SymbolicZero):
+            terms.append(by_matrix(d_inputs, kernel, outputs.shape))
+        if not isinstance(d_kernel, SymbolicZero):
+            one_axis = inputs.reshape(math.prod(inputs.shape[:rows]), *inputs.shape[rows:])
+            terms.append(by_matrix(one_axis, d_kernel, outputs.shape))
+        return outputs, sum(terms[1:], terms[0])
+
+    return multiplied(inputs, kernel)
 
 
-Linear = partial(nnx.Linear, dot_general=product)
-LinearGeneral = partial(nnx.LinearGeneral, dot_general=product)
+Linear = partial(nnx.Linear, dot_general=dot_general)
+LinearGeneral = partial(nnx.LinearGeneral, dot_general=dot_general)

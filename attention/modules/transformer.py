@@ -24,7 +24,7 @@ from attention.primitives.scores import Score
 Extras = dict[str, dict[str, Array]]
 Caches = tuple[Cache, ...]  # one for each layer
 
-SHALLOW = 6  # layers, which take little longer to compile one by one than as a loop
+SHALLOW = 4  # layers, which are compiled one by one as soon as a loop of them
 
 
 class Block(nnx.Module):
@@ -126,9 +126,9 @@ class Stack(nnx.Module):
     """Equal blocks one after another.
 
     Their parameters are stacked on a leading axis of layers and scanned over, so that the time to
-    compile does not grow with the depth. With caches there is no scan, for a step is short: each
-    layer is compiled, and writes to a buffer of its own. `unrolled` takes the stack apart for who
-    makes many such steps.
+    compile does not grow with the depth; `SHALLOW` stacks without remat are run layer by layer.
+    With caches there is no scan, for a step is short: each layer is compiled, and writes to a
+    buffer of its own. `unrolled` takes the stack apart for who makes many such steps.
     """
 
     def __init__(
@@ -193,10 +193,10 @@ class Stack(nnx.Module):
             step = jax.checkpoint(step, prevent_cse=not self.is_stacked)
         if cache is None and self.is_stacked:
             # What a loop keeps for the derivative, it copies into arrays of all layers and back.
-            flat = not self.remat and self.num_layers <= SHALLOW
+            unroll = not self.remat and self.num_layers <= SHALLOW
             stacked = jax.tree.map(lambda *each: jnp.stack(each), *memories) if memories else None
             layers = self.layers, keys, None, stacked
-            outputs, (extras,) = jax.lax.scan(step, inputs, layers, unroll=flat)
+            outputs, (extras,) = jax.lax.scan(step, inputs, layers, unroll=unroll)
             kept = ()
         else:
             outputs, found = inputs, []

@@ -55,7 +55,8 @@ def learner(
     settings: ConfigDict, layers: int, form: Callable[[LanguageModel], nnx.Module] | None = None
 ) -> Learner:
     """A language model of so many layers, in the form that `form` gives it, ready to be trained."""
-    config = TransformerConfig(**{**settings.model, "decoder_layers": layers})
+    # Without remat, a shallow stack is unrolled in any case.
+    config = TransformerConfig(**{**settings.model, "decoder_layers": layers, "remat": True})
 
     def make_model(rngs: nnx.Rngs) -> nnx.Module:
         model = LanguageModel(config, vocab_size=VOCABULARY, rngs=rngs)
