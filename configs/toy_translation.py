@@ -2,8 +2,9 @@
 
 command    python run.py                (or: python run.py --config=configs/toy_translation.py)
 hardware   two CPU cores
-time       107 s of training (compilation, validation and samples included)
-score      exact match 99.2 % on test, 98.6 % on compositional, 44.6 % on longer (seed 0)
+time       89 s of training by `make train` (compilation, validation and samples included)
+score      exact match 98.8 % on test, 98.5 % on compositional, 38.2 % on longer (seed 0; with seeds
+           1 and 2: 99.5 and 99.4 %, 99.0 and 96.7 %, 25.0 and 26.2 %)
 """
 
 from ml_collections import ConfigDict

@@ -298,7 +298,8 @@ class Decoder(Stack):
             raise ValueError("a decoder with cross=True attends to a memory, and none is given")
         if not self.cross and (memory is not None or memory_mask is not None):
             raise ValueError("a decoder with cross=False takes neither memory nor memory_mask")
-        self.num_read(cache)  # refuses caches of another decoder
+        if cache is not None:
+            self._check_caches(cache)
         if isinstance(memory, tuple | list | Cache):
             self._check_caches(memory)
         mask = causal() if mask is None else mask

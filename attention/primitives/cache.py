@@ -161,32 +161,32 @@ class Cache:
                 raise ValueError(f"this cache reads {name} {expected}, got {theirs.shape}")
         self.check_room(num_tokens, lengths)
         key, value = key.astype(self.key_slots.dtype), value.astype(self.value_slots.dtype)
-        arriving = finite_memory(key, value)
+        finite = finite_memory(key, value)
         positions = self.next_positions(num_tokens)
         after = self.advanced(num_tokens, lengths)
-        arrives = positions < after.lengths[..., None]
+        is_token = positions < after.lengths[..., None]
         if not self.ring:
-            slots = jnp.where(arrives, positions, self.size)
-            after = after._written(slots, *arriving)
+            slots = jnp.where(is_token, positions, self.size)
+            after = after._written(slots, *finite)
             mask = up_to(after.lengths)
             return after, Seen(after.key, after.value, after.positions, mask, after.broken)
         # What the new tokens replace, the first of them may still attend to.
-        key, value, broken = arriving
+        key, value, broken = finite
         seen = Seen(
             jnp.concatenate([self.key, key], axis=-3),
             jnp.concatenate([self.value, value], axis=-3),
-            jnp.concatenate([self.positions, jnp.where(arrives, positions, NOWHERE)], axis=-1),
+            jnp.concatenate([self.positions, jnp.where(is_token, positions, NOWHERE)], axis=-1),
             up_to(after.lengths) & window(self.size - 1),
             jnp.concatenate([self.broken, broken], axis=-2),
         )
-        stays = arrives & (positions >= after.lengths[..., None] - self.size)
+        stays = is_token & (positions >= after.lengths[..., None] - self.size)
         slots = jnp.where(stays, positions % self.size, self.size)
-        return after._written(slots, *arriving), seen
+        return after._written(slots, *finite), seen
 
     def advanced(self, num_tokens: int, lengths: ArrayLike | None = None) -> "Cache":
         """The same after T more tokens, or `lengths` of them."""
-        arriving = jnp.asarray(num_tokens if lengths is None else lengths, jnp.int32)
-        return replace(self, lengths=self.lengths + jnp.broadcast_to(arriving, self.lengths.shape))
+        more = jnp.asarray(num_tokens if lengths is None else lengths, jnp.int32)
+        return replace(self, lengths=self.lengths + jnp.broadcast_to(more, self.lengths.shape))
 
     def poison(self, outputs: Array) -> Array:
         """NaN for the rows of `[..., T, N, Hv]` that were written past their end."""
