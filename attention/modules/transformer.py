@@ -126,7 +126,7 @@ class Stack(nnx.Module):
     """Equal blocks one after another.
 
     Their parameters are stacked on a leading axis of layers and scanned over, so that the time to
-    compile does not grow with the depth; `SHALLOW` stacks without remat are run layer by layer.
+    compile does not grow with the depth; up to `SHALLOW` without remat are run one by one instead.
     With caches there is no scan, for a step is short: each layer is compiled, and writes to a
     buffer of its own. `unrolled` takes the stack apart for who makes many such steps.
     """
