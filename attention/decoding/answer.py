@@ -69,18 +69,19 @@ def append(
 
     Args:
         answer: so far.
-        index: how many tokens were said.
+        index: how many tokens were said, `[B]`.
         token: the next one, `[...]`.
         log_prob: its log-probability, `[...]`, which is added to the score.
         observed: what belongs to it, leaves `[..., *]`.
         going: which answers go on, `[...]`.
     """
-    axis = going.ndim
+    room = answer.tokens.shape[-1]
+    is_next = jax.nn.one_hot(index, room, dtype=bool)  # nowhere, past the room
+    here = going[..., None] & jnp.expand_dims(is_next, tuple(range(1, going.ndim)))
 
     def write(past: Array, new: Array) -> Array:
-        old = jax.lax.dynamic_index_in_dim(past, index, axis, keepdims=False)
-        here = jnp.expand_dims(going, tuple(range(axis, new.ndim)))
-        return jax.lax.dynamic_update_index_in_dim(past, jnp.where(here, new, old), index, axis)
+        each = jnp.expand_dims(here, tuple(range(here.ndim, past.ndim)))
+        return jnp.where(each, jnp.expand_dims(new, going.ndim), past)
 
     return Answer(
         tokens=write(answer.tokens, token),

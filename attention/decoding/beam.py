@@ -9,8 +9,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.decoding.answer import Answer, append, blank, given_up
-from attention.decoding.hypotheses import Chosen, follow, for_each, spread
-from attention.decoding.loop import Observe, State, Step, hearing, loop, nothing, resolve_room
+from attention.decoding.hypotheses import Chosen, batch_axes, follow, for_each, spread
+from attention.decoding.loop import Observe, State, Step, hearing, nothing
+from attention.decoding.queue import Queue, example, follow_all
+from attention.decoding.room import resolve_room
 from attention.decoding.rules import Forced, Rules
 from attention.decoding.top import at_places, comparable, maxima, top_places
 
@@ -66,11 +68,20 @@ def beam_search(
     if not math.isfinite(alpha):
         raise ValueError(f"alpha must be finite, got {alpha}")
     room = resolve_room(state, rules, room)
-    leaves, places = spread(state, state_axes, len(start), beam)
-    hear = for_each(hearing(step, observe), jax.tree.structure(state), places)
+    one, first = example(state, start)
+    axes = batch_axes(one, state_axes, len(first))
+    hear = for_each(hearing(step, observe), jax.tree.structure(one), axes)
+
+    def each_hypothesis(state: State) -> list[Array]:
+        return spread(state, axes, beam)
+
+    if isinstance(state, Queue):
+        state = state.then(each_hypothesis, axes=[0 if axis is None else axis + 1 for axis in axes])
+    else:
+        state = each_hypothesis(state)
     tokens = jnp.stack([start] * beam, 1)
     last = Chosen(tokens, jnp.zeros(tokens.shape, jnp.int32))
-    logits, seen, _ = jax.eval_shape(hear, leaves, last)
+    logits, seen, _ = jax.eval_shape(hear, *example(state, last))
     if beam > logits.shape[-1]:
         raise ValueError(
             f"beam must be at most the vocabulary's {logits.shape[-1]} tokens, got {beam}"
@@ -78,7 +89,7 @@ def beam_search(
     searcher = _Searcher(rules, n_best, alpha)
     forced = rules.prepare(forced, start, logits.shape[-1])
     begun = searcher.begin(tokens, room, forced, logits, seen)
-    search = loop(hear, searcher, leaves, last, begun, room)
+    search = follow_all(hear, searcher, state, last, begun, room)
     return given_up(search.ended, searcher.unfinished(search), rules)
 
 
@@ -127,10 +138,12 @@ class _Searcher:
         The logits are `[W, B, V]`.
         """
         live, chosen = self._extend(search, index, logits, observed)
-        last = (chosen.tokens == self.rules.end) | (index + 1 == self.rules.max_length)
+        last = (chosen.tokens == self.rules.end) | (index + 1 == self.rules.max_length)[:, None]
         ends = _exists(live.scores) & last
 
-        scores = jnp.where(ends, live.scores / self._penalty(index + 1, live.scores), -jnp.inf)
+        scores = jnp.where(
+            ends, live.scores / self._penalty(index + 1, live.scores)[:, None], -jnp.inf
+        )
         rivals = jax.tree.map(
             lambda *leaves: jnp.concatenate(leaves, 1), search.ended, live._replace(scores=scores)
         )

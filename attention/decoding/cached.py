@@ -40,28 +40,39 @@ class Attending(NamedTuple):
 
 
 def attending(
-    read: Callable[[Array, State], tuple[Array, object, State]], cache: State, start: Array
-) -> tuple[Callable[[Attending, Array], tuple[Array, Attending]], Attending]:
+    read: Callable[[Array, State], tuple[Array, object, State]],
+) -> Callable[[Attending, Array], tuple[Array, Attending]]:
     """Makes a step that also keeps what it attended to, so that each token has its alignment.
 
     Args:
         read: `(tokens [B, 1], cache) -> (logits [B, 1, V], seen, cache)`, of which `seen` has
             leaves `[B, *]`, say the weights of cross-attention.
-        cache: what `read` knows before the first token.
-        start: the first token of each row, `[B]`.
 
     Returns:
-        The step for `beam_search` and its like, with `observe=lambda state: state.seen`, and the
-        state it starts from.
+        The step for `beam_search` and its like, with `observe=lambda state: state.seen`, from
+        `nothing_seen` on.
     """
-    _, seen, _ = jax.eval_shape(read, start[:, None], cache)
-    nothing = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), seen)
 
     def step(state: Attending, tokens: Array) -> tuple[Array, Attending]:
         logits, seen, cache = read(tokens[:, None], state.cache)
         return logits[:, 0], Attending(cache, seen)
 
-    return step, Attending(cache, nothing)
+    return step
+
+
+def nothing_seen(
+    read: Callable[[Array, State], tuple[Array, object, State]], cache: State, batch_size: int
+) -> Attending:
+    """The state that a step of `attending` starts from.
+
+    Args:
+        read: the same as there.
+        cache: what `read` knows before the first token.
+        batch_size: B.
+    """
+    tokens = jax.ShapeDtypeStruct((batch_size, 1), jnp.int32)
+    _, seen, _ = jax.eval_shape(read, tokens, cache)
+    return Attending(cache, jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), seen))
 
 
 def prefill(

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.decoding.loop import Hear
+from attention.decoding.memory import are_memory
 
 
 class Chosen(NamedTuple):
@@ -21,21 +22,13 @@ class Chosen(NamedTuple):
     parents: Array
 
 
-def spread(
-    state: object, state_axes: object, batch_size: int, beam: int
-) -> tuple[list[Array], list[int | None]]:
-    """Repeats a state for every hypothesis.
+def batch_axes(state: object, state_axes: object, batch_size: int) -> list[int | None]:
+    """Where leaves have their batch axis, if each hypothesis has its own; None if they share them.
 
     Args:
-        state: of a step for B rows.
-        state_axes: where its leaves have their batch axis, as `in_axes` of `jax.vmap`. Scalars
-            have none whatever is said.
+        state: of a step for B rows, or its shapes.
+        state_axes: the same as `in_axes` of `jax.vmap`. Scalars have none whatever is said.
         batch_size: B.
-        beam: W.
-
-    Returns:
-        The leaves with W as their first axis, so that `vmap` moves none of them, and where their
-        batch axis is behind it; None for the leaves that all rows share.
 
     Raises:
         ValueError: a leaf whose batch axis is not B long, or an axis below 0.
@@ -43,33 +36,43 @@ def spread(
     if any(axis < 0 for axis in jax.tree.leaves(state_axes)):
         raise ValueError(f"state_axes count from the front, from 0 on, got {state_axes}")
     axes = jax.tree.map(
-        lambda axis, part: jax.tree.map(lambda leaf: -1 if axis is None else axis, part),
+        lambda axis, part: [axis] * len(jax.tree.leaves(part)),
         state_axes,
         state,
         is_leaf=lambda axis: axis is None,
     )
-    leaves, places = [], []
-    for (path, leaf), axis in zip(
-        jax.tree.leaves_with_path(state), jax.tree.leaves(axes), strict=True
-    ):
-        shared = axis == -1 or not leaf.ndim
+    axes = jax.tree.leaves(axes, is_leaf=lambda axis: axis is None)
+    found = []
+    leaves = jax.tree.leaves_with_path(state)
+    for (path, leaf), axis, is_memory in zip(leaves, axes, are_memory(state), strict=True):
+        shared = axis is None or is_memory or not leaf.ndim
         if not shared and leaf.shape[axis : axis + 1] != (batch_size,):
             raise ValueError(
                 f"state{jax.tree_util.keystr(path)} must have the batch of {batch_size} at axis "
                 f"{axis}, got shape {leaf.shape}; state_axes says where it is, None for nowhere"
             )
-        places.append(None if shared else axis + 1)
-        leaves.append(leaf if shared else jnp.stack([leaf] * beam))
-    return leaves, places
+        found.append(None if shared else axis)
+    return found
 
 
-def for_each(hear: Hear, structure: jax.tree_util.PyTreeDef, places: list[int | None]) -> Hear:
+def spread(state: object, axes: list[int | None], beam: int) -> list[Array]:
+    """The leaves of a state, repeated for each of W hypotheses.
+
+    W is their first axis, so that `vmap` moves none of them; those without a batch axis stay.
+    """
+    return [
+        leaf if axis is None else jnp.stack([leaf] * beam)
+        for leaf, axis in zip(jax.tree.leaves(state), axes, strict=True)
+    ]
+
+
+def for_each(hear: Hear, structure: jax.tree_util.PyTreeDef, axes: list[int | None]) -> Hear:
     """Lifts `hear` for B rows to B rows of W hypotheses, whose states follow their parents.
 
     Args:
         hear: `(state, tokens [B]) -> (logits [B, V], observed, state)`.
         structure: of the state.
-        places: as `spread` returned them.
+        axes: of the leaves, as `batch_axes` finds them.
 
     Returns:
         `(leaves, Chosen) -> (logits [W, B, V], observed [B, W, *], leaves)`, where the logits stand
@@ -80,35 +83,35 @@ def for_each(hear: Hear, structure: jax.tree_util.PyTreeDef, places: list[int | 
         logits, observed, state = hear(jax.tree.unflatten(structure, leaves), tokens)
         return logits, observed, jax.tree.leaves(state)
 
-    first = [None if place is None else 0 for place in places]
+    first = [None if axis is None else 0 for axis in axes]
     lifted = jax.vmap(flat, in_axes=(first, 1), out_axes=(0, 1, first))
 
     def hear_all(leaves: list[Array], last: Chosen) -> tuple[Array, object, list[Array]]:
         state = jax.tree.unflatten(structure, leaves)
-        return lifted(_of_parents(state, places, last.parents), last.tokens)
+        return lifted(_of_parents(state, axes, last.parents), last.tokens)
 
     return hear_all
 
 
-def _of_parents(state: object, places: list[int | None], parents: Array) -> list[Array]:
+def _of_parents(state: object, axes: list[int | None], parents: Array) -> list[Array]:
     """The leaves of the state of its parent for each hypothesis."""
 
     def moves_itself(part: object) -> bool:  # as a cache does, which knows what it holds
         return hasattr(part, "rearranged")
 
-    def choose(leaf: Array, place: int) -> Array:
-        return follow(leaf, parents, rows=place, leading=True)
+    def choose(leaf: Array, axis: int) -> Array:
+        return follow(leaf, parents, rows=axis + 1, leading=True)
 
-    found, rest = [], iter(places)
+    found, rest = [], iter(axes)
     for part in jax.tree.leaves(state, is_leaf=moves_itself):
         leaves = jax.tree.leaves(part)
         own = [next(rest) for _ in leaves]
         if moves_itself(part) and len({*own}) == 1 and own[0] is not None:
-            found += jax.tree.leaves(part.rearranged(partial(choose, place=own[0])))
+            found += jax.tree.leaves(part.rearranged(partial(choose, axis=own[0])))
         else:
             found += [
-                leaf if place is None else choose(leaf, place)
-                for leaf, place in zip(leaves, own, strict=True)
+                leaf if axis is None else choose(leaf, axis)
+                for leaf, axis in zip(leaves, own, strict=True)
             ]
     return found
 

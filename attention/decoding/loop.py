@@ -1,13 +1,14 @@
 """The one loop: hear what the step says of the last tokens, choose the next, until all is said."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 
-from attention.decoding.rules import Rules
 from attention.primitives.precision import wide
 
 State = TypeVar("State")
@@ -23,66 +24,65 @@ class Strategy(Protocol[Search]):
     def select(
         self, search: Search, index: Array, logits: Array, observed: object
     ) -> tuple[Search, object]:
-        """Chooses token number `index`: returns the search and what the step hears next."""
+        """Chooses token number `index [B]`: returns the search and what the step hears next."""
 
     def unfinished(self, search: Search) -> Array:
         """Which rows go on, `[B]`."""
 
 
-class _Progress(NamedTuple):
+class Progress(NamedTuple):
+    """How far rows have come.
+
+    Attributes:
+        index: how many tokens each was followed for, `[B]`.
+        last: what the step hears of each next.
+        state: what the step knows of each.
+        search: what the strategy knows of each.
+    """
+
     index: Array
-    last: object
-    state: object
-    search: object
+    last: Any
+    state: Any
+    search: Any
+
+
+def goes_on(strategy: Strategy, progress: Progress, room: int) -> Array:
+    """Which rows go on, `[B]`: they have not ended, and have room for another token."""
+    return strategy.unfinished(progress.search) & (progress.index < room)
 
 
 def loop(
-    hear: Hear, strategy: Strategy[Search], state: object, last: object, search: Search, room: int
-) -> Search:
-    """Hears and chooses until no row goes on, or there is no more room.
+    hear: Hear, strategy: Strategy, progress: Progress, room: int, enough: ArrayLike
+) -> Progress:
+    """Hears and chooses until enough rows do not go on.
 
     Args:
         hear: `(state, last) -> (logits, observed, state)`.
         strategy: what chooses.
-        state: what the step knows before the first token.
-        last: what the step hears first.
-        search: what the strategy knows before the first token.
-        room: the most tokens that are chosen.
+        progress: of each row, which need not have come equally far.
+        room: the most tokens that a row is followed for.
+        enough: how many rows.
 
     Returns:
-        The search at the end.
+        How far they have come.
     """
 
-    def extend(progress: _Progress) -> _Progress:
+    def extend(progress: Progress) -> Progress:
         logits, observed, state = hear(progress.state, progress.last)
         search, last = strategy.select(progress.search, progress.index, logits, observed)
-        return _Progress(progress.index + 1, last, state, search)
+        # A row without room must not be heard to end: it is given up, however long others go on.
+        has_room = progress.index < room
+        search = jax.tree.map(partial(_where_rows, has_room), search, progress.search)
+        return Progress(progress.index + 1, last, state, search)
 
-    def goes_on(progress: _Progress) -> Array:
-        return strategy.unfinished(progress.search).any() & (progress.index < room)
+    def too_few_ended(progress: Progress) -> Array:
+        return jnp.sum(~goes_on(strategy, progress, room), dtype=jnp.int32) < enough
 
-    first = _Progress(jnp.int32(0), last, state, search)
-    return jax.lax.while_loop(goes_on, extend, first).search
+    return jax.lax.while_loop(too_few_ended, extend, progress)
 
 
-def resolve_room(state: object, rules: Rules, room: int | None) -> int:
-    """How many tokens are followed: `room`, or `max_length` where nobody says less.
-
-    Raises:
-        ValueError: less than one token or more than `max_length`; or a part of the state that knows
-            how much it can read (a cache does) and can read less, from its own `check_room`.
-    """
-    room = rules.max_length if room is None else room
-    if not 1 <= room <= rules.max_length:
-        raise ValueError(f"room must be between 1 and max_length {rules.max_length}, got {room}")
-
-    def knows(part: object) -> bool:
-        return hasattr(part, "check_room")
-
-    for part in jax.tree.leaves(state, is_leaf=knows):
-        if knows(part):
-            part.check_room(room)
-    return room
+def _where_rows(rows: Array, new: Array, old: Array) -> Array:
+    return jnp.where(jnp.expand_dims(rows, tuple(range(1, new.ndim))), new, old)
 
 
 def hearing(step: Step, observe: Observe) -> Hear:

@@ -61,22 +61,22 @@ class Rules:
         Args:
             log_probs: of some tokens, `[B, *]`.
             tokens: which, integers of a shape that broadcasts to it.
-            index: how many tokens were said.
+            index: how many tokens were said, `[B]`.
             forced: as `prepare` made it.
 
         Returns:
             `[B, *]`, -inf for what may not be said.
         """
         each_row = (-1, *[1] * (log_probs.ndim - 1))
-        too_early = (tokens == self.end) & (index + 1 < self.min_length)
+        too_early = (tokens == self.end) & (index + 1 < self.min_length).reshape(each_row)
         free = jnp.where(too_early, -jnp.inf, log_probs)
-        is_said = tokens == forced.tokens[:, index].reshape(each_row)
+        is_said = tokens == _at(forced.tokens, index).reshape(each_row)
         only = jnp.where(is_said, 0, -jnp.inf).astype(log_probs.dtype)
         return jnp.where((index < forced.lengths).reshape(each_row), only, free)
 
     def exception(self, index: Array, forced: Forced) -> Array:
         """The one token of each row, `[B]`, that `constrain` may treat unlike all others."""
-        return jnp.where(index < forced.lengths, forced.tokens[:, index], self.end)
+        return jnp.where(index < forced.lengths, _at(forced.tokens, index), self.end)
 
     def prepare(self, forced: Forced | None, start: Array, vocab_size: int) -> Forced:
         """Gives the forced tokens, or none at all, the width of an answer.
@@ -108,6 +108,11 @@ class Rules:
         tokens = jnp.pad(forced.tokens, ((0, 0), (0, self.max_length - width)))
         lengths = jnp.minimum(jnp.asarray(forced.lengths), width)
         return Forced(tokens.astype(jnp.int32), lengths.astype(jnp.int32))
+
+
+def _at(tokens: Array, index: Array) -> Array:
+    """Token number `index [B]` of each row of `[B, L]`; the last where there are not so many."""
+    return jnp.take_along_axis(tokens, index[:, None], axis=1, mode="clip")[:, 0]
 
 
 def _check_known(forced: Forced, vocab_size: int) -> None:

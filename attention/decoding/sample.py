@@ -10,7 +10,9 @@ from jax import Array
 
 from attention.decoding.answer import Answer, append, blank, given_up
 from attention.decoding.filters import Filter
-from attention.decoding.loop import Observe, State, Step, hearing, loop, nothing, resolve_room
+from attention.decoding.loop import Observe, State, Step, hearing, nothing
+from attention.decoding.queue import example, follow_all
+from attention.decoding.room import resolve_room
 from attention.decoding.rules import Forced, Rules
 
 
@@ -53,10 +55,10 @@ def sample(
     """
     room = resolve_room(state, rules, room)
     hear = hearing(step, observe)
-    logits, seen, _ = jax.eval_shape(hear, state, start)
+    logits, seen, _ = jax.eval_shape(hear, *example(state, start))
     speaker = Speaker(rules, tuple(filters))
     begun = speaker.begin(start, room, keys, forced, logits, seen)
-    speech = loop(hear, speaker, state, start, begun, room)
+    speech = follow_all(hear, speaker, state, start, begun, room)
     return given_up(speech.answer, speaker.unfinished(speech), rules)
 
 
@@ -105,7 +107,7 @@ class Speaker:
     def select(
         self, speech: Speech, index: Array, logits: Array, observed: object
     ) -> tuple[Speech, Array]:
-        """Says token number `index` of each row that has not ended."""
+        """Says token number `index [B]` of each row that has not ended."""
         tokens = jnp.arange(logits.shape[-1], dtype=jnp.int32)[None]
         log_probs = jax.nn.log_softmax(logits, axis=-1)
         log_probs = self.rules.constrain(log_probs, tokens, index, speech.forced)
@@ -123,7 +125,7 @@ class Speaker:
         if keys is None:
             return jnp.argmax(log_probs, axis=-1)
 
-        def draw(key: Array, log_probs: Array) -> Array:
+        def draw(key: Array, index: Array, log_probs: Array) -> Array:
             return jax.random.categorical(jax.random.fold_in(key, index), log_probs)
 
-        return jax.vmap(draw)(keys, log_probs)
+        return jax.vmap(draw)(keys, index, log_probs)

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.decoding.filters import Filter
-from attention.decoding.loop import State, Step, hearing, nothing, resolve_room
+from attention.decoding.loop import State, Step, hearing, nothing
+from attention.decoding.room import resolve_room
 from attention.decoding.rules import Forced, Rules
 from attention.decoding.sample import Speaker, Speech
 from attention.primitives.precision import wide
@@ -59,7 +60,7 @@ def _speak(
 ) -> Iterator[Array]:
     for index in itertools.count():
         logits, state = step(state, last)
-        speech, last = _select(speaker, speech, jnp.int32(index), logits)
+        speech, last = _select(speaker, speech, jnp.full(len(last), index, jnp.int32), logits)
         yield last
         if not speaker.unfinished(speech).any():
             return

@@ -10,7 +10,16 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from attention.decoding import Answer, Rules, attending, beam_search, greedy
+from attention.decoding import (
+    Answer,
+    Queue,
+    Rules,
+    WithMemory,
+    attending,
+    beam_search,
+    greedy,
+)
+from attention.decoding.cached import Attending
 from attention.modules.transformer import EncoderDecoder
 from attention.modules.unrolled import unrolled
 from attention.primitives import masks
@@ -21,6 +30,16 @@ from experiments.data.vocabulary import BOS, EOS
 from experiments.training.sharding import by_rows
 
 SHORTEST = 16  # positions: what is shorter is padded sooner than compiled for
+TURNS = (
+    1,
+    2,
+    4,
+    8,
+    16,
+    32,
+    64,
+)  # of the places of a program: as few programs, and not too much to keep
+MOST_TURNS = TURNS[-1]
 
 
 class Hypothesis(NamedTuple):
@@ -83,10 +102,11 @@ class Translator:
         ) -> tuple[Array, Array]:
             model = nnx.merge(definition, parameters)
             decode = greedy if beam == 1 else partial(beam_search, beam=beam, alpha=alpha)
-            room = self._room_for(source.shape[1])
-            answer = say(model, source, source_lengths, rules, decode, room=room)
+            asked, lengths = _by_turns(source), _by_turns(source_lengths)
+            room, places = self._room_for(source.shape[-1]), len(source)
+            answer = say(model, asked, lengths, rules, decode, room=room, places=places)
             best = slice(None) if beam == 1 else (slice(None), 0)
-            return answer.tokens[best], answer.lengths[best]
+            return _by_places(answer.tokens[best], places), _by_places(answer.lengths[best], places)
 
         def details(parameters: nnx.State, source: Array, source_lengths: Array) -> Answer:
             model = nnx.merge(definition, parameters)
@@ -140,7 +160,7 @@ class Translator:
     def say_all(
         self, parameters: nnx.State, sources: Sequence[Sequence[int]], *, batch_size: int
     ) -> list[np.ndarray]:
-        """Translates ids into ids: sentences of similar length together, the shortest first.
+        """Translates ids into ids: sentences of similar length take turns.
 
         The room for an answer is half as long again as the sources are padded to, since what
         decoding costs grows with it; who needs more is asked again with the longer sentences.
@@ -162,32 +182,32 @@ class Translator:
         answers: dict[int, np.ndarray] = {}
         for length in lengths_for(self._max_length):
             fits = [
-                place
-                for place in range(len(sources))
-                if place not in answers and len(sources[place]) < length
+                number
+                for number, source in enumerate(sources)
+                if number not in answers and len(source) < length
             ]
-            fits.sort(key=lambda place: len(sources[place]))
+            # The last ones to be asked are short, so that no place stands empty for long.
+            fits.sort(key=lambda number: -len(sources[number]))
             decided = self._room_for(length) == self._rules.max_length
-            # All batches are asked for before the first is waited for, so no device stands still.
-            batches = [fits[at : at + batch_size] for at in range(0, len(fits), batch_size)]
-            asked = [
-                self._ask(parameters, [sources[place] for place in members], batch_size, length)
-                for members in batches
-            ]
-            for members, said in zip(batches, asked, strict=True):
-                for place, ids, number in zip(members, *map(np.asarray, said), strict=False):
-                    if number or decided:
-                        answers[place] = ids[:number]
-        return [answers[place] for place in range(len(sources))]
+            most = max(TURNS) * batch_size
+            for members in (fits[start : start + most] for start in range(0, len(fits), most)):
+                asked = [sources[number] for number in members]
+                said = self._ask(parameters, asked, batch_size, length)
+                for number, ids, num_tokens in zip(members, *said, strict=False):
+                    if num_tokens or decided:
+                        answers[number] = ids[:num_tokens]
+        return [answers[number] for number in range(len(sources))]
 
     def _ask(
-        self, parameters: nnx.State, sources: Sequence[Sequence[int]], size: int, length: int
-    ) -> tuple[Array, Array]:
-        """The best answers of a batch, `[size, *]`, and their lengths, 0 for want of room."""
-        batch = pad_batch([EncodedPair(source, ()) for source in sources], size, length)
-        # Rows that are left repeat others: who reads nothing may speak to the last token.
-        rows = np.arange(size) % len(sources)
-        return self._translate(parameters, batch.source[rows], batch.source_lengths[rows])
+        self, parameters: nnx.State, sources: Sequence[Sequence[int]], places: int, length: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The best answers `[Q, *]`, Q at least the sources, and their lengths, 0 without room."""
+        turns = next(number for number in TURNS if number * places >= len(sources))
+        pairs = [EncodedPair(source, ()) for source in sources]
+        batch = pad_batch(pairs, turns * places, length)
+        asked = _by_places(batch.source, places), _by_places(batch.source_lengths, places)
+        tokens, lengths = self._translate(parameters, *asked)
+        return _by_turns(np.asarray(tokens)), _by_turns(np.asarray(lengths))
 
     def _room_for(self, length: int) -> int:
         """How many tokens an answer to sources so long may have, for the longest as many as any."""
@@ -261,6 +281,7 @@ def say(
     decode: Callable[..., Answer],
     *,
     room: int,
+    places: int | None = None,
     aligns: bool = False,
 ) -> Answer:
     """Says a translation, word for word.
@@ -272,23 +293,48 @@ def say(
         rules: of an answer; one that needs more than `max_length` is cut.
         decode: `(step, state, start, rules) -> Answer`, as `attention.decoding.greedy`.
         room: the most tokens followed; a row that needs more has no answer.
+        places: how many rows are followed at once, all of them by default. Of a row without a
+            source there is no answer then.
         aligns: whether what is observed of each token is the source token that was looked at most,
             over all layers and heads together.
     """
-    mask = masks.lengths(source_lengths)
-    memory = model.remember(model.encode(source, mask=mask))
     model = unrolled(model)
     returning = ("weights",) if aligns else ()
 
-    def read(target: Array, cache: object) -> tuple[Array, Array | None, object]:
+    def read(target: Array, known: WithMemory) -> tuple[Array, Array | None, WithMemory]:
+        memory, lengths = known.memory
         features, extras, cache = model.decode(
-            target, memory, memory_mask=mask, cache=cache, returning=returning
+            target,
+            memory,
+            memory_mask=masks.lengths(lengths),
+            cache=known.state,
+            returning=returning,
         )
-        return model.logits(features), _most_seen(extras) if aligns else None, cache
+        seen = _most_seen(extras) if aligns else None
+        return model.logits(features), seen, known._replace(state=cache)
 
+    @jax.jit  # so that it is traced once
+    def enter(questions: tuple[Array, Array]) -> Attending:
+        source, lengths = questions
+        memory = model.remember(model.encode(source, mask=masks.lengths(lengths)))
+        known = WithMemory((memory, lengths), model.new_cache(lengths.shape, room))
+        return Attending(known, jnp.zeros(lengths.shape, jnp.int32) if aligns else None)
+
+    asked = source, source_lengths
+    state = enter(asked) if places is None else Queue(enter, asked, places, source_lengths > 0)
     begin = jnp.full(len(source), BOS, jnp.int32)
-    step, state = attending(read, model.new_cache((len(source),), room), begin)
+    step = attending(read)
     return decode(step, state, begin, rules, observe=lambda state: state.seen, room=room)
+
+
+def _by_turns(arrays: Array) -> Array:
+    """From `[places, turns, *]` to the order in which they are asked: `[turns * places, *]`."""
+    return arrays.swapaxes(0, 1).reshape(-1, *arrays.shape[2:])
+
+
+def _by_places(arrays: Array, places: int) -> Array:
+    """From `[turns * places, *]` to `[places, turns, *]`."""
+    return arrays.reshape(-1, places, *arrays.shape[1:]).swapaxes(0, 1)
 
 
 def _most_seen(extras: dict[str, dict[str, Array]]) -> Array:

@@ -15,6 +15,7 @@ from attention.decoding import (
     beam_search,
     cached,
     greedy,
+    nothing_seen,
     prefill,
     recompute,
     stream,
@@ -93,7 +94,7 @@ def test_each_token_of_a_beam_has_the_weights_it_was_said_from():
             )
             return model.logits(features), weights(features, extras)[..., 0, :], cache
 
-        step, state = attending(read, model.new_cache((B,), LONGEST), start)
+        step, state = attending(read), nothing_seen(read, model.new_cache((B,), LONGEST), B)
         answer = beam_search(
             step, state, start, RULES, beam=3, n_best=2, observe=lambda state: state.seen
         )

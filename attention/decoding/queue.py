@@ -1,0 +1,202 @@
+"""Rows that take turns: where one has ended, the next that waits takes its place.
+
+In a batch every row waits for the one that speaks longest. Rows of a queue do not: continuous
+batching, the iteration-level scheduling of Yu et al. 2022 ("Orca", section 3).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from attention.decoding.loop import Hear, Progress, Strategy, goes_on, loop
+
+Questions = TypeVar("Questions")
+Search = TypeVar("Search")
+Tree = TypeVar("Tree")
+
+SHARE = 8  # of the places: with every eighth free, rows are called in; each call is one to `enter`
+
+
+@dataclass(frozen=True)
+class Queue(Generic[Questions]):
+    """Q rows, of which as many are followed at once as there are places, each for itself.
+
+    It stands where a batch would have its state. Of what belongs to a row a step cannot close over
+    anything: its state brings it along, `WithMemory`.
+
+    Attributes:
+        enter: from the questions of a few rows, leaves `[F, *]`, to what the step knows of them
+            before their first token, leaves `[F, *]`. It is called in the loop.
+        questions: what is known of each row, leaves `[Q, *]`.
+        places: how many rows are followed at once.
+        present: bool `[Q]`, which rows are asked at all; the others are given up. By default all.
+        axes: where the leaves of what `enter` returns have their rows; in front, but for
+            hypotheses.
+
+    Raises:
+        ValueError: no place.
+    """
+
+    enter: Callable[[Questions], Any]
+    questions: Questions
+    places: int
+    present: Array | None = None
+    axes: object = 0
+
+    def __post_init__(self) -> None:
+        if self.places < 1:
+            raise ValueError(f"a queue needs at least 1 place, got {self.places}")
+
+    @property
+    def few(self) -> int:
+        """F, how many rows are called in at once."""
+        return max(1, min(self.places, len(jax.tree.leaves(self.questions)[0])) // SHARE)
+
+    def entered(self) -> Any:  # noqa: ANN401 - any pytree
+        """Shapes of what enters at once."""
+        first = jax.eval_shape(lambda: _rows(self.questions, jnp.zeros(self.few, jnp.int32)))
+        return jax.eval_shape(self.enter, first)
+
+    def then(self, change: Callable[[Any], Any], axes: object) -> "Queue[Questions]":
+        """The same rows, that enter with what `change` makes of their state."""
+        return replace(self, enter=lambda questions: change(self.enter(questions)), axes=axes)
+
+
+def example(state: object, start: Tree) -> tuple[Any, Tree]:
+    """Shapes of a state and of what its rows hear first: of a batch, or of a few of a queue.
+
+    Raises:
+        ValueError: questions for more or fewer rows than start has, or a state without rows.
+    """
+    if not isinstance(state, Queue):
+        return jax.eval_shape(lambda: (state, start))
+    rows = len(jax.tree.leaves(start)[0])
+    for path, leaf in jax.tree.leaves_with_path((state.questions, state.present)):
+        if leaf.shape[:1] != (rows,):
+            raise ValueError(
+                f"start has {rows} rows, so every leaf of the questions of a queue needs {rows}, "
+                f"got shape {leaf.shape} at {jax.tree_util.keystr(path)}"
+            )
+    entered, few = state.entered(), jnp.zeros(state.few, jnp.int32)
+
+    def check(axis: int, part: object) -> None:
+        for path, leaf in jax.tree.leaves_with_path(part):
+            if leaf.shape[axis : axis + 1] != few.shape:
+                raise ValueError(
+                    "what enters from a queue needs its rows in front, got shape "
+                    f"{leaf.shape} at {jax.tree_util.keystr(path)} for {len(few)} rows"
+                )
+
+    jax.tree.map(check, state.axes, entered)
+    return entered, jax.eval_shape(lambda: _rows(start, few))
+
+
+def follow_all(
+    hear: Hear, strategy: Strategy[Search], state: object, last: object, search: Search, room: int
+) -> Search:
+    """Follows the rows of a batch together, or those of a queue in turn.
+
+    Args:
+        hear: as in `loop`.
+        strategy: what chooses.
+        state: what the step knows before the first token; or a queue.
+        last: what the step hears first.
+        search: what the strategy knows before the first token.
+        room: the most tokens that a row is followed for.
+
+    Returns:
+        The search at the end.
+    """
+    if isinstance(state, Queue):
+        return _in_turn(hear, strategy, state, last, search, room)
+    rows = strategy.unfinished(search).size
+    begun = Progress(jnp.zeros(rows, jnp.int32), last, state, search)
+    return loop(hear, strategy, begun, room, enough=rows).search
+
+
+class _Turns(NamedTuple):
+    """Where a queue stands.
+
+    Attributes:
+        progress: of the rows that have a place.
+        rows: which they are; Q where nobody has been yet.
+        called: how many of the Q were called in.
+        searches: of all Q; of one that has a place, as it was called in.
+    """
+
+    progress: Progress
+    rows: Array
+    called: Array
+    searches: Any
+
+
+def _in_turn(
+    hear: Hear,
+    strategy: Strategy[Search],
+    queue: Queue,
+    last: object,
+    searches: Search,
+    room: int,
+) -> Search:
+    total = len(jax.tree.leaves(last)[0])
+    places = min(queue.places, total)
+    few = queue.few
+    present = jnp.ones(total, bool) if queue.present is None else queue.present
+    asked = jnp.max(jnp.where(present, 1 + jnp.arange(total, dtype=jnp.int32), 0), initial=0)
+    axes = Progress(0, 0, queue.axes, 0)
+
+    def called_in(rows: Array) -> Progress:
+        here, last_of, questions, search = _rows((present, last, queue.questions, searches), rows)
+        index = jnp.where(here & (rows < total), 0, room).astype(jnp.int32)
+        return Progress(index, last_of, queue.enter(questions), search)
+
+    def turn(turns: _Turns) -> _Turns:
+        free = jnp.argsort(goes_on(strategy, turns.progress, room), stable=True)[:few]
+        left = _rows((turns.rows, turns.progress.search), free)
+        rows = turns.called + jnp.arange(few, dtype=jnp.int32)
+        progress = jax.tree.map(
+            lambda axis, *parts: jax.tree.map(partial(_put, free, axis), *parts),
+            axes,
+            turns.progress,
+            called_in(rows),
+        )
+        called = turns.called + few
+        enough = jnp.where(called < asked, few, places)
+        progress = loop(hear, strategy, progress, room, enough)
+        return _Turns(progress, turns.rows.at[free].set(rows), called, _kept(turns.searches, *left))
+
+    nobody = jnp.full(places, total, jnp.int32)
+    shapes = jax.eval_shape(called_in, nobody[:few])
+    empty = jax.tree.map(
+        lambda axis, part: jax.tree.map(partial(_zeros, places, axis), part), axes, shapes
+    )
+    empty = empty._replace(index=jnp.full_like(nobody, room))  # so that all places are free
+    first = _Turns(empty, nobody, jnp.int32(0), searches)
+    turns = jax.lax.while_loop(lambda turns: turns.called < asked, turn, first)
+    return _kept(turns.searches, turns.rows, turns.progress.search)
+
+
+def _rows(tree: Tree, rows: Array) -> Tree:
+    """Rows `[F]` of leaves `[Q, *]`; the last of them for one that there is not."""
+    return jax.tree.map(lambda leaf: jnp.take(leaf, rows, axis=0, mode="clip"), tree)
+
+
+def _put(places: Array, axis: int, into: Array, some: Array) -> Array:
+    """Rows `[F]` of one array into places of another."""
+    index = (*[slice(None)] * axis, places)
+    return into.at[index].set(some, mode="promise_in_bounds", unique_indices=True)
+
+
+def _zeros(places: int, axis: int, like: jax.ShapeDtypeStruct) -> Array:
+    """As many rows of zeros as there are places."""
+    return jnp.zeros((*like.shape[:axis], places, *like.shape[axis + 1 :]), like.dtype)
+
+
+def _kept(searches: Search, rows: Array, found: Search) -> Search:
+    """With what was found of some rows; of one that there is not, nothing is kept."""
+    return jax.tree.map(lambda every, some: every.at[rows].set(some, mode="drop"), searches, found)
