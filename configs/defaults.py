@@ -117,7 +117,7 @@ def greedy() -> ConfigDict:
     """The likeliest word each time; `beam` above 1 follows more hypotheses."""
     decoding = ConfigDict()
     decoding.beam = 1
-    decoding.hypotheses = 100  # at once, of all sentences: of more, what two cores read is far
+    decoding.hypotheses = 100  # at once, of all sentences: soonest on two cores
     decoding.alpha = 0.0  # of the length penalty
     decoding.details = False  # translate: a line of JSON with scores and alignments of the n best
     decoding.n_best = 1

@@ -10,6 +10,7 @@ from jax import Array
 
 from attention.decoding.filters import Filter
 from attention.decoding.loop import State, Step, hearing, nothing
+from attention.decoding.queue import Queue
 from attention.decoding.room import resolve_room
 from attention.decoding.rules import Forced, Rules
 from attention.decoding.sample import Speaker, Speech
@@ -46,8 +47,13 @@ def stream(
         An iterator over the next token of each row, `[B]`; `pad` for rows that have ended.
 
     Raises:
+        TypeError: a queue.
         ValueError: as `sample`.
     """
+    if isinstance(state, Queue):
+        raise TypeError(
+            "stream needs the state of a batch: the rows of a Queue do not go on together"
+        )
     room = resolve_room(state, rules, None)
     step, speaker = jax.jit(step), Speaker(rules, tuple(filters))
     logits, seen, _ = jax.eval_shape(hearing(step, nothing), state, start)

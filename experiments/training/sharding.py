@@ -20,7 +20,7 @@ from experiments.compilation import compiled
 Tree = TypeVar("Tree")
 
 SHARES = "shares"  # the axis of devices
-FEWEST_ROWS = 8
+FEWEST_ROWS = 8  # of a share: fewer are not worth the copies of the parameters
 
 
 def cores_as_devices(number: int) -> None:

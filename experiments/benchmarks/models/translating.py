@@ -4,10 +4,10 @@ All have the same parameters: those of a trained run, if one is named. Else they
 random; with those a model hardly ever ends what it says, so nobody may end early, and every answer
 has the same number of tokens.
 
-The search in PyTorch is ours to the letter, and says the same to rounding. That of CTranslate2 is
-so while all answers are equally long. Else it keeps its beam as wide as it was where ours narrows,
-takes sentences that have ended out of the batch, and divides a score by n ** alpha, so that an
-answer in a dozen is another.
+The search in PyTorch is ours to the letter, in batches, and says the same to rounding. That of
+CTranslate2 is so while all answers are equally long. Else it keeps its beam as wide as it was where
+ours narrows, takes sentences that have ended out of the batch where ours give their places to
+others, and divides a score by n ** alpha, so that an answer in a dozen is another.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +33,7 @@ from experiments.workdir import Workdir
 Ids = Sequence[int]
 Translate = Callable[[], list[Ids]]  # the ids of every answer, its end included if it has one
 
-# The batches with which a trained run translates soonest on two cores, as ours are.
+# The batches with which a trained run translates soonest on two cores, as what is ours at once.
 SENTENCES = 32  # of PyTorch, of 1 to 170
 TOKENS = 512  # of CTranslate2, of 256 to 1,024
 

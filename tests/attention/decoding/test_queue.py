@@ -19,6 +19,7 @@ from attention.decoding import (
     greedy,
     recompute,
     sample,
+    stream,
 )
 from attention.primitives.cache import empty_cache
 from tests.attention.decoding.markov import BOS, END, PAD, random_table
@@ -123,6 +124,11 @@ def test_nobody_waits_for_the_longest(present, steps):
 def test_a_queue_needs_a_place():
     with pytest.raises(ValueError, match="a queue needs at least 1 place, got 0"):
         Queue(enter, TABLE, 0)
+
+
+def test_a_stream_is_of_a_batch():
+    with pytest.raises(TypeError, match="the rows of a Queue do not go on together"):
+        stream(step, Queue(enter, TABLE, 3), START, RULES)
 
 
 def test_questions_and_the_start_are_of_the_same_rows():
