@@ -42,7 +42,7 @@ def beam_search(
     Args:
         step: `(state, tokens [B]) -> (logits [B, V], state)`, the same as for `greedy`; it is
             lifted by `vmap`, and what it closes over is not repeated.
-        state: what the step knows before the first token; any pytree.
+        state: what the step knows before the first token; any pytree, or a `Queue` of rows.
         start: the first token of each row, `[B]`; not part of the answer.
         rules: the end and the lengths of an answer.
         beam: W, how many hypotheses are followed.
@@ -70,25 +70,32 @@ def beam_search(
     room = resolve_room(state, rules, room)
     one, first = example(state, start)
     axes = batch_axes(one, state_axes, len(first))
+    if isinstance(state, Queue) and any(axes):
+        raise ValueError("rows of a queue stand in front: state_axes must be 0, or None")
     hear = for_each(hearing(step, observe), jax.tree.structure(one), axes)
 
-    def each_hypothesis(state: State) -> list[Array]:
+    def begin(state: State) -> list[Array]:
         return spread(state, axes, beam)
 
-    if isinstance(state, Queue):
-        state = state.then(each_hypothesis, axes=[0 if axis is None else axis + 1 for axis in axes])
-    else:
-        state = each_hypothesis(state)
-    tokens = jnp.stack([start] * beam, 1)
-    last = Chosen(tokens, jnp.zeros(tokens.shape, jnp.int32))
-    logits, seen, _ = jax.eval_shape(hear, *example(state, last))
+    def hear_first(start: Array) -> Chosen:
+        tokens = jnp.stack([start] * beam, 1)
+        return Chosen(tokens, jnp.zeros(tokens.shape, jnp.int32))
+
+    logits, seen, _ = jax.eval_shape(
+        lambda state, start: hear(begin(state), hear_first(start)), one, first
+    )
     if beam > logits.shape[-1]:
         raise ValueError(
             f"beam must be at most the vocabulary's {logits.shape[-1]} tokens, got {beam}"
         )
     searcher = _Searcher(rules, n_best, alpha)
     forced = rules.prepare(forced, start, logits.shape[-1])
-    begun = searcher.begin(tokens, room, forced, logits, seen)
+    last = hear_first(start)
+    begun = searcher.begin(last.tokens, room, forced, logits, seen)
+    if isinstance(state, Queue):
+        state = state.then(begin, axes=[0 if axis is None else 1 for axis in axes])
+    else:
+        state = begin(state)
     search = follow_all(hear, searcher, state, last, begun, room)
     return given_up(search.ended, searcher.unfinished(search), rules)
 

@@ -24,7 +24,7 @@ def greedy(
 
     Args:
         step: `(state, tokens [B]) -> (logits [B, V], state)`: reads a token, scores the next.
-        state: what the step knows before the first token; any pytree.
+        state: what the step knows before the first token; any pytree, or a `Queue` of rows.
         start: the first token of each row, `[B]`; not part of the answer.
         rules: the end and the lengths of an answer.
         forced: tokens to say first; this is how prompts of several lengths are read.

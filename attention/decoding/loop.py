@@ -86,10 +86,19 @@ def _where_rows(rows: Array, new: Array, old: Array) -> Array:
 
 
 def hearing(step: Step, observe: Observe) -> Hear:
-    """The step, with logits in float32 at least, and what is observed in its state."""
+    """The step, with logits in float32 at least, and what is observed in its state.
+
+    Raises:
+        ValueError: logits of another batch, as of a step that closes over all rows of a `Queue`.
+    """
 
     def hear(state: State, tokens: Array) -> tuple[Array, object, State]:
         logits, state = step(state, tokens)
+        if logits.shape[:-1] != tokens.shape:
+            raise ValueError(
+                f"a step scores the vocabulary for each of the tokens {tokens.shape} that it "
+                f"reads, got logits {logits.shape}"
+            )
         (logits,) = wide(logits)
         return logits, observe(state), state
 

@@ -12,7 +12,8 @@ class WithMemory(NamedTuple):
     theirs along.
 
     Attributes:
-        memory: of an encoder for instance, leaves `[B, *]`. The hypotheses of a row share it.
+        memory: of an encoder for instance, leaves `[B, *]`; what a step makes of it is not looked
+            at. The hypotheses of a row share it.
         state: what the step changes.
     """
 
@@ -22,9 +23,11 @@ class WithMemory(NamedTuple):
 
 def without_memory(state: object) -> Any:  # noqa: ANN401 - any pytree
     """Only what the step changes."""
-    return jax.tree.map(
-        lambda part: part.state if _has_memory(part) else part, state, is_leaf=_has_memory
-    )
+
+    def changed(part: object) -> object:
+        return without_memory(part.state) if _has_memory(part) else part
+
+    return jax.tree.map(changed, state, is_leaf=_has_memory)
 
 
 def are_memory(state: object) -> list[bool]:
@@ -33,8 +36,7 @@ def are_memory(state: object) -> list[bool]:
     def marked(part: object) -> object:
         if not _has_memory(part):
             return False
-        memory = jax.tree.map(lambda _: True, part.memory)
-        return WithMemory(memory, jax.tree.map(lambda _: False, part.state))
+        return WithMemory(jax.tree.map(lambda _: True, part.memory), are_memory(part.state))
 
     return jax.tree.leaves(jax.tree.map(marked, state, is_leaf=_has_memory))
 

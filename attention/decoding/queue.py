@@ -22,7 +22,7 @@ Tree = TypeVar("Tree")
 SHARE = 8  # of the places: with every eighth free, rows are called in; each call is one to `enter`
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Queue(Generic[Questions]):
     """Q rows, of which as many are followed at once as there are places, each for itself.
 
@@ -31,12 +31,13 @@ class Queue(Generic[Questions]):
 
     Attributes:
         enter: from the questions of a few rows, leaves `[F, *]`, to what the step knows of them
-            before their first token, leaves `[F, *]`. It is called in the loop.
+            before their first token, leaves `[F, *]`. It is called in the loop, as soon as an
+            eighth of the places is free, which is F. Caches may have been read into, but room is
+            checked as for empty ones.
         questions: what is known of each row, leaves `[Q, *]`.
         places: how many rows are followed at once.
         present: bool `[Q]`, which rows are asked at all; the others are given up. By default all.
-        axes: where the leaves of what `enter` returns have their rows; in front, but for
-            hypotheses.
+        axes: where leaves have their rows once hypotheses stand before them; `beam_search` says it.
 
     Raises:
         ValueError: no place.
@@ -59,8 +60,7 @@ class Queue(Generic[Questions]):
 
     def entered(self) -> Any:  # noqa: ANN401 - any pytree
         """Shapes of what enters at once."""
-        first = jax.eval_shape(lambda: _rows(self.questions, jnp.zeros(self.few, jnp.int32)))
-        return jax.eval_shape(self.enter, first)
+        return jax.eval_shape(self.enter, _shapes_of_rows(self.questions, self.few))
 
     def then(self, change: Callable[[Any], Any], axes: object) -> "Queue[Questions]":
         """The same rows, that enter with what `change` makes of their state."""
@@ -71,29 +71,32 @@ def example(state: object, start: Tree) -> tuple[Any, Tree]:
     """Shapes of a state and of what its rows hear first: of a batch, or of a few of a queue.
 
     Raises:
-        ValueError: questions for more or fewer rows than start has, or a state without rows.
+        ValueError: questions for more or fewer rows than start has, `present` that is not a bool of
+            each, or a state without rows in front.
     """
     if not isinstance(state, Queue):
         return jax.eval_shape(lambda: (state, start))
     rows = len(jax.tree.leaves(start)[0])
-    for path, leaf in jax.tree.leaves_with_path((state.questions, state.present)):
+    for path, leaf in jax.tree.leaves_with_path(state.questions):
         if leaf.shape[:1] != (rows,):
             raise ValueError(
                 f"start has {rows} rows, so every leaf of the questions of a queue needs {rows}, "
-                f"got shape {leaf.shape} at {jax.tree_util.keystr(path)}"
+                f"got shape {leaf.shape} at questions{jax.tree_util.keystr(path)}"
             )
-    entered, few = state.entered(), jnp.zeros(state.few, jnp.int32)
-
-    def check(axis: int, part: object) -> None:
-        for path, leaf in jax.tree.leaves_with_path(part):
-            if leaf.shape[axis : axis + 1] != few.shape:
-                raise ValueError(
-                    "what enters from a queue needs its rows in front, got shape "
-                    f"{leaf.shape} at {jax.tree_util.keystr(path)} for {len(few)} rows"
-                )
-
-    jax.tree.map(check, state.axes, entered)
-    return entered, jax.eval_shape(lambda: _rows(start, few))
+    present = state.present
+    if present is not None and (jnp.shape(present), jnp.result_type(present)) != ((rows,), bool):
+        raise ValueError(
+            f"present says of each of {rows} rows whether it is asked, so it needs bool [{rows}], "
+            f"got {jnp.result_type(present)} {jnp.shape(present)}"
+        )
+    entered, few = state.entered(), state.few
+    for path, leaf in jax.tree.leaves_with_path(entered):
+        if leaf.shape[:1] != (few,):
+            raise ValueError(
+                f"what enters from a queue needs its rows in front, got shape {leaf.shape} for "
+                f"{few} rows at {jax.tree_util.keystr(path)}"
+            )
+    return entered, _shapes_of_rows(start, few)
 
 
 def follow_all(
@@ -146,7 +149,9 @@ def _in_turn(
     total = len(jax.tree.leaves(last)[0])
     places = min(queue.places, total)
     few = queue.few
-    present = jnp.ones(total, bool) if queue.present is None else queue.present
+    if not total:
+        return searches
+    present = jnp.ones(total, bool) if queue.present is None else jnp.asarray(queue.present)
     asked = jnp.max(jnp.where(present, 1 + jnp.arange(total, dtype=jnp.int32), 0), initial=0)
     axes = Progress(0, 0, queue.axes, 0)
 
@@ -179,6 +184,13 @@ def _in_turn(
     first = _Turns(empty, nobody, jnp.int32(0), searches)
     turns = jax.lax.while_loop(lambda turns: turns.called < asked, turn, first)
     return _kept(turns.searches, turns.rows, turns.progress.search)
+
+
+def _shapes_of_rows(tree: Tree, number: int) -> Tree:
+    """Of so many rows of leaves `[Q, *]`."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((number, *leaf.shape[1:]), leaf.dtype), tree
+    )
 
 
 def _rows(tree: Tree, rows: Array) -> Tree:

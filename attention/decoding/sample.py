@@ -32,7 +32,7 @@ def sample(
 
     Args:
         step: `(state, tokens [B]) -> (logits [B, V], state)`: reads a token, scores the next.
-        state: what the step knows before the first token; any pytree.
+        state: what the step knows before the first token; any pytree, or a `Queue` of rows.
         start: the first token of each row, `[B]`; not part of the answer.
         rules: the end and the lengths of an answer.
         keys: a random key for each row, `[B]`: what a row draws depends on nothing else of the

@@ -18,6 +18,7 @@ from attention.decoding import (
     attending,
     beam_search,
     greedy,
+    nothing_seen,
 )
 from attention.decoding.cached import Attending
 from attention.modules.transformer import EncoderDecoder
@@ -30,16 +31,7 @@ from experiments.data.vocabulary import BOS, EOS
 from experiments.training.sharding import by_rows
 
 SHORTEST = 16  # positions: what is shorter is padded sooner than compiled for
-TURNS = (
-    1,
-    2,
-    4,
-    8,
-    16,
-    32,
-    64,
-)  # of the places of a program: as few programs, and not too much to keep
-MOST_TURNS = TURNS[-1]
+TURNS = 1, 8, 64  # of each place, for which programs are compiled: who is absent costs little
 
 
 class Hypothesis(NamedTuple):
@@ -190,24 +182,28 @@ class Translator:
             fits.sort(key=lambda number: -len(sources[number]))
             decided = self._room_for(length) == self._rules.max_length
             most = max(TURNS) * batch_size
-            for members in (fits[start : start + most] for start in range(0, len(fits), most)):
-                asked = [sources[number] for number in members]
-                said = self._ask(parameters, asked, batch_size, length)
-                for number, ids, num_tokens in zip(members, *said, strict=False):
+            # All are asked for before the first is waited for, so no device stands still.
+            parts = [fits[start : start + most] for start in range(0, len(fits), most)]
+            asked = [
+                self._ask(parameters, [sources[number] for number in members], batch_size, length)
+                for members in parts
+            ]
+            for members, said in zip(parts, asked, strict=True):
+                tokens, lengths = (_by_turns(np.asarray(each)) for each in said)
+                for number, ids, num_tokens in zip(members, tokens, lengths, strict=False):
                     if num_tokens or decided:
                         answers[number] = ids[:num_tokens]
         return [answers[number] for number in range(len(sources))]
 
     def _ask(
         self, parameters: nnx.State, sources: Sequence[Sequence[int]], places: int, length: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The best answers `[Q, *]`, Q at least the sources, and their lengths, 0 without room."""
+    ) -> tuple[Array, Array]:
+        """The best answers `[places, turns, *]` and their lengths, 0 for want of room."""
         turns = next(number for number in TURNS if number * places >= len(sources))
         pairs = [EncodedPair(source, ()) for source in sources]
         batch = pad_batch(pairs, turns * places, length)
         asked = _by_places(batch.source, places), _by_places(batch.source_lengths, places)
-        tokens, lengths = self._translate(parameters, *asked)
-        return _by_turns(np.asarray(tokens)), _by_turns(np.asarray(lengths))
+        return self._translate(parameters, *asked)
 
     def _room_for(self, length: int) -> int:
         """How many tokens an answer to sources so long may have, for the longest as many as any."""
@@ -318,7 +314,7 @@ def say(
         source, lengths = questions
         memory = model.remember(model.encode(source, mask=masks.lengths(lengths)))
         known = WithMemory((memory, lengths), model.new_cache(lengths.shape, room))
-        return Attending(known, jnp.zeros(lengths.shape, jnp.int32) if aligns else None)
+        return nothing_seen(read, known, len(source))
 
     asked = source, source_lengths
     state = enter(asked) if places is None else Queue(enter, asked, places, source_lengths > 0)

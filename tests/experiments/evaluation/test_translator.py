@@ -97,7 +97,7 @@ def test_who_needs_more_room_is_asked_again(beam):
     ) as asked:
         said = task.translator.say_all(parameters, sources, batch_size=2)
     shapes = [call.args[1].shape for call in asked.mock_calls if call.args]
-    assert shapes == [(2, 4, 16), (2, 2, 32)]  # places, turns, positions
+    assert shapes == [(2, 8, 16), (2, 8, 32)]  # places, turns, positions
     lengths = [len(ids) for ids in said]
     assert max(lengths) > 24 > min(lengths)  # or this would prove little
     for source, ids in zip(sources, said, strict=True):
