@@ -21,7 +21,7 @@ class WithMemory(NamedTuple):
     state: Any
 
 
-def without_memory(state: object) -> Any:  # noqa: ANN401 - any pytree
+def without_memory(state: object) -> object:
     """Only what the step changes."""
 
     def changed(part: object) -> object:

@@ -58,7 +58,7 @@ class Queue(Generic[Questions]):
         """F, how many rows are called in at once."""
         return max(1, min(self.places, len(jax.tree.leaves(self.questions)[0])) // SHARE)
 
-    def entered(self) -> Any:  # noqa: ANN401 - any pytree
+    def entered(self) -> object:
         """Shapes of what enters at once."""
         return jax.eval_shape(self.enter, _shapes_of_rows(self.questions, self.few))
 
@@ -153,7 +153,6 @@ def _in_turn(
         return searches
     present = jnp.ones(total, bool) if queue.present is None else jnp.asarray(queue.present)
     asked = jnp.max(jnp.where(present, 1 + jnp.arange(total, dtype=jnp.int32), 0), initial=0)
-    axes = Progress(0, 0, queue.axes, 0)
 
     def called_in(rows: Array) -> Progress:
         here, last_of, questions, search = _rows((present, last, queue.questions, searches), rows)
@@ -164,12 +163,7 @@ def _in_turn(
         free = jnp.argsort(goes_on(strategy, turns.progress, room), stable=True)[:few]
         left = _rows((turns.rows, turns.progress.search), free)
         rows = turns.called + jnp.arange(few, dtype=jnp.int32)
-        progress = jax.tree.map(
-            lambda axis, *parts: jax.tree.map(partial(_put, free, axis), *parts),
-            axes,
-            turns.progress,
-            called_in(rows),
-        )
+        progress = jax.tree.map(partial(_put, free), axes, turns.progress, called_in(rows))
         called = turns.called + few
         enough = jnp.where(called < asked, few, places)
         progress = loop(hear, strategy, progress, room, enough)
@@ -177,9 +171,8 @@ def _in_turn(
 
     nobody = jnp.full(places, total, jnp.int32)
     shapes = jax.eval_shape(called_in, nobody[:few])
-    empty = jax.tree.map(
-        lambda axis, part: jax.tree.map(partial(_zeros, places, axis), part), axes, shapes
-    )
+    axes = jax.tree.broadcast(Progress(0, 0, queue.axes, 0), shapes)
+    empty = jax.tree.map(partial(_zeros, places), axes, shapes)
     empty = empty._replace(index=jnp.full_like(nobody, room))  # so that all places are free
     first = _Turns(empty, nobody, jnp.int32(0), searches)
     turns = jax.lax.while_loop(lambda turns: turns.called < asked, turn, first)
