@@ -5,6 +5,8 @@ python run.py --config=configs/NAME.py              train another experiment
 python run.py --config=configs/NAME.py:tiny         its tiny form, which ends in seconds
 python run.py --config.model.num_kv_heads=1         change any field of a configuration
 python run.py --mode=evaluate                       measure a trained model
+python run.py --mode=evaluate --split=validation    on this part of the data alone
+python run.py --mode=evaluate --against=workdirs/B  beside what another run says
 echo "Jane visits Africa" | python run.py --mode=translate
 echo "the girl" | python run.py --mode=generate --workdir=workdirs/char_lm
 python run.py --mode=compare --config=configs/A.py --config=configs/B.py
@@ -16,6 +18,7 @@ python run.py --mode=ledger                         what all runs achieved, as a
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 from ml_collections import ConfigDict
@@ -101,8 +104,23 @@ def run(command: Command) -> int:
     do = getattr(experiment, command.mode)
     if command.mode in LINE_BY_LINE:
         return 1 if do(config, workdir, sentences(sys.stdin)) else 0
-    do(config, workdir, cache)
+    do(config, workdir, cache, **asked(command))
     return 0
+
+
+def asked(command: Command) -> dict[str, Any]:
+    """What is asked of the evaluation.
+
+    Raises:
+        UsageError: translations to be held against others, of what translates nothing.
+    """
+    if command.mode != "evaluate":
+        return {}
+    if command.against is None:
+        return {"split": command.split}
+    if command.config.experiment != "translation":
+        raise UsageError(f"--against is for translations, and {command.config.experiment} has none")
+    return {"split": command.split, "against": Workdir(command.against)}
 
 
 def check(config: ConfigDict) -> None:

@@ -1,6 +1,7 @@
 """Classification: train an encoder to name the class of what it reads, words or images."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from experiments.errors import UsageError, check_at_least
 from experiments.training.duration import settled
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, objective, token_losses
-from experiments.training.session import check_training, evaluate_in, train_in
+from experiments.training.session import check_training, evaluate_in, measured, train_in
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
@@ -53,17 +54,29 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         resumable(epochs),
         validation=batches(task.data.splits["validation"]),
         sample=task.sample,
-        measure=task.measure,
+        measure=partial(task.measure, names=task.tests),
         config=config,
     )
 
 
-def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
-    """Measures the newest checkpoint of a run; its results file is written again."""
+def evaluate(config: ConfigDict, workdir: Workdir, cache: Path, split: str | None = None) -> None:
+    """Measures the newest checkpoint of a run; its results file is written again.
+
+    Args:
+        config: of the run.
+        workdir: of the run.
+        cache: unused, as in `train`.
+        split: what alone is measured; all that it was not trained on by default.
+
+    Raises:
+        UsageError: data without this split.
+    """
     del cache
     task = Task(config)
     keep_words(task, workdir)  # or they are others now
-    evaluate_in(workdir, task.learner, task.measure, config)
+    names = measured(split, task.tests, tuple(task.data.splits))
+    measure = partial(task.measure, names=names)
+    evaluate_in(workdir, task.learner, measure, config)
 
 
 def keep_words(task: "Task", workdir: Workdir) -> None:
@@ -137,12 +150,16 @@ class Task:
         loss = objective(self.config.train, training=key is not None)
         return token_losses(logits, batch.labels, batch.counted, loss)
 
-    def measure(self, state: TrainState) -> dict[str, dict[str, float]]:
-        """Loss and accuracy on what it was not trained on."""
+    @property
+    def tests(self) -> tuple[str, ...]:
+        """The splits that it is not trained on."""
+        return tuple(split for split in self.data.splits if split != "train")
+
+    def measure(self, state: TrainState, names: Sequence[str]) -> dict[str, dict[str, float]]:
+        """Loss and accuracy on these splits."""
         return {
-            split: self.learner.losses(state.parameters, batches(examples))
-            for split, examples in self.data.splits.items()
-            if split != "train"
+            split: self.learner.losses(state.parameters, batches(self.data.splits[split]))
+            for split in names
         }
 
     def sample(self, state: TrainState) -> str:

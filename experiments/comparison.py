@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -129,7 +128,7 @@ def _common(run: ConfigDict) -> dict[str, Any]:
 
 def figures(workdir: Workdir) -> dict[str, Any]:
     """What a run cost and what it achieved, one number each."""
-    results = json.loads(workdir.results.read_text(encoding="utf-8"))
+    results = workdir.load_results()
     speeds = [
         row["tokens_per_second"] for row in read_metrics(workdir.path) if row["split"] == "train"
     ]

@@ -26,12 +26,16 @@ class Command(NamedTuple):
         config: the configuration, overrides applied.
         workdir: the folder of the run.
         cache: the folder of what runs share: generated data and compiled programs.
+        split: what alone is evaluated, if not all that tests.
+        against: the folder of a run that another is held against as it is evaluated.
     """
 
     mode: str
     config: ConfigDict
     workdir: Path
     cache: Path
+    split: str | None = None
+    against: Path | None = None
 
 
 def parse(argv: Sequence[str]) -> Command:
@@ -74,11 +78,18 @@ def parse(argv: Sequence[str]) -> Command:
     if values.help:
         print(values.get_help())
         raise SystemExit(0)
+    for name in ("split", "against"):
+        if values[name].value is not None and values.mode != "evaluate":
+            raise UsageError(f"--{name} is for --mode=evaluate alone, got --mode={values.mode}")
+    if values.against == "":
+        raise UsageError("--against needs the folder of a run")
     return Command(
         mode=values.mode,
         config=values.config,
         workdir=Path(values.workdir or _default_workdir(file)),
         cache=Path(values.cache),
+        split=values.split,
+        against=None if values.against is None else Path(values.against),
     )
 
 
@@ -154,6 +165,19 @@ def _read(argv: Sequence[str], define: Callable[..., object]) -> flags.FlagValue
     )
     flags.DEFINE_string(
         "cache", ".cache", "Folder of generated data and compiled programs.", flag_values=values
+    )
+    flags.DEFINE_string(
+        "split",
+        None,
+        "With --mode=evaluate, the part of the data that is measured; all that tests by default.",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "against",
+        None,
+        "With --mode=evaluate, the folder of another run that was measured on the same sentences: "
+        "whether its BLEU differs from this one by more than chance (paired bootstrap).",
+        flag_values=values,
     )
     flags.DEFINE_bool("help", False, "Show this help.", short_name="h", flag_values=values)
     define(

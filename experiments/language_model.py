@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from experiments.evaluation.writer import Writer, check_decoding
 from experiments.training.duration import settled
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, objective, token_losses
-from experiments.training.session import check_training, evaluate_in, restore, train_in
+from experiments.training.session import check_training, evaluate_in, measured, restore, train_in
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
@@ -64,12 +65,18 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     )
 
 
-def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
-    """Measures the newest checkpoint of a run; its results file is written again."""
+def evaluate(config: ConfigDict, workdir: Workdir, cache: Path, split: str | None = None) -> None:
+    """Measures the newest checkpoint of a run; its results file is written again.
+
+    Raises:
+        UsageError: another split than the one it is measured on.
+    """
+    measured(split, tests=("validation",))
     corpus = load_corpus(config, cache)
     workdir.keep_vocabulary(corpus.language.vocabulary.as_text())  # or the text is another one
     task = Task(config, corpus.language)
-    evaluate_in(workdir, task.learner, lambda state: task.measure(state, corpus.validation), config)
+    measure = partial(task.measure, validation=corpus.validation)
+    evaluate_in(workdir, task.learner, measure, config)
 
 
 def generate(config: ConfigDict, workdir: Workdir, lines: Iterable[str]) -> int:

@@ -45,11 +45,7 @@ class Run(NamedTuple):
     def of(cls, path: Path, name: str) -> Self:
         """Reads a workdir."""
         workdir = Workdir(path)
-        try:
-            results = json.loads(workdir.results.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise UsageError(f"{workdir.results} cannot be read: {error}") from error
-        return cls(name, workdir.load_config(), results, workdir.load_starts())
+        return cls(name, workdir.load_config(), workdir.load_results(), workdir.load_starts())
 
     @property
     def kind(self) -> str:
@@ -173,7 +169,7 @@ def _rows(group: Sequence[Run]) -> Iterator[tuple[str, ...]]:
     )
     for split, score, published in _figures(first):
         label, form = SHOWN.get(score, (score, "{:.3f}"))
-        values = [run.results["splits"][split][score] for run in group]
+        values = [_value(run, split, score) for run in group]
         ours = form.format(np.mean(values)).strip()
         if len(group) > 1:
             ours += f" ± {form.format(np.std(values)).strip()}"
@@ -181,20 +177,29 @@ def _rows(group: Sequence[Run]) -> Iterator[tuple[str, ...]]:
 
 
 def _figures(run: Run) -> Iterator[tuple[str, str, str]]:
-    """Split, score and published figure: of those that were published, or the first of each split.
-
-    Raises:
-        UsageError: a published figure that the run did not measure.
-    """
+    """Split, score and published figure: those that were published, or the first of each split."""
     splits: Mapping[str, Mapping[str, float]] = run.results["splits"]
     for split, scores in run.config.get("literature", {}).items():
         for score, published in scores.items():
-            if score not in splits.get(split, {}):
-                raise UsageError(f"{run.name} has no {score} of {split} in its results")
             yield split, score, published
     if "literature" not in run.config:
         for split, scores in splits.items():
             yield split, next((name for name in SHOWN if name in scores), next(iter(scores))), ""
+
+
+def _value(run: Run, split: str, score: str) -> float:
+    """A score of a run.
+
+    Raises:
+        UsageError: it did not measure it.
+    """
+    try:
+        return run.results["splits"][split][score]
+    except KeyError:
+        raise UsageError(
+            f"{run.name} has no {score} of {split} in its results: measure it again by "
+            "--mode=evaluate"
+        ) from None
 
 
 def _each(group: Sequence[Run], field: str) -> str:

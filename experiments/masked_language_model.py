@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ from experiments.evaluation.word_senses import (
 from experiments.training.duration import settled
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, objective, token_losses
-from experiments.training.session import check_training, evaluate_in, train_in
+from experiments.training.session import check_training, evaluate_in, measured, train_in
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
@@ -65,11 +66,17 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     )
 
 
-def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
-    """Measures the newest checkpoint of a run; its results file is written again."""
+def evaluate(config: ConfigDict, workdir: Workdir, cache: Path, split: str | None = None) -> None:
+    """Measures the newest checkpoint of a run; its results file is written again.
+
+    Raises:
+        UsageError: another split than the one it is measured on.
+    """
+    measured(split, tests=("test",))
     task = Task(config, workdir.load_vocabulary(Vocabulary.from_text))
     splits = english(config.data, SPLITS, cache)
-    evaluate_in(workdir, task.learner, lambda state: task.measure(state, splits), config)
+    measure = partial(task.measure, splits=splits)
+    evaluate_in(workdir, task.learner, measure, config)
 
 
 def check(config: ConfigDict) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -21,6 +22,8 @@ SHOWN = {
     "perplexity": ("perplexity", "{:.3f}"),
     "word_perplexity": ("per word", "{:.3f}"),
 }
+# Fields of `decoding` that say how fast translations come, or what is told of them.
+INDIFFERENT = {"hypotheses", "details", "n_best"}
 
 
 def report(
@@ -30,8 +33,21 @@ def report(
     state: TrainState,
     seconds: float,
     splits: Mapping[str, Scores],
+    before: Mapping[str, Any],
 ) -> None:
-    """Writes the results file and prints the scores of each split, one split a line."""
+    """Writes the results file and prints the scores of each split, one split a line.
+
+    Scores of other splits, of the same parameters and decoded alike, stay beside them.
+
+    Args:
+        config: of the run.
+        workdir: of the run.
+        learner: the model.
+        state: what was measured.
+        seconds: of training.
+        splits: the scores.
+        before: the results so far, or nothing.
+    """
     results = {
         "step": int(state.step),
         "training_seconds": round(seconds, 1),
@@ -40,6 +56,10 @@ def report(
     }
     if "decoding" in config:  # which may be another one than that of the run
         results["decoding"] = config.decoding.to_dict()
+    if before and _how(before) == _how(results):
+        results["splits"] = before["splits"] | splits
+    elif others := before.get("splits", {}).keys() - splits.keys():
+        print(f"scores of {', '.join(sorted(others))} were measured otherwise, and are left out")
     write_whole(workdir.results, json.dumps(results, indent=2) + "\n")
     print(f"{results['step']:,} steps, {results['training_seconds']} s of training")
     for split, scores in splits.items():
@@ -49,4 +69,16 @@ def report(
             if name in scores
         ]
         print(f"{split:14s}{'   '.join(shown)}")
+        if rival := scores.get("against"):
+            print(
+                f"{'':14s}against {rival['workdir']}: BLEU {rival['bleu']:.2f}, "
+                f"p = {rival['p']:.3f} that chance alone makes them differ so (paired bootstrap)"
+            )
     print(f"everything is in {workdir.path}")
+
+
+def _how(results: Mapping[str, Any]) -> dict[str, Any]:
+    """What was measured, and how it was decoded."""
+    decoding = results.get("decoding", {})
+    said = {name: value for name, value in decoding.items() if name not in INDIFFERENT}
+    return {"step": results["step"], "decoding": said}

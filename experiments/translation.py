@@ -36,6 +36,7 @@ from experiments.data.tokenizers import Tokenizers
 from experiments.data.vocabulary import EOS, PAD
 from experiments.errors import UsageError, check_at_least
 from experiments.evaluation.phenomena import by_phenomenon
+from experiments.evaluation.rival import Rival, fingerprint, load_rival
 from experiments.evaluation.scores import translation_scores
 from experiments.evaluation.translator import Translator
 from experiments.training.duration import settled
@@ -46,6 +47,7 @@ from experiments.training.session import (
     Measure,
     check_training,
     evaluate_in,
+    measured,
     restore,
     train_in,
 )
@@ -88,24 +90,39 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         batches,
         validation=task.evaluation_batches(encoded["validation"]),
         sample=lambda state: task.sample(state, splits["validation"][:3]),
-        measure=task.measuring(splits, workdir),
+        measure=task.measuring({name: splits[name] for name in source.tests}, workdir),
         config=config,
     )
     task.draw_attention(state, splits["test"], workdir.attention)
 
 
-def evaluate(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
+def evaluate(
+    config: ConfigDict,
+    workdir: Workdir,
+    cache: Path,
+    split: str | None = None,
+    against: Workdir | None = None,
+) -> None:
     """Measures the newest checkpoint of a run.
 
     Args:
         config: of the run.
         workdir: of the run; its results file is written again.
         cache: where generated data is kept.
+        split: what alone is measured; all that tests by default.
+        against: of another run, whose translations these are held against.
+
+    Raises:
+        UsageError: data without this split, or as `load_rival`.
     """
-    task = load_task(config, workdir)
-    splits = load_splits(config, task.source.tests, cache)
-    state = evaluate_in(workdir, task.learner, task.measuring(splits, workdir), config)
-    task.draw_attention(state, splits["test"], workdir.attention)
+    source = SOURCES[config.data.name]
+    names = measured(split, source.tests, source.splits)
+    task, splits = load_task(config, workdir), load_splits(config, names, cache)
+    rival = against and load_rival(against, workdir, splits)
+    measure = task.measuring(splits, workdir, rival)
+    state = evaluate_in(workdir, task.learner, measure, config)
+    if "test" in splits:
+        task.draw_attention(state, splits["test"], workdir.attention)
 
 
 def translate(config: ConfigDict, workdir: Workdir, lines: Iterable[str]) -> int:
@@ -349,14 +366,19 @@ class Task:
         buckets = self.buckets(pairs, [max(self.config.data.bucket_lengths)])
         return [batch for _, batch in evaluation_batches(buckets)]
 
-    def measuring(self, splits: dict[str, list[SentencePair]], workdir: Workdir) -> Measure:
-        """`measure` of what is said of the test splits, which stays in the workdir."""
+    def measuring(
+        self,
+        splits: dict[str, list[SentencePair]],
+        workdir: Workdir,
+        rival: Rival | None = None,
+    ) -> Measure:
+        """`measure` of what is said of these splits, which stays in the workdir."""
 
         def measure(state: TrainState) -> dict[str, dict[str, object]]:
-            said = {split: self.translations(state, splits[split]) for split in self.source.tests}
+            said = {split: self.translations(state, pairs) for split, pairs in splits.items()}
             for split, translations in said.items():
                 workdir.keep_hypotheses(split, translations)
-            return self.measure(state, splits, said)
+            return self.measure(state, splits, said, rival)
 
         return measure
 
@@ -365,15 +387,20 @@ class Task:
         state: TrainState,
         splits: dict[str, list[SentencePair]],
         said: dict[str, list[str]],
+        rival: Rival | None,
     ) -> dict[str, dict[str, object]]:
-        """What it achieves on the test splits, and by phenomenon where that is known."""
+        """What it achieves on these splits, and by phenomenon where that is known."""
         scores: dict[str, dict[str, object]] = {}
         for split, translations in said.items():
             targets = [pair.target for pair in splits[split]]
             losses = self.losses(state, split, splits[split])
             tokenized = self.config.data.get("tokenized", False)
             scores[split] = losses | translation_scores(translations, targets, tokenized=tokenized)
-        if self.source is SOURCES["toy"]:
+            scores[split]["text"] = fingerprint(splits[split])
+            if rival is not None:
+                against = rival.against(split, translations, targets, tokenized=tokenized)
+                scores[split]["against"] = against
+        if self.source is SOURCES["toy"] and "test" in said:
             scores |= by_phenomenon(splits["test"], said["test"])
         return scores
 

@@ -13,6 +13,8 @@ from experiments.training.metrics import read_metrics
 
 Words = TypeVar("Words")
 
+RESULTS = {"step", "training_seconds", "parameters", "splits"}  # what every results file says
+
 
 class Workdir:
     """Names of the files of a run, and the promise that runs are never mixed up."""
@@ -130,6 +132,25 @@ class Workdir:
             file.write(text + "\n")
         return text
 
+    def load_results(self) -> dict[str, Any]:
+        """What the results file says.
+
+        Raises:
+            UsageError: there is none, or it is damaged.
+        """
+        if not self.results.is_file():
+            raise UsageError(
+                f"{self.path} has no results yet: --mode=evaluate --workdir={self.path} makes them"
+            )
+        try:
+            results = json.loads(self.results.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UsageError(f"{self.results} cannot be read: {error}") from error
+        missing = RESULTS - {*results} if isinstance(results, dict) else RESULTS
+        if missing:
+            raise UsageError(f"{self.results} cannot be read: it has no {min(missing)}")
+        return results
+
     def keep_hypotheses(self, split: str, lines: Iterable[str]) -> None:
         """Writes what a model says of each sentence of a split, one a line."""
         write_whole(self._hypotheses(split), "".join(f"{line}\n" for line in lines))
@@ -142,7 +163,7 @@ class Workdir:
         """
         try:
             return self._hypotheses(split).read_text(encoding="utf-8").split("\n")[:-1]
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise UsageError(f"{self._hypotheses(split)} cannot be read: {error}") from error
 
     def _hypotheses(self, split: str) -> Path:

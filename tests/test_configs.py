@@ -11,6 +11,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from experiments import translation
+from experiments.errors import UsageError
 from experiments.training import session
 from experiments.workdir import Workdir
 from run import EXPERIMENTS
@@ -36,7 +37,12 @@ TRACED = [
     if importlib.import_module(f"configs.{name}").get_config().experiment == "translation"
     and name not in TRANSLATES
 ]
-MEASURED_AGAIN = {"char_lm", "masked_lm", "digits", "word_vectors"}
+MEASURED_AGAIN = {
+    "char_lm": "validation",
+    "masked_lm": "test",
+    "digits": "test",
+    "word_vectors": "test",
+}
 FORMS = {"presets": "gpt2_small"}  # what has no form without a name
 
 
@@ -194,6 +200,10 @@ def test_the_tiny_form_takes_two_steps_and_reads_every_field(name, load, workdir
         workdir.results.unlink()
         EXPERIMENTS[config.experiment].evaluate(config, workdir, cache)
         assert workdir.results.read_text() == results
+        EXPERIMENTS[config.experiment].evaluate(config, workdir, cache, MEASURED_AGAIN[name])
+        assert workdir.results.read_text() == results
+        with pytest.raises(UsageError, match="--split must be one of"):
+            EXPERIMENTS[config.experiment].evaluate(config, workdir, cache, "tset")
     # The door reads this one, to choose the experiment.
     assert {*fields(config)} - watched._seen == {"experiment"}
 

@@ -10,12 +10,15 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 import run
 from experiments import translation
-from experiments.data.sources import SOURCES
+from experiments.data.sources import SOURCES, load_split
+from experiments.errors import UsageError
+from experiments.evaluation.scores import paired_bootstrap
 from experiments.evaluation.translator import Translator
-from experiments.flags import MODES
+from experiments.flags import MODES, Command
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.metrics import read_metrics
 from experiments.training.session import restore
@@ -204,6 +207,150 @@ def test_evaluate_needs_the_workdir_alone(place, knock, read):
     assert knock("--mode=evaluate")[0] == 0
     assert json.loads((place / "tiny" / "results.json").read_text()) == before
     assert sorted(read) == ["compositional", "longer", "test"]
+
+
+def test_a_split_is_measured_beside_the_others(place, knock, read):
+    results = place / "tiny" / "results.json"
+    before = json.loads(results.read_text())
+    picture = (place / "tiny" / "attention.png").stat().st_mtime_ns
+    status, output, _ = knock("--mode=evaluate", "--split=longer")
+    assert (status, json.loads(results.read_text()), read) == (0, before, ["longer"])
+    assert (place / "tiny" / "attention.png").stat().st_mtime_ns == picture  # is of the test split
+    assert not any(line.startswith("test ") for line in output.splitlines())
+    assert knock("--mode=evaluate", "--split=validation")[0] == 0
+    now = json.loads(results.read_text())
+    scores = now["splits"].pop("validation")
+    assert now == before
+    hypotheses = place / "tiny" / "hypotheses.validation.txt"
+    assert len(hypotheses.read_text().splitlines()) == scores["sentences"]
+    results.write_text(json.dumps(before))
+    hypotheses.unlink()
+
+
+@pytest.mark.parametrize("what", ["decoding", "step"])
+def test_scores_of_what_was_measured_otherwise_are_left_out(place, knock, what):
+    results = place / "tiny" / "results.json"
+    before = results.read_text()
+    if what == "step":
+        results.write_text(json.dumps(json.loads(before) | {"step": 10}))
+    otherwise = ["--config.decoding.alpha=0.5"] if what == "decoding" else []
+    _, output, _ = knock("--mode=evaluate", "--split=longer", *otherwise)
+    told = "scores of agreement, compositional, order, polysemy, test were measured otherwise"
+    assert told in output
+    assert [*json.loads(results.read_text())["splits"]] == ["longer"]
+    results.write_text(before)
+
+
+def test_how_many_are_translated_at_once_says_nothing_of_what_was_measured(place, knock):
+    results = place / "tiny" / "results.json"
+    before = results.read_text()
+    knock("--mode=evaluate", "--split=longer", "--config.decoding.hypotheses=7")
+    after = json.loads(results.read_text())
+    assert after["splits"] == json.loads(before)["splits"]
+    assert after["decoding"]["hypotheses"] == 7
+    results.write_text(before)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"a', "Unterminated string"),
+        ("[]", "it has no parameters"),
+        ("{}", "it has no parameters"),
+    ],
+)
+def test_damaged_results_are_told_before_anything_is_measured(place, knock, read, text, reason):
+    results = place / "tiny" / "results.json"
+    before = results.read_text()
+    results.write_text(text)
+    status, _, error = knock("--mode=evaluate", "--split=longer")
+    assert (status, f"{results} cannot be read: {reason}" in error) == (2, True)
+    results.write_text(before)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["--mode=evaluate", "--split=longr"],
+            "--split must be one of train, validation, test, compositional, longer, got 'longr'; "
+            "did you mean 'longer'?",
+        ),
+        (["--split=test"], "--split is for --mode=evaluate alone, got --mode=train"),
+    ],
+)
+def test_a_split_that_is_not_measured_is_refused(place, knock, arguments, sentence):
+    before = (place / "tiny" / "results.json").read_text()
+    assert knock(*arguments)[::2] == (2, f"run.py: {sentence}\n")
+    assert (place / "tiny" / "results.json").read_text() == before
+
+
+@pytest.fixture
+def rival(place, trained, tmp_path):
+    """A run that says the same, and the first of the longer sentences wrong."""
+    for name in ("results.json", "hypotheses.longer.txt"):
+        shutil.copy(place / "tiny" / name, tmp_path)
+    said = (tmp_path / "hypotheses.longer.txt").read_text().splitlines()
+    (tmp_path / "hypotheses.longer.txt").write_text("\n".join(["jane", *said[1:], ""]))
+    return tmp_path
+
+
+def test_a_run_is_held_against_another(place, knock, rival):
+    results = place / "tiny" / "results.json"
+    before = results.read_text()
+    status, output, _ = knock("--mode=evaluate", "--split=longer", f"--against={rival}")
+    scores = json.loads(results.read_text())["splits"]["longer"]
+    config = Workdir(place / "tiny").load_config()
+    pairs = load_split(config.data, "longer", place / "cache")
+    said = {
+        folder: (folder / "hypotheses.longer.txt").read_text().splitlines()
+        for folder in (rival, place / "tiny")
+    }
+    (p,) = paired_bootstrap(said, [pair.target for pair in pairs]).values()
+    assert (status, p < 1) == (0, True)
+    assert scores["against"] == {"workdir": str(rival), "bleu": scores["bleu"], "p": p}
+    assert f"against {rival}: BLEU {scores['bleu']:.2f}, p = {p:.3f} that chance" in output
+    results.write_text(before)
+
+
+def test_what_cannot_be_held_against_is_refused(place, knock, rival):
+    def refused(*arguments, against=rival):
+        status, _, error = knock(*arguments, f"--against={against}")
+        assert status == 2
+        return error.removeprefix("run.py: ").removesuffix("\n")
+
+    longer = "--mode=evaluate", "--split=longer"
+    itself = place / "tiny" / ".." / "tiny"
+    assert refused() == "--against is for --mode=evaluate alone, got --mode=train"
+    assert refused(*longer, against="") == "--against needs the folder of a run"
+    assert refused(*longer, against=itself) == (
+        f"--against needs another run than {place / 'tiny'} itself"
+    )
+    (rival / "hypotheses.longer.txt").write_text("le\nla\n")
+    assert f"{rival} translated 2 of the 20 sentences of the longer split" in refused(*longer)
+    (rival / "hypotheses.longer.txt").write_bytes(b"\xff\xfe")
+    assert f"{rival / 'hypotheses.longer.txt'} cannot be read" in refused(*longer)
+    results = json.loads((rival / "results.json").read_text())
+    results["splits"]["longer"]["text"] = "another"
+    (rival / "results.json").write_text(json.dumps(results))
+    assert refused(*longer) == (
+        f"the longer split of {rival} has other sentences than that of {place / 'tiny'}"
+    )
+    del results["splits"]["longer"]
+    (rival / "results.json").write_text(json.dumps(results))
+    assert refused(*longer) == (
+        f"{rival} was not measured on the longer split: --mode=evaluate --split=longer "
+        f"--workdir={rival} does it"
+    )
+    (rival / "results.json").unlink()
+    assert f"{rival} has no results yet: --mode=evaluate" in refused(*longer)
+
+
+def test_only_translations_are_held_against_others(tmp_path):
+    config = ConfigDict({"experiment": "classification"})
+    asked = Command("evaluate", config, tmp_path, tmp_path, against=tmp_path)
+    with pytest.raises(UsageError, match="for translations, and classification has none"):
+        run.asked(asked)
 
 
 def test_translate_answers_line_for_line(knock):

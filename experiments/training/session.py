@@ -107,8 +107,9 @@ def train_in(
         The state that `restore` returns.
 
     Raises:
-        UsageError: a workdir whose checkpoints are gone or damaged.
+        UsageError: a workdir whose checkpoints are gone, or they or its results are damaged.
     """
+    before = _results(workdir)
     with _checkpoints(workdir, config) as checkpoints:
         progress = BEGINNING
         if checkpoints.latest_step() is None:
@@ -135,12 +136,37 @@ def train_in(
             )
         state = _chosen(checkpoints, state, progress, config)
     draw_learning_curve(workdir.path, workdir.learning_curve)
-    report(config, workdir, learner, state, progress["seconds"], measure(state))
+    report(config, workdir, learner, state, progress["seconds"], measure(state), before)
     return state
 
 
+def measured(
+    split: str | None, tests: Sequence[str], known: Sequence[str] | None = None
+) -> Sequence[str]:
+    """Which splits are measured: the one that a person asks for, else all that test.
+
+    Args:
+        split: what a person asks for, if anything.
+        tests: the splits that test.
+        known: the splits that can be asked for, `tests` by default.
+
+    Raises:
+        UsageError: another one.
+    """
+    if split is None:
+        return tests
+    try:
+        one_of("--split", split, tests if known is None else known)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return (split,)
+
+
 def evaluate_in(
-    workdir: Workdir, learner: Learner, measure: Measure, config: ConfigDict
+    workdir: Workdir,
+    learner: Learner,
+    measure: Measure,
+    config: ConfigDict,
 ) -> TrainState:
     """Measures a run that was trained, as `restore` reads it; its results file is written again.
 
@@ -154,11 +180,17 @@ def evaluate_in(
         The state that was measured.
 
     Raises:
-        UsageError: as `restore`.
+        UsageError: as `restore`, or damaged results.
     """
+    before = _results(workdir)
     state, seconds = _newest(workdir, learner, config)
-    report(config, workdir, learner, state, seconds, measure(state))
+    report(config, workdir, learner, state, seconds, measure(state), before)
     return state
+
+
+def _results(workdir: Workdir) -> dict[str, Any]:
+    """What is known so far, read before anything is measured, for it may be damaged."""
+    return workdir.load_results() if workdir.results.exists() else {}
 
 
 def restore(workdir: Workdir, learner: Learner, config: ConfigDict) -> TrainState:

@@ -19,7 +19,7 @@ def run(folder, name, seed, bleu, step=100, starts=(START,), config=CONFIG):
     workdir = Workdir(folder / name)
     workdir.claim(ConfigDict({**config, "seed": seed}))
     scores = {"test": {"tok_bleu": bleu, "accuracy": 0.5}, "longer": {"accuracy": 0.25}}
-    results = {"step": step, "training_seconds": 90.0, "splits": scores}
+    results = {"step": step, "training_seconds": 90.0, "parameters": 7, "splits": scores}
     workdir.results.write_text(json.dumps(results))
     for start in starts:
         workdir.keep_start(start)
@@ -108,6 +108,17 @@ def test_what_nobody_published_has_the_first_score_of_each_split(tmp_path, rows)
 def test_a_published_figure_that_was_not_measured_is_refused(tmp_path, rows):
     run(tmp_path, "other", 0, 39.0, config={**CONFIG, "literature": {"test": {"chrf": "60"}}})
     with pytest.raises(UsageError, match="other has no chrf of test in its results"):
+        rows()
+
+
+def test_a_seed_that_was_measured_on_less_is_refused(tmp_path, rows):
+    for seed in (0, 1):
+        run(tmp_path, f"runs/{seed}", seed, 39.0, config={"train": {"steps": 100}})
+    less = Workdir(tmp_path / "runs" / "1")
+    results = less.load_results()
+    del results["splits"]["longer"]
+    less.results.write_text(json.dumps(results))
+    with pytest.raises(UsageError, match="runs/1 has no accuracy of longer in its results"):
         rows()
 
 

@@ -1,0 +1,87 @@
+"""What another run says of the same sentences, which a run is held against."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from experiments.data.pairs import SentencePair
+from experiments.errors import UsageError
+from experiments.evaluation.scores import paired_bootstrap
+from experiments.workdir import Workdir
+
+
+class Rival(NamedTuple):
+    """Another run.
+
+    Attributes:
+        path: its workdir.
+        scores: of each split, as they stand in its results.
+        said: its translations of each split.
+    """
+
+    path: Path
+    scores: dict[str, dict[str, object]]
+    said: dict[str, list[str]]
+
+    def against(
+        self, split: str, translations: Sequence[str], references: Sequence[str], *, tokenized: bool
+    ) -> dict[str, object]:
+        """How translations compare with its own.
+
+        Args:
+            split: whose sentences were translated.
+            translations: of another run.
+            references: one correct translation a sentence.
+            tokenized: as in `translation_scores`.
+
+        Returns:
+            workdir and bleu of the rival, and p: how likely chance alone makes the two differ in
+            BLEU as much as they do, by `paired_bootstrap`.
+        """
+        systems = {"rival": self.said[split], "this": translations}
+        chances = paired_bootstrap(systems, references, tokenized=tokenized)
+        bleu = self.scores[split]["tok_bleu" if tokenized else "bleu"]
+        return {"workdir": str(self.path), "bleu": bleu, "p": chances["this"]}
+
+
+def load_rival(
+    theirs: Workdir, ours: Workdir, splits: Mapping[str, Sequence[SentencePair]]
+) -> Rival:
+    """Reads what a run says of some splits.
+
+    Args:
+        theirs: where it is.
+        ours: the workdir of the run that is held against it.
+        splits: the sentences.
+
+    Raises:
+        UsageError: the same run, or one that was not measured on these sentences.
+    """
+    if theirs.path.resolve() == ours.path.resolve():
+        raise UsageError(f"--against needs another run than {ours.path} itself")
+    scores = theirs.load_results()["splits"]
+    for split, pairs in splits.items():
+        if split not in scores:
+            raise UsageError(
+                f"{theirs.path} was not measured on the {split} split: --mode=evaluate "
+                f"--split={split} --workdir={theirs.path} does it"
+            )
+        if scores[split].get("text") != fingerprint(pairs):
+            raise UsageError(
+                f"the {split} split of {theirs.path} has other sentences than that of {ours.path}"
+            )
+    said = {split: theirs.load_hypotheses(split) for split in splits}
+    for split, translations in said.items():
+        if len(translations) != len(splits[split]):
+            raise UsageError(
+                f"{theirs.path} translated {len(translations):,} of the {len(splits[split]):,} "
+                f"sentences of the {split} split: measure it again"
+            )
+    return Rival(theirs.path, scores, said)
+
+
+def fingerprint(pairs: Sequence[SentencePair]) -> str:
+    """What tells sentences from others: of two runs it is the same where their sentences are."""
+    text = "\n".join(f"{pair.source}\t{pair.target}" for pair in pairs)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

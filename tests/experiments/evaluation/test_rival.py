@@ -1,0 +1,32 @@
+from pathlib import Path
+
+from experiments.data.pairs import SentencePair
+from experiments.evaluation.rival import Rival, fingerprint
+from experiments.evaluation.scores import paired_bootstrap
+
+REFERENCES = [
+    f"the {word} sees the dog, and runs ." for word in ("man", "cat", "boy", "girl", "cow")
+]
+OURS = [line.replace(", ", " , ") if number % 2 else line for number, line in enumerate(REFERENCES)]
+THEIRS = [line.replace("runs", "walks") for line in REFERENCES]
+
+
+def test_text_in_tokens_is_held_against_text_in_tokens():
+    rival = Rival(Path("b"), {"test": {"tok_bleu": 40.0, "bleu": 1.0}}, {"test": THEIRS})
+    chances = {}
+    for tokenized in (True, False):
+        (chance,) = paired_bootstrap(
+            {"b": THEIRS, "a": OURS}, REFERENCES, tokenized=tokenized
+        ).values()
+        found = rival.against("test", OURS, REFERENCES, tokenized=tokenized)
+        assert found == {"workdir": "b", "bleu": 40.0 if tokenized else 1.0, "p": chance}
+        chances[tokenized] = chance
+    assert chances[True] != chances[False]
+
+
+def test_a_fingerprint_is_that_of_both_sides():
+    pairs = [SentencePair("a", "b"), SentencePair("c", "d")]
+    others = [[*pairs, pairs[0]], pairs[::-1], [SentencePair("a", "x"), pairs[1]]]
+    others += [[SentencePair("x", "b"), pairs[1]]]
+    assert len({fingerprint(pairs), *map(fingerprint, others)}) == 5
+    assert fingerprint([SentencePair("a", "b"), SentencePair("c", "d")]) == fingerprint(pairs)
