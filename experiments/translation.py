@@ -34,7 +34,7 @@ from experiments.data.sources import SOURCES, check_source, load_split
 from experiments.data.subword_dropout import PairDropout
 from experiments.data.tokenizers import Tokenizers
 from experiments.data.vocabulary import EOS, PAD
-from experiments.errors import UsageError, check_at_least
+from experiments.errors import UsageError
 from experiments.evaluation.phenomena import by_phenomenon
 from experiments.evaluation.rival import Rival, fingerprint, load_rival
 from experiments.evaluation.scores import translation_scores
@@ -53,6 +53,7 @@ from experiments.training.session import (
 )
 from experiments.training.step import TrainState
 from experiments.training.tiled_loss import tiled_token_losses
+from experiments.translation_checks import check_decoding, check_rows, check_transformer
 from experiments.workdir import Workdir
 
 # What reads a source and says a target, and what its numbers are.
@@ -159,12 +160,8 @@ def check(config: ConfigDict) -> None:
     """
     check_training(config)
     check_buckets(config)
-    if not math.isfinite(config.decoding.alpha):
-        raise UsageError(f"decoding.alpha must be finite, got {config.decoding.alpha}")
     try:
-        check_at_least("decoding.beam", config.decoding.beam, 1)
-        check_at_least("decoding.hypotheses", config.decoding.hypotheses, config.decoding.beam)
-        check_n_best(config.decoding)
+        check_decoding(config.decoding)
         one_of("architecture", config.architecture, tuple(ARCHITECTURES))
         check_rows(config)
         settings, _ = ARCHITECTURES[config.architecture]
@@ -174,54 +171,6 @@ def check(config: ConfigDict) -> None:
             check_transformer(config)
     except ValueError as error:
         raise UsageError(str(error)) from error
-
-
-def check_rows(config: ConfigDict) -> None:
-    """Refuses rows of several pairs that are too long, or that the model cannot read.
-
-    Raises:
-        ValueError: in one sentence.
-    """
-    length, longest = config.data.get("row_length", 0), config.model.max_length
-    if not 0 <= length <= longest:
-        raise ValueError(
-            f"data.row_length must lie in [0, model.max_length={longest}], where 0 packs nothing, "
-            f"got {length}"
-        )
-    if length and config.architecture != "transformer":
-        raise ValueError(
-            f"data.row_length must be 0 for architecture={config.architecture!r}: only a "
-            "Transformer can tell the pairs of a row apart"
-        )
-
-
-def check_n_best(config: ConfigDict) -> None:
-    """Refuses hypotheses that there are not, or that nobody would see.
-
-    Raises:
-        ValueError: in one sentence.
-    """
-    if not 1 <= config.n_best <= config.beam:
-        raise ValueError(
-            f"decoding.n_best must lie in 1 to decoding.beam={config.beam}, got {config.n_best}"
-        )
-    if config.n_best > 1 and not config.details:
-        raise ValueError(f"decoding.n_best={config.n_best} is shown by decoding.details=True alone")
-
-
-def check_transformer(config: ConfigDict) -> None:
-    """Refuses a Transformer that does not translate.
-
-    Raises:
-        ValueError: in one sentence.
-    """
-    for name in ("encoder_layers", "decoder_layers"):
-        check_at_least(f"model.{name}", config.model[name], 1)
-    is_shared = SOURCES[config.data.name].text.is_shared(config.data)
-    if config.model.tie == "all" and not is_shared:
-        raise ValueError(
-            "model.tie='all' needs one vocabulary, and each language has its own: use 'output'"
-        )
 
 
 def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:

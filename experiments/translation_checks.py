@@ -1,0 +1,60 @@
+"""What no configuration of a translation may say."""
+
+import math
+
+from ml_collections import ConfigDict
+
+from experiments.data.sources import SOURCES
+from experiments.errors import check_at_least
+
+
+def check_decoding(config: ConfigDict) -> None:
+    """Refuses a penalty that orders nothing, and hypotheses that there are not or nobody would see.
+
+    Raises:
+        ValueError: in one sentence.
+    """
+    if not math.isfinite(config.alpha):
+        raise ValueError(f"decoding.alpha must be finite, got {config.alpha}")
+    check_at_least("decoding.beam", config.beam, 1)
+    check_at_least("decoding.hypotheses", config.hypotheses, config.beam)
+    if not 1 <= config.n_best <= config.beam:
+        raise ValueError(
+            f"decoding.n_best must lie in 1 to decoding.beam={config.beam}, got {config.n_best}"
+        )
+    if config.n_best > 1 and not config.details:
+        raise ValueError(f"decoding.n_best={config.n_best} is shown by decoding.details=True alone")
+
+
+def check_rows(config: ConfigDict) -> None:
+    """Refuses rows of several pairs that are too long, or that the model cannot read.
+
+    Raises:
+        ValueError: in one sentence.
+    """
+    length, longest = config.data.get("row_length", 0), config.model.max_length
+    if not 0 <= length <= longest:
+        raise ValueError(
+            f"data.row_length must lie in [0, model.max_length={longest}], where 0 packs nothing, "
+            f"got {length}"
+        )
+    if length and config.architecture != "transformer":
+        raise ValueError(
+            f"data.row_length must be 0 for architecture={config.architecture!r}: only a "
+            "Transformer can tell the pairs of a row apart"
+        )
+
+
+def check_transformer(config: ConfigDict) -> None:
+    """Refuses a Transformer that does not translate.
+
+    Raises:
+        ValueError: in one sentence.
+    """
+    for name in ("encoder_layers", "decoder_layers"):
+        check_at_least(f"model.{name}", config.model[name], 1)
+    is_shared = SOURCES[config.data.name].text.is_shared(config.data)
+    if config.model.tie == "all" and not is_shared:
+        raise ValueError(
+            "model.tie='all' needs one vocabulary, and each language has its own: use 'output'"
+        )
