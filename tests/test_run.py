@@ -259,12 +259,13 @@ def test_how_many_are_translated_at_once_says_nothing_of_what_was_measured(place
         ("{}", "it has no parameters"),
     ],
 )
-def test_damaged_results_are_told_before_anything_is_measured(place, knock, read, text, reason):
-    results = place / "tiny" / "results.json"
-    before = results.read_text()
+def test_damaged_results_are_told_before_anything_is_measured(place, knock, text, reason):
+    results, said = (place / "tiny" / name for name in ("results.json", "hypotheses.longer.txt"))
+    before, written = results.read_text(), said.stat().st_mtime_ns
     results.write_text(text)
     status, _, error = knock("--mode=evaluate", "--split=longer")
     assert (status, f"{results} cannot be read: {reason}" in error) == (2, True)
+    assert said.stat().st_mtime_ns == written
     results.write_text(before)
 
 

@@ -163,10 +163,7 @@ def measured(
 
 
 def evaluate_in(
-    workdir: Workdir,
-    learner: Learner,
-    measure: Measure,
-    config: ConfigDict,
+    workdir: Workdir, learner: Learner, measure: Measure, config: ConfigDict
 ) -> TrainState:
     """Measures a run that was trained, as `restore` reads it; its results file is written again.
 
