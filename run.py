@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from ml_collections import ConfigDict
 
 from attention.modules.choice import one_of
 from experiments import (
@@ -98,7 +97,7 @@ def run(command: Command) -> int:
     if not hasattr(experiment, command.mode):
         modes = ", ".join(mode for mode in MODES if hasattr(experiment, mode))
         raise UsageError(f"{config.experiment} has no mode {command.mode!r}, it has {modes}")
-    check(config)
+    check(command)
     if command.mode in USES:
         config = workdir.as_trained(config)
     do = getattr(experiment, command.mode)
@@ -123,14 +122,20 @@ def asked(command: Command) -> dict[str, Any]:
     return {"split": command.split, "against": Workdir(command.against)}
 
 
-def check(config: ConfigDict) -> None:
+def check(command: Command) -> None:
     """Lets the experiment refuse its configuration, before anything is read or written.
+
+    Where lines are answered, nothing but the workdir is read: data may be gone by now.
 
     Raises:
         UsageError: in one sentence.
     """
+    experiment = EXPERIMENTS[command.config.experiment]
     try:
-        EXPERIMENTS[config.experiment].check(config)
+        if command.mode in LINE_BY_LINE:
+            experiment.check_use(command.config)
+        else:
+            experiment.check(command.config)
     except (AttributeError, KeyError, TypeError) as error:
         raise UsageError(
             f"this is not a configuration of the kind that its names ask for ({error}): start from "

@@ -26,6 +26,7 @@ from experiments.data.corpus import (
 from experiments.data.packing import PackedBatch
 from experiments.data.text import Characters, TextBatch
 from experiments.errors import UsageError, check_at_least
+from experiments.evaluation.fingerprint import check_text, of_batches
 from experiments.evaluation.writer import Writer, check_decoding
 from experiments.training.duration import settled
 from experiments.training.learner import Learner
@@ -69,11 +70,12 @@ def evaluate(config: ConfigDict, workdir: Workdir, cache: Path, split: str | Non
     """Measures the newest checkpoint of a run; its results file is written again.
 
     Raises:
-        UsageError: another split than the one it is measured on.
+        UsageError: another split than the one it is measured on, or another text.
     """
     measured(split, tests=("validation",))
     corpus = load_corpus(config, cache)
     workdir.keep_vocabulary(corpus.language.vocabulary.as_text())  # or the text is another one
+    check_text(workdir, {"validation": of_batches(corpus.validation)})
     task = Task(config, corpus.language)
     measure = partial(task.measure, validation=corpus.validation)
     evaluate_in(workdir, task.learner, measure, config)
@@ -115,10 +117,27 @@ def check(config: ConfigDict) -> None:
     Raises:
         UsageError: in one sentence.
     """
+    check_use(config)
+    try:
+        check_corpus(config.data)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if config.train.batch_tokens < config.data.context:
+        raise UsageError(
+            f"train.batch_tokens={config.train.batch_tokens} has no room for a row of "
+            f"data.context={config.data.context}"
+        )
+
+
+def check_use(config: ConfigDict) -> None:
+    """Refuses a configuration by which nothing is written, wherever its data is.
+
+    Raises:
+        UsageError: in one sentence.
+    """
     check_training(config)
     try:
         TransformerConfig(**config.model)
-        check_corpus(config.data)
         check_decoding(config.decoding)
         check_at_least("model.decoder_layers", config.model.decoder_layers, 1)
     except ValueError as error:
@@ -133,11 +152,6 @@ def check(config: ConfigDict) -> None:
         raise UsageError(
             f"data.context={config.data.context} is longer than model.max_length="
             f"{config.model.max_length}"
-        )
-    if config.train.batch_tokens < config.data.context:
-        raise UsageError(
-            f"train.batch_tokens={config.train.batch_tokens} has no room for a row of "
-            f"data.context={config.data.context}"
         )
 
 
@@ -179,10 +193,11 @@ class Task:
 
     def measure(
         self, state: TrainState, validation: Sequence[TextBatch | PackedBatch]
-    ) -> dict[str, dict[str, float]]:
+    ) -> dict[str, dict[str, object]]:
         """Loss, accuracy and perplexity on the whole validation text."""
         losses = self.learner.losses(state.parameters, validation)
-        return {"validation": losses | {"perplexity": math.exp(losses["nll"])}}
+        scores = {"perplexity": math.exp(losses["nll"]), "text": of_batches(validation)}
+        return {"validation": losses | scores}
 
     def sample(self, state: TrainState) -> str:
         """What the model says of itself."""

@@ -35,8 +35,9 @@ from experiments.data.subword_dropout import PairDropout
 from experiments.data.tokenizers import Tokenizers
 from experiments.data.vocabulary import EOS, PAD
 from experiments.errors import UsageError
+from experiments.evaluation.fingerprint import check_text, of_pairs
 from experiments.evaluation.phenomena import by_phenomenon
-from experiments.evaluation.rival import Rival, fingerprint, load_rival
+from experiments.evaluation.rival import Rival, load_rival
 from experiments.evaluation.scores import translation_scores
 from experiments.evaluation.translator import Translator
 from experiments.training.duration import settled
@@ -114,11 +115,13 @@ def evaluate(
         against: of another run, whose translations these are held against.
 
     Raises:
-        UsageError: data without this split, or as `load_rival`.
+        UsageError: data without this split, or with another text in it than the run was
+            measured on, or as `load_rival`.
     """
     source = SOURCES[config.data.name]
     names = measured(split, source.tests, source.splits)
     task, splits = load_task(config, workdir), load_splits(config, names, cache)
+    check_text(workdir, {name: of_pairs(pairs) for name, pairs in splits.items()})
     rival = against and load_rival(against, workdir, splits)
     measure = task.measuring(splits, workdir, rival)
     state = evaluate_in(workdir, task.learner, measure, config)
@@ -158,6 +161,21 @@ def check(config: ConfigDict) -> None:
     Raises:
         UsageError: in one sentence.
     """
+    check_use(config)
+    try:
+        check_source(config.data)
+        if config.architecture == "transformer":
+            check_transformer(config)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def check_use(config: ConfigDict) -> None:
+    """Refuses a configuration by which nothing is translated, wherever its data is.
+
+    Raises:
+        UsageError: in one sentence.
+    """
     check_training(config)
     check_buckets(config)
     try:
@@ -166,9 +184,6 @@ def check(config: ConfigDict) -> None:
         check_rows(config)
         settings, _ = ARCHITECTURES[config.architecture]
         settings(**config.model)
-        check_source(config.data)
-        if config.architecture == "transformer":
-            check_transformer(config)
     except ValueError as error:
         raise UsageError(str(error)) from error
 
@@ -345,7 +360,7 @@ class Task:
             losses = self.losses(state, split, splits[split])
             tokenized = self.config.data.get("tokenized", False)
             scores[split] = losses | translation_scores(translations, targets, tokenized=tokenized)
-            scores[split]["text"] = fingerprint(splits[split])
+            scores[split]["text"] = of_pairs(splits[split])
             if rival is not None:
                 against = rival.against(split, translations, targets, tokenized=tokenized)
                 scores[split]["against"] = against

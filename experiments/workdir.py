@@ -87,13 +87,14 @@ class Workdir:
     def as_trained(self, config: ConfigDict) -> ConfigDict:
         """A configuration by which the model here is used: that of the run, but for its decoding.
 
-        Steps that follow from a duration are those that the run counted, in data not read here.
+        Data may stand elsewhere by now. Steps that follow from a duration are those that the run
+        counted, in data not read here.
 
         Raises:
             UsageError: a run of another configuration, or one that has no checkpoint yet.
         """
         decided = ("train.steps",) if config.train.duration else ()
-        trained = self.check_same(config, but=("decoding", *decided))
+        trained = self.check_same(config, but=("decoding", "data.path", *decided))
         if not self.checkpoints.exists():
             raise UsageError(f"{self.path} has no checkpoint yet: train it first")
         config = config.copy_and_resolve_references()

@@ -2,13 +2,16 @@
 
 import contextlib
 import io
+import json
 import sys
 from pathlib import Path
 
 import jax
 import pytest
+from ml_collections import ConfigDict
 
 import run
+from experiments.data.text import load_text
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PROMPT = "the girl"
@@ -57,6 +60,25 @@ def test_each_prompt_is_continued_on_its_own_line_and_alike_each_time(write):
     assert output.startswith(PROMPT)
     assert len(output[:half]) == len(PROMPT) + 20 + 1  # decoding.length, and the line's end
     assert write("--config.decoding.seed=1", given=f"{PROMPT}\n")[1] != output[:half]
+
+
+def test_a_model_writes_where_its_text_is_gone(place, write, tmp_path, request):
+    config = place / "run" / "config.json"
+    before = config.read_text()
+    request.addfinalizer(lambda: config.write_text(before))
+    config.write_text(before.replace('"path": ""', '"path": "gone.txt"'))
+    status, output, error = write(given=f"{PROMPT}\n")
+    assert (status, error, output.startswith(PROMPT)) == (0, "", True)
+    status, _, error = write("--mode=evaluate", given="")
+    assert (status, error) == (
+        2,
+        "run.py: data.path=gone.txt is not there: name a text file, or '' for ours\n",
+    )
+    assert write("--mode=evaluate", "--config.data.path=", given="")[0] == 0
+    backwards = tmp_path / "backwards.txt"
+    backwards.write_text(load_text(ConfigDict(json.loads(before)["data"]))[::-1])
+    status, _, error = write("--mode=evaluate", f"--config.data.path={backwards}", given="")
+    assert (status, "the validation split is another text than" in error) == (2, True)
 
 
 def test_the_likeliest_letter_is_what_a_low_temperature_draws(write):

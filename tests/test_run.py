@@ -286,6 +286,21 @@ def test_a_split_that_is_not_measured_is_refused(place, knock, arguments, senten
     assert (place / "tiny" / "results.json").read_text() == before
 
 
+def test_another_text_than_before_is_not_measured(place, knock):
+    path, said = (place / "tiny" / name for name in ("results.json", "hypotheses.longer.txt"))
+    before, written = path.read_text(), said.stat().st_mtime_ns
+    results = json.loads(before)
+    results["splits"]["longer"]["text"] = "of others"
+    path.write_text(json.dumps(results))
+    assert knock("--mode=evaluate", "--split=longer")[::2] == (
+        2,
+        f"run.py: the longer split is another text than {path.parent} was measured on: name "
+        f"where that is, or remove {path}\n",
+    )
+    assert said.stat().st_mtime_ns == written
+    path.write_text(before)
+
+
 @pytest.fixture
 def rival(place, trained, tmp_path):
     """A run that says the same, and the first of the longer sentences wrong."""

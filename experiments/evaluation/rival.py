@@ -1,12 +1,12 @@
 """What another run says of the same sentences, which a run is held against."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from experiments.data.pairs import SentencePair
 from experiments.errors import UsageError
+from experiments.evaluation.fingerprint import of_pairs
 from experiments.evaluation.scores import paired_bootstrap
 from experiments.workdir import Workdir
 
@@ -67,7 +67,7 @@ def load_rival(
                 f"{theirs.path} was not measured on the {split} split: --mode=evaluate "
                 f"--split={split} --workdir={theirs.path} does it"
             )
-        if scores[split].get("text") != fingerprint(pairs):
+        if scores[split].get("text") != of_pairs(pairs):
             raise UsageError(
                 f"the {split} split of {theirs.path} has other sentences than that of {ours.path}"
             )
@@ -79,9 +79,3 @@ def load_rival(
                 f"sentences of the {split} split: measure it again"
             )
     return Rival(theirs.path, scores, said)
-
-
-def fingerprint(pairs: Sequence[SentencePair]) -> str:
-    """What tells sentences from others: of two runs it is the same where their sentences are."""
-    text = "\n".join(f"{pair.source}\t{pair.target}" for pair in pairs)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

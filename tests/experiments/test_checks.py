@@ -61,8 +61,22 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 def test_a_configuration_that_cannot_run_is_refused(name, override, sentence, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     with pytest.raises(UsageError) as refusal:
-        run.check(parse(["run.py", f"--config=configs/{name}.py", f"--config.{override}"]).config)
+        run.check(parse(["run.py", f"--config=configs/{name}.py", f"--config.{override}"]))
     assert sentence in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "name, mode",
+    [("char_lm", "generate"), ("multi30k", "translate"), ("multi30k_rnn", "translate")],
+)
+def test_what_was_trained_is_used_wherever_its_data_is(name, mode, monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    command = parse(["run.py", f"--config=configs/{name}.py", "--config.data.path=nowhere"])
+    if "runs" in command.config:
+        command = command._replace(config=command.config.runs.additive)
+    with pytest.raises(UsageError, match=r"data\.path=nowhere "):
+        run.check(command)
+    run.check(command._replace(mode=mode))
 
 
 def test_several_files_are_only_compared(monkeypatch):

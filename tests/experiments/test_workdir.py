@@ -7,9 +7,10 @@ from experiments.errors import UsageError
 from experiments.workdir import Workdir
 
 
-def configuration(duration="", steps=70, beam=1):
+def configuration(duration="", steps=70, beam=1, path="here", files="train.*"):
     train = {"duration": duration, "steps": steps}
-    return ConfigDict({"train": train, "decoding": {"beam": beam}})
+    data = {"path": path, "files": files}
+    return ConfigDict({"train": train, "decoding": {"beam": beam}, "data": data})
 
 
 @pytest.fixture
@@ -32,6 +33,7 @@ def test_the_same_configuration_goes_on(workdir):
         ({"duration": ""}, "train.duration is '10 epochs' there and '' here"),
         ({"steps": 84}, "train.steps is 70 there and 84 here"),
         ({"beam": 4}, "decoding.beam is 1 there and 4 here"),
+        ({"path": "there"}, "data.path is 'here' there and 'there' here"),
     ],
 )
 def test_another_configuration_is_refused(workdir, change, told):
@@ -45,6 +47,12 @@ def test_another_configuration_is_refused(workdir, change, told):
 def test_what_is_trained_may_decode_as_it_likes_and_its_duration_is_not_counted_anew(workdir):
     used = workdir.as_trained(configuration("10 epochs", steps=100, beam=4))
     assert (used.train.steps, used.decoding.beam) == (70, 4)
+
+
+def test_data_may_stand_elsewhere_and_be_no_other(workdir):
+    assert workdir.as_trained(configuration("10 epochs", path="there")).data.path == "there"
+    with pytest.raises(UsageError, match=r"data\.files is 'train\.\*' there and 'dev\.\*' here"):
+        workdir.as_trained(configuration("10 epochs", files="dev.*"))
 
 
 @pytest.mark.parametrize("duration", ["9 epochs", ""])

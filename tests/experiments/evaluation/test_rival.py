@@ -1,7 +1,6 @@
 from pathlib import Path
 
-from experiments.data.pairs import SentencePair
-from experiments.evaluation.rival import Rival, fingerprint
+from experiments.evaluation.rival import Rival
 from experiments.evaluation.scores import paired_bootstrap
 
 REFERENCES = [
@@ -22,11 +21,3 @@ def test_text_in_tokens_is_held_against_text_in_tokens():
         assert found == {"workdir": "b", "bleu": 40.0 if tokenized else 1.0, "p": chance}
         chances[tokenized] = chance
     assert chances[True] != chances[False]
-
-
-def test_a_fingerprint_is_that_of_both_sides():
-    pairs = [SentencePair("a", "b"), SentencePair("c", "d")]
-    others = [[*pairs, pairs[0]], pairs[::-1], [SentencePair("a", "x"), pairs[1]]]
-    others += [[SentencePair("x", "b"), pairs[1]]]
-    assert len({fingerprint(pairs), *map(fingerprint, others)}) == 5
-    assert fingerprint([SentencePair("a", "b"), SentencePair("c", "d")]) == fingerprint(pairs)
