@@ -63,18 +63,22 @@ def report(
     write_whole(workdir.results, json.dumps(results, indent=2) + "\n")
     print(f"{results['step']:,} steps, {results['training_seconds']} s of training")
     for split, scores in splits.items():
-        shown = [
-            f"{label} {form.format(scores[name])}"
-            for name, (label, form) in SHOWN.items()
-            if name in scores
-        ]
-        print(f"{split:14s}{'   '.join(shown)}")
+        print(f"{split:14s}{'   '.join(_shown(scores))}")
         if rival := scores.get("against"):
             print(
-                f"{'':14s}against {rival['workdir']}: BLEU {rival['bleu']:.2f}, "
+                f"{'':14s}against {rival['workdir']}: {', '.join(_shown(rival))}, "
                 f"p = {rival['p']:.3f} that chance alone makes them differ so (paired bootstrap)"
             )
     print(f"everything is in {workdir.path}")
+
+
+def _shown(scores: Scores) -> list[str]:
+    """The scores that people look at, with their names."""
+    return [
+        f"{label} {form.format(scores[name])}"
+        for name, (label, form) in SHOWN.items()
+        if name in scores
+    ]
 
 
 def _how(results: Mapping[str, Any]) -> dict[str, Any]:

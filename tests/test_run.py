@@ -325,7 +325,7 @@ def test_a_run_is_held_against_another(place, knock, rival):
     (p,) = paired_bootstrap(said, [pair.target for pair in pairs]).values()
     assert (status, p < 1) == (0, True)
     assert scores["against"] == {"workdir": str(rival), "bleu": scores["bleu"], "p": p}
-    assert f"against {rival}: BLEU {scores['bleu']:.2f}, p = {p:.3f} that chance" in output
+    assert f"against {rival}: BLEU {scores['bleu']:6.2f}, p = {p:.3f} that chance" in output
     results.write_text(before)
 
 

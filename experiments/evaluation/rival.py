@@ -36,13 +36,14 @@ class Rival(NamedTuple):
             tokenized: as in `translation_scores`.
 
         Returns:
-            workdir and bleu of the rival, and p: how likely chance alone makes the two differ in
-            BLEU as much as they do, by `paired_bootstrap`.
+            workdir and bleu or tok_bleu of the rival, and p: how likely chance alone makes the two
+            differ in it as much as they do, by `paired_bootstrap`.
         """
         systems = {"rival": self.said[split], "this": translations}
         chances = paired_bootstrap(systems, references, tokenized=tokenized)
-        bleu = self.scores[split]["tok_bleu" if tokenized else "bleu"]
-        return {"workdir": str(self.path), "bleu": bleu, "p": chances["this"]}
+        score = "tok_bleu" if tokenized else "bleu"
+        of_rival = {"workdir": str(self.path), score: self.scores[split][score]}
+        return of_rival | {"p": chances["this"]}
 
 
 def load_rival(
