@@ -4,13 +4,16 @@ All have the same parameters: those of a trained run, if one is named. Else they
 random; with those a model hardly ever ends what it says, so nobody may end early, and every answer
 has the same number of tokens.
 
-The search in PyTorch is ours to the letter, in batches, and says the same to rounding. That of
-CTranslate2 is so while all answers are equally long. Else it keeps its beam as wide as it was where
-ours narrows, takes sentences that have ended out of the batch where ours give their places to
-others, and divides a score by n ** alpha, so that an answer in a dozen is another.
+The search in PyTorch is ours to the letter and says the same to rounding. It takes many sentences
+at once, which is soonest, and then one after another, as such a search is mostly written.
+
+That of CTranslate2 is ours while all answers are equally long. Else it keeps its beam as wide as it
+was where ours narrows, takes sentences that have ended out of the batch where ours give their
+places to others, and divides a score by n ** alpha, so that an answer in a dozen is another.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -73,7 +76,8 @@ def measure(config: ConfigDict, cache: Path) -> Iterator[Figure]:
     our_way = ours(trial)
     our_way()  # compiles
     for peer, make, limit in (
-        ("the same search in PyTorch", in_torch, 1 / 10),
+        (f"the same search in PyTorch, {SENTENCES} at once", in_torch, 1 / 10),
+        ("the same search in PyTorch, one at a time", partial(in_torch, at_once=1), 1 / 10),
         ("CTranslate2 in float32", in_ctranslate, 1.0),
     ):
         our_time, their_time, alike = _compared(our_way, make(trial), config)
@@ -129,13 +133,13 @@ def ours(trial: Trial) -> Translate:
     return lambda: translator.say_all(trial.parameters, sources, batch_size=size)
 
 
-def in_torch(trial: Trial) -> Translate:
+def in_torch(trial: Trial, at_once: int = SENTENCES) -> Translate:
     """By `torch_beam`, sentences of like length together, each batch as long as its longest."""
     config, test = trial.found.task.config, trial.found.test
     peer = TorchTransformer(config, trial.found.vocab_size)
     peer.load(trial.parameters)
     order = sorted(range(len(test)), key=lambda place: len(test[place].source))
-    batches = [order[start : start + SENTENCES] for start in range(0, len(order), SENTENCES)]
+    batches = [order[start : start + at_once] for start in range(0, len(order), at_once)]
     settings = {"beam": config.decoding.beam, "alpha": config.decoding.alpha}
 
     def translate() -> list[Ids]:

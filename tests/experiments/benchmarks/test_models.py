@@ -150,7 +150,8 @@ def test_all_translators_say_the_same(captions, tmp_path, longest, seed):
     lengths = {len(ids) for ids in answers}
     assert lengths == {5} if longest == 5 else len(lengths) > 3
     assert len(np.unique(np.concatenate(answers))) > 7
-    assert [list(ids) for ids in translating.in_torch(trial)()] == answers
+    for at_once in (translating.SENTENCES, 1):
+        assert [list(ids) for ids in translating.in_torch(trial, at_once)()] == answers
     pytest.importorskip("ctranslate2")
     captions.translation.decoding.alpha = 0.0  # for its power is another
     answers = [list(ids) for ids in translating.ours(trial)()]
@@ -180,7 +181,9 @@ def test_what_a_run_learned_is_translated_by(captions, tmp_path):
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_translators_take_turns(captions, tmp_path):
     pytest.importorskip("ctranslate2")
-    for figure in translating.measure(captions, tmp_path):
+    figures = [*translating.measure(captions, tmp_path)]
+    assert len({figure.name for figure in figures}) == 3
+    for figure in figures:
         assert "5 tokens each" in figure.name
         assert "(7 answers alike)" in figure.parts and figure.ratio > 0
 
