@@ -125,14 +125,14 @@ def asked(command: Command) -> dict[str, Any]:
 def check(command: Command) -> None:
     """Lets the experiment refuse its configuration, before anything is read or written.
 
-    Where lines are answered, nothing but the workdir is read: data may be gone by now.
+    What was trained may be used far from its data, or be measured by a part of it.
 
     Raises:
         UsageError: in one sentence.
     """
     experiment = EXPERIMENTS[command.config.experiment]
     try:
-        if command.mode in LINE_BY_LINE:
+        if command.mode in USES and hasattr(experiment, "check_use"):
             experiment.check_use(command.config)
         else:
             experiment.check(command.config)

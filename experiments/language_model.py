@@ -26,7 +26,6 @@ from experiments.data.corpus import (
 from experiments.data.packing import PackedBatch
 from experiments.data.text import Characters, TextBatch
 from experiments.errors import UsageError, check_at_least
-from experiments.evaluation.fingerprint import check_text, of_batches
 from experiments.evaluation.writer import Writer, check_decoding
 from experiments.training.duration import settled
 from experiments.training.learner import Learner
@@ -50,6 +49,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     corpus = load_corpus(config, cache)
     task = Task(config, corpus.language)
     workdir.claim(config)
+    workdir.keep_texts(corpus.texts)
     workdir.keep_vocabulary(corpus.language.vocabulary.as_text())
     print(
         f"a vocabulary of {len(corpus.language.vocabulary)}, "
@@ -73,9 +73,11 @@ def evaluate(config: ConfigDict, workdir: Workdir, cache: Path, split: str | Non
         UsageError: another split than the one it is measured on, or another text.
     """
     measured(split, tests=("validation",))
-    corpus = load_corpus(config, cache)
-    workdir.keep_vocabulary(corpus.language.vocabulary.as_text())  # or the text is another one
-    check_text(workdir, {"validation": of_batches(corpus.validation)})
+    try:
+        corpus = load_corpus(config, cache)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    workdir.keep_texts(corpus.texts)
     task = Task(config, corpus.language)
     measure = partial(task.measure, validation=corpus.validation)
     evaluate_in(workdir, task.learner, measure, config)
@@ -130,7 +132,7 @@ def check(config: ConfigDict) -> None:
 
 
 def check_use(config: ConfigDict) -> None:
-    """Refuses a configuration by which nothing is written, wherever its data is.
+    """Refuses a configuration that cannot be used, whether its data is there or not.
 
     Raises:
         UsageError: in one sentence.
@@ -193,11 +195,10 @@ class Task:
 
     def measure(
         self, state: TrainState, validation: Sequence[TextBatch | PackedBatch]
-    ) -> dict[str, dict[str, object]]:
+    ) -> dict[str, dict[str, float]]:
         """Loss, accuracy and perplexity on the whole validation text."""
         losses = self.learner.losses(state.parameters, validation)
-        scores = {"perplexity": math.exp(losses["nll"]), "text": of_batches(validation)}
-        return {"validation": losses | scores}
+        return {"validation": losses | {"perplexity": math.exp(losses["nll"])}}
 
     def sample(self, state: TrainState) -> str:
         """What the model says of itself."""

@@ -66,7 +66,7 @@ def report(
         print(f"{split:14s}{'   '.join(_shown(scores))}")
         if rival := scores.get("against"):
             print(
-                f"{'':14s}against {rival['workdir']}: {', '.join(_shown(rival))}, "
+                f"{'':14s}against {rival['workdir']}: {' '.join(_shown(rival)[0].split())}, "
                 f"p = {rival['p']:.3f} that chance alone makes them differ so (paired bootstrap)"
             )
     print(f"everything is in {workdir.path}")

@@ -28,6 +28,7 @@ from experiments.data.batching import (
     training_batches,
 )
 from experiments.data.epoch import Epoch
+from experiments.data.fingerprint import of_splits
 from experiments.data.packing import PackedPairs, PairedRows
 from experiments.data.pairs import SentencePair
 from experiments.data.sources import SOURCES, check_source, load_split
@@ -35,7 +36,6 @@ from experiments.data.subword_dropout import PairDropout
 from experiments.data.tokenizers import Tokenizers
 from experiments.data.vocabulary import EOS, PAD
 from experiments.errors import UsageError
-from experiments.evaluation.fingerprint import check_text, of_pairs
 from experiments.evaluation.phenomena import by_phenomenon
 from experiments.evaluation.rival import Rival, load_rival
 from experiments.evaluation.scores import translation_scores
@@ -81,6 +81,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     encoded = {split: task.encode(split, pairs) for split, pairs in splits.items()}
     batches = task.training_batches(splits["train"], encoded["train"])
     workdir.claim(config)
+    workdir.keep_texts(of_splits(splits))
     tokenizers.keep(workdir.path)
     print(
         f"{len(encoded['train']):,} sentence pairs of {len(tokenizers.source)} and "
@@ -115,14 +116,14 @@ def evaluate(
         against: of another run, whose translations these are held against.
 
     Raises:
-        UsageError: data without this split, or with another text in it than the run was
-            measured on, or as `load_rival`.
+        UsageError: data without this split, or with another text in it than that of the run,
+            or as `load_rival`.
     """
     source = SOURCES[config.data.name]
     names = measured(split, source.tests, source.splits)
     task, splits = load_task(config, workdir), load_splits(config, names, cache)
-    check_text(workdir, {name: of_pairs(pairs) for name, pairs in splits.items()})
-    rival = against and load_rival(against, workdir, splits)
+    workdir.keep_texts(of_splits(splits))
+    rival = against and load_rival(against, workdir, splits, tokenized=task.is_tokenized)
     measure = task.measuring(splits, workdir, rival)
     state = evaluate_in(workdir, task.learner, measure, config)
     if "test" in splits:
@@ -171,7 +172,7 @@ def check(config: ConfigDict) -> None:
 
 
 def check_use(config: ConfigDict) -> None:
-    """Refuses a configuration by which nothing is translated, wherever its data is.
+    """Refuses a configuration that cannot be used, whether its data is there or not.
 
     Raises:
         UsageError: in one sentence.
@@ -213,8 +214,15 @@ def load_task(config: ConfigDict, workdir: Workdir) -> "Task":
 def load_splits(
     config: ConfigDict, names: Sequence[str], cache: Path
 ) -> dict[str, list[SentencePair]]:
-    """Splits of the data of a run, by name."""
-    return {name: load_split(config.data, name, cache) for name in names}
+    """Splits of the data of a run, by name.
+
+    Raises:
+        UsageError: one that is not there.
+    """
+    try:
+        return {name: load_split(config.data, name, cache) for name in names}
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 class Task:
@@ -358,12 +366,10 @@ class Task:
         for split, translations in said.items():
             targets = [pair.target for pair in splits[split]]
             losses = self.losses(state, split, splits[split])
-            tokenized = self.config.data.get("tokenized", False)
-            scores[split] = losses | translation_scores(translations, targets, tokenized=tokenized)
-            scores[split]["text"] = of_pairs(splits[split])
+            told = translation_scores(translations, targets, tokenized=self.is_tokenized)
+            scores[split] = losses | told
             if rival is not None:
-                against = rival.against(split, translations, targets, tokenized=tokenized)
-                scores[split]["against"] = against
+                scores[split]["against"] = rival.against(split, translations, targets)
         if self.source is SOURCES["toy"] and "test" in said:
             scores |= by_phenomenon(splits["test"], said["test"])
         return scores
@@ -418,6 +424,11 @@ class Task:
         """What the model says for the source of each pair."""
         sources = [pair.source for pair in pairs]
         return self.translator(state.parameters, sources, batch_size=self.sentences_at_once)
+
+    @property
+    def is_tokenized(self) -> bool:
+        """Whether the text stands in tokens already."""
+        return self.config.data.get("tokenized", False)
 
     @property
     def sentences_at_once(self) -> int:

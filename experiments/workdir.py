@@ -26,6 +26,7 @@ class Workdir:
         self.checkpoints = self.path / "checkpoints"
         self.samples = self.path / "samples.txt"
         self.results = self.path / "results.json"
+        self.texts = self.path / "texts.json"
         self.starts = self.path / "starts.jsonl"
         self.vocabulary = self.path / "vocabulary.txt"
         self.learning_curve = self.path / "learning_curve.png"
@@ -34,11 +35,13 @@ class Workdir:
     def claim(self, config: ConfigDict) -> None:
         """Makes the folder that of a run of this configuration, or finds that it is already.
 
+        Where data stands may be another place by now; what it says may not, see `keep_texts`.
+
         Raises:
             UsageError: it holds a run of another configuration, or what is no run at all.
         """
         if self.config.exists():
-            self.check_same(config)
+            self.check_same(config, but=("data.path",))
             return
         part = part_of(self.config)  # all that a kill at the wrong moment leaves
         if self.path.exists() and (
@@ -87,8 +90,8 @@ class Workdir:
     def as_trained(self, config: ConfigDict) -> ConfigDict:
         """A configuration by which the model here is used: that of the run, but for its decoding.
 
-        Data may stand elsewhere by now. Steps that follow from a duration are those that the run
-        counted, in data not read here.
+        Data may stand elsewhere by now, as in `claim`. Steps that follow from a duration are those
+        that the run counted, in data not read here.
 
         Raises:
             UsageError: a run of another configuration, or one that has no checkpoint yet.
@@ -100,6 +103,45 @@ class Workdir:
         config = config.copy_and_resolve_references()
         config.train.steps = trained.train.steps
         return config
+
+    def keep_texts(self, texts: Mapping[str, str]) -> None:
+        """Writes which texts a run reads, or finds that they are those that it has read.
+
+        Args:
+            texts: a fingerprint of each split.
+
+        Raises:
+            UsageError: as `check_texts`.
+        """
+        self.check_texts(texts)
+        write_whole(self.texts, json.dumps({**self.load_texts(), **texts}, indent=2) + "\n")
+
+    def check_texts(self, texts: Mapping[str, str]) -> None:
+        """Finds that splits hold what a run has read, as far as it has.
+
+        Raises:
+            UsageError: another text, or a damaged list of them.
+        """
+        known = self.load_texts()
+        for split, text in texts.items():
+            if known.get(split, text) != text:
+                raise UsageError(
+                    f"the {split} split is another text than {self.path} has read: name the place "
+                    "of that one by data.path"
+                )
+
+    def load_texts(self) -> dict[str, str]:
+        """What `keep_texts` wrote.
+
+        Raises:
+            UsageError: it is damaged.
+        """
+        if not self.texts.exists():
+            return {}
+        try:
+            return dict(json.loads(self.texts.read_text(encoding="utf-8")))
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{self.texts} cannot be read: {error}") from error
 
     def keep_vocabulary(self, text: str) -> None:
         """Writes the words of a model that has one list of them.
@@ -150,6 +192,9 @@ class Workdir:
         missing = RESULTS - {*results} if isinstance(results, dict) else RESULTS
         if missing:
             raise UsageError(f"{self.results} cannot be read: it has no {min(missing)}")
+        splits = results["splits"]
+        if not isinstance(splits, dict) or not all(isinstance(of, dict) for of in splits.values()):
+            raise UsageError(f"{self.results} cannot be read: its splits have no scores")
         return results
 
     def keep_hypotheses(self, split: str, lines: Iterable[str]) -> None:

@@ -78,7 +78,7 @@ def test_a_model_writes_where_its_text_is_gone(place, write, tmp_path, request):
     backwards = tmp_path / "backwards.txt"
     backwards.write_text(load_text(ConfigDict(json.loads(before)["data"]))[::-1])
     status, _, error = write("--mode=evaluate", f"--config.data.path={backwards}", given="")
-    assert (status, "the validation split is another text than" in error) == (2, True)
+    assert (status, "the train split is another text than" in error) == (2, True)
 
 
 def test_the_likeliest_letter_is_what_a_low_temperature_draws(write):

@@ -107,6 +107,7 @@ def test_a_run_leaves_everything_in_its_workdir(place, trained):
         "samples.txt",
         "starts.jsonl",
         "tensorboard",
+        "texts.json",
         "vocabulary.source.txt",
         "vocabulary.target.txt",
     }
@@ -286,25 +287,59 @@ def test_a_split_that_is_not_measured_is_refused(place, knock, arguments, senten
     assert (place / "tiny" / "results.json").read_text() == before
 
 
-def test_another_text_than_before_is_not_measured(place, knock):
-    path, said = (place / "tiny" / name for name in ("results.json", "hypotheses.longer.txt"))
-    before, written = path.read_text(), said.stat().st_mtime_ns
-    results = json.loads(before)
-    results["splits"]["longer"]["text"] = "of others"
-    path.write_text(json.dumps(results))
-    assert knock("--mode=evaluate", "--split=longer")[::2] == (
-        2,
-        f"run.py: the longer split is another text than {path.parent} was measured on: name "
-        f"where that is, or remove {path}\n",
-    )
-    assert said.stat().st_mtime_ns == written
-    path.write_text(before)
+@pytest.fixture
+def parallel(tmp_path):
+    """Sentences of our own, as files."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    words = "eins zwei drei vier sieben acht neun zehn hundert tausend"
+    for split, number in (("train", 60), ("validation", 3), ("test_2016", 3)):
+        lines = [" ".join(random.choice(words.split(), 6)) for _ in range(number)]
+        (folder / f"{split}.de").write_text("\n".join(lines) + "\n")
+        (folder / f"{split}.en").write_text("\n".join(line[::-1] for line in lines) + "\n")
+    return folder
+
+
+@pytest.mark.usefixtures("echoing")
+def test_text_that_moved_is_found_again_and_no_other(place, knock, parallel):
+    fewer = "--config.train.steps=2", "--config.train.warmup_steps=1"
+    flags = "--config=configs/multi30k.py:tiny", *fewer
+    assert knock(*flags, f"--config.data.path={parallel}", workdir="moved")[0] == 0
+    there = parallel.rename(parallel.with_name("there"))
+    new = f"--config.data.path={there}"
+    results, texts = (place / "moved" / name for name in ("results.json", "texts.json"))
+    before, known = json.loads(results.read_text()), texts.read_text()
+    assert [*json.loads(known)] == ["train", "validation", "test"]
+
+    said = knock("--mode=translate", workdir="moved", given="sniez\n\nierd")
+    assert said == (0, "sniez\n\nierd\n", "")
+    assert knock(*flags, new, workdir="moved")[0] == 0
+    evaluate = "--mode=evaluate", "--config.decoding.alpha=0.5"
+    status, _, error = knock(*evaluate, workdir="moved")
+    assert (status, f"data.path={parallel} has no test_2016.en" in error) == (2, True)
+    (there / "train.en").unlink()  # which is not read
+    assert knock(*evaluate, new, workdir="moved")[0] == 0
+    assert json.loads(results.read_text())["splits"] == before["splits"]
+
+    for split, stem in (("test", "test_2016"), ("validation", "validation")):
+        lines = (there / f"{stem}.de").read_text().splitlines()
+        (there / f"{stem}.de").write_text("\n".join(lines[::-1]) + "\n")
+        written = results.read_text()
+        told = knock("--mode=evaluate", f"--split={split}", new, workdir="moved")
+        assert told[::2] == (
+            2,
+            f"run.py: the {split} split is another text than {place / 'moved'} has read: name the "
+            "place of that one by data.path\n",
+        )
+        assert results.read_text() == written
+    assert texts.read_text() == known
 
 
 @pytest.fixture
 def rival(place, trained, tmp_path):
     """A run that says the same, and the first of the longer sentences wrong."""
-    for name in ("results.json", "hypotheses.longer.txt"):
+    for name in ("results.json", "texts.json", "hypotheses.longer.txt"):
         shutil.copy(place / "tiny" / name, tmp_path)
     said = (tmp_path / "hypotheses.longer.txt").read_text().splitlines()
     (tmp_path / "hypotheses.longer.txt").write_text("\n".join(["jane", *said[1:], ""]))
@@ -325,7 +360,7 @@ def test_a_run_is_held_against_another(place, knock, rival):
     (p,) = paired_bootstrap(said, [pair.target for pair in pairs]).values()
     assert (status, p < 1) == (0, True)
     assert scores["against"] == {"workdir": str(rival), "bleu": scores["bleu"], "p": p}
-    assert f"against {rival}: BLEU {scores['bleu']:6.2f}, p = {p:.3f} that chance" in output
+    assert f"against {rival}: BLEU {scores['bleu']:.2f}, p = {p:.3f} that chance" in output
     results.write_text(before)
 
 
@@ -346,18 +381,21 @@ def test_what_cannot_be_held_against_is_refused(place, knock, rival):
     assert f"{rival} translated 2 of the 20 sentences of the longer split" in refused(*longer)
     (rival / "hypotheses.longer.txt").write_bytes(b"\xff\xfe")
     assert f"{rival / 'hypotheses.longer.txt'} cannot be read" in refused(*longer)
-    results = json.loads((rival / "results.json").read_text())
-    results["splits"]["longer"]["text"] = "another"
-    (rival / "results.json").write_text(json.dumps(results))
+    (rival / "texts.json").write_text('{"longer": "another"}')
     assert refused(*longer) == (
         f"the longer split of {rival} has other sentences than that of {place / 'tiny'}"
     )
-    del results["splits"]["longer"]
-    (rival / "results.json").write_text(json.dumps(results))
-    assert refused(*longer) == (
-        f"{rival} was not measured on the longer split: --mode=evaluate --split=longer "
-        f"--workdir={rival} does it"
-    )
+    (rival / "texts.json").write_text("[1]")
+    assert f"{rival / 'texts.json'} cannot be read" in refused(*longer)
+    results = json.loads((rival / "results.json").read_text())
+    for scores in ({"longer": {"tok_bleu": 1.0}}, {}):
+        (rival / "results.json").write_text(json.dumps(results | {"splits": scores}))
+        assert refused(*longer) == (
+            f"{rival} was not measured on the longer split: --mode=evaluate --split=longer "
+            f"--workdir={rival} does it"
+        )
+    (rival / "results.json").write_text(json.dumps(results | {"splits": {"longer": 3}}))
+    assert "cannot be read: its splits have no scores" in refused(*longer)
     (rival / "results.json").unlink()
     assert f"{rival} has no results yet: --mode=evaluate" in refused(*longer)
 

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from attention.modules.choice import one_of
 from experiments.data.batching import Epochs, evaluation_batches
+from experiments.data.fingerprint import fingerprint
 from experiments.data.packing import PackedBatch, PackedRows
 from experiments.data.sequences.toy import check as check_toy
 from experiments.data.sequences.toy import load_pairs
@@ -24,6 +25,7 @@ from experiments.data.toy_language import Sizes
 from experiments.data.vocabulary import BOS, EOS, Vocabulary
 from experiments.errors import check_at_least
 
+SPLITS = "train", "validation"
 EVALUATED_ROWS = 256  # windows of a batch that is only measured
 
 
@@ -66,12 +68,14 @@ class Corpus(NamedTuple):
         train: the batch of each step, by `[step]`, and `epoch`, how much they are of.
         validation: batches that count every token once.
         padding: the share of the training positions that no token takes.
+        texts: fingerprints of what is read, by split.
     """
 
     language: Language
     train: RandomWindows | Epochs[PackedBatch]
     validation: Sequence[object]
     padding: float
+    texts: dict[str, str]
 
 
 def language_of(kind: str, vocabulary: Characters | Vocabulary) -> Language:
@@ -111,7 +115,8 @@ def _load_characters(config: ConfigDict, cache: Path) -> Corpus:
     del cache
     text, context = load_text(config.data), config.data.context
     characters = Characters.of(text)
-    train, validation = (characters.encode(part) for part in split_text(text))
+    parts = split_text(text)
+    train, validation = map(characters.encode, parts)
     windows = RandomWindows(
         train,
         context=context,
@@ -121,14 +126,15 @@ def _load_characters(config: ConfigDict, cache: Path) -> Corpus:
     )
     size = min(EVALUATED_ROWS, -(-len(validation) // context))
     measured = fixed_windows(validation, context=context, size=size)
-    return Corpus(language_of("characters", characters), windows, measured, padding=0.0)
+    texts = {name: fingerprint([part]) for name, part in zip(SPLITS, parts, strict=True)}
+    return Corpus(language_of("characters", characters), windows, measured, 0.0, texts)
 
 
 def _load_sentences(config: ConfigDict, cache: Path) -> Corpus:
     sizes = Sizes(**config.data.sizes)
     texts = {
         split: [pair.source.split() for pair in load_pairs(config.data.seed, sizes, split, cache)]
-        for split in ("train", "validation")
+        for split in SPLITS
     }
     words = Vocabulary.of(texts["train"])
     train, validation = (
@@ -137,13 +143,14 @@ def _load_sentences(config: ConfigDict, cache: Path) -> Corpus:
             length=config.data.context,
             tokens=config.train.batch_tokens,
         )
-        for split in ("train", "validation")
+        for split in SPLITS
     )
     return Corpus(
         language_of("sentences", words),
         Epochs(train, num_batches=config.train.steps, seed=config.seed),
         [batch for _, batch in evaluation_batches(validation)],
         padding=train.padding,
+        texts={split: fingerprint(map(" ".join, texts[split])) for split in SPLITS},
     )
 
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from experiments.data.fingerprint import of_splits
 from experiments.data.pairs import SentencePair
 from experiments.errors import UsageError
-from experiments.evaluation.fingerprint import of_pairs
 from experiments.evaluation.scores import paired_bootstrap
 from experiments.workdir import Workdir
 
@@ -18,14 +18,16 @@ class Rival(NamedTuple):
         path: its workdir.
         scores: of each split, as they stand in its results.
         said: its translations of each split.
+        tokenized: as in `translation_scores`.
     """
 
     path: Path
     scores: dict[str, dict[str, object]]
     said: dict[str, list[str]]
+    tokenized: bool
 
     def against(
-        self, split: str, translations: Sequence[str], references: Sequence[str], *, tokenized: bool
+        self, split: str, translations: Sequence[str], references: Sequence[str]
     ) -> dict[str, object]:
         """How translations compare with its own.
 
@@ -33,21 +35,24 @@ class Rival(NamedTuple):
             split: whose sentences were translated.
             translations: of another run.
             references: one correct translation a sentence.
-            tokenized: as in `translation_scores`.
 
         Returns:
             workdir and bleu or tok_bleu of the rival, and p: how likely chance alone makes the two
             differ in it as much as they do, by `paired_bootstrap`.
         """
         systems = {"rival": self.said[split], "this": translations}
-        chances = paired_bootstrap(systems, references, tokenized=tokenized)
-        score = "tok_bleu" if tokenized else "bleu"
+        chances = paired_bootstrap(systems, references, tokenized=self.tokenized)
+        score = _score(tokenized=self.tokenized)
         of_rival = {"workdir": str(self.path), score: self.scores[split][score]}
         return of_rival | {"p": chances["this"]}
 
 
 def load_rival(
-    theirs: Workdir, ours: Workdir, splits: Mapping[str, Sequence[SentencePair]]
+    theirs: Workdir,
+    ours: Workdir,
+    splits: Mapping[str, Sequence[SentencePair]],
+    *,
+    tokenized: bool,
 ) -> Rival:
     """Reads what a run says of some splits.
 
@@ -55,20 +60,22 @@ def load_rival(
         theirs: where it is.
         ours: the workdir of the run that is held against it.
         splits: the sentences.
+        tokenized: as in `translation_scores`.
 
     Raises:
-        UsageError: the same run, or one that was not measured on these sentences.
+        UsageError: the same run, or one that was not measured so on these sentences.
     """
     if theirs.path.resolve() == ours.path.resolve():
         raise UsageError(f"--against needs another run than {ours.path} itself")
     scores = theirs.load_results()["splits"]
-    for split, pairs in splits.items():
-        if split not in scores:
+    texts = of_splits(splits)
+    for split, text in texts.items():
+        if _score(tokenized=tokenized) not in scores.get(split, {}):
             raise UsageError(
                 f"{theirs.path} was not measured on the {split} split: --mode=evaluate "
                 f"--split={split} --workdir={theirs.path} does it"
             )
-        if scores[split].get("text") != of_pairs(pairs):
+        if theirs.load_texts().get(split) != text:
             raise UsageError(
                 f"the {split} split of {theirs.path} has other sentences than that of {ours.path}"
             )
@@ -79,4 +86,9 @@ def load_rival(
                 f"{theirs.path} translated {len(translations):,} of the {len(splits[split]):,} "
                 f"sentences of the {split} split: measure it again"
             )
-    return Rival(theirs.path, scores, said)
+    return Rival(theirs.path, scores, said, tokenized)
+
+
+def _score(*, tokenized: bool) -> str:
+    """What two runs are held against each other by."""
+    return "tok_bleu" if tokenized else "bleu"

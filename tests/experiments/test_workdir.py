@@ -22,8 +22,19 @@ def workdir(tmp_path):
     return workdir
 
 
-def test_the_same_configuration_goes_on(workdir):
-    workdir.claim(configuration("10 epochs"))
+def test_the_same_configuration_goes_on_wherever_its_data_is(workdir):
+    for path in ("here", "there"):
+        workdir.claim(configuration("10 epochs", path=path))
+    assert workdir.load_config().data.path == "here"
+
+
+def test_a_run_reads_one_text(workdir):
+    workdir.keep_texts({"train": "a", "test": "b"})
+    workdir.keep_texts({"validation": "c", "test": "b"})
+    with pytest.raises(UsageError, match=f"the test split is another text than {workdir.path}"):
+        workdir.keep_texts({"train": "a", "test": "x"})
+    workdir.check_texts({"longer": "d"})
+    assert workdir.load_texts() == {"train": "a", "test": "b", "validation": "c"}
 
 
 @pytest.mark.parametrize(
@@ -33,7 +44,6 @@ def test_the_same_configuration_goes_on(workdir):
         ({"duration": ""}, "train.duration is '10 epochs' there and '' here"),
         ({"steps": 84}, "train.steps is 70 there and 84 here"),
         ({"beam": 4}, "decoding.beam is 1 there and 4 here"),
-        ({"path": "there"}, "data.path is 'here' there and 'there' here"),
     ],
 )
 def test_another_configuration_is_refused(workdir, change, told):

@@ -8,6 +8,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from experiments.data.batching import Batch, EncodedPair, pad_batch
+from experiments.data.fingerprint import of_splits
 from experiments.data.packing import PackedPairs
 from experiments.data.sources import SOURCES
 from experiments.data.vocabulary import PAD
@@ -43,6 +44,7 @@ def load_sentences(settings: ConfigDict, cache: Path, run: Workdir | None = None
 
     Raises:
         FileNotFoundError: it names none.
+        UsageError: they are others than those of the run.
     """
     if not settings.data.path:
         raise FileNotFoundError("translation.data.path names no folder of parallel text")
@@ -51,6 +53,7 @@ def load_sentences(settings: ConfigDict, cache: Path, run: Workdir | None = None
     if run is None:
         tokenizers = text.learn(settings.data, splits["train"], cache)
     else:
+        run.check_texts(of_splits(splits))
         tokenizers = text.load(run.path)
     task = Task(settings, tokenizers)
     train, test = (task.encode(split, splits[split]) for split in ("train", "test"))

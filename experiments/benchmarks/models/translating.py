@@ -5,7 +5,7 @@ random; with those a model hardly ever ends what it says, so nobody may end earl
 has the same number of tokens.
 
 The search in PyTorch is ours to the letter and says the same to rounding. It takes many sentences
-at once, which is soonest, and then one after another, as such a search is mostly written.
+at once, which is soonest, and then one after another, the simple way.
 
 That of CTranslate2 is ours while all answers are equally long. Else it keeps its beam as wide as it
 was where ours narrows, takes sentences that have ended out of the batch where ours give their

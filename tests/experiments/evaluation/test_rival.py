@@ -11,13 +11,14 @@ THEIRS = [line.replace("runs", "walks") for line in REFERENCES]
 
 
 def test_text_in_tokens_is_held_against_text_in_tokens():
-    rival = Rival(Path("b"), {"test": {"tok_bleu": 40.0, "bleu": 1.0}}, {"test": THEIRS})
     chances = {}
     for tokenized in (True, False):
         (chance,) = paired_bootstrap(
             {"b": THEIRS, "a": OURS}, REFERENCES, tokenized=tokenized
         ).values()
-        found = rival.against("test", OURS, REFERENCES, tokenized=tokenized)
+        scores = {"test": {"tok_bleu": 40.0, "bleu": 1.0}}
+        rival = Rival(Path("b"), scores, {"test": THEIRS}, tokenized)
+        found = rival.against("test", OURS, REFERENCES)
         score = {"tok_bleu": 40.0} if tokenized else {"bleu": 1.0}
         assert found == {"workdir": "b", "p": chance} | score
         chances[tokenized] = chance
