@@ -64,6 +64,7 @@ def test_each_prompt_is_continued_on_its_own_line_and_alike_each_time(write):
 
 def test_a_model_writes_where_its_text_is_gone(place, write, tmp_path, request):
     config = place / "run" / "config.json"
+    assert [*json.loads((place / "run" / "texts.json").read_text())] == ["train", "validation"]
     before = config.read_text()
     request.addfinalizer(lambda: config.write_text(before))
     config.write_text(before.replace('"path": ""', '"path": "gone.txt"'))

@@ -175,6 +175,9 @@ def test_what_a_run_learned_is_translated_by(captions, tmp_path):
     chex.assert_trees_all_equal(trial.parameters, state.parameters)
     assert trial.described == "by a trained model"
     assert trial.rules == trial.found.task.rules
+    run.keep_texts({"test": "another"})
+    with pytest.raises(UsageError, match="the test split is another text than"):
+        translating.load_trial(captions, tmp_path)
 
 
 # What PyTorch encodes padded sentences by, unasked.
