@@ -113,11 +113,11 @@ class Workdir:
         Raises:
             UsageError: as `check_texts`.
         """
-        self.check_texts(texts)
-        write_whole(self.texts, json.dumps({**self.load_texts(), **texts}, indent=2) + "\n")
+        known = self.check_texts(texts)
+        write_whole(self.texts, json.dumps(known | dict(texts), indent=2) + "\n")
 
-    def check_texts(self, texts: Mapping[str, str]) -> None:
-        """Finds that splits hold what a run has read, as far as it has.
+    def check_texts(self, texts: Mapping[str, str]) -> dict[str, str]:
+        """Finds that splits hold what a run has read, as far as it has, and returns what it has.
 
         Raises:
             UsageError: another text, or a damaged list of them.
@@ -129,6 +129,7 @@ class Workdir:
                     f"the {split} split is another text than {self.path} has read: name the place "
                     "of that one by data.path"
                 )
+        return known
 
     def load_texts(self) -> dict[str, str]:
         """What `keep_texts` wrote.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import hypothesis
 import jax
+import numpy as np
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -45,3 +46,30 @@ def float64() -> Iterator[None]:
     """Lets one test compute in float64; everybody else lives in jax's usual float32."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(scope="session")
+def captions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of parallel text like that of Multi30k."""
+    place = tmp_path_factory.mktemp("captions")
+    words = [
+        "ein",
+        "kleiner",
+        "großer",
+        "roter",
+        "hund",
+        "läuft",
+        "schnell",
+        "über",
+        "wiese",
+        "straße",
+        "mann",
+        "frau",
+        "zwei",
+    ]
+    random = np.random.default_rng(0)
+    for split, number in (("train", 60), ("validation", 3), ("test_2016", 3)):
+        lines = [" ".join(random.choice(words, 6)) for _ in range(number)]
+        (place / f"{split}.de").write_text("\n".join(lines) + "\n")
+        (place / f"{split}.en").write_text("\n".join(line[::-1] for line in lines) + "\n")
+    return place

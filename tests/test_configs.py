@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import jax
-import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
@@ -67,33 +66,6 @@ def commands(tmp_path_factory):
     for split in ("simple", "length"):
         (place / f"{split}_train.txt").write_text("\n".join(short) + "\n")
         (place / f"{split}_test.txt").write_text("\n".join(long) + "\n")
-    return place
-
-
-@pytest.fixture(scope="session")
-def captions(tmp_path_factory):
-    """A folder of parallel text like that of Multi30k."""
-    place = tmp_path_factory.mktemp("captions")
-    words = [
-        "ein",
-        "kleiner",
-        "großer",
-        "roter",
-        "hund",
-        "läuft",
-        "schnell",
-        "über",
-        "wiese",
-        "straße",
-        "mann",
-        "frau",
-        "zwei",
-    ]
-    random = np.random.default_rng(0)
-    for split, number in (("train", 60), ("validation", 3), ("test_2016", 3)):
-        lines = [" ".join(random.choice(words, 6)) for _ in range(number)]
-        (place / f"{split}.de").write_text("\n".join(lines) + "\n")
-        (place / f"{split}.en").write_text("\n".join(line[::-1] for line in lines) + "\n")
     return place
 
 

@@ -287,26 +287,13 @@ def test_a_split_that_is_not_measured_is_refused(place, knock, arguments, senten
     assert (place / "tiny" / "results.json").read_text() == before
 
 
-@pytest.fixture
-def parallel(tmp_path):
-    """Sentences of our own, as files."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    random = np.random.default_rng(0)
-    words = "eins zwei drei vier sieben acht neun zehn hundert tausend"
-    for split, number in (("train", 60), ("validation", 3), ("test_2016", 3)):
-        lines = [" ".join(random.choice(words.split(), 6)) for _ in range(number)]
-        (folder / f"{split}.de").write_text("\n".join(lines) + "\n")
-        (folder / f"{split}.en").write_text("\n".join(line[::-1] for line in lines) + "\n")
-    return folder
-
-
 @pytest.mark.usefixtures("echoing")
-def test_text_that_moved_is_found_again_and_no_other(place, knock, parallel):
+def test_text_that_moved_is_found_again_and_no_other(place, knock, captions, tmp_path):
+    here = Path(shutil.copytree(captions, tmp_path / "here"))
     fewer = "--config.train.steps=2", "--config.train.warmup_steps=1"
     flags = "--config=configs/multi30k.py:tiny", *fewer
-    assert knock(*flags, f"--config.data.path={parallel}", workdir="moved")[0] == 0
-    there = parallel.rename(parallel.with_name("there"))
+    assert knock(*flags, f"--config.data.path={here}", workdir="moved")[0] == 0
+    there = here.rename(tmp_path / "there")
     new = f"--config.data.path={there}"
     results, texts = (place / "moved" / name for name in ("results.json", "texts.json"))
     before, known = json.loads(results.read_text()), texts.read_text()
@@ -317,7 +304,7 @@ def test_text_that_moved_is_found_again_and_no_other(place, knock, parallel):
     assert knock(*flags, new, workdir="moved")[0] == 0
     evaluate = "--mode=evaluate", "--config.decoding.alpha=0.5"
     status, _, error = knock(*evaluate, workdir="moved")
-    assert (status, f"data.path={parallel} has no test_2016.en" in error) == (2, True)
+    assert (status, f"data.path={here} has no test_2016.en" in error) == (2, True)
     (there / "train.en").unlink()  # which is not read
     assert knock(*evaluate, new, workdir="moved")[0] == 0
     assert json.loads(results.read_text())["splits"] == before["splits"]

@@ -1,6 +1,5 @@
 """From text to ids and back: by a list of words, or by subwords that sentencepiece has learned."""
 
-import hashlib
 import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from ml_collections import ConfigDict
 
 from attention.modules.choice import one_of
 from experiments.data.batching import EncodedPair
+from experiments.data.fingerprint import fingerprint
 from experiments.data.pairs import SentencePair
 from experiments.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from experiments.data.words import SPACED, Tokens
@@ -270,10 +270,8 @@ class Subwords:
 
 
 def _learned(config: ConfigDict, texts: Sequence[str], cache: Path) -> SubwordTokenizer:
-    content = hashlib.sha256(repr((config.kind, config.size)).encode())
-    for text in texts:
-        content.update(text.encode() + b"\n")
-    kept = cache / "subwords" / f"{content.hexdigest()[:32]}.model"
+    content = fingerprint([repr((config.kind, config.size)), *texts])
+    kept = cache / "subwords" / f"{content}.model"
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_whole(kept, _train(config.kind, config.size, texts))

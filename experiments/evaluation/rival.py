@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.data.fingerprint import of_splits
 from experiments.data.pairs import SentencePair
 from experiments.errors import UsageError
 from experiments.evaluation.scores import paired_bootstrap
@@ -58,7 +57,7 @@ def load_rival(
 
     Args:
         theirs: where it is.
-        ours: the workdir of the run that is held against it.
+        ours: the workdir of the run that is held against it, and that has read these splits.
         splits: the sentences.
         tokenized: as in `translation_scores`.
 
@@ -68,14 +67,15 @@ def load_rival(
     if theirs.path.resolve() == ours.path.resolve():
         raise UsageError(f"--against needs another run than {ours.path} itself")
     scores = theirs.load_results()["splits"]
-    texts = of_splits(splits)
-    for split, text in texts.items():
+    for split in splits:
         if _score(tokenized=tokenized) not in scores.get(split, {}):
             raise UsageError(
                 f"{theirs.path} was not measured on the {split} split: --mode=evaluate "
                 f"--split={split} --workdir={theirs.path} does it"
             )
-        if theirs.load_texts().get(split) != text:
+    their_texts, our_texts = theirs.load_texts(), ours.load_texts()
+    for split in splits:
+        if their_texts.get(split) != our_texts[split]:
             raise UsageError(
                 f"the {split} split of {theirs.path} has other sentences than that of {ours.path}"
             )
