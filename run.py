@@ -36,7 +36,7 @@ from experiments import (
 from experiments.benchmarks import suite
 from experiments.benchmarks.environment import num_cores
 from experiments.benchmarks.models import suite as model_suite
-from experiments.errors import UsageError
+from experiments.errors import UsageError, as_usage_errors
 from experiments.flags import MODES, USES, Command, parse
 from experiments.prompt import sentences
 from experiments.training.sharding import cores_as_devices
@@ -84,10 +84,8 @@ def run(command: Command) -> int:
     """Calls the experiment that the configuration names."""
     workdir = Workdir(command.workdir)
     config, cache = command.config, command.cache
-    try:
+    with as_usage_errors():
         one_of("experiment", config.experiment, tuple(EXPERIMENTS))
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     experiment = EXPERIMENTS[config.experiment]
     if command.mode == "compare" and config.experiment != "comparison":
         raise UsageError("a comparison needs several runs: give --config twice, or a file of runs")

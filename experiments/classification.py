@@ -21,7 +21,7 @@ from experiments.data.labelled import (
     check_labelled,
     load_labelled,
 )
-from experiments.errors import UsageError, check_at_least
+from experiments.errors import UsageError, as_usage_errors, check_at_least
 from experiments.training.duration import settled
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, objective, token_losses
@@ -92,13 +92,11 @@ def check(config: ConfigDict) -> None:
         UsageError: in one sentence.
     """
     check_training(config)
-    try:
+    with as_usage_errors():
         check_at_least("train.batch_size", config.train.batch_size, 1)
         check_at_least("model.encoder_layers", config.model.encoder_layers, 1)
         check_labelled(config.data)
         task = Task(config)  # patches and pooling are the modules' to refuse
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     needed = task.data.splits["train"].inputs.shape[1]
     if task.data.vocabulary is not None and needed > config.model.max_length:
         raise UsageError(

@@ -15,7 +15,7 @@ from attention.modules import (
 from attention.modules.choice import one_of
 from experiments import language_model, masked_language_model, translation
 from experiments.analysis.description import Description
-from experiments.errors import UsageError, check_at_least
+from experiments.errors import UsageError, as_usage_errors, check_at_least
 
 # And which layers each has.
 ARCHITECTURES = {
@@ -59,7 +59,7 @@ def check(config: ConfigDict) -> None:
         UsageError: in one sentence.
     """
     model = config.model
-    try:
+    with as_usage_errors():
         one_of("architecture", config.architecture, tuple(ARCHITECTURES))
         TransformerConfig(**model)
         layers = {name for name in model if name.endswith("_layers")}
@@ -67,8 +67,6 @@ def check(config: ConfigDict) -> None:
             check_at_least(f"model.{name}", model[name], 1)
         check_at_least("vocab_size", config.vocab_size, 1)
         check_at_least("model.max_length", model.max_length, 2)  # a second token shows its cost
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     if layers != ARCHITECTURES[config.architecture]:
         raise UsageError(
             f"architecture={config.architecture!r} is not that of this preset, which has "

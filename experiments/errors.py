@@ -1,8 +1,20 @@
 """Mistakes that a person can mend, told in one sentence."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class UsageError(Exception):
     """What was given, what is allowed. The door prints the sentence, without a traceback."""
+
+
+@contextmanager
+def as_usage_errors() -> Iterator[None]:
+    """Tells what the library refuses, a `ValueError`, as the mistake of whoever configured it."""
+    try:
+        yield
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def check_at_least(name: str, given: float, least: float) -> None:

@@ -25,7 +25,7 @@ from experiments.data.corpus import (
 )
 from experiments.data.packing import PackedBatch
 from experiments.data.text import Characters, TextBatch
-from experiments.errors import UsageError, check_at_least
+from experiments.errors import UsageError, as_usage_errors, check_at_least
 from experiments.evaluation.writer import Writer, check_decoding
 from experiments.training.duration import settled
 from experiments.training.learner import Learner
@@ -73,10 +73,8 @@ def evaluate(config: ConfigDict, workdir: Workdir, cache: Path, split: str | Non
         UsageError: another split than the one it is measured on, or another text.
     """
     measured(split, tests=("validation",))
-    try:
+    with as_usage_errors():
         corpus = load_corpus(config, cache)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     workdir.keep_texts(corpus.texts)
     task = Task(config, corpus.language)
     measure = partial(task.measure, validation=corpus.validation)
@@ -120,10 +118,8 @@ def check(config: ConfigDict) -> None:
         UsageError: in one sentence.
     """
     check_use(config)
-    try:
+    with as_usage_errors():
         check_corpus(config.data)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     if config.train.batch_tokens < config.data.context:
         raise UsageError(
             f"train.batch_tokens={config.train.batch_tokens} has no room for a row of "
@@ -138,12 +134,10 @@ def check_use(config: ConfigDict) -> None:
         UsageError: in one sentence.
     """
     check_training(config)
-    try:
+    with as_usage_errors():
         TransformerConfig(**config.model)
         check_decoding(config.decoding)
         check_at_least("model.decoder_layers", config.model.decoder_layers, 1)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     kind, longest = config.model.positions, config.model.max_length
     if SCHEMES[kind].is_added and config.decoding.length >= longest:
         raise UsageError(

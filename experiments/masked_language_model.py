@@ -19,7 +19,7 @@ from experiments.data.pairs import SentencePair
 from experiments.data.sequences.toy import check as check_toy
 from experiments.data.vocabulary import Vocabulary
 from experiments.data.words import tokenize
-from experiments.errors import UsageError, check_at_least
+from experiments.errors import as_usage_errors, check_at_least
 from experiments.evaluation.word_senses import (
     SenseVectors,
     check_senses,
@@ -86,12 +86,10 @@ def check(config: ConfigDict) -> None:
         UsageError: in one sentence.
     """
     check_training(config)
-    try:
+    with as_usage_errors():
         TransformerConfig(**config.model)
         check_toy(config.data)
         check_at_least("model.encoder_layers", config.model.encoder_layers, 1)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     check_buckets(config)
 
 

@@ -35,7 +35,7 @@ from experiments.data.sources import SOURCES, check_source, load_split
 from experiments.data.subword_dropout import PairDropout
 from experiments.data.tokenizers import Tokenizers
 from experiments.data.vocabulary import EOS, PAD
-from experiments.errors import UsageError
+from experiments.errors import UsageError, as_usage_errors
 from experiments.evaluation.phenomena import by_phenomenon
 from experiments.evaluation.rival import Rival, load_rival
 from experiments.evaluation.scores import translation_scores
@@ -163,12 +163,10 @@ def check(config: ConfigDict) -> None:
         UsageError: in one sentence.
     """
     check_use(config)
-    try:
+    with as_usage_errors():
         check_source(config.data)
         if config.architecture == "transformer":
             check_transformer(config)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
 
 
 def check_use(config: ConfigDict) -> None:
@@ -179,14 +177,12 @@ def check_use(config: ConfigDict) -> None:
     """
     check_training(config)
     check_buckets(config)
-    try:
+    with as_usage_errors():
         check_decoding(config.decoding)
         one_of("architecture", config.architecture, tuple(ARCHITECTURES))
         check_rows(config)
         settings, _ = ARCHITECTURES[config.architecture]
         settings(**config.model)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
 
 
 def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:
@@ -219,10 +215,8 @@ def load_splits(
     Raises:
         UsageError: one that is not there.
     """
-    try:
+    with as_usage_errors():
         return {name: load_split(config.data, name, cache) for name in names}
-    except ValueError as error:
-        raise UsageError(str(error)) from error
 
 
 class Task:

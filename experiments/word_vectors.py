@@ -24,7 +24,7 @@ from experiments.data.skip_grams import (
 )
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import tokenize
-from experiments.errors import UsageError, check_at_least
+from experiments.errors import UsageError, as_usage_errors, check_at_least
 from experiments.evaluation.word_senses import (
     SenseVectors,
     check_senses,
@@ -90,7 +90,7 @@ def check(config: ConfigDict) -> None:
         UsageError: in one sentence.
     """
     check_training(config)
-    try:
+    with as_usage_errors():
         check_toy(config.data)
         for name, value in (
             ("data.window", config.data.window),
@@ -99,8 +99,6 @@ def check(config: ConfigDict) -> None:
             ("train.batch_size", config.train.batch_size),
         ):
             check_at_least(name, value, 1)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     if not 0 < config.data.threshold <= 1:
         raise UsageError(f"data.threshold must lie in (0, 1], got {config.data.threshold}")
 

@@ -19,7 +19,7 @@ from experiments.benchmarks.products import products
 from experiments.benchmarks.report import page, rows
 from experiments.benchmarks.results import Deviation, Measurement, Results
 from experiments.benchmarks.selection import selected
-from experiments.errors import UsageError, check_at_least
+from experiments.errors import UsageError, as_usage_errors, check_at_least
 from experiments.files import write_whole
 from experiments.workdir import Workdir
 
@@ -73,14 +73,12 @@ def check(config: ConfigDict) -> None:
             raise UsageError(f"{name} must be a number above 0, got {config[name]}")
     if config.page and not Path(config.page).parent.is_dir():
         raise UsageError(f"page={config.page} has no folder to be written to")
-    try:
+    with as_usage_errors():
         check_at_least("rounds", config.rounds, 1)
         selected("cases", config.cases, list(CASES))
         selected("accuracy", config.accuracy, list(CASES))
         everybody, absent = contenders()
         selected("contenders", config.contenders, [*everybody, *(name for name, _ in absent)])
-    except ValueError as error:
-        raise UsageError(str(error)) from error
 
 
 def contenders() -> tuple[dict[str, Contender], list[tuple[str, str]]]:

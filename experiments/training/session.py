@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from attention.modules.choice import one_of
 from experiments.analysis.pictures import draw_learning_curve
-from experiments.errors import UsageError, check_at_least
+from experiments.errors import UsageError, as_usage_errors, check_at_least
 from experiments.origin import origin
 from experiments.results import Scores, report
 from experiments.training.checkpoint import Checkpoints
@@ -71,7 +71,7 @@ def check_training(config: ConfigDict) -> None:
             f"train.patience={train.patience} ends the training before train.plateau_patience="
             f"{train.plateau_patience} lowers the learning rate: raise the one or lower the other"
         )
-    try:
+    with as_usage_errors():
         one_of("train.dtype", train.dtype, DTYPES)
         check_duration(train.duration)
         check_at_least("train.patience", train.patience, 0)
@@ -79,8 +79,6 @@ def check_training(config: ConfigDict) -> None:
             check_at_least(f"train.{name}", train[name], 1)
         check_steps(train.steps)
         optimizer(provisional(config).train)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
 
 
 def train_in(
@@ -155,10 +153,8 @@ def measured(
     """
     if split is None:
         return tests
-    try:
+    with as_usage_errors():
         one_of("--split", split, tests if known is None else known)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     return (split,)
 
 

@@ -16,7 +16,7 @@ from experiments.benchmarks.environment import environment
 from experiments.benchmarks.models import characters, decoding, depth, training, translating
 from experiments.benchmarks.models.figure import Figure
 from experiments.benchmarks.selection import selected
-from experiments.errors import UsageError, check_at_least
+from experiments.errors import UsageError, as_usage_errors, check_at_least
 from experiments.files import write_whole
 from experiments.workdir import Workdir
 
@@ -70,7 +70,7 @@ def check(config: ConfigDict) -> None:
     """
     if config.page and not Path(config.page).parent.is_dir():
         raise UsageError(f"page={config.page} has no folder to be written to")
-    try:
+    with as_usage_errors():
         selected("parts", config.parts, PARTS)
         check_at_least("rounds", config.rounds, 1)
         for part in ("decoding", "depth"):
@@ -86,8 +86,6 @@ def check(config: ConfigDict) -> None:
         check_at_least("training.steps", config.training.steps, 1)
         check_length("translating", config.translating.length, "translation", config.translation)
         check_seconds("translating", config.translating.seconds)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     language_model.check(config.characters)
     if config.translation.data.path:
         translation.check(config.translation)
