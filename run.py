@@ -18,6 +18,7 @@ python run.py --mode=ledger                         what all runs achieved, as a
 import os
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -89,13 +90,14 @@ def run(command: Command) -> int:
     experiment = EXPERIMENTS[config.experiment]
     if command.mode == "compare" and config.experiment != "comparison":
         raise UsageError("a comparison needs several runs: give --config twice, or a file of runs")
-    if command.mode == "describe":
-        describe.describe(config, cache)
-        return 0
-    if not hasattr(experiment, command.mode):
-        modes = ", ".join(mode for mode in MODES if hasattr(experiment, mode))
-        raise UsageError(f"{config.experiment} has no mode {command.mode!r}, it has {modes}")
+    modes = modes_of(experiment)
+    if command.mode not in modes:
+        told = ", ".join(modes)
+        raise UsageError(f"{config.experiment} has no mode {command.mode!r}, it has {told}")
     check(command)
+    if command.mode == "describe":
+        describe.describe(config, experiment.abstract_model(config, cache))
+        return 0
     if command.mode in USES:
         config = workdir.as_trained(config)
     do = getattr(experiment, command.mode)
@@ -103,6 +105,12 @@ def run(command: Command) -> int:
         return 1 if do(config, workdir, sentences(sys.stdin)) else 0
     do(config, workdir, cache, **asked(command))
     return 0
+
+
+def modes_of(experiment: ModuleType) -> list[str]:
+    """What can be done with an experiment, as its functions are named; a model can be described."""
+    functions = {"describe": "abstract_model"}
+    return [mode for mode in MODES if hasattr(experiment, functions.get(mode, mode))]
 
 
 def asked(command: Command) -> dict[str, Any]:

@@ -148,7 +148,7 @@ def figures(workdir: Workdir) -> dict[str, Any]:
 def by_chance(
     places: Mapping[str, Workdir], config: ConfigDict, cache: Path
 ) -> Iterator[tuple[str, dict[str, float]]]:
-    """For each test split, how likely chance makes each run differ from the first as it does."""
+    """For each test split, the p-value of the difference between each run and the first."""
     data = config.runs[next(iter(places))].data
     for split in SOURCES[data.name].tests:
         said = {name: place.load_hypotheses(split) for name, place in places.items()}

@@ -13,7 +13,6 @@ from attention.modules import (
     TransformerConfig,
 )
 from attention.modules.choice import one_of
-from experiments import language_model, masked_language_model, translation
 from experiments.analysis.description import Description
 from experiments.errors import UsageError, as_usage_errors, check_at_least
 
@@ -30,22 +29,14 @@ it attends to in each layer: here all of the context, of which a causal token se
 Training is worth 3 forward passes (Kaplan et al. 2020, section 2.1), without recomputation."""
 
 
-def describe(config: ConfigDict, cache: Path) -> None:
+def describe(config: ConfigDict, model: nnx.Module) -> None:
     """Prints the tables of a model.
 
     Args:
         config: of a preset or of a run.
-        cache: where generated data is kept, whose words decide the size of some models.
-
-    Raises:
-        UsageError: there is no such model.
+        model: that it makes, with shapes for arrays.
     """
-    if config.experiment not in FAMILIES:
-        known = ", ".join(FAMILIES)
-        raise UsageError(f"{config.experiment} has no model to describe, these have: {known}")
-    description = Description.of(
-        FAMILIES[config.experiment](config, cache), context=config.model.max_length
-    )
+    description = Description.of(model, context=config.model.max_length)
     print(description, end="\n\n")
     if "published" in config:
         print(compared(config.published, description.parameters), end="\n\n")
@@ -93,14 +84,14 @@ def compared(published: ConfigDict, parameters: int) -> str:
     )
 
 
-def preset_model(config: ConfigDict, cache: Path) -> nnx.Module:
-    """The model of a preset, with shapes for arrays.
+def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:
+    """The model of a preset that was checked, with shapes for arrays.
 
-    Raises:
-        UsageError: it cannot be built.
+    Args:
+        config: of the preset.
+        cache: unused: nothing of it follows from data.
     """
     del cache
-    check(config)
     size, model = config.vocab_size, TransformerConfig(**config.model)
 
     def build() -> nnx.Module:
@@ -112,11 +103,3 @@ def preset_model(config: ConfigDict, cache: Path) -> nnx.Module:
         return EncoderDecoder(model, source_vocab_size=size, target_vocab_size=size, rngs=rngs)
 
     return jax.eval_shape(build)
-
-
-FAMILIES = {
-    "preset": preset_model,
-    "translation": translation.abstract_model,
-    "language_model": language_model.abstract_model,
-    "masked_language_model": masked_language_model.abstract_model,
-}

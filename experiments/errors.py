@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 
 class UsageError(Exception):
-    """What was given, what is allowed. The door prints the sentence, without a traceback."""
+    """One sentence: what was given, and what is allowed. The door prints it without a traceback."""
 
 
 @contextmanager

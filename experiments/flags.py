@@ -41,9 +41,9 @@ class Command(NamedTuple):
 def parse(argv: Sequence[str]) -> Command:
     """Reads the command line.
 
-    A trained model is used as its run configured it, where no file is named. To compare several
-    files, `--config` is given several times; overrides hold for each, as for each run of a file of
-    runs.
+    A trained model is used as its run configured it, where no file is named, and so is the run of
+    a `--workdir` described. To compare several files, `--config` is given several times; overrides
+    hold for each, as for each run of a file of runs.
 
     Args:
         argv: the name of the program and its arguments.
@@ -61,9 +61,9 @@ def parse(argv: Sequence[str]) -> Command:
         raise UsageError("--config is given more than once, which only --mode=compare understands")
     default = DEFAULTS.get(mode, DEFAULT)
     file = files[-1] if files else default
-    if mode in USES and not files:
-        workdir = Workdir(_last("workdir", arguments) or _default_workdir(default))
-        base = workdir.load_config()
+    named = _last("workdir", arguments)
+    if not files and (mode in USES or (mode == "describe" and named)):
+        base = Workdir(named or _default_workdir(default)).load_config()
         define = partial(config_flags.DEFINE_config_dict, "config", base)
     else:
         # Overrides are only understood behind the file.
@@ -81,6 +81,12 @@ def parse(argv: Sequence[str]) -> Command:
     for name in ("split", "against"):
         if values[name].value is not None and values.mode != "evaluate":
             raise UsageError(f"--{name} is for --mode=evaluate alone, got --mode={values.mode}")
+    if values.mode == "ledger" and values.workdir is not None:
+        raise UsageError(
+            "--mode=ledger tells of all runs below --config.folder: it has no --workdir"
+        )
+    if values.mode == "describe" and values.workdir is not None and files:
+        raise UsageError("what is described is a --config or the run of a --workdir, got both")
     if values.against == "":
         raise UsageError("--against needs the folder of a run")
     return Command(

@@ -152,12 +152,12 @@ def check_use(config: ConfigDict) -> None:
 
 
 def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:
-    """The model with shapes for parameters; its words are those of the data.
+    """The model of a configuration that was checked, with shapes for parameters.
 
-    Raises:
-        UsageError: the configuration cannot run.
+    Args:
+        config: of a run.
+        cache: where generated data is kept, whose words decide the size of the model.
     """
-    check(config)
     return Task(config, load_corpus(config, cache).language).learner.abstract_model
 
 

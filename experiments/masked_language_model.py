@@ -94,12 +94,12 @@ def check(config: ConfigDict) -> None:
 
 
 def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:
-    """The model with shapes for parameters; its words are those of the data.
+    """The model of a configuration that was checked, with shapes for parameters.
 
-    Raises:
-        UsageError: the configuration cannot run.
+    Args:
+        config: of a run.
+        cache: where generated data is kept, whose words decide the size of the model.
     """
-    check(config)
     pairs = english(config.data, ("train",), cache)["train"]
     words = Vocabulary.of(tokenize(pair.source) for pair in pairs)
     return Task(config, words).learner.abstract_model

@@ -186,12 +186,15 @@ def check_use(config: ConfigDict) -> None:
 
 
 def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:
-    """The model with shapes for parameters; its words are those of the data.
+    """The model of a configuration that was checked, with shapes for parameters.
+
+    Args:
+        config: of a run.
+        cache: where data is kept, whose words decide the size of the model.
 
     Raises:
-        UsageError: the configuration cannot run, or is no Transformer.
+        UsageError: it is no Transformer.
     """
-    check(config)
     if config.architecture != "transformer":
         raise UsageError(
             f"architecture={config.architecture!r} cannot be described, a Transformer can"

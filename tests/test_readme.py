@@ -8,7 +8,7 @@ import pytest
 
 from experiments.flags import parse
 from experiments.workdir import Workdir
-from run import EXPERIMENTS
+from run import EXPERIMENTS, check, modes_of
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -58,7 +58,8 @@ def config_of_the_run(workdir):
 def test_commands_are_understood(command, monkeypatch):
     monkeypatch.setattr(Workdir, "load_config", config_of_the_run)
     asked = parse(command.split())
-    EXPERIMENTS[asked.config.experiment].check(asked.config)
+    assert asked.mode in modes_of(EXPERIMENTS[asked.config.experiment])
+    check(asked)
 
 
 def test_there_are_commands():

@@ -21,14 +21,16 @@ class Temperature:
     """Divides logits by `value`: below 1 the likely tokens gain, above 1 the unlikely ones.
 
     Raises:
-        ValueError: a value that is not positive; the limit 0 is `greedy`.
+        ValueError: a value that is not positive and finite, or has no inverse; 0 is `greedy`.
     """
 
     value: float
 
     def __post_init__(self) -> None:
         if not SMALLEST <= self.value < math.inf:
-            raise ValueError(f"temperature must be positive, got {self.value}; for 0 use greedy")
+            raise ValueError(
+                f"temperature must be positive and finite, got {self.value}; for 0 use greedy"
+            )
 
     def __call__(self, logits: Array) -> Array:
         """Maps logits `[..., V]`."""

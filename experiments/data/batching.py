@@ -105,7 +105,7 @@ class Buckets:
         if max(needed) > lengths[-1]:
             raise UsageError(
                 f"a sentence pair needs {max(needed)} positions, and the longest bucket has "
-                f"{lengths[-1]}: raise data.bucket_lengths"
+                f"{lengths[-1]}: raise model.max_length, the longest of them"
             )
         if lengths[-1] > tokens:
             raise UsageError(

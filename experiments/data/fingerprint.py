@@ -1,4 +1,4 @@
-"""What tells a text from others, in a few letters."""
+"""Fingerprints of texts, by which a run knows again what it has read."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,7 +7,7 @@ from experiments.data.pairs import SentencePair
 
 
 def fingerprint(lines: Iterable[str]) -> str:
-    """That of equal lines is equal."""
+    """Sixteen hexadecimal digits of the SHA-256 of the lines."""
     digest = hashlib.sha256()
     for line in lines:
         digest.update(f"{line}\n".encode())
@@ -15,7 +15,7 @@ def fingerprint(lines: Iterable[str]) -> str:
 
 
 def of_splits(splits: Mapping[str, Sequence[SentencePair]]) -> dict[str, str]:
-    """Of both sides of the pairs of each split."""
+    """The fingerprint of each split, of both sides of its pairs."""
     return {
         name: fingerprint(f"{pair.source}\t{pair.target}" for pair in pairs)
         for name, pairs in splits.items()

@@ -211,7 +211,8 @@ def fixed_windows(ids: np.ndarray, *, context: int, size: int) -> list[TextBatch
 def _check_context(ids: np.ndarray, context: int) -> None:
     if len(ids) <= context:
         raise UsageError(
-            f"a text of {len(ids)} characters has no window of {context} and one that comes next"
+            f"data.context={context} needs a text of at least {context + 1} characters, "
+            f"got {len(ids)}"
         )
 
 

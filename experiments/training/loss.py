@@ -1,4 +1,4 @@
-"""What training makes small, of logits that are there; `tiled_loss.py` makes them as it goes."""
+"""The training objective, of logits in memory; `tiled_loss.py` computes them tile by tile."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from attention.primitives.precision import wide
 
-# (logits [..., V], labels [...]) -> [...]: what training makes small, for each token.
+# (logits [..., V], labels [...]) -> [...]: the loss of each token.
 Objective = Callable[[Array, Array], Array]
 
 
@@ -19,7 +19,7 @@ class TokenLosses(NamedTuple):
     """Sums over the tokens that count, ready to be added up over batches.
 
     Attributes:
-        loss: what training makes small.
+        loss: the training objective.
         nll: negative log-likelihood of the labels, nats.
         correct: tokens that score highest where they should.
         tokens: tokens that count.
@@ -43,11 +43,11 @@ def per_token(sums: TokenLosses) -> dict[str, Array]:
 
 
 def objective(train: ConfigDict, *, training: bool) -> Objective:
-    """What a configuration makes small; plain cross-entropy where it is only measured.
+    """The training objective of a configuration; plain cross-entropy where it is only measured.
 
     Args:
         train: label_smoothing and z_loss.
-        training: whether it is made small.
+        training: whether it is minimized.
     """
     if not training:
         return smoothed_cross_entropy

@@ -18,8 +18,10 @@ from attention.modules import (
 from configs import presets, toy_translation
 from experiments.analysis.description import Description
 from experiments.data.sources import SOURCES, load_split
-from experiments.describe import NOTE, compared, preset_model
+from experiments.describe import NOTE, compared
+from experiments.describe import abstract_model as preset_model
 from experiments.translation import abstract_model as translation_model
+from experiments.workdir import Workdir
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -210,9 +212,7 @@ def knock(tmp_path, monkeypatch, capsys):
     before = jax.config.jax_compilation_cache_dir
 
     def knock(*arguments):
-        places = f"--cache={tmp_path / 'cache'}", f"--workdir={tmp_path / 'run'}"
-        status = run.main(["run.py", *places, *arguments])
-        assert not (tmp_path / "run").exists()
+        status = run.main(["run.py", f"--cache={tmp_path / 'cache'}", *arguments])
         return status, *capsys.readouterr()
 
     yield knock
@@ -233,6 +233,16 @@ def test_the_door_describes_a_preset_with_fields_changed(knock):
     assert "fewer" in output
 
 
+def test_the_run_of_a_workdir_is_described_and_left_as_it_is(knock, tmp_path):
+    place = tmp_path / "run"
+    Workdir(place).claim(presets.get_config("llama3_8b"))
+    before = list(place.iterdir())
+    status, output, error = knock("--mode=describe", f"--workdir={place}")
+    assert (status, error) == (0, "")
+    assert "exactly as many" in output
+    assert list(place.iterdir()) == before
+
+
 @pytest.mark.parametrize(
     "arguments, sentence",
     [
@@ -245,7 +255,15 @@ def test_the_door_describes_a_preset_with_fields_changed(knock):
         ([LLAMA, "--config.model.max_length=1"], "model.max_length must be at least 2, got 1"),
         ([LLAMA, "--config.vocab_size=0"], "vocab_size must be at least 1, got 0"),
         ([LLAMA, "--mode=train"], "preset has no mode 'train', it has describe"),
-        (["--config=configs/benchmark.py"], "benchmark has no model to describe"),
+        (["--config=configs/benchmark.py"], "benchmark has no mode 'describe', it has benchmark"),
+        (["--workdir=nowhere"], "nowhere holds no run: train one with --workdir=nowhere"),
+        ([LLAMA, "--workdir=nowhere"], "a --config or the run of a --workdir, got both"),
+        (["--mode=ledger", "--workdir=nowhere"], "--mode=ledger tells of all runs below --config."),
+        (["--config.architecture=recurrent"], "not a configuration of the kind that its names ask"),
+        (
+            ["--mode=generate", "--config=configs/toy_translation.py"],
+            "it has train, evaluate, translate, describe",
+        ),
         (["--config.model.width=130"], "width=130 is not divisible by num_heads=4"),
     ],
 )

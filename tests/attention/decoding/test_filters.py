@@ -61,11 +61,14 @@ def test_the_likeliest_survives_any_temperature():
 @pytest.mark.parametrize(
     ("build", "sentence"),
     [
-        (lambda: Temperature(0.0), "temperature must be positive, got 0.0; for 0 use greedy"),
-        (lambda: Temperature(1e-39), "temperature must be positive, got 1e-39"),
-        (lambda: Temperature(-1.0), "temperature must be positive, got -1.0"),
-        (lambda: Temperature(float("nan")), "temperature must be positive, got nan"),
-        (lambda: Temperature(float("inf")), "temperature must be positive, got inf"),
+        (
+            lambda: Temperature(0.0),
+            "temperature must be positive and finite, got 0.0; for 0 use greedy",
+        ),
+        (lambda: Temperature(1e-39), "temperature must be positive and finite, got 1e-39"),
+        (lambda: Temperature(-1.0), "temperature must be positive and finite, got -1.0"),
+        (lambda: Temperature(float("nan")), "temperature must be positive and finite, got nan"),
+        (lambda: Temperature(float("inf")), "temperature must be positive and finite, got inf"),
         (lambda: TopK(0), "top-k must keep a whole number of tokens, 1 or more, got 0"),
         (lambda: TopK(2.5), "top-k must keep a whole number of tokens, 1 or more, got 2.5"),
         (lambda: TopP(0.0), r"top-p must be in \(0, 1\], got 0.0"),

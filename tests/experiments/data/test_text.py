@@ -101,7 +101,7 @@ def test_fixed_windows_count_every_label_once(length):
 
 
 def test_a_text_shorter_than_a_window_is_refused():
-    words = "a text of 7 characters has no window of 7 and one that comes next"
+    words = "data.context=7 needs a text of at least 8 characters, got 7"
     with pytest.raises(UsageError, match=words):
         RandomWindows(IDS[:7], context=7, size=2, num_batches=1, seed=0)
     with pytest.raises(UsageError, match=words):
