@@ -35,8 +35,8 @@ from experiments import (
     word_vectors,
 )
 from experiments.benchmarks import suite
-from experiments.benchmarks.environment import num_cores
 from experiments.benchmarks.models import suite as model_suite
+from experiments.environment import num_cores
 from experiments.errors import UsageError, as_usage_errors
 from experiments.flags import MODES, USES, Command, parse
 from experiments.prompt import sentences

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from experiments import translation
 from experiments.analysis.pictures import draw_comparison
-from experiments.benchmarks.clock import round_robin
+from experiments.clock import round_robin
 from experiments.data.batching import EncodedPair, pad_batch
 from experiments.data.epoch import Epoch
 from experiments.data.sources import SOURCES, load_split

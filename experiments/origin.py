@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from experiments.benchmarks.environment import environment
+from experiments.environment import environment
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

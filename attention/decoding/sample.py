@@ -56,13 +56,13 @@ def sample(
     room = resolve_room(state, rules, room)
     hear = hearing(step, observe)
     logits, seen, _ = jax.eval_shape(hear, *example(state, start))
-    speaker = Speaker(rules, tuple(filters))
-    begun = speaker.begin(start, room, keys, forced, logits, seen)
-    speech = follow_all(hear, speaker, state, start, begun, room)
-    return given_up(speech.answer, speaker.unfinished(speech), rules)
+    sampler = Sampler(rules, tuple(filters))
+    begun = sampler.begin(start, room, keys, forced, logits, seen)
+    sampling = follow_all(hear, sampler, state, start, begun, room)
+    return given_up(sampling.answer, sampler.unfinished(sampling), rules)
 
 
-class Speech(NamedTuple):
+class Sampling(NamedTuple):
     """What was said so far, by which rows that have ended, and what decides the rest."""
 
     answer: Answer
@@ -72,7 +72,7 @@ class Speech(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Speaker:
+class Sampler:
     """The strategy: a fresh key for every token and row, or the likeliest token without keys."""
 
     rules: Rules
@@ -86,38 +86,38 @@ class Speaker:
         forced: Forced | None,
         logits: jax.ShapeDtypeStruct,
         seen: object,
-    ) -> Speech:
+    ) -> Sampling:
         """Nothing said yet; the last two arguments have the shapes of what the step says."""
         if keys is not None and keys.shape[:1] != start.shape:
             raise ValueError(
                 f"keys must hold one key for each of the {len(start)} rows of start, as "
                 f"jax.random.split(key, {len(start)}) makes them, got shape {keys.shape}"
             )
-        return Speech(
+        return Sampling(
             answer=blank(start.shape, self.rules, room, start, logits, seen),
             finished=jnp.zeros(start.shape, bool),
             keys=keys,
             forced=self.rules.prepare(forced, start, logits.shape[-1]),
         )
 
-    def unfinished(self, speech: Speech) -> Array:
+    def unfinished(self, sampling: Sampling) -> Array:
         """Which rows go on, `[B]`."""
-        return ~speech.finished
+        return ~sampling.finished
 
     def select(
-        self, speech: Speech, index: Array, logits: Array, observed: object
-    ) -> tuple[Speech, Array]:
+        self, sampling: Sampling, index: Array, logits: Array, observed: object
+    ) -> tuple[Sampling, Array]:
         """Says token number `index [B]` of each row that has not ended."""
         tokens = jnp.arange(logits.shape[-1], dtype=jnp.int32)[None]
         log_probs = jax.nn.log_softmax(logits, axis=-1)
-        log_probs = self.rules.constrain(log_probs, tokens, index, speech.forced)
-        said = self._choose(log_probs, index, speech.keys).astype(speech.answer.tokens.dtype)
+        log_probs = self.rules.constrain(log_probs, tokens, index, sampling.forced)
+        said = self._choose(log_probs, index, sampling.keys).astype(sampling.answer.tokens.dtype)
         log_prob = jnp.take_along_axis(log_probs, said[:, None], axis=-1)[:, 0]
-        going = ~speech.finished
-        answer = append(speech.answer, index, said, log_prob, observed, going)
+        going = ~sampling.finished
+        answer = append(sampling.answer, index, said, log_prob, observed, going)
         finished = (said == self.rules.end) | (index + 1 == self.rules.max_length)
-        speech = speech._replace(answer=answer, finished=speech.finished | finished)
-        return speech, jnp.where(going, said, self.rules.pad)
+        sampling = sampling._replace(answer=answer, finished=sampling.finished | finished)
+        return sampling, jnp.where(going, said, self.rules.pad)
 
     def _choose(self, log_probs: Array, index: Array, keys: Array | None) -> Array:
         for narrow in self.filters:

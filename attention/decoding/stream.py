@@ -13,7 +13,7 @@ from attention.decoding.loop import State, Step, hearing, nothing
 from attention.decoding.queue import Queue
 from attention.decoding.room import resolve_room
 from attention.decoding.rules import Forced, Rules
-from attention.decoding.sample import Speaker, Speech
+from attention.decoding.sample import Sampler, Sampling
 from attention.primitives.precision import wide
 
 
@@ -55,24 +55,26 @@ def stream(
             "stream needs the state of a batch: the rows of a Queue do not go on together"
         )
     room = resolve_room(state, rules, None)
-    step, speaker = jax.jit(step), Speaker(rules, tuple(filters))
+    step, sampler = jax.jit(step), Sampler(rules, tuple(filters))
     logits, seen, _ = jax.eval_shape(hearing(step, nothing), state, start)
-    speech = speaker.begin(start, room, keys, forced, logits, seen)
-    return _speak(step, state, start, speaker, speech)
+    sampling = sampler.begin(start, room, keys, forced, logits, seen)
+    return _speak(step, state, start, sampler, sampling)
 
 
 def _speak(
-    step: Step, state: State, last: Array, speaker: Speaker, speech: Speech
+    step: Step, state: State, last: Array, sampler: Sampler, sampling: Sampling
 ) -> Iterator[Array]:
     for index in itertools.count():
         logits, state = step(state, last)
-        speech, last = _select(speaker, speech, jnp.full(len(last), index, jnp.int32), logits)
+        sampling, last = _select(sampler, sampling, jnp.full(len(last), index, jnp.int32), logits)
         yield last
-        if not speaker.unfinished(speech).any():
+        if not sampler.unfinished(sampling).any():
             return
 
 
-@functools.partial(jax.jit, static_argnames="speaker")
-def _select(speaker: Speaker, speech: Speech, index: Array, logits: Array) -> tuple[Speech, Array]:
+@functools.partial(jax.jit, static_argnames="sampler")
+def _select(
+    sampler: Sampler, sampling: Sampling, index: Array, logits: Array
+) -> tuple[Sampling, Array]:
     (logits,) = wide(logits)  # as `hearing` does where a step and its choice are compiled as one
-    return speaker.select(speech, index, logits, None)
+    return sampler.select(sampling, index, logits, None)

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.benchmarks.clock import seconds_of
-from experiments.benchmarks.environment import num_cores
+from experiments.clock import seconds_of
+from experiments.environment import num_cores
 
 # Batch, rows, inner, columns: a large square one; scores and weighted sum of two heads of a tile.
 SHAPES = {

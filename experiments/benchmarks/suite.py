@@ -10,15 +10,15 @@ from ml_collections import ConfigDict
 
 from experiments.benchmarks import flax_nnx, jax_nn, ours, tokamax_api, torch_sdpa
 from experiments.benchmarks.cases import CASES, Case, inputs
-from experiments.benchmarks.clock import round_robin, seconds_of
 from experiments.benchmarks.contender import Contender, Program
 from experiments.benchmarks.deviation import exact, relative_errors
-from experiments.benchmarks.environment import environment, free_memory
 from experiments.benchmarks.picture import draw_times
 from experiments.benchmarks.products import products
 from experiments.benchmarks.report import page, rows
 from experiments.benchmarks.results import Deviation, Measurement, Results
 from experiments.benchmarks.selection import selected
+from experiments.clock import round_robin, seconds_of
+from experiments.environment import environment, free_memory
 from experiments.errors import UsageError, as_usage_errors, check_at_least
 from experiments.files import write_whole
 from experiments.workdir import Workdir

@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.benchmarks.cases import Case, Inputs
 from experiments.benchmarks.contender import Contender, Program, RefusalError
-from experiments.benchmarks.environment import num_cores
+from experiments.environment import num_cores
 
 
 def contenders() -> Iterator[Contender]:

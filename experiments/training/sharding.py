@@ -45,7 +45,7 @@ def on_one_device(tree: Tree) -> Tree:
     return jax.device_put(tree, jax.devices()[0])
 
 
-def added_up(
+def accumulated(
     function: Callable[[Any, Any, Array], Any],
     parameters: Any,  # noqa: ANN401 - any pytree
     batch: Any,  # noqa: ANN401 - any pytree
@@ -68,7 +68,7 @@ def added_up(
         return function(parameters, batch, key)
 
     def parts(array: Array) -> Array:
-        array = filled_up(array, num_parts)
+        array = padded_rows(array, num_parts)
         return array.reshape(num_parts, -1, *array.shape[1:])
 
     each = jax.tree.map(parts, batch), jax.random.split(key, num_parts)
@@ -98,7 +98,7 @@ def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
         def share(parameters: Any, arrays: tuple[Array, ...]) -> Any:  # noqa: ANN401 - the same
             return function(parameters, *arrays)
 
-        filled = tuple(filled_up(array, mesh.size) for array in arrays)
+        filled = tuple(padded_rows(array, mesh.size) for array in arrays)
         found = _shared(share, mesh, PartitionSpec(SHARES))(parameters, filled)
         return jax.tree.map(lambda array: array[:rows], found)
 
@@ -111,7 +111,7 @@ def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def filled_up(array: Array, number: int) -> Array:
+def padded_rows(array: Array, number: int) -> Array:
     """With rows of zeros behind it, so that so many shares of them are equal."""
     return jnp.pad(array, [(0, -len(array) % number), *[(0, 0)] * (array.ndim - 1)])
 

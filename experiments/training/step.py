@@ -11,7 +11,7 @@ from jax import Array
 
 from experiments.compilation import compiled
 from experiments.training.loss import TokenLosses, per_token
-from experiments.training.sharding import added_up, on_one_device
+from experiments.training.sharding import accumulated, on_one_device
 
 Batch = TypeVar("Batch")
 # (model, batch, dropout key or None) -> sums of losses
@@ -81,7 +81,7 @@ def make_steps(
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
         key = jax.random.fold_in(state.key, state.step)
         gradient = jax.grad(summed, has_aux=True)
-        gradients, sums = added_up(gradient, state.parameters, batch, key, microbatches)
+        gradients, sums = accumulated(gradient, state.parameters, batch, key, microbatches)
         gradients = optax.tree.scale(1 / jnp.maximum(sums.tokens, 1), gradients)
         updates, memory = optimizer.update(gradients, state.optimizer, state.parameters)
         updates = optax.tree.scale(state.slowdown, updates)

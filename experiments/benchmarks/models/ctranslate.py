@@ -9,9 +9,9 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from attention.primitives.positions import sinusoidal
-from experiments.benchmarks.environment import num_cores
 from experiments.benchmarks.models.torch_transformer import torch_weights
 from experiments.data.vocabulary import BOS, EOS
+from experiments.environment import num_cores
 
 if TYPE_CHECKING:  # an extra, imported where it is used
     from ctranslate2 import Translator

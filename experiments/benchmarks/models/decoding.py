@@ -13,8 +13,8 @@ from attention.decoding import Answer, Rules, beam_search, cached, greedy, recom
 from attention.modules.config import TransformerConfig
 from attention.modules.transformer import Caches, EncoderDecoder
 from attention.modules.unrolled import unrolled
-from experiments.benchmarks.clock import round_robin, seconds_of
 from experiments.benchmarks.models.figure import Figure
+from experiments.clock import round_robin, seconds_of
 
 VOCABULARY = 200
 FIRST = 3  # a token that is neither padding nor the end

@@ -12,8 +12,8 @@ from ml_collections import ConfigDict
 from attention.modules.config import TransformerConfig
 from attention.modules.language_model import LanguageModel
 from attention.modules.unrolled import unrolled
-from experiments.benchmarks.clock import round_robin, seconds_of
 from experiments.benchmarks.models.figure import Figure
+from experiments.clock import round_robin, seconds_of
 from experiments.data.text import TextBatch
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, token_losses

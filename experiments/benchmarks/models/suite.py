@@ -12,10 +12,10 @@ from ml_collections import ConfigDict
 
 from attention.modules.config import TransformerConfig
 from experiments import language_model, translation
-from experiments.benchmarks.environment import environment
 from experiments.benchmarks.models import characters, decoding, depth, training, translating
 from experiments.benchmarks.models.figure import Figure
 from experiments.benchmarks.selection import selected
+from experiments.environment import environment
 from experiments.errors import UsageError, as_usage_errors, check_at_least
 from experiments.files import write_whole
 from experiments.workdir import Workdir

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments.benchmarks.environment import num_cores
+from experiments.environment import num_cores
 
 
 class TorchGPT:

@@ -7,9 +7,9 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from experiments.benchmarks.environment import num_cores
 from experiments.data.batching import Batch
 from experiments.data.vocabulary import PAD
+from experiments.environment import num_cores
 
 
 class TorchTransformer:

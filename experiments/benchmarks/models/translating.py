@@ -23,12 +23,12 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from attention.decoding import Rules
-from experiments.benchmarks.clock import round_robin, seconds_of
 from experiments.benchmarks.models import torch_beam
 from experiments.benchmarks.models.ctranslate import make_ctranslator, named
 from experiments.benchmarks.models.figure import Figure
 from experiments.benchmarks.models.sentences import Sentences, load_sentences, padded
 from experiments.benchmarks.models.torch_transformer import TorchTransformer
+from experiments.clock import round_robin, seconds_of
 from experiments.data.vocabulary import EOS, PAD
 from experiments.training.session import restore
 from experiments.workdir import Workdir

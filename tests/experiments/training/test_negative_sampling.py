@@ -9,7 +9,7 @@ from flax import nnx
 from attention.modules.skip_gram import SkipGram
 from experiments.data.skip_grams import SkipGramBatches
 from experiments.training.loss import negative_sampling_losses, per_token
-from experiments.training.sharding import added_up
+from experiments.training.sharding import accumulated
 
 
 def test_a_loss_by_hand():
@@ -68,7 +68,7 @@ def test_parts_that_do_not_divide_a_batch_learn_the_same():
         return jax.grad(summed, has_aux=True)(parameters)
 
     whole, parts = (
-        added_up(learned, parameters, batch, jax.random.key(0), number) for number in (1, 3)
+        accumulated(learned, parameters, batch, jax.random.key(0), number) for number in (1, 3)
     )
     assert parts[1].tokens == 7
     chex.assert_trees_all_close(parts, whole, rtol=1e-5)

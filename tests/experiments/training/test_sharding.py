@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.training import sharding
-from experiments.training.sharding import added_up, by_rows, on_one_device, replicated
+from experiments.training.sharding import accumulated, by_rows, on_one_device, replicated
 
 
 def drawn(parameter, rows, key):
@@ -21,7 +21,7 @@ def drawn(parameter, rows, key):
 @pytest.mark.parametrize("parts", [2, 4])
 def test_one_device_and_two_add_up_the_same(parts, monkeypatch):
     rows, key = jnp.arange(7.0)[:, None], jax.random.key(0)
-    program = jax.jit(lambda parameter, rows, key: added_up(drawn, parameter, rows, key, parts))
+    program = jax.jit(lambda parameter, rows, key: accumulated(drawn, parameter, rows, key, parts))
     found = program(replicated(jnp.float32(3), parts), rows, key)
     assert len(found["rows"].devices()) == 2
     assert found["rows"] == 3 * 21
@@ -29,7 +29,7 @@ def test_one_device_and_two_add_up_the_same(parts, monkeypatch):
     np.testing.assert_allclose(found["chance"], expected, rtol=1e-6)
 
     monkeypatch.setattr(jax, "devices", lambda: jax.local_devices()[:1])
-    alone = jax.jit(lambda *arguments: added_up(drawn, *arguments, parts))(
+    alone = jax.jit(lambda *arguments: accumulated(drawn, *arguments, parts))(
         jnp.float32(3), rows, key
     )
     assert len(alone["rows"].devices()) == 1
@@ -38,7 +38,7 @@ def test_one_device_and_two_add_up_the_same(parts, monkeypatch):
 
 def test_one_part_is_the_batch_as_it_is():
     key = jax.random.key(0)
-    found = added_up(drawn, jnp.float32(1), jnp.ones((5, 1)), key, 1)
+    found = accumulated(drawn, jnp.float32(1), jnp.ones((5, 1)), key, 1)
     assert found == {"rows": 5, "chance": jax.random.uniform(key)}
 
 

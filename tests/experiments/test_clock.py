@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.benchmarks import clock
+from experiments import clock
 
 
 @pytest.fixture
