@@ -22,7 +22,7 @@ test: $(VENV)/installed
 
 # The part of the tests that another Python or jax is likeliest to break.
 smoke: $(VENV)/installed
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/attention tests/test_run.py $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/attention tests/door $(ARGS)
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

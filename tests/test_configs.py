@@ -26,7 +26,7 @@ OTHERS = {
     *("multi30k_rnn", "reverse_positions", "scan_positions"),
 }
 RUNS = [name for name in LAUNCHABLE if name not in OTHERS]
-# Who trains and translates here: a recurrent model, and one by beams; test_run does so greedily.
+# Who trains and translates here: a recurrent model, and one by beams; door/ does so greedily.
 # The other translators differ in what they learn and from what: that their steps fit together is
 # seen by tracing them, and to compile them all would take longer than all the rest.
 TRANSLATES = {"toy_translation_rnn", "multi30k"}

@@ -1,55 +1,28 @@
 """A language model at the door: it goes on with what it is given, or says why it cannot."""
 
-import contextlib
-import io
+import functools
 import json
-import sys
-from pathlib import Path
 
-import jax
 import pytest
 from ml_collections import ConfigDict
 
-import run
 from experiments.data.text import load_text
+from tests.door.command import train
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 PROMPT = "the girl"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A folder with a tiny trained model."""
-    place = tmp_path_factory.mktemp("models")
-    before = jax.config.jax_compilation_cache_dir
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        jax.numpy_dtype_promotion("standard"),
-        contextlib.redirect_stdout(io.StringIO()),
-    ):
-        patch.chdir(REPOSITORY)
-        assert run.main(command(place, "--config=configs/char_lm.py:tiny")) == 0
-    yield place
-    jax.config.update("jax_compilation_cache_dir", before)
-
-
-def command(place, *arguments):
-    return ["run.py", f"--cache={place / 'cache'}", f"--workdir={place / 'run'}", *arguments]
+def model(place):
+    """The folder of a tiny trained model."""
+    train(place, "char_lm", "--config=configs/char_lm.py:tiny")
+    return place / "char_lm"
 
 
 @pytest.fixture
-def write(place, capsys, monkeypatch):
+def write(model, knock):
     """Calls the door and returns (exit status, standard output, standard error)."""
-    monkeypatch.chdir(REPOSITORY)
-
-    def write(*arguments, given):
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "stdin", io.StringIO(given))
-        with jax.numpy_dtype_promotion("standard"):
-            status = run.main(command(place, "--mode=generate", *arguments))
-        return status, *capsys.readouterr()
-
-    return write
+    return functools.partial(knock, "--mode=generate", workdir=model)
 
 
 def test_each_prompt_is_continued_on_its_own_line_and_alike_each_time(write):
@@ -62,9 +35,9 @@ def test_each_prompt_is_continued_on_its_own_line_and_alike_each_time(write):
     assert write("--config.decoding.seed=1", given=f"{PROMPT}\n")[1] != output[:half]
 
 
-def test_a_model_writes_where_its_text_is_gone(place, write, tmp_path, request):
-    config = place / "run" / "config.json"
-    assert [*json.loads((place / "run" / "texts.json").read_text())] == ["train", "validation"]
+def test_a_model_writes_where_its_text_is_gone(model, write, tmp_path, request):
+    config = model / "config.json"
+    assert [*json.loads((model / "texts.json").read_text())] == ["train", "validation"]
     before = config.read_text()
     request.addfinalizer(lambda: config.write_text(before))
     config.write_text(before.replace('"path": ""', '"path": "gone.txt"'))

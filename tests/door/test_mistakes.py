@@ -1,0 +1,78 @@
+"""Every mistake at the door is one sentence, told before anything is written."""
+
+import pytest
+
+from configs import toy_translation
+from experiments.flags import MODES
+from experiments.workdir import Workdir
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--wrkdir=x"], "unknown flag --wrkdir; did you mean --workdir?"),
+        (["--config.model.widht=3"], "no field 'model.widht'; did you mean --config.model.width?"),
+        (["--config.widht=3"], "no field 'widht'; did you mean --config.model.width?"),
+        (["--config.model.width.x=3"], "no field 'model.width.x'"),
+        (["--config.model.width=wide"], "--config.model.width=wide: invalid literal for int()"),
+        (["--config.model.width"], "Missing value for flag --config.model.width"),
+        (["--config=configs/toy_translatio.py"], "did you mean configs/toy_translation.py?"),
+        (
+            ["--config=configs/toy_translation.py:big"],
+            "has the form 'tiny' or none, got 'big'",
+        ),
+        (["--config=README.md"], "the configuration cannot be read"),
+        (["--config.model.tie=all"], "model.tie='all' needs one vocabulary"),
+        (["--config.seed=-1"], "seed must lie in [0, 2**32), got -1"),
+        (["--config.model.max_length=10"], "data.bucket_lengths must lie in [2, model.max_length="),
+        (["--config.data.bucket_lengths=(0,)"], "data.bucket_lengths must lie in [2, "),
+        (["--config.model.encoder_layers=0"], "model.encoder_layers must be at least 1, got 0"),
+        (["--config.train.batch_tokens=40"], "train.batch_tokens=40 has no room for a sentence of"),
+        (["--config.train.learning_rate=nan"], "train.learning_rate must be a number above 0"),
+        (["--config.train.beta1=2.0"], "train.beta1 must lie in [0, 1), got 2.0"),
+        (["--mode=trian"], f"value should be one of <{'|'.join(MODES)}>"),
+        (["train"], "unexpected argument 'train': arguments are flags, --name=value"),
+        (
+            ["--config.model.num_kv_heads=3"],
+            "num_heads=4 cannot be shared evenly by num_kv_heads=3",
+        ),
+        (["--config.model.width=130"], "width=130 is not divisible by num_heads=4"),
+        (["--config.model.norm=prre"], "got 'prre'; did you mean 'pre'?"),
+        (["--config.data.name=toys"], "got 'toys'; did you mean 'toy'?"),
+        (["--config.experiment=translatoin"], "did you mean 'translation'?"),
+        (["--config.train.warmup_steps=99999"], "train.warmup_steps must lie in [0, train.steps="),
+        (["--config.train.steps=0"], "train.steps must be at least 1, got 0"),
+        (["--config.train.log_every=0"], "train.log_every must be at least 1, got 0"),
+        (["--config.data.sizes.train=9"], "data.sizes.train must be at least 1000, got 9"),
+        (["--config.data.sizes.test=0"], "data.sizes.test must be at least 1, got 0"),
+        (["--config.train.label_smoothing=1.5"], "train.label_smoothing must lie in [0, 1)"),
+    ],
+)
+def test_a_mistake_is_one_sentence(knock, place, arguments, sentence):
+    status, output, error = knock(*arguments, workdir="never")
+    assert (status, output) == (2, "")
+    assert sentence in error
+    assert error.startswith("run.py: ")
+    assert error.count("\n") == 1
+    assert len(error) < 250
+    assert not (place / "never").exists()
+
+
+@pytest.mark.parametrize("mode", ["evaluate", "translate"])
+def test_a_run_that_is_not_there_or_not_trained(place, knock, mode):
+    status, _, error = knock(f"--mode={mode}", workdir="nowhere")
+    assert status == 2
+    assert "nowhere holds no run: train one with --workdir=" in error
+    Workdir(place / "claimed").claim(toy_translation.get_config("tiny"))
+    status, _, error = knock(f"--mode={mode}", workdir="claimed")
+    assert status == 2
+    assert "claimed has no checkpoint yet: train it first" in error
+
+
+def test_help_names_every_flag(knock, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        knock("--help")
+    assert exit_.value.code == 0
+    output = capsys.readouterr().out
+    for flag in ("--config", "--mode", "--workdir", "--cache"):
+        assert flag in output

@@ -1,0 +1,198 @@
+"""A run is trained, stopped, gone on with, and never mixed up with another."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from experiments import translation
+from experiments.data.sources import SOURCES
+from experiments.training.checkpoint import Checkpoints
+from experiments.training.metrics import read_metrics
+from experiments.training.session import restore
+from experiments.workdir import Workdir
+from tests.door.command import TINY
+
+pytestmark = pytest.mark.usefixtures("trained")
+
+
+def task_of(workdir, config):
+    return translation.Task(config, SOURCES[config.data.name].text.load(workdir.path))
+
+
+def final_state(place, workdir):
+    workdir = Workdir(place / workdir)
+    config = workdir.load_config()
+    return restore(workdir, task_of(workdir, config).learner, config)
+
+
+def measured(place, workdir):
+    """The metrics of a run without those of its speed."""
+    return [
+        {name: value for name, value in row.items() if not name.endswith("per_second")}
+        for row in read_metrics(place / workdir)
+    ]
+
+
+def test_a_run_leaves_everything_in_its_workdir(place, trained):
+    for split in ("test", "compositional", "longer"):
+        assert split in trained
+    names = {path.name for path in (place / "tiny").iterdir()}
+    assert names == {
+        "attention.png",
+        "checkpoints",
+        "config.json",
+        *(f"hypotheses.{split}.txt" for split in ("test", "compositional", "longer")),
+        "learning_curve.png",
+        "metrics.jsonl",
+        "results.json",
+        "samples.txt",
+        "starts.jsonl",
+        "tensorboard",
+        "texts.json",
+        "vocabulary.source.txt",
+        "vocabulary.target.txt",
+    }
+    results = json.loads((place / "tiny" / "results.json").read_text())
+    assert results["step"] == 20
+    assert {"agreement", "order", "polysemy"} <= results["splits"].keys()
+    for split in ("test", "compositional", "longer"):
+        scores = results["splits"][split]
+        assert {"exact_match", "accuracy", "bleu", "bleu_signature", "nll"} <= scores.keys()
+        said = (place / "tiny" / f"hypotheses.{split}.txt").read_text().splitlines()
+        assert len(said) == scores["sentences"] == 20
+    assert (place / "tiny" / "samples.txt").read_text().count("step ") == 2
+    rows = read_metrics(place / "tiny")
+    assert [row["step"] for row in rows if row["split"] == "validation"] == [10, 20]
+    losses = [row["nll"] for row in rows if row["split"] == "train"]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.usefixtures("echoing")
+def test_a_stopped_run_goes_on_to_the_bit(place, knock, monkeypatch):
+    """Stopped at step 15, it goes on from its checkpoint of step 10 as if nothing had happened."""
+    original = translation.training_batches
+
+    class Stopping:
+        def __init__(self, batches):
+            self.batches, self.taken = batches, 0
+            self.get_state, self.set_state = batches.get_state, batches.set_state
+
+        def __next__(self):
+            self.taken += 1
+            if self.taken == 15:
+                raise KeyboardInterrupt
+            return next(self.batches)
+
+    monkeypatch.setattr(
+        translation, "training_batches", lambda *a, **kw: Stopping(original(*a, **kw))
+    )
+    status, _, error = knock(*TINY, workdir="stopped")
+    assert status == 130
+    assert "the same command goes on from the last checkpoint" in error
+    assert Checkpoints(place / "stopped" / "checkpoints").latest_step() == 10
+    monkeypatch.setattr(translation, "training_batches", original)
+    assert knock(*TINY, workdir="stopped")[0] == 0
+    for ours, theirs in zip(
+        jax.tree.leaves(final_state(place, "stopped")),
+        jax.tree.leaves(final_state(place, "tiny")),
+        strict=True,
+    ):
+        if jax.dtypes.issubdtype(ours.dtype, jax.dtypes.prng_key):
+            ours, theirs = jax.random.key_data(ours), jax.random.key_data(theirs)
+        np.testing.assert_array_equal(ours, theirs)
+    assert measured(place, "stopped") == measured(place, "tiny")
+
+
+def test_the_mean_of_the_last_checkpoints_is_what_is_used(place, trained):
+    workdir = Workdir(place / "tiny")
+    config = workdir.load_config()
+    assert config.train.average == 2
+    used = final_state(place, "tiny")
+    config.train.average = 1
+    newest = restore(workdir, task_of(workdir, config).learner, config)
+    with Checkpoints(workdir.checkpoints) as checkpoints:
+        both = checkpoints.averaged(newest, 2, last=20)
+    for ours, mean, last in zip(
+        *(jax.tree.leaves(state.parameters) for state in (used, both, newest)), strict=True
+    ):
+        np.testing.assert_array_equal(ours, mean)
+        assert (ours != last).any()
+
+
+def test_a_workdir_of_another_configuration_is_left_alone(place, knock):
+    before = {path: path.stat().st_mtime_ns for path in (place / "tiny").rglob("*")}
+    status, _, error = knock(*TINY, "--config.model.hidden=64")
+    assert status == 2
+    assert "holds a run of another configuration (model.hidden is 48 there and 64 here)" in error
+    status, _, error = knock("--mode=evaluate", *TINY, "--config.seed=1")
+    assert status == 2
+    assert "(seed is 0 there and 1 here)" in error
+    assert before == {path: path.stat().st_mtime_ns for path in (place / "tiny").rglob("*")}
+
+
+def test_a_folder_that_is_no_run_is_left_alone(place, knock):
+    (place / "letters").mkdir()
+    (place / "letters" / "dear.txt").write_text("dear")
+    status, _, error = knock(*TINY, workdir="letters")
+    assert status == 2
+    assert "exists and is not a run: choose another --workdir" in error
+    assert [path.name for path in (place / "letters").iterdir()] == ["dear.txt"]
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_saves_nothing_of_it(place, knock):
+    status, _, error = knock(*TINY, "--config.train.learning_rate=1e30", workdir="diverged")
+    assert status == 2
+    assert "the loss became" in error
+    assert Checkpoints(place / "diverged" / "checkpoints").latest_step() is None
+
+
+def test_a_model_too_short_for_a_split_is_refused_before_it_is_trained(place, knock):
+    short = "--config.model.max_length=24", "--config.data.bucket_lengths=(24,)"
+    status, _, error = knock(*TINY, *short, "--config.model.num_heads=2", workdir="short")
+    assert status == 2
+    assert "the longer split needs" in error
+    assert "positions: raise model.max_length=24" in error
+    assert not (place / "short" / "metrics.jsonl").exists()
+
+
+def test_damage_is_named_and_nothing_is_overwritten(place, knock):
+    shutil.copytree(place / "tiny", place / "damaged")
+    words = place / "damaged" / "vocabulary.source.txt"
+    words.write_text(words.read_text() + "more\n")
+    status, _, error = knock(*TINY, workdir="damaged")
+    assert status == 2
+    assert "vocabulary.source.txt holds other words than the data" in error
+    assert words.read_text().endswith("more\n")
+    words.unlink()
+    status, _, error = knock("--mode=evaluate", workdir="damaged")
+    assert status == 2
+    assert "vocabulary.source.txt cannot be read" in error
+    shutil.rmtree(place / "damaged" / "checkpoints")
+    before = (place / "damaged" / "metrics.jsonl").read_text()
+    status, _, error = knock(*TINY, workdir="damaged")
+    assert status == 2
+    assert "the checkpoints of" in error
+    assert (place / "damaged" / "metrics.jsonl").read_text() == before
+    (place / "damaged" / "config.json").write_text("{")
+    status, _, error = knock(*TINY, workdir="damaged")
+    assert status == 2
+    assert "config.json cannot be read" in error
+
+
+@pytest.mark.usefixtures("echoing")
+def test_a_checkpoint_that_lacks_a_part_is_named(place, knock):
+    shutil.copytree(place / "tiny", place / "lacks")
+    step = place / "lacks" / "checkpoints" / "20"
+    for part in ("progress", "state"):
+        shutil.rmtree(step / part)
+        for arguments in ([*TINY], ["--mode=evaluate"]):
+            status, _, error = knock(*arguments, workdir="lacks")
+            assert status == 2
+            assert f"the checkpoint {step} is damaged: delete it to go on from the one" in error
+            assert error.count("\n") == 1
+    shutil.rmtree(step)
+    assert knock("--mode=evaluate", workdir="lacks")[0] == 0
+    assert json.loads((place / "lacks" / "results.json").read_text())["step"] == 10
