@@ -16,6 +16,7 @@ from experiments.analysis.pictures import draw_comparison
 from experiments.clock import round_robin
 from experiments.data.batching import EncodedPair, pad_batch
 from experiments.data.epoch import Epoch
+from experiments.data.pair_batches import PairBatches
 from experiments.data.sources import SOURCES, load_split
 from experiments.errors import UsageError
 from experiments.evaluation.scores import paired_bootstrap
@@ -117,7 +118,7 @@ def settle(config: ConfigDict, cache: Path) -> ConfigDict:
 def _epoch(run: ConfigDict, cache: Path) -> Epoch:
     pairs = load_split(run.data, "train", cache)
     tokenizers = SOURCES[run.data.name].text.learn(run.data, pairs, cache)
-    return translation.Task(run, tokenizers).epoch(pairs)
+    return PairBatches(run, tokenizers).epoch(pairs)
 
 
 def _common(run: ConfigDict) -> dict[str, Any]:

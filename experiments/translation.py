@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import grain.python as grain
 from flax import nnx
 from jax import Array
 from ml_collections import ConfigDict
@@ -18,21 +17,12 @@ from attention.modules.positions import SCHEMES
 from attention.modules.recurrent import RecurrentConfig, RecurrentEncoderDecoder
 from attention.modules.transformer import EncoderDecoder
 from experiments.analysis.pictures import draw_cross_attention
-from experiments.data.batching import (
-    Batch,
-    Buckets,
-    EncodedPair,
-    FreshEpochs,
-    check_buckets,
-    evaluation_batches,
-    training_batches,
-)
-from experiments.data.epoch import Epoch
+from experiments.data.batching import Batch, check_buckets
 from experiments.data.fingerprint import of_splits
-from experiments.data.packing import PackedPairs, PairedRows
+from experiments.data.packing import PackedPairs
+from experiments.data.pair_batches import PairBatches
 from experiments.data.pairs import SentencePair
 from experiments.data.sources import SOURCES, check_source, load_split
-from experiments.data.subword_dropout import PairDropout
 from experiments.data.tokenizers import Tokenizers
 from experiments.data.vocabulary import EOS, PAD
 from experiments.errors import UsageError, as_usage_errors
@@ -76,10 +66,10 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     source = SOURCES[config.data.name]
     splits = load_splits(config, source.splits, cache)
     tokenizers = source.text.learn(config.data, splits["train"], cache)
-    config = settled(config, lambda now: Task(now, tokenizers).epoch(splits["train"]))
+    config = settled(config, lambda now: PairBatches(now, tokenizers).epoch(splits["train"]))
     task = Task(config, tokenizers)
-    encoded = {split: task.encode(split, pairs) for split, pairs in splits.items()}
-    batches = task.training_batches(splits["train"], encoded["train"])
+    encoded = {split: task.batches.encode(split, pairs) for split, pairs in splits.items()}
+    batches = task.batches.training(splits["train"], encoded["train"])
     workdir.claim(config)
     workdir.keep_texts(of_splits(splits))
     tokenizers.keep(workdir.path)
@@ -91,7 +81,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         workdir,
         task.learner,
         batches,
-        validation=task.evaluation_batches(encoded["validation"]),
+        validation=task.batches.evaluation(encoded["validation"]),
         sample=lambda state: task.sample(state, splits["validation"][:3]),
         measure=task.measuring({name: splits[name] for name in source.tests}, workdir),
         config=config,
@@ -235,6 +225,7 @@ class Task:
                 f"decoding.beam must be at most the {len(tokenizers.target)} words of the target "
                 f"vocabulary, got {config.decoding.beam}"
             )
+        self.batches = PairBatches(config, tokenizers)
         self.learner = Learner(self._make_model, self._sum_losses, config)
         self.rules = Rules(end=EOS, pad=PAD, max_length=config.model.max_length)
         self.translator = self.make_translator(self.rules)
@@ -272,68 +263,6 @@ class Task:
             features, labels = padded_features(model, batch, key), batch.target_labels
         loss = objective(self.config.train, training=key is not None)
         return tiled_token_losses(model.logits, features, labels, labels != PAD, loss)
-
-    def encode(self, split: str, pairs: list[SentencePair]) -> list[EncodedPair]:
-        """The sentences of a split as ids.
-
-        Raises:
-            UsageError: sentences that the model has no room for, with the length they need.
-        """
-        encoded = [self._tokenizers.encode(pair) for pair in pairs]
-        needed = max(pair.length for pair in encoded)
-        if needed > self.config.model.max_length:
-            raise UsageError(
-                f"the {split} split needs {needed} positions: raise model.max_length="
-                f"{self.config.model.max_length}"
-            )
-        return encoded
-
-    def buckets(self, pairs: Sequence[EncodedPair], lengths: Iterable[int]) -> Buckets:
-        """Sentences as batches of these lengths, and of the longest that the model takes."""
-        lengths = {*lengths, self.config.model.max_length}
-        return Buckets(pairs, sorted(lengths), self.config.train.batch_tokens)
-
-    def training_batches(
-        self, pairs: Sequence[SentencePair], encoded: Sequence[EncodedPair]
-    ) -> grain.DatasetIterator[Batch | PackedPairs] | FreshEpochs[Batch | PackedPairs]:
-        """Shuffled batches: of packed rows where `data.row_length` asks for them.
-
-        With `data.subwords.dropout` each epoch is segmented anew.
-
-        Args:
-            pairs: the sentences.
-            encoded: the same as ids.
-
-        Raises:
-            UsageError: a pair that is longer than a row.
-        """
-        data, seed = self.config.data, self.config.seed
-        dropout = data.subwords.dropout if "subwords" in data else 0.0
-        batches = self._shuffled(encoded)
-        told = ", before any merge of subwords is left out" if dropout else ""
-        print(f"{batches.padding:.1%} of the positions in training batches are padding{told}")
-        if not dropout:
-            return training_batches(batches, num_batches=self.config.train.steps, seed=seed)
-        longest = data.get("row_length") or self.config.model.max_length
-        segment = PairDropout(self._tokenizers, dropout, longest)
-        return FreshEpochs(
-            lambda random: self._shuffled(segment(pairs, encoded, random)), seed=seed
-        )
-
-    def epoch(self, pairs: list[SentencePair]) -> Epoch:
-        """How much the training pairs are, before any merge of subwords is left out."""
-        return self._shuffled(self.encode("train", pairs)).epoch
-
-    def _shuffled(self, pairs: Sequence[EncodedPair]) -> Buckets | PairedRows:
-        data, tokens = self.config.data, self.config.train.batch_tokens
-        if length := data.get("row_length"):
-            return PairedRows(pairs, length=length, tokens=tokens)
-        return self.buckets(pairs, data.bucket_lengths)
-
-    def evaluation_batches(self, pairs: Sequence[EncodedPair]) -> list[Batch]:
-        """Sentences as batches of few lengths: compiling costs more than a little padding."""
-        buckets = self.buckets(pairs, [max(self.config.data.bucket_lengths)])
-        return [batch for _, batch in evaluation_batches(buckets)]
 
     def measuring(
         self,
@@ -387,8 +316,8 @@ class Task:
         compares models whose vocabularies differ. With subwords it is an upper bound, for a word
         may be spelled in other ways than the one that is asked for.
         """
-        encoded = self.encode(split, pairs)
-        losses = self.learner.losses(state.parameters, self.evaluation_batches(encoded))
+        encoded = self.batches.encode(split, pairs)
+        losses = self.learner.losses(state.parameters, self.batches.evaluation(encoded))
         tokens = sum(len(pair.target) + 1 for pair in encoded)
         words = sum(len(pair.target.split()) + 1 for pair in pairs)
         losses |= {"perplexity": math.exp(losses["nll"])}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from experiments import translation
+from experiments.data import pair_batches
 from experiments.data.sources import SOURCES
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.metrics import read_metrics
@@ -73,7 +74,7 @@ def test_a_run_leaves_everything_in_its_workdir(place, trained):
 @pytest.mark.usefixtures("echoing")
 def test_a_stopped_run_goes_on_to_the_bit(place, knock, monkeypatch):
     """Stopped at step 15, it goes on from its checkpoint of step 10 as if nothing had happened."""
-    original = translation.training_batches
+    original = pair_batches.training_batches
 
     class Stopping:
         def __init__(self, batches):
@@ -87,13 +88,13 @@ def test_a_stopped_run_goes_on_to_the_bit(place, knock, monkeypatch):
             return next(self.batches)
 
     monkeypatch.setattr(
-        translation, "training_batches", lambda *a, **kw: Stopping(original(*a, **kw))
+        pair_batches, "training_batches", lambda *a, **kw: Stopping(original(*a, **kw))
     )
     status, _, error = knock(*TINY, workdir="stopped")
     assert status == 130
     assert "the same command goes on from the last checkpoint" in error
     assert Checkpoints(place / "stopped" / "checkpoints").latest_step() == 10
-    monkeypatch.setattr(translation, "training_batches", original)
+    monkeypatch.setattr(pair_batches, "training_batches", original)
     assert knock(*TINY, workdir="stopped")[0] == 0
     for ours, theirs in zip(
         jax.tree.leaves(final_state(place, "stopped")),

@@ -56,8 +56,8 @@ def load_sentences(settings: ConfigDict, cache: Path, run: Workdir | None = None
         run.check_texts(of_splits(splits))
         tokenizers = text.load(run.path)
     task = Task(settings, tokenizers)
-    train, test = (task.encode(split, splits[split]) for split in ("train", "test"))
-    batches = task.training_batches(splits["train"], train)
+    train, test = (task.batches.encode(split, splits[split]) for split in ("train", "test"))
+    batches = task.batches.training(splits["train"], train)
     return Sentences(task, len(tokenizers.target), train, batches, test)
 
 

@@ -1,0 +1,97 @@
+"""Sentence pairs as the batches that a configuration of a translation asks for."""
+
+from collections.abc import Iterable, Sequence
+
+import grain.python as grain
+from ml_collections import ConfigDict
+
+from experiments.data.batching import (
+    Batch,
+    Buckets,
+    EncodedPair,
+    FreshEpochs,
+    evaluation_batches,
+    training_batches,
+)
+from experiments.data.epoch import Epoch
+from experiments.data.packing import PackedPairs, PairedRows
+from experiments.data.pairs import SentencePair
+from experiments.data.subword_dropout import PairDropout
+from experiments.data.tokenizers import Tokenizers
+from experiments.errors import UsageError
+
+
+class PairBatches:
+    """Turns sentence pairs into ids, and these into batches to learn from or to be measured by."""
+
+    def __init__(self, config: ConfigDict, tokenizers: Tokenizers) -> None:
+        """Reads nothing yet.
+
+        Args:
+            config: of a translation.
+            tokenizers: of both languages.
+        """
+        self._config = config
+        self._tokenizers = tokenizers
+
+    def encode(self, split: str, pairs: list[SentencePair]) -> list[EncodedPair]:
+        """The sentences of a split as ids.
+
+        Raises:
+            UsageError: sentences that the model has no room for, with the length they need.
+        """
+        encoded = [self._tokenizers.encode(pair) for pair in pairs]
+        needed = max(pair.length for pair in encoded)
+        if needed > self._config.model.max_length:
+            raise UsageError(
+                f"the {split} split needs {needed} positions: raise model.max_length="
+                f"{self._config.model.max_length}"
+            )
+        return encoded
+
+    def training(
+        self, pairs: Sequence[SentencePair], encoded: Sequence[EncodedPair]
+    ) -> grain.DatasetIterator[Batch | PackedPairs] | FreshEpochs[Batch | PackedPairs]:
+        """Shuffled batches: of packed rows where `data.row_length` asks for them.
+
+        With `data.subwords.dropout` each epoch is segmented anew.
+
+        Args:
+            pairs: the sentences.
+            encoded: the same as ids.
+
+        Raises:
+            UsageError: a pair that is longer than a row.
+        """
+        data, seed = self._config.data, self._config.seed
+        dropout = data.subwords.dropout if "subwords" in data else 0.0
+        batches = self._shuffled(encoded)
+        told = ", before any merge of subwords is left out" if dropout else ""
+        print(f"{batches.padding:.1%} of the positions in training batches are padding{told}")
+        if not dropout:
+            return training_batches(batches, num_batches=self._config.train.steps, seed=seed)
+        longest = data.get("row_length") or self._config.model.max_length
+        segment = PairDropout(self._tokenizers, dropout, longest)
+        return FreshEpochs(
+            lambda random: self._shuffled(segment(pairs, encoded, random)), seed=seed
+        )
+
+    def epoch(self, pairs: list[SentencePair]) -> Epoch:
+        """How much the training pairs are, before any merge of subwords is left out."""
+        return self._shuffled(self.encode("train", pairs)).epoch
+
+    def evaluation(self, pairs: Sequence[EncodedPair]) -> list[Batch]:
+        """Sentences as batches of few lengths: compiling costs more than a little padding."""
+        buckets = self._buckets(pairs, [max(self._config.data.bucket_lengths)])
+        return [batch for _, batch in evaluation_batches(buckets)]
+
+    def _shuffled(self, pairs: Sequence[EncodedPair]) -> Buckets | PairedRows:
+        data, tokens = self._config.data, self._config.train.batch_tokens
+        if length := data.get("row_length"):
+            return PairedRows(pairs, length=length, tokens=tokens)
+        return self._buckets(pairs, data.bucket_lengths)
+
+    def _buckets(self, pairs: Sequence[EncodedPair], lengths: Iterable[int]) -> Buckets:
+        """Sentences as batches of these lengths, and of the longest that the model takes."""
+        lengths = {*lengths, self._config.model.max_length}
+        return Buckets(pairs, sorted(lengths), self._config.train.batch_tokens)
