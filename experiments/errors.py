@@ -1,5 +1,9 @@
-"""Mistakes that a person can mend, told in one sentence."""
+"""Mistakes that a person can mend, told in one sentence.
 
+Each check takes the name of a field, as its flag has it, and the number that it was given.
+"""
+
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,15 +22,24 @@ def as_usage_errors() -> Iterator[None]:
 
 
 def check_at_least(name: str, given: float, least: float) -> None:
-    """Checks a number of a configuration.
-
-    Args:
-        name: of the field, as its flag names it.
-        given: the number.
-        least: what it may be at least.
-
-    Raises:
-        ValueError: it is too small.
-    """
+    """Raises a `ValueError` for a number below the least that is allowed."""
     if given < least:
         raise ValueError(f"{name} must be at least {least}, got {given}")
+
+
+def check_positive(name: str, given: float) -> None:
+    """Raises a `ValueError` for what is not above 0 and finite."""
+    if not 0 < given < math.inf:
+        raise ValueError(f"{name} must be a number above 0, got {given}")
+
+
+def check_share(name: str, given: float) -> None:
+    """Raises a `ValueError` for what is no part of a whole: not in [0, 1)."""
+    if not 0 <= given < 1:
+        raise ValueError(f"{name} must lie in [0, 1), got {given}")
+
+
+def check_seed(name: str, given: int) -> None:
+    """Raises a `ValueError` for what `jax.random.key` does not tell from other seeds."""
+    if not 0 <= given < 2**32:
+        raise ValueError(f"{name} must lie in [0, 2**32), got {given}")

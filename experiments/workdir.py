@@ -105,7 +105,7 @@ class Workdir:
         return config
 
     def keep_texts(self, texts: Mapping[str, str]) -> None:
-        """Writes which texts a run reads, or finds that they are those that it has read.
+        """Notes the texts that a run reads, which must be those that it has read before.
 
         Args:
             texts: a fingerprint of each split.
@@ -117,7 +117,10 @@ class Workdir:
         write_whole(self.texts, json.dumps(known | dict(texts), indent=2) + "\n")
 
     def check_texts(self, texts: Mapping[str, str]) -> dict[str, str]:
-        """Finds that splits hold what a run has read, as far as it has, and returns what it has.
+        """Checks that a run has read these texts, if it has read their splits at all.
+
+        Returns:
+            The fingerprints of all splits that it has read.
 
         Raises:
             UsageError: another text, or a damaged list of them.

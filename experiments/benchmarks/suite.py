@@ -1,6 +1,5 @@
 """The benchmark: choose cases and contenders, measure them in turn, report."""
 
-import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -19,7 +18,7 @@ from experiments.benchmarks.results import Deviation, Measurement, Results
 from experiments.benchmarks.selection import selected
 from experiments.clock import round_robin, seconds_of
 from experiments.environment import environment, free_memory
-from experiments.errors import UsageError, as_usage_errors, check_at_least
+from experiments.errors import UsageError, as_usage_errors, check_at_least, check_positive
 from experiments.files import write_whole
 from experiments.workdir import Workdir
 
@@ -68,13 +67,12 @@ def check(config: ConfigDict) -> None:
     Raises:
         UsageError: in one sentence.
     """
-    for name in ("seconds", "memory_gib"):
-        if not 0 < config[name] < math.inf:
-            raise UsageError(f"{name} must be a number above 0, got {config[name]}")
     if config.page and not Path(config.page).parent.is_dir():
         raise UsageError(f"page={config.page} has no folder to be written to")
     with as_usage_errors():
         check_at_least("rounds", config.rounds, 1)
+        for name in ("seconds", "memory_gib"):
+            check_positive(name, config[name])
         selected("cases", config.cases, list(CASES))
         selected("accuracy", config.accuracy, list(CASES))
         everybody, absent = contenders()

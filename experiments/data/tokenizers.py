@@ -17,7 +17,7 @@ from experiments.data.fingerprint import fingerprint
 from experiments.data.pairs import SentencePair
 from experiments.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from experiments.data.words import SPACED, Tokens
-from experiments.errors import UsageError, check_at_least
+from experiments.errors import UsageError, check_at_least, check_share
 from experiments.files import write_whole
 
 SIDES = ("source", "target")
@@ -238,8 +238,7 @@ class Subwords:
         one_of("data.subwords.kind", config.subwords.kind, KINDS)
         check_at_least("data.subwords.size", config.subwords.size, 5)
         kind, dropout = config.subwords.kind, config.subwords.dropout
-        if not 0 <= dropout < 1:
-            raise ValueError(f"data.subwords.dropout must lie in [0, 1), got {dropout}")
+        check_share("data.subwords.dropout", dropout)
         if dropout and kind != "bpe":
             raise ValueError(
                 f"data.subwords.dropout={dropout} leaves out merges, and data.subwords.kind="

@@ -16,7 +16,7 @@ from attention.modules.positions import SCHEMES
 from attention.modules.transformer import Caches
 from attention.modules.unrolled import unrolled
 from experiments.data.corpus import Language
-from experiments.errors import check_at_least
+from experiments.errors import check_at_least, check_seed
 
 STRATEGIES = ("greedy", "sample")
 
@@ -29,8 +29,7 @@ def check_decoding(config: ConfigDict) -> None:
     """
     one_of("decoding.strategy", config.strategy, STRATEGIES)
     check_at_least("decoding.length", config.length, 1)
-    if not 0 <= config.seed < 2**32:
-        raise ValueError(f"decoding.seed must lie in [0, 2**32), got {config.seed}")
+    check_seed("decoding.seed", config.seed)
     filters(config)
 
 

@@ -1,11 +1,10 @@
 """Adam, its learning rate over time, weight decay and gradient clipping."""
 
-import math
-
 import optax
 from ml_collections import ConfigDict
 
 from attention.modules.choice import one_of
+from experiments.errors import check_positive, check_share
 
 
 def schedule(name: str, *, peak: float, warmup_steps: int, total_steps: int) -> optax.Schedule:
@@ -60,11 +59,9 @@ def optimizer(config: ConfigDict) -> optax.GradientTransformation:
         ValueError: a number that makes no sense.
     """
     for name in ("learning_rate", "clip_norm", "epsilon"):
-        if not 0 < config[name] < math.inf:
-            raise ValueError(f"train.{name} must be a number above 0, got {config[name]}")
+        check_positive(f"train.{name}", config[name])
     for name in ("beta1", "beta2", "weight_decay"):
-        if not 0 <= config[name] < 1:
-            raise ValueError(f"train.{name} must lie in [0, 1), got {config[name]}")
+        check_share(f"train.{name}", config[name])
     learning_rate = schedule(
         config.schedule,
         peak=config.learning_rate,

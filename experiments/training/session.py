@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from attention.modules.choice import one_of
 from experiments.analysis.pictures import draw_learning_curve
-from experiments.errors import UsageError, as_usage_errors, check_at_least
+from experiments.errors import UsageError, as_usage_errors, check_at_least, check_seed, check_share
 from experiments.origin import origin
 from experiments.results import Scores, report
 from experiments.training.checkpoint import Checkpoints
@@ -45,14 +45,19 @@ def check_training(config: ConfigDict) -> None:
         UsageError: in one sentence.
     """
     train = config.train
-    if "label_smoothing" in train and not 0 <= train.label_smoothing < 1:
-        raise UsageError(f"train.label_smoothing must lie in [0, 1), got {train.label_smoothing}")
-    if not 0 <= config.seed < 2**32:
-        raise UsageError(f"seed must lie in [0, 2**32), got {config.seed}")
+    with as_usage_errors():
+        check_seed("seed", config.seed)
+        one_of("train.dtype", train.dtype, DTYPES)
+        check_duration(train.duration)
+        for name in AT_LEAST_ONE:
+            check_at_least(f"train.{name}", train[name], 1)
+        check_at_least("train.patience", train.patience, 0)
+        check_share("train.ema", train.ema)
+        check_share("train.label_smoothing", train.get("label_smoothing", 0.0))
+        check_steps(train.steps)
+        optimizer(provisional(config).train)
     if not 0 <= train.get("z_loss", 0.0) < math.inf:
         raise UsageError(f"train.z_loss must be a number from 0, got {train.z_loss}")
-    if not 0 <= train.ema < 1:
-        raise UsageError(f"train.ema must lie in [0, 1), where 0 keeps none, got {train.ema}")
     if not 0 < train.plateau_factor < 1:
         raise UsageError(f"train.plateau_factor must lie in (0, 1), got {train.plateau_factor}")
     if train.ema and train.average > 1:
@@ -71,14 +76,6 @@ def check_training(config: ConfigDict) -> None:
             f"train.patience={train.patience} ends the training before train.plateau_patience="
             f"{train.plateau_patience} lowers the learning rate: raise the one or lower the other"
         )
-    with as_usage_errors():
-        one_of("train.dtype", train.dtype, DTYPES)
-        check_duration(train.duration)
-        check_at_least("train.patience", train.patience, 0)
-        for name in AT_LEAST_ONE:
-            check_at_least(f"train.{name}", train[name], 1)
-        check_steps(train.steps)
-        optimizer(provisional(config).train)
 
 
 def train_in(

@@ -44,7 +44,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
         ("copy", "train.average=0", "train.average must be at least 1, got 0"),
         ("copy", "train.microbatches=0", "train.microbatches must be at least 1, got 0"),
         ("copy", "train.dtype=float16", "train.dtype must be one of float32, bfloat16"),
-        ("copy", "train.ema=1.0", "train.ema must lie in [0, 1), where 0 keeps none, got 1.0"),
+        ("copy", "train.ema=1.0", "train.ema must lie in [0, 1), got 1.0"),
         ("copy", "train.z_loss=-1.0", "train.z_loss must be a number from 0, got -1.0"),
         ("copy", "train.patience=-1", "train.patience must be at least 0, got -1"),
         ("multi30k", "train.patience=1", "what was evaluated is kept: train.checkpoint_every="),

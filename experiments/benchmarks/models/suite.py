@@ -1,6 +1,5 @@
 """The benchmark of models: measure each figure, hold it against its goal, report."""
 
-import math
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,7 @@ from experiments.benchmarks.models import characters, decoding, depth, training,
 from experiments.benchmarks.models.figure import Figure
 from experiments.benchmarks.selection import selected
 from experiments.environment import environment
-from experiments.errors import UsageError, as_usage_errors, check_at_least
+from experiments.errors import UsageError, as_usage_errors, check_at_least, check_positive
 from experiments.files import write_whole
 from experiments.workdir import Workdir
 
@@ -85,7 +84,7 @@ def check(config: ConfigDict) -> None:
         check_at_least("depth.compilations", config.depth.compilations, 1)
         check_at_least("training.steps", config.training.steps, 1)
         check_length("translating", config.translating.length, "translation", config.translation)
-        check_seconds("translating", config.translating.seconds)
+        check_positive("translating.seconds", config.translating.seconds)
     language_model.check(config.characters)
     if config.translation.data.path:
         translation.check(config.translation)
@@ -106,7 +105,7 @@ def check_sizes(part: str, config: ConfigDict) -> None:
     for name in ("batches", "batch", "layers"):
         for number in np.atleast_1d(config.get(name, 1)):
             check_at_least(f"{part}.{name}", number, 1)
-    check_seconds(part, config.seconds)
+    check_positive(f"{part}.seconds", config.seconds)
 
 
 def check_length(part: str, length: int, owner: str, config: ConfigDict) -> None:
@@ -120,16 +119,6 @@ def check_length(part: str, length: int, owner: str, config: ConfigDict) -> None
         raise ValueError(
             f"{part}.length must lie in 1 to {owner}.model.max_length={longest}, got {length}"
         )
-
-
-def check_seconds(part: str, seconds: float) -> None:
-    """Checks how long one way may take.
-
-    Raises:
-        ValueError: in one sentence.
-    """
-    if not 0 < seconds < math.inf:
-        raise ValueError(f"{part}.seconds must be a number above 0, got {seconds}")
 
 
 def page(figures: Sequence[Figure], absent: Sequence[str], command: str) -> str:
