@@ -29,7 +29,7 @@ def test_that_of_words_counts_words(letters, expected, monkeypatch):
         Tokenizers(*[WordTokenizer(vocabulary, WORDS)] * 2),
     )
     encoded = [EncodedPair([3], [3] * letters * len(pair.target.split())) for pair in PAIRS]
-    monkeypatch.setattr(task, "encode", lambda *_: encoded)
+    monkeypatch.setattr(task.batches, "encode", lambda *_: encoded)
     monkeypatch.setattr(task.learner, "losses", lambda *_: {"nll": np.log(4)})
     state = jax.eval_shape(task.learner.initial_state)
     found = task.losses(state, "test", PAIRS)
