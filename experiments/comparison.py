@@ -1,10 +1,8 @@
 """Comparison: several runs on the same data with the same budget, as a table and a picture."""
 
-import csv
-import io
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +16,10 @@ from experiments.data.batching import EncodedPair, pad_batch
 from experiments.data.epoch import Epoch
 from experiments.data.pair_batches import PairBatches
 from experiments.data.sources import SOURCES, load_split
+from experiments.data.vocabulary import SPECIALS
 from experiments.errors import UsageError
 from experiments.evaluation.scores import paired_bootstrap
-from experiments.files import write_whole
+from experiments.tables import write_tables
 from experiments.training.duration import settled
 from experiments.training.metrics import read_metrics
 from experiments.workdir import Workdir, differences
@@ -53,7 +52,7 @@ def compare(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
             print(f"{name} is left out: {error}", file=sys.stderr)
         else:
             rows.append({"run": name} | figures(places[name]))
-            write_tables(rows, workdir.path)  # if it is stopped
+            write_tables(rows, workdir.path / "comparison")  # if it is stopped
     if not rows:
         raise UsageError(f"none of the runs in {workdir.path} reached its end")
     measured = [row["run"] for row in rows]
@@ -64,19 +63,11 @@ def compare(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     costs = seconds_by_length({name: config.runs[name] for name in measured}, places)
     for row in rows:
         row |= {f"ms at {length}": 1e3 * s for length, s in costs[row["run"]].items()}
-    table = write_tables(rows, workdir.path)
+    table = write_tables(rows, workdir.path / "comparison")
     curves = {name: read_metrics(places[name].path) for name in measured}
     draw_comparison(curves, costs, workdir.path / "comparison.png")
     print(table, end="")
     print(f"everything is in {workdir.path}")
-
-
-def write_tables(rows: Sequence[Mapping[str, Any]], folder: Path) -> str:
-    """Writes `comparison.md`, which is returned, and `comparison.csv`."""
-    table = as_table(rows)
-    write_whole(folder / "comparison.md", table)
-    write_whole(folder / "comparison.csv", as_csv(rows))
-    return table
 
 
 def check(config: ConfigDict) -> None:
@@ -179,9 +170,9 @@ def _step(config: ConfigDict, workdir: Workdir, length: int) -> Callable[[], Non
     config = config.copy_and_resolve_references()
     config.model.max_length = max(LENGTHS)
     learner = translation.load_task(config, workdir).learner
-    pair = EncodedPair([3] * (length - 1), [3] * (length - 1))
+    words = [len(SPECIALS)] * (length - 1)  # all the first one, for any would do
     size = max(config.train.batch_tokens, max(LENGTHS)) // length
-    batch = pad_batch([pair] * size, size, length)
+    batch = pad_batch([EncodedPair(words, words)] * size, size, length)
     state = learner.initial_state()
 
     def step() -> None:
@@ -191,27 +182,3 @@ def _step(config: ConfigDict, workdir: Workdir, length: int) -> Callable[[], Non
 
     step()
     return step
-
-
-def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as a table that people read, one run a line."""
-    names = list(rows[0])
-    cells = [names, ["---"] * len(names)]
-    for row in rows:
-        cells.append([_written(row[name]) for name in names])
-    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
-
-
-def _written(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as a table that programs read."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]))
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()

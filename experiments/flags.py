@@ -1,6 +1,6 @@
 """Command-line flags, and one sentence for each way to get them wrong."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import NamedTuple
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
+from experiments.arguments import flag_name, for_each_run, last_of, values_of, without
 from experiments.errors import UsageError
 from experiments.workdir import Workdir
 
@@ -52,28 +53,28 @@ def parse(argv: Sequence[str]) -> Command:
         UsageError: an unknown flag, file or field, or a value of the wrong type.
     """
     program, *arguments = argv
-    mode, files = _last("mode", arguments), _values("config", arguments)
+    mode, files = last_of("mode", arguments), values_of("config", arguments)
     if mode == "compare" and len(files) > 1:
-        rest = _without("config", arguments)
+        rest = without("config", arguments)
         commands = [parse([program, f"--config={file}", *rest]) for file in files]
-        return _together(commands, files, given=_last("workdir", arguments))
+        return _together(commands, files, given=last_of("workdir", arguments))
     if len(files) > 1:
         raise UsageError("--config is given more than once, which only --mode=compare understands")
     default = DEFAULTS.get(mode, DEFAULT)
     file = files[-1] if files else default
-    named = _last("workdir", arguments)
+    named = last_of("workdir", arguments)
     if not files and (mode in USES or (mode == "describe" and named)):
         base = Workdir(named or _default_workdir(default)).load_config()
         define = partial(config_flags.DEFINE_config_dict, "config", base)
     else:
         # Overrides are only understood behind the file.
-        arguments = [f"--config={file}", *_without("config", arguments)]
+        arguments = [f"--config={file}", *without("config", arguments)]
         define = partial(config_flags.DEFINE_config_file, "config")
         base = _base(program, file, define)
-        arguments = _for_each_run(arguments, base.get("runs", {}))
+        arguments = for_each_run(arguments, base.get("runs", {}))
     for argument in arguments:
-        if _name(argument).startswith("config."):
-            _check_field(_name(argument), base)
+        if flag_name(argument).startswith("config."):
+            _check_field(flag_name(argument), base)
     values = _read([program, *arguments], define)
     if values.help:
         print(values.get_help())
@@ -110,56 +111,10 @@ def _together(commands: Sequence[Command], files: Sequence[str], given: str | No
     return commands[0]._replace(config=config, workdir=workdir)
 
 
-def _for_each_run(arguments: Sequence[str], runs: Iterable[str]) -> list[str]:
-    """Turns what is said of `config.FIELD` into what is said of `config.runs.RUN.FIELD`."""
-    told, rest = [], list(arguments)
-    while rest:
-        argument = rest.pop(0)
-        field = _name(argument).removeprefix("config.")
-        if not runs or field == _name(argument) or field.partition(".")[0] == "runs":
-            told.append(argument)
-            continue
-        _, sign, value = argument.partition("=")
-        if not sign and rest and not rest[0].startswith("-"):
-            sign, value = "=", rest.pop(0)
-        told += [f"--config.runs.{run}.{field}{sign}{value}" for run in runs]
-    return told
-
-
 def _default_workdir(file: str) -> Path:
     """configs/NAME.py:tiny runs in workdirs/NAME_tiny."""
     path, _, form = file.partition(":")
     return Path("workdirs", Path(path).stem + (f"_{form}" if form else ""))
-
-
-def _name(argument: str) -> str:
-    """The name of a flag: "config.seed" of "--config.seed=1", "" of what is no flag."""
-    return argument.lstrip("-").split("=")[0] if argument.startswith("-") else ""
-
-
-def _values(name: str, arguments: Sequence[str]) -> list[str]:
-    """What each flag of a name says, as `--name=value` or `--name value`."""
-    following = [*arguments, ""][1:]
-    return [
-        argument.partition("=")[2] if "=" in argument else after
-        for argument, after in zip(arguments, following, strict=True)
-        if _name(argument) == name
-    ]
-
-
-def _last(name: str, arguments: Sequence[str]) -> str | None:
-    return next(reversed(_values(name, arguments)), None)
-
-
-def _without(name: str, arguments: Sequence[str]) -> list[str]:
-    """The other arguments."""
-    kept, skip = [], False
-    for argument in arguments:
-        mine = _name(argument) == name
-        if not mine and not skip:
-            kept.append(argument)
-        skip = mine and "=" not in argument
-    return kept
 
 
 def _read(argv: Sequence[str], define: Callable[..., object]) -> flags.FlagValues:

@@ -14,9 +14,9 @@ from attention.modules.config import TransformerConfig
 from attention.modules.masked_language_model import MaskedLanguageModel
 from attention.primitives import masks
 from experiments.data.batching import Buckets, check_buckets, evaluation_batches, resumable
-from experiments.data.gaps import GapBatch, GapEpochs, Gaps, buckets, english, fixed_gaps
+from experiments.data.gaps import GapBatch, GapEpochs, Gaps, buckets, fixed_gaps
 from experiments.data.pairs import SentencePair
-from experiments.data.sequences.toy import check as check_toy
+from experiments.data.sequences import toy
 from experiments.data.vocabulary import Vocabulary
 from experiments.data.words import tokenize
 from experiments.errors import as_usage_errors, check_at_least
@@ -33,8 +33,6 @@ from experiments.training.session import check_training, evaluate_in, measured, 
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
-SPLITS = ("train", "validation", "test")
-
 
 def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     """Trains a masked language model, or goes on with it, and measures it.
@@ -44,7 +42,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         workdir: where all that the run makes goes.
         cache: where generated data is kept.
     """
-    splits = english(config.data, SPLITS, cache)
+    splits = toy.load_splits(config.data, cache)
     check_senses(splits["train"], splits["test"])
     words = Vocabulary.of(tokenize(pair.source) for pair in splits["train"])
     config = settled(config, lambda now: Task(now, words).training_batches(splits["train"]).epoch)
@@ -74,7 +72,7 @@ def evaluate(config: ConfigDict, workdir: Workdir, cache: Path, split: str | Non
     """
     measured(split, tests=("test",))
     task = Task(config, workdir.load_vocabulary(Vocabulary.from_text))
-    splits = english(config.data, SPLITS, cache)
+    splits = toy.load_splits(config.data, cache)
     measure = partial(task.measure, splits=splits)
     evaluate_in(workdir, task.learner, measure, config)
 
@@ -88,7 +86,7 @@ def check(config: ConfigDict) -> None:
     check_training(config)
     with as_usage_errors():
         TransformerConfig(**config.model)
-        check_toy(config.data)
+        toy.check(config.data)
         check_at_least("model.encoder_layers", config.model.encoder_layers, 1)
     check_buckets(config)
 
@@ -100,7 +98,7 @@ def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:
         config: of a run.
         cache: where generated data is kept, whose words decide the size of the model.
     """
-    pairs = english(config.data, ("train",), cache)["train"]
+    pairs = toy.load(config.data, "train", cache)
     words = Vocabulary.of(tokenize(pair.source) for pair in pairs)
     return Task(config, words).learner.abstract_model
 

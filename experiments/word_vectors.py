@@ -11,9 +11,8 @@ from ml_collections import ConfigDict
 
 from attention.modules.skip_gram import SkipGram
 from experiments.data.batching import resumable
-from experiments.data.gaps import english
 from experiments.data.pairs import SentencePair
-from experiments.data.sequences.toy import check as check_toy
+from experiments.data.sequences import toy
 from experiments.data.skip_grams import (
     SkipGramBatch,
     SkipGramBatches,
@@ -39,7 +38,6 @@ from experiments.training.session import check_training, evaluate_in, measured, 
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
-SPLITS = ("train", "validation", "test")
 SHOWN = ("bank", "girl", "happy", "Africa", "sees")  # whose nearest words are a sample
 
 
@@ -51,7 +49,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         workdir: where all that the run makes goes.
         cache: where generated data is kept.
     """
-    splits = english(config.data, SPLITS, cache)
+    splits = toy.load_splits(config.data, cache)
     check_senses(splits["train"], splits["test"])
     words = Vocabulary.of(tokenize(pair.source) for pair in splits["train"])
     config = settled(config, lambda now: Task(now, words).batches(splits["train"], 1, 0).epoch)
@@ -78,7 +76,7 @@ def evaluate(config: ConfigDict, workdir: Workdir, cache: Path, split: str | Non
     """
     measured(split, tests=("test",))
     task = Task(config, workdir.load_vocabulary(Vocabulary.from_text))
-    splits = english(config.data, SPLITS, cache)
+    splits = toy.load_splits(config.data, cache)
     measure = partial(task.measure, splits=splits)
     evaluate_in(workdir, task.learner, measure, config)
 
@@ -91,7 +89,7 @@ def check(config: ConfigDict) -> None:
     """
     check_training(config)
     with as_usage_errors():
-        check_toy(config.data)
+        toy.check(config.data)
         for name, value in (
             ("data.window", config.data.window),
             ("data.negatives", config.data.negatives),

@@ -1,18 +1,14 @@
 """Sentences with gaps in them, in batches: what a masked language model learns from."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from experiments.data.batching import Batch, Buckets, EncodedPair, Epochs, evaluation_batches
 from experiments.data.epoch import Epoch
 from experiments.data.masking import CHOSEN, Masked, mask_tokens
 from experiments.data.pairs import SentencePair
-from experiments.data.sequences.toy import load_pairs
-from experiments.data.toy_language import Sizes
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import tokenize
 
@@ -31,20 +27,6 @@ class GapBatch(NamedTuple):
     lengths: np.ndarray
     labels: np.ndarray
     counted: np.ndarray
-
-
-def english(
-    config: ConfigDict, splits: Sequence[str], cache: Path
-) -> dict[str, list[SentencePair]]:
-    """Splits of the toy language, of which the English side is read, and the rest says its sense.
-
-    Args:
-        config: seed and sizes of the language.
-        splits: their names.
-        cache: where generated data is kept.
-    """
-    sizes = Sizes(**config.sizes)
-    return {split: load_pairs(config.seed, sizes, split, cache) for split in splits}
 
 
 def buckets(

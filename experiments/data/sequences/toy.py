@@ -32,4 +32,9 @@ def load_pairs(seed: int, sizes: Sizes, split: str, cache: Path) -> list[Sentenc
     ]
 
 
+def load_splits(config: ConfigDict, cache: Path) -> dict[str, list[SentencePair]]:
+    """The splits by name, for a model of English; the French tells the senses of words."""
+    return {split: load(config, split, cache) for split in ("train", "validation", "test")}
+
+
 SOURCE = Source(load, check, tests=("test", "compositional", "longer"), text=Words(WORDS))
