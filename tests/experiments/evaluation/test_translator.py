@@ -5,13 +5,13 @@ import json
 from unittest import mock
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
 from attention.decoding import Rules, beam_search, greedy
 from configs import toy_translation, toy_translation_rnn
+from experiments.data.batching import EncodedPair, pad_batch
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import EOS, PAD, SPECIALS, Vocabulary
 from experiments.data.words import WORDS, Tokens
@@ -100,14 +100,14 @@ def test_who_needs_more_room_is_asked_again(beam):
     assert shapes == [(2, 8, 16), (2, 8, 32)]  # places, turns, positions
     lengths = [len(ids) for ids in said]
     assert max(lengths) > 24 > min(lengths)  # or this would prove little
-    for source, ids in zip(sources, said, strict=True):
-        model = nnx.merge(task.learner.definition, parameters)
-        decode = greedy if beam == 1 else functools.partial(beam_search, beam=beam, alpha=0.6)
-        rows = jnp.array([[*source, EOS]])
-        expected = say(model, rows, jnp.array([rows.size]), task.rules, decode, room=32)
-        tokens = np.ravel(expected.tokens)[: len(ids)]
-        np.testing.assert_array_equal(ids, tokens)
-        assert np.ravel(expected.lengths)[0] == len(ids)
+    model = nnx.merge(task.learner.definition, parameters)
+    decode = greedy if beam == 1 else functools.partial(beam_search, beam=beam, alpha=0.6)
+    batch = pad_batch([EncodedPair(source, ()) for source in sources], len(sources), 32)
+    expected = say(model, batch.source, batch.source_lengths, task.rules, decode, room=32)
+    best = slice(None) if beam == 1 else (slice(None), 0)
+    np.testing.assert_array_equal(expected.lengths[best], lengths)
+    for ids, whole in zip(said, expected.tokens[best], strict=True):
+        np.testing.assert_array_equal(ids, whole[: len(ids)])
 
 
 @pytest.mark.parametrize(
