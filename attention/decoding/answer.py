@@ -10,12 +10,12 @@ from attention.decoding.rules import Rules
 
 
 class Answer(NamedTuple):
-    """What was said, L = the room for it; `...` is B, or B and the n best of beam search.
+    """What was generated, L = the room for it; `...` is B, or B and the n best of beam search.
 
     Attributes:
         tokens: `[..., L]`, `pad` behind the end. An answer that did not end in time holds no end.
-        lengths: how many tokens were said, the end included, `[...]`; 0 for a row that was given up
-            for want of room.
+        lengths: how many tokens were generated, the end included, `[...]`; 0 for a row that was
+            given up for want of room.
         scores: `[...]`: the log-probability of the answer, in beam search over its length penalty.
         log_probs: of each token under the step, before any filter, `[..., L]`; 0 for forced ones
             and behind the end. NaN from where the step scores NaN.
@@ -69,7 +69,7 @@ def append(
 
     Args:
         answer: so far.
-        index: how many tokens were said, `[B]`.
+        index: how many tokens it has, `[B]`.
         token: the next one, `[...]`.
         log_prob: its log-probability, `[...]`, which is added to the score.
         observed: what belongs to it, leaves `[..., *]`.
@@ -92,7 +92,7 @@ def append(
     )
 
 
-def given_up(answer: Answer, rows: Array, rules: Rules) -> Answer:
+def discard(answer: Answer, rows: Array, rules: Rules) -> Answer:
     """Without the answers of some rows `[B]`, of which length 0 and score -inf are left."""
 
     def without(leaf: Array, left: float) -> Array:

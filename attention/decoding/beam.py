@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attention.decoding.answer import Answer, append, blank, given_up
+from attention.decoding.answer import Answer, append, blank, discard
 from attention.decoding.hypotheses import Chosen, batch_axes, follow, for_each, spread
-from attention.decoding.loop import Observe, State, Step, hearing, nothing
+from attention.decoding.loop import Observe, State, Step, nothing, predicting
 from attention.decoding.queue import Queue, example, follow_all
 from attention.decoding.room import resolve_room
 from attention.decoding.rules import Forced, Rules
@@ -37,7 +37,8 @@ def beam_search(
     properties of neural machine translation", section 4.2.1), so a beam of 1 is `greedy` whatever
     the penalty, as long as some token is possible. Ended hypotheses compete by
     `log p / ((5 + n) / 6) ** alpha`, n tokens long with their end (Wu et al. 2016, equation 14
-    without coverage). A row stops as soon as nothing it could still say would be among its n best.
+    without coverage). A row stops as soon as nothing that may still come would be among its
+    n best.
 
     Args:
         step: `(state, tokens [B]) -> (logits [B, V], state)`, the same as for `greedy`; it is
@@ -48,11 +49,11 @@ def beam_search(
         beam: W, how many hypotheses are followed.
         n_best: how many are returned.
         alpha: of the length penalty: 0 for none, above 0 in favour of long answers.
-        forced: tokens to say first; this is how prompts of several lengths are read.
-        observe: a function of the state the step returned, with leaves `[B, *]`, say the attention
-            weights; kept for each token.
+        forced: tokens that come first; this is how prompts of several lengths are read.
+        observe: a function of the state the step returned, with leaves `[B, *]`, for instance
+            attention weights; kept for each token.
         state_axes: where leaves of the state have their batch axis, in the manner of `in_axes` of
-            `jax.vmap`: an integer, None, or a tree of them. Scalars have none, whatever is said.
+            `jax.vmap`: an integer, None, or a tree of them. Scalars have none in any case.
         room: as in `sample`.
 
     Returns:
@@ -72,17 +73,17 @@ def beam_search(
     axes = batch_axes(one, state_axes, len(first))
     if isinstance(state, Queue) and any(axes):
         raise ValueError("rows of a queue stand in front: state_axes must be 0, or None")
-    hear = for_each(hearing(step, observe), jax.tree.structure(one), axes)
+    predict = for_each(predicting(step, observe), jax.tree.structure(one), axes)
 
     def begin(state: State) -> list[Array]:
         return spread(state, axes, beam)
 
-    def hear_first(start: Array) -> Chosen:
+    def first_read(start: Array) -> Chosen:
         tokens = jnp.stack([start] * beam, 1)
         return Chosen(tokens, jnp.zeros(tokens.shape, jnp.int32))
 
     logits, seen, _ = jax.eval_shape(
-        lambda state, start: hear(begin(state), hear_first(start)), one, first
+        lambda state, start: predict(begin(state), first_read(start)), one, first
     )
     if beam > logits.shape[-1]:
         raise ValueError(
@@ -90,14 +91,14 @@ def beam_search(
         )
     searcher = _Searcher(rules, n_best, alpha)
     forced = rules.prepare(forced, start, logits.shape[-1])
-    last = hear_first(start)
+    last = first_read(start)
     begun = searcher.begin(last.tokens, room, forced, logits, seen)
     if isinstance(state, Queue):
         state = state.then(begin, axes=[0 if axis is None else 1 for axis in axes])
     else:
         state = begin(state)
-    search = follow_all(hear, searcher, state, last, begun, room)
-    return given_up(search.ended, searcher.unfinished(search), rules)
+    search = follow_all(predict, searcher, state, last, begun, room)
+    return discard(search.ended, searcher.unfinished(search), rules)
 
 
 class _Search(NamedTuple):
@@ -107,7 +108,7 @@ class _Search(NamedTuple):
         live: the hypotheses that go on, `...` = B, W; score -inf: there is none in this place.
         ended: the best that ended, `...` = B, n_best, sorted.
         width: how wide the beam of each row still is, `[B]`.
-        forced: what must be said first.
+        forced: the tokens that come first.
     """
 
     live: Answer
@@ -183,7 +184,7 @@ class _Searcher:
 
         def total(logits: Array, first: Array) -> Array:
             so_far = of_parents(search.live.scores, first)
-            # Where there is no hypothesis, the step may have said anything, NaN included.
+            # Where there is no hypothesis, its scores may be anything, NaN included.
             return jnp.where(_exists(so_far), so_far + log_probs(logits, first), -jnp.inf)
 
         exception = self.rules.exception(index, search.forced)
@@ -202,14 +203,14 @@ class _Searcher:
         live = append(live, index, tokens, log_prob, observed, _exists(totals))
         return live._replace(scores=totals), Chosen(tokens, parents)
 
-    def _bound(self, totals: Array, said: Array) -> Array:
+    def _bound(self, totals: Array, length: Array) -> Array:
         """What no extension of the live hypotheses can exceed, `[B]`.
 
         Their log-probabilities only fall, and the penalty is monotone in the length, so its two
         ends bound the score, whatever the sign of alpha.
         """
         best = totals.max(axis=1)
-        ends = (self._penalty(n, best) for n in (said + 1, jnp.int32(self.rules.max_length)))
+        ends = (self._penalty(n, best) for n in (length + 1, jnp.int32(self.rules.max_length)))
         return jnp.maximum(*(best / penalty for penalty in ends))
 
     def _penalty(self, length: Array, like: Array) -> Array:

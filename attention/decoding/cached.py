@@ -46,7 +46,7 @@ def attending(
 
     Args:
         read: `(tokens [B, 1], cache) -> (logits [B, 1, V], seen, cache)`, of which `seen` has
-            leaves `[B, *]`, say the weights of cross-attention.
+            leaves `[B, *]`, for instance the weights of cross-attention.
 
     Returns:
         The step for `beam_search` and its like, with `observe=lambda state: state.seen`, from

@@ -18,16 +18,16 @@ def greedy(
     observe: Observe = nothing,
     room: int | None = None,
 ) -> Answer:
-    """Says the likeliest token, hears itself say it, and goes on until every row has ended.
+    """Takes the likeliest token, reads it, and goes on until every row has ended.
 
-    It is `sample` without chance; of equal tokens the first is said.
+    It is `sample` without chance; of equal tokens it takes the first.
 
     Args:
         step: `(state, tokens [B]) -> (logits [B, V], state)`: reads a token, scores the next.
         state: what the step knows before the first token; any pytree, or a `Queue` of rows.
         start: the first token of each row, `[B]`; not part of the answer.
         rules: the end and the lengths of an answer.
-        forced: tokens to say first; this is how prompts of several lengths are read.
+        forced: tokens that come first; this is how prompts of several lengths are read.
         observe: a function of the state the step returned, with leaves `[B, *]`, kept for each
             token.
         room: as in `sample`.

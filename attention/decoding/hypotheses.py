@@ -1,6 +1,6 @@
 """One step for all the hypotheses of a beam: the step, lifted by `vmap`.
 
-The step itself reads B tokens and never hears of a beam; what it closes over (parameters, the
+The step itself reads B tokens and knows of no beam; what it closes over (parameters, the
 memory of an encoder, its mask) is shared by the W hypotheses of a row and never repeated.
 """
 
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attention.decoding.loop import Hear
+from attention.decoding.loop import Predict
 from attention.decoding.memory import are_memory
 
 
@@ -27,7 +27,7 @@ def batch_axes(state: object, state_axes: object, batch_size: int) -> list[int |
 
     Args:
         state: of a step for B rows, or its shapes.
-        state_axes: the same as `in_axes` of `jax.vmap`. Scalars have none whatever is said.
+        state_axes: the same as `in_axes` of `jax.vmap`. Scalars have none in any case.
         batch_size: B.
 
     Raises:
@@ -66,11 +66,13 @@ def spread(state: object, axes: list[int | None], beam: int) -> list[Array]:
     ]
 
 
-def for_each(hear: Hear, structure: jax.tree_util.PyTreeDef, axes: list[int | None]) -> Hear:
-    """Lifts `hear` for B rows to B rows of W hypotheses, whose states follow their parents.
+def for_each(
+    predict: Predict, structure: jax.tree_util.PyTreeDef, axes: list[int | None]
+) -> Predict:
+    """Lifts `predict` for B rows to B rows of W hypotheses, whose states follow their parents.
 
     Args:
-        hear: `(state, tokens [B]) -> (logits [B, V], observed, state)`.
+        predict: `(state, tokens [B]) -> (logits [B, V], observed, state)`.
         structure: of the state.
         axes: of the leaves, as `batch_axes` finds them.
 
@@ -80,17 +82,17 @@ def for_each(hear: Hear, structure: jax.tree_util.PyTreeDef, axes: list[int | No
     """
 
     def flat(leaves: list[Array], tokens: Array) -> tuple[Array, object, list[Array]]:
-        logits, observed, state = hear(jax.tree.unflatten(structure, leaves), tokens)
+        logits, observed, state = predict(jax.tree.unflatten(structure, leaves), tokens)
         return logits, observed, jax.tree.leaves(state)
 
     first = [None if axis is None else 0 for axis in axes]
     lifted = jax.vmap(flat, in_axes=(first, 1), out_axes=(0, 1, first))
 
-    def hear_all(leaves: list[Array], last: Chosen) -> tuple[Array, object, list[Array]]:
+    def predict_all(leaves: list[Array], last: Chosen) -> tuple[Array, object, list[Array]]:
         state = jax.tree.unflatten(structure, leaves)
         return lifted(_of_parents(state, axes, last.parents), last.tokens)
 
-    return hear_all
+    return predict_all
 
 
 def _of_parents(state: object, axes: list[int | None], parents: Array) -> list[Array]:

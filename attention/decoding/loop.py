@@ -1,4 +1,4 @@
-"""The one loop: hear what the step says of the last tokens, choose the next, until all is said."""
+"""The one loop: score the next tokens, choose one for each row, until all rows have ended."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +15,7 @@ State = TypeVar("State")
 Search = TypeVar("Search")
 Step = Callable[[State, Array], tuple[Array, State]]
 Observe = Callable[[State], Any]
-Hear = Callable[[Any, Any], tuple[Array, Any, Any]]
+Predict = Callable[[Any, Any], tuple[Array, Any, Any]]
 
 
 class Strategy(Protocol[Search]):
@@ -24,7 +24,7 @@ class Strategy(Protocol[Search]):
     def select(
         self, search: Search, index: Array, logits: Array, observed: object
     ) -> tuple[Search, object]:
-        """Chooses token number `index [B]`: returns the search and what the step hears next."""
+        """Chooses token number `index [B]`: returns the search and what the step reads next."""
 
     def unfinished(self, search: Search) -> Array:
         """Which rows go on, `[B]`."""
@@ -35,7 +35,7 @@ class Progress(NamedTuple):
 
     Attributes:
         index: how many tokens each was followed for, `[B]`.
-        last: what the step hears of each next.
+        last: what the step reads of each next.
         state: what the step knows of each.
         search: what the strategy knows of each.
     """
@@ -52,12 +52,12 @@ def goes_on(strategy: Strategy, progress: Progress, room: int) -> Array:
 
 
 def loop(
-    hear: Hear, strategy: Strategy, progress: Progress, room: int, enough: ArrayLike
+    predict: Predict, strategy: Strategy, progress: Progress, room: int, enough: ArrayLike
 ) -> Progress:
-    """Hears and chooses until enough rows do not go on.
+    """Predicts and chooses until enough rows do not go on.
 
     Args:
-        hear: `(state, last) -> (logits, observed, state)`.
+        predict: `(state, last) -> (logits, observed, state)`.
         strategy: what chooses.
         progress: of each row, which need not have come equally far.
         room: the most tokens that a row is followed for.
@@ -68,9 +68,9 @@ def loop(
     """
 
     def extend(progress: Progress) -> Progress:
-        logits, observed, state = hear(progress.state, progress.last)
+        logits, observed, state = predict(progress.state, progress.last)
         search, last = strategy.select(progress.search, progress.index, logits, observed)
-        # A row without room must not be heard to end: it is given up, however long others go on.
+        # A row without room must not end any more: it is given up, however long others go on.
         has_room = progress.index < room
         search = jax.tree.map(partial(_where_rows, has_room), search, progress.search)
         return Progress(progress.index + 1, last, state, search)
@@ -85,14 +85,14 @@ def _where_rows(rows: Array, new: Array, old: Array) -> Array:
     return jnp.where(jnp.expand_dims(rows, tuple(range(1, new.ndim))), new, old)
 
 
-def hearing(step: Step, observe: Observe) -> Hear:
+def predicting(step: Step, observe: Observe) -> Predict:
     """The step, with logits in float32 at least, and what is observed in its state.
 
     Raises:
         ValueError: logits of another batch, as of a step that closes over all rows of a `Queue`.
     """
 
-    def hear(state: State, tokens: Array) -> tuple[Array, object, State]:
+    def predict(state: State, tokens: Array) -> tuple[Array, object, State]:
         logits, state = step(state, tokens)
         if logits.shape[:-1] != tokens.shape:
             raise ValueError(
@@ -102,7 +102,7 @@ def hearing(step: Step, observe: Observe) -> Hear:
         (logits,) = wide(logits)
         return logits, observe(state), state
 
-    return hear
+    return predict
 
 
 def nothing(state: object) -> None:

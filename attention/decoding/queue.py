@@ -1,6 +1,6 @@
 """Rows that take turns: where one has ended, the next that waits takes its place.
 
-In a batch every row waits for the one that speaks longest. Rows of a queue do not: continuous
+In a batch every row waits for the longest answer. Rows of a queue do not: continuous
 batching, the iteration-level scheduling of Yu et al. 2022 ("Orca", section 3).
 """
 
@@ -13,38 +13,38 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attention.decoding.loop import Hear, Progress, Strategy, goes_on, loop
+from attention.decoding.loop import Predict, Progress, Strategy, goes_on, loop
 
-Questions = TypeVar("Questions")
+Requests = TypeVar("Requests")
 Search = TypeVar("Search")
 Tree = TypeVar("Tree")
 
-SHARE = 8  # of the places: with every eighth free, rows are called in; each call is one to `enter`
+SHARE = 8  # of the places: with every eighth free, rows are admitted, by a call of `prefill`
 
 
 @dataclass(frozen=True, eq=False)
-class Queue(Generic[Questions]):
+class Queue(Generic[Requests]):
     """Q rows, of which as many are followed at once as there are places, each for itself.
 
     It stands where a batch would have its state. Of what belongs to a row a step cannot close over
     anything: its state brings it along, `WithMemory`.
 
     Attributes:
-        enter: from the questions of a few rows, leaves `[F, *]`, to what the step knows of them
+        prefill: from the requests of a few rows, leaves `[F, *]`, to what the step knows of them
             before their first token, leaves `[F, *]`. It is called in the loop, as soon as an
             eighth of the places is free, which is F. Caches may have been read into, but room is
             checked as for empty ones.
-        questions: what is known of each row, leaves `[Q, *]`.
+        requests: what is known of each row, leaves `[Q, *]`.
         places: how many rows are followed at once.
-        present: bool `[Q]`, which rows are asked at all; the others are given up. By default all.
-        axes: where leaves have their rows once hypotheses stand before them; `beam_search` says it.
+        present: bool `[Q]`, which rows are followed; the others are given up. All by default.
+        axes: where leaves have their rows once hypotheses stand before them; `beam_search` sets it.
 
     Raises:
         ValueError: no place.
     """
 
-    enter: Callable[[Questions], Any]
-    questions: Questions
+    prefill: Callable[[Requests], Any]
+    requests: Requests
     places: int
     present: Array | None = None
     axes: object = 0
@@ -54,61 +54,66 @@ class Queue(Generic[Questions]):
             raise ValueError(f"a queue needs at least 1 place, got {self.places}")
 
     @property
-    def few(self) -> int:
-        """F, how many rows are called in at once."""
-        return max(1, min(self.places, len(jax.tree.leaves(self.questions)[0])) // SHARE)
+    def refill(self) -> int:
+        """F, how many rows are admitted at once."""
+        return max(1, min(self.places, len(jax.tree.leaves(self.requests)[0])) // SHARE)
 
-    def entered(self) -> object:
+    def prefilled(self) -> object:
         """Shapes of what enters at once."""
-        return jax.eval_shape(self.enter, _shapes_of_rows(self.questions, self.few))
+        return jax.eval_shape(self.prefill, _shapes_of_rows(self.requests, self.refill))
 
-    def then(self, change: Callable[[Any], Any], axes: object) -> "Queue[Questions]":
+    def then(self, change: Callable[[Any], Any], axes: object) -> "Queue[Requests]":
         """The same rows, that enter with what `change` makes of their state."""
-        return replace(self, enter=lambda questions: change(self.enter(questions)), axes=axes)
+        return replace(self, prefill=lambda requests: change(self.prefill(requests)), axes=axes)
 
 
 def example(state: object, start: Tree) -> tuple[Any, Tree]:
-    """Shapes of a state and of what its rows hear first: of a batch, or of a few of a queue.
+    """Shapes of a state and of what its rows read first: of a batch, or of a few of a queue.
 
     Raises:
-        ValueError: questions for more or fewer rows than start has, `present` that is not a bool of
+        ValueError: requests for more or fewer rows than start has, `present` that is not a bool of
             each, or a state without rows in front.
     """
     if not isinstance(state, Queue):
         return jax.eval_shape(lambda: (state, start))
     rows = len(jax.tree.leaves(start)[0])
-    for path, leaf in jax.tree.leaves_with_path(state.questions):
+    for path, leaf in jax.tree.leaves_with_path(state.requests):
         if leaf.shape[:1] != (rows,):
             raise ValueError(
-                f"start has {rows} rows, so every leaf of the questions of a queue needs {rows}, "
-                f"got shape {leaf.shape} at questions{jax.tree_util.keystr(path)}"
+                f"start has {rows} rows, so every leaf of the requests of a queue needs {rows}, "
+                f"got shape {leaf.shape} at requests{jax.tree_util.keystr(path)}"
             )
     present = state.present
     if present is not None and (jnp.shape(present), jnp.result_type(present)) != ((rows,), bool):
         raise ValueError(
-            f"present says of each of {rows} rows whether it is asked, so it needs bool [{rows}], "
-            f"got {jnp.result_type(present)} {jnp.shape(present)}"
+            f"present says of each of {rows} rows whether it is followed, so it needs bool "
+            f"[{rows}], got {jnp.result_type(present)} {jnp.shape(present)}"
         )
-    entered, few = state.entered(), state.few
-    for path, leaf in jax.tree.leaves_with_path(entered):
-        if leaf.shape[:1] != (few,):
+    prefilled, refill = state.prefilled(), state.refill
+    for path, leaf in jax.tree.leaves_with_path(prefilled):
+        if leaf.shape[:1] != (refill,):
             raise ValueError(
                 f"what enters from a queue needs its rows in front, got shape {leaf.shape} for "
-                f"{few} rows at {jax.tree_util.keystr(path)}"
+                f"{refill} rows at {jax.tree_util.keystr(path)}"
             )
-    return entered, _shapes_of_rows(start, few)
+    return prefilled, _shapes_of_rows(start, refill)
 
 
 def follow_all(
-    hear: Hear, strategy: Strategy[Search], state: object, last: object, search: Search, room: int
+    predict: Predict,
+    strategy: Strategy[Search],
+    state: object,
+    last: object,
+    search: Search,
+    room: int,
 ) -> Search:
     """Follows the rows of a batch together, or those of a queue in turn.
 
     Args:
-        hear: as in `loop`.
+        predict: as in `loop`.
         strategy: what chooses.
         state: what the step knows before the first token; or a queue.
-        last: what the step hears first.
+        last: what the step reads first.
         search: what the strategy knows before the first token.
         room: the most tokens that a row is followed for.
 
@@ -116,10 +121,10 @@ def follow_all(
         The search at the end.
     """
     if isinstance(state, Queue):
-        return _in_turn(hear, strategy, state, last, search, room)
+        return _in_turn(predict, strategy, state, last, search, room)
     rows = strategy.unfinished(search).size
     begun = Progress(jnp.zeros(rows, jnp.int32), last, state, search)
-    return loop(hear, strategy, begun, room, enough=rows).search
+    return loop(predict, strategy, begun, room, enough=rows).search
 
 
 class _Turns(NamedTuple):
@@ -128,18 +133,18 @@ class _Turns(NamedTuple):
     Attributes:
         progress: of the rows that have a place.
         rows: which they are; Q where nobody has been yet.
-        called: how many of the Q were called in.
-        searches: of all Q; of one that has a place, as it was called in.
+        admitted: how many of the Q were admitted.
+        searches: of all Q; of one that has a place, as it was admitted.
     """
 
     progress: Progress
     rows: Array
-    called: Array
+    admitted: Array
     searches: Any
 
 
 def _in_turn(
-    hear: Hear,
+    predict: Predict,
     strategy: Strategy[Search],
     queue: Queue,
     last: object,
@@ -148,34 +153,36 @@ def _in_turn(
 ) -> Search:
     total = len(jax.tree.leaves(last)[0])
     places = min(queue.places, total)
-    few = queue.few
+    refill = queue.refill
     if not total:
         return searches
     present = jnp.ones(total, bool) if queue.present is None else jnp.asarray(queue.present)
-    asked = jnp.max(jnp.where(present, 1 + jnp.arange(total, dtype=jnp.int32), 0), initial=0)
+    end = jnp.max(jnp.where(present, 1 + jnp.arange(total, dtype=jnp.int32), 0), initial=0)
 
-    def called_in(rows: Array) -> Progress:
-        here, last_of, questions, search = _rows((present, last, queue.questions, searches), rows)
+    def admit(rows: Array) -> Progress:
+        here, last_of, requests, search = _rows((present, last, queue.requests, searches), rows)
         index = jnp.where(here & (rows < total), 0, room).astype(jnp.int32)
-        return Progress(index, last_of, queue.enter(questions), search)
+        return Progress(index, last_of, queue.prefill(requests), search)
 
     def turn(turns: _Turns) -> _Turns:
-        free = jnp.argsort(goes_on(strategy, turns.progress, room), stable=True)[:few]
+        free = jnp.argsort(goes_on(strategy, turns.progress, room), stable=True)[:refill]
         left = _rows((turns.rows, turns.progress.search), free)
-        rows = turns.called + jnp.arange(few, dtype=jnp.int32)
-        progress = jax.tree.map(partial(_put, free), axes, turns.progress, called_in(rows))
-        called = turns.called + few
-        enough = jnp.where(called < asked, few, places)
-        progress = loop(hear, strategy, progress, room, enough)
-        return _Turns(progress, turns.rows.at[free].set(rows), called, _kept(turns.searches, *left))
+        rows = turns.admitted + jnp.arange(refill, dtype=jnp.int32)
+        progress = jax.tree.map(partial(_put, free), axes, turns.progress, admit(rows))
+        admitted = turns.admitted + refill
+        enough = jnp.where(admitted < end, refill, places)
+        progress = loop(predict, strategy, progress, room, enough)
+        return _Turns(
+            progress, turns.rows.at[free].set(rows), admitted, _kept(turns.searches, *left)
+        )
 
     nobody = jnp.full(places, total, jnp.int32)
-    shapes = jax.eval_shape(called_in, nobody[:few])
+    shapes = jax.eval_shape(admit, nobody[:refill])
     axes = jax.tree.broadcast(Progress(0, 0, queue.axes, 0), shapes)
     empty = jax.tree.map(partial(_zeros, places), axes, shapes)
     empty = empty._replace(index=jnp.full_like(nobody, room))  # so that all places are free
     first = _Turns(empty, nobody, jnp.int32(0), searches)
-    turns = jax.lax.while_loop(lambda turns: turns.called < asked, turn, first)
+    turns = jax.lax.while_loop(lambda turns: turns.admitted < end, turn, first)
     return _kept(turns.searches, turns.rows, turns.progress.search)
 
 

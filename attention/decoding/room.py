@@ -8,7 +8,7 @@ from attention.decoding.rules import Rules
 
 
 def resolve_room(state: object, rules: Rules, room: int | None) -> int:
-    """How many tokens are followed: `room`, or `max_length` where nobody says less.
+    """How many tokens are followed: `room`, or `max_length` where nobody asks for less.
 
     Raises:
         ValueError: less than one token or more than `max_length`; or a part of the state that knows
@@ -18,7 +18,7 @@ def resolve_room(state: object, rules: Rules, room: int | None) -> int:
     if not 1 <= room <= rules.max_length:
         raise ValueError(f"room must be between 1 and max_length {rules.max_length}, got {room}")
     if isinstance(state, Queue):
-        jax.eval_shape(lambda entered: _check(entered, room), state.entered())
+        jax.eval_shape(lambda prefilled: _check(prefilled, room), state.prefilled())
     else:
         _check(state, room)
     return room

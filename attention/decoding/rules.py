@@ -11,11 +11,11 @@ from attention.primitives.cache import check_lengths
 
 
 class Forced(NamedTuple):
-    """Tokens that each row must say first, its prompt for instance.
+    """Tokens with which each row must begin, its prompt for instance.
 
     Attributes:
         tokens: `[B, P]`; what stands behind a row's length has no meaning.
-        lengths: how many of them each row must say, `[B]`; more than there are is an error where
+        lengths: how many of them each row begins with, `[B]`; more than there are is an error where
             that is known, and all of them where it is traced.
     """
 
@@ -30,7 +30,7 @@ class Rules:
     Attributes:
         end: the token that ends an answer; one outside the vocabulary never does.
         pad: what stands behind the end.
-        max_length: the most tokens said, forced ones and the end included.
+        max_length: the most tokens of an answer, forced ones and the end included.
         min_length: the fewest, counted the same way; `end` may not come before.
 
     Raises:
@@ -52,7 +52,7 @@ class Rules:
             )
 
     def constrain(self, log_probs: Array, tokens: Array, index: Array, forced: Forced) -> Array:
-        """Leaves only the tokens that may be said now.
+        """Leaves only the tokens that may come now.
 
         A forced token is given, not chosen: its log-probability is 0, so an answer is scored as
         what follows given what was forced. It comes even if the step holds it impossible. All
@@ -61,11 +61,11 @@ class Rules:
         Args:
             log_probs: of some tokens, `[B, *]`.
             tokens: which, integers of a shape that broadcasts to it.
-            index: how many tokens were said, `[B]`.
+            index: how many tokens the answers have, `[B]`.
             forced: as `prepare` made it.
 
         Returns:
-            `[B, *]`, -inf for what may not be said.
+            `[B, *]`, -inf for what may not come.
         """
         each_row = (-1, *[1] * (log_probs.ndim - 1))
         too_early = (tokens == self.end) & (index + 1 < self.min_length).reshape(each_row)

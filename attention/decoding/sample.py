@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attention.decoding.answer import Answer, append, blank, given_up
+from attention.decoding.answer import Answer, append, blank, discard
 from attention.decoding.filters import Filter
-from attention.decoding.loop import Observe, State, Step, hearing, nothing
+from attention.decoding.loop import Observe, State, Step, nothing, predicting
 from attention.decoding.queue import example, follow_all
 from attention.decoding.room import resolve_room
 from attention.decoding.rules import Forced, Rules
@@ -28,7 +28,7 @@ def sample(
     observe: Observe = nothing,
     room: int | None = None,
 ) -> Answer:
-    """Draws each token, hears itself say it, and goes on until every row has ended.
+    """Draws each token, reads it, and goes on until every row has ended.
 
     Args:
         step: `(state, tokens [B]) -> (logits [B, V], state)`: reads a token, scores the next.
@@ -38,9 +38,9 @@ def sample(
         keys: a random key for each row, `[B]`: what a row draws depends on nothing else of the
             batch. Without keys each token is the likeliest of those that may be drawn.
         filters: what may be drawn, for instance `(TopK(40), Temperature(0.8))`.
-        forced: tokens to say first; this is how prompts of several lengths are read.
-        observe: a function of the state the step returned, with leaves `[B, *]`, say the attention
-            weights; kept for each token.
+        forced: tokens that come first; this is how prompts of several lengths are read.
+        observe: a function of the state the step returned, with leaves `[B, *]`, for instance
+            attention weights; kept for each token.
         room: the most tokens that are followed, and so the least that a cache must hold;
             `max_length` by default. A row that would go on after them, if only because it is forced
             or too short to end, is given up: its length is 0 and its score -inf, and it may be
@@ -54,16 +54,16 @@ def sample(
             or a cache that is too short for it, as far as it is known how much it holds.
     """
     room = resolve_room(state, rules, room)
-    hear = hearing(step, observe)
-    logits, seen, _ = jax.eval_shape(hear, *example(state, start))
+    predict = predicting(step, observe)
+    logits, seen, _ = jax.eval_shape(predict, *example(state, start))
     sampler = Sampler(rules, tuple(filters))
     begun = sampler.begin(start, room, keys, forced, logits, seen)
-    sampling = follow_all(hear, sampler, state, start, begun, room)
-    return given_up(sampling.answer, sampler.unfinished(sampling), rules)
+    sampling = follow_all(predict, sampler, state, start, begun, room)
+    return discard(sampling.answer, sampler.unfinished(sampling), rules)
 
 
 class Sampling(NamedTuple):
-    """What was said so far, by which rows that have ended, and what decides the rest."""
+    """The answers so far, which rows have ended, and what decides the rest."""
 
     answer: Answer
     finished: Array
@@ -87,7 +87,7 @@ class Sampler:
         logits: jax.ShapeDtypeStruct,
         seen: object,
     ) -> Sampling:
-        """Nothing said yet; the last two arguments have the shapes of what the step says."""
+        """Answers without a token; the last two arguments have the shapes of what is predicted."""
         if keys is not None and keys.shape[:1] != start.shape:
             raise ValueError(
                 f"keys must hold one key for each of the {len(start)} rows of start, as "
@@ -111,13 +111,13 @@ class Sampler:
         tokens = jnp.arange(logits.shape[-1], dtype=jnp.int32)[None]
         log_probs = jax.nn.log_softmax(logits, axis=-1)
         log_probs = self.rules.constrain(log_probs, tokens, index, sampling.forced)
-        said = self._choose(log_probs, index, sampling.keys).astype(sampling.answer.tokens.dtype)
-        log_prob = jnp.take_along_axis(log_probs, said[:, None], axis=-1)[:, 0]
+        chosen = self._choose(log_probs, index, sampling.keys).astype(sampling.answer.tokens.dtype)
+        log_prob = jnp.take_along_axis(log_probs, chosen[:, None], axis=-1)[:, 0]
         going = ~sampling.finished
-        answer = append(sampling.answer, index, said, log_prob, observed, going)
-        finished = (said == self.rules.end) | (index + 1 == self.rules.max_length)
+        answer = append(sampling.answer, index, chosen, log_prob, observed, going)
+        finished = (chosen == self.rules.end) | (index + 1 == self.rules.max_length)
         sampling = sampling._replace(answer=answer, finished=sampling.finished | finished)
-        return sampling, jnp.where(going, said, self.rules.pad)
+        return sampling, jnp.where(going, chosen, self.rules.pad)
 
     def _choose(self, log_probs: Array, index: Array, keys: Array | None) -> Array:
         for narrow in self.filters:

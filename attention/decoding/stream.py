@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.decoding.filters import Filter
-from attention.decoding.loop import State, Step, hearing, nothing
+from attention.decoding.loop import State, Step, nothing, predicting
 from attention.decoding.queue import Queue
 from attention.decoding.room import resolve_room
 from attention.decoding.rules import Forced, Rules
@@ -41,7 +41,7 @@ def stream(
         rules: the end and the lengths of an answer.
         keys: a random key for each row, `[B]`; without keys each token is the likeliest.
         filters: what may be drawn.
-        forced: tokens to say first; they are yielded too.
+        forced: tokens that come first; they are yielded too.
 
     Returns:
         An iterator over the next token of each row, `[B]`; `pad` for rows that have ended.
@@ -56,7 +56,7 @@ def stream(
         )
     room = resolve_room(state, rules, None)
     step, sampler = jax.jit(step), Sampler(rules, tuple(filters))
-    logits, seen, _ = jax.eval_shape(hearing(step, nothing), state, start)
+    logits, seen, _ = jax.eval_shape(predicting(step, nothing), state, start)
     sampling = sampler.begin(start, room, keys, forced, logits, seen)
     return _speak(step, state, start, sampler, sampling)
 
@@ -76,5 +76,5 @@ def _speak(
 def _select(
     sampler: Sampler, sampling: Sampling, index: Array, logits: Array
 ) -> tuple[Sampling, Array]:
-    (logits,) = wide(logits)  # as `hearing` does where a step and its choice are compiled as one
+    (logits,) = wide(logits)  # as `predicting` does where a step and its choice are compiled as one
     return sampler.select(sampling, index, logits, None)

@@ -16,7 +16,7 @@ def top_places(
     score: Callable[[Array, Array], Array],
     exceptions: Array,
 ) -> Array:
-    """Where the largest scores stand, as `jax.lax.top_k` says it: the first of equals first.
+    """Where the largest scores stand, in the order of `jax.lax.top_k`: the first of equals first.
 
     That sorts whole rows, and to be sorted the scores must stand in memory. But the k largest stand
     in the k blocks with the largest maxima, so only those are scored; of all others the largest

@@ -96,7 +96,7 @@ class Translator:
             decode = greedy if beam == 1 else partial(beam_search, beam=beam, alpha=alpha)
             asked, lengths = _by_turns(source), _by_turns(source_lengths)
             room, places = self._room_for(source.shape[-1]), len(source)
-            answer = say(model, asked, lengths, rules, decode, room=room, places=places)
+            answer = generate(model, asked, lengths, rules, decode, room=room, places=places)
             best = slice(None) if beam == 1 else (slice(None), 0)
             return _by_places(answer.tokens[best], places), _by_places(answer.lengths[best], places)
 
@@ -104,7 +104,7 @@ class Translator:
             model = nnx.merge(definition, parameters)
             decode = partial(beam_search, beam=beam, alpha=alpha, n_best=n_best)
             room = rules.max_length
-            return say(model, source, source_lengths, rules, decode, room=room, aligns=aligns)
+            return generate(model, source, source_lengths, rules, decode, room=room, aligns=aligns)
 
         def look(parameters: nnx.State, source: Array, target: Array) -> Array:
             model = nnx.merge(definition, parameters)
@@ -146,10 +146,10 @@ class Translator:
             ValueError: as `encode`.
         """
         read = [self.encode(sentence) for sentence in sentences]
-        said = self.say_all(parameters, read, batch_size=batch_size)
+        said = self.translate_ids(parameters, read, batch_size=batch_size)
         return [self._text(ids.tolist()) for ids in said]
 
-    def say_all(
+    def translate_ids(
         self, parameters: nnx.State, sources: Sequence[Sequence[int]], *, batch_size: int
     ) -> list[np.ndarray]:
         """Translates ids into ids: sentences of similar length take turns.
@@ -185,7 +185,9 @@ class Translator:
             # All are asked for before the first is waited for, so no device stands still.
             parts = [fits[start : start + most] for start in range(0, len(fits), most)]
             asked = [
-                self._ask(parameters, [sources[number] for number in members], batch_size, length)
+                self._translate_part(
+                    parameters, [sources[number] for number in members], batch_size, length
+                )
                 for members in parts
             ]
             for members, said in zip(parts, asked, strict=True):
@@ -195,7 +197,7 @@ class Translator:
                         answers[number] = ids[:num_tokens]
         return [answers[number] for number in range(len(sources))]
 
-    def _ask(
+    def _translate_part(
         self, parameters: nnx.State, sources: Sequence[Sequence[int]], places: int, length: int
     ) -> tuple[Array, Array]:
         """The best answers `[places, turns, *]` and their lengths, 0 for want of room."""
@@ -269,7 +271,7 @@ def lengths_for(max_length: int) -> list[int]:
     return lengths
 
 
-def say(
+def generate(
     model: EncoderDecoder,
     source: Array,
     source_lengths: Array,
@@ -280,7 +282,7 @@ def say(
     places: int | None = None,
     aligns: bool = False,
 ) -> Answer:
-    """Says a translation, word for word.
+    """Generates translations, token by token.
 
     Args:
         model: the model.
@@ -310,14 +312,15 @@ def say(
         return model.logits(features), seen, known._replace(state=cache)
 
     @jax.jit  # so that it is traced once
-    def enter(questions: tuple[Array, Array]) -> Attending:
-        source, lengths = questions
+    def prefill(requests: tuple[Array, Array]) -> Attending:
+        source, lengths = requests
         memory = model.remember(model.encode(source, mask=masks.lengths(lengths)))
         known = WithMemory((memory, lengths), model.new_cache(lengths.shape, room))
         return nothing_seen(read, known, len(source))
 
     asked = source, source_lengths
-    state = enter(asked) if places is None else Queue(enter, asked, places, source_lengths > 0)
+    present = source_lengths > 0
+    state = prefill(asked) if places is None else Queue(prefill, asked, places, present)
     begin = jnp.full(len(source), BOS, jnp.int32)
     step = attending(read)
     return decode(step, state, begin, rules, observe=lambda state: state.seen, room=room)

@@ -130,7 +130,7 @@ def ours(trial: Trial) -> Translate:
     task, sources = trial.found.task, [pair.source for pair in trial.found.test]
     translator = task.make_translator(trial.rules)
     size = task.sentences_at_once
-    return lambda: translator.say_all(trial.parameters, sources, batch_size=size)
+    return lambda: translator.translate_ids(trial.parameters, sources, batch_size=size)
 
 
 def in_torch(trial: Trial, at_once: int = SENTENCES) -> Translate:

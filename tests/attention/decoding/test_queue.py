@@ -32,26 +32,26 @@ KEYS = jax.random.split(jax.random.key(1), Q)
 FORCED = Forced(
     jnp.asarray(np.random.default_rng(0).integers(3, V, (Q, 3))), jnp.arange(Q, dtype=jnp.int32) % 4
 )
-START = jnp.full(Q, BOS, jnp.int32)  # 17 places call in two rows at once, which 37 are not
+START = jnp.full(Q, BOS, jnp.int32)  # 17 places admit two rows at once, which 37 are not
 
 
-class Heard(NamedTuple):
+class Read(NamedTuple):
     """The token before the last `[B]`, and how many were read `[B]`."""
 
     before: Array
     count: Array
 
 
-def enter(tables):
+def prefill(tables):
     """Of the memory nothing is ever changed; the search reads it at two tokens."""
     rows = len(tables)
-    return WithMemory(tables, Heard(jnp.full(rows, BOS, jnp.int32), jnp.zeros(rows, jnp.int32)))
+    return WithMemory(tables, Read(jnp.full(rows, BOS, jnp.int32), jnp.zeros(rows, jnp.int32)))
 
 
 def step(known, tokens):
     rows = jnp.arange(len(tokens))
     logits = known.memory[rows, known.state.before, tokens]
-    return logits, known._replace(state=Heard(tokens, known.state.count + 1))
+    return logits, known._replace(state=Read(tokens, known.state.count + 1))
 
 
 WAYS = {
@@ -75,7 +75,7 @@ def test_rows_that_take_turns_say_what_they_say_in_a_batch(way, places):
             observe=lambda known: known.state.count,
             room=7,
         )
-        return decode(state=enter(TABLE)), decode(state=Queue(enter, TABLE, places))
+        return decode(state=prefill(TABLE)), decode(state=Queue(prefill, TABLE, places))
 
     together, in_turn = both()
     for one, other in zip(*map(jax.tree.leaves, (together, in_turn)), strict=True):
@@ -90,7 +90,7 @@ def test_who_is_absent_is_given_up(absent):
     present = jnp.ones(Q, bool).at[jnp.array(absent)].set(False)
     found, everyone = jax.jit(
         lambda present: [
-            greedy(step, Queue(enter, TABLE, 3, each), START, RULES) for each in (present, None)
+            greedy(step, Queue(prefill, TABLE, 3, each), START, RULES) for each in (present, None)
         ]
     )(present)
     np.testing.assert_array_equal(found.lengths[jnp.array(absent)], 0)
@@ -124,23 +124,23 @@ def test_nobody_waits_for_the_longest(present, steps):
 
 def test_a_queue_needs_a_place():
     with pytest.raises(ValueError, match="a queue needs at least 1 place, got 0"):
-        Queue(enter, TABLE, 0)
+        Queue(prefill, TABLE, 0)
 
 
 def test_a_stream_is_of_a_batch():
     with pytest.raises(TypeError, match="the rows of a Queue do not go on together"):
-        stream(step, Queue(enter, TABLE, 3), START, RULES)
+        stream(step, Queue(prefill, TABLE, 3), START, RULES)
 
 
-def test_questions_and_the_start_are_of_the_same_rows():
+def test_requests_and_the_start_are_of_the_same_rows():
     with pytest.raises(ValueError, match=r"start has 37 rows.*got shape \(36, 7, 7, 7\)"):
-        greedy(step, Queue(enter, TABLE[1:], 3), START, RULES)
+        greedy(step, Queue(prefill, TABLE[1:], 3), START, RULES)
 
 
 @pytest.mark.parametrize("present", [jnp.full(Q, 2), jnp.ones((Q, 2), bool)])
 def test_whether_a_row_is_present_is_a_bool(present):
     with pytest.raises(ValueError, match=r"needs bool \[37\], got"):
-        greedy(step, Queue(enter, TABLE, 3, present), START, RULES)
+        greedy(step, Queue(prefill, TABLE, 3, present), START, RULES)
 
 
 def test_a_step_that_closes_over_all_rows_is_refused():
@@ -148,7 +148,7 @@ def test_a_step_that_closes_over_all_rows_is_refused():
         return TABLE[:, 0, 0], known
 
     with pytest.raises(ValueError, match=r"tokens \(1,\) that it reads, got logits \(37, 7\)"):
-        greedy(all_of_them, Queue(enter, TABLE, 1), START, RULES)
+        greedy(all_of_them, Queue(prefill, TABLE, 1), START, RULES)
 
 
 def test_hypotheses_of_a_queue_stand_behind_its_rows():
@@ -158,7 +158,7 @@ def test_hypotheses_of_a_queue_stand_behind_its_rows():
 
 
 def test_nobody_is_a_queue_too():
-    said = greedy(step, Queue(enter, TABLE[:0], 3), START[:0], RULES)
+    said = greedy(step, Queue(prefill, TABLE[:0], 3), START[:0], RULES)
     assert said.tokens.shape == (0, 9)
 
 
@@ -179,7 +179,7 @@ def test_what_enters_has_its_rows_in_front():
 def test_a_cache_that_is_too_short_is_refused_and_a_memory_is_not():
     def short(tables, memory=4, size=9):
         new = functools.partial(empty_cache, (len(tables),), num_kv_heads=1, head_width=2)
-        return WithMemory((tables, new(memory)), (new(size), enter(tables).state))
+        return WithMemory((tables, new(memory)), (new(size), prefill(tables).state))
 
     def read(known, tokens):
         tables, state = known.memory[0], known.state[1]
@@ -187,6 +187,6 @@ def test_a_cache_that_is_too_short_is_refused_and_a_memory_is_not():
         return logits, known._replace(state=(known.state[0], inner.state))
 
     said = greedy(read, Queue(short, TABLE, 3), START, RULES)
-    np.testing.assert_array_equal(said.tokens, greedy(step, enter(TABLE), START, RULES).tokens)
+    np.testing.assert_array_equal(said.tokens, greedy(step, prefill(TABLE), START, RULES).tokens)
     with pytest.raises(ValueError, match="a cache of 8 slots has no room for 9 tokens"):
         greedy(read, Queue(functools.partial(short, size=8), TABLE, 3), START, RULES)

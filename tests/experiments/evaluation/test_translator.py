@@ -15,7 +15,7 @@ from experiments.data.batching import EncodedPair, pad_batch
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import EOS, PAD, SPECIALS, Vocabulary
 from experiments.data.words import WORDS, Tokens
-from experiments.evaluation.translator import Translator, lengths_for, say
+from experiments.evaluation.translator import Translator, generate, lengths_for
 from experiments.translation import Task
 
 SOURCE, TARGET = (Vocabulary((*SPECIALS, *letters)) for letters in ("abcdefgh", "vwxyz"))
@@ -66,7 +66,7 @@ def test_of_no_sentences_there_is_nothing_to_say(task, parameters):
 
 def test_a_source_that_is_too_long_is_refused(task, parameters):
     with pytest.raises(ValueError, match="the model reads at most 8 ids, got 9"):
-        task.translator.say_all(parameters, [[4], [5] * 9], batch_size=2)
+        task.translator.translate_ids(parameters, [[4], [5] * 9], batch_size=2)
 
 
 def test_the_room_is_half_as_long_again_unless_the_rules_say_more():
@@ -95,7 +95,7 @@ def test_who_needs_more_room_is_asked_again(beam):
     with mock.patch.object(
         task.translator, "_translate", wraps=task.translator._translate
     ) as asked:
-        said = task.translator.say_all(parameters, sources, batch_size=2)
+        said = task.translator.translate_ids(parameters, sources, batch_size=2)
     shapes = [call.args[1].shape for call in asked.mock_calls if call.args]
     assert shapes == [(2, 8, 16), (2, 8, 32)]  # places, turns, positions
     lengths = [len(ids) for ids in said]
@@ -103,7 +103,7 @@ def test_who_needs_more_room_is_asked_again(beam):
     model = nnx.merge(task.learner.definition, parameters)
     decode = greedy if beam == 1 else functools.partial(beam_search, beam=beam, alpha=0.6)
     batch = pad_batch([EncodedPair(source, ()) for source in sources], len(sources), 32)
-    expected = say(model, batch.source, batch.source_lengths, task.rules, decode, room=32)
+    expected = generate(model, batch.source, batch.source_lengths, task.rules, decode, room=32)
     best = slice(None) if beam == 1 else (slice(None), 0)
     np.testing.assert_array_equal(expected.lengths[best], lengths)
     for ids, whole in zip(said, expected.tokens[best], strict=True):
