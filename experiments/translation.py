@@ -296,7 +296,7 @@ class Task:
             scores[split] = losses | told
             if rival is not None:
                 scores[split]["against"] = rival.against(split, translations, targets)
-        if self.source is SOURCES["toy"] and "test" in said:
+        if self.source.has_phenomena and "test" in said:
             scores |= by_phenomenon(splits["test"], said["test"])
         return scores
 

@@ -21,12 +21,14 @@ class Source:
         check: raises a ValueError, in one sentence, if `config.data` asks for what cannot be.
         tests: the splits that a trained model is measured on.
         text: how its text becomes tokens and back.
+        has_phenomena: whether its test split is of sentences that `by_phenomenon` knows.
     """
 
     load: Callable[[ConfigDict, str, Path], list[SentencePair]]
     check: Callable[[ConfigDict], None]
     tests: tuple[str, ...] = ("test",)
     text: Text = EVERY_WORD
+    has_phenomena: bool = False
 
     @property
     def splits(self) -> tuple[str, ...]:

@@ -15,10 +15,14 @@ import sentencepiece
 
 from experiments.data.batching import EncodedPair
 from experiments.data.pairs import SentencePair
-from experiments.data.tokenizers import SubwordTokenizer, Tokenizers
+from experiments.data.tokenizers import (
+    BLANK,
+    SubwordTokenizer,
+    Tokenizers,
+    without_blank_signs,
+)
 
-BLANK = "▁"  # as sentencepiece writes it, and where each word begins
-WORD = re.compile(f"{BLANK}?[^{BLANK}]+|{BLANK}")
+WORD = re.compile(f"{BLANK}?[^{BLANK}]+|{BLANK}")  # each begins with a blank
 REMEMBERED = 2**18  # segmentations of words: some hundred megabytes at most
 
 Pieces = tuple[str, ...]
@@ -47,7 +51,7 @@ class SubwordDropout:
 
     def __call__(self, text: str, random: np.random.Generator) -> list[int]:
         """The ids of a text, without begin and end."""
-        text = self._processor.normalize(text)
+        text = self._processor.normalize(without_blank_signs(text))
         # So many are left out before each merge that is done. A word has fewer merges than letters.
         left_out = (random.geometric(1 - self._rate, len(text)) - 1).tolist()
         ids, start = [], 0

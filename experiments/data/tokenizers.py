@@ -22,6 +22,9 @@ from experiments.files import write_whole
 
 SIDES = ("source", "target")
 KINDS = ("bpe", "unigram", "char", "word")  # of subwords, in the words of sentencepiece
+SPELLED = 256  # bytes, which are subwords of every kind
+BLANK = "▁"  # as sentencepiece writes one
+STAND_IN = "\ufdd0"  # for that character itself: one that Unicode keeps out of texts
 
 Parsed = TypeVar("Parsed")
 
@@ -115,7 +118,7 @@ class SubwordTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The ids of the subwords; there is one for every byte."""
-        return self._processor.encode(text)
+        return self._processor.encode(without_blank_signs(text))
 
     def read(self, text: str) -> list[int]:
         """The same without the blanks around it."""
@@ -129,15 +132,24 @@ class SubwordTokenizer:
                 break
             if number not in (PAD, BOS):
                 said.append(int(number))
-        return self._processor.decode(said)
+        text = self._processor.decode(said)
+        # A word of which sentencepiece has bytes alone brings the blank before it along, as text.
+        if said and self._processor.is_byte(said[0]):
+            text = text.removeprefix(BLANK)
+        return text.replace(BLANK, " ").replace(STAND_IN, BLANK)
 
     def token(self, number: int) -> str:
         """The subword; a blank before it is a low line."""
-        return self._processor.id_to_piece(int(number)).replace("▁", "_")
+        return self._processor.id_to_piece(int(number)).replace(BLANK, "_").replace(STAND_IN, BLANK)
 
     def as_bytes(self) -> bytes:
         """The model of sentencepiece."""
         return self.model
+
+
+def without_blank_signs(text: str) -> str:
+    """A text in which sentencepiece finds no blank but blanks."""
+    return text.replace(BLANK, STAND_IN)
 
 
 class Tokenizers(NamedTuple):
@@ -236,7 +248,7 @@ class Subwords:
     def check(self, config: ConfigDict) -> None:
         """Raises a ValueError, in one sentence, if `config.data` asks for what cannot be."""
         one_of("data.subwords.kind", config.subwords.kind, KINDS)
-        check_at_least("data.subwords.size", config.subwords.size, 5)
+        check_at_least("data.subwords.size", config.subwords.size, EOS + 2 + SPELLED)
         kind, dropout = config.subwords.kind, config.subwords.dropout
         check_share("data.subwords.dropout", dropout)
         if dropout and kind != "bpe":
@@ -280,10 +292,9 @@ def _learned(config: ConfigDict, texts: Sequence[str], cache: Path) -> SubwordTo
 def _train(kind: str, size: int, texts: Sequence[str]) -> bytes:
     """A model in whose text no character is changed and every byte can be spelled."""
     model = io.BytesIO()
-    spelled = kind in ("bpe", "unigram")
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(texts),
+            sentence_iterator=map(without_blank_signs, texts),
             model_writer=model,
             model_type=kind,
             vocab_size=size,
@@ -292,7 +303,7 @@ def _train(kind: str, size: int, texts: Sequence[str]) -> bytes:
             eos_id=EOS,
             unk_id=EOS + 1,
             character_coverage=1.0,
-            byte_fallback=spelled,
+            byte_fallback=True,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
             num_threads=1,  # for the same bytes each time
@@ -300,6 +311,7 @@ def _train(kind: str, size: int, texts: Sequence[str]) -> bytes:
         )
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[-1].rpartition("] ")[2]
+        reason = reason.partition(" Increase ")[0]  # by options that are not ours
         raise UsageError(f"data.subwords.size={size} cannot be learned: {reason}") from error
     return model.getvalue()
 

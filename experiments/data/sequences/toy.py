@@ -37,4 +37,10 @@ def load_splits(config: ConfigDict, cache: Path) -> dict[str, list[SentencePair]
     return {split: load(config, split, cache) for split in ("train", "validation", "test")}
 
 
-SOURCE = Source(load, check, tests=("test", "compositional", "longer"), text=Words(WORDS))
+SOURCE = Source(
+    load,
+    check,
+    tests=("test", "compositional", "longer"),
+    text=Words(WORDS),
+    has_phenomena=True,
+)

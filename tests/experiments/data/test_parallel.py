@@ -3,12 +3,15 @@
 import gzip
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from experiments.data.sources import check_source, load_split
-from experiments.data.tokenizers import KINDS, Subwords
+from experiments.data.tokenizers import KINDS, STAND_IN, Subwords
 from experiments.errors import UsageError
 from tests.experiments.data.corpora import configuration
 
+CHARACTERS = st.characters(exclude_categories=("Cs",), exclude_characters=STAND_IN)
 PAIRS = [("a dog", "ein Hund"), ("two dogs", "zwei Hunde")]
 
 
@@ -100,11 +103,11 @@ def test_a_damaged_archive_is_named(write, config, tmp_path):
         ("faults", "dorp", "got 'dorp'; did you mean 'drop'"),
         ("target", "fr", "has no train.en and train.fr and no train.tsv for the train split"),
         ("subwords.kind", "bpee", "got 'bpee'; did you mean 'bpe'"),
-        ("subwords.size", 1, "data.subwords.size must be at least 5, got 1"),
+        ("subwords.size", 1, "data.subwords.size must be at least 260, got 1"),
         ("subwords.dropout", 1.0, r"data.subwords.dropout must lie in \[0, 1\), got 1.0"),
         (
             "subwords",
-            {"kind": "char", "size": 9, "dropout": 0.1},
+            {"kind": "char", "size": 300, "dropout": 0.1},
             "data.subwords.kind='char' has none: only",
         ),
     ],
@@ -118,15 +121,21 @@ def test_a_mistake_is_one_sentence(write, config, field, value, sentence):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_subwords_comes_back_as_it_went_in(write, config, kind, tmp_path):
-    write("plain", PAIRS * 3)
-    config.subwords.update({"kind": kind, "size": {"char": 18, "word": 12}.get(kind, 278)})
+    write("plain", [*PAIRS, ("two  dogs", "zwei  Hunde")] * 3)
+    config.subwords.update({"kind": kind, "size": 269 if kind == "word" else 278})
     pairs = load_split(config, "train", None)
     tokenizers = Subwords().learn(config, pairs, tmp_path)
     texts = [side for pair in pairs for side in pair[:2]]
-    if kind in ("bpe", "unigram"):  # which can spell
-        texts += ["ein  Hund ", "naïve 犬", ""]
-    for text in texts:
+    texts += ["ein  Hund ", "naïve 犬", "", " ", " 犬 Hund", "_▁ ▁", "<unk> </s> <0x41>"]
+
+    def comes_back(text):
         assert tokenizers.target.decode(tokenizers.target.encode(text)) == text
+
+    for text in texts:
+        comes_back(text)
+    given(st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\ufdd0")))(
+        comes_back
+    )()
     again = Subwords().learn(config, pairs, tmp_path / "elsewhere")
     assert again == tokenizers  # to the byte
 
@@ -135,6 +144,13 @@ def test_too_many_subwords_are_refused(write, config, tmp_path):
     write("plain")
     config.subwords.size = 10_000
     with pytest.raises(UsageError, match=r"size=10000 cannot be learned: .*too high"):
+        Subwords().learn(config, load_split(config, "train", None), tmp_path)
+
+
+def test_too_few_subwords_are_refused(write, config, tmp_path):
+    write("plain")
+    config.subwords.size = 262
+    with pytest.raises(UsageError, match=r"size=262 cannot be learned: .*262 vs \d+\.$"):
         Subwords().learn(config, load_split(config, "train", None), tmp_path)
 
 
