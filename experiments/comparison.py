@@ -109,7 +109,8 @@ def settle(config: ConfigDict, cache: Path) -> ConfigDict:
 def _epoch(run: ConfigDict, cache: Path) -> Epoch:
     pairs = load_split(run.data, "train", cache)
     tokenizers = SOURCES[run.data.name].text.learn(run.data, pairs, cache)
-    return PairBatches(run, tokenizers).epoch(pairs)
+    batches = PairBatches(run, tokenizers)
+    return batches.epoch(batches.fitting(pairs))
 
 
 def _common(run: ConfigDict) -> dict[str, Any]:

@@ -65,13 +65,15 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     print(f"reading the {config.data.name} data")
     source = SOURCES[config.data.name]
     splits = load_splits(config, source.splits, cache)
+    texts = of_splits(splits)
     tokenizers = source.text.learn(config.data, splits["train"], cache)
+    splits["train"] = PairBatches(config, tokenizers).fitting(splits["train"])
     config = settled(config, lambda now: PairBatches(now, tokenizers).epoch(splits["train"]))
     task = Task(config, tokenizers)
     encoded = {split: task.batches.encode(split, pairs) for split, pairs in splits.items()}
     batches = task.batches.training(splits["train"], encoded["train"])
     workdir.claim(config)
-    workdir.keep_texts(of_splits(splits))
+    workdir.keep_texts(texts)
     tokenizers.keep(workdir.path)
     print(
         f"{len(encoded['train']):,} sentence pairs of {len(tokenizers.source)} and "

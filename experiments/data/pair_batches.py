@@ -1,6 +1,8 @@
 """Sentence pairs as the batches that a configuration of a translation asks for."""
 
+import sys
 from collections.abc import Iterable, Sequence
+from textwrap import shorten
 
 import grain.python as grain
 from ml_collections import ConfigDict
@@ -38,16 +40,35 @@ class PairBatches:
         """The sentences of a split as ids.
 
         Raises:
-            UsageError: sentences that the model has no room for, with the length they need.
+            UsageError: sentences that the model has no room for, the longest of which is named.
         """
         encoded = [self._tokenizers.encode(pair) for pair in pairs]
-        needed = max(pair.length for pair in encoded)
-        if needed > self._config.model.max_length:
+        longest = max(range(len(pairs)), key=lambda number: encoded[number].length)
+        if encoded[longest].length > self._config.model.max_length:
+            sentence = shorten(pairs[longest].source, 40, placeholder=" …")
+            may_drop = split == "train" and "faults" in self._config.data
             raise UsageError(
-                f"the {split} split needs {needed} positions: raise model.max_length="
-                f"{self._config.model.max_length}"
+                f"the {split} split needs {encoded[longest].length} positions, for {sentence!r}: "
+                f"raise model.max_length={self._config.model.max_length}"
+                + (", or leave such pairs out by data.faults=drop" if may_drop else "")
             )
         return encoded
+
+    def fitting(self, pairs: list[SentencePair]) -> list[SentencePair]:
+        """The training pairs that there is room for; where others may be dropped, they are counted.
+
+        Raises:
+            UsageError: none is left.
+        """
+        if self._config.data.get("faults") != "drop":
+            return pairs
+        kept = [pair for pair in pairs if self._tokenizers.encode(pair).length <= self._longest]
+        told = f"more than {self._longest} subwords"
+        if len(kept) < len(pairs):
+            print(f"train: {len(pairs) - len(kept):,} pairs left out: {told}", file=sys.stderr)
+        if not kept:
+            raise UsageError(f"no pair of the train split is left: all have {told}")
+        return kept
 
     def training(
         self, pairs: Sequence[SentencePair], encoded: Sequence[EncodedPair]
@@ -70,8 +91,7 @@ class PairBatches:
         print(f"{batches.padding:.1%} of the positions in training batches are padding{told}")
         if not dropout:
             return training_batches(batches, num_batches=self._config.train.steps, seed=seed)
-        longest = data.get("row_length") or self._config.model.max_length
-        segment = PairDropout(self._tokenizers, dropout, longest)
+        segment = PairDropout(self._tokenizers, dropout, self._longest)
         return FreshEpochs(
             lambda random: self._shuffled(segment(pairs, encoded, random)), seed=seed
         )
@@ -84,6 +104,11 @@ class PairBatches:
         """Sentences as batches of few lengths: compiling costs more than a little padding."""
         buckets = self._buckets(pairs, [max(self._config.data.bucket_lengths)])
         return [batch for _, batch in evaluation_batches(buckets)]
+
+    @property
+    def _longest(self) -> int:
+        """The positions that a pair may take where something is learned from it."""
+        return self._config.data.get("row_length") or self._config.model.max_length
 
     def _shuffled(self, pairs: Sequence[EncodedPair]) -> Buckets | PairedRows:
         data, tokens = self._config.data, self._config.train.batch_tokens

@@ -119,9 +119,13 @@ def test_a_split_that_is_not_measured_is_refused(place, knock, arguments, senten
 @pytest.mark.usefixtures("echoing")
 def test_text_that_moved_is_found_again_and_no_other(place, knock, captions, tmp_path):
     here = Path(shutil.copytree(captions, tmp_path / "here"))
+    for language in ("en", "de"):
+        with (here / f"train.{language}").open("a") as file:
+            file.write("x" * 200 + "\n")  # one word, and too many subwords
     fewer = "--config.train.steps=2", "--config.train.warmup_steps=1"
-    flags = "--config=configs/multi30k.py:tiny", *fewer
-    assert knock(*flags, f"--config.data.path={here}", workdir="moved")[0] == 0
+    flags = "--config=configs/multi30k.py:tiny", "--config.data.faults=drop", *fewer
+    status, _, error = knock(*flags, f"--config.data.path={here}", workdir="moved")
+    assert (status, "train: 1 pairs left out: more than 160 subwords" in error) == (0, True)
     there = here.rename(tmp_path / "there")
     new = f"--config.data.path={there}"
     results, texts = (place / "moved" / name for name in ("results.json", "texts.json"))

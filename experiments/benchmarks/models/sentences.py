@@ -56,6 +56,7 @@ def load_sentences(settings: ConfigDict, cache: Path, run: Workdir | None = None
         run.check_texts(of_splits(splits))
         tokenizers = text.load(run.path)
     task = Task(settings, tokenizers)
+    splits["train"] = task.batches.fitting(splits["train"])
     train, test = (task.batches.encode(split, splits[split]) for split in ("train", "test"))
     batches = task.batches.training(splits["train"], train)
     return Sentences(task, len(tokenizers.target), train, batches, test)

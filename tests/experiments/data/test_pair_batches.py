@@ -1,0 +1,50 @@
+"""Sentence pairs that there is no room for: refused by name, or left out and counted."""
+
+import pytest
+
+from configs import multi30k
+from experiments.data.pair_batches import PairBatches
+from experiments.data.pairs import SentencePair
+from experiments.data.tokenizers import Tokenizers, WordTokenizer
+from experiments.data.vocabulary import SPECIALS, Vocabulary
+from experiments.data.words import SPACED
+from experiments.errors import UsageError
+
+SHORT = [SentencePair("a b", "b"), SentencePair("a b b a", "b")]  # 3 and 5 positions with the end
+LONG, LONGER = SentencePair("b", "b a b a b"), SentencePair("a b a a b a", "a")  # 6 and 7
+
+
+def batches(**data):
+    config = multi30k.get_config("tiny")
+    config.model.max_length = 6
+    config.data.update({"row_length": 0} | data)
+    tokenizer = WordTokenizer(Vocabulary((*SPECIALS, "a", "b")), SPACED)
+    return PairBatches(config, Tokenizers(tokenizer, tokenizer))
+
+
+def test_the_longest_is_named_with_what_can_be_done():
+    words = (
+        "the train split needs 7 positions, for 'a b a a b a': raise model.max_length=6, or leave"
+    )
+    with pytest.raises(UsageError, match=words):
+        batches().encode("train", [*SHORT, LONGER, LONG])
+    with pytest.raises(UsageError, match=r"the test split needs 7 .*: raise model.max_length=6$"):
+        batches(faults="drop").encode("test", [*SHORT, LONGER])
+
+
+@pytest.mark.parametrize(
+    ("row_length", "kept", "told"),
+    [(0, [*SHORT, LONG], "train: 1 pairs left out: more than 6"), (5, SHORT, "2 pairs left out")],
+)
+def test_where_they_may_be_dropped_they_are_counted(row_length, kept, told, capsys):
+    pairs = [LONGER, *SHORT, LONG]
+    assert batches(row_length=row_length, faults="drop").fitting(pairs) == kept
+    assert told in capsys.readouterr().err
+    assert batches(row_length=row_length).fitting(pairs) == pairs
+    assert batches(faults="drop").fitting(SHORT) == SHORT
+    assert capsys.readouterr().err == ""
+
+
+def test_some_must_be_left():
+    with pytest.raises(UsageError, match="no pair of the train split is left: all have more"):
+        batches(faults="drop").fitting([LONGER])
