@@ -39,7 +39,7 @@ from experiments.benchmarks.models import suite as model_suite
 from experiments.environment import num_cores
 from experiments.errors import UsageError, as_usage_errors
 from experiments.flags import MODES, USES, Command, parse
-from experiments.prompt import sentences
+from experiments.prompt import lines_as_they_come
 from experiments.training.sharding import cores_as_devices
 from experiments.workdir import Workdir
 
@@ -83,6 +83,8 @@ def main(argv: Sequence[str]) -> int:
 
 def run(command: Command) -> int:
     """Calls the experiment that the configuration names."""
+    if command.cache.exists() and not command.cache.is_dir():
+        raise UsageError(f"--cache={command.cache} is no folder")
     workdir = Workdir(command.workdir)
     config, cache = command.config, command.cache
     with as_usage_errors():
@@ -102,7 +104,7 @@ def run(command: Command) -> int:
         config = workdir.as_trained(config)
     do = getattr(experiment, command.mode)
     if command.mode in LINE_BY_LINE:
-        return 1 if do(config, workdir, sentences(sys.stdin)) else 0
+        return 1 if do(config, workdir, lines_as_they_come(sys.stdin)) else 0
     do(config, workdir, cache, **asked(command))
     return 0
 

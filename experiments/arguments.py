@@ -3,12 +3,18 @@
 The fields of a configuration are flags too, and which there are its file says.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 
 
 def flag_name(argument: str) -> str:
     """The name of a flag: "config.seed" of "--config.seed=1", "" of what is no flag."""
     return argument.lstrip("-").split("=")[0] if argument.startswith("-") else ""
+
+
+def without_negation(arguments: Iterable[str]) -> list[str]:
+    """With `--config.FIELD=False` for `--noconfig.FIELD`, which says the same."""
+    return [re.sub(r"^--?no(config\.[^=]+)$", r"--\1=False", argument) for argument in arguments]
 
 
 def values_of(name: str, arguments: Sequence[str]) -> list[str]:

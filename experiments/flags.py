@@ -9,7 +9,14 @@ from typing import NamedTuple
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from experiments.arguments import flag_name, for_each_run, last_of, values_of, without
+from experiments.arguments import (
+    flag_name,
+    for_each_run,
+    last_of,
+    values_of,
+    without,
+    without_negation,
+)
 from experiments.errors import UsageError
 from experiments.workdir import Workdir
 
@@ -53,6 +60,10 @@ def parse(argv: Sequence[str]) -> Command:
         UsageError: an unknown flag, file or field, or a value of the wrong type.
     """
     program, *arguments = argv
+    arguments = without_negation(arguments)
+    for name in ("config", "workdir", "against", "cache"):
+        if "" in values_of(name, arguments):
+            raise UsageError(f"--{name} needs a name, got none")
     mode, files = last_of("mode", arguments), values_of("config", arguments)
     if mode == "compare" and len(files) > 1:
         rest = without("config", arguments)
@@ -88,8 +99,6 @@ def parse(argv: Sequence[str]) -> Command:
         )
     if values.mode == "describe" and values.workdir is not None and files:
         raise UsageError("what is described is a --config or the run of a --workdir, got both")
-    if values.against == "":
-        raise UsageError("--against needs the folder of a run")
     return Command(
         mode=values.mode,
         config=values.config,

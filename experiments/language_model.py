@@ -4,7 +4,7 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from flax import nnx
@@ -81,13 +81,13 @@ def evaluate(config: ConfigDict, workdir: Workdir, cache: Path, split: str | Non
     evaluate_in(workdir, task.learner, measure, config)
 
 
-def generate(config: ConfigDict, workdir: Workdir, lines: Iterable[str]) -> int:
+def generate(config: ConfigDict, workdir: Workdir, groups: Iterable[list[str]]) -> int:
     """Goes on with each line, as `config.decoding` says, and shows each token as it comes.
 
     Args:
         config: of the run.
         workdir: of the run.
-        lines: prompts.
+        groups: prompts, in groups as they come.
 
     Returns:
         How many could not be read; for each, a sentence on standard error says why.
@@ -97,7 +97,7 @@ def generate(config: ConfigDict, workdir: Workdir, lines: Iterable[str]) -> int:
     task = Task(config, language_of(kind, vocabulary))
     state = restore(workdir, task.learner, config)
     failed = 0
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(chain.from_iterable(groups), start=1):
         try:
             pieces = task.writer(state.parameters, line)
         except ValueError as error:

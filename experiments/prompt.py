@@ -1,20 +1,26 @@
-"""Sentences from a person or from a pipe."""
+"""Lines from a person, a pipe or a file."""
 
-import io
 from collections.abc import Iterator
 from typing import TextIO
 
+AT_ONCE = 2**16  # bytes, as many as a pipe holds
 
-def sentences(stream: TextIO) -> Iterator[str]:
-    """Yields lines as they come; asks for them with a prompt if a person sits there."""
-    if isinstance(stream, io.TextIOWrapper):  # bytes that are no text make an unknown word
-        stream.reconfigure(errors="replace")
+
+def lines_as_they_come(stream: TextIO) -> Iterator[list[str]]:
+    """Yields all lines that have come since the last time, so that who has many waits once.
+
+    A person is asked with a prompt. Bytes that are no UTF-8 become U+FFFD.
+    """
     if stream.isatty():
         print("one sentence a line; end with Ctrl-D")
-    while True:
+    rest, ended = b"", False
+    while not ended:
         if stream.isatty():
             print("> ", end="", flush=True)
-        line = stream.readline()
-        if not line:
-            return
-        yield line.rstrip("\n")
+        come = stream.buffer.read1(AT_ONCE)
+        ended = not come
+        *whole, rest = (rest + come).split(b"\n")
+        if ended and rest:
+            whole = [rest]  # the last line may lack its end
+        if whole:
+            yield [line.removesuffix(b"\r").decode(errors="replace") for line in whole]

@@ -29,7 +29,7 @@ from experiments.errors import UsageError, as_usage_errors
 from experiments.evaluation.phenomena import by_phenomenon
 from experiments.evaluation.rival import Rival, load_rival
 from experiments.evaluation.scores import translation_scores
-from experiments.evaluation.translator import Translator
+from experiments.evaluation.translator import Hypothesis, Translator
 from experiments.training.duration import settled
 from experiments.training.features import packed_features, padded_features
 from experiments.training.learner import Learner
@@ -122,29 +122,30 @@ def evaluate(
         task.draw_attention(state, splits["test"], workdir.attention)
 
 
-def translate(config: ConfigDict, workdir: Workdir, lines: Iterable[str]) -> int:
-    """Translates sentences as they come, one a line; what cannot be translated is an empty line.
+def translate(config: ConfigDict, workdir: Workdir, groups: Iterable[list[str]]) -> int:
+    """Translates sentences as they come, line for line; an empty one has an empty translation.
 
     With `decoding.details`, a line is JSON: the source tokens, and the n best, each a `Hypothesis`.
 
     Args:
         config: of the run.
         workdir: of the run.
-        lines: source sentences.
+        groups: source sentences; those of a group are translated together.
 
     Returns:
-        How many could not be translated; for each, a sentence on standard error says why.
+        How many could not be translated; for each, a sentence on standard error says why, and its
+        line is that of an empty one.
     """
     task = load_task(config, workdir)
     state = restore(workdir, task.learner, config)
-    failed = 0
-    for number, line in enumerate(lines, start=1):
-        try:
-            print(task.answer(state, line), flush=True)
-        except ValueError as error:
-            failed += 1
-            print(flush=True)
-            print(f"line {number}: {error}", file=sys.stderr, flush=True)
+    number = failed = 0
+    for group in groups:
+        answers, refused = task.answers(state, group)
+        print(*answers, sep="\n", flush=True)
+        for place, error in refused.items():
+            print(f"line {number + place + 1}: {error}", file=sys.stderr, flush=True)
+        number += len(group)
+        failed += len(refused)
     return failed
 
 
@@ -275,10 +276,14 @@ class Task:
         """`measure` of what is said of these splits, which stays in the workdir."""
 
         def measure(state: TrainState) -> dict[str, dict[str, object]]:
-            said = {split: self.translations(state, pairs) for split, pairs in splits.items()}
-            for split, translations in said.items():
+            said = {
+                split: self.translations(state, [pair.source for pair in pairs])
+                for split, pairs in splits.items()
+            }
+            scores = self.measure(state, splits, said, rival)
+            for split, translations in said.items():  # beside their scores, or not at all
                 workdir.keep_hypotheses(split, translations)
-            return self.measure(state, splits, said, rival)
+            return scores
 
         return measure
 
@@ -329,29 +334,39 @@ class Task:
 
     def sample(self, state: TrainState, pairs: list[SentencePair]) -> str:
         """A few sentences, their translations, and what they should be."""
-        lines = []
-        for pair, translation in zip(pairs, self.translations(state, pairs), strict=True):
+        lines, said = [], self.translations(state, [pair.source for pair in pairs])
+        for pair, translation in zip(pairs, said, strict=True):
             mark = "=" if translation == pair.target else "≠"
             lines += [f"  {pair.source}", f"  → {translation}", f"  {mark} {pair.target}"]
         return "\n".join(lines)
 
-    def answer(self, state: TrainState, line: str) -> str:
-        """What a person who typed a sentence reads.
+    def answers(
+        self, state: TrainState, lines: Sequence[str]
+    ) -> tuple[list[str], dict[int, ValueError]]:
+        """What a person who typed some sentences reads, and why some places have no translation."""
+        sound, refused = [], dict[int, ValueError]()
+        for place, line in enumerate(lines):
+            try:
+                if line.strip():
+                    self.translator.encode(line)
+                    sound.append(place)
+            except ValueError as error:
+                refused[place] = error
+        details = self.config.decoding.details
+        say = self._detailed if details else self.translations
+        said = say(state, [lines[place] for place in sound])
+        answers = dict.fromkeys(range(len(lines)), _as_json([], []) if details else "")
+        answers |= zip(sound, said, strict=True)
+        return [*answers.values()], refused
 
-        Raises:
-            ValueError: a sentence that cannot be translated.
-        """
-        if not self.config.decoding.details:
-            (translation,) = self.translator(state.parameters, [line], batch_size=1)
-            return translation
-        source, found = self.translator.details(state.parameters, line)
-        told = {"source": source, "translations": [one._asdict() for one in found]}
-        return json.dumps(told, ensure_ascii=False)
+    def translations(self, state: TrainState, sentences: Sequence[str]) -> list[str]:
+        """What the model says for each sentence."""
+        # One alone is what a person waits for; programs for other numbers would be compiled anew.
+        at_once = 1 if len(sentences) == 1 else self.sentences_at_once
+        return self.translator(state.parameters, sentences, batch_size=at_once)
 
-    def translations(self, state: TrainState, pairs: list[SentencePair]) -> list[str]:
-        """What the model says for the source of each pair."""
-        sources = [pair.source for pair in pairs]
-        return self.translator(state.parameters, sources, batch_size=self.sentences_at_once)
+    def _detailed(self, state: TrainState, sentences: Sequence[str]) -> list[str]:
+        return [_as_json(*self.translator.details(state.parameters, each)) for each in sentences]
 
     @property
     def is_tokenized(self) -> bool:
@@ -362,3 +377,9 @@ class Task:
     def sentences_at_once(self) -> int:
         """How many sentences are translated together."""
         return self.config.decoding.hypotheses // self.config.decoding.beam
+
+
+def _as_json(source: list[str], found: list[Hypothesis]) -> str:
+    """A sentence and its translations on one line."""
+    told = {"source": source, "translations": [one._asdict() for one in found]}
+    return json.dumps(told, ensure_ascii=False)

@@ -17,7 +17,11 @@ def check_decoding(config: ConfigDict) -> None:
     if not math.isfinite(config.alpha):
         raise ValueError(f"decoding.alpha must be finite, got {config.alpha}")
     check_at_least("decoding.beam", config.beam, 1)
-    check_at_least("decoding.hypotheses", config.hypotheses, config.beam)
+    if config.hypotheses < config.beam:
+        raise ValueError(
+            f"decoding.hypotheses={config.hypotheses} are fewer than the decoding.beam="
+            f"{config.beam} of one sentence"
+        )
     if not 1 <= config.n_best <= config.beam:
         raise ValueError(
             f"decoding.n_best must lie in 1 to decoding.beam={config.beam}, got {config.n_best}"

@@ -20,6 +20,8 @@ def check_buckets(config: ConfigDict) -> None:
         UsageError: a length that no sentence or no model has, or a batch without room for one.
     """
     longest = config.model.max_length
+    if not config.data.bucket_lengths:
+        raise UsageError("data.bucket_lengths must name a length, got none")
     if not all(2 <= length <= longest for length in config.data.bucket_lengths):
         raise UsageError(
             f"data.bucket_lengths must lie in [2, model.max_length={longest}], "

@@ -25,6 +25,7 @@ KINDS = ("bpe", "unigram", "char", "word")  # of subwords, in the words of sente
 SPELLED = 256  # bytes, which are subwords of every kind
 BLANK = "▁"  # as sentencepiece writes one
 STAND_IN = "\ufdd0"  # for that character itself: one that Unicode keeps out of texts
+UNKNOWN = "▅"  # with which sentencepiece learns from no line, without a word
 
 Parsed = TypeVar("Parsed")
 
@@ -292,9 +293,10 @@ def _learned(config: ConfigDict, texts: Sequence[str], cache: Path) -> SubwordTo
 def _train(kind: str, size: int, texts: Sequence[str]) -> bytes:
     """A model in whose text no character is changed and every byte can be spelled."""
     model = io.BytesIO()
+    lines = [without_blank_signs(text).replace(UNKNOWN, STAND_IN) for text in texts]
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=map(without_blank_signs, texts),
+            sentence_iterator=iter(lines),
             model_writer=model,
             model_type=kind,
             vocab_size=size,
@@ -306,6 +308,7 @@ def _train(kind: str, size: int, texts: Sequence[str]) -> bytes:
             byte_fallback=True,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
+            max_sentence_length=10 + max(len(line.encode()) for line in lines),
             num_threads=1,  # for the same bytes each time
             minloglevel=2,
         )
@@ -323,11 +326,14 @@ def _paths(directory: Path, kind: type[Tokenizer]) -> list[Path]:
 def _parsed(path: Path, parse: Callable[[bytes], Parsed]) -> Parsed:
     try:
         return parse(path.read_bytes())
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
 
 
 def _checked(model: bytes) -> SubwordTokenizer:
     tokenizer = SubwordTokenizer(model)
-    len(tokenizer)  # reads it
+    try:
+        len(tokenizer)  # reads it
+    except RuntimeError as error:
+        raise ValueError("it is no model of sentencepiece") from error
     return tokenizer

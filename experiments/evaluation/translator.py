@@ -30,6 +30,7 @@ from experiments.data.tokenizers import Tokenizers
 from experiments.data.vocabulary import BOS, EOS
 from experiments.training.sharding import by_rows
 
+REPLACEMENT = "\ufffd"  # which stands where bytes could not be read
 SHORTEST = 16  # positions: what is shorter is padded sooner than compiled for
 TURNS = 1, 8, 64  # of each place, for which programs are compiled: who is absent costs little
 
@@ -120,14 +121,17 @@ class Translator:
         """The ids of a sentence as a person types it.
 
         Raises:
-            ValueError: an empty sentence, one too long for the model, or an unknown word.
+            ValueError: an empty sentence, one too long for the model, an unknown word, or what was
+                no text.
         """
+        if REPLACEMENT in sentence:
+            raise ValueError("the sentence has bytes that are no UTF-8")
         ids = self._tokenizers.source.read(sentence)
         if not ids:
             raise ValueError("the sentence is empty")
         if len(ids) + 1 > self._max_length:
             raise ValueError(
-                f"the sentence has {len(ids)} words, and the model reads at most "
+                f"the sentence has {len(ids)} tokens, and the model reads at most "
                 f"{self._max_length - 1}"
             )
         return ids

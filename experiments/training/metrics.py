@@ -7,6 +7,7 @@ from typing import Self
 
 import tensorboardX
 
+from experiments.errors import UsageError
 from experiments.files import write_whole
 
 
@@ -41,7 +42,18 @@ class Metrics:
 
 
 def read_metrics(directory: Path) -> list[dict]:
-    """The rows of `metrics.jsonl`, oldest first; a last line cut short by a kill is left out."""
+    """The rows of `metrics.jsonl`, oldest first; a last line cut short by a kill is left out.
+
+    Raises:
+        UsageError: another line that cannot be read.
+    """
     path = directory / "metrics.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        if line.endswith("\n"):
+            try:
+                rows.append(json.loads(line))
+            except ValueError as error:
+                raise UsageError(f"{path}, line {number} cannot be read: {error}") from error
+    return rows

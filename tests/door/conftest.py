@@ -43,7 +43,8 @@ def knock(place, capsys, monkeypatch):
 
     def knock(*arguments, given="", workdir="tiny"):
         capsys.readouterr()
-        monkeypatch.setattr(sys, "stdin", io.StringIO(given))
+        read = given if isinstance(given, bytes) else given.encode()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(read)))
         status = run.main(command(place, workdir, *arguments))
         return status, *capsys.readouterr()
 

@@ -121,7 +121,7 @@ def test_text_that_moved_is_found_again_and_no_other(place, knock, captions, tmp
     here = Path(shutil.copytree(captions, tmp_path / "here"))
     for language in ("en", "de"):
         with (here / f"train.{language}").open("a") as file:
-            file.write("x" * 200 + "\n")  # one word, and too many subwords
+            file.write("".join(map(str, range(300))) + "\n")  # one word, and too many subwords
     fewer = "--config.train.steps=2", "--config.train.warmup_steps=1"
     flags = "--config=configs/multi30k.py:tiny", "--config.data.faults=drop", *fewer
     status, _, error = knock(*flags, f"--config.data.path={here}", workdir="moved")
@@ -193,7 +193,7 @@ def test_what_cannot_be_held_against_is_refused(place, knock, rival):
     longer = "--mode=evaluate", "--split=longer"
     itself = place / "tiny" / ".." / "tiny"
     assert refused() == "--against is for --mode=evaluate alone, got --mode=train"
-    assert refused(*longer, against="") == "--against needs the folder of a run"
+    assert refused(*longer, against="") == "--against needs a name, got none"
     assert refused(*longer, against=itself) == (
         f"--against needs another run than {place / 'tiny'} itself"
     )

@@ -1,7 +1,7 @@
 """What is wrong with pairs of other people, and what is done about it.
 
 A fault is told with its place. `data.faults` says what follows: "refuse", or "drop", which counts
-aloud what it drops.
+aloud what it drops, and where the first of each kind stands.
 """
 
 import sys
@@ -63,7 +63,7 @@ def sound_pairs(
     Raises:
         UsageError: a fault, if those are refused; nothing that is left.
     """
-    pairs, dropped = [], Counter[str]()
+    pairs, dropped, first = [], Counter[str](), dict[str, str]()
     for sides in lines:
         found = [(line, fault) for line in sides if (fault := _fault(line, config.longest))]
         if not found:
@@ -73,8 +73,10 @@ def sound_pairs(
         if config.faults == "refuse":
             raise UsageError(f"{line.place}: {fault}; data.faults=drop leaves such pairs out")
         dropped[fault] += 1
+        first.setdefault(fault, line.place)
     for fault, number in dropped.most_common():
-        print(f"{split}: {number:,} pairs left out: {fault}", file=sys.stderr)
+        told = f"{split}: {number:,} pairs left out: {fault}, first in {first[fault]}"
+        print(told, file=sys.stderr)
     if not pairs:
         raise UsageError(f"the {split} split of the {config.name} data has no pairs")
     return pairs

@@ -5,9 +5,12 @@ A split is found in `data.path` by its name in `data.files`, here "train", and b
 
     train.en and train.de, or train.tsv with a tab between the two; each also as .gz
 
+Of these one must be there. A byte order mark is no text.
+
 What is wrong with a pair is told with its file and line.
 """
 
+import codecs
 import gzip
 import zlib
 from collections.abc import Iterator
@@ -58,11 +61,13 @@ def _files(config: ConfigDict, split: str) -> list[Path]:
     folder, stem = Path(config.path), config.files[split]
     languages = config.source, config.target
     names = [[f"{stem}.tsv"], [f"{stem}.{language}" for language in languages]]
-    for wanted in names:
-        for ending in ("", COMPRESSED):
-            paths = [folder / (name + ending) for name in wanted]
-            if all(path.is_file() for path in paths):
-                return paths
+    forms = [[folder / (name + end) for name in form] for form in names for end in ("", COMPRESSED)]
+    found = [paths for paths in forms if all(path.is_file() for path in paths)]
+    if len(found) > 1:
+        told = " and ".join(str(paths[0]) for paths in found)
+        raise ValueError(f"the {split} split is there more than once, as {told}: leave one")
+    if found:
+        return found[0]
     raise ValueError(
         f"data.path={config.path} has no {' and '.join(names[1])} and no {names[0][0]} for the "
         f"{split} split, plain or as {COMPRESSED}"
@@ -75,6 +80,7 @@ def _read(path: Path) -> Iterator[Line]:
         content = gzip.decompress(content) if path.suffix == COMPRESSED else content
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
+    content = content.removeprefix(codecs.BOM_UTF8)
     for number, line in enumerate(content.splitlines(), start=1):
         yield Line.of(f"{path}, line {number}", line)
 

@@ -114,7 +114,7 @@ def test_who_needs_more_room_is_asked_again(beam):
     "sentence, words",
     [
         ("  ", "the sentence is empty"),
-        ("a " * 9, "the sentence has 9 words, and the model reads at most 8"),
+        ("a " * 9, "the sentence has 9 tokens, and the model reads at most 8"),
         ("a q", "the word 'q' is not in the vocabulary"),
     ],
 )
@@ -164,7 +164,8 @@ class TestDetails:
             task = Task(config, tokenizers(WORDS))
             state = task.learner.initial_state()
         (best,) = task.translator(state.parameters, [TestDetails.SENTENCE], batch_size=1)
-        answer = json.loads(task.answer(state, TestDetails.SENTENCE))
+        (answer,), _ = task.answers(state, [TestDetails.SENTENCE])
+        answer = json.loads(answer)
         assert answer["source"] == ["b", "a", "<eos>"]
         said = answer["translations"]
         looks = [
@@ -201,6 +202,7 @@ def test_a_model_that_looks_at_nothing_aligns_nothing():
         config.decoding.update({"beam": 2, "details": True})
         config.data.bucket_lengths = (9,)
         task = Task(config, tokenizers(WORDS))
-        (one,) = json.loads(task.answer(task.learner.initial_state(), "a b"))["translations"]
+        (answer,), _ = task.answers(task.learner.initial_state(), ["a b"])
+    (one,) = json.loads(answer)["translations"]
     assert one.keys() == {"text", "score", "tokens", "log_probs", "alignment"}
     assert one["alignment"] == [] and one["tokens"]
