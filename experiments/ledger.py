@@ -3,7 +3,7 @@
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -56,9 +56,17 @@ class Run(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether it was trained as long as it should: patience may end sooner."""
-        train = self.config.train
-        return bool(train.get("patience")) or self.results["step"] == train.steps
+        """Whether it was trained as long as it should be.
+
+        Raises:
+            UsageError: its results do not say so.
+        """
+        if "ended" not in self.results:
+            raise UsageError(
+                f"{self.name} does not say whether its training ended: measure it again by "
+                "--mode=evaluate"
+            )
+        return self.results["ended"]
 
     @property
     def redecoded(self) -> str:
@@ -136,7 +144,7 @@ def page(runs: Sequence[Run], before: Mapping[str, Told], command: str) -> str:
     here = {run.name for run in runs}
     told = {name: one for name, one in before.items() if name not in here}
     for _, group in groupby(sorted(runs, key=_order), key=lambda run: run.kind):
-        alike = list(group)
+        alike = _of_each_seed(group)
         name = alike[0].name
         told[name] = Told([*_rows(alike)], f"- {name}: `{_each(alike[:1], 'command')}`")
     each = [told[name] for name in sorted(told)]
@@ -154,6 +162,16 @@ def page(runs: Sequence[Run], before: Mapping[str, Told], command: str) -> str:
 
 def _order(run: Run) -> tuple[str, int]:
     return run.kind, run.config.seed
+
+
+def _of_each_seed(group: Iterable[Run]) -> list[Run]:
+    """One run of each seed: a copy of a run is not another one."""
+    first: dict[int, Run] = {}
+    for run in group:
+        known = first.setdefault(run.config.seed, run)
+        if known is not run:
+            print(f"{run.name} is left out: {known.name} has the same seed", file=sys.stderr)
+    return [*first.values()]
 
 
 def _rows(group: Sequence[Run]) -> Iterator[tuple[str, ...]]:
@@ -177,14 +195,19 @@ def _rows(group: Sequence[Run]) -> Iterator[tuple[str, ...]]:
 
 
 def _figures(run: Run) -> Iterator[tuple[str, str, str]]:
-    """Split, score and published figure: those that were published, or the first of each split."""
+    """Split, score and published figure: those that were published, else the first of each split.
+
+    Other text has other scores: where a run has none of those that were published of a split, its
+    own stands beside nothing.
+    """
     splits: Mapping[str, Mapping[str, float]] = run.results["splits"]
-    for split, scores in run.config.get("literature", {}).items():
-        for score, published in scores.items():
-            yield split, score, published
-    if "literature" not in run.config:
-        for split, scores in splits.items():
-            yield split, next((name for name in SHOWN if name in scores), next(iter(scores))), ""
+    literature = run.config.get("literature", {split: {} for split in splits})
+    for split, published in literature.items():
+        own = splits.get(split, {})
+        if not own or published.keys() & own.keys():
+            yield from ((split, score, figure) for score, figure in published.items())
+        else:
+            yield split, next((name for name in SHOWN if name in own), next(iter(own))), ""
 
 
 def _value(run: Run, split: str, score: str) -> float:

@@ -32,6 +32,7 @@ def report(
     learner: Learner,
     state: TrainState,
     seconds: float,
+    ended: bool,
     splits: Mapping[str, Scores],
     before: Mapping[str, Any],
 ) -> None:
@@ -45,11 +46,13 @@ def report(
         learner: the model.
         state: what was measured.
         seconds: of training.
+        ended: whether it was trained as long as it should be.
         splits: the scores.
         before: the results so far, or nothing.
     """
     results = {
         "step": int(state.step),
+        "ended": ended,
         "training_seconds": round(seconds, 1),
         "parameters": learner.num_parameters,
         "splits": splits,

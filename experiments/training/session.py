@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import grain.python as grain
 from ml_collections import ConfigDict
@@ -114,8 +114,7 @@ def train_in(
             state, progress = checkpoints.restore(learner.abstract_state)
             state = replicated(state, config.train.microbatches)
             batches.set_state(progress["batches"])
-        train = config.train
-        if state.step < train.steps and not out_of_patience(progress["losses"], train.patience):
+        if not _has_ended(state, progress, config):
             workdir.keep_start(origin())
         with Metrics(workdir.path, step=int(state.step)) as metrics:
             state, progress = fit(
@@ -129,10 +128,10 @@ def train_in(
                 sample=lambda state: workdir.keep_sample(int(state.step), sample(state.to_use())),
                 progress=progress,
             )
-        state = _chosen(checkpoints, state, progress, config)
+        chosen = _Chosen.of(checkpoints, state, progress, config)
     draw_learning_curve(workdir.path, workdir.learning_curve)
-    report(config, workdir, learner, state, progress["seconds"], measure(state), before)
-    return state
+    report(config, workdir, learner, *chosen, measure(chosen.state), before)
+    return chosen.state
 
 
 def measured(
@@ -173,9 +172,9 @@ def evaluate_in(
         UsageError: as `restore`, or damaged results.
     """
     before = _results(workdir)
-    state, seconds = _newest(workdir, learner, config)
-    report(config, workdir, learner, state, seconds, measure(state), before)
-    return state
+    chosen = _newest(workdir, learner, config)
+    report(config, workdir, learner, *chosen, measure(chosen.state), before)
+    return chosen.state
 
 
 def _results(workdir: Workdir) -> dict[str, Any]:
@@ -193,14 +192,12 @@ def restore(workdir: Workdir, learner: Learner, config: ConfigDict) -> TrainStat
     Raises:
         UsageError: the run has no checkpoint yet, or its newest is damaged.
     """
-    state, _ = _newest(workdir, learner, config)
-    return state
+    return _newest(workdir, learner, config).state
 
 
-def _newest(workdir: Workdir, learner: Learner, config: ConfigDict) -> tuple[TrainState, float]:
+def _newest(workdir: Workdir, learner: Learner, config: ConfigDict) -> "_Chosen":
     with _checkpoints(workdir, config) as checkpoints:
-        state, progress = checkpoints.restore(learner.abstract_state)
-        return _chosen(checkpoints, state, progress, config), progress["seconds"]
+        return _Chosen.of(checkpoints, *checkpoints.restore(learner.abstract_state), config)
 
 
 def _checkpoints(workdir: Workdir, config: ConfigDict) -> Checkpoints:
@@ -208,8 +205,27 @@ def _checkpoints(workdir: Workdir, config: ConfigDict) -> Checkpoints:
     return Checkpoints(workdir.checkpoints, keep=config.train.average + config.train.patience)
 
 
-def _chosen(
-    checkpoints: Checkpoints, newest: TrainState, progress: Mapping[str, Any], config: ConfigDict
-) -> TrainState:
-    last = best_step(progress["losses"]) if config.train.patience else int(newest.step)
-    return checkpoints.averaged(newest, config.train.average, last)
+class _Chosen(NamedTuple):
+    """What is measured and used, the seconds of training, and whether that came to its end."""
+
+    state: TrainState
+    seconds: float
+    ended: bool
+
+    @classmethod
+    def of(
+        cls,
+        checkpoints: Checkpoints,
+        newest: TrainState,
+        progress: Mapping[str, Any],
+        config: ConfigDict,
+    ) -> Self:
+        last = best_step(progress["losses"]) if config.train.patience else int(newest.step)
+        state = checkpoints.averaged(newest, config.train.average, last)
+        return cls(state, progress["seconds"], _has_ended(newest, progress, config))
+
+
+def _has_ended(newest: TrainState, progress: Mapping[str, Any], config: ConfigDict) -> bool:
+    """Whether it is trained as long as it should be: patience may end sooner than the steps."""
+    patience = config.train.patience
+    return int(newest.step) >= config.train.steps or out_of_patience(progress["losses"], patience)

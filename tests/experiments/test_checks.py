@@ -54,7 +54,11 @@ REPOSITORY = Path(__file__).resolve().parents[2]
         ("multi30k", "train.ema=0.9", "choose one, with train.average=1 or train.ema=0.0"),
         ("multi30k", "data.row_length=81", "data.row_length must lie in [0, model.max_length=80]"),
         ("multi30k", "architecture=recurrent", "data.row_length must be 0 for architecture='recur"),
-        ("copy", "decoding.hypotheses=0", "decoding.hypotheses must be at least 1, got 0"),
+        (
+            "copy",
+            "decoding.hypotheses=0",
+            "decoding.hypotheses=0 are fewer than the decoding.beam=1",
+        ),
         ("copy", "decoding.alpha=nan", "decoding.alpha must be finite, got nan"),
     ],
 )

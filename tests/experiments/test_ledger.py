@@ -15,11 +15,12 @@ CONFIG = {"train": {"steps": 100}, "literature": {"test": {"tok_bleu": "41.02 (W
 START = {"command": "python run.py", "commit": "abc1234", "machine": "cpu, 2 cores"}
 
 
-def run(folder, name, seed, bleu, step=100, starts=(START,), config=CONFIG):
+def run(folder, name, seed, bleu, step=100, starts=(START,), config=CONFIG, ended=True):
     workdir = Workdir(folder / name)
     workdir.claim(ConfigDict({**config, "seed": seed}))
     scores = {"test": {"tok_bleu": bleu, "accuracy": 0.5}, "longer": {"accuracy": 0.25}}
-    results = {"step": step, "training_seconds": 90.0, "parameters": 7, "splits": scores}
+    results = {"step": step, "ended": ended, "training_seconds": 90.0, "parameters": 7}
+    results["splits"] = scores
     workdir.results.write_text(json.dumps(results))
     for start in starts:
         workdir.keep_start(start)
@@ -65,7 +66,7 @@ def test_a_run_that_is_elsewhere_stays_as_it_was_told(tmp_path, rows):
 
 def test_a_cut_run_and_one_that_moved_say_so(tmp_path, rows):
     moved = START, START, {**START, "commit": "def5678+", "machine": "gpu"}
-    run(tmp_path, "cut", 3, 39.0, step=60, starts=moved)
+    run(tmp_path, "cut", 3, 39.0, step=60, starts=moved, ended=False)
     ((*_, steps, _, commits, machines),) = rows()
     assert steps == "**60 of 100**"
     assert (commits, machines) == ("abc1234; def5678+", "cpu, 2 cores; gpu")
@@ -77,6 +78,25 @@ def test_patience_ends_where_it_ends(tmp_path, rows):
         run(tmp_path, f"runs/{seed}", seed, 40.0, step=step, config=patient)
     ((*_, steps, _, _, _),) = rows()
     assert steps == "60, 80"
+    run(tmp_path, "cut", 2, 40.0, step=70, config=patient, ended=False)
+    assert [row[5] for row in rows()] == ["**70 of 100**", "60, 80"]
+
+
+def test_a_copy_of_a_run_is_not_another_seed(tmp_path, rows, capsys):
+    run(tmp_path, "one", 0, 40.0)
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    ((name, _, ours, _, seeds, *_),) = rows()
+    assert (name, ours, seeds) == ("one", "40.00", "0")
+    assert "two is left out: one has the same seed" in capsys.readouterr().err
+
+
+def test_a_run_that_does_not_say_whether_it_ended_is_named(tmp_path, rows):
+    run(tmp_path, "old", 0, 40.0)
+    results = json.loads((tmp_path / "old" / "results.json").read_text())
+    del results["ended"]
+    (tmp_path / "old" / "results.json").write_text(json.dumps(results))
+    with pytest.raises(UsageError, match="old does not say whether its training ended"):
+        rows()
 
 
 def test_another_decoding_and_a_run_of_unknown_origin_say_so(tmp_path, rows):
@@ -105,9 +125,14 @@ def test_what_nobody_published_has_the_first_score_of_each_split(tmp_path, rows)
     ]
 
 
-def test_a_published_figure_that_was_not_measured_is_refused(tmp_path, rows):
-    run(tmp_path, "other", 0, 39.0, config={**CONFIG, "literature": {"test": {"chrf": "60"}}})
-    with pytest.raises(UsageError, match="other has no chrf of test in its results"):
+def test_a_published_figure_of_other_text_stands_beside_nothing(tmp_path, rows):
+    run(tmp_path, "other", 0, 39.0, config={**CONFIG, "literature": {"test": {"bleu": "60"}}})
+    assert [row[1:4] for row in rows()] == [["test accuracy", "50.00%", ""]]
+
+
+def test_a_split_that_was_not_measured_is_named(tmp_path, rows):
+    run(tmp_path, "other", 0, 39.0, config={**CONFIG, "literature": {"dev": {"tok_bleu": "60"}}})
+    with pytest.raises(UsageError, match="other has no tok_bleu of dev in its results"):
         rows()
 
 

@@ -1,11 +1,15 @@
 """Parallel text of one's own: where it is looked for, and what is said of its faults."""
 
+import codecs
 import gzip
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ml_collections import ConfigDict
 
+from experiments.data.pairs import SentencePair
 from experiments.data.sources import check_source, load_split
 from experiments.data.tokenizers import KINDS, STAND_IN, Subwords
 from experiments.errors import UsageError
@@ -62,7 +66,8 @@ def test_a_fault_is_told_with_its_line_or_dropped_aloud(write, config, pair, sen
         load_split(config, "train", None)
     config.faults = "drop"
     assert [pair[:2] for pair in load_split(config, "train", None)] == PAIRS
-    assert "train: 1 pairs left out" in capsys.readouterr().err
+    assert "train: 1 pairs left out" in (told := capsys.readouterr().err)
+    assert re.search(r", first in .*train\.(en|de|tsv), line 2$", told.strip())
 
 
 def test_what_is_no_utf8_is_a_fault(write, config, tmp_path, capsys):
@@ -73,6 +78,20 @@ def test_what_is_no_utf8_is_a_fault(write, config, tmp_path, capsys):
     config.faults = "drop"
     assert len(load_split(config, "train", None)) == 1
     assert "no UTF-8" in capsys.readouterr().err
+
+
+def test_a_byte_order_mark_is_no_text(write, config, tmp_path):
+    write("plain")
+    path = tmp_path / "train.en"
+    path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
+    assert load_split(config, "train", None)[0].source == "a dog"
+
+
+def test_a_split_in_two_forms_is_refused(write, config):
+    write("plain")
+    write("tsv.gz")
+    with pytest.raises(UsageError, match=r"train split is there more than once, as .*en and .*gz"):
+        load_split(config, "train", None)
 
 
 def test_three_columns_are_a_fault(write, config):
@@ -138,6 +157,14 @@ def test_every_kind_of_subwords_comes_back_as_it_went_in(write, config, kind, tm
     )()
     again = Subwords().learn(config, pairs, tmp_path / "elsewhere")
     assert again == tokenizers  # to the byte
+
+
+def test_no_line_is_too_long_or_too_strange_to_be_learned_from(tmp_path):
+    settings = ConfigDict({"subwords": {"kind": "char", "size": 300, "joint": True}})
+    for line in ("Ω" * 5_000, "▅Ω"):
+        tokens = Subwords().learn(settings, [SentencePair("a b", line)], tmp_path).source
+        assert tokens.encode("Ω") == tokens.encode("Ω" * 2)[:-1]  # a token of its own, no bytes
+        assert tokens.decode(tokens.encode("▅Ω a")) == "▅Ω a"
 
 
 def test_too_many_subwords_are_refused(write, config, tmp_path):

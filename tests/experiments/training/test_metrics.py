@@ -2,6 +2,9 @@
 
 import json
 
+import pytest
+
+from experiments.errors import UsageError
 from experiments.training.metrics import Metrics, read_metrics
 
 
@@ -30,6 +33,14 @@ def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text(path.read_text() + json.dumps({"step": 3})[:-4])
     assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2]
+
+
+def test_another_line_that_cannot_be_read_is_named(tmp_path):
+    write(tmp_path, 0, 2)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step"\n' + path.read_text())
+    with pytest.raises(UsageError, match=r"metrics\.jsonl, line 1 cannot be read"):
+        read_metrics(tmp_path)
 
 
 def test_nothing_is_read_where_nothing_is(tmp_path):
