@@ -57,7 +57,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
         (
             "copy",
             "decoding.hypotheses=0",
-            "decoding.hypotheses=0 are fewer than the decoding.beam=1",
+            "decoding.hypotheses=0 are fewer than the decoding.beam",
         ),
         ("copy", "decoding.alpha=nan", "decoding.alpha must be finite, got nan"),
     ],

@@ -90,8 +90,8 @@ def test_a_byte_order_mark_is_no_text(write, config, tmp_path):
 def test_a_split_in_two_forms_is_refused(write, config):
     write("plain")
     write("tsv.gz")
-    with pytest.raises(UsageError, match=r"train split is there more than once, as .*en and .*gz"):
-        load_split(config, "train", None)
+    with pytest.raises(ValueError, match=r"train split is there more than once, as .*gz and .*en"):
+        check_source(config)
 
 
 def test_three_columns_are_a_fault(write, config):
