@@ -95,7 +95,8 @@ def run(command: Command) -> int:
     modes = modes_of(experiment)
     if command.mode not in modes:
         told = ", ".join(modes)
-        raise UsageError(f"{config.experiment} has no mode {command.mode!r}, it has {told}")
+        where = "; its runs have folders of their own" if config.experiment == "comparison" else ""
+        raise UsageError(f"{config.experiment} has no mode {command.mode!r}, it has {told}{where}")
     check(command)
     if command.mode == "describe":
         describe.describe(config, experiment.abstract_model(config, cache))

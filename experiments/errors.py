@@ -13,12 +13,16 @@ class UsageError(Exception):
 
 
 @contextmanager
-def as_usage_errors() -> Iterator[None]:
-    """Tells what the library refuses, a `ValueError`, as the mistake of whoever configured it."""
+def as_usage_errors(where: str = "") -> Iterator[None]:
+    """Tells what the library refuses, a `ValueError`, as the mistake of whoever configured it.
+
+    Args:
+        where: what the sentence begins with, where it does not say of what it speaks.
+    """
     try:
         yield
     except ValueError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(f"{where}{error}") from error
 
 
 def check_at_least(name: str, given: float, least: float) -> None:

@@ -134,8 +134,9 @@ def check_use(config: ConfigDict) -> None:
         UsageError: in one sentence.
     """
     check_training(config)
-    with as_usage_errors():
+    with as_usage_errors("model: "):
         TransformerConfig(**config.model)
+    with as_usage_errors():
         check_decoding(config.decoding)
         check_at_least("model.decoder_layers", config.model.decoder_layers, 1)
     kind, longest = config.model.positions, config.model.max_length

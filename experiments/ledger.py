@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from experiments.errors import UsageError
 from experiments.files import write_whole
-from experiments.results import SHOWN
+from experiments.results import SHOWN, deciding
 from experiments.workdir import Workdir
 
 INTRODUCTION = """\
@@ -52,7 +52,7 @@ class Run(NamedTuple):
         """What runs that differ in their seed alone have in common."""
         fields = {name: value for name, value in self.config.to_dict().items() if name != "seed"}
         cut = None if self.is_whole else self.results["step"]
-        return json.dumps([fields, self.results.get("decoding"), cut], sort_keys=True)
+        return json.dumps([fields, deciding(self.results.get("decoding", {})), cut], sort_keys=True)
 
     @property
     def is_whole(self) -> bool:
@@ -71,7 +71,7 @@ class Run(NamedTuple):
     @property
     def redecoded(self) -> str:
         """How what was measured was decoded, where that is not as the configuration says."""
-        used, said = self.results.get("decoding", {}), self.config.get("decoding", {})
+        used, said = (deciding(of.get("decoding", {})) for of in (self.results, self.config))
         fields = [f"{name}={value}" for name, value in used.items() if said.get(name) != value]
         return f" (decoding: {', '.join(fields)})" if fields else ""
 

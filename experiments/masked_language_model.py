@@ -84,8 +84,9 @@ def check(config: ConfigDict) -> None:
         UsageError: in one sentence.
     """
     check_training(config)
-    with as_usage_errors():
+    with as_usage_errors("model: "):
         TransformerConfig(**config.model)
+    with as_usage_errors():
         toy.check(config.data)
         check_at_least("model.encoder_layers", config.model.encoder_layers, 1)
     check_buckets(config)

@@ -86,6 +86,9 @@ def _shown(scores: Scores) -> list[str]:
 
 def _how(results: Mapping[str, Any]) -> dict[str, Any]:
     """What was measured, and how it was decoded."""
-    decoding = results.get("decoding", {})
-    said = {name: value for name, value in decoding.items() if name not in INDIFFERENT}
-    return {"step": results["step"], "decoding": said}
+    return {"step": results["step"], "decoding": deciding(results.get("decoding", {}))}
+
+
+def deciding(decoding: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `decoding` that decide which translations come."""
+    return {name: value for name, value in decoding.items() if name not in INDIFFERENT}

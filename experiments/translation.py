@@ -77,7 +77,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     tokenizers.keep(workdir.path)
     print(
         f"{len(encoded['train']):,} sentence pairs of {len(tokenizers.source)} and "
-        f"{len(tokenizers.target)} words, {task.learner.num_parameters:,} parameters"
+        f"{len(tokenizers.target)} tokens, {task.learner.num_parameters:,} parameters"
     )
     state = train_in(
         workdir,
@@ -174,7 +174,8 @@ def check_use(config: ConfigDict) -> None:
         check_decoding(config.decoding)
         one_of("architecture", config.architecture, tuple(ARCHITECTURES))
         check_rows(config)
-        settings, _ = ARCHITECTURES[config.architecture]
+    settings, _ = ARCHITECTURES[config.architecture]
+    with as_usage_errors("model: "):
         settings(**config.model)
 
 

@@ -45,7 +45,7 @@ from experiments.workdir import Workdir
             ["--config.model.num_kv_heads=3"],
             "num_heads=4 cannot be shared evenly by num_kv_heads=3",
         ),
-        (["--config.model.width=130"], "width=130 is not divisible by num_heads=4"),
+        (["--config.model.width=130"], "run.py: model: width=130 is not divisible by num_heads=4"),
         (["--config.model.norm=prre"], "got 'prre'; did you mean 'pre'?"),
         (["--config.data.name=toys"], "got 'toys'; did you mean 'toy'?"),
         (["--config.experiment=translatoin"], "did you mean 'translation'?"),

@@ -103,7 +103,7 @@ def test_another_decoding_and_a_run_of_unknown_origin_say_so(tmp_path, rows):
     greedy = {**CONFIG, "decoding": {"beam": 1, "alpha": 1.0}}
     run(tmp_path, "beams", 0, 40.0, starts=(), config=greedy)
     results = json.loads((tmp_path / "beams" / "results.json").read_text())
-    results["decoding"] = {"beam": 5, "alpha": 1.0}
+    results["decoding"] = {"beam": 5, "alpha": 1.0, "hypotheses": 7}  # the last decides nothing
     (tmp_path / "beams" / "results.json").write_text(json.dumps(results))
     ((_, figure, *_, commit, machine),) = rows()
     assert figure == "test tokenized BLEU (decoding: beam=5)"

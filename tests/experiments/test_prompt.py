@@ -1,0 +1,45 @@
+"""Lines from a pipe: all that have come, each once, however they were cut on their way."""
+
+import io
+
+from experiments.prompt import lines_as_they_come
+
+
+class Pipe:
+    """A stream that gives its bytes in these pieces."""
+
+    def __init__(self, *pieces, person=False):
+        self.pieces = [*pieces, b""]
+        self.isatty = lambda: person
+        self.buffer = self
+
+    def read1(self, size):
+        assert len(self.pieces[0]) <= size
+        return self.pieces.pop(0)
+
+
+def groups(*pieces, **settings):
+    return [*lines_as_they_come(Pipe(*pieces, **settings))]
+
+
+def test_lines_come_in_groups_and_none_in_parts():
+    assert groups(b"one\ntw", b"o\n\nthr", b"e", b"e") == [["one"], ["two", ""], ["three"]]
+    assert groups(b"one\r\n", b"\n") == [["one"], [""]]
+    assert groups() == groups(b"") == []
+
+
+def test_a_letter_may_be_cut_and_bytes_that_are_none_are_marked():
+    letter = "ß".encode()
+    assert groups(b"stra" + letter[:1], letter[1:] + b"e\n") == [["straße"]]
+    assert groups(b"\xff\n") == [["\ufffd"]]
+
+
+def test_what_is_long_comes_whole():
+    line = b"a" * 200_000
+    stream = io.TextIOWrapper(io.BytesIO(line + b"\nb"))
+    assert [*lines_as_they_come(stream)] == [[line.decode()], ["b"]]
+
+
+def test_a_person_is_asked_each_time(capsys):
+    assert groups(b"one\n", b"two\n", person=True) == [["one"], ["two"]]
+    assert capsys.readouterr().out == "one sentence a line; end with Ctrl-D\n> > > "
