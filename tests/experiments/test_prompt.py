@@ -24,7 +24,7 @@ def groups(*pieces, **settings):
 
 def test_lines_come_in_groups_and_none_in_parts():
     assert groups(b"one\ntw", b"o\n\nthr", b"e", b"e") == [["one"], ["two", ""], ["three"]]
-    assert groups(b"one\r\n", b"\n") == [["one"], [""]]
+    assert groups(b" one \r\n", b"\n") == [[" one "], [""]]
     assert groups() == groups(b"") == []
 
 
