@@ -27,7 +27,7 @@ def as_usage_errors(where: str = "") -> Iterator[None]:
 
 def check_at_least(name: str, given: float, least: float) -> None:
     """Raises a `ValueError` for a number below the least that is allowed."""
-    if given < least:
+    if not given >= least:  # which NaN is not
         raise ValueError(f"{name} must be at least {least}, got {given}")
 
 

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from experiments.errors import UsageError
 from experiments.files import write_whole
-from experiments.results import SHOWN, deciding
+from experiments.results import SHOWN, deciding, differing
 from experiments.workdir import Workdir
 
 INTRODUCTION = """\
@@ -72,8 +72,7 @@ class Run(NamedTuple):
     def redecoded(self) -> str:
         """How what was measured was decoded, where that is not as the configuration says."""
         used, said = (deciding(of.get("decoding", {})) for of in (self.results, self.config))
-        fields = [f"{name}={value}" for name, value in used.items() if said.get(name) != value]
-        return f" (decoding: {', '.join(fields)})" if fields else ""
+        return differing(used, said)
 
 
 def ledger(config: ConfigDict, workdir: Workdir, cache: Path) -> None:

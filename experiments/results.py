@@ -68,11 +68,18 @@ def report(
     for split, scores in splits.items():
         print(f"{split:14s}{'   '.join(_shown(scores))}")
         if rival := scores.get("against"):
+            other = differing(rival["decoding"], deciding(results["decoding"]))
             print(
-                f"{'':14s}against {rival['workdir']}: {' '.join(_shown(rival)[0].split())}, "
+                f"{'':14s}against {rival['workdir']}{other}: {' '.join(_shown(rival)[0].split())}, "
                 f"p = {rival['p']:.3f} that chance alone makes them differ so (paired bootstrap)"
             )
     print(f"everything is in {workdir.path}")
+
+
+def differing(decoding: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
+    """How something was decoded, in words, where that is not as usual."""
+    fields = [f"{name}={value}" for name, value in decoding.items() if usual.get(name) != value]
+    return f" (decoding: {', '.join(fields)})" if fields else ""
 
 
 def _shown(scores: Scores) -> list[str]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from experiments.data.pairs import SentencePair
 from experiments.errors import UsageError
 from experiments.evaluation.scores import paired_bootstrap
+from experiments.results import deciding
 from experiments.workdir import Workdir
 
 
@@ -16,12 +17,14 @@ class Rival(NamedTuple):
     Attributes:
         path: its workdir.
         scores: of each split, as they stand in its results.
+        decoding: by which they came.
         said: its translations of each split.
         tokenized: as in `translation_scores`.
     """
 
     path: Path
     scores: dict[str, dict[str, object]]
+    decoding: dict[str, object]
     said: dict[str, list[str]]
     tokenized: bool
 
@@ -36,14 +39,14 @@ class Rival(NamedTuple):
             references: one correct translation a sentence.
 
         Returns:
-            workdir and bleu or tok_bleu of the rival, and p: how likely chance alone makes the two
-            differ in it as much as they do, by `paired_bootstrap`.
+            workdir, decoding and bleu or tok_bleu of the rival, and p: how likely chance alone
+            makes the two differ in it as much as they do, by `paired_bootstrap`.
         """
         systems = {"rival": self.said[split], "this": translations}
         chances = paired_bootstrap(systems, references, tokenized=self.tokenized)
         score = _score(tokenized=self.tokenized)
-        of_rival = {"workdir": str(self.path), score: self.scores[split][score]}
-        return of_rival | {"p": chances["this"]}
+        of_rival = {"workdir": str(self.path), "decoding": self.decoding}
+        return of_rival | {score: self.scores[split][score], "p": chances["this"]}
 
 
 def load_rival(
@@ -66,7 +69,8 @@ def load_rival(
     """
     if theirs.path.resolve() == ours.path.resolve():
         raise UsageError(f"--against needs another run than {ours.path} itself")
-    scores = theirs.load_results()["splits"]
+    results = theirs.load_results()
+    scores, decoding = results["splits"], deciding(results.get("decoding", {}))
     for split in splits:
         if _score(tokenized=tokenized) not in scores.get(split, {}):
             raise UsageError(
@@ -86,7 +90,7 @@ def load_rival(
                 f"{theirs.path} translated {len(translations):,} of the {len(splits[split]):,} "
                 f"sentences of the {split} split: measure it again"
             )
-    return Rival(theirs.path, scores, said, tokenized)
+    return Rival(theirs.path, scores, decoding, said, tokenized)
 
 
 def _score(*, tokenized: bool) -> str:

@@ -1,6 +1,7 @@
 """Training states on disk, complete or not there at all."""
 
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, Self
 
 import jax
@@ -96,9 +97,10 @@ class Checkpoints:
         try:
             restored = self._manager.restore(step, args=arguments)
         except Exception as error:  # what is missing decides its type, down to a bare Exception
+            cause = shorten(str(error) or type(error).__name__, 80, placeholder=" …")
             raise UsageError(
-                f"the checkpoint {self._directory / str(step)} is damaged: delete it to go on "
-                "from the one before it, or choose another --workdir"
+                f"the checkpoint {self._directory / str(step)} cannot be read ({cause}): if it is "
+                "damaged, delete it to go on from the one before it, or choose another --workdir"
             ) from error
         return restored.state, restored.progress
 

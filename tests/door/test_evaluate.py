@@ -180,8 +180,11 @@ def test_a_run_is_held_against_another(place, own, knock, rival):
     }
     (p,) = paired_bootstrap(said, [pair.target for pair in pairs]).values()
     assert (status, p < 1) == (0, True)
-    assert scores["against"] == {"workdir": str(rival), "bleu": scores["bleu"], "p": p}
+    against = {"workdir": str(rival), "bleu": scores["bleu"], "p": p}
+    assert scores["against"] == against | {"decoding": {"beam": 1, "alpha": 0.0}}
     assert f"against {rival}: BLEU {scores['bleu']:.2f}, p = {p:.3f} that chance" in output
+    beams = knock(*longer, "--config.decoding.beam=2", f"--against={rival}", workdir=own)
+    assert f"against {rival} (decoding: beam=1): BLEU " in beams[1]
 
 
 def test_what_cannot_be_held_against_is_refused(place, knock, rival):

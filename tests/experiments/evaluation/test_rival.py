@@ -17,9 +17,9 @@ def test_text_in_tokens_is_held_against_text_in_tokens():
             {"b": THEIRS, "a": OURS}, REFERENCES, tokenized=tokenized
         ).values()
         scores = {"test": {"tok_bleu": 40.0, "bleu": 1.0}}
-        rival = Rival(Path("b"), scores, {"test": THEIRS}, tokenized)
+        rival = Rival(Path("b"), scores, {"beam": 5}, {"test": THEIRS}, tokenized)
         found = rival.against("test", OURS, REFERENCES)
         score = {"tok_bleu": 40.0} if tokenized else {"bleu": 1.0}
-        assert found == {"workdir": "b", "p": chance} | score
+        assert found == {"workdir": "b", "decoding": {"beam": 5}, "p": chance} | score
         chances[tokenized] = chance
     assert chances[True] != chances[False]
