@@ -5,7 +5,7 @@ aloud what it drops, and where the first of each kind stands.
 """
 
 import sys
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -63,7 +63,7 @@ def sound_pairs(
     Raises:
         UsageError: a fault, if those are refused; nothing that is left.
     """
-    pairs, dropped, first = [], Counter[str](), dict[str, str]()
+    pairs, dropped = [], defaultdict[str, list[str]](list)
     for sides in lines:
         found = [(line, fault) for line in sides if (fault := _fault(line, config.longest))]
         if not found:
@@ -72,10 +72,9 @@ def sound_pairs(
         line, fault = found[0]
         if config.faults == "refuse":
             raise UsageError(f"{line.place}: {fault}; data.faults=drop leaves such pairs out")
-        dropped[fault] += 1
-        first.setdefault(fault, line.place)
-    for fault, number in dropped.most_common():
-        told = f"{split}: {number:,} pairs left out: {fault}, first in {first[fault]}"
+        dropped[fault].append(line.place)
+    for fault, places in sorted(dropped.items(), key=lambda item: -len(item[1])):
+        told = f"{split}: {len(places):,} pairs left out: {fault}, first in {places[0]}"
         print(told, file=sys.stderr)
     if not pairs:
         raise UsageError(f"the {split} split of the {config.name} data has no pairs")
