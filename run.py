@@ -16,6 +16,7 @@ python run.py --mode=ledger                         what all runs achieved, as a
 """
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -147,9 +148,16 @@ def check(command: Command) -> None:
             experiment.check(command.config)
     except (AttributeError, KeyError, TypeError) as error:
         raise UsageError(
-            f"this is not a configuration of the kind that its names ask for ({error}): start from "
-            "the file in configs/ that is"
+            "this is not a configuration of the kind that its names ask for "
+            f"({_reason(error)}): start from the file in configs/ that is"
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong with a configuration; the name of a missing field comes in quotes of quotes."""
+    within = error.args[0] if isinstance(error, AttributeError) else error
+    missing = re.search(r"\w+", str(within)) if isinstance(within, KeyError) else None
+    return f"it has no field {missing[0]!r}" if missing else str(error)
 
 
 if __name__ == "__main__":

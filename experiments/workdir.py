@@ -13,7 +13,9 @@ from experiments.training.metrics import read_metrics
 
 Words = TypeVar("Words")
 
-RESULTS = {"step", "training_seconds", "parameters", "splits"}  # what every results file says
+# What every results file says, and every start of a training.
+RESULTS = {"step": int, "training_seconds": float, "parameters": int, "splits": dict}
+START = {"command": str, "commit": str, "machine": str}
 
 
 class Workdir:
@@ -193,11 +195,8 @@ class Workdir:
             results = json.loads(self.results.read_text(encoding="utf-8"))
         except ValueError as error:
             raise UsageError(f"{self.results} cannot be read: {error}") from error
-        missing = RESULTS - {*results} if isinstance(results, dict) else RESULTS
-        if missing:
-            raise UsageError(f"{self.results} cannot be read: it has no {min(missing)}")
-        splits = results["splits"]
-        if not isinstance(splits, dict) or not all(isinstance(of, dict) for of in splits.values()):
+        _check_fields(self.results, results, RESULTS)
+        if not all(isinstance(scores, dict) for scores in results["splits"].values()):
             raise UsageError(f"{self.results} cannot be read: its splits have no scores")
         return results
 
@@ -236,9 +235,12 @@ class Workdir:
             return []
         try:
             text = self.starts.read_text(encoding="utf-8")
-            return [json.loads(line) for line in text.splitlines()]
+            starts = [json.loads(line) for line in text.splitlines()]
         except (OSError, ValueError) as error:
             raise UsageError(f"{self.starts} cannot be read: {error}") from error
+        for start in starts:
+            _check_fields(self.starts, start, START)
+        return starts
 
     def check_fresh(self, checkpoint_every: int) -> None:
         """Refuses to start anew where a run once had a checkpoint.
@@ -251,6 +253,14 @@ class Workdir:
                 f"the checkpoints of {self.path} are gone, and its metrics are left as they are: "
                 "choose another --workdir"
             )
+
+
+def _check_fields(path: Path, read: object, fields: Mapping[str, type]) -> None:
+    """Refuses what JSON says if a field is not there, or is of another kind."""
+    for name, kind in fields.items():
+        value = read.get(name) if isinstance(read, dict) else None
+        if not isinstance(value, kind):
+            raise UsageError(f"{path} cannot be read: its {name} is {value!r}")
 
 
 def differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:

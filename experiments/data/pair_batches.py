@@ -65,7 +65,8 @@ class PairBatches:
         kept = [pair for pair in pairs if self._tokenizers.encode(pair).length <= self._longest]
         told = f"more than {self._longest} subwords"
         if len(kept) < len(pairs):
-            print(f"train: {len(pairs) - len(kept):,} pairs left out: {told}", file=sys.stderr)
+            left_out = f"{len(pairs) - len(kept):,} of {len(pairs):,} pairs"
+            print(f"train: {left_out} left out: {told}", file=sys.stderr)
         if not kept:
             raise UsageError(f"no pair of the train split is left: all have {told}")
         return kept

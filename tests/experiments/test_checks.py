@@ -20,7 +20,11 @@ REPOSITORY = Path(__file__).resolve().parents[2]
         ("char_lm", "train.batch_tokens=10", "has no room for a row of data.context=64"),
         ("char_lm", "train.label_smoothing=1.5", "label_smoothing must lie in [0, 1), got 1.5"),
         ("char_lm", "decoding.temperature=-1.0", "temperature must be positive and finite"),
-        ("char_lm", "data.name=sentences", "not a configuration of the kind that its names ask"),
+        (
+            "char_lm",
+            "data.name=sentences",
+            "its names ask for (it has no field 'sizes'): start",
+        ),
         ("packed_lm", "data.sizes.train=9", "data.sizes.train must be at least 1000, got 9"),
         ("packed_lm", "data.seed=-1", "data.seed must be at least 0, got -1"),
         ("packed_lm", "data.name=character", "got 'character'; did you mean 'characters'?"),

@@ -1,6 +1,7 @@
 """The ledger: a row for each figure, runs of several seeds together, and a cut run told as such."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -110,10 +111,13 @@ def test_another_decoding_and_a_run_of_unknown_origin_say_so(tmp_path, rows):
     assert commit == machine == "unknown"
 
 
-def test_what_cannot_be_read_is_named(tmp_path, rows):
+@pytest.mark.parametrize(
+    ("name", "text"), [("results.json", "{"), ("starts.jsonl", "{}\n"), ("starts.jsonl", "[7]\n")]
+)
+def test_what_cannot_be_read_is_named(tmp_path, rows, name, text):
     run(tmp_path, "broken", 0, 40.0)
-    (tmp_path / "broken" / "results.json").write_text("{")
-    with pytest.raises(UsageError, match=r"broken/results\.json cannot be read"):
+    (tmp_path / "broken" / name).write_text(text)
+    with pytest.raises(UsageError, match=f"broken/{re.escape(name)} cannot be read: "):
         rows()
 
 

@@ -73,9 +73,10 @@ def sound_pairs(
         if config.faults == "refuse":
             raise UsageError(f"{line.place}: {fault}; data.faults=drop leaves such pairs out")
         dropped[fault].append(line.place)
+    total = len(pairs) + sum(map(len, dropped.values()))
     for fault, places in sorted(dropped.items(), key=lambda item: -len(item[1])):
-        told = f"{split}: {len(places):,} pairs left out: {fault}, first in {places[0]}"
-        print(told, file=sys.stderr)
+        left_out = f"{len(places):,} of {total:,} pairs left out"
+        print(f"{split}: {left_out}: {fault}, first in {places[0]}", file=sys.stderr)
     if not pairs:
         raise UsageError(f"the {split} split of the {config.name} data has no pairs")
     return pairs

@@ -34,7 +34,10 @@ def test_the_longest_is_named_with_what_can_be_done():
 
 @pytest.mark.parametrize(
     ("row_length", "kept", "told"),
-    [(0, [*SHORT, LONG], "train: 1 pairs left out: more than 6"), (5, SHORT, "2 pairs left out")],
+    [
+        (0, [*SHORT, LONG], "train: 1 of 4 pairs left out: more than 6"),
+        (5, SHORT, "2 of 4 pairs left out"),
+    ],
 )
 def test_where_they_may_be_dropped_they_are_counted(row_length, kept, told, capsys):
     pairs = [LONGER, *SHORT, LONG]

@@ -66,7 +66,7 @@ def test_a_fault_is_told_with_its_line_or_dropped_aloud(write, config, pair, sen
         load_split(config, "train", None)
     config.faults = "drop"
     assert [pair[:2] for pair in load_split(config, "train", None)] == PAIRS
-    assert "train: 1 pairs left out" in (told := capsys.readouterr().err)
+    assert "train: 1 of 3 pairs left out" in (told := capsys.readouterr().err)
     assert re.search(r", first in .*train\.(en|de|tsv), line 2$", told.strip())
 
 

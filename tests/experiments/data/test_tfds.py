@@ -51,7 +51,7 @@ def test_a_fault_is_told_with_its_place_or_dropped_aloud(number, config, capsys)
         read(config, "train")
     config.faults = "drop"
     assert read(config, "train") == PAIRS[:1]
-    assert "train: 1 pairs left out: " in capsys.readouterr().err
+    assert "train: 1 of 2 pairs left out: " in capsys.readouterr().err
     config.splits.train += "[1:]"
     with pytest.raises(UsageError, match="the train split of the tfds data has no pairs"):
         read(config, "train")
