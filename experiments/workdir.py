@@ -8,13 +8,20 @@ from typing import Any, TypeVar
 from ml_collections import ConfigDict
 
 from experiments.errors import UsageError
-from experiments.files import part_of, write_whole
+from experiments.files import part_of, read_json, read_json_lines, write_whole
 from experiments.training.metrics import read_metrics
 
 Words = TypeVar("Words")
 
-# What every results file says, and every start of a training.
-RESULTS = {"step": int, "training_seconds": float, "parameters": int, "splits": dict}
+# What files say that are read again.
+RESULTS = {
+    "step": int,
+    "ended": bool | None,
+    "training_seconds": float,
+    "parameters": int,
+    "splits": dict,
+    "decoding": dict | None,
+}
 START = {"command": str, "commit": str, "machine": str}
 
 
@@ -84,10 +91,7 @@ class Workdir:
         """
         if not self.config.is_file():
             raise UsageError(f"{self.path} holds no run: train one with --workdir={self.path}")
-        try:
-            return ConfigDict(json.loads(self.config.read_text(encoding="utf-8")))
-        except ValueError as error:
-            raise UsageError(f"{self.config} cannot be read: {error}") from error
+        return ConfigDict(read_json(self.config, {"experiment": str}))
 
     def as_trained(self, config: ConfigDict) -> ConfigDict:
         """A configuration by which the model here is used: that of the run, but for its decoding.
@@ -142,12 +146,7 @@ class Workdir:
         Raises:
             UsageError: it is damaged.
         """
-        if not self.texts.exists():
-            return {}
-        try:
-            return dict(json.loads(self.texts.read_text(encoding="utf-8")))
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"{self.texts} cannot be read: {error}") from error
+        return read_json(self.texts, {}) if self.texts.exists() else {}
 
     def keep_vocabulary(self, text: str) -> None:
         """Writes the words of a model that has one list of them.
@@ -191,11 +190,7 @@ class Workdir:
             raise UsageError(
                 f"{self.path} has no results yet: --mode=evaluate --workdir={self.path} makes them"
             )
-        try:
-            results = json.loads(self.results.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise UsageError(f"{self.results} cannot be read: {error}") from error
-        _check_fields(self.results, results, RESULTS)
+        results = read_json(self.results, RESULTS)
         if not all(isinstance(scores, dict) for scores in results["splits"].values()):
             raise UsageError(f"{self.results} cannot be read: its splits have no scores")
         return results
@@ -231,16 +226,7 @@ class Workdir:
         Raises:
             UsageError: what cannot be read.
         """
-        if not self.starts.exists():
-            return []
-        try:
-            text = self.starts.read_text(encoding="utf-8")
-            starts = [json.loads(line) for line in text.splitlines()]
-        except (OSError, ValueError) as error:
-            raise UsageError(f"{self.starts} cannot be read: {error}") from error
-        for start in starts:
-            _check_fields(self.starts, start, START)
-        return starts
+        return read_json_lines(self.starts, START) if self.starts.exists() else []
 
     def check_fresh(self, checkpoint_every: int) -> None:
         """Refuses to start anew where a run once had a checkpoint.
@@ -253,14 +239,6 @@ class Workdir:
                 f"the checkpoints of {self.path} are gone, and its metrics are left as they are: "
                 "choose another --workdir"
             )
-
-
-def _check_fields(path: Path, read: object, fields: Mapping[str, type]) -> None:
-    """Refuses what JSON says if a field is not there, or is of another kind."""
-    for name, kind in fields.items():
-        value = read.get(name) if isinstance(read, dict) else None
-        if not isinstance(value, kind):
-            raise UsageError(f"{path} cannot be read: its {name} is {value!r}")
 
 
 def differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:

@@ -86,7 +86,7 @@ def _parse(text: str) -> tuple[Fraction, str]:
     amount, _, unit = " ".join(text.split()).partition(" ")
     try:
         number = Fraction(amount)
-    except ValueError:
+    except (ValueError, ZeroDivisionError):
         number = Fraction(0)
     if number <= 0:
         raise ValueError(f"train.duration needs a number, as in '10 epochs', got {text!r}")

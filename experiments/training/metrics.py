@@ -7,8 +7,7 @@ from typing import Self
 
 import tensorboardX
 
-from experiments.errors import UsageError
-from experiments.files import write_whole
+from experiments.files import read_json_lines, write_whole
 
 
 class Metrics:
@@ -48,12 +47,4 @@ def read_metrics(directory: Path) -> list[dict]:
         UsageError: another line that cannot be read.
     """
     path = directory / "metrics.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    rows = []
-    for number, line in enumerate(lines, start=1):
-        if line.endswith("\n"):
-            try:
-                rows.append(json.loads(line))
-            except ValueError as error:
-                raise UsageError(f"{path}, line {number} cannot be read: {error}") from error
-    return rows
+    return read_json_lines(path, {"step": int, "split": str}) if path.exists() else []

@@ -18,7 +18,7 @@ START = {"command": "python run.py", "commit": "abc1234", "machine": "cpu, 2 cor
 
 def run(folder, name, seed, bleu, step=100, starts=(START,), config=CONFIG, ended=True):
     workdir = Workdir(folder / name)
-    workdir.claim(ConfigDict({**config, "seed": seed}))
+    workdir.claim(ConfigDict({"experiment": "translation", **config, "seed": seed}))
     scores = {"test": {"tok_bleu": bleu, "accuracy": 0.5}, "longer": {"accuracy": 0.25}}
     results = {"step": step, "ended": ended, "training_seconds": 90.0, "parameters": 7}
     results["splits"] = scores
@@ -112,12 +112,20 @@ def test_another_decoding_and_a_run_of_unknown_origin_say_so(tmp_path, rows):
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("results.json", "{"), ("starts.jsonl", "{}\n"), ("starts.jsonl", "[7]\n")]
+    ("name", "text"),
+    [
+        ("config.json", "{}"),
+        ("config.json", "[1]"),
+        ("results.json", "{"),
+        ("results.json", '{"step": "x"}'),
+        ("starts.jsonl", "{}\n"),
+        ("starts.jsonl", "[7]\n"),
+    ],
 )
 def test_what_cannot_be_read_is_named(tmp_path, rows, name, text):
     run(tmp_path, "broken", 0, 40.0)
     (tmp_path / "broken" / name).write_text(text)
-    with pytest.raises(UsageError, match=f"broken/{re.escape(name)} cannot be read: "):
+    with pytest.raises(UsageError, match=f"broken/{re.escape(name)}.* cannot be read: "):
         rows()
 
 

@@ -9,8 +9,9 @@ from experiments.workdir import Workdir
 
 def configuration(duration="", steps=70, beam=1, path="here", files="train.*"):
     train = {"duration": duration, "steps": steps}
-    data = {"path": path, "files": files}
-    return ConfigDict({"train": train, "decoding": {"beam": beam}, "data": data})
+    data, decoding = {"path": path, "files": files}, {"beam": beam}
+    fields = {"experiment": "translation", "train": train, "decoding": decoding, "data": data}
+    return ConfigDict(fields)
 
 
 @pytest.fixture

@@ -35,10 +35,11 @@ def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path):
     assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2]
 
 
-def test_another_line_that_cannot_be_read_is_named(tmp_path):
+@pytest.mark.parametrize("damaged", ['{"step"', "5", "{}", '{"step": "1", "split": "train"}'])
+def test_another_line_that_cannot_be_read_is_named(tmp_path, damaged):
     write(tmp_path, 0, 2)
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step"\n' + path.read_text())
+    path.write_text(f"{damaged}\n" + path.read_text())
     with pytest.raises(UsageError, match=r"metrics\.jsonl, line 1 cannot be read"):
         read_metrics(tmp_path)
 
