@@ -115,6 +115,8 @@ def evaluate(
     names = measured(split, source.tests, source.splits)
     task, splits = load_task(config, workdir), load_splits(config, names, cache)
     workdir.keep_texts(of_splits(splits))
+    if "train" in splits:
+        splits["train"] = task.batches.fitting(splits["train"])
     rival = against and load_rival(against, workdir, splits, tokenized=task.is_tokenized)
     measure = task.measuring(splits, workdir, rival)
     state = evaluate_in(workdir, task.learner, measure, config)

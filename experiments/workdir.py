@@ -1,6 +1,7 @@
 """The folder in which everything a run made stands, enough to evaluate, translate and explain."""
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -174,10 +175,18 @@ class Workdir:
             raise UsageError(f"{self.vocabulary} cannot be read: {error}") from error
 
     def keep_sample(self, step: int, text: str) -> str:
-        """Appends what a model could do at a step to the samples, and returns it."""
+        """Adds what a model could do at a step to the samples, and returns it.
+
+        Those of this step and later ones are of a run that was killed, and never happened.
+        """
+        before = self.samples.read_text(encoding="utf-8") if self.samples.exists() else ""
+        ends = (
+            found.start()
+            for found in re.finditer(r"^step (\d+)$", before, re.MULTILINE)
+            if int(found[1]) >= step
+        )
         text = f"step {step}\n{text}"
-        with self.samples.open("a", encoding="utf-8") as file:
-            file.write(text + "\n")
+        write_whole(self.samples, f"{before[: next(ends, None)]}{text}\n")
         return text
 
     def load_results(self) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterable, Sequence
-from textwrap import shorten
 
 import grain.python as grain
 from ml_collections import ConfigDict
@@ -45,7 +44,8 @@ class PairBatches:
         encoded = [self._tokenizers.encode(pair) for pair in pairs]
         longest = max(range(len(pairs)), key=lambda number: encoded[number].length)
         if encoded[longest].length > self._config.model.max_length:
-            sentence = shorten(pairs[longest].source, 40, placeholder=" …")
+            source = pairs[longest].source
+            sentence = source if len(source) <= 40 else f"{source[:40]}…"
             may_drop = split == "train" and "faults" in self._config.data
             raise UsageError(
                 f"the {split} split needs {encoded[longest].length} positions, for {sentence!r}: "

@@ -1,5 +1,6 @@
 """Training states on disk, complete or not there at all."""
 
+import sys
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, Self
@@ -68,7 +69,7 @@ class Checkpoints:
 
         Args:
             newest: the state of the newest checkpoint, which is not read again.
-            number: how many there should be; as many as there are if they are fewer.
+            number: how many there should be; if some are gone, it is said that they are fewer.
             last: the step of the last of them.
 
         Raises:
@@ -81,6 +82,9 @@ class Checkpoints:
                 "gone: train again in another --workdir"
             )
         *older, _ = steps[-number:]
+        if len(older) + 1 < number:
+            here = f"{len(older) + 1} of the last {number} checkpoints of {self._directory}"
+            print(f"only {here} are there: the mean is of these", file=sys.stderr)
         newest = on_one_device(newest)  # where all that is read like it will stand, too
         state = (newest if newest.step == last else self._read(last, newest)[0]).to_use()
         total = state.parameters

@@ -221,7 +221,8 @@ class _Chosen(NamedTuple):
         config: ConfigDict,
     ) -> Self:
         last = best_step(progress["losses"]) if config.train.patience else int(newest.step)
-        state = checkpoints.averaged(newest, config.train.average, last)
+        saved = math.ceil(last / config.train.checkpoint_every)
+        state = checkpoints.averaged(newest, min(config.train.average, saved), last)
         return cls(state, progress["seconds"], _has_ended(newest, progress, config))
 
 

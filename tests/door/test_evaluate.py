@@ -86,7 +86,7 @@ def test_how_many_are_translated_at_once_says_nothing_of_what_was_measured(own, 
     ("text", "reason"),
     [
         ('{"a', "Unterminated string"),
-        ("[]", "its step is None"),
+        ("[]", "it is []"),
         ('{"step": 7, "training_seconds": "long"}', "its training_seconds is 'long'"),
     ],
 )
@@ -138,6 +138,7 @@ def test_text_that_moved_is_found_again_and_no_other(place, knock, captions, tmp
     evaluate = "--mode=evaluate", "--config.decoding.alpha=0.5"
     status, _, error = knock(*evaluate, workdir="moved")
     assert (status, f"data.path={here} has no test_2016.en" in error) == (2, True)
+    assert knock("--mode=evaluate", "--split=train", new, workdir="moved")[0] == 0
     (there / "train.en").unlink()  # which is not read
     assert knock(*evaluate, new, workdir="moved")[0] == 0
     assert json.loads(results.read_text())["splits"] == before["splits"]

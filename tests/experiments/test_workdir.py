@@ -60,6 +60,13 @@ def test_what_is_trained_may_decode_as_it_likes_and_its_duration_is_not_counted_
     assert (used.train.steps, used.decoding.beam) == (70, 4)
 
 
+def test_samples_of_steps_that_never_happened_go(workdir):
+    for step in (5, 10, 15, 10, 20):
+        assert workdir.keep_sample(step, f"  said {step}") == f"step {step}\n  said {step}"
+    steps = (5, 10, 20)
+    assert workdir.samples.read_text() == "".join(f"step {n}\n  said {n}\n" for n in steps)
+
+
 def test_data_may_stand_elsewhere_and_be_no_other(workdir):
     assert workdir.as_trained(configuration("10 epochs", path="there")).data.path == "there"
     with pytest.raises(UsageError, match=r"data\.files is 'train\.\*' there and 'dev\.\*' here"):

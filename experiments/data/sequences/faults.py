@@ -88,4 +88,6 @@ def _fault(line: Line, longest: int) -> str:
         return line.fault or "an empty line"
     if "\n" in text or "\r" in text:
         return "more than one line"
+    if "\0" in text:
+        return "a NUL, which is no text"
     return f"more than data.longest={longest} words" if len(text.split()) > longest else ""

@@ -14,6 +14,7 @@ import codecs
 import gzip
 import zlib
 from collections.abc import Iterator
+from itertools import chain, product
 from pathlib import Path
 
 from ml_collections import ConfigDict
@@ -61,13 +62,17 @@ def _files(config: ConfigDict, split: str) -> list[Path]:
     folder, stem = Path(config.path), config.files[split]
     languages = config.source, config.target
     names = [[f"{stem}.tsv"], [f"{stem}.{language}" for language in languages]]
-    forms = [[folder / (name + end) for name in form] for form in names for end in ("", COMPRESSED)]
-    found = [paths for paths in forms if all(path.is_file() for path in paths)]
+
+    def present(name: str) -> list[Path]:
+        paths = (folder / (name + end) for end in ("", COMPRESSED))
+        return [path for path in paths if path.is_file()]
+
+    found = [paths for form in names for paths in product(*map(present, form))]
     if len(found) > 1:
-        told = " and ".join(str(paths[0]) for paths in found)
+        told = " and ".join(dict.fromkeys(map(str, chain(*found))))
         raise ValueError(f"the {split} split is there more than once, as {told}: leave one")
     if found:
-        return found[0]
+        return [*found[0]]
     raise ValueError(
         f"data.path={config.path} has no {' and '.join(names[1])} and no {names[0][0]} for the "
         f"{split} split, plain or as {COMPRESSED}"
@@ -80,9 +85,10 @@ def _read(path: Path) -> Iterator[Line]:
         content = gzip.decompress(content) if path.suffix == COMPRESSED else content
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
-    content = content.removeprefix(codecs.BOM_UTF8)
-    for number, line in enumerate(content.splitlines(), start=1):
-        yield Line.of(f"{path}, line {number}", line)
+    # Other characters end no line, as for all who count them.
+    lines = content.removeprefix(codecs.BOM_UTF8).removesuffix(b"\n").split(b"\n")
+    for number, line in enumerate(lines if content else [], start=1):
+        yield Line.of(f"{path}, line {number}", line.removesuffix(b"\r"))
 
 
 SOURCE = corpus_source(lines, check)

@@ -34,7 +34,7 @@ def write(tmp_path):
             if form.endswith("gz"):
                 (tmp_path / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
             else:
-                (tmp_path / name).write_text(text + "\n", encoding="utf-8")
+                (tmp_path / name).write_bytes(f"{text}\n".encode())
 
     return write
 
@@ -52,10 +52,20 @@ def test_every_form_is_read(write, config, form):
     assert [pair[:2] for pair in load_split(config, "train", None)] == PAIRS
 
 
+def test_one_side_may_be_compressed(write, config, tmp_path):
+    write("plain")
+    write("gz")
+    (tmp_path / "train.de").unlink()
+    (tmp_path / "train.en.gz").unlink()
+    assert [pair[:2] for pair in load_split(config, "train", None)] == PAIRS
+
+
 FAULTS = [
     (("", "nichts"), "train.en, line 2: an empty line"),
     (("something", "   "), "train.de, line 2: an empty line"),
     (("one two three four five six", "viel"), "train.en, line 2: more than data.longest=5 words"),
+    (("one\rtwo", "eins"), "train.en, line 2: more than one line"),
+    (("w\0o\0r\0d\0", "Wort"), "train.en, line 2: a NUL, which is no text"),
 ]
 
 

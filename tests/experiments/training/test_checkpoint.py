@@ -32,12 +32,14 @@ def saved(tmp_path_factory):
 
 
 @pytest.mark.parametrize("number, kept", [(1, [7]), (2, [4, 7]), (3, [2, 4, 7]), (9, [2, 4, 7])])
-def test_the_mean_is_over_the_newest(saved, number, kept):
+def test_the_mean_is_over_the_newest(saved, number, kept, capsys):
     with Checkpoints(saved, keep=3) as checkpoints:
         averaged = checkpoints.averaged(state(7), number, last=7)
     np.testing.assert_allclose(averaged.parameters["weights"], np.arange(3) * np.mean(kept))
     np.testing.assert_allclose(averaged.parameters["bias"], np.mean(np.exp2(kept)))
     assert int(averaged.step) == 7 and averaged.optimizer["mean"] == 7
+    told = capsys.readouterr().err
+    assert told.startswith("only 3 of the last 9 checkpoints of ") if number == 9 else not told
 
 
 def test_the_mean_may_end_before_the_newest(saved):
