@@ -24,7 +24,7 @@ from typing import Any
 
 import jax
 
-from attention.modules.choice import one_of
+from attention.primitives.choice import one_of
 from experiments import (
     classification,
     comparison,

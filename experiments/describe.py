@@ -12,7 +12,7 @@ from attention.modules import (
     MaskedLanguageModel,
     TransformerConfig,
 )
-from attention.modules.choice import one_of
+from attention.primitives.choice import one_of
 from experiments.analysis.description import Description
 from experiments.errors import UsageError, as_usage_errors, check_at_least
 

@@ -11,11 +11,11 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from attention.decoding import Rules
-from attention.modules.choice import one_of
 from attention.modules.config import TransformerConfig
 from attention.modules.positions import SCHEMES
 from attention.modules.recurrent import RecurrentConfig, RecurrentEncoderDecoder
 from attention.modules.transformer import EncoderDecoder
+from attention.primitives.choice import one_of
 from experiments.analysis.pictures import draw_cross_attention
 from experiments.data.batching import Batch, check_buckets
 from experiments.data.fingerprint import of_splits

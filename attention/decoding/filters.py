@@ -14,6 +14,7 @@ from jax import Array
 
 Filter = Callable[[Array], Array]
 SMALLEST = float(jnp.finfo(jnp.float32).tiny)  # below it, float32 has no inverse
+LARGEST = 1 / SMALLEST  # above it, the inverse is taken for 0
 
 
 @dataclass(frozen=True)
@@ -21,15 +22,16 @@ class Temperature:
     """Divides logits by `value`: below 1 the likely tokens gain, above 1 the unlikely ones.
 
     Raises:
-        ValueError: a value that is not positive and finite, or has no inverse; 0 is `greedy`.
+        ValueError: a value that is not positive and finite, or whose inverse is not; 0 is `greedy`.
     """
 
     value: float
 
     def __post_init__(self) -> None:
-        if not SMALLEST <= self.value < math.inf:
+        if not SMALLEST <= self.value <= LARGEST:
             raise ValueError(
-                f"temperature must be positive and finite, got {self.value}; for 0 use greedy"
+                f"temperature must be positive and finite, in [{SMALLEST:.2g}, {LARGEST:.2g}], got "
+                f"{self.value}; for 0 use greedy"
             )
 
     def __call__(self, logits: Array) -> Array:
@@ -57,7 +59,7 @@ class TopK:
 
     def __call__(self, logits: Array) -> Array:
         """Maps logits `[..., V]`."""
-        return jnp.where(_ranks(logits) < self.number, logits, -jnp.inf)
+        return jnp.where(_ranks(logits) < min(self.number, logits.shape[-1]), logits, -jnp.inf)
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class Queue(Generic[Requests]):
         axes: where leaves have their rows once hypotheses stand before them; `beam_search` sets it.
 
     Raises:
-        ValueError: no place.
+        ValueError: no place, or requests without an array.
     """
 
     prefill: Callable[[Requests], Any]
@@ -52,6 +52,8 @@ class Queue(Generic[Requests]):
     def __post_init__(self) -> None:
         if self.places < 1:
             raise ValueError(f"a queue needs at least 1 place, got {self.places}")
+        if not jax.tree.leaves(self.requests):
+            raise ValueError("a queue needs an array of what is known of each row, got none")
 
     @property
     def refill(self) -> int:
@@ -71,9 +73,14 @@ def example(state: object, start: Tree) -> tuple[Any, Tree]:
     """Shapes of a state and of what its rows read first: of a batch, or of a few of a queue.
 
     Raises:
-        ValueError: requests for more or fewer rows than start has, `present` that is not a bool of
-            each, or a state without rows in front.
+        TypeError: first tokens that are not integers.
+        ValueError: first tokens that are not one for each row, requests for more or fewer rows,
+            `present` that is not a bool of each, or a state without rows in front.
     """
+    if not jnp.issubdtype(jnp.result_type(start), jnp.integer):
+        raise TypeError(f"start holds the first token of each row, got {jnp.result_type(start)}")
+    if jnp.ndim(start) != 1:
+        raise ValueError(f"start needs one token for each row [B], got shape {jnp.shape(start)}")
     if not isinstance(state, Queue):
         return jax.eval_shape(lambda: (state, start))
     rows = len(jax.tree.leaves(start)[0])

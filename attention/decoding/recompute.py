@@ -48,6 +48,7 @@ def recompute(
     def step(prefix: Prefix, tokens: Array) -> tuple[Array, Prefix]:
         # Past the end there is no place for the token: NaN, which nobody overlooks.
         fits = prefix.index < max_length
+        tokens = tokens.astype(prefix.tokens.dtype)
         read = jax.lax.dynamic_update_index_in_dim(prefix.tokens, tokens, prefix.index, axis=1)
         return jnp.where(fits, score(read, prefix.index), jnp.nan), Prefix(read, prefix.index + 1)
 

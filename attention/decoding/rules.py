@@ -88,9 +88,15 @@ class Rules:
 
         Raises:
             TypeError: tokens or lengths that are not integers.
-            ValueError: forced tokens of another batch, or longer than an answer may be; where that
+            ValueError: a start whose dtype, that of the answer, holds no such tokens; forced tokens
+                of another batch, or longer than an answer may be; where that
                 is known, lengths that are not those of the tokens, and tokens that nobody knows.
         """
+        if vocab_size - 1 > jnp.iinfo(start.dtype).max:
+            raise ValueError(
+                f"an answer has the dtype of start, and {start.dtype} holds no token "
+                f"{vocab_size - 1}"
+            )
         if forced is None:
             forced = Forced(start[:, None], jnp.zeros(start.shape, jnp.int32))
         rows, width = start.shape[0], forced.tokens.shape[-1]

@@ -111,7 +111,10 @@ class Sampler:
         tokens = jnp.arange(logits.shape[-1], dtype=jnp.int32)[None]
         log_probs = jax.nn.log_softmax(logits, axis=-1)
         log_probs = self.rules.constrain(log_probs, tokens, index, sampling.forced)
-        chosen = self._choose(log_probs, index, sampling.keys).astype(sampling.answer.tokens.dtype)
+        chosen = self._choose(log_probs, index, sampling.keys).astype(jnp.int32)
+        is_forced = index < sampling.forced.lengths  # which no filter rules out
+        chosen = jnp.where(is_forced, self.rules.exception(index, sampling.forced), chosen)
+        chosen = chosen.astype(sampling.answer.tokens.dtype)
         log_prob = jnp.take_along_axis(log_probs, chosen[:, None], axis=-1)[:, 0]
         going = ~sampling.finished
         answer = append(sampling.answer, index, chosen, log_prob, observed, going)

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from attention.modules.choice import one_of
 from attention.modules.config import resolve_head_width, resolve_kv_heads
 from attention.modules.linear import LinearGeneral
 from attention.modules.norm import NORMS
 from attention.primitives.attend import attend
 from attention.primitives.cache import Cache, full_cache
+from attention.primitives.choice import one_of
 from attention.primitives.dropout import Dropout
 from attention.primitives.masks import Mask
 from attention.primitives.scores import Score
@@ -104,7 +104,7 @@ class Attention(nnx.Module):
         Args:
             inputs: `[..., T, D]`.
             memory: `[..., S, memory_width]`, or what `remember` made of it; the inputs by default.
-            mask: as in `attention.attend`.
+            mask: as in `attention.attend`; beside a cache a `Mask`.
             score: as in `attention.attend`.
             positions: as in `attention.attend`.
             key: random key for dropout, none without.

@@ -6,13 +6,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from attention.modules.choice import one_of
 from attention.modules.config import TransformerConfig
 from attention.modules.dropout import split_key
 from attention.modules.linear import Linear
 from attention.modules.table import table
 from attention.modules.transformer import Encoder
 from attention.primitives import masks
+from attention.primitives.choice import one_of
 
 POOLINGS = ("mean", "first")
 

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from attention.modules.choice import one_of
 from attention.modules.norm import NORMS
 from attention.modules.positions import SCHEMES, Rotary
 from attention.primitives.attend import IMPLEMENTATIONS
+from attention.primitives.choice import one_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class TransformerConfig:
         decoder_layers: number of decoder blocks.
         tie: which embeddings are one table: "none"; "output" (target and output); "all" (source
             too, learned positions included; Press and Wolf 2017).
-        use_bias: whether linear layers have biases.
+        use_bias: whether the linear layers of blocks have biases.
         dropout: rate on embeddings and on the output of every sublayer.
         attention_dropout: rate on the attention weights.
         implementation: of attention, by name as in `attention.attend`; None lets it choose.

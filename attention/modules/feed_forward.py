@@ -4,8 +4,8 @@ import jax
 from flax import nnx
 from jax import Array
 
-from attention.modules.choice import one_of
 from attention.modules.linear import Linear
+from attention.primitives.choice import one_of
 
 ACTIVATIONS = {
     "relu": jax.nn.relu,

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import jax.numpy as jnp
 from jax import Array
 
-from attention.modules.choice import one_of
 from attention.modules.table import rows
+from attention.primitives.choice import one_of
 from attention.primitives.positions import rotary, sinusoidal
 from attention.primitives.rotary_scaling import SCALINGS
 from attention.primitives.scores import Score, alibi, alibi_slopes, relative_bias

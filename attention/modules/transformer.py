@@ -328,9 +328,7 @@ class Decoder(Stack):
         Raises:
             ValueError: a decoder without layers.
         """
-        if not self.num_layers:
-            raise ValueError("a decoder without layers has nothing to remember")
-
+        self._check_layers()
         any_layer = self.layers if self.is_stacked else self.layers[0]
         key = any_layer.self_attention.key.kernel  # [..., D, K, H]
         value = any_layer.self_attention.value.kernel
@@ -366,8 +364,17 @@ class Decoder(Stack):
             )
 
     def remember(self, memory: Array) -> Caches:
-        """Keys and values of a memory `[..., S, D]` for the cross-attention of each layer."""
+        """Keys and values of a memory `[..., S, D]` for the cross-attention of each layer.
+
+        Raises:
+            ValueError: a decoder without layers.
+        """
+        self._check_layers()
         return tuple(block.cross_attention.remember(memory) for block in self.blocks())
+
+    def _check_layers(self) -> None:
+        if not self.num_layers:
+            raise ValueError("a decoder without layers has nothing to remember")
 
 
 class EncoderDecoder(nnx.Module):

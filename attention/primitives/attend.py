@@ -17,7 +17,7 @@ from attention.primitives.dropout import Dropout, keep_factor
 from attention.primitives.kernels import flash
 from attention.primitives.masks import Mask
 from attention.primitives.quarantine import quarantine
-from attention.primitives.request import STATISTICS, Request, checked
+from attention.primitives.request import Request, checked
 from attention.primitives.scores import Score
 from attention.primitives.sinks import share_with_sinks
 from attention.primitives.softmax import softmax
@@ -267,11 +267,13 @@ def attend_by_definition(request: Request) -> dict[str, Array]:
         request.batch,
     )
     found = {"output": output, "weights": weights, "logsumexp": logsumexp}
+    if "largest_score" in request.returning:  # which a sink does not change
+        found["largest_score"] = statistics.largest_score(found)
     found = share_with_sinks(found, request.sinks)
     return found | {
         name: statistics.BY_NAME[name](found, request)
         for name in request.returning
-        if name in STATISTICS
+        if name in statistics.BY_NAME
     }
 
 
@@ -286,7 +288,7 @@ def _fills_a_block(request: Request) -> str | None:
 
 
 def _empty(request: Request) -> str | None:
-    if 0 in (*request.query.shape, *request.key.shape):
+    if 0 in (*request.query.shape, *request.key.shape, *request.value.shape):
         return "there is nothing to cut into tiles"
     return None
 

@@ -8,6 +8,7 @@ from jax.typing import ArrayLike
 
 from attention.primitives.batch import check_broadcasts, to_batch
 from attention.primitives.carrier import arrays
+from attention.primitives.choice import one_of
 from attention.primitives.scores import Score
 
 
@@ -153,5 +154,4 @@ def names(argument: str, given: Collection[str], known: Sequence[str]) -> None:
     if isinstance(given, str):
         raise TypeError(f"{argument} takes a collection of names: write ({given!r},)")
     for name in given:
-        if name not in known:
-            raise ValueError(f"unknown name {name!r} in {argument}: known are {', '.join(known)}")
+        one_of(f"each name in {argument}", name, known)

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 import jax
 from jax import Array
 
+from attention.primitives.choice import one_of
 from attention.primitives.request import Request
 
 
@@ -54,11 +54,8 @@ def choose(request: Request, name: str | None, implementations: Sequence[Impleme
         ValueError: an unknown name, or one that cannot compute this, with the reason and the names
             of those that could.
     """
-    if name is not None and name not in (known := [one.name for one in implementations]):
-        nearest = get_close_matches(name.lower(), known, n=1)
-        hint = f"did you mean {nearest[0]!r}? " if nearest else ""
-        raise ValueError(f"unknown implementation {name!r}: {hint}known are {', '.join(known)}")
     if name is not None:
+        one_of("implementation", name, [one.name for one in implementations])
         chosen = next(one for one in implementations if one.name == name)
         if (why := chosen.refusal(request)) is None:
             return Choice(chosen, "asked for by name", {})

@@ -22,7 +22,9 @@ class Dropout:
     rate: float = field(metadata={"static": True})
 
     def __post_init__(self) -> None:
-        """Refuses a rate that would drop everything or less than nothing."""
+        """Refuses a rate that is traced, or would drop everything or less than nothing."""
+        if isinstance(self.rate, jax.Array):
+            raise TypeError("dropout rate must be a number of Python: programs are made for it")
         if not 0 <= self.rate < 1:
             raise ValueError(f"dropout rate must lie in [0, 1), got {self.rate}")
 

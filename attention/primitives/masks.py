@@ -362,6 +362,8 @@ def from_function(
     0 1 0 0 1 0
     0 0 1 0 0 1
     """
+    if not callable(function):
+        raise TypeError(f"a mask function must be callable, got {type(function).__name__}")
     return _FromFunction(function, touches)
 
 

@@ -56,9 +56,13 @@ def rotary(
         `[..., T, N, H]` in the dtype of the vectors.
 
     Raises:
-        ValueError: an odd head width.
+        ValueError: an odd head width, or positions of another number of tokens.
     """
-    width = vectors.shape[-1]
+    length, _, width = vectors.shape[-3:]
+    if jnp.shape(positions)[-1:] != (length,):
+        raise ValueError(
+            f"positions must end in an axis of {length} tokens, got shape {jnp.shape(positions)}"
+        )
     if width % 2:
         raise ValueError(f"rotary positions turn pairs: the head width must be even, got {width}")
     dtype = jnp.float64 if vectors.dtype == jnp.float64 else jnp.float32

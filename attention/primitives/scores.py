@@ -52,6 +52,8 @@ def alibi_slopes(num_heads: int) -> Array:
     Where N is no power of two, the slopes of the next smaller power come first and then every other
     one of those of the next larger (the authors' rule).
     """
+    if num_heads < 1:
+        raise ValueError(f"num_heads must be at least 1, got {num_heads}")
     below = 2 ** math.floor(math.log2(num_heads))
     slopes = [2 ** (-8 * (n + 1) / below) for n in range(below)]
     between = [2 ** (-4 * (2 * n + 1) / below) for n in range(num_heads - below)]
@@ -83,10 +85,20 @@ def relative_bias(table: ArrayLike, *, max_distance: int = 128, causal: bool = F
         table: `[..., N, buckets]`.
         max_distance: in positions.
         causal: whether no key ahead of the query will be seen.
+
+    Raises:
+        ValueError: an odd number of buckets or fewer than 4, or a `max_distance` that leaves none
+            of them to grow.
     """
     table = _floats("table", table, 2)
     if table.shape[-1] < 4 or table.shape[-1] % 2:
         raise ValueError(f"relative_bias needs an even number of 4 or more buckets: {table.shape}")
+    exact = table.shape[-1] // (2 if causal else 4)
+    if max_distance <= exact:
+        raise ValueError(
+            f"max_distance must be above the {exact} distances that have a bucket each, got "
+            f"{max_distance}"
+        )
     return _RelativeBias(table, max_distance, causal)
 
 
@@ -129,8 +141,8 @@ def relative_buckets(
 
 def softcap(limit: float) -> Score:
     """Bends scores into (-limit, limit): limit · tanh(score / limit) (Gemma 2, 2024, section 2)."""
-    if not limit > 0:
-        raise ValueError(f"softcap needs a limit above 0, got {limit}")
+    if not 0 < limit < math.inf:
+        raise ValueError(f"softcap needs a finite limit above 0, got {limit}")
     return _Softcap(float(limit))
 
 

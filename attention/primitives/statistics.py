@@ -29,9 +29,12 @@ def mean_distance(found: Mapping[str, Array], request: Request) -> Array:
     return jnp.sum(weights * distance.astype(weights.dtype), axis=-1)
 
 
-def largest_score(found: Mapping[str, Array], request: Request) -> Array:
-    """The largest visible score of each row, after all score functions: `[..., N, T]`."""
-    del request
+def largest_score(found: Mapping[str, Array]) -> Array:
+    """The largest visible score of each row, after all score functions: `[..., N, T]`.
+
+    Args:
+        found: weights and logsumexp without sinks, beside which the largest weight may round to 0.
+    """
     largest = jnp.max(found["weights"], axis=-1, initial=0)
     logsumexp = found["logsumexp"]
     empty = jnp.isneginf(logsumexp)
@@ -47,6 +50,5 @@ def strongest(found: Mapping[str, Array], request: Request) -> tuple[Array, Arra
 BY_NAME: dict[str, Callable[[Mapping[str, Array], Request], Array | tuple[Array, Array]]] = {
     "entropy": entropy,
     "mean_distance": mean_distance,
-    "largest_score": largest_score,
     "strongest": strongest,
 }

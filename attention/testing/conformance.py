@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
+from attention.primitives.choice import one_of
 from attention.testing import derivatives, dropping, nothing, values, visibility
 from attention.testing.capabilities import EVERYTHING
 from attention.testing.case import Case, smallest
@@ -48,10 +49,12 @@ def check_attention(
         test. Every random number is seeded: the same function gets the same report.
 
     Raises:
-        ValueError: an unknown capability, row or dtype.
+        ValueError: an unknown capability, row or dtype, or no row.
     """
-    if unknown := sorted(set(rows) - set(ROWS)):
-        raise ValueError(f"unknown row {unknown[0]!r}: known are {', '.join(ROWS)}")
+    if not rows:
+        raise ValueError("a function that is judged by no row keeps every promise: name one")
+    for name in rows:
+        one_of("each row", name, tuple(ROWS))
     subject = Subject(function, supports, dtype, head_width)
     judged: dict[str, Row] = {}
     for promise in PROMISES:

@@ -114,13 +114,17 @@ def find_leaks(
             it hides by zero fails this.
 
     Raises:
-        ValueError: an array `may_see` of another shape.
+        ValueError: an array `may_see` of another shape, no trial, or a vocabulary without others.
 
     >>> import jax.numpy as jnp
     >>> leaks = find_leaks(lambda x: x + x[::-1], jnp.ones((2, 3)), jnp.eye(2))
     >>> [(leak.output, leak.input) for leak in leaks]
     [(0, 1), (1, 0)]
     """
+    if trials < 1:
+        raise ValueError(f"trials must be at least 1, got {trials}")
+    if vocab_size is not None and vocab_size < 2:
+        raise ValueError(f"a vocab_size of {vocab_size} has no other token to try")
     inputs = jnp.asarray(inputs)
     tokens = jnp.issubdtype(inputs.dtype, jnp.integer)
     places = inputs.shape if tokens else inputs.shape[:-1]

@@ -52,7 +52,7 @@ class Report:
 
     def __getitem__(self, name: str) -> Row:
         """The row of this name."""
-        return next(row for row in self.rows if row.name == name)
+        return {row.name: row for row in self.rows}[name]
 
     def __str__(self) -> str:
         counts = Counter(row.verdict for row in self.rows)

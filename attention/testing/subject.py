@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any
 
 import chex
@@ -10,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attention.primitives.choice import one_of
 from attention.testing.capabilities import CAPABILITIES
 from attention.testing.case import Case
 from attention.testing.compare import TOLERANCE
@@ -34,13 +34,8 @@ class Subject:
             ValueError: an unknown capability or dtype.
         """
         for name in supports:
-            if name not in CAPABILITIES:
-                nearest = get_close_matches(name, CAPABILITIES, n=1)
-                hint = f"did you mean {nearest[0]!r}? " if nearest else ""
-                known = ", ".join(CAPABILITIES)
-                raise ValueError(f"unknown capability {name!r}: {hint}known are {known}")
-        if dtype not in TOLERANCE:
-            raise ValueError(f"dtype must be one of {', '.join(TOLERANCE)}, got {dtype!r}")
+            one_of("each capability", name, tuple(CAPABILITIES))
+        one_of("dtype", dtype, tuple(TOLERANCE))
         self.function = function
         self.supports = frozenset(supports)
         self.dtype = dtype

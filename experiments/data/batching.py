@@ -101,9 +101,11 @@ class Buckets:
             tokens: positions of a batch, on either side.
 
         Raises:
-            UsageError: a pair longer than every bucket, or a bucket longer than a batch.
+            UsageError: no pair, one longer than every bucket, or a bucket longer than a batch.
         """
-        lengths, needed = sorted(lengths), [pair.length for pair in pairs]
+        if not pairs:
+            raise UsageError("there is no pair to put into a bucket")
+        lengths, needed = sorted({*lengths}), [pair.length for pair in pairs]
         if max(needed) > lengths[-1]:
             raise UsageError(
                 f"a sentence pair needs {max(needed)} positions, and the longest bucket has "

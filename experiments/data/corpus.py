@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from attention.modules.choice import one_of
+from attention.primitives.choice import one_of
 from experiments.data.batching import Epochs, evaluation_batches
 from experiments.data.fingerprint import fingerprint
 from experiments.data.packing import PackedBatch, PackedRows

@@ -64,7 +64,7 @@ class GapEpochs:
         """Makes a sequence of `num_batches` batches."""
         self._epochs = Epochs(buckets, num_batches=num_batches, seed=seed)
         self._gaps = gaps
-        self._words = sum(len(pair.source) + 1 for pair in buckets.pairs)
+        self._words = sum(len(pair.source) for pair in buckets.pairs)
 
     @property
     def epoch(self) -> Epoch:

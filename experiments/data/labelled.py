@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from attention.modules.choice import one_of
+from attention.primitives.choice import one_of
 from experiments.data import digits, sentiment
 from experiments.data.batching import Epochs
 from experiments.data.epoch import Epoch

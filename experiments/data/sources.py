@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from attention.modules.choice import one_of
+from attention.primitives.choice import one_of
 from experiments.data.pairs import SentencePair
 from experiments.data.sequences import (
     copy,

@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple, Protocol, TypeVar
 import sentencepiece
 from ml_collections import ConfigDict
 
-from attention.modules.choice import one_of
+from attention.primitives.choice import one_of
 from experiments.data.batching import EncodedPair
 from experiments.data.fingerprint import fingerprint
 from experiments.data.pairs import SentencePair

@@ -10,11 +10,11 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from attention.decoding import Filter, MinP, Rules, Temperature, TopK, TopP, prefill, stream
-from attention.modules.choice import one_of
 from attention.modules.language_model import LanguageModel
 from attention.modules.positions import SCHEMES
 from attention.modules.transformer import Caches
 from attention.modules.unrolled import unrolled
+from attention.primitives.choice import one_of
 from experiments.data.corpus import Language
 from experiments.errors import check_at_least, check_seed
 

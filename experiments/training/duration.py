@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from ml_collections import ConfigDict
 
-from attention.modules.choice import one_of
+from attention.primitives.choice import one_of
 from experiments.data.epoch import Epoch
 from experiments.errors import UsageError
 from experiments.training.optimizer import check_warmup

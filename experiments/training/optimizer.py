@@ -1,9 +1,10 @@
 """Adam, its learning rate over time, weight decay and gradient clipping."""
 
+import jax.numpy as jnp
 import optax
 from ml_collections import ConfigDict
 
-from attention.modules.choice import one_of
+from attention.primitives.choice import one_of
 from experiments.errors import check_positive, check_share
 
 
@@ -28,8 +29,8 @@ def schedule(name: str, *, peak: float, warmup_steps: int, total_steps: int) -> 
         "plateau": optax.constant_schedule(peak),
         "linear": optax.linear_schedule(peak, 0.0, falling_steps),
         "cosine": optax.cosine_decay_schedule(peak, falling_steps),
-        "inverse_sqrt": lambda step: (
-            peak * (max(warmup_steps, 1) / (max(warmup_steps, 1) + step)) ** 0.5
+        "inverse_sqrt": lambda step: (  # which is asked during the warm-up too
+            peak * (max(warmup_steps, 1) / (max(warmup_steps, 1) + jnp.maximum(step, 0))) ** 0.5
         ),
     }
     one_of("train.schedule", name, tuple(falls))

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 import grain.python as grain
 from ml_collections import ConfigDict
 
-from attention.modules.choice import one_of
+from attention.primitives.choice import one_of
 from experiments.analysis.pictures import draw_learning_curve
 from experiments.errors import UsageError, as_usage_errors, check_at_least, check_seed, check_share
 from experiments.origin import origin

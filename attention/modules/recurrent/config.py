@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from attention.modules.choice import one_of
 from attention.modules.recurrent.attention import ATTENTIONS
 from attention.modules.recurrent.cells import CELLS
+from attention.primitives.choice import one_of
 
 
 @dataclass(frozen=True, kw_only=True)

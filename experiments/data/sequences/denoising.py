@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from ml_collections import ConfigDict
 
-from attention.modules.choice import one_of
+from attention.primitives.choice import one_of
 from experiments.data.pairs import SentencePair
 from experiments.data.sequences import toy
 from experiments.data.sequences.draw import generator

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from attention.modules.choice import one_of
+from attention.primitives.choice import one_of
 from experiments.data.pairs import SentencePair
 from experiments.errors import UsageError, check_at_least
 

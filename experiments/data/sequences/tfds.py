@@ -17,7 +17,7 @@ from pathlib import Path
 import tensorflow_datasets as tfds
 from ml_collections import ConfigDict
 
-from attention.modules.choice import one_of
+from attention.primitives.choice import one_of
 from experiments.data.sequences.corpora import corpus_source
 from experiments.data.sequences.faults import Line
 from experiments.errors import UsageError

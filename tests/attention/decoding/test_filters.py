@@ -53,9 +53,15 @@ def test_temperature_divides_differences():
 
 def test_the_likeliest_survives_any_temperature():
     logits = jnp.array([[-3.0, -1.0, -2.0], [-jnp.inf, -jnp.inf, 5.0], [-jnp.inf] * 3])
-    cold = Temperature(1e-37)(logits)
-    np.testing.assert_array_equal(cold[:2].argmax(-1), [1, 2])
-    assert not jnp.isnan(cold).any()
+    for temperature in (1e-37, 8e37):
+        found = Temperature(temperature)(logits)
+        np.testing.assert_array_equal(found[:2].argmax(-1), [1, 2])
+        np.testing.assert_array_equal(jnp.isneginf(found), jnp.isneginf(logits))
+        assert not jnp.isnan(found).any()
+
+
+def test_as_many_as_there_are_is_all():
+    np.testing.assert_array_equal(TopK(10**12)(LOGITS), LOGITS)
 
 
 @pytest.mark.parametrize(
@@ -63,12 +69,13 @@ def test_the_likeliest_survives_any_temperature():
     [
         (
             lambda: Temperature(0.0),
-            "temperature must be positive and finite, got 0.0; for 0 use greedy",
+            "temperature must be positive and finite, .* got 0.0; for 0 use greedy",
         ),
-        (lambda: Temperature(1e-39), "temperature must be positive and finite, got 1e-39"),
-        (lambda: Temperature(-1.0), "temperature must be positive and finite, got -1.0"),
-        (lambda: Temperature(float("nan")), "temperature must be positive and finite, got nan"),
-        (lambda: Temperature(float("inf")), "temperature must be positive and finite, got inf"),
+        (lambda: Temperature(1e-39), "temperature must be positive and finite, .* got 1e-39"),
+        (lambda: Temperature(1e38), "temperature must be positive and finite, .* got 1e\\+38"),
+        (lambda: Temperature(-1.0), "temperature must be positive and finite, .* got -1.0"),
+        (lambda: Temperature(float("nan")), "temperature must be positive and finite, .* got nan"),
+        (lambda: Temperature(float("inf")), "temperature must be positive and finite, .* got inf"),
         (lambda: TopK(0), "top-k must keep a whole number of tokens, 1 or more, got 0"),
         (lambda: TopK(2.5), "top-k must keep a whole number of tokens, 1 or more, got 2.5"),
         (lambda: TopP(0.0), r"top-p must be in \(0, 1\], got 0.0"),

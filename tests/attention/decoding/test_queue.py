@@ -143,6 +143,11 @@ def test_whether_a_row_is_present_is_a_bool(present):
         greedy(step, Queue(prefill, TABLE, 3, present), START, RULES)
 
 
+def test_a_queue_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="a queue needs an array of what is known of each row"):
+        Queue(prefill, (), 3)
+
+
 def test_a_step_that_closes_over_all_rows_is_refused():
     def all_of_them(known, tokens):
         return TABLE[:, 0, 0], known

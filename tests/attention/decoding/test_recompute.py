@@ -38,6 +38,12 @@ def test_the_state_is_what_was_read():
     assert state.index == 2
 
 
+def test_tokens_may_be_of_any_integers():
+    step, state = recompute(lambda tokens, index: tokens.astype(float), batch_size=1, max_length=2)
+    _, state = step(state, jnp.array([200], jnp.uint8))
+    np.testing.assert_array_equal(state.tokens, [[200, 0]])
+
+
 def test_a_token_without_a_place_is_not_lost_silently():
     step, state = recompute(lambda tokens, index: tokens.astype(float), batch_size=1, max_length=2)
     for expected in (False, False, True):

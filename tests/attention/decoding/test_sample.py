@@ -113,6 +113,11 @@ def test_forced_tokens_come_first_and_the_end_not_too_early():
     for row, (tokens, length) in enumerate(zip(*FORCED, strict=True)):
         np.testing.assert_array_equal(found.tokens[row, :length], tokens[:length])
         np.testing.assert_array_equal(found.log_probs[row, :length], np.zeros(length))
+    said = say(
+        random_table(B, 6, seed=7), keys(B), (lambda logits: logits.at[:, 1:].set(-jnp.inf),)
+    )
+    for row, (tokens, length) in enumerate(zip(*FORCED, strict=True)):  # whatever a filter leaves
+        np.testing.assert_array_equal(said.tokens[row, :length], tokens[:length])
     assert found.lengths[-1] == 1  # what is forced is forced, an early end too
     assert (found.lengths[:-1] >= 4).all() and (found.lengths[:-1] < 9).any()
     said = np.arange(9) < np.asarray(found.lengths)[:, None]
@@ -154,6 +159,19 @@ def test_what_does_not_fit_is_refused(options, sentence):
     options = {"keys": keys(2)} | options
     with pytest.raises(ValueError, match=sentence):
         sample(step, (), jnp.zeros(2, jnp.int32), Rules(END, PAD, 3), **options)
+
+
+@pytest.mark.parametrize(
+    ("start", "sentence"),
+    [
+        (jnp.zeros(2), "start holds the first token of each row, got float32"),
+        (jnp.int32(0), r"start needs one token for each row \[B\], got shape \(\)"),
+        (jnp.zeros(2, jnp.int8), "the dtype of start, and int8 holds no token 299"),
+    ],
+)
+def test_a_start_that_begins_no_row_is_refused(start, sentence):
+    with pytest.raises((TypeError, ValueError), match=sentence):
+        greedy(lambda state, tokens: (jnp.zeros((2, 300)), state), (), start, Rules(END, PAD, 3))
 
 
 @pytest.mark.parametrize(

@@ -351,6 +351,15 @@ class TestRefusals:
         with pytest.raises(ValueError, match="24 tokens is longer than max_length=23"):
             translator.new_cache((B,), 24)
 
+    def test_a_decoder_without_layers(self):
+        translator = small_translator(decoder_layers=0)
+        for remember in (
+            lambda: translator.remember(jnp.ones((B, S, 8))),
+            lambda: translator.new_cache((B,), 7),
+        ):
+            with pytest.raises(ValueError, match="a decoder without layers has nothing to"):
+                remember()
+
     def test_caches_of_another_decoder(self):
         model = jax.eval_shape(lambda: language_model(decoder_layers=LAYERS))
         cache = jax.eval_shape(lambda model: model.new_cache((B,), 7), model)

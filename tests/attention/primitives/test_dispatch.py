@@ -56,13 +56,13 @@ def test_a_refusal_says_why_and_who_could():
 
 @pytest.mark.parametrize(
     "name, hint",
-    [("tield", "did you mean 'tiled'? "), ("cuDNN", "did you mean 'cudnn'? "), ("flex", "")],
+    [("tield", "; did you mean 'tiled'?"), ("cuDNN", "; did you mean 'cudnn'?"), ("flex", "")],
 )
 def test_an_unknown_name_gets_the_nearest_and_all(name, hint):
     with pytest.raises(ValueError) as caught:
         attend(*SMALL, implementation=name)
     known = ", ".join(NAMES)
-    assert str(caught.value) == f"unknown implementation {name!r}: {hint}known are {known}"
+    assert str(caught.value) == f"implementation must be one of {known}, got {name!r}{hint}"
 
 
 def explained(*shapes, **arguments):
@@ -83,6 +83,12 @@ def test_explain_says_the_choice_and_every_refusal():
 
 def test_few_pairs_are_computed_by_the_definition():
     assert str(explain(*SMALL)).startswith("reference: so few pairs fit a cache as they are on cpu")
+
+
+def test_values_of_no_width_are_no_tiles():
+    inputs = draw((1, 100, 2, 8), (1, 100, 2, 8), (1, 100, 2, 0))
+    assert explain(*inputs).implementation.name == "reference"
+    assert attend(*inputs).shape == (1, 100, 2, 0)
 
 
 def test_explain_collects_the_reasons_of_this_request_too():

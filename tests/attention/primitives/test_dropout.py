@@ -141,6 +141,11 @@ def test_rate_zero_is_no_dropout():
     np.testing.assert_array_equal(attend(*inputs, dropout=Dropout(KEY, 0.0)), attend(*inputs))
 
 
+def test_an_array_is_no_rate():
+    with pytest.raises(TypeError, match="dropout rate must be a number of Python"):
+        Dropout(KEY, jnp.float32(0.1))
+
+
 @pytest.mark.parametrize("rate", [-0.1, 1.0, 1.5, math.nan])
 def test_a_bad_rate_is_refused(rate):
     with pytest.raises(ValueError, match=r"dropout rate must lie in \[0, 1\), got"):

@@ -212,7 +212,7 @@ KEY = jax.random.key(0)
         ),
         refused(
             ValueError,
-            ["unknown name 'scores' in returning: known are weights, logsumexp"],
+            ["each name in returning must be one of weights, logsumexp", "got 'scores'"],
             *FITTING,
             returning=("scores",),
         ),

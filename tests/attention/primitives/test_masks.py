@@ -282,6 +282,11 @@ PICTURED = {
 }
 
 
+def test_what_is_no_function_is_no_mask():
+    with pytest.raises(TypeError, match="a mask function must be callable, got NoneType"):
+        masks.from_function(None)
+
+
 def test_every_mask_shows_a_picture():
     makers = {
         name

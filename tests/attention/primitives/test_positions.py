@@ -145,6 +145,12 @@ def test_rotary_refuses_an_odd_head_width():
         rotary(vectors, np.arange(5))
 
 
+def test_rotary_refuses_positions_of_other_tokens():
+    (vectors,) = draw((9, 3, 8))
+    with pytest.raises(ValueError, match=r"must end in an axis of 9 tokens, got shape \(5,\)"):
+        rotary(vectors, np.arange(5))
+
+
 # Scaled rotary positions: H = 16, a training length of 300, which pairs turn through 48 to 0 times.
 
 BASE, HALF, FACTOR, TRAINED = 500.0, 8, 4.0, 300

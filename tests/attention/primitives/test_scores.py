@@ -106,6 +106,21 @@ def test_a_sink_is_a_key_whose_value_is_zero(implementation):
     check(expected, implementation, score=scores.attention_sinks(SINKS), mask=mask)
 
 
+@IMPLEMENTATIONS
+def test_the_largest_score_is_that_of_a_key_however_large_a_sink(implementation):
+    def largest(*score):
+        _, extras = attend(
+            *query_key_value(),
+            score=score,
+            returning=("largest_score",),
+            implementation=implementation,
+        )
+        return extras["largest_score"]
+
+    sinks = scores.attention_sinks(jnp.full(N, 200.0))
+    np.testing.assert_allclose(largest(sinks), largest(), rtol=1e-5, atol=1e-5)
+
+
 def test_slopes_of_the_paper():
     np.testing.assert_allclose(scores.alibi_slopes(8), [2.0**-n for n in range(1, 9)])
     three = [2**-4, 2**-8, 2**-2]  # of two heads, and every other one of four
@@ -193,7 +208,11 @@ def test_a_function_must_return_scores():
 @pytest.mark.parametrize(
     "make, sentence",
     [
-        (lambda: scores.softcap(0.0), "softcap needs a limit above 0"),
+        (lambda: scores.softcap(0.0), "softcap needs a finite limit above 0"),
+        (lambda: scores.softcap(float("inf")), "softcap needs a finite limit above 0"),
+        (lambda: scores.alibi_slopes(0), "num_heads must be at least 1, got 0"),
+        (lambda: scores.relative_bias(jnp.ones((2, 32)), max_distance=8), "above the 8 distances"),
+        (lambda: scores.relative_bias(jnp.ones((2, 32)), max_distance=16, causal=True), "the 16"),
         (lambda: scores.relative_bias(jnp.ones((2, 3))), "even number of 4 or more buckets"),
         (lambda: scores.bias_array(jnp.ones((2, 3))), "needs at least 3 axes"),
     ],

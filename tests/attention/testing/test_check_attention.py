@@ -367,8 +367,9 @@ def test_a_row_sees_its_fault_alone(function, row):
 @pytest.mark.parametrize(
     "arguments, sentence",
     [
-        ({"supports": ("gruoped",)}, "unknown capability 'gruoped': did you mean 'grouped'?"),
-        ({"rows": ("valuse",)}, "unknown row 'valuse'"),
+        ({"supports": ("gruoped",)}, r"got 'gruoped'; did you mean 'grouped'\?"),
+        ({"rows": ("valuse",)}, r"got 'valuse'; did you mean 'values'\?"),
+        ({"rows": ()}, "judged by no row"),
         ({"dtype": "int8"}, "dtype must be one of"),
     ],
 )

@@ -223,6 +223,15 @@ def test_permission_as_a_function_gets_rows_and_positions():
     assert len(find_leaks(model, drawn(B, 3, 2), everything)) == B * 6
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [({"trials": 0}, "trials must be at least 1"), ({"vocab_size": 1}, "has no other token")],
+)
+def test_a_proof_that_tries_nothing_is_refused(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        find_leaks(lambda tokens: tokens[..., None], jnp.zeros(3, jnp.int32), np.eye(3), **options)
+
+
 def test_permission_of_another_shape_is_refused():
     with pytest.raises(ValueError, match=r"may_see needs the shape .* got \(3, 2\)"):
         find_leaks(lambda inputs: inputs, drawn(B, 3, 2), np.ones((3, 2)))

@@ -88,6 +88,18 @@ def test_the_share_of_padding_is_that_of_the_batches():
     assert buckets.padding == pytest.approx(padding / sum(side.size for side in sides))
 
 
+def test_two_buckets_of_one_length_are_one():
+    (buckets, expected) = (Buckets(pairs(), lengths, 36) for lengths in ((5, 18, 18), (5, 18)))
+    assert [(length, *members) for length, members in buckets.plan()] == [
+        (length, *members) for length, members in expected.plan()
+    ]
+
+
+def test_no_pair_is_refused():
+    with pytest.raises(UsageError, match="there is no pair to put into a bucket"):
+        Buckets([], (5, 18), 36)
+
+
 def test_a_pair_longer_than_every_bucket_is_not_dropped_silently():
     with pytest.raises(UsageError, match=r"needs 18 positions, and the longest bucket has 17"):
         Buckets(pairs(), (5, 17), 36)

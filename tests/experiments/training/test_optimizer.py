@@ -20,6 +20,12 @@ def test_every_schedule_rises_in_a_line_to_its_peak(name):
     np.testing.assert_allclose(rates(name, range(5)), [0, 0.125, 0.25, 0.375, 0.5], rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_may_be_a_number_of_python(name):
+    rate = schedule(name, peak=0.5, warmup_steps=4, total_steps=20)
+    assert float(rate(0)) == 0.0
+
+
 @pytest.mark.parametrize(
     "name, expected",
     [
