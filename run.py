@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (UsageError, FloatingPointError) as error:
+    except (UsageError, FloatingPointError, OSError) as error:  # of a full disk, for instance
         print(f"{os.path.basename(argv[0])}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -106,6 +106,8 @@ def run(command: Command) -> int:
         config = workdir.as_trained(config)
     do = getattr(experiment, command.mode)
     if command.mode in LINE_BY_LINE:
+        if sys.stdin is None:
+            raise UsageError(f"--mode={command.mode} reads standard input, which is closed")
         return 1 if do(config, workdir, lines_as_they_come(sys.stdin)) else 0
     do(config, workdir, cache, **asked(command))
     return 0

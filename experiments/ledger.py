@@ -33,19 +33,27 @@ class Run(NamedTuple):
         name: of its folder.
         config: of the run.
         results: as `results.report` wrote them.
+        texts: a fingerprint of each split.
         starts: command, commit and machine of each start of the training.
     """
 
     name: str
     config: ConfigDict
     results: dict[str, Any]
+    texts: dict[str, str]
     starts: list[dict[str, str]]
 
     @classmethod
     def of(cls, path: Path, name: str) -> Self:
         """Reads a workdir."""
         workdir = Workdir(path)
-        return cls(name, workdir.load_config(), workdir.load_results(), workdir.load_starts())
+        return cls(
+            name,
+            workdir.load_config(),
+            workdir.load_results(),
+            workdir.load_texts(),
+            workdir.load_starts(),
+        )
 
     @property
     def kind(self) -> str:
@@ -196,15 +204,18 @@ def _rows(group: Sequence[Run]) -> Iterator[tuple[str, ...]]:
 def _figures(run: Run) -> Iterator[tuple[str, str, str]]:
     """Split, score and published figure: those that were published, else the first of each split.
 
-    Other text has other scores: where a run has none of those that were published of a split, its
-    own stands beside nothing.
+    Other text has other scores: where a run has none of those that were published of a split, or
+    the text that they are of is told and is another, its own stands beside nothing.
     """
     splits: Mapping[str, Mapping[str, float]] = run.results["splits"]
     literature = run.config.get("literature", {split: {} for split in splits})
     for split, published in literature.items():
-        own = splits.get(split, {})
-        if not own or published.keys() & own.keys():
-            yield from ((split, score, figure) for score, figure in published.items())
+        own, figures = splits.get(split, {}), {**published}
+        is_of_it = figures.pop("text", None) in (None, run.texts.get(split))
+        if not own or figures.keys() & own.keys():
+            yield from (
+                (split, score, figure if is_of_it else "") for score, figure in figures.items()
+            )
         else:
             yield split, next((name for name in SHOWN if name in own), next(iter(own))), ""
 

@@ -1,5 +1,6 @@
 """Lines from a person, a pipe or a file."""
 
+import codecs
 from collections.abc import Iterator
 from typing import TextIO
 
@@ -9,11 +10,12 @@ AT_ONCE = 2**16  # bytes, as many as a pipe holds
 def lines_as_they_come(stream: TextIO) -> Iterator[list[str]]:
     """Yields all lines that have come since the last time, so that who has many waits once.
 
-    A person is asked with a prompt. Bytes that are no UTF-8 become U+FFFD.
+    A person is asked with a prompt. Bytes that are no UTF-8 become U+FFFD, and a byte order
+    mark in front of all is no text.
     """
     if stream.isatty():
         print("one sentence a line; end with Ctrl-D")
-    rest, ended = b"", False
+    rest, mark, ended = b"", codecs.BOM_UTF8, False
     while not ended:
         if stream.isatty():
             print("> ", end="", flush=True)
@@ -23,4 +25,5 @@ def lines_as_they_come(stream: TextIO) -> Iterator[list[str]]:
         if ended and rest:
             whole = [rest]  # the last line may lack its end
         if whole:
+            whole[0], mark = whole[0].removeprefix(mark), b""
             yield [line.removesuffix(b"\r").decode(errors="replace") for line in whole]

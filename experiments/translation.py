@@ -173,6 +173,7 @@ def check_use(config: ConfigDict) -> None:
     check_training(config)
     check_buckets(config)
     with as_usage_errors():
+        one_of("data.name", config.data.name, tuple(SOURCES))
         check_decoding(config.decoding)
         one_of("architecture", config.architecture, tuple(ARCHITECTURES))
         check_rows(config)

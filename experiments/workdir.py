@@ -1,8 +1,11 @@
 """The folder in which everything a run made stands, enough to evaluate, translate and explain."""
 
+import fcntl
 import json
+import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,6 +66,26 @@ class Workdir:
             write_whole(self.config, config.to_json(indent=2) + "\n")
         except OSError as error:
             raise UsageError(f"{self.path} cannot be written: {error.strerror}") from error
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keeps other processes from training the run while this one does.
+
+        Raises:
+            UsageError: another one does.
+        """
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is closed
+            except BlockingIOError:
+                raise UsageError(
+                    f"{self.path} is being trained by another process: let it end, or choose "
+                    "another --workdir"
+                ) from None
+            yield
+        finally:
+            os.close(folder)
 
     def check_same(self, config: ConfigDict, *, but: Collection[str] = ()) -> ConfigDict:
         """The configuration of the run, with which another agrees in all `but` some parts.

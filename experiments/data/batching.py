@@ -22,10 +22,10 @@ def check_buckets(config: ConfigDict) -> None:
     longest = config.model.max_length
     if not config.data.bucket_lengths:
         raise UsageError("data.bucket_lengths must name a length, got none")
-    if not all(2 <= length <= longest for length in config.data.bucket_lengths):
+    lengths = config.data.bucket_lengths
+    if not all(isinstance(length, int) and 2 <= length <= longest for length in lengths):
         raise UsageError(
-            f"data.bucket_lengths must lie in [2, model.max_length={longest}], "
-            f"got {tuple(config.data.bucket_lengths)}"
+            f"data.bucket_lengths must lie in [2, model.max_length={longest}], got {tuple(lengths)}"
         )
     if config.train.batch_tokens < longest:
         raise UsageError(

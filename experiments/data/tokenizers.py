@@ -333,7 +333,9 @@ def _parsed(path: Path, parse: Callable[[bytes], Parsed]) -> Parsed:
 def _checked(model: bytes) -> SubwordTokenizer:
     tokenizer = SubwordTokenizer(model)
     try:
-        len(tokenizer)  # reads it
-    except RuntimeError as error:
-        raise ValueError("it is no model of sentencepiece") from error
+        is_model = len(tokenizer) > 0
+    except RuntimeError:
+        is_model = False
+    if not is_model:
+        raise ValueError("it is no model of sentencepiece")
     return tokenizer

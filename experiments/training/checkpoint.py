@@ -1,12 +1,15 @@
 """Training states on disk, complete or not there at all."""
 
+import json
 import sys
+import zlib
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 
 from experiments.errors import UsageError
@@ -40,8 +43,10 @@ class Checkpoints:
             state: the training state.
             progress: what else goes on from here, as plain JSON.
         """
+        state = on_one_device(state)
+        progress = {"checksum": _checksum(state, progress), **progress}
         arguments = ocp.args.Composite(
-            state=ocp.args.StandardSave(on_one_device(state)), progress=ocp.args.JsonSave(progress)
+            state=ocp.args.StandardSave(state), progress=ocp.args.JsonSave(progress)
         )
         self._manager.save(int(state.step), args=arguments)
         # A save that has only returned is lost if the process is killed now.
@@ -100,13 +105,16 @@ class Checkpoints:
         )
         try:
             restored = self._manager.restore(step, args=arguments)
+            state, progress = restored.state, {**restored.progress}
+            if progress.pop("checksum") != _checksum(state, progress):
+                raise ValueError("it is not what was saved")
         except Exception as error:  # what is missing decides its type, down to a bare Exception
             cause = shorten(str(error) or type(error).__name__, 80, placeholder=" …")
             raise UsageError(
                 f"the checkpoint {self._directory / str(step)} cannot be read ({cause}): if it is "
                 "damaged, delete it to go on from the one before it, or choose another --workdir"
             ) from error
-        return restored.state, restored.progress
+        return state, progress
 
     def __enter__(self) -> Self:
         return self
@@ -114,3 +122,13 @@ class Checkpoints:
     def __exit__(self, *exception: object) -> None:
         """Waits for what is under way, and closes."""
         self._manager.close()
+
+
+def _checksum(state: TrainState, progress: dict[str, Any]) -> int:
+    """Of all numbers, since what is damaged on a disk may well be read."""
+    checksum = zlib.crc32(json.dumps(progress, sort_keys=True).encode())
+    for leaf in jax.tree.leaves(state):
+        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        array = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+        checksum = zlib.crc32(np.ascontiguousarray(array).view(np.uint8), checksum)
+    return checksum

@@ -85,10 +85,10 @@ def settled(config: ConfigDict, epoch: Callable[[ConfigDict], Epoch]) -> ConfigD
 def _parse(text: str) -> tuple[Fraction, str]:
     amount, _, unit = " ".join(text.split()).partition(" ")
     try:
-        number = Fraction(amount)
-    except (ValueError, ZeroDivisionError):
-        number = Fraction(0)
-    if number <= 0:
+        is_positive = 0 < float(amount) < math.inf
+    except ValueError:
+        is_positive = False
+    if not is_positive:
         raise ValueError(f"train.duration needs a number, as in '10 epochs', got {text!r}")
     one_of("the unit of train.duration", unit, UNITS)
-    return number, unit
+    return Fraction(amount), unit

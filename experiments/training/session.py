@@ -102,10 +102,11 @@ def train_in(
         The state that `restore` returns.
 
     Raises:
-        UsageError: a workdir whose checkpoints are gone, or they or its results are damaged.
+        UsageError: a workdir that is being trained already, whose checkpoints are gone, or they or
+            its results are damaged.
     """
     before = _results(workdir)
-    with _checkpoints(workdir, config) as checkpoints:
+    with workdir.alone(), _checkpoints(workdir, config) as checkpoints:
         progress = BEGINNING
         if checkpoints.latest_step() is None:
             workdir.check_fresh(config.train.checkpoint_every)

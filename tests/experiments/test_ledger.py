@@ -142,6 +142,15 @@ def test_a_published_figure_of_other_text_stands_beside_nothing(tmp_path, rows):
     assert [row[1:4] for row in rows()] == [["test accuracy", "50.00%", ""]]
 
 
+@pytest.mark.parametrize(("text", "told"), [("abc", "41.02"), ("def", ""), (None, "")])
+def test_a_figure_of_a_text_stands_beside_that_text_alone(tmp_path, rows, text, told):
+    literature = {"test": {"tok_bleu": "41.02", "text": "abc"}}
+    run(tmp_path, "ours", 0, 39.0, config={**CONFIG, "literature": literature})
+    if text:
+        Workdir(tmp_path / "ours").keep_texts({"test": text})
+    assert [row[1:4] for row in rows()] == [["test tokenized BLEU", "39.00", told]]
+
+
 def test_a_split_that_was_not_measured_is_named(tmp_path, rows):
     run(tmp_path, "other", 0, 39.0, config={**CONFIG, "literature": {"dev": {"tok_bleu": "60"}}})
     with pytest.raises(UsageError, match="other has no tok_bleu of dev in its results"):

@@ -34,6 +34,14 @@ def test_a_letter_may_be_cut_and_bytes_that_are_none_are_marked():
     assert groups(b"\xff\n") == [["\ufffd"]]
 
 
+def test_a_byte_order_mark_stands_in_front_of_all():
+    mark = "\ufeff"
+    assert groups(f"{mark}one\n{mark}two\n".encode(), mark.encode()) == [
+        ["one", f"{mark}two"],
+        [mark],
+    ]
+
+
 def test_what_is_long_comes_whole():
     line = b"a" * 200_000
     stream = io.TextIOWrapper(io.BytesIO(line + b"\nb"))

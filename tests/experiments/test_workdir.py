@@ -60,6 +60,16 @@ def test_what_is_trained_may_decode_as_it_likes_and_its_duration_is_not_counted_
     assert (used.train.steps, used.decoding.beam) == (70, 4)
 
 
+def test_a_run_is_trained_by_one_at_a_time(workdir):
+    for _ in range(2):
+        with (
+            workdir.alone(),
+            pytest.raises(UsageError, match="is being trained by another process"),
+            Workdir(workdir.path).alone(),
+        ):
+            pass
+
+
 def test_samples_of_steps_that_never_happened_go(workdir):
     for step in (5, 10, 15, 10, 20):
         assert workdir.keep_sample(step, f"  said {step}") == f"step {step}\n  said {step}"

@@ -1,5 +1,7 @@
 """The mean of the last checkpoints."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,6 +49,25 @@ def test_the_mean_may_end_before_the_newest(saved):
         averaged = checkpoints.averaged(state(7), 2, last=4)
     np.testing.assert_allclose(averaged.parameters["weights"], np.arange(3) * np.mean([2, 4]))
     assert int(averaged.step) == 4
+
+
+def test_numbers_that_are_not_those_that_were_saved_are_refused(tmp_path, monkeypatch):
+    with Checkpoints(tmp_path, keep=3) as checkpoints:
+        checkpoints.save(state(3), {"losses": [(1, 0.5)]})
+        restored, progress = checkpoints.restore(state(0))
+        assert (int(restored.step), progress) == (3, {"losses": [[1, 0.5]]})
+        read = checkpoints._manager.restore
+
+        def damaged(step, args):
+            found = read(step, args=args)
+            weights = found.state.parameters["weights"].at[1].add(1e-3)
+            parameters = {**found.state.parameters, "weights": weights}
+            damaged = found.state._replace(parameters=parameters)
+            return SimpleNamespace(state=damaged, progress=found.progress)
+
+        monkeypatch.setattr(checkpoints._manager, "restore", damaged)
+        with pytest.raises(UsageError, match=r"3 cannot be read \(it is not what was saved\)"):
+            checkpoints.restore(state(0))
 
 
 @pytest.mark.parametrize("last, read", [(7, [2, 4]), (4, [4, 2])])
