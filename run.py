@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import Any
 
 import jax
+from flax import nnx
 
 from attention.primitives.choice import one_of
 from experiments import (
@@ -100,7 +101,7 @@ def run(command: Command) -> int:
         raise UsageError(f"{config.experiment} has no mode {command.mode!r}, it has {told}{where}")
     check(command)
     if command.mode == "describe":
-        describe.describe(config, experiment.abstract_model(config, cache))
+        describe.describe(config, abstract_model(command))
         return 0
     if command.mode in USES:
         config = workdir.as_trained(config)
@@ -111,6 +112,14 @@ def run(command: Command) -> int:
         return 1 if do(config, workdir, lines_as_they_come(sys.stdin)) else 0
     do(config, workdir, cache, **asked(command))
     return 0
+
+
+def abstract_model(command: Command) -> nnx.Module:
+    """What is described: the model of a run, with the words that it knows, or that of a file."""
+    experiment, config = EXPERIMENTS[command.config.experiment], command.config
+    if command.is_of_run and hasattr(experiment, "load_task"):
+        return experiment.load_task(config, Workdir(command.workdir)).learner.abstract_model
+    return experiment.abstract_model(config, command.cache)
 
 
 def modes_of(experiment: ModuleType) -> list[str]:
@@ -144,7 +153,8 @@ def check(command: Command) -> None:
     """
     experiment = EXPERIMENTS[command.config.experiment]
     try:
-        if command.mode in USES and hasattr(experiment, "check_use"):
+        is_used = command.mode in USES or command.is_of_run
+        if is_used and hasattr(experiment, "check_use"):
             experiment.check_use(command.config)
         else:
             experiment.check(command.config)

@@ -22,6 +22,7 @@ ARCHITECTURES = {
     "decoder": {"decoder_layers"},
     "encoder_decoder": {"encoder_layers", "decoder_layers"},
 }
+TRANSFORMERS = EncoderDecoder, LanguageModel, MaskedLanguageModel
 
 NOTE = """\
 FLOPs are 2 for each parameter of a matrix that a token passes, and 2 N (H + Hv) for each key that
@@ -35,7 +36,14 @@ def describe(config: ConfigDict, model: nnx.Module) -> None:
     Args:
         config: of a preset or of a run.
         model: that it makes, with shapes for arrays.
+
+    Raises:
+        UsageError: it is no Transformer.
     """
+    if not isinstance(model, TRANSFORMERS):
+        raise UsageError(
+            f"architecture={config.architecture!r} cannot be described, a Transformer can"
+        )
     description = Description.of(model, context=config.model.max_length)
     print(description, end="\n\n")
     if "published" in config:

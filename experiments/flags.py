@@ -36,6 +36,7 @@ class Command(NamedTuple):
         cache: the folder of what runs share: generated data and compiled programs.
         split: what alone is evaluated, if not all that tests.
         against: the folder of a run that another is held against as it is evaluated.
+        is_of_run: whether the configuration is that of the run in the workdir.
     """
 
     mode: str
@@ -44,6 +45,7 @@ class Command(NamedTuple):
     cache: Path
     split: str | None = None
     against: Path | None = None
+    is_of_run: bool = False
 
 
 def parse(argv: Sequence[str]) -> Command:
@@ -74,7 +76,8 @@ def parse(argv: Sequence[str]) -> Command:
     default = DEFAULTS.get(mode, DEFAULT)
     file = files[-1] if files else default
     named = last_of("workdir", arguments)
-    if not files and (mode in USES or (mode == "describe" and named)):
+    is_of_run = not files and (mode in USES or (mode == "describe" and named is not None))
+    if is_of_run:
         base = Workdir(named or _default_workdir(default)).load_config()
         define = partial(config_flags.DEFINE_config_dict, "config", base)
     else:
@@ -106,6 +109,7 @@ def parse(argv: Sequence[str]) -> Command:
         cache=Path(values.cache),
         split=values.split,
         against=None if values.against is None else Path(values.against),
+        is_of_run=is_of_run,
     )
 
 

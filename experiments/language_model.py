@@ -92,9 +92,7 @@ def generate(config: ConfigDict, workdir: Workdir, groups: Iterable[list[str]]) 
     Returns:
         How many could not be read; for each, a sentence on standard error says why.
     """
-    kind = config.data.name
-    vocabulary = workdir.load_vocabulary(lambda text: load_vocabulary(kind, text))
-    task = Task(config, language_of(kind, vocabulary))
+    task = load_task(config, workdir)
     state = restore(workdir, task.learner, config)
     failed = 0
     for number, line in enumerate(chain.from_iterable(groups), start=1):
@@ -160,6 +158,13 @@ def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:
         cache: where generated data is kept, whose words decide the size of the model.
     """
     return Task(config, load_corpus(config, cache).language).learner.abstract_model
+
+
+def load_task(config: ConfigDict, workdir: Workdir) -> "Task":
+    """What a run was trained to do."""
+    kind = config.data.name
+    vocabulary = workdir.load_vocabulary(lambda text: load_vocabulary(kind, text))
+    return Task(config, language_of(kind, vocabulary))
 
 
 class Task:

@@ -71,7 +71,7 @@ def evaluate(config: ConfigDict, workdir: Workdir, cache: Path, split: str | Non
         UsageError: another split than the one it is measured on.
     """
     measured(split, tests=("test",))
-    task = Task(config, workdir.load_vocabulary(Vocabulary.from_text))
+    task = load_task(config, workdir)
     splits = toy.load_splits(config.data, cache)
     measure = partial(task.measure, splits=splits)
     evaluate_in(workdir, task.learner, measure, config)
@@ -102,6 +102,11 @@ def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:
     pairs = toy.load(config.data, "train", cache)
     words = Vocabulary.of(tokenize(pair.source) for pair in pairs)
     return Task(config, words).learner.abstract_model
+
+
+def load_task(config: ConfigDict, workdir: Workdir) -> "Task":
+    """What a run was trained to do."""
+    return Task(config, workdir.load_vocabulary(Vocabulary.from_text))
 
 
 class Task:

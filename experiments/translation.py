@@ -188,14 +188,7 @@ def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:
     Args:
         config: of a run.
         cache: where data is kept, whose words decide the size of the model.
-
-    Raises:
-        UsageError: it is no Transformer.
     """
-    if config.architecture != "transformer":
-        raise UsageError(
-            f"architecture={config.architecture!r} cannot be described, a Transformer can"
-        )
     source = SOURCES[config.data.name]
     pairs = load_split(config.data, "train", cache)
     tokenizers = source.text.learn(config.data, pairs, cache)

@@ -132,6 +132,7 @@ def test_text_that_moved_is_found_again_and_no_other(place, knock, captions, tmp
     before, known = json.loads(results.read_text()), texts.read_text()
     assert [*json.loads(known)] == ["train", "validation", "test"]
 
+    assert "embedding tokens" in knock("--mode=describe", workdir="moved")[1]
     said = knock("--mode=translate", workdir="moved", given="sniez\n\nierd")
     assert said == (0, "sniez\n\nierd\n", "")
     assert knock(*flags, new, workdir="moved")[0] == 0

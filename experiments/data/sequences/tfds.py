@@ -21,6 +21,7 @@ from attention.primitives.choice import one_of
 from experiments.data.sequences.corpora import corpus_source
 from experiments.data.sequences.faults import Line
 from experiments.errors import UsageError
+from experiments.files import read_json
 
 FORMAT = tfds.core.FileFormat.ARRAY_RECORD
 INFO = "dataset_info.json"
@@ -31,6 +32,7 @@ def check(config: ConfigDict) -> None:
 
     Raises:
         ValueError: in one sentence.
+        UsageError: what TFDS says of it is damaged.
     """
     info = _builder(config).info
     texts = [name for name, kind in info.features.items() if isinstance(kind, tfds.features.Text)]
@@ -82,6 +84,7 @@ def _builder(config: ConfigDict) -> tfds.core.DatasetBuilder:
             f"{', '.join(_prepared(folder)) or 'none'}: `{build}` prepares it, with TensorFlow"
         )
     directory = folder / name / (version or versions[-1])
+    read_json(directory / INFO, {"name": str, "version": str})  # it tells what is damaged
     builder = tfds.builder_from_directory(directory)
     if FORMAT not in builder.info.available_file_formats():
         raise ValueError(

@@ -84,6 +84,15 @@ def test_what_only_tensorflow_reads_is_refused_with_the_way_out(config, tmp_path
         check_source(config)
 
 
+@pytest.mark.parametrize("text", ["{}", "{broken"])
+def test_damaged_facts_of_a_dataset_are_named(config, tmp_path, text):
+    info = prepare(tmp_path, {"train": PAIRS}) / "dataset_info.json"
+    info.write_text(text)
+    config.path = str(tmp_path)
+    with pytest.raises(UsageError, match=r"1\.0\.0/dataset_info\.json cannot be read: "):
+        check_source(config)
+
+
 def test_a_file_that_was_lost_is_named(config, tmp_path):
     (file,) = prepare(tmp_path, {"train": PAIRS, "test": PAIRS}).glob("*-train.*")
     file.unlink()
