@@ -108,6 +108,18 @@ class Touched(NamedTuple):
     some: Array
     every: Array
 
+    def in_order(self) -> tuple[Array, Array, Array]:
+        """The key tiles that each query tile visits, those that need no mask first.
+
+        Returns:
+            Their indices `[..., query tiles, key tiles]`, of which the last mean nothing; how many
+            need no mask, and how many are visited, both `[..., query tiles]`; all int32.
+        """
+        every = self.some & self.every
+        rank = jnp.where(every, 0, jnp.where(self.some, 1, 2))
+        tiles = jnp.argsort(rank, axis=-1, stable=True).astype(jnp.int32)
+        return tiles, *(which.sum(axis=-1, dtype=jnp.int32) for which in (every, self.some))
+
 
 def _operand(other: Mask) -> Mask:
     if not isinstance(other, Mask):

@@ -28,11 +28,8 @@ class Visits(NamedTuple):
     @classmethod
     def of_rows(cls, touched: Touched) -> "Visits":
         """For each tile of queries the tiles of keys to visit."""
-        some, every = touched.some, touched.some & touched.every
-        rank = jnp.where(every, 0, jnp.where(some, 1, 2))
-        tiles = jnp.argsort(rank, axis=-1, stable=True).astype(jnp.int32)
-        counts = (x.sum(axis=-1, keepdims=True, dtype=jnp.int32) for x in (every, some))
-        return cls(tiles, *counts)
+        tiles, *counts = touched.in_order()
+        return cls(tiles, *(count[..., None] for count in counts))
 
     @classmethod
     def of_columns(cls, touched: Touched) -> "Visits":

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from attention.primitives.masks import Touched
 from attention.primitives.precision import wide
 from attention.primitives.quarantine import finite
 from attention.primitives.request import STATISTICS, Request
@@ -20,7 +21,6 @@ from attention.primitives.scores import BiasArray
 from attention.primitives.sinks import share_with_sinks
 from attention.primitives.tiled import layout, statistics, tiling
 from attention.primitives.tiled.derivative import derivative
-from attention.primitives.tiled.loop import Visits
 from attention.primitives.tiled.poison import sees_any
 from attention.primitives.tiled.sweep import tile_fold
 from attention.primitives.tiled.tile import Fixed, Given, keep_in, scores_in, split, weighted_sum
@@ -105,7 +105,7 @@ class _Running(NamedTuple):
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _attention(
-    cut: Tiling, dropout_rate: float, given: Given, fixed: Fixed, visits: Visits | None
+    cut: Tiling, dropout_rate: float, given: Given, fixed: Fixed, visits: Touched | None
 ) -> tuple[Array, Array, Array]:
     """Output `[B, T, K, G, Hv]`, logsumexp `[B, T, K, G]` and largest score `[B, T, K, G]`."""
     dtype, lowest = given.value.dtype, jnp.finfo(given.value.dtype).min
@@ -143,8 +143,8 @@ def _attention(
 def _attention_tangent(
     cut: Tiling,
     dropout_rate: float,
-    primals: tuple[Given, Fixed, Visits | None],
-    tangents: tuple[Given, Fixed, Visits | None],
+    primals: tuple[Given, Fixed, Touched | None],
+    tangents: tuple[Given, Fixed, Touched | None],
 ) -> tuple[tuple[Array, Array, Array], tuple[Array, Array, Array]]:
     given, fixed, visits = primals
     found = output, logsumexp, largest = _attention(cut, dropout_rate, given, fixed, visits)

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.custom_derivatives import SymbolicZero
 
+from attention.primitives.masks import Touched
 from attention.primitives.tiled.cuts import Output
-from attention.primitives.tiled.loop import Visits
 from attention.primitives.tiled.sweep import tile_sum
 from attention.primitives.tiled.tile import (
     Fixed,
@@ -33,7 +33,7 @@ def derivative(
     fixed: Fixed,
     output: Array,
     logsumexp: Array,
-    visits: Visits | None,
+    visits: Touched | None,
     cut: Tiling,
     dropout_rate: float,
 ) -> tuple[Array, Array]:

@@ -8,15 +8,14 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.primitives.carrier import Carrier, arrays, map_arrays
-from attention.primitives.masks import Mask, Tiles
+from attention.primitives.masks import Mask, Tiles, Touched
 from attention.primitives.request import Request
 from attention.primitives.scores import BiasArray
-from attention.primitives.tiled.loop import Visits
 from attention.primitives.tiled.tile import Fixed
 from attention.primitives.tiled.tiling import TileSize, Tiling, cut
 
 
-def at_rest(request: Request, size: TileSize) -> tuple[Tiling, Fixed, Visits | None]:
+def at_rest(request: Request, size: TileSize) -> tuple[Tiling, Fixed, Touched | None]:
     """How a request is cut, what has no derivative in it, and which tiles a sweep visits."""
     *batch, num_queries, num_heads, _ = request.query.shape
     num_keys, num_kv_heads = request.key.shape[-3:-1]
@@ -110,7 +109,7 @@ def visits(
     key_positions: Array,
     num_keys: int,
     tiling: Tiling,
-) -> Visits | None:
+) -> Touched | None:
     """Which tiles a mask leaves anything in; None if every one of them is left whole.
 
     Args:
@@ -125,7 +124,7 @@ def visits(
     if mask is None:
         if num_keys == tiling.padded[1]:
             return None
-        return Visits(jnp.ones((1, 1, *shape), bool), jnp.broadcast_to(whole, (1, 1, *shape)))
+        return Touched(jnp.ones((1, 1, *shape), bool), jnp.broadcast_to(whole, (1, 1, *shape)))
     if not isinstance(mask, Mask):
         tiles = mask.reshape(
             -1, 1, tiling.rows, tiling.row_size, tiling.columns, tiling.column_size
@@ -141,7 +140,7 @@ def visits(
         )
         some, every = touched(*_spread((mask, query, key)))
         some, every = some[:, None], every[:, None]
-    return Visits(some, every & whole.reshape(1, 1, 1, -1))
+    return Touched(some, every & whole.reshape(1, 1, 1, -1))
 
 
 def _fixed(request: Request, tiling: Tiling) -> Fixed:

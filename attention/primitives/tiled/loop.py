@@ -9,21 +9,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from attention.primitives.masks import Touched
 from attention.primitives.tiled.cuts import Along, Chunk, Output, Place, added, part_of, shared_by
 from attention.primitives.tiled.tiling import Tiling
 
 Tree = Any
-
-
-class Visits(NamedTuple):
-    """Which tiles may hold an allowed pair, and which hold nothing else.
-
-    Both bool `[B, K, rows, columns]`, where B and K may be 1. The tiles for which `some` is false
-    are never computed.
-    """
-
-    some: Array
-    all: Array
 
 
 class Fold(NamedTuple):
@@ -44,10 +34,14 @@ def sweep(
     leaves: Sequence[Array],
     along: Sequence[Along],
     outputs: Sequence[Output],
-    visits: Visits | None,
+    visits: Touched | None,
     tiling: Tiling,
 ) -> list[Array]:
-    """Runs a fold over every row of tiles, for all examples and heads."""
+    """Runs a fold over every row of tiles, for all examples and heads.
+
+    The tiles that `visits`, `[B, K, rows, columns]` where B and K may be 1, allows no pair of are
+    never computed; None allows all.
+    """
     one_tile = tiling.rows == tiling.columns == 1
     order = None if visits is None or one_tile else _order(visits, tiling)
     is_row = [output.along == "row" for output in outputs]
@@ -127,16 +121,13 @@ class _Order(NamedTuple):
         return self.num_all[at], self.num_some[at]
 
 
-def _order(visits: Visits, tiling: Tiling) -> _Order:
-    some, every = visits.some, visits.some & visits.all
+def _order(visits: Touched, tiling: Tiling) -> _Order:
+    some, every = visits.some, visits.some & visits.every
     for axis, size in enumerate(tiling.chunk):  # a tile is visited if any of its chunk needs it
         size = min(size, some.shape[axis])
         shape = (*some.shape[:axis], -1, size, *some.shape[axis + 1 :])
         some, every = some.reshape(shape).any(axis + 1), every.reshape(shape).all(axis + 1)
-    rank = jnp.where(every, 0, jnp.where(some, 1, 2))
-    columns = jnp.argsort(rank, axis=-1, stable=True).astype(jnp.int32)
-    num_all, num_some = (x.sum(axis=-1, dtype=jnp.int32) for x in (every, some))
-    return _Order(columns, num_all, num_some)
+    return _Order(*Touched(some, every).in_order())
 
 
 def _over_chunk(

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from attention.primitives.masks import Touched
 from attention.primitives.request import Request
 from attention.primitives.tiled import layout
-from attention.primitives.tiled.loop import Visits
 from attention.primitives.tiled.sweep import tile_fold, varying_alike
 from attention.primitives.tiled.tile import Fixed, allowed_in, split_fixed
 from attention.primitives.tiled.tiling import Tiling, measured_size
@@ -39,7 +39,7 @@ def sees_non_finite(request: Request, query_ok: Array, key_ok: Array) -> Array:
 
 
 def sees_any(
-    bad_query: Array, bad_key: Array, fixed: Fixed, visits: Visits | None, cut: Tiling
+    bad_query: Array, bad_key: Array, fixed: Fixed, visits: Touched | None, cut: Tiling
 ) -> Array:
     """Whether a query is bad and may attend at all, or may attend to a bad key.
 

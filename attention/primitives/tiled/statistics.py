@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from attention.primitives.masks import Touched
 from attention.primitives.request import Request
 from attention.primitives.tiled.cuts import Output
-from attention.primitives.tiled.loop import Visits
 from attention.primitives.tiled.sweep import tile_fold, tile_sum
 from attention.primitives.tiled.tile import Fixed, Given, scores_in, split
 from attention.primitives.tiled.tiling import Tiling
@@ -24,7 +24,7 @@ class Known(NamedTuple):
     cut: Tiling
     given: Given
     fixed: Fixed
-    visits: Visits | None
+    visits: Touched | None
     logsumexp: Array
     largest_score: Array
 

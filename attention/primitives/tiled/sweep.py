@@ -18,8 +18,9 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec
 
+from attention.primitives.masks import Touched
 from attention.primitives.tiled.cuts import Along, Output, tile_shape
-from attention.primitives.tiled.loop import Fold, Tree, Visits, sweep
+from attention.primitives.tiled.loop import Fold, Tree, sweep
 from attention.primitives.tiled.tiling import Tiling
 
 Cut = tuple[Along, Tree]  # along what the arrays of a tree are cut
@@ -30,7 +31,7 @@ def tile_fold(
     step: Callable[[Tree, dict[str, Tree], bool], Tree],
     finish: Callable[[Tree], Tree],
     operands: Mapping[str, Cut],
-    visits: Visits | None,
+    visits: Touched | None,
     tiling: Tiling,
 ) -> Tree:
     """Folds the tiles of each row. All is held still: what comes out has no derivative.
@@ -66,7 +67,7 @@ def tile_sum(
     summand: Callable[[dict[str, Tree], bool], dict[str, Array]],
     operands: Mapping[str, Cut],
     outputs: Mapping[str, Output],
-    visits: Visits | None,
+    visits: Touched | None,
     tiling: Tiling,
     transposed: Callable[[dict[str, Tree], dict[str, Array], bool], dict[str, Tree]] | None = None,
 ) -> dict[str, Array]:
@@ -161,10 +162,10 @@ def _bind(
     leaves: list[Array],
     along: tuple[Along, ...],
     outputs: tuple[Output, ...],
-    visits: Visits | None,
+    visits: Touched | None,
     tiling: Tiling,
 ) -> list[Array]:
-    listed = [] if visits is None else [visits.some, visits.all]
+    listed = [] if visits is None else [visits.some, visits.every]
     return _sweep.bind(
         *varying_alike([*listed, *leaves]),
         fold=fold,
@@ -180,7 +181,7 @@ def _bind_sum(
     leaves: list[Array],
     along: tuple[Along, ...],
     outputs: tuple[Output, ...],
-    visits: Visits | None,
+    visits: Touched | None,
     tiling: Tiling,
 ) -> list[Array]:
     fold = _sum_fold(summand, outputs, tiling)
@@ -189,9 +190,9 @@ def _bind_sum(
 
 def _split(
     operands: tuple[Array, ...], along: tuple[Along, ...]
-) -> tuple[Visits | None, list[Array]]:
+) -> tuple[Touched | None, list[Array]]:
     count = len(operands) - len(along)
-    return (Visits(*operands[:count]) if count else None), list(operands[count:])
+    return (Touched(*operands[:count]) if count else None), list(operands[count:])
 
 
 def _run(

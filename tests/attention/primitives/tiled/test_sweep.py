@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attention.primitives.masks import Touched
 from attention.primitives.tiled.cuts import Output
-from attention.primitives.tiled.loop import Visits
 from attention.primitives.tiled.sweep import tile_fold, tile_sum
 from attention.primitives.tiled.tiling import TileSize, cut
 from tests.attention.primitives.inputs import draw
@@ -87,7 +87,7 @@ def test_a_mapped_axis_is_more_examples(axes):
 def test_only_the_tiles_to_visit_are_computed():
     """A NaN in every tile that is left out, and in no result."""
     some = np.array([[True, False], [False, True], [True, True]])
-    visits = Visits(jnp.asarray(some)[None, None], jnp.zeros((1, 1, 3, 2), bool))
+    visits = Touched(jnp.asarray(some)[None, None], jnp.zeros((1, 1, 3, 2), bool))
     outside = jnp.asarray(np.kron(~some, np.ones((8, 16)))[None, None])
     pairs = jnp.where(outside > 0, jnp.nan, jnp.broadcast_to(PAIRS, (B, K, T, S)))
     found = in_tiles(ROWS, COLUMNS, WHOLE, pairs, visits)
@@ -96,7 +96,7 @@ def test_only_the_tiles_to_visit_are_computed():
 
 def test_a_fold_meets_whole_tiles_first_and_tells_which_are():
     some, every = [[True, True, False, True]], [[False, True, False, False]]
-    visits = Visits(*(jnp.asarray(x)[None, None] for x in (some, every)))
+    visits = Touched(*(jnp.asarray(x)[None, None] for x in (some, every)))
     tiling = cut(TileSize(8, 8, 64), 1, 1, 1, 8, 32)
 
     def step(so_far, tiles, masked):
