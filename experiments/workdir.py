@@ -115,7 +115,11 @@ class Workdir:
         """
         if not self.config.is_file():
             raise UsageError(f"{self.path} holds no run: train one with --workdir={self.path}")
-        return ConfigDict(read_json(self.config, {"experiment": str}))
+        fields = read_json(self.config, {"experiment": str})
+        try:
+            return ConfigDict(fields)
+        except ValueError as error:  # names that no field has
+            raise UsageError(f"{self.config} cannot be read: {error}") from error
 
     def as_trained(self, config: ConfigDict) -> ConfigDict:
         """A configuration by which the model here is used: that of the run, but for its decoding.
@@ -202,14 +206,11 @@ class Workdir:
 
         Those of this step and later ones are of a run that was killed, and never happened.
         """
-        before = self.samples.read_text(encoding="utf-8") if self.samples.exists() else ""
-        ends = (
-            found.start()
-            for found in re.finditer(r"^step (\d+)$", before, re.MULTILINE)
-            if int(found[1]) >= step
-        )
+        before = self.samples.read_bytes() if self.samples.exists() else b""
+        steps = re.finditer(rb"^step (\d+)$", before, re.MULTILINE)
+        end = next((found.start() for found in steps if int(found[1]) >= step), None)
         text = f"step {step}\n{text}"
-        write_whole(self.samples, f"{before[: next(ends, None)]}{text}\n")
+        write_whole(self.samples, before[:end] + f"{text}\n".encode())
         return text
 
     def load_results(self) -> dict[str, Any]:

@@ -116,6 +116,7 @@ def test_another_decoding_and_a_run_of_unknown_origin_say_so(tmp_path, rows):
     [
         ("config.json", "{}"),
         ("config.json", "[1]"),
+        ("config.json", '{"experiment": "translation", "a.b": 1}'),
         ("results.json", "{"),
         ("results.json", '{"step": "x"}'),
         ("starts.jsonl", "{}\n"),

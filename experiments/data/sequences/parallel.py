@@ -85,9 +85,10 @@ def _read(path: Path) -> Iterator[Line]:
         content = gzip.decompress(content) if path.suffix == COMPRESSED else content
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
+    content = content.removeprefix(codecs.BOM_UTF8)
     # Other characters end no line, as for all who count them.
-    lines = content.removeprefix(codecs.BOM_UTF8).removesuffix(b"\n").split(b"\n")
-    for number, line in enumerate(lines if content else [], start=1):
+    lines = content.removesuffix(b"\n").split(b"\n") if content else []
+    for number, line in enumerate(lines, start=1):
         yield Line.of(f"{path}, line {number}", line.removesuffix(b"\r"))
 
 
