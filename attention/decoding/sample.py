@@ -50,6 +50,7 @@ def sample(
         The answers, `...` = B.
 
     Raises:
+        TypeError: first tokens, or forced ones, that are not integers.
         ValueError: keys or forced tokens that do not fit the batch, a room outside [1, max_length],
             or a cache that is too short for it, as far as it is known how much it holds.
     """

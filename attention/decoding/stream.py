@@ -10,7 +10,7 @@ from jax import Array
 
 from attention.decoding.filters import Filter
 from attention.decoding.loop import State, Step, nothing, predicting
-from attention.decoding.queue import Queue
+from attention.decoding.queue import Queue, example
 from attention.decoding.room import resolve_room
 from attention.decoding.rules import Forced, Rules
 from attention.decoding.sample import Sampler, Sampling
@@ -47,7 +47,7 @@ def stream(
         An iterator over the next token of each row, `[B]`; `pad` for rows that have ended.
 
     Raises:
-        TypeError: a queue.
+        TypeError: a queue, or as `sample`.
         ValueError: as `sample`.
     """
     if isinstance(state, Queue):
@@ -56,7 +56,7 @@ def stream(
         )
     room = resolve_room(state, rules, None)
     step, sampler = jax.jit(step), Sampler(rules, tuple(filters))
-    logits, seen, _ = jax.eval_shape(predicting(step, nothing), state, start)
+    logits, seen, _ = jax.eval_shape(predicting(step, nothing), *example(state, start))
     sampling = sampler.begin(start, room, keys, forced, logits, seen)
     return _speak(step, state, start, sampler, sampling)
 

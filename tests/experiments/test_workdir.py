@@ -72,9 +72,9 @@ def test_a_run_is_trained_by_one_at_a_time(workdir):
 
 def test_samples_of_steps_that_never_happened_go(workdir):
     for step in (5, 10, 15, 10, 20):
-        assert workdir.keep_sample(step, f"  said {step}") == f"step {step}\n  said {step}"
+        assert workdir.keep_sample(step, f"  step 9{step}") == f"step {step}\n  step 9{step}"
     steps = (5, 10, 20)
-    assert workdir.samples.read_text() == "".join(f"step {n}\n  said {n}\n" for n in steps)
+    assert workdir.samples.read_text() == "".join(f"step {n}\n  step 9{n}\n" for n in steps)
 
 
 def test_data_may_stand_elsewhere_and_be_no_other(workdir):

@@ -86,10 +86,10 @@ def _read(path: Path) -> Iterator[Line]:
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     content = content.removeprefix(codecs.BOM_UTF8)
-    # Other characters end no line, as for all who count them.
+    # Other characters end no line, as for all who count them; a carriage return at one is a blank.
     lines = content.removesuffix(b"\n").split(b"\n") if content else []
     for number, line in enumerate(lines, start=1):
-        yield Line.of(f"{path}, line {number}", line.removesuffix(b"\r"))
+        yield Line.of(f"{path}, line {number}", line)
 
 
 SOURCE = corpus_source(lines, check)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention.decoding import Forced, MinP, Rules, Temperature, TopK, TopP, greedy, sample
+from attention.decoding import Forced, MinP, Rules, Temperature, TopK, TopP, greedy, sample, stream
 from tests.attention.decoding.markov import BOS, END, PAD, memory, pick, random_table, step_of
 
 ROWS, LENGTH = 101, 50
@@ -170,8 +170,9 @@ def test_what_does_not_fit_is_refused(options, sentence):
     ],
 )
 def test_a_start_that_begins_no_row_is_refused(start, sentence):
-    with pytest.raises((TypeError, ValueError), match=sentence):
-        greedy(lambda state, tokens: (jnp.zeros((2, 300)), state), (), start, Rules(END, PAD, 3))
+    for decode in (greedy, stream):
+        with pytest.raises((TypeError, ValueError), match=sentence):
+            decode(lambda state, token: (jnp.zeros((2, 300)), state), (), start, Rules(END, PAD, 3))
 
 
 @pytest.mark.parametrize(

@@ -90,11 +90,19 @@ def test_what_is_no_utf8_is_a_fault(write, config, tmp_path, capsys):
     assert "no UTF-8" in capsys.readouterr().err
 
 
-def test_a_byte_order_mark_is_no_text(write, config, tmp_path):
+def test_a_byte_order_mark_and_what_ends_a_line_are_no_text(write, config, tmp_path):
     write("plain")
     path = tmp_path / "train.en"
-    path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
-    assert load_split(config, "train", None)[0].source == "a dog"
+    path.write_bytes(codecs.BOM_UTF8 + path.read_bytes().replace(b"\n", b"\r\n"))
+    assert [pair[:2] for pair in load_split(config, "train", None)] == PAIRS
+
+
+@pytest.mark.parametrize("content", [b"", codecs.BOM_UTF8])
+def test_a_file_of_nothing_has_no_line(write, config, tmp_path, content):
+    write("plain")
+    (tmp_path / "train.en").write_bytes(content)
+    with pytest.raises(UsageError, match=r"train\.en 0 and .*train\.de 2"):
+        load_split(config, "train", None)
 
 
 def test_a_split_in_two_forms_is_refused(write, config):
