@@ -18,8 +18,8 @@ def without_negation(arguments: Iterable[str]) -> list[str]:
 
 
 def values_of(name: str, arguments: Sequence[str]) -> list[str]:
-    """What each flag of a name says, as `--name=value` or `--name value`."""
-    following = [*arguments, ""][1:]
+    """What each flag of a name says, as `--name=value` or `--name value`; "" for nothing."""
+    following = ["" if argument.startswith("-") else argument for argument in [*arguments, ""][1:]]
     return [
         argument.partition("=")[2] if "=" in argument else after
         for argument, after in zip(arguments, following, strict=True)

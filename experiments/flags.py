@@ -1,5 +1,6 @@
 """Command-line flags, and one sentence for each way to get them wrong."""
 
+import re
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from functools import partial
@@ -8,6 +9,7 @@ from typing import NamedTuple
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
+from ml_collections.config_flags.config_flags import UnsupportedOperationError
 
 from experiments.arguments import (
     flag_name,
@@ -63,7 +65,7 @@ def parse(argv: Sequence[str]) -> Command:
     """
     program, *arguments = argv
     arguments = without_negation(arguments)
-    for name in ("config", "workdir", "against", "cache"):
+    for name in ("config", "workdir", "against", "cache", "mode", "split"):
         if "" in values_of(name, arguments):
             raise UsageError(f"--{name} needs a name, got none")
     mode, files = last_of("mode", arguments), values_of("config", arguments)
@@ -154,20 +156,26 @@ def _read(argv: Sequence[str], define: Callable[..., object]) -> flags.FlagValue
         flag_values=values,
     )
     flags.DEFINE_bool("help", False, "Show this help.", short_name="h", flag_values=values)
-    define(
-        help_string="Configuration file, with a form after a colon: configs/NAME.py:tiny. Any "
-        "field of it is a flag of its own: --config.model.width=64. Given several times, with "
-        "--mode=compare.",
-        flag_values=values,
-        sys_argv=list(argv),
-    )
     try:
+        define(
+            help_string="Configuration file, with a form after a colon: configs/NAME.py:tiny. Any "
+            "field of it is a flag of its own: --config.model.width=64. Given several times, with "
+            "--mode=compare.",
+            flag_values=values,
+            sys_argv=list(argv),
+        )
         rest = values(argv)
         _ = values.config  # configurations load when they are looked at
     except flags.UnrecognizedFlagError as error:
         near = get_close_matches(error.flagname, list(values), n=1)
         hint = f"; did you mean --{near[0]}?" if near else ""
         raise UsageError(f"unknown flag --{error.flagname}{hint}") from error
+    except UnsupportedOperationError as error:  # of a run, read from JSON
+        field = re.search(r"config\.[\w.]+", str(error))
+        raise UsageError(
+            f"{field[0] if field else 'a field'} is None in the run of the workdir, and takes a "
+            "value only where --config names the file of the configuration"
+        ) from error
     except (flags.Error, ValueError, TypeError) as error:
         raise UsageError(_first_cause(error)) from error
     except (SyntaxError, ImportError, AttributeError, OSError) as error:

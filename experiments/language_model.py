@@ -27,6 +27,7 @@ from experiments.data.packing import PackedBatch
 from experiments.data.text import Characters, TextBatch
 from experiments.errors import UsageError, as_usage_errors, check_at_least
 from experiments.evaluation.writer import Writer, check_decoding
+from experiments.model_checks import check_model
 from experiments.training.duration import settled
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, objective, token_losses
@@ -132,8 +133,7 @@ def check_use(config: ConfigDict) -> None:
         UsageError: in one sentence.
     """
     check_training(config)
-    with as_usage_errors("model: "):
-        TransformerConfig(**config.model)
+    check_model(config)
     with as_usage_errors():
         check_decoding(config.decoding)
         check_at_least("model.decoder_layers", config.model.decoder_layers, 1)

@@ -26,6 +26,7 @@ from experiments.evaluation.word_senses import (
     occurrences,
     sense_accuracy,
 )
+from experiments.model_checks import check_model
 from experiments.training.duration import settled
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, objective, token_losses
@@ -84,8 +85,7 @@ def check(config: ConfigDict) -> None:
         UsageError: in one sentence.
     """
     check_training(config)
-    with as_usage_errors("model: "):
-        TransformerConfig(**config.model)
+    check_model(config)
     with as_usage_errors():
         toy.check(config.data)
         check_at_least("model.encoder_layers", config.model.encoder_layers, 1)

@@ -30,6 +30,7 @@ from experiments.evaluation.phenomena import by_phenomenon
 from experiments.evaluation.rival import Rival, load_rival
 from experiments.evaluation.scores import translation_scores
 from experiments.evaluation.translator import Hypothesis, Translator
+from experiments.model_checks import check_model
 from experiments.training.duration import settled
 from experiments.training.features import packed_features, padded_features
 from experiments.training.learner import Learner
@@ -177,9 +178,11 @@ def check_use(config: ConfigDict) -> None:
         check_decoding(config.decoding)
         one_of("architecture", config.architecture, tuple(ARCHITECTURES))
         check_rows(config)
-    settings, _ = ARCHITECTURES[config.architecture]
-    with as_usage_errors("model: "):
-        settings(**config.model)
+    if config.architecture == "transformer":
+        check_model(config)
+    else:
+        with as_usage_errors("model: "):
+            RecurrentConfig(**config.model)
 
 
 def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:

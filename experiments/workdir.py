@@ -12,11 +12,13 @@ from typing import Any, TypeVar
 from ml_collections import ConfigDict
 
 from experiments.errors import UsageError
-from experiments.files import part_of, read_json, read_json_lines, write_whole
+from experiments.files import part_of, write_whole
+from experiments.json_files import read_json, read_json_lines
 from experiments.training.metrics import read_metrics
 
 Words = TypeVar("Words")
 
+INDIFFERENT = "data.path", "literature"  # to what a run is: where text stands, what others had
 # What files say that are read again.
 RESULTS = {
     "step": int,
@@ -54,7 +56,7 @@ class Workdir:
             UsageError: it holds a run of another configuration, or what is no run at all.
         """
         if self.config.exists():
-            self.check_same(config, but=("data.path",))
+            self.check_same(config, but=INDIFFERENT)
             return
         part = part_of(self.config)  # all that a kill at the wrong moment leaves
         if self.path.exists() and (
@@ -131,7 +133,7 @@ class Workdir:
             UsageError: a run of another configuration, or one that has no checkpoint yet.
         """
         decided = ("train.steps",) if config.train.duration else ()
-        trained = self.check_same(config, but=("decoding", "data.path", *decided))
+        trained = self.check_same(config, but=("decoding", *INDIFFERENT, *decided))
         if not self.checkpoints.exists():
             raise UsageError(f"{self.path} has no checkpoint yet: train it first")
         config = config.copy_and_resolve_references()
@@ -202,16 +204,19 @@ class Workdir:
             raise UsageError(f"{self.vocabulary} cannot be read: {error}") from error
 
     def keep_sample(self, step: int, text: str) -> str:
-        """Adds what a model could do at a step to the samples, and returns it.
+        """Appends what a model could do at a step to the samples, and returns it."""
+        text = f"step {step}\n{text}"
+        with self.samples.open("a", encoding="utf-8", newline="\n") as file:
+            file.write(text + "\n")
+        return text
 
-        Those of this step and later ones are of a run that was killed, and never happened.
-        """
+    def drop_samples(self, step: int) -> None:
+        """Drops those of later steps: to a run that goes on from here, they never happened."""
         before = self.samples.read_bytes() if self.samples.exists() else b""
         steps = re.finditer(rb"^step (\d+)$", before, re.MULTILINE)
-        end = next((found.start() for found in steps if int(found[1]) >= step), None)
-        text = f"step {step}\n{text}"
-        write_whole(self.samples, before[:end] + f"{text}\n".encode())
-        return text
+        end = next((found.start() for found in steps if int(found[1]) > step), None)
+        if end is not None:
+            write_whole(self.samples, before[:end])
 
     def load_results(self) -> dict[str, Any]:
         """What the results file says.

@@ -69,7 +69,7 @@ class Queue(Generic[Requests]):
         return replace(self, prefill=lambda requests: change(self.prefill(requests)), axes=axes)
 
 
-def example(state: object, start: Tree) -> tuple[Any, Tree]:
+def example(state: object, start: Array) -> tuple[Any, Any]:
     """Shapes of a state and of what its rows read first: of a batch, or of a few of a queue.
 
     Raises:
@@ -83,7 +83,7 @@ def example(state: object, start: Tree) -> tuple[Any, Tree]:
         raise ValueError(f"start needs one token for each row [B], got shape {jnp.shape(start)}")
     if not isinstance(state, Queue):
         return jax.eval_shape(lambda: (state, start))
-    rows = len(jax.tree.leaves(start)[0])
+    rows = len(start)
     for path, leaf in jax.tree.leaves_with_path(state.requests):
         if leaf.shape[:1] != (rows,):
             raise ValueError(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
-from attention.primitives.choice import one_of
+from attention.primitives.checks import names
 from attention.testing import derivatives, dropping, nothing, values, visibility
 from attention.testing.capabilities import EVERYTHING
 from attention.testing.case import Case, smallest
@@ -53,8 +53,7 @@ def check_attention(
     """
     if not rows:
         raise ValueError("a function that is judged by no row keeps every promise: name one")
-    for name in rows:
-        one_of("each row", name, tuple(ROWS))
+    names("rows", rows, ROWS)
     subject = Subject(function, supports, dtype, head_width)
     judged: dict[str, Row] = {}
     for promise in PROMISES:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attention.primitives.checks import names
 from attention.primitives.choice import one_of
 from attention.testing.capabilities import CAPABILITIES
 from attention.testing.case import Case
@@ -33,8 +34,7 @@ class Subject:
         Raises:
             ValueError: an unknown capability or dtype.
         """
-        for name in supports:
-            one_of("each capability", name, tuple(CAPABILITIES))
+        names("supports", supports, tuple(CAPABILITIES))
         one_of("dtype", dtype, tuple(TOLERANCE))
         self.function = function
         self.supports = frozenset(supports)

@@ -42,15 +42,25 @@ class Checkpoints:
         Args:
             state: the training state.
             progress: what else goes on from here, as plain JSON.
+
+        Raises:
+            UsageError: it cannot be written.
         """
         state = on_one_device(state)
         progress = {"checksum": _checksum(state, progress), **progress}
         arguments = ocp.args.Composite(
             state=ocp.args.StandardSave(state), progress=ocp.args.JsonSave(progress)
         )
-        self._manager.save(int(state.step), args=arguments)
-        # A save that has only returned is lost if the process is killed now.
-        self._manager.wait_until_finished()
+        step = int(state.step)
+        try:
+            self._manager.save(step, args=arguments)
+            # A save that has only returned is lost if the process is killed now.
+            self._manager.wait_until_finished()
+        except (ValueError, OSError) as error:  # of a full disk
+            place = self._directory / str(step)
+            raise UsageError(
+                f"the checkpoint {place} cannot be written ({_cause(error)})"
+            ) from error
 
     def restore(self, like: TrainState) -> tuple[TrainState, dict[str, Any]]:
         """Reads the newest checkpoint.
@@ -106,13 +116,13 @@ class Checkpoints:
         try:
             restored = self._manager.restore(step, args=arguments)
             state, progress = restored.state, {**restored.progress}
-            if progress.pop("checksum") != _checksum(state, progress):
-                raise ValueError("it is not what was saved")
+            if progress.pop("checksum", None) != _checksum(state, progress):
+                raise ValueError("it is not what was saved, or not saved by this version")
         except Exception as error:  # what is missing decides its type, down to a bare Exception
-            cause = shorten(str(error) or type(error).__name__, 80, placeholder=" …")
             raise UsageError(
-                f"the checkpoint {self._directory / str(step)} cannot be read ({cause}): if it is "
-                "damaged, delete it to go on from the one before it, or choose another --workdir"
+                f"the checkpoint {self._directory / str(step)} cannot be read ({_cause(error)}): "
+                "if it is damaged, delete it to go on from the one before it, or choose another "
+                "--workdir"
             ) from error
         return state, progress
 
@@ -122,6 +132,10 @@ class Checkpoints:
     def __exit__(self, *exception: object) -> None:
         """Waits for what is under way, and closes."""
         self._manager.close()
+
+
+def _cause(error: Exception) -> str:
+    return shorten(str(error) or type(error).__name__, 80, placeholder=" …")
 
 
 def _checksum(state: TrainState, progress: dict[str, Any]) -> int:

@@ -7,7 +7,8 @@ from typing import Self
 
 import tensorboardX
 
-from experiments.files import read_json_lines, write_whole
+from experiments.files import write_whole
+from experiments.json_files import read_json_lines
 
 
 class Metrics:

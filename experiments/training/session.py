@@ -117,6 +117,7 @@ def train_in(
             batches.set_state(progress["batches"])
         if not _has_ended(state, progress, config):
             workdir.keep_start(origin())
+        workdir.drop_samples(int(state.step))
         with Metrics(workdir.path, step=int(state.step)) as metrics:
             state, progress = fit(
                 state,

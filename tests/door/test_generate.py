@@ -87,6 +87,7 @@ def test_a_prompt_that_cannot_be_read_is_named_and_the_others_are_answered(write
         ("decoding.top_p=1.5", "top-p must be in (0, 1], got 1.5"),
         ("decoding.top_k=-1", "top-k must keep a whole number of tokens, 1 or more, got -1"),
         ("decoding.length=0", "decoding.length must be at least 1, got 0"),
+        ("model.num_kv_heads=1", "config.model.num_kv_heads is None in the run of the workdir"),
         ("decoding.lenght=3", "did you mean --config.decoding.length?"),
         ("model.width=64", "holds a run of another configuration (model.width is 32 there and 64"),
     ],

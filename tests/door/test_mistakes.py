@@ -1,10 +1,16 @@
 """Every mistake at the door is one sentence, told before anything is written."""
 
+import errno
+import sys
+
 import pytest
 
+import run
 from configs import toy_translation
+from experiments import translation
 from experiments.flags import MODES
 from experiments.workdir import Workdir
+from tests.door.command import command
 
 
 @pytest.mark.parametrize(
@@ -47,6 +53,12 @@ from experiments.workdir import Workdir
         ),
         (["--config.model.width=130"], "run.py: model: width=130 is not divisible by num_heads=4"),
         (["--config.model.norm=prre"], "got 'prre'; did you mean 'pre'?"),
+        (["--config.model.implementation=splash"], "'splash' cannot compute this: "),
+        (
+            ["--config.model.implementation=jax", "--config.model.attention_dropout=0.1"],
+            "'jax' cannot compute this: it has no dropout; tiled, reference could",
+        ),
+        (["--against", "--split=test"], "--against needs a name, got none"),
         (["--config.data.name=toys"], "got 'toys'; did you mean 'toy'?"),
         (["--config.experiment=translatoin"], "did you mean 'translation'?"),
         (["--config.train.warmup_steps=99999"], "train.warmup_steps must lie in [0, train.steps="),
@@ -76,6 +88,22 @@ def test_a_run_that_is_not_there_or_not_trained(place, knock, mode):
     status, _, error = knock(f"--mode={mode}", workdir="claimed")
     assert status == 2
     assert "claimed has no checkpoint yet: train it first" in error
+
+
+def test_what_a_disk_refuses_is_one_sentence(knock, monkeypatch):
+    def train(*_):
+        raise OSError(errno.ENOSPC, "No space left on device", "here")
+
+    monkeypatch.setattr(translation, "train", train)
+    sentence = f"run.py: [Errno {errno.ENOSPC}] No space left on device: 'here'\n"
+    assert knock("--config=configs/toy_translation.py:tiny", workdir="full") == (2, "", sentence)
+
+
+@pytest.mark.usefixtures("trained")
+def test_standard_input_that_is_closed_is_no_text(place, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    assert run.main(command(place, "tiny", "--mode=translate")) == 2
+    assert "reads standard input, which is closed" in capsys.readouterr().err
 
 
 def test_help_names_every_flag(knock, capsys):

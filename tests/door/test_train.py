@@ -135,6 +135,13 @@ def test_a_workdir_of_another_configuration_is_left_alone(place, knock):
     assert before == {path: path.stat().st_mtime_ns for path in (place / "tiny").rglob("*")}
 
 
+def test_a_run_that_is_being_trained_is_left_alone(place, knock):
+    with Workdir(place / "tiny").alone():
+        status, _, error = knock(*TINY)
+    assert status == 2
+    assert f"{place / 'tiny'} is being trained by another process" in error
+
+
 def test_a_folder_that_is_no_run_is_left_alone(place, knock):
     (place / "letters").mkdir()
     (place / "letters" / "dear.txt").write_text("dear")

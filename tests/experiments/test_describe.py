@@ -259,6 +259,7 @@ def test_the_run_of_a_workdir_is_described_and_left_as_it_is(knock, tmp_path):
         (["--workdir=nowhere"], "nowhere holds no run: train one with --workdir=nowhere"),
         ([LLAMA, "--workdir=nowhere"], "a --config or the run of a --workdir, got both"),
         (["--mode=ledger", "--workdir=nowhere"], "--mode=ledger tells of all runs below --config."),
+        (["--config=configs/toy_translation_rnn.py:tiny"], "'recurrent' cannot be described"),
         (["--config.architecture=recurrent"], "not a configuration of the kind that its names ask"),
         (
             ["--mode=generate", "--config=configs/toy_translation.py"],

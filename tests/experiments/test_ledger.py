@@ -148,7 +148,7 @@ def test_a_figure_of_a_text_stands_beside_that_text_alone(tmp_path, rows, text, 
     literature = {"test": {"tok_bleu": "41.02", "text": "abc"}}
     run(tmp_path, "ours", 0, 39.0, config={**CONFIG, "literature": literature})
     if text:
-        Workdir(tmp_path / "ours").keep_texts({"test": text})
+        Workdir(tmp_path / "ours").keep_texts({"train": "abc", "test": text})
     assert [row[1:4] for row in rows()] == [["test tokenized BLEU", "39.00", told]]
 
 

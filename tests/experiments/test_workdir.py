@@ -71,10 +71,13 @@ def test_a_run_is_trained_by_one_at_a_time(workdir):
 
 
 def test_samples_of_steps_that_never_happened_go(workdir):
-    for step in (5, 10, 15, 10, 20):
-        assert workdir.keep_sample(step, f"  step 9{step}") == f"step {step}\n  step 9{step}"
-    steps = (5, 10, 20)
-    assert workdir.samples.read_text() == "".join(f"step {n}\n  step 9{n}\n" for n in steps)
+    workdir.drop_samples(0)
+    for step in (5, 10, 15, 20):
+        assert workdir.keep_sample(step, f"  step 9{step}\r") == f"step {step}\n  step 9{step}\r"
+    for last, left in ((20, (5, 10, 15, 20)), (12, (5, 10))):
+        workdir.drop_samples(last)
+        said = "".join(f"step {step}\n  step 9{step}\r\n" for step in left)
+        assert workdir.samples.read_bytes() == said.encode()
 
 
 def test_data_may_stand_elsewhere_and_be_no_other(workdir):

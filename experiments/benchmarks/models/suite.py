@@ -51,9 +51,9 @@ def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         print(f"{part} …", file=sys.stderr, flush=True)
         try:
             figures += measures[part]()
-        except ImportError as error:
+        except ModuleNotFoundError as error:
             absent.append(f"{part}: it needs {error.name}: `pip install {error.name}` brings that")
-        except FileNotFoundError as error:
+        except (ImportError, FileNotFoundError) as error:
             absent.append(f"{part}: {error}")
     text = page(figures, absent, shlex.join(["python", *sys.argv]))
     write_whole(workdir.path / "models.md", text)

@@ -70,7 +70,7 @@ def _files(config: ConfigDict, split: str) -> list[Path]:
     found = [paths for form in names for paths in product(*map(present, form))]
     if len(found) > 1:
         told = " and ".join(dict.fromkeys(map(str, chain(*found))))
-        raise ValueError(f"the {split} split is there more than once, as {told}: leave one")
+        raise ValueError(f"the {split} split is there more than once, in {told}: leave one form")
     if found:
         return [*found[0]]
     raise ValueError(

@@ -21,7 +21,7 @@ from attention.primitives.choice import one_of
 from experiments.data.sequences.corpora import corpus_source
 from experiments.data.sequences.faults import Line
 from experiments.errors import UsageError
-from experiments.files import read_json
+from experiments.json_files import read_json
 
 FORMAT = tfds.core.FileFormat.ARRAY_RECORD
 INFO = "dataset_info.json"

@@ -175,6 +175,12 @@ def test_a_start_that_begins_no_row_is_refused(start, sentence):
             decode(lambda state, token: (jnp.zeros((2, 300)), state), (), start, Rules(END, PAD, 3))
 
 
+def test_a_start_may_be_as_narrow_as_the_vocabulary():
+    step = lambda state, tokens: (jax.nn.one_hot(jnp.full(2, 255), 256), state)  # noqa: E731
+    said = greedy(step, (), jnp.zeros(2, jnp.uint8), Rules(END, PAD, 1))
+    np.testing.assert_array_equal(said.tokens, [[255], [255]])
+
+
 @pytest.mark.parametrize(
     ("lengths", "sentence"),
     [

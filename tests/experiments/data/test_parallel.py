@@ -108,7 +108,7 @@ def test_a_file_of_nothing_has_no_line(write, config, tmp_path, content):
 def test_a_split_in_two_forms_is_refused(write, config):
     write("plain")
     write("tsv.gz")
-    with pytest.raises(ValueError, match=r"train split is there more than once, as .*gz and .*en"):
+    with pytest.raises(ValueError, match=r"train split is there more than once, in .*gz and .*en"):
         check_source(config)
 
 

@@ -70,8 +70,18 @@ def test_numbers_that_are_not_those_that_were_saved_are_refused(tmp_path, monkey
             return found
 
         monkeypatch.setattr(checkpoints._manager, "restore", damaged)
-        with pytest.raises(UsageError, match=r"3 cannot be read \(it is not what was saved\)"):
+        with pytest.raises(UsageError, match=r"3 cannot be read \(it is not what was saved"):
             checkpoints.restore(state(0))
+
+
+def test_a_disk_that_is_full_is_one_sentence(tmp_path, monkeypatch):
+    def save(step, args):
+        raise ValueError("RESOURCE_EXHAUSTED: Error writing a file, " + "and why, " * 100)
+
+    with Checkpoints(tmp_path) as checkpoints:
+        monkeypatch.setattr(checkpoints._manager, "save", save)
+        with pytest.raises(UsageError, match=r"/3 cannot be written \(RESOURCE_EXHAUSTED: .*…\)$"):
+            checkpoints.save(state(3), {})
 
 
 @pytest.mark.parametrize("last, read", [(7, [2, 4]), (4, [4, 2])])

@@ -36,6 +36,7 @@ def test_every_unit_counts_steps(text, steps):
     [
         ("ten epochs", "needs a number, as in '10 epochs', got 'ten epochs'"),
         ("-1 epochs", "needs a number"),
+        ("0 epochs", "needs a number"),
         ("1/0 epochs", "needs a number"),
         ("1e99999999 epochs", "needs a number"),
         ("inf steps", "needs a number"),
