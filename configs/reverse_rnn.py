@@ -2,8 +2,8 @@
 
 command    python run.py --config=configs/reverse_rnn.py
 hardware   two CPU cores
-time       148 s of training, on a busy machine
-score      BLEU 99.8 on test (published of such a model: 95.2), exact match 99.9 % in range, 96.8 %
+time       73 s of training
+score      BLEU 99.9 on test (published of such a model: 95.2), exact match 100.0 % in range, 97.4 %
            of 26 to 30 integers (seed 0)
 """
 
