@@ -1,5 +1,6 @@
-"""What no configuration of a Transformer may say, whatever is made of it."""
+"""What no configuration of a model may say, whatever is made of it."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import jax
@@ -15,16 +16,19 @@ from experiments.errors import as_usage_errors
 from experiments.training.step import cast
 
 
-def check_model(config: ConfigDict) -> None:
+def check_model(config: ConfigDict, kind: Callable[..., object] = TransformerConfig) -> None:
     """Refuses sizes that do not fit, and an implementation of attention that cannot compute here.
+
+    Args:
+        config: of a run.
+        kind: what the numbers of its model are.
 
     Raises:
         UsageError: in one sentence.
     """
     with as_usage_errors("model: "):
-        settings = TransformerConfig(**config.model)
-    if settings.implementation is not None:
-        with as_usage_errors("model: "):
+        settings = kind(**config.model)
+        if isinstance(settings, TransformerConfig) and settings.implementation is not None:
             _try_stacks(replace(settings, encoder_layers=1, decoder_layers=1), config)
 
 

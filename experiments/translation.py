@@ -178,11 +178,8 @@ def check_use(config: ConfigDict) -> None:
         check_decoding(config.decoding)
         one_of("architecture", config.architecture, tuple(ARCHITECTURES))
         check_rows(config)
-    if config.architecture == "transformer":
-        check_model(config)
-    else:
-        with as_usage_errors("model: "):
-            RecurrentConfig(**config.model)
+    settings, _ = ARCHITECTURES[config.architecture]
+    check_model(config, settings)
 
 
 def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:

@@ -1,6 +1,5 @@
 """Sentence pairs as the batches that a configuration of a translation asks for."""
 
-import sys
 from collections.abc import Iterable, Sequence
 
 import grain.python as grain
@@ -17,6 +16,7 @@ from experiments.data.batching import (
 from experiments.data.epoch import Epoch
 from experiments.data.packing import PackedPairs, PairedRows
 from experiments.data.pairs import SentencePair
+from experiments.data.sequences.faults import tell_left_out
 from experiments.data.subword_dropout import PairDropout
 from experiments.data.tokenizers import Tokenizers
 from experiments.errors import UsageError
@@ -65,8 +65,7 @@ class PairBatches:
         kept = [pair for pair in pairs if self._tokenizers.encode(pair).length <= self._longest]
         told = f"more than {self._longest} subwords"
         if len(kept) < len(pairs):
-            left_out = f"{len(pairs) - len(kept):,} of {len(pairs):,} pairs"
-            print(f"train: {left_out} left out: {told}", file=sys.stderr)
+            tell_left_out("train", len(pairs) - len(kept), len(pairs), told)
         if not kept:
             raise UsageError(f"no pair of the train split is left: all have {told}")
         return kept

@@ -333,9 +333,9 @@ def _parsed(path: Path, parse: Callable[[bytes], Parsed]) -> Parsed:
 def _checked(model: bytes) -> SubwordTokenizer:
     tokenizer = SubwordTokenizer(model)
     try:
-        is_model = len(tokenizer) > 0
+        size = len(tokenizer)
     except RuntimeError:
-        is_model = False
-    if not is_model:
+        size = 0
+    if not size:
         raise ValueError("it is no model of sentencepiece")
     return tokenizer

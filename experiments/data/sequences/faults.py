@@ -75,11 +75,15 @@ def sound_pairs(
         dropped[fault].append(line.place)
     total = len(pairs) + sum(map(len, dropped.values()))
     for fault, places in sorted(dropped.items(), key=lambda item: -len(item[1])):
-        left_out = f"{len(places):,} of {total:,} pairs left out"
-        print(f"{split}: {left_out}: {fault}, first in {places[0]}", file=sys.stderr)
+        tell_left_out(split, len(places), total, f"{fault}, first in {places[0]}")
     if not pairs:
         raise UsageError(f"the {split} split of the {config.name} data has no pairs")
     return pairs
+
+
+def tell_left_out(split: str, number: int, total: int, why: str) -> None:
+    """Counts aloud the pairs of a split that are dropped."""
+    print(f"{split}: {number:,} of {total:,} pairs left out: {why}", file=sys.stderr)
 
 
 def _fault(line: Line, longest: int) -> str:
