@@ -12,7 +12,7 @@ Each picture below has query positions 0 to 5 as rows and key positions 0 to 5 a
 
 from collections.abc import Callable
 from operator import index
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from attention.primitives.carrier import array_field, arrays, carrier, static
+from attention.primitives.touched import Tiles, Touched
 
 
 class Mask:
@@ -53,7 +54,7 @@ class Mask:
         """How many query and key positions it describes; None where it describes them all."""
         return None, None
 
-    def touches(self, query: "Tiles", key: "Tiles") -> "Touched":
+    def touches(self, query: Tiles, key: Tiles) -> Touched:
         """Which tiles it may allow a pair of, and which it allows whole.
 
         Masks that can tell by the bounds of the positions do; any other is asked about every pair,
@@ -84,41 +85,6 @@ class Mask:
     def __bool__(self) -> bool:
         """Refuses `and`, `or` and `not`, which would lose one of the two masks."""
         raise TypeError("a mask is neither true nor false: compose masks with &, | and ~")
-
-
-class Tiles(NamedTuple):
-    """The positions of tiles of queries or keys `[tiles, size]`, with the bounds of each tile."""
-
-    positions: Array
-    low: Array
-    high: Array
-
-    @classmethod
-    def of(cls, positions: Array) -> "Tiles":
-        """Finds the bounds of positions `[tiles, size]`."""
-        return cls(positions, positions.min(axis=-1), positions.max(axis=-1))
-
-
-class Touched(NamedTuple):
-    """Bool `[query tiles, key tiles]`: false in `some` = allows no pair; true in `every` = all.
-
-    Both err on the safe side: `some` may be true and `every` false where it was not worth knowing.
-    """
-
-    some: Array
-    every: Array
-
-    def in_order(self) -> tuple[Array, Array, Array]:
-        """The key tiles that each query tile visits, those that need no mask first.
-
-        Returns:
-            Their indices `[..., query tiles, key tiles]`, of which the last mean nothing; how many
-            need no mask, and how many are visited, both `[..., query tiles]`; all int32.
-        """
-        every = self.some & self.every
-        rank = jnp.where(every, 0, jnp.where(self.some, 1, 2))
-        tiles = jnp.argsort(rank, axis=-1, stable=True).astype(jnp.int32)
-        return tiles, *(which.sum(axis=-1, dtype=jnp.int32) for which in (every, self.some))
 
 
 def _operand(other: Mask) -> Mask:

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attention.primitives.masks import Mask, Tiles, Touched
+from attention.primitives.masks import Mask
+from attention.primitives.touched import Tiles, Touched
 
 
 class Visits(NamedTuple):

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attention.primitives.masks import Touched
 from attention.primitives.precision import wide
 from attention.primitives.quarantine import finite
 from attention.primitives.request import STATISTICS, Request
@@ -25,6 +24,7 @@ from attention.primitives.tiled.poison import sees_any
 from attention.primitives.tiled.sweep import tile_fold
 from attention.primitives.tiled.tile import Fixed, Given, keep_in, scores_in, split, weighted_sum
 from attention.primitives.tiled.tiling import TileSize, Tiling
+from attention.primitives.touched import Touched
 
 
 def attend_in_tiles(request: Request, size: TileSize | None = None) -> dict[str, Array]:

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from jax import Array
 from jax.custom_derivatives import SymbolicZero
 
-from attention.primitives.masks import Touched
 from attention.primitives.tiled.cuts import Output
 from attention.primitives.tiled.sweep import tile_sum
 from attention.primitives.tiled.tile import (
@@ -23,6 +22,7 @@ from attention.primitives.tiled.tile import (
     weighted_sum,
 )
 from attention.primitives.tiled.tiling import Tiling
+from attention.primitives.touched import Touched
 
 Tiles = dict[str, Any]
 

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.primitives.carrier import Carrier, arrays, map_arrays
-from attention.primitives.masks import Mask, Tiles, Touched
+from attention.primitives.masks import Mask
 from attention.primitives.request import Request
 from attention.primitives.scores import BiasArray
 from attention.primitives.tiled.tile import Fixed
 from attention.primitives.tiled.tiling import TileSize, Tiling, cut
+from attention.primitives.touched import Tiles, Touched
 
 
 def at_rest(request: Request, size: TileSize) -> tuple[Tiling, Fixed, Touched | None]:

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attention.primitives.masks import Touched
 from attention.primitives.tiled.cuts import Along, Chunk, Output, Place, added, part_of, shared_by
 from attention.primitives.tiled.tiling import Tiling
+from attention.primitives.touched import Touched
 
 Tree = Any
 

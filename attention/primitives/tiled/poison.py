@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attention.primitives.masks import Touched
 from attention.primitives.request import Request
 from attention.primitives.tiled import layout
 from attention.primitives.tiled.sweep import tile_fold, varying_alike
 from attention.primitives.tiled.tile import Fixed, allowed_in, split_fixed
 from attention.primitives.tiled.tiling import Tiling, measured_size
+from attention.primitives.touched import Touched
 
 
 def sees_non_finite(request: Request, query_ok: Array, key_ok: Array) -> Array:

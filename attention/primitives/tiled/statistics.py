@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attention.primitives.masks import Touched
 from attention.primitives.request import Request
 from attention.primitives.tiled.cuts import Output
 from attention.primitives.tiled.sweep import tile_fold, tile_sum
 from attention.primitives.tiled.tile import Fixed, Given, scores_in, split
 from attention.primitives.tiled.tiling import Tiling
+from attention.primitives.touched import Touched
 
 
 class Known(NamedTuple):

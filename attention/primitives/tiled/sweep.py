@@ -18,10 +18,10 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec
 
-from attention.primitives.masks import Touched
 from attention.primitives.tiled.cuts import Along, Output, tile_shape
 from attention.primitives.tiled.loop import Fold, Tree, sweep
 from attention.primitives.tiled.tiling import Tiling
+from attention.primitives.touched import Touched
 
 Cut = tuple[Along, Tree]  # along what the arrays of a tree are cut
 

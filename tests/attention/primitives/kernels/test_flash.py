@@ -12,8 +12,8 @@ from attention.primitives.kernels import forward
 from attention.primitives.kernels.flash import attend_by_kernel, refusal
 from attention.primitives.kernels.layout import split
 from attention.primitives.kernels.sizes import KernelSize, KernelSizes
-from attention.primitives.masks import Touched
 from attention.primitives.request import checked
+from attention.primitives.touched import Touched
 from tests.attention.primitives.inputs import draw
 
 # Primes, so that no axis fills its tiles: 3 tiles of queries by 2 of keys, and the other way round.

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention.primitives.masks import Touched
 from attention.primitives.tiled.cuts import Output
 from attention.primitives.tiled.sweep import tile_fold, tile_sum
 from attention.primitives.tiled.tiling import TileSize, cut
+from attention.primitives.touched import Touched
 from tests.attention.primitives.inputs import draw
 
 B, K, T, S, H = 2, 4, 24, 32, 5

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attention import masks
-from attention.primitives.masks import Tiles
+from attention.primitives.touched import Tiles
 
 T, S, ROWS, COLUMNS = 12, 15, 4, 5
 ARRAY = jnp.asarray(np.random.default_rng(0).random((40, 40)) < 0.1)
