@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 
 from attention.primitives import checks
 from attention.primitives.attend import attend
-from attention.primitives.carrier import array_field, carrier
+from attention.primitives.pytree_dataclass import array_field, pytree_dataclass, static
 from attention.primitives.dropout import Dropout
 from attention.primitives.masks import Mask
 from attention.primitives.precision import wide
@@ -102,7 +102,7 @@ def additive_attention(
     )
 
 
-@carrier
+@pytree_dataclass
 class _Instead(Score):
     """Scores that are known already: the products are not looked at, and so never computed.
 

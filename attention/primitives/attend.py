@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 
 from attention.primitives import dispatch, statistics
 from attention.primitives.batch import over_batch
-from attention.primitives.carrier import arrays, map_arrays
+from attention.primitives.pytree_dataclass import array_field, pytree_dataclass, static
 from attention.primitives.dispatch import Choice, Implementation
 from attention.primitives.dropout import Dropout, keep_factor
 from attention.primitives.kernels import flash

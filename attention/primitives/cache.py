@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike, DTypeLike
 
-from attention.primitives.carrier import array_field, carrier, static
+from attention.primitives.pytree_dataclass import array_field, pytree_dataclass, static
 from attention.primitives.masks import Mask, window
 from attention.primitives.masks import lengths as up_to
 from attention.primitives.quarantine import finite_memory
@@ -42,7 +42,7 @@ class Seen(NamedTuple):
     broken: Array
 
 
-@carrier
+@pytree_dataclass
 class Cache:
     """Keys and values in S slots, and how many tokens each row has read.
 

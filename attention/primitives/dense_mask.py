@@ -9,7 +9,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from attention.primitives.batch import check_broadcasts
-from attention.primitives.carrier import arrays, map_arrays
+from attention.primitives.pytree_dataclass import array_field, pytree_dataclass, static
 from attention.primitives.masks import Mask, checked_array
 
 

@@ -1,4 +1,4 @@
-"""Dropout of attention weights, decided pair by pair and not by where a random stream stands."""
+"""Counter-based dropout: a hash of (rng, head, query position, key position)."""
 
 from dataclasses import dataclass, field
 
@@ -10,91 +10,99 @@ from jax import Array
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Dropout:
-    """Drops each attention weight with probability `rate`; the rest grow by 1 / (1 - rate).
+    """Drop each attention weight with probability `rate`; scale the others by 1 / (1 - rate).
 
     Attributes:
-        key: a JAX random key, or keys with the leading (batch) axes of the query. Examples that
-            share a key share the dropped positions; `jax.random.split(key, B)` sets them apart.
+        rng: a JAX random key, or keys with the batch axes of the query. Examples that share a key
+            drop the same pairs; `jax.random.split(rng, B)` gives each example its own.
         rate: a number in [0, 1).
     """
 
-    key: Array
+    rng: Array
     rate: float = field(metadata={"static": True})
 
     def __post_init__(self) -> None:
-        """Refuses a rate that is traced, or would drop everything or less than nothing."""
+        """Refuse a traced rate, and one outside [0, 1)."""
         if isinstance(self.rate, jax.Array):
-            raise TypeError("dropout rate must be a number of Python: programs are made for it")
+            raise TypeError("dropout rate must be a Python number: it is compiled in")
         if not 0 <= self.rate < 1:
             raise ValueError(f"dropout rate must lie in [0, 1), got {self.rate}")
+        if isinstance(self.rng, int | float):
+            raise TypeError(f"dropout rng must be a jax.random.key, got {self.rng!r}")
 
 
 def keep_factor(
-    dropout: Dropout, num_heads: int, query_positions: Array, key_positions: Array
+    dropout: Dropout, heads: Array, query_positions: Array, key_positions: Array
 ) -> Array:
-    """What each weight is multiplied by: 0 if dropped, 1 / (1 - rate) if kept.
+    """Return the factor of each weight: 0 if dropped, 1 / (1 - rate) if kept.
 
-    Whether a weight is kept depends on (key, head, query position, key position) and on nothing
-    else, so that every implementation, tile size and cache length drops the same pairs. Hence a
-    hash of these numbers, cheap enough to be computed again wherever it is needed.
+    It depends on (rng, head, query position, key position) alone, so every implementation, tile
+    size, cache length and sharding drops the same pairs; and it is cheap to compute again.
 
     Args:
         dropout: rate and key(s) `[...]`.
-        num_heads: N.
+        heads: int32 `[N]`, global numbers.
         query_positions: `[..., T]`.
         key_positions: `[..., S]`.
 
     Returns:
         float32 `[..., N, T, S]`.
     """
-    words = jax.random.key_data(dropout.key)
+    words = jax.random.key_data(dropout.rng)
     return keep_pairs(
         jnp.moveaxis(words, -1, 0)[..., None, None, None],
         dropout.rate,
-        jnp.arange(num_heads)[:, None, None],
+        heads[:, None, None],
         query_positions[..., None, :, None],
         key_positions[..., None, None, :],
     )
 
 
 def keep_pairs(words: Array, rate: float, head: Array, query: Array, key: Array) -> Array:
-    """`keep_factor` elementwise, for arrays that broadcast.
+    """Compute `keep_factor` elementwise, for arrays that broadcast.
 
     Args:
         words: uint32 `[words, ...]`, the data of a random key.
-        rate: of dropping.
+        rate: probability of dropping.
         head: integers.
-        query: its position.
-        key: its position.
+        query: query positions.
+        key: key positions.
     """
     return jnp.where(is_kept(words, rate, head, query, key), 1 / (1 - rate), 0.0)
 
 
 def is_kept(words: Array, rate: float, *numbers: Array) -> Array:
-    """Whether the entry with these numbers is kept: bool, of the shape they broadcast to.
+    """Return whether the entry with these numbers is kept: bool, of their broadcast shape.
 
-    The same numbers in the same order are the same entry: what shall drop others needs another key.
+    The same numbers in the same order are the same entry: another mask needs another key. Each
+    half of the key starts a 32-bit state of its own, into which every number but the last is
+    hashed; the last step hashes the last number with both, so that all 64 bits count.
 
     Args:
-        words: uint32 `[words, ...]`, the data of a random key.
-        rate: of dropping.
-        numbers: integers that name an entry, which broadcast; the smallest arrays first, for what
-            they make of the words is computed once for all entries that share it.
+        words: uint32 `[2 or more, ...]`, the data of a random key.
+        rate: probability of dropping.
+        numbers: integers that identify an entry and broadcast; the smallest arrays first, since
+            their hashes are computed once for all entries that share them.
     """
-    numbers = [number.astype(jnp.uint32) for number in (*words, *numbers)]
-    rank = max(number.ndim for number in numbers)
-    state, *numbers = (jnp.expand_dims(x, range(rank - x.ndim)) for x in numbers)
-    for number in numbers:
-        state = _scramble(state, number)
-    return state >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
+    *first, last = (number.astype(jnp.uint32) for number in numbers)
+    rank = max(*(number.ndim for number in numbers), words[0].ndim)
+    words, first, last = jax.tree.map(
+        lambda x: jnp.expand_dims(x, tuple(range(rank - x.ndim))), (list(words), first, last)
+    )
+    add, factor = words[0], words[-1]
+    for number in (*words[1:-1], *first):
+        add, factor = _hash(add, number), _hash(factor, ~number)
+    state = (_hash(add ^ factor, jnp.uint32(0)) + _hash(last, jnp.uint32(1))) * (factor | 1)
+    return _mix(state) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
 
 
-def _scramble(state: Array, number: Array) -> Array:
-    """Folds a number into a 32-bit state, so that each bit of it may flip any bit of the result.
+def _hash(state: Array, number: Array) -> Array:
+    """Fold a number into a 32-bit state."""
+    return _mix(state ^ (number * jnp.uint32(0x9E3779B9) + jnp.uint32(0x85EBCA6B)))
 
-    The finalizer of MurmurHash3 (Appleby 2011) after a step of the golden-ratio sequence.
-    """
-    state = state ^ (number * jnp.uint32(0x9E3779B9) + jnp.uint32(0x85EBCA6B))
+
+def _mix(state: Array) -> Array:
+    """Let each bit flip any other: the finalizer of MurmurHash3 (Appleby 2011)."""
     state = (state ^ (state >> 16)) * jnp.uint32(0x85EBCA6B)
     state = (state ^ (state >> 13)) * jnp.uint32(0xC2B2AE35)
     return state ^ (state >> 16)

@@ -1,26 +1,58 @@
-"""Masks: pure predicates on positions that say who may attend to whom.
+"""Masks: pure predicates on positions that decide which keys each query attends to.
 
 `mask(query_position, key_position) -> bool`, True = may attend, elementwise over arrays that
 broadcast. A mask is a frozen pytree, so it passes through jit, vmap and grad; `&`, `|` and `~`
-compose masks exactly. It keeps its structure: the dense array appears late, in `dense_mask.py`.
+compose masks exactly. It keeps its structure: a dense array is made late, for one tile.
 
 Arrays inside a mask may have leading batch axes, which makes it one mask for a whole batch:
-`causal() & lengths(jnp.array([3, 5]))` serves two examples.
+`causal() & lengths(jnp.array([3, 5]))` serves two examples. To make a batch of masks of a
+function, map its construction: `jax.vmap(lambda ids: from_function(f, ids))(batch_of_ids)`.
 
 Each picture below has query positions 0 to 5 as rows and key positions 0 to 5 as columns.
 """
 
 from collections.abc import Callable
+from functools import partial
 from operator import index
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from attention.primitives.carrier import array_field, arrays, carrier, static
-from attention.primitives.touched import Tiles, Touched
+from attention.primitives.closures import Explicit, explicit
+from attention.primitives.pytree_dataclass import (
+    array_field,
+    batch_shapes,
+    pytree_dataclass,
+    static,
+)
+
+INT32 = jnp.iinfo(jnp.int32)
+
+
+class PositionTiles(NamedTuple):
+    """The positions of tiles of queries or keys `[tiles, size]`, and the bounds of each tile."""
+
+    positions: Array
+    low: Array
+    high: Array
+
+    @classmethod
+    def of(cls, positions: Array) -> "PositionTiles":
+        """Compute the bounds of positions `[tiles, size]`."""
+        return cls(positions, positions.min(axis=-1), positions.max(axis=-1))
+
+
+class TileBounds(NamedTuple):
+    """Conservative bounds per tile, bool `[query tiles, key tiles]`.
+
+    `any` False = fully masked; `all` True = fully visible.
+    """
+
+    any: Array
+    all: Array
 
 
 class Mask:
@@ -29,21 +61,21 @@ class Mask:
     Subclasses are frozen dataclasses that are pytrees; `from_function` makes one of a function.
     """
 
-    # Whether the two positions are compared with each other, so that it matters where the queries
-    # stand among the keys.
+    # Whether the two positions are compared, so that the result depends on where the queries are
+    # among the keys.
     compares_positions: ClassVar[bool] = False
 
     def __call__(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
-        """Whether a query at one position may attend to a key at another: bool, elementwise.
+        """Return whether a query at one position may attend to a key at another: bool, elementwise.
 
         Raises:
-            ValueError: a mask for a batch, which has no one answer.
+            ValueError: the mask has batch axes.
         """
-        for array, rank in arrays(self):
-            if array.ndim > rank:
+        for axes in batch_shapes(self):
+            if axes:
                 raise ValueError(
-                    f"this mask is for a batch of {array.shape[: array.ndim - rank]}: use it in "
-                    "attend, or lift the call with jax.vmap"
+                    f"this mask is for a batch of {axes}: use it in attend, or lift the call with "
+                    "jax.vmap"
                 )
         return self._allows(query_position, key_position)
 
@@ -51,39 +83,46 @@ class Mask:
         raise NotImplementedError
 
     def extent(self) -> tuple[int | None, int | None]:
-        """How many query and key positions it describes; None where it describes them all."""
+        """Return the numbers of query and key positions that it describes; None = any number."""
         return None, None
 
-    def touches(self, query: Tiles, key: Tiles) -> Touched:
-        """Which tiles it may allow a pair of, and which it allows whole.
+    def key_range(self, query_position: Array) -> tuple[Array, Array] | None:
+        """Return the visible keys of each query as an interval `[start, stop)` of positions.
 
-        Masks that can tell by the bounds of the positions do; any other is asked about every pair,
-        one tile after another.
+        None if they may not be one. Neither bound may decrease as the query position grows.
+        """
+        del query_position
+
+    def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
+        """Return which tiles may contain a visible pair, and which contain only visible pairs.
+
+        Masks that can derive this from the bounds of the positions do; for any other, every pair
+        is evaluated once, one tile after another.
         """
 
-        def tile(query_tile: Array, key_tile: Array) -> Touched:
+        def tile(query_tile: Array, key_tile: Array) -> TileBounds:
             allowed = self(query_tile[:, None], key_tile[None, :])
-            return Touched(allowed.any(), allowed.all())
+            return TileBounds(allowed.any(), allowed.all())
 
-        def row(query_tile: Array) -> Touched:
+        def row(query_tile: Array) -> TileBounds:
             return jax.lax.map(lambda key_tile: tile(query_tile, key_tile), key.positions)
 
         return jax.lax.map(row, query.positions)
 
     def __and__(self, other: "Mask") -> "Mask":
-        """Allows what both allow."""
-        return _And(self, _operand(other))
+        """Return the mask that allows what both allow."""
+        return And(self, _operand(other))
 
     def __or__(self, other: "Mask") -> "Mask":
-        """Allows what either allows."""
-        return _Or(self, _operand(other))
+        """Return the mask that allows what either allows."""
+        return Or(self, _operand(other))
 
     def __invert__(self) -> "Mask":
-        """Allows what this one forbids."""
-        return _Not(self)
+        """Return the mask that allows what this one forbids."""
+        return Not(self)
 
     def __bool__(self) -> bool:
-        """Refuses `and`, `or` and `not`, which would lose one of the two masks."""
+        """Refuse `and`, `or` and `not`, which would lose one of the two masks."""
         raise TypeError("a mask is neither true nor false: compose masks with &, | and ~")
 
 
@@ -97,7 +136,7 @@ def _operand(other: Mask) -> Mask:
 
 
 def causal() -> Mask:
-    """Keys that are not in the future: key position <= query position.
+    """Allow keys that are not in the future: key position <= query position.
 
     >>> print(picture(causal(), 6))
     1 0 0 0 0 0
@@ -107,23 +146,30 @@ def causal() -> Mask:
     1 1 1 1 1 0
     1 1 1 1 1 1
     """
-    return _Causal()
+    return Causal()
 
 
-@carrier
-class _Causal(Mask):
+@pytree_dataclass
+class Causal(Mask):
+    """The mask that `causal` makes."""
+
     compares_positions = True
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         return jnp.less_equal(key_position, query_position)
 
-    def touches(self, query: Tiles, key: Tiles) -> Touched:
+    def key_range(self, query_position: Array) -> tuple[Array, Array]:
+        return jnp.full_like(query_position, INT32.min), query_position + 1
+
+    def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
         some = key.low[None, :] <= query.high[:, None]
-        return Touched(some, key.high[None, :] <= query.low[:, None])
+        return TileBounds(some, key.high[None, :] <= query.low[:, None])
 
 
-def window(before: int, after: int = 0) -> Mask:
-    """Keys at most `before` positions before the query and at most `after` positions after it.
+def window(before: int | None, after: int | None = 0) -> Mask:
+    """Allow keys at most `before` positions before the query and `after` positions after it.
+
+    None = any number of positions: `window(None, 0)` is causal.
 
     >>> print(picture(window(before=2, after=1), 6))
     1 1 0 0 0 0
@@ -133,34 +179,57 @@ def window(before: int, after: int = 0) -> Mask:
     0 0 1 1 1 1
     0 0 0 1 1 1
     """
-    before, after = (min(index(reach), 2**31 - 1) for reach in (before, after))
-    if before < 0 or after < 0:
+    if min(index(reach or 0) for reach in (before, after)) < 0:
         raise ValueError(f"a window reaches 0 or more positions, got {before=} and {after=}")
-    return _Window(before, after)
+    return Window(*(None if reach is None else index(reach) for reach in (before, after)))
 
 
-@carrier
-class _Window(Mask):
-    before: int = static()
-    after: int = static()
+@pytree_dataclass
+class Window(Mask):
+    """The mask that `window` makes."""
+
+    before: int | None = static()
+    after: int | None = static()
     compares_positions = True
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         distance = jnp.subtract(query_position, key_position)
-        return (distance <= self.before) & (distance >= -self.after)
+        return self._reaches(distance, distance)
 
-    def touches(self, query: Tiles, key: Tiles) -> Touched:
+    def _reaches(self, least: Array, largest: Array) -> Array:
+        """Return whether `largest` <= before and `least` >= -after."""
+        allowed = jnp.ones(jnp.broadcast_shapes(least.shape, largest.shape), bool)
+        if self.before is not None and self.before < INT32.max:
+            allowed = allowed & (largest <= self.before)
+        if self.after is not None and self.after < INT32.max:
+            allowed = allowed & (least >= -self.after)
+        return allowed
+
+    def key_range(self, query_position: Array) -> tuple[Array, Array]:
+        query_position = jnp.asarray(query_position, jnp.int32)
+        start = stop = None
+        if self.before is not None:
+            reach = min(self.before, INT32.max)
+            start = jnp.maximum(query_position, INT32.min + reach) - reach
+        if self.after is not None:
+            reach = min(self.after, INT32.max - 1) + 1
+            stop = jnp.minimum(query_position, INT32.max - reach) + reach
+        start = jnp.full_like(query_position, INT32.min) if start is None else start
+        return start, jnp.full_like(query_position, INT32.max) if stop is None else stop
+
+    def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
         nearest = query.low[:, None] - key.high[None, :]
         farthest = query.high[:, None] - key.low[None, :]
-        some = (nearest <= self.before) & (farthest >= -self.after)
-        return Touched(some, (farthest <= self.before) & (nearest >= -self.after))
+        return TileBounds(self._reaches(farthest, nearest), self._reaches(nearest, farthest))
 
 
-def lengths(lengths: ArrayLike) -> Mask:
-    """Keys that are tokens and not padding: key position < length.
+def lengths(lengths: ArrayLike, query_lengths: ArrayLike | None = None) -> Mask:
+    """Allow keys that are tokens and not padding: 0 <= key position < length.
 
     Args:
         lengths: integers `[...]`, the number of keys of each example.
+        query_lengths: integers `[...]`, the number of queries of each example; a query beyond it
+            attends to no key. All queries by default.
 
     >>> print(picture(lengths(4), 6))
     1 1 1 1 0 0
@@ -170,26 +239,52 @@ def lengths(lengths: ArrayLike) -> Mask:
     1 1 1 1 0 0
     1 1 1 1 0 0
     """
-    return _Lengths(_integers("lengths", lengths, 0))
+    keys = Lengths(to_int32("lengths", lengths, 0))
+    if query_lengths is None:
+        return keys
+    return keys & QueryLengths(to_int32("query_lengths", query_lengths, 0))
 
 
-@carrier
-class _Lengths(Mask):
+@pytree_dataclass
+class Lengths(Mask):
+    """The mask that `lengths` makes for keys."""
+
     lengths: Array = array_field(rank=0)
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         query_position, key_position = jnp.broadcast_arrays(query_position, key_position)
-        return key_position < self.lengths
+        return (key_position >= 0) & (key_position < self.lengths)
 
-    def touches(self, query: Tiles, key: Tiles) -> Touched:
-        some, every = key.low < self.lengths, key.high < self.lengths
+    def key_range(self, query_position: Array) -> tuple[Array, Array]:
+        start = jnp.zeros_like(query_position)
+        return start, start + self.lengths
+
+    def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
         shape = query.low.shape[0], key.low.shape[0]
-        some, every = (jnp.broadcast_to(x[None, :], shape) for x in (some, every))
-        return Touched(some, every)
+        bounds = (
+            (key.high >= 0) & (key.low < self.lengths),
+            (key.low >= 0) & (key.high < self.lengths),
+        )
+        return TileBounds(*(jnp.broadcast_to(bound[None, :], shape) for bound in bounds))
+
+
+@pytree_dataclass
+class QueryLengths(Mask):
+    """The mask that `lengths` makes for queries."""
+
+    lengths: Array = array_field(rank=0)
+
+    def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
+        query_position, key_position = jnp.broadcast_arrays(query_position, key_position)
+        return (query_position >= 0) & (query_position < self.lengths)
+
+    def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
+        rows = Lengths(self.lengths).tile_bounds(key, query)
+        return TileBounds(rows.any.T, rows.all.T)
 
 
 def segments(query_segments: ArrayLike, key_segments: ArrayLike | None = None) -> Mask:
-    """Keys of the query's own segment, for several sequences packed into one row.
+    """Allow keys of the query's segment, for several sequences packed into one row.
 
     Args:
         query_segments: integers `[..., T]`, the segment of each query position.
@@ -203,14 +298,16 @@ def segments(query_segments: ArrayLike, key_segments: ArrayLike | None = None) -
     0 0 0 1 1 0
     0 0 0 0 0 1
     """
-    query_segments = _integers("query_segments", query_segments, 1)
+    query_segments = to_int32("query_segments", query_segments, 1)
     if key_segments is None:
-        return _Segments(query_segments, query_segments)
-    return _Segments(query_segments, _integers("key_segments", key_segments, 1))
+        return Segments(query_segments, query_segments)
+    return Segments(query_segments, to_int32("key_segments", key_segments, 1))
 
 
-@carrier
-class _Segments(Mask):
+@pytree_dataclass
+class Segments(Mask):
+    """The mask that `segments` makes."""
+
     query_segments: Array = array_field(rank=1)
     key_segments: Array = array_field(rank=1)
 
@@ -219,10 +316,10 @@ class _Segments(Mask):
         known = _within(query_position, self.query_segments.shape[-1])
         return same & known & _within(key_position, self.key_segments.shape[-1])
 
-    def touches(self, query: Tiles, key: Tiles) -> Touched:
+    def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
         num_queries, num_keys = self.extent()
-        ours = Tiles.of(_at(self.query_segments, query.positions))
-        theirs = Tiles.of(_at(self.key_segments, key.positions))
+        ours = PositionTiles.of(_at(self.query_segments, query.positions))
+        theirs = PositionTiles.of(_at(self.key_segments, key.positions))
         low = jnp.maximum(ours.low[:, None], theirs.low[None, :])
         high = jnp.minimum(ours.high[:, None], theirs.high[None, :])
         # One segment on both sides: the larger of the two ranges is a single number.
@@ -230,14 +327,71 @@ class _Segments(Mask):
         one = widest == jnp.maximum(ours.high[:, None], theirs.high[None, :])
         rows = _within(query.low, num_queries) & _within(query.high, num_queries)
         columns = _within(key.low, num_keys) & _within(key.high, num_keys)
-        return Touched(low <= high, one & rows[:, None] & columns[None, :])
+        return TileBounds(low <= high, one & rows[:, None] & columns[None, :])
 
     def extent(self) -> tuple[int, int]:
         return self.query_segments.shape[-1], self.key_segments.shape[-1]
 
 
+def cu_seqlens(query_offsets: ArrayLike, key_offsets: ArrayLike | None = None) -> Mask:
+    """Allow keys of the query's sequence, for packed sequences given by cumulative lengths.
+
+    As in the variable-length functions of FlashAttention (Dao 2023).
+
+    Args:
+        query_offsets: integers `[..., sequences + 1]`, 0 first and never decreasing: sequence n has
+            positions `query_offsets[n]` to `query_offsets[n + 1] - 1`.
+        key_offsets: of the keys; the same as the queries' by default.
+
+    >>> print(picture(cu_seqlens([0, 3, 5, 6]), 6))
+    1 1 1 0 0 0
+    1 1 1 0 0 0
+    1 1 1 0 0 0
+    0 0 0 1 1 0
+    0 0 0 1 1 0
+    0 0 0 0 0 1
+    """
+    query_offsets = to_int32("query_offsets", query_offsets, 1)
+    if key_offsets is None:
+        return CuSeqlens(query_offsets, query_offsets)
+    key_offsets = to_int32("key_offsets", key_offsets, 1)
+    if query_offsets.shape[-1] != key_offsets.shape[-1]:
+        raise ValueError(
+            f"{query_offsets.shape[-1]} query_offsets and {key_offsets.shape[-1]} key_offsets are "
+            "for different numbers of sequences"
+        )
+    return CuSeqlens(query_offsets, key_offsets)
+
+
+@pytree_dataclass
+class CuSeqlens(Mask):
+    """The mask that `cu_seqlens` makes."""
+
+    query_offsets: Array = array_field(rank=1)
+    key_offsets: Array = array_field(rank=1)
+
+    def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
+        start, stop = self.key_range(jnp.asarray(query_position))
+        return (key_position >= start) & (key_position < stop)
+
+    def key_range(self, query_position: Array) -> tuple[Array, Array]:
+        sequence = jnp.searchsorted(self.query_offsets, query_position, side="right")
+        num_offsets = self.key_offsets.shape[-1]
+        start = _at(self.key_offsets, jnp.where(sequence > 0, sequence - 1, 0))
+        stop = _at(self.key_offsets, jnp.minimum(sequence, num_offsets - 1))
+        return jnp.where(sequence > 0, start, stop), stop
+
+    def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
+        (start, first_stop), (last_start, stop) = map(self.key_range, (query.low, query.high))
+        low, high = key.low[None, :], key.high[None, :]
+        return TileBounds(
+            (high >= start[:, None]) & (low < stop[:, None]),
+            (low >= last_start[:, None]) & (high < first_stop[:, None]),
+        )
+
+
 def prefix(length: ArrayLike) -> Mask:
-    """A prefix that all may see, and causal after it (the prefix LM of Raffel et al. 2020).
+    """Allow a prefix to every query, and causal keys after it (prefix LM, Raffel et al. 2020).
 
     Args:
         length: integers `[...]`, the length of the prefix of each example.
@@ -254,9 +408,9 @@ def prefix(length: ArrayLike) -> Mask:
 
 
 def block(size: int) -> Mask:
-    """Keys of the query's own block of `size` positions.
+    """Allow keys of the query's block of `size` positions.
 
-    `block(size) | causal()` is causal over blocks: blind to what follows the block, not inside it.
+    `block(size) | causal()` is causal over blocks and full inside each block.
 
     >>> print(picture(block(2), 6))
     1 1 0 0 0 0
@@ -269,11 +423,13 @@ def block(size: int) -> Mask:
     size = index(size)
     if size < 1:
         raise ValueError(f"a block holds at least 1 position, got {size=}")
-    return _Block(size)
+    return Block(size)
 
 
-@carrier
-class _Block(Mask):
+@pytree_dataclass
+class Block(Mask):
+    """The mask that `block` makes."""
+
     size: int = static()
     compares_positions = True
 
@@ -281,15 +437,21 @@ class _Block(Mask):
         query_block = jnp.floor_divide(query_position, self.size)
         return query_block == jnp.floor_divide(key_position, self.size)
 
-    def touches(self, query: Tiles, key: Tiles) -> Touched:
+    def key_range(self, query_position: Array) -> tuple[Array, Array]:
+        start = query_position // self.size * self.size
+        return start, start + self.size
+
+    def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
         first, last = (jnp.floor_divide(x, self.size)[:, None] for x in (query.low, query.high))
         start, end = (jnp.floor_divide(x, self.size)[None, :] for x in (key.low, key.high))
         one = (first == last) & (start == end) & (first == start)
-        return Touched((start <= last) & (first <= end), one)
+        return TileBounds((start <= last) & (first <= end), one)
 
 
 def from_array(array: ArrayLike) -> Mask:
-    """The pairs that a bool array says, at [query position, key position]; none outside it.
+    """Allow the pairs where a bool array at [query position, key position] is True.
+
+    Positions outside the array are masked.
 
     Args:
         array: bool `[..., T, S]`.
@@ -303,11 +465,13 @@ def from_array(array: ArrayLike) -> Mask:
     1 0 0 0 0 0
     0 0 0 0 0 0
     """
-    return _FromArray(checked_array(array))
+    return FromArray(checked_array(array))
 
 
-@carrier
-class _FromArray(Mask):
+@pytree_dataclass
+class FromArray(Mask):
+    """The mask that `from_array` makes."""
+
     array: Array = array_field(rank=2)
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
@@ -320,17 +484,20 @@ class _FromArray(Mask):
 
 
 def from_function(
-    function: Callable[[Array, Array], Array],
-    touches: Callable[[Tiles, Tiles], Touched] | None = None,
+    function: Callable[..., Array],
+    *arrays: ArrayLike,
+    tile_bounds: Callable[[PositionTiles, PositionTiles], TileBounds] | None = None,
 ) -> Mask:
-    """The pairs for which a function of (query position, key position) is true.
+    """Allow the pairs for which `function(query_position, key_position, *arrays)` is True.
 
     Args:
-        function: elementwise and hashable; jit compiles anew for each function it meets, so define
-            it once.
-        touches: tells which tiles the function may allow a pair of, from the bounds of their
-            positions, as `Mask.touches` does. Without it the function is asked about every pair
-            once before a long sequence is attended to.
+        function: takes two int32 numbers and the arrays, returns a bool; made of jax operations. It
+            may close over arrays, traced ones too: they become explicit when the mask is made.
+        arrays: explicit arguments, without batch axes.
+        tile_bounds: as `Mask.tile_bounds`; lets tiles be skipped without evaluating each pair.
+
+    Raises:
+        TypeError: a function that does not take these arguments, or does not return a bool.
 
     >>> print(picture(from_function(lambda query, key: (query - key) % 3 == 0), 6))
     1 0 0 1 0 0
@@ -340,68 +507,83 @@ def from_function(
     0 1 0 0 1 0
     0 0 1 0 0 1
     """
-    if not callable(function):
-        raise TypeError(f"a mask function must be callable, got {type(function).__name__}")
-    return _FromFunction(function, touches)
+    arrays = tuple(map(jnp.asarray, arrays))
+    scalars = {"query_position": jnp.int32, "key_position": jnp.int32}
+    program, constants = explicit("mask", function, scalars, arrays)
+    arrays = (*constants, *arrays)
+    return FromFunction(arrays, program, tuple(array.ndim for array in arrays), tile_bounds)
 
 
-@carrier
-class _FromFunction(Mask):
-    function: Callable[[Array, Array], Array] = static()
-    hint: Callable[[Tiles, Tiles], Touched] | None = static()
-    compares_positions = True  # for all we know
+@pytree_dataclass
+class FromFunction(Mask):
+    """The mask that `from_function` makes."""
+
+    arrays: tuple[Array, ...]
+    program: Explicit = static()
+    ranks: tuple[int, ...] = static()
+    bounds: Callable[[PositionTiles, PositionTiles], TileBounds] | None = static()
+    compares_positions = True
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
-        query_position, key_position = jnp.broadcast_arrays(query_position, key_position)
-        allowed = jnp.asarray(self.function(query_position, key_position))
-        if allowed.dtype != bool:
-            raise TypeError(f"a mask function must return bool, got {allowed.dtype}")
-        return allowed
+        positions = (jnp.asarray(x, jnp.int32) for x in (query_position, key_position))
+        return jnp.vectorize(partial(self.program, self.arrays))(*positions)
 
-    def touches(self, query: Tiles, key: Tiles) -> Touched:
-        return super().touches(query, key) if self.hint is None else self.hint(query, key)
+    def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
+        return super().tile_bounds(query, key) if self.bounds is None else self.bounds(query, key)
 
 
-@carrier
-class _And(Mask):
+@pytree_dataclass
+class And(Mask):
+    """Allows what both masks allow."""
+
     left: Mask
     right: Mask
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         return self.left(query_position, key_position) & self.right(query_position, key_position)
 
-    def touches(self, query: Tiles, key: Tiles) -> Touched:
-        left, right = self.left.touches(query, key), self.right.touches(query, key)
-        return Touched(left.some & right.some, left.every & right.every)
+    def key_range(self, query_position: Array) -> tuple[Array, Array] | None:
+        left, right = self.left.key_range(query_position), self.right.key_range(query_position)
+        if left is None or right is None:
+            return None
+        return jnp.maximum(left[0], right[0]), jnp.minimum(left[1], right[1])
+
+    def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
+        left, right = self.left.tile_bounds(query, key), self.right.tile_bounds(query, key)
+        return TileBounds(left.any & right.any, left.all & right.all)
 
 
-@carrier
-class _Or(Mask):
+@pytree_dataclass
+class Or(Mask):
+    """Allows what either mask allows."""
+
     left: Mask
     right: Mask
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         return self.left(query_position, key_position) | self.right(query_position, key_position)
 
-    def touches(self, query: Tiles, key: Tiles) -> Touched:
-        left, right = self.left.touches(query, key), self.right.touches(query, key)
-        return Touched(left.some | right.some, left.every | right.every)
+    def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
+        left, right = self.left.tile_bounds(query, key), self.right.tile_bounds(query, key)
+        return TileBounds(left.any | right.any, left.all | right.all)
 
 
-@carrier
-class _Not(Mask):
+@pytree_dataclass
+class Not(Mask):
+    """Allows what the inner mask forbids."""
+
     inner: Mask
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         return ~self.inner(query_position, key_position)
 
-    def touches(self, query: Tiles, key: Tiles) -> Touched:
-        some, every = self.inner.touches(query, key)
-        return Touched(~every, ~some)
+    def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
+        bounds = self.inner.tile_bounds(query, key)
+        return TileBounds(~bounds.all, ~bounds.any)
 
 
 def picture(mask: Mask, num_queries: int, num_keys: int | None = None) -> str:
-    """The mask as rows of 0 and 1, queries down and keys across, from position 0."""
+    """Return the mask as rows of 0 and 1: queries down, keys across, positions from 0."""
     num_keys = num_queries if num_keys is None else num_keys
     rows, columns = (jnp.arange(size, dtype=jnp.int32) for size in (num_queries, num_keys))
     pairs = mask(rows[:, None], columns[None, :])
@@ -409,7 +591,7 @@ def picture(mask: Mask, num_queries: int, num_keys: int | None = None) -> str:
 
 
 def checked_array(array: ArrayLike) -> Array:
-    """A bool array of at least two axes, or a sentence about what was given instead.
+    """Return the mask as a bool array of at least two axes.
 
     Raises:
         TypeError: not bool.
@@ -425,22 +607,33 @@ def checked_array(array: ArrayLike) -> Array:
     array = jnp.asarray(array)
     if array.dtype != bool:
         raise TypeError(
-            f"a mask is a masks.Mask or a bool array (True = may attend), got {array.dtype}: if it "
-            "holds 0 where attention is allowed and a large negative number elsewhere, pass "
-            "mask=array == 0; if it holds 1 and 0, pass mask=array.astype(bool)"
+            f"a mask is a masks.Mask or a bool array (True = may attend), got {array.dtype}: pass "
+            "score=scores.bias_array(array) to add it to the scores, or mask=array.astype(bool) if "
+            "it contains 1 and 0"
         )
     if array.ndim < 2:
         raise ValueError(f"a mask array has the axes [..., T, S], got shape {array.shape}")
     return array
 
 
-def _integers(name: str, given: ArrayLike, rank: int) -> Array:
+def to_int32(name: str, given: ArrayLike, rank: int) -> Array:
+    """Return integers as int32; traced int64 numbers outside its range become its bounds.
+
+    Raises:
+        TypeError: not integers.
+        ValueError: fewer than `rank` axes; known numbers outside int32.
+    """
     array = jnp.asarray(given)
     if not jnp.issubdtype(array.dtype, jnp.integer):
         raise TypeError(f"{name} must be integers, got {array.dtype}")
     if array.ndim < rank:
         raise ValueError(f"{name} needs at least {rank} axis, got shape {array.shape}")
-    return array.astype(jnp.int32)
+    if array.dtype.itemsize < 4 or array.dtype == jnp.int32:
+        return array.astype(jnp.int32)
+    clipped = jnp.clip(array, max(INT32.min, jnp.iinfo(array.dtype).min), INT32.max)
+    if not isinstance(array, jax.core.Tracer) and bool((clipped != array).any()):
+        raise ValueError(f"{name} must lie in the range of int32, {INT32.min} to {INT32.max}")
+    return clipped.astype(jnp.int32)
 
 
 def _within(position: ArrayLike, size: int) -> Array:

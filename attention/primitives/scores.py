@@ -1,22 +1,27 @@
-"""Scores: pure functions that change a score, knowing its query position, key position and head.
+"""Score functions: pure functions that change the scaled products of query and key.
 
 `score(scores, query_position, key_position, head) -> scores`, elementwise over arrays that
 broadcast. `attend(..., score=...)` applies one, or several in the order of a tuple, between the
-product of query and key and the mask. A score is a frozen pytree like a mask, and the arrays it
-carries receive gradients.
-
-Arrays inside a score may have leading batch axes.
+product of query and key and the mask. A score function is a frozen pytree like a mask, and its
+arrays receive gradients. They may have leading batch axes.
 """
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from attention.primitives.carrier import array_field, carrier, static
+from attention.primitives.closures import Explicit, explicit
+from attention.primitives.pytree_dataclass import (
+    array_field,
+    arrays_of,
+    pytree_dataclass,
+    static,
+)
 
 
 class Score:
@@ -33,24 +38,29 @@ class Score:
         raise NotImplementedError
 
     def extent(self) -> tuple[int | None, int | None, int | None]:
-        """How many heads, queries and keys it describes; None where it describes them all."""
+        """Return the numbers of heads, queries and keys that it describes; None = any number."""
         return None, None, None
+
+    def for_dtype(self, dtype: jnp.dtype) -> "Score":
+        """Return the score function for scores of a dtype, with every array an explicit field."""
+        del dtype
+        return self
 
 
 def alibi(slopes: ArrayLike) -> Score:
-    """Lowers scores by the distance of query and key times a slope (Press et al. 2022).
+    """Subtract the distance of query and key times a slope per head (ALiBi, Press et al. 2022).
 
     Args:
         slopes: `[..., N]`, of each head; `alibi_slopes(N)` are those of the paper.
     """
-    return _Alibi(_floats("slopes", slopes, 1))
+    return Alibi(_floats("slopes", slopes, 1))
 
 
 def alibi_slopes(num_heads: int) -> Array:
-    """2^(-8/N), 2^(-16/N), ... for N heads, a power of two; in between for other N.
+    """Return the slopes 2^(-8/N), 2^(-16/N), ... of the paper for N heads, a power of two.
 
-    Where N is no power of two, the slopes of the next smaller power come first and then every other
-    one of those of the next larger (the authors' rule).
+    For other N: the slopes of the next smaller power of two, then every other slope of the next
+    larger one (the authors' rule).
     """
     if num_heads < 1:
         raise ValueError(f"num_heads must be at least 1, got {num_heads}")
@@ -60,8 +70,10 @@ def alibi_slopes(num_heads: int) -> Array:
     return jnp.array(slopes + between)
 
 
-@carrier
-class _Alibi(Score):
+@pytree_dataclass
+class Alibi(Score):
+    """The score function that `alibi` makes."""
+
     slopes: Array = array_field(rank=1)
 
     def __call__(
@@ -75,20 +87,21 @@ class _Alibi(Score):
 
 
 def relative_bias(table: ArrayLike, *, max_distance: int = 128, causal: bool = False) -> Score:
-    """Adds a learned number for each bucket of distances (Raffel et al. 2020, section 2.1).
+    """Add a learned number for each bucket of distances (T5, Raffel et al. 2020, section 2.1).
 
-    Half of the buckets hold one distance each; the rest grow geometrically up to `max_distance`,
-    and the last holds whatever is farther. Unless `causal`, half of all the buckets are for keys
-    behind the query and half for keys ahead of it; with it, all keys ahead share bucket 0.
+    Half of the buckets contain one distance each; the others grow geometrically up to
+    `max_distance`, and the last contains all larger distances. Unless `causal`, half of all buckets
+    are for keys before the query and half for keys after it; if `causal`, all keys after it share
+    bucket 0.
 
     Args:
         table: `[..., N, buckets]`.
         max_distance: in positions.
-        causal: whether no key ahead of the query will be seen.
+        causal: whether keys after the query are masked.
 
     Raises:
-        ValueError: an odd number of buckets or fewer than 4, or a `max_distance` that leaves none
-            of them to grow.
+        ValueError: an odd number of buckets or fewer than 4, or a `max_distance` below the number
+            of buckets of one distance.
     """
     table = _floats("table", table, 2)
     if table.shape[-1] < 4 or table.shape[-1] % 2:
@@ -99,11 +112,13 @@ def relative_bias(table: ArrayLike, *, max_distance: int = 128, causal: bool = F
             f"max_distance must be above the {exact} distances that have a bucket each, got "
             f"{max_distance}"
         )
-    return _RelativeBias(table, max_distance, causal)
+    return RelativeBias(table, max_distance, causal)
 
 
-@carrier
-class _RelativeBias(Score):
+@pytree_dataclass
+class RelativeBias(Score):
+    """The score function that `relative_bias` makes."""
+
     table: Array = array_field(rank=2)
     max_distance: int = static()
     causal: bool = static()
@@ -124,30 +139,32 @@ class _RelativeBias(Score):
 def relative_buckets(
     distance: Array, num_buckets: int, *, max_distance: int, causal: bool
 ) -> Array:
-    """The bucket of each distance, query position minus key position: int32, elementwise."""
-    ahead = jnp.zeros_like(distance)
+    """Return the bucket of each distance, query minus key position: int32, elementwise."""
+    offset = jnp.zeros_like(distance)
     if not causal:
         num_buckets //= 2
-        ahead = jnp.where(distance < 0, num_buckets, 0)
+        offset = jnp.where(distance < 0, num_buckets, 0)
         distance = jnp.abs(distance)
     distance = jnp.maximum(distance, 0)
     exact = num_buckets // 2
-    # As fractions of the way from `exact` to `max_distance`, in logarithms.
-    way = jnp.log(jnp.maximum(distance, 1) / exact) / math.log(max_distance / exact)
-    far = exact + (way * (num_buckets - exact)).astype(jnp.int32)
+    # Interpolate between `exact` and `max_distance` in logarithms.
+    fraction = jnp.log(jnp.maximum(distance, 1) / exact) / math.log(max_distance / exact)
+    far = exact + (fraction * (num_buckets - exact)).astype(jnp.int32)
     far = jnp.minimum(far, num_buckets - 1)
-    return ahead + jnp.where(distance < exact, distance, far)
+    return offset + jnp.where(distance < exact, distance, far)
 
 
 def softcap(limit: float) -> Score:
-    """Bends scores into (-limit, limit): limit · tanh(score / limit) (Gemma 2, 2024, section 2)."""
+    """Squash scores into (-limit, limit): limit · tanh(score / limit) (Gemma 2, section 2)."""
     if not 0 < limit < math.inf:
         raise ValueError(f"softcap needs a finite limit above 0, got {limit}")
-    return _Softcap(float(limit))
+    return Softcap(float(limit))
 
 
-@carrier
-class _Softcap(Score):
+@pytree_dataclass
+class Softcap(Score):
+    """The score function that `softcap` makes."""
+
     limit: float = static()
 
     def __call__(
@@ -158,100 +175,124 @@ class _Softcap(Score):
 
 
 def bias_array(array: ArrayLike) -> Score:
-    """Adds a number for each head and pair, at [head, query position, key position].
+    """Add the entry [head, query position, key position] of an array to each score.
 
-    The one score whose memory grows with T·S, as the array itself does. Positions outside it are
-    an error of the caller that cannot be seen here: the nearest entry is taken.
+    The only score function whose memory grows with T·S, as the array itself does. A position
+    outside the array uses the nearest entry.
 
     Args:
-        array: `[..., N, T, S]`, where N may be 1.
+        array: `[..., N, T, S]` or `[T, S]`, where N, T and S may be 1.
     """
-    return BiasArray(_floats("bias_array", array, 3))
+    array = _floats("bias_array", array, 2)
+    return BiasArray(array[None] if array.ndim == 2 else array)
 
 
-@carrier
+@pytree_dataclass
 class BiasArray(Score):
-    """The score that `bias_array` makes, known by name so that tiles can cut it like a matrix."""
+    """The score function that `bias_array` makes."""
 
     array: Array = array_field(rank=3)
 
     def __call__(
         self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
     ) -> Array:
-        """Adds the entries of the array."""
-        head = head if self.array.shape[-3] > 1 else jnp.zeros_like(head)
-        return scores + _at(self.array, scores.dtype, head, query_position, key_position)
+        indices = (
+            index if size > 1 else jnp.zeros_like(index)
+            for index, size in zip(
+                (head, query_position, key_position), self.array.shape[-3:], strict=True
+            )
+        )
+        return scores + _at(self.array, scores.dtype, *indices)
 
-    def extent(self) -> tuple[int | None, int, int]:
-        """As in `Score`; one head is for all heads."""
-        num_heads, num_queries, num_keys = self.array.shape[-3:]
-        return (num_heads if num_heads > 1 else None), num_queries, num_keys
+    def extent(self) -> tuple[int | None, int | None, int | None]:
+        return tuple(size if size > 1 else None for size in self.array.shape[-3:])
 
     def aligned(self, query_positions: Array, key_positions: Array) -> Array:
-        """Its rows and columns in the order of queries `[T]` and keys `[S]`: `[N or 1, T, S]`."""
-        rows = self.array.at[..., query_positions, :].get(mode="clip")
-        return rows.at[..., key_positions].get(mode="clip")
+        """Return the entries at queries `[T]` and keys `[S]`: `[N or 1, T or 1, S or 1]`."""
+        array = self.array
+        if array.shape[-2] > 1:
+            array = array.at[..., query_positions, :].get(mode="clip")
+        if array.shape[-1] > 1:
+            array = array.at[..., key_positions].get(mode="clip")
+        return array
 
 
 def attention_sinks(logits: ArrayLike) -> Score:
-    """Gives each head a place to look at nothing: a key of this score, whose value is 0.
+    """Add a learned logit per head to the softmax denominator (attention sink).
 
-    It takes its share in the sum of the softmax, so the weights of a row add up to less than 1
-    (Xiao et al. 2024, section 3; learned logits as in OpenAI 2025, gpt-oss). It changes no score,
-    and may stand anywhere in a tuple; a logsumexp includes it. Who may see nothing stays empty.
+    The weights of a query then sum to less than 1, as if one more key had value 0 (Xiao et al.
+    2024, section 3; learned logits as in OpenAI 2025, gpt-oss). Scores are unchanged, so its place
+    in a tuple does not matter; the logsumexp includes it. A fully masked query keeps output 0.
 
     Args:
-        logits: `[..., N]`, compared with scores that are scaled.
+        logits: `[..., N]`, compared with scaled scores.
     """
     return AttentionSinks(_floats("logits", logits, 1))
 
 
-@carrier
+@pytree_dataclass
 class AttentionSinks(Score):
-    """The score that `attention_sinks` makes, known by name since it acts on sums."""
+    """The score function that `attention_sinks` makes."""
 
     logits: Array = array_field(rank=1)
 
     def __call__(
         self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
     ) -> Array:
-        """Changes no score."""
         del query_position, key_position, head
         return scores
 
     def extent(self) -> tuple[int, None, None]:
-        """As in `Score`."""
         return self.logits.shape[-1], None, None
 
 
-def from_function(function: Callable[[Array, Array, Array, Array], Array]) -> Score:
-    """What a function of (scores, query position, key position, head) returns.
+def from_function(function: Callable[..., Array], *arrays: ArrayLike) -> Score:
+    """Replace each score by `function(score, query_position, key_position, head, *arrays)`.
 
-    The function is elementwise and hashable. Arrays that should receive gradients are given to it
-    by `jax.tree_util.Partial(function, arrays)`, not by a closure.
+    Args:
+        function: takes a number of the dtype of the scores (float32, or float64 for float64
+            inputs), three int32 numbers and the arrays; returns the new score. It may close over
+            arrays, traced ones too.
+        arrays: explicit arguments, without batch axes. Both kinds of arrays receive gradients.
+
+    Raises:
+        TypeError: a function that is not callable. `attend` raises for one that does not take
+            these arguments or returns another dtype.
     """
     if not callable(function):
         raise TypeError(f"a score function must be callable, got {type(function).__name__}")
-    if not isinstance(function, jax.tree_util.Partial):
-        function = jax.tree_util.Partial(function)
-    return _FromFunction(function)
+    arrays = tuple(map(jnp.asarray, arrays))
+    return FromFunction(arrays, function, tuple(array.ndim for array in arrays))
 
 
-@carrier
-class _FromFunction(Score):
-    function: jax.tree_util.Partial
+@pytree_dataclass
+class FromFunction(Score):
+    """The score function that `from_function` makes."""
+
+    arrays: tuple[Array, ...]
+    function: Callable[..., Array] = static()
+    ranks: tuple[int, ...] = static()
+
+    def for_dtype(self, dtype: jnp.dtype) -> Score:
+        if isinstance(self.function, Explicit):
+            return self
+        scalars = {"score": dtype} | dict.fromkeys(
+            ("query_position", "key_position", "head"), jnp.int32
+        )
+        shapes = tuple(
+            jax.ShapeDtypeStruct(array.shape[array.ndim - rank :], array.dtype)
+            for array, rank in arrays_of(self)
+        )
+        program, constants = explicit("score", self.function, scalars, shapes)
+        ranks = (*(constant.ndim for constant in constants), *self.ranks)
+        return FromFunction((*constants, *self.arrays), program, ranks)
 
     def __call__(
         self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
     ) -> Array:
-        operands = jnp.broadcast_arrays(query_position, key_position, head)
-        changed = jnp.asarray(self.function(scores, *operands))
-        if changed.shape != scores.shape or changed.dtype != scores.dtype:
-            raise TypeError(
-                f"a score function must return scores as it got them, {scores.dtype}"
-                f"{scores.shape}, but returned {changed.dtype}{changed.shape}"
-            )
-        return changed
+        score = self.for_dtype(scores.dtype)
+        numbers = (jnp.asarray(x, jnp.int32) for x in (query_position, key_position, head))
+        return jnp.vectorize(partial(score.function, score.arrays))(scores, *numbers)
 
 
 def _floats(name: str, given: ArrayLike, rank: int) -> Array:
@@ -263,5 +304,5 @@ def _floats(name: str, given: ArrayLike, rank: int) -> Array:
     return array
 
 
-def _at(array: Array, dtype: jnp.dtype, *places: ArrayLike) -> Array:
-    return array.at[places].get(mode="clip").astype(dtype)
+def _at(array: Array, dtype: jnp.dtype, *indices: ArrayLike) -> Array:
+    return array.at[indices].get(mode="clip").astype(dtype)

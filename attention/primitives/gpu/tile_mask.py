@@ -7,11 +7,11 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from attention.primitives import masks
-from attention.primitives.carrier import carrier
+from attention.primitives.pytree_dataclass import array_field, pytree_dataclass, static
 from attention.primitives.masks import Mask
 
 
-@carrier
+@pytree_dataclass
 class TileSegments(Mask):
     """`masks.segments` with the segments of the queries and keys of a tile, not of positions."""
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attention.primitives.carrier import map_arrays
+from attention.primitives.pytree_dataclass import array_field, pytree_dataclass, static
 from attention.primitives.dropout import Dropout
 from attention.primitives.kernels.sizes import KernelSize, power_of_two
 from attention.primitives.kernels.tile_mask import cuts, for_tiles

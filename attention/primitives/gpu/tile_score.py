@@ -7,11 +7,11 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from attention.primitives import scores
-from attention.primitives.carrier import carrier
+from attention.primitives.pytree_dataclass import array_field, pytree_dataclass, static
 from attention.primitives.scores import Score
 
 
-@carrier
+@pytree_dataclass
 class HeadAlibi(Score):
     """`scores.alibi` with the slope of one head, or `[B, N, 1]` before one is picked."""
 

@@ -1,0 +1,382 @@
+"""Validated arguments of one `attend` call."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+from attention.primitives.batch import check_broadcasts, to_batch
+from attention.primitives.block_mask import BlockMask
+from attention.primitives.choice import one_of
+from attention.primitives.dropout import Dropout
+from attention.primitives.masks import Mask, checked_array, to_int32
+from attention.primitives.pytree_dataclass import arrays_of, batch_shapes
+from attention.primitives.scores import AttentionSinks, Score
+
+STATISTICS = ("entropy", "mean_distance", "largest_score", "strongest")
+RETURNING = ("weights", "logsumexp", *STATISTICS)
+PRECISIONS = ("default", "high", "highest")
+
+_STATIC = ("counted", "global_heads", "returning", "num_strongest", "precision", "tile_sizes")
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=(
+        "query",
+        "key",
+        "value",
+        "mask",
+        "allowed",
+        "block_mask",
+        "scores",
+        "sinks",
+        "query_positions",
+        "key_positions",
+        "heads",
+        "scale",
+        "dropout",
+        "nonfinite_keys",
+    ),
+    meta_fields=_STATIC,
+)
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of `attend`; shapes fit, names are known, defaults are filled in.
+
+    Attributes:
+        query: `[..., T, N, H]`.
+        key: `[..., S, K, H]`.
+        value: `[..., S, K, Hv]`.
+        mask: a predicate on positions, or None.
+        allowed: a mask by index, bool `[..., N or 1, T or 1, S or 1]`, or None.
+        block_mask: the tiles of `mask`, or None.
+        scores: applied in this order; the arrays that they use are fields.
+        sinks: added to the softmax denominator.
+        query_positions: int32 `[T]` or `[..., T]`.
+        key_positions: int32 `[S]` or `[..., S]`.
+        heads: int32 `[N]`, the global number of each query head.
+        scale: factor of the products.
+        dropout: or None.
+        nonfinite_keys: bool `[..., S, K]`, or None.
+        counted: whether both positions count from 0 because none were given.
+        global_heads: whether `heads` was given.
+        returning: names of what to return beside the output.
+        num_strongest: number of keys that "strongest" returns.
+        precision: of products of float32.
+        tile_sizes: queries and keys per tile, or None.
+    """
+
+    query: Array
+    key: Array
+    value: Array
+    mask: Mask | None
+    allowed: Array | None
+    block_mask: BlockMask | None
+    scores: tuple[Score, ...]
+    sinks: tuple[AttentionSinks, ...]
+    query_positions: Array
+    key_positions: Array
+    heads: Array
+    scale: float | Array
+    dropout: Dropout | None
+    nonfinite_keys: Array | None
+    counted: bool
+    global_heads: bool
+    returning: tuple[str, ...]
+    num_strongest: int
+    precision: str
+    tile_sizes: tuple[int, int] | None
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """The batch axes."""
+        return self.query.shape[:-3]
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """The dtype of scores and softmax: float32, or float64 if an input is float64."""
+        return score_dtype(self.query, self.key, self.value)
+
+
+def score_dtype(*arrays: Array) -> jnp.dtype:
+    """Return float64 if any array is float64, else float32."""
+    is_double = any(array.dtype == jnp.float64 for array in arrays)
+    return jnp.dtype(jnp.float64 if is_double else jnp.float32)
+
+
+def check_arguments(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    mask: Mask | BlockMask | ArrayLike | None = None,
+    score: Score | Collection[Score] = (),
+    positions: tuple[ArrayLike, ArrayLike] | None = None,
+    heads: ArrayLike | None = None,
+    scale: float | Array | None = None,
+    dropout: Dropout | None = None,
+    returning: Collection[str] = (),
+    num_strongest: int = 1,
+    nonfinite_keys: ArrayLike | None = None,
+    precision: str | None = None,
+    tile_sizes: tuple[int, int] | None = None,
+) -> Arguments:
+    """Validate the arguments of `attend`.
+
+    Raises:
+        TypeError: an argument of another type.
+        ValueError: shapes that do not fit, unknown names.
+    """
+    check_shapes(query, key, value)
+    *batch, num_queries, num_heads, head_width = query.shape
+    num_keys = key.shape[-3]
+    if jnp.ndim(0 if scale is None else scale):
+        raise ValueError(f"scale is one number for all scores, got shape {jnp.shape(scale)}")
+    check_names("returning", returning, RETURNING)
+    if "strongest" in returning and not 1 <= num_strongest <= num_keys:
+        raise ValueError(f"num_strongest must lie in 1 to {num_keys} keys, got {num_strongest}")
+    if dropout is not None and not isinstance(dropout, Dropout):
+        raise TypeError(f"dropout must be Dropout(rng, rate), got {type(dropout).__name__}")
+    if dropout is not None:
+        check_broadcasts("dropout.rng", jax.random.key_data(dropout.rng).shape[:-1], batch)
+    precision = "highest" if precision is None else str(precision).lower()
+    one_of("precision", precision, PRECISIONS)
+    check_tile_sizes(tile_sizes)
+
+    block_mask, allowed = None, None
+    if isinstance(mask, BlockMask):
+        if positions is not None:
+            raise ValueError("pass positions to block_mask, not to attend: they decide its tiles")
+        mask.check(num_queries, num_keys, tile_sizes)
+        block_mask, tile_sizes = mask, mask.tile_sizes
+        positions, mask = mask.positions, mask.mask
+    elif mask is not None and not isinstance(mask, Mask):
+        mask, allowed = None, _check_mask_array(mask, batch, num_heads, (num_queries, num_keys))
+    counted = positions is None
+    query_positions, key_positions = _check_positions(positions, batch, num_queries, num_keys)
+    if mask is not None:
+        _check_mask(mask, batch, (num_queries, num_keys), counted)
+    dtype = score_dtype(query, key, value)
+    sizes = (None if heads is not None else num_heads, num_queries, num_keys)
+    scores = [part.for_dtype(dtype) for part in _check_scores(score, batch, sizes, counted)]
+    return Arguments(
+        query=query,
+        key=key,
+        value=value,
+        mask=mask,
+        allowed=allowed,
+        block_mask=block_mask,
+        scores=tuple(part for part in scores if not isinstance(part, AttentionSinks)),
+        sinks=tuple(part for part in scores if isinstance(part, AttentionSinks)),
+        query_positions=query_positions,
+        key_positions=key_positions,
+        heads=_check_heads(heads, num_heads),
+        scale=head_width**-0.5 if scale is None else scale,
+        dropout=dropout,
+        nonfinite_keys=_check_nonfinite_keys(nonfinite_keys, key.shape[:-1]),
+        counted=counted,
+        global_heads=heads is not None,
+        returning=tuple(returning),
+        num_strongest=num_strongest,
+        precision=precision,
+        tile_sizes=None if tile_sizes is None else tuple(tile_sizes),
+    )
+
+
+def check_shapes(query: Array, key: Array, value: Array) -> None:
+    """Check query `[..., T, N, H]`, key `[..., S, K, H]` and value `[..., S, K, Hv]`.
+
+    Raises:
+        TypeError: an input that is not floating point.
+        ValueError: axes that do not agree, with both sizes.
+    """
+    named = {
+        "query [..., T, N, H]": query,
+        "key [..., S, K, H]": key,
+        "value [..., S, K, Hv]": value,
+    }
+    for name, array in named.items():
+        if not hasattr(array, "dtype"):
+            raise TypeError(f"{name} must be an array, got {type(array).__name__}")
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise TypeError(f"{name} must be floating point, got {array.dtype}")
+        if array.ndim < 3:
+            raise ValueError(f"{name} needs at least 3 axes, got shape {array.shape}")
+
+    if query.shape[-1] == 0:
+        raise ValueError(f"the head width H must be at least 1, got query {query.shape}")
+
+    def same(axis: str, ours: object, owner: str, theirs: object, other: str) -> None:
+        if ours != theirs:
+            raise ValueError(
+                f"{axis} differ: {ours} in {owner} but {theirs} in {other}; got query "
+                f"{query.shape}, key {key.shape}, value {value.shape} for "
+                "[..., T, N, H], [..., S, K, H], [..., S, K, Hv]"
+            )
+
+    same("batch axes", query.shape[:-3], "query", key.shape[:-3], "key")
+    same("batch axes", query.shape[:-3], "query", value.shape[:-3], "value")
+    same("head widths H", query.shape[-1], "query", key.shape[-1], "key")
+    same("key lengths S", key.shape[-3], "key", value.shape[-3], "value")
+    same("numbers of key/value heads K", key.shape[-2], "key", value.shape[-2], "value")
+    num_heads, num_kv_heads = query.shape[-2], key.shape[-2]
+    if num_kv_heads == 0 or num_heads % num_kv_heads:
+        raise ValueError(
+            f"{num_heads} query heads (axis N) cannot be shared evenly by {num_kv_heads} "
+            "key/value heads (axis K): K must divide N"
+        )
+
+
+def check_names(argument: str, given: Collection[str], known: Sequence[str]) -> None:
+    """Check that a collection contains known names only.
+
+    Raises:
+        TypeError: a bare string, whose letters would be taken for names.
+        ValueError: an unknown name.
+    """
+    if isinstance(given, str):
+        raise TypeError(f"{argument} takes a collection of names: write ({given!r},)")
+    for name in given:
+        one_of(f"each name in {argument}", name, known)
+
+
+def check_tile_sizes(tile_sizes: tuple[int, int] | None) -> None:
+    """Check queries and keys per tile.
+
+    Raises:
+        ValueError: not a pair of integers of at least 1.
+    """
+    if tile_sizes is not None and not (
+        isinstance(tile_sizes, tuple | list)
+        and len(tile_sizes) == 2
+        and all(isinstance(size, int) and size >= 1 for size in tile_sizes)
+    ):
+        raise ValueError(
+            f"tile_sizes must be (queries, keys), two integers of at least 1, got {tile_sizes}"
+        )
+
+
+def leaves_of(mask: Mask) -> Iterator[Mask]:
+    """Yield the masks of an expression that are not composed of other masks."""
+    parts = [getattr(mask, part.name) for part in fields(mask)]
+    parts = [part for part in parts if isinstance(part, Mask)]
+    for part in parts:
+        yield from leaves_of(part)
+    if not parts:
+        yield mask
+
+
+def _check_mask_array(
+    given: ArrayLike, batch: Sequence[int], num_heads: int, sizes: tuple[int, int]
+) -> Array:
+    array = checked_array(given)
+    per_head = array.ndim == len(batch) + 3
+    expanded = array if per_head else jnp.expand_dims(array, -3)
+    named = zip(
+        ("heads (N)", "queries (T)", "keys (S)"),
+        expanded.shape[-3:],
+        (num_heads, *sizes),
+        strict=True,
+    )
+    for axis, ours, theirs in named:
+        if ours not in (1, theirs):
+            raise ValueError(f"the mask describes {ours} {axis}, but there are {theirs}")
+    leading = expanded.shape[:-3]
+    if leading == (num_heads,) != tuple(batch):
+        raise ValueError(
+            f"a mask of shape {array.shape} has the axes [batch, T, S]; for a mask per head, which "
+            "has the axes [..., N, T, S], pass mask[None]"
+        )
+    check_broadcasts("mask", leading, batch)
+    return expanded
+
+
+def _check_mask(mask: Mask, batch: Sequence[int], sizes: tuple[int, int], counted: bool) -> None:
+    for axes in batch_shapes(mask):
+        check_broadcasts("mask", axes, batch)
+    for leaf in leaves_of(mask) if counted else ():
+        for axis, ours, theirs in zip(
+            ("queries (T)", "keys (S)"), leaf.extent(), sizes, strict=True
+        ):
+            if ours not in (None, theirs):
+                raise ValueError(f"the mask describes {ours} {axis}, but there are {theirs}")
+        if leaf.compares_positions and sizes[0] != sizes[1]:
+            raise ValueError(
+                f"{sizes[0]} queries and {sizes[1]} keys do not determine the positions of the "
+                "queries among the keys, which this mask compares: pass "
+                "positions=(query_positions, key_positions)"
+            )
+
+
+def _check_positions(
+    positions: tuple[ArrayLike, ArrayLike] | None,
+    batch: Sequence[int],
+    num_queries: int,
+    num_keys: int,
+) -> tuple[Array, Array]:
+    if positions is None:
+        with jax.ensure_compile_time_eval():  # so that tiles can be decided when tracing
+            return jnp.arange(num_queries, dtype=jnp.int32), jnp.arange(num_keys, dtype=jnp.int32)
+    if not (isinstance(positions, tuple | list) and len(positions) == 2):
+        raise TypeError("positions must be a pair (query_positions, key_positions)")
+    checked = []
+    for name, given, size in zip(
+        ("query_positions", "key_positions"), positions, (num_queries, num_keys), strict=True
+    ):
+        array = to_int32(name, given, 0)
+        if array.ndim == 0 or array.shape[-1] != size:
+            raise ValueError(f"{name} must end in an axis of {size}, got shape {array.shape}")
+        checked.append(to_batch(name, array, batch, rank=1))
+    return checked[0], checked[1]
+
+
+def _check_heads(heads: ArrayLike | None, num_heads: int) -> Array:
+    if heads is None:
+        with jax.ensure_compile_time_eval():
+            return jnp.arange(num_heads, dtype=jnp.int32)
+    heads = to_int32("heads", heads, 1)
+    if heads.shape != (num_heads,):
+        raise ValueError(f"heads must have one number for each of N={num_heads}, got {heads.shape}")
+    return heads
+
+
+def _check_scores(
+    given: Score | Collection[Score],
+    batch: Sequence[int],
+    sizes: tuple[int | None, int, int],
+    counted: bool,
+) -> tuple[Score, ...]:
+    given = (given,) if isinstance(given, Score) or not isinstance(given, tuple | list) else given
+    for part in given:
+        if not isinstance(part, Score):
+            hint = (
+                "wrap a function in scores.from_function"
+                if callable(part)
+                else "wrap an array that is added in scores.bias_array"
+            )
+            kind = type(part).__name__
+            raise TypeError(f"score takes a scores.Score or a tuple of them, got {kind}: {hint}")
+        axes = ("heads (N)", "queries (T)", "keys (S)")
+        for axis, ours, theirs in zip(axes, part.extent(), sizes, strict=True):
+            if None not in (ours, theirs) and ours != theirs and (counted or axis == axes[0]):
+                raise ValueError(f"a score describes {ours} {axis}, but there are {theirs}")
+        for array, rank in arrays_of(part):
+            check_broadcasts("score", array.shape[: array.ndim - rank], batch)
+    return tuple(given)
+
+
+def _check_nonfinite_keys(given: ArrayLike | None, shape: tuple[int, ...]) -> Array | None:
+    if given is None:
+        return None
+    flags = jnp.asarray(given)
+    if flags.dtype != bool or flags.shape != shape:
+        raise ValueError(
+            f"nonfinite_keys must be bool of shape {shape} for [..., S, K], got {flags.dtype} "
+            f"{flags.shape}"
+        )
+    return flags

@@ -1,0 +1,108 @@
+"""NaN and infinities in the inputs: they reach the queries that may attend to them, and no others.
+
+A weight of 0 does not remove a NaN: 0 · NaN is NaN in the sum over values, and again in the
+products of the backward pass. So the products use inputs whose non-finite numbers are replaced
+by 0, and a NaN is added to the score of every pair with a non-finite query, key or value, before
+the mask. The softmax spreads it over the visible pairs of that query, forward and backward.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from attention.primitives.arguments import Arguments
+from attention.primitives.dense_mask import allowed_pairs
+
+
+@jax.custom_jvp
+def _replaced(array: Array) -> Array:
+    return jnp.where(jnp.isfinite(array), array, 0)
+
+
+@_replaced.defjvp
+def _replaced_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    """Pass tangents through, so that a visible NaN gets the gradient of its pair, which is NaN."""
+    return _replaced(*primals), tangents[0]
+
+
+def replace_nonfinite(
+    query: Array, key: Array, value: Array, nonfinite_keys: Array | None = None
+) -> tuple[Array, Array, Array, Array, Array]:
+    """Replace non-finite numbers by 0, and return where they were.
+
+    Args:
+        query: `[..., T, H]`.
+        key: `[..., S, H]`.
+        value: `[..., S, Hv]`.
+        nonfinite_keys: bool `[..., S]`. If given, `key` and `value` are assumed finite and are not
+            checked.
+
+    Returns:
+        Finite query, key and value; bool `[..., T]`, True for queries that were not finite; bool
+        `[..., S]`, True for keys that were not finite or whose value was not.
+    """
+    nonfinite_queries = ~jnp.isfinite(query).all(axis=-1)
+    if nonfinite_keys is None:
+        key, value, nonfinite_keys = replace_nonfinite_keys(key, value)
+    return _replaced(query), key, value, nonfinite_queries, nonfinite_keys
+
+
+def replace_nonfinite_keys(key: Array, value: Array) -> tuple[Array, Array, Array]:
+    """Replace non-finite numbers by 0 in keys and values that are attended to many times.
+
+    Args:
+        key: `[..., S, H]`.
+        value: `[..., S, Hv]`.
+
+    Returns:
+        Finite key and value, and bool `[..., S]`, True where one of them was not finite.
+    """
+    finite = jnp.isfinite(key).all(axis=-1) & jnp.isfinite(value).all(axis=-1)
+    return _replaced(key), _replaced(value), ~finite
+
+
+def nan_where(flags: Array, dtype: jnp.dtype) -> Array:
+    """Return NaN where a flag is True and 0 elsewhere: the number to add to scores."""
+    return jnp.where(flags, jnp.nan, 0.0).astype(dtype)
+
+
+def attends_to_nonfinite(
+    arguments: Arguments, nonfinite_queries: Array, nonfinite_keys: Array
+) -> Array:
+    """Return which queries may attend to a non-finite number, their own included.
+
+    For the implementations of other libraries, to whose scores NaN cannot be added. Takes T·S
+    time and, unless the compiler fuses it, memory.
+
+    Args:
+        arguments: with the mask and positions.
+        nonfinite_queries: bool `[..., T, N]`.
+        nonfinite_keys: bool `[..., S, K]`.
+
+    Returns:
+        bool `[..., T, N]`.
+    """
+    groups = arguments.query.shape[-2] // arguments.key.shape[-2]
+    flags = jnp.swapaxes(jnp.repeat(nonfinite_keys, groups, axis=-1), -1, -2)  # [..., N, S]
+    allowed = arguments.allowed
+    if allowed is None and arguments.mask is not None:
+        allowed = allowed_pairs(
+            arguments.mask, arguments.query_positions, arguments.key_positions
+        )[..., None, :, :]
+    if allowed is None:
+        return nonfinite_queries | flags.any(axis=-1)[..., None, :]
+    visible = jnp.swapaxes(allowed.any(axis=-1), -1, -2)
+    affected = jnp.swapaxes((allowed & flags[..., None, :]).any(axis=-1), -1, -2)
+    return affected | (nonfinite_queries & visible)
+
+
+def set_nonfinite_rows(output: Array, rows: Array, query: Array) -> Array:
+    """Set output rows to NaN, and give their queries a NaN gradient.
+
+    Args:
+        output: `[..., T, N, Hv]`.
+        rows: bool `[..., T, N]`.
+        query: `[..., T, N, H]`, finite.
+    """
+    nan = (jnp.nan * query.sum(axis=-1, keepdims=True)).astype(output.dtype)
+    return jnp.where(rows[..., None], nan, output)
