@@ -13,10 +13,10 @@ from jax.typing import ArrayLike
 
 from attention.primitives import checks
 from attention.primitives.attend import attend
-from attention.primitives.pytree_dataclass import array_field, pytree_dataclass, static
 from attention.primitives.dropout import Dropout
 from attention.primitives.masks import Mask
 from attention.primitives.precision import wide
+from attention.primitives.pytree_dataclass import array_field, pytree_dataclass
 from attention.primitives.scores import Score
 
 

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike, DTypeLike
 
-from attention.primitives.pytree_dataclass import array_field, pytree_dataclass, static
 from attention.primitives.masks import Mask, window
 from attention.primitives.masks import lengths as up_to
-from attention.primitives.quarantine import finite_memory
+from attention.primitives.nonfinite import replace_nonfinite_keys as finite_memory
+from attention.primitives.pytree_dataclass import array_field, pytree_dataclass, static
 
 NOWHERE = 2**31 - 1  # the position of an empty slot, which no row ever reaches
 PIECE = 8  # slots that are rearranged at a time
