@@ -5,6 +5,7 @@ is w · (dO·v + dl - dO·O). One kernel sums over keys for each query, the othe
 each key, so that no two programs add into the same memory.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ from attention.primitives.gpu.inputs import (
     input_operands,
     padded,
 )
-from attention.primitives.gpu.programs import call_kernel, tile_index, tile_loop
+from attention.primitives.gpu.programs import By, call_kernel, tile_index, tile_loop
 from attention.primitives.gpu.sizes import KernelSize
 from attention.primitives.gpu.tile import Refs, TileFunctions, dot, exp
 from attention.primitives.gpu.tile_lists import TileLists
@@ -44,7 +45,9 @@ def backward(
     others, bounds = constant_operands(constants, layout)
     operands = given | others | _row_operands(results, cotangents, layout)
 
-    def gradients_by(axis: str, kernel: Any, shapes: dict[str, Any]) -> dict[str, Any]:
+    def gradients_by(
+        axis: By, kernel: Callable[..., None], shapes: dict[str, Any]
+    ) -> dict[str, Any]:
         lists = {}
         if bounds is not None:
             of = TileLists.of_rows if axis == "row" else TileLists.of_columns

@@ -86,9 +86,8 @@ class Settings:
 
 @partial(jax.jit, static_argnums=0)
 def _attend(settings: Settings, arguments: Arguments) -> tuple[Array, Array]:
-    # Pallas takes a second to import.
-    from attention.primitives.gpu.backward import backward  # noqa: PLC0415
-    from attention.primitives.gpu.forward import forward  # noqa: PLC0415
+    from attention.primitives.gpu.backward import backward
+    from attention.primitives.gpu.forward import forward
 
     inputs, constants = split(arguments)
     query, key, value, nonfinite_queries, nonfinite_keys = replace_nonfinite(

@@ -61,7 +61,7 @@ def split(arguments: Arguments) -> tuple[Inputs, Constants]:
 
 
 def common_dtype(query: Array, key: Array, value: Array) -> jnp.dtype:
-    """Return the dtype of the factors of all products: that of the inputs, float32 if they differ."""
+    """Return the dtype of all products: that of the inputs, or float32 if theirs differ."""
     dtypes = {query.dtype, key.dtype, value.dtype}
     return dtypes.pop() if len(dtypes) == 1 else jnp.dtype(jnp.float32)
 
@@ -152,7 +152,7 @@ class Layout:
         return self.columns * self.size.columns
 
     def one_batch_axis(self, array: Array, rank: int) -> Array:
-        """Return `[E, ...]` for rank further axes: E = 1 for an array without batch axes, else B."""
+        """Return `[E, ...]` with `rank` further axes: E = 1 for an array without batch axes."""
         core = array.shape[array.ndim - rank :]
         if array.ndim > rank:
             array = jnp.broadcast_to(array, (*self.batch, *core))
