@@ -1,4 +1,4 @@
-"""Lift functions of one example to batch axes by `vmap`."""
+"""From one example to any leading axes, by `vmap`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
@@ -15,19 +15,19 @@ def over_batch(
     arrays: Mapping[str, tuple[Array | None, int]],
     batch: Sequence[int],
 ) -> Result:
-    """Map a function of one example over leading batch axes.
+    """Maps a function of single examples over leading batch axes.
 
     Args:
         function: takes the arrays in order, each with its own rank.
-        arrays: name → (array, its rank for one example). An array without batch axes is shared
-            by all examples; batch axes broadcast to the batch. None is passed on.
-        batch: sizes of the batch axes.
+        arrays: name → (array, its rank for one example). An array without leading axes is shared
+            by all examples; leading axes broadcast to the batch. None passes as it is.
+        batch: the sizes of the leading axes.
 
     Returns:
-        The results of the function, with the batch axes in front.
+        What the function returns, with the batch axes in front.
 
     Raises:
-        ValueError: batch axes that do not broadcast to the batch.
+        ValueError: leading axes that do not broadcast to the batch.
     """
     lifted = [to_batch(name, array, batch, rank) for name, (array, rank) in arrays.items()]
     ranks = [rank for _, rank in arrays.values()]
@@ -41,7 +41,7 @@ def over_batch(
 
 
 def to_batch(name: str, array: Array | None, batch: Sequence[int], rank: int) -> Array | None:
-    """Broadcast an array to all batch axes; return it unchanged if it has none."""
+    """Gives an array all axes of the batch, or leaves it alone if it has none."""
     if array is None or array.ndim == rank:
         return array
     leading, core = array.shape[: array.ndim - rank], array.shape[array.ndim - rank :]
@@ -50,10 +50,10 @@ def to_batch(name: str, array: Array | None, batch: Sequence[int], rank: int) ->
 
 
 def check_broadcasts(name: str, leading: Sequence[int], batch: Sequence[int]) -> None:
-    """Check that leading axes broadcast to the batch axes.
+    """Checks that some leading axes broadcast to those of the batch.
 
     Raises:
-        ValueError: axes that do not broadcast.
+        ValueError: they do not.
     """
     pairs = zip(reversed(leading), reversed(batch), strict=False)
     if len(leading) > len(batch) or any(ours not in (1, theirs) for ours, theirs in pairs):
