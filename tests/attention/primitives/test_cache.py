@@ -110,7 +110,8 @@ def decode(cache, piece, lengths, mask=None, implementation=None):
     query, key, value = piece
     positions = cache.next_positions(query.shape[1])
     cache, view = cache.extend(key, value, lengths)
-    mask = view.mask if mask is None else view.mask & QUERY_MASKS[mask]
+    mask = QUERY_MASKS.get(mask)
+    mask = view.mask if mask is None else view.mask & mask
     output = attend(
         query,
         view.key,
