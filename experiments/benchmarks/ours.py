@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention import attend, explain
-from attention.primitives.attend import IMPLEMENTATIONS
-from attention.primitives.dispatch import Choice
+from attention.primitives.attend import IMPLEMENTATIONS, Choice
 from experiments.benchmarks.cases import Case
 from experiments.benchmarks.contender import Contender, RefusalError
 from experiments.benchmarks.jax_program import Call, jax_contender

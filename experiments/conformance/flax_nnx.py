@@ -46,7 +46,7 @@ def attend(
         key,
         value,
         mask=for_heads(mask),
-        dropout_rng=None if dropout is None else dropout.key,
+        dropout_rng=None if dropout is None else dropout.rng,
         dropout_rate=0.0 if dropout is None else dropout.rate,
         broadcast_dropout=False,
         deterministic=dropout is None,
@@ -85,6 +85,6 @@ def attend_by_module(
     found = module(
         *(array.reshape(*array.shape[:-2], features) for array in (query, key, value)),
         mask=for_heads(mask),
-        rngs=None if dropout is None else nnx.Rngs(dropout=dropout.key),
+        rngs=None if dropout is None else nnx.Rngs(dropout=dropout.rng),
     )
     return found.reshape(query.shape)

@@ -44,7 +44,7 @@ def attend(
 ) -> Array:
     """Arguments and results as those of `attention.attend`; gradients are those of torch."""
     # torch keeps its random state to itself: the key of jax seeds it before each call.
-    seed = jnp.uint32(0) if dropout is None else jax.random.key_data(dropout.key)[-1]
+    seed = jnp.uint32(0) if dropout is None else jax.random.key_data(dropout.rng)[-1]
     rate = 0.0 if dropout is None else dropout.rate
     output = jax.ShapeDtypeStruct((*query.shape[:-1], value.shape[-1]), query.dtype)
 
