@@ -14,7 +14,7 @@ from experiments.conformance.candidate import Candidate
 from experiments.conformance.page import page
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "CONFORMANCE.md"
-BASIC = ("values", "mask", "empty rows")
+BASIC = ("values", "mask", "fully masked rows")
 
 
 PEERS = {

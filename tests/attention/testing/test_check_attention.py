@@ -69,7 +69,7 @@ def test_who_claims_less_is_judged_by_less():
         "values",
         "large scores",
         "batch",
-        "lengths of no tile",
+        "unaligned lengths",
     ]
 
 
@@ -203,13 +203,13 @@ MUTANTS = {
         "positions",
     ),
     "shows one query everything": (mutant(dense=one_query_sees_all), "cached decoding"),
-    "means nothing": (mutant(normalise=mean_of_nothing), "empty rows"),
-    "multiplies what is hidden by zero": (mutant(weighted_sum=matmul), "hidden NaN and infinity"),
-    "forgets the last tile": (mutant(normalise=last_tile_forgotten), "lengths of no tile"),
-    "unmasks the last tile": (mutant(dense=last_tile_unmasked), "lengths of no tile, masked"),
+    "means nothing": (mutant(normalise=mean_of_nothing), "fully masked rows"),
+    "multiplies what is hidden by zero": (mutant(weighted_sum=matmul), "masked NaN and infinity"),
+    "forgets the last tile": (mutant(normalise=last_tile_forgotten), "unaligned lengths"),
+    "unmasks the last tile": (mutant(dense=last_tile_unmasked), "unaligned lengths, masked"),
     "forgets a tile of a predicate": (
         mutant(dense=last_tile_of_predicates_forgotten),
-        "predicates at lengths of no tile",
+        "predicates at unaligned lengths",
     ),
     "rounds scores to bfloat16": (mutant(scores=rounded_scores("bfloat16")), "bfloat16"),
     "rounds scores to float16": (mutant(scores=rounded_scores("float16")), "float16"),
@@ -219,11 +219,11 @@ MUTANTS = {
     ),
     "changes when asked": (
         mutant(finish=more_when_asked),
-        "asking for more",
+        "returning more",
     ),
     "returns more than asked": (
         mutant(extras=lambda extras: extras | {"scores": np.zeros(1)}),
-        "asking for more",
+        "returning more",
     ),
     "doubles the weights": (
         mutant(extras=times(2, "weights")),
@@ -233,13 +233,13 @@ MUTANTS = {
         mutant(extras=times(1 / np.log(2), "logsumexp")),
         "logsumexp",
     ),
-    "drops by the shape": (mutant(keep=dropout_by_shape), "dropout: the pairs of attend"),
-    "drops without growing": (mutant(keep=dropout_without_growth), "dropout: rate and size"),
-    "drops the same in all heads": (mutant(keep=dropout_of_heads_alike), "dropout: rate and size"),
-    "drops the same for all keys": (mutant(keep=dropout_of_one_key), "dropout: the same for a key"),
+    "drops by the shape": (mutant(keep=dropout_by_shape), "dropout: same pairs as attend"),
+    "drops without growing": (mutant(keep=dropout_without_growth), "dropout: rate and scale"),
+    "drops the same in all heads": (mutant(keep=dropout_of_heads_alike), "dropout: rate and scale"),
+    "drops the same for all keys": (mutant(keep=dropout_of_one_key), "dropout: reproducible"),
     "drops differently for one key": (
         mutant(keep=dropout_of_no_key(np.random.default_rng(0))),
-        "dropout: the same for a key",
+        "dropout: reproducible",
     ),
 }  # fmt: skip
 
@@ -277,8 +277,8 @@ def test_a_refusal_is_taken_at_its_word():
 
     report = check_attention(refusing, SUPPORTS)
     assert report.ok
-    assert report["dropout: rate and size"].verdict == "not supported"
-    assert report["dropout: rate and size"].detail == "no dropout here"
+    assert report["dropout: rate and scale"].verdict == "not supported"
+    assert report["dropout: rate and scale"].detail == "no dropout here"
 
 
 # What a mistake says, in its smallest example.
@@ -315,7 +315,7 @@ def test_a_failure_says_where_and_by_how_much():
 
 
 def test_a_failed_report_raises_its_table():
-    report = check_attention(MUTANTS["means nothing"][0], SUPPORTS, rows=("values", "empty rows"))
+    report = check_attention(MUTANTS["means nothing"][0], SUPPORTS, rows=("values", "fully masked rows"))
     with pytest.raises(AssertionError, match=r"1 pass, 1 fail\npass +values\nfail +empty rows: "):
         report.raise_if_failed()
 
@@ -323,7 +323,7 @@ def test_a_failed_report_raises_its_table():
 def test_what_rests_on_a_failure_is_not_judged():
     report = check_attention(MUTANTS["ignores masks"][0], SUPPORTS)
     assert report["mask"].verdict == "fail"
-    assert report["causality"].verdict == report["empty rows"].verdict == "not judged"
+    assert report["causality"].verdict == report["fully masked rows"].verdict == "not judged"
     assert report["causality"].detail == "rests on 'mask'"
 
 
@@ -336,7 +336,7 @@ def test_what_fails_is_not_asked_for_any_more():
 
     report = check_attention(equal_heads_and_widths, SUPPORTS)
     assert failing(report) == {"grouping": "error", "value width": "error"}
-    assert report["mask"].verdict == report["empty rows"].verdict == "pass"
+    assert report["mask"].verdict == report["fully masked rows"].verdict == "pass"
 
 
 def test_the_same_function_gets_the_same_report():

@@ -7,7 +7,7 @@ import pytest
 
 from attention import attend
 from attention.testing import EVERYTHING, check_attention, reference
-from attention.testing.promise import FULL
+from attention.testing.check import FULL
 from tests import oracle
 
 REVERSE_ONLY = EVERYTHING - {"jvp"}
@@ -91,13 +91,13 @@ def scores_backwards(query, key, value, score, **arguments):
     return attend(query, key, value, score=tuple(reversed(score)), **arguments)
 
 
-FIRST_ORDER = ("values", "mask", "gradients", "gradients at lengths of no tile")
+FIRST_ORDER = ("values", "mask", "gradients", "gradients at unaligned lengths")
 HIGHER = ("mask", "gradients", "forward mode", "second derivatives")
-POISON = ("hidden NaN and infinity", "gradients past NaN and infinity")
+POISON = ("masked NaN and infinity", "gradients with masked NaN and infinity")
 
 MISTAKES = [
     (still_key, REVERSE_ONLY, FIRST_ORDER, "gradients", "fail"),
-    (still_last_tile, REVERSE_ONLY, FIRST_ORDER, "gradients at lengths of no tile", "fail"),
+    (still_last_tile, REVERSE_ONLY, FIRST_ORDER, "gradients at unaligned lengths", "fail"),
     (reverse_only, EVERYTHING, HIGHER, "forward mode", "error"),
     (reverse_only, REVERSE_ONLY, HIGHER, "second derivatives", "fail"),
     (
@@ -110,15 +110,15 @@ MISTAKES = [
     (
         gradient_of_nothing,
         REVERSE_ONLY,
-        ("gradients", "empty rows", "gradients of empty rows"),
-        "gradients of empty rows",
+        ("gradients", "fully masked rows", "gradients of fully masked rows"),
+        "gradients of fully masked rows",
         "fail",
     ),
     (cleans_values_only, REVERSE_ONLY, ("mask", *POISON), POISON[1], "fail"),
     (
         drops_forward_only,
         REVERSE_ONLY,
-        ("dropout: rate and size", "dropout: gradients"),
+        ("dropout: rate and scale", "dropout: gradients"),
         "dropout: gradients",
         "fail",
     ),
