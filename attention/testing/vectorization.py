@@ -4,14 +4,15 @@ The cost is computed from the traced program (jaxpr), so the result is the same 
 
 - sequential steps: iterations of loops, nested loops multiplied. A batching rule that maps over
   the examples one at a time shows here.
-- multiply-adds in matrix products, each counted as often as the loops around it run. A `cond` that
-  becomes a `select` under vmap shows here, since both of its branches run.
+- multiply-adds of matrix products, times the iterations of the loops around them. A `cond` counts
+  as the mean of its branches. One that becomes a `select` under vmap, because its predicate differs
+  per example, counts as the sum, since both branches run.
 
-A loop whose number of iterations is not known when traced counts as one iteration, and a `cond`
-counts as its most expensive branch.
+A loop counts as one iteration if the number of iterations is unknown when the program is traced.
 """
 
 import math
+import statistics
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -30,8 +31,8 @@ LIMIT = 1.5
 class Cost(NamedTuple):
     """The work of a traced program."""
 
-    steps: int
-    products: int
+    steps: float
+    products: float
 
 
 def cost_of_vmap(implementation: Implementation, case: Case) -> str | None:
@@ -64,8 +65,8 @@ def cost_of_vmap(implementation: Implementation, case: Case) -> str | None:
         ):
             if actual > LIMIT * max(1, expected):
                 return (
-                    f"vmap over {case.B} examples needs {actual} {kind} {name}, and a batch of "
-                    f"{case.B} needs {expected}"
+                    f"vmap over {case.B} examples needs {actual:.0f} {kind} {name}, and a batch of "
+                    f"{case.B} needs {expected:.0f}"
                 )
     return None
 
@@ -75,7 +76,7 @@ def _cost(function: Callable[..., Any], inputs: list[jax.ShapeDtypeStruct]) -> C
 
 
 def _cost_of(jaxpr: Any) -> Cost:  # noqa: ANN401 - jax.extend.core.Jaxpr
-    steps = products = 0
+    steps = products = 0.0
     for equation in jaxpr.eqns:
         inner = [_cost_of(each) for each in _inner_jaxprs(equation.params)]
         if equation.primitive.name == "dot_general":
@@ -86,11 +87,11 @@ def _cost_of(jaxpr: Any) -> Cost:  # noqa: ANN401 - jax.extend.core.Jaxpr
             )
         elif equation.primitive.name in ("scan", "while"):
             length = equation.params.get("length", 1)
-            steps += length * max(1, sum(cost.steps for cost in inner))
+            steps += length * max(1.0, sum(cost.steps for cost in inner))
             products += length * sum(cost.products for cost in inner)
         elif equation.primitive.name == "cond":
-            steps += max(cost.steps for cost in inner)
-            products += max(cost.products for cost in inner)
+            steps += statistics.mean(cost.steps for cost in inner)
+            products += statistics.mean(cost.products for cost in inner)
         else:
             steps += sum(cost.steps for cost in inner)
             products += sum(cost.products for cost in inner)
