@@ -13,8 +13,7 @@ from attention.testing import ROWS, check_attention, leaks
 from tests.attention.testing import mutants
 from tests.attention.testing.mutants import SUPPORTS, mutant
 
-CAUSAL, LENGTHS = type(masks.causal()), type(masks.lengths(1))
-SEGMENTS = type(masks.segments([0]))
+CAUSAL, LENGTHS, SEGMENTS = masks.Causal, masks.Lengths, masks.Segments
 
 
 def failing(report):
