@@ -5,10 +5,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-from attention import attend, masks
 from attention.primitives.kernels.flash import attend_by_kernel
 from attention.primitives.request import checked
+
+from attention import attend, masks
 from tests.attention.primitives.inputs import DIMS, POSITIONS, query_key_value
 
 B, S, K = DIMS["BSK"]
