@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention.primitives.dot_product import attend_by_definition
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attention import Dropout, attend, masks, scores
 from attention.primitives.arguments import RETURNING, check_arguments
+from attention.primitives.dot_product import attend_by_definition
 from attention.primitives.tiled import attend_in_tiles
 from tests.attention.primitives.inputs import draw
 from tests.attention.primitives.test_block_mask import MASKS
