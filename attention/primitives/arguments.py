@@ -1,7 +1,7 @@
 """Validated arguments of one `attend` call."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
@@ -174,7 +174,11 @@ def check_arguments(
         allowed=allowed,
         block_mask=block_mask,
         scores=tuple(part for part in scores if not isinstance(part, AttentionSinks)),
-        sinks=tuple(part for part in scores if isinstance(part, AttentionSinks)),
+        sinks=tuple(
+            part if heads is None else replace(part, logits=part.logits[..., jnp.asarray(heads)])
+            for part in scores
+            if isinstance(part, AttentionSinks)
+        ),
         query_positions=query_positions,
         key_positions=key_positions,
         heads=_check_heads(heads, num_heads),

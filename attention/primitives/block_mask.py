@@ -4,7 +4,7 @@ Computed inside `attend`, or once by `block_mask` for all layers and steps with 
 FlexAttention (Dong et al. 2024, section 4.2).
 """
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -83,6 +83,16 @@ class BlockMask:
         lengths: T and S.
         tile_sizes: queries and keys per tile.
     """
+
+    RANKS: ClassVar[dict[str, int]] = {
+        "start": 1,
+        "stop": 1,
+        "full_start": 1,
+        "full_stop": 1,
+        "kinds": 2,
+        "query_positions": 1,
+        "key_positions": 1,
+    }
 
     mask: Mask
     start: Array

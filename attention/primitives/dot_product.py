@@ -239,7 +239,10 @@ def _with_statistics(results: dict[str, Array], arguments: Arguments) -> dict[st
     results = share_with_sinks(results, arguments.sinks)
     weights, num_keys = results["weights"], arguments.key.shape[-3]
     if "mean_distance" in arguments.returning or "entropy" in arguments.returning:
-        query, key = arguments.query_positions, arguments.key_positions
+        query, key = (
+            jnp.broadcast_to(array, (*arguments.batch, array.shape[-1]))
+            for array in (arguments.query_positions, arguments.key_positions)
+        )
         distances = jnp.abs(query[..., None, :, None] - key[..., None, None, :])
         distances = jnp.broadcast_to(distances, weights.shape)
         results |= {name: SUMS[name](weights, distances) for name in SUMS}

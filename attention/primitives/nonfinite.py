@@ -91,6 +91,7 @@ def attends_to_nonfinite(
         ]
     if allowed is None:
         return nonfinite_queries | flags.any(axis=-1)[..., None, :]
+    allowed = allowed.reshape((1,) * (flags.ndim + 1 - allowed.ndim) + allowed.shape)
     visible = jnp.swapaxes(allowed.any(axis=-1), -1, -2)
     affected = jnp.swapaxes((allowed & flags[..., None, :]).any(axis=-1), -1, -2)
     return affected | (nonfinite_queries & visible)

@@ -1,14 +1,124 @@
-"""Explicitly sharded inputs: each device computes its examples and heads."""
+"""Explicitly sharded inputs: each device computes its own examples and heads.
+
+Where the sharding of an array is part of its type (axes of a mesh that are Explicit), attention
+runs inside `jax.shard_map` over the sharded batch axes and heads: nothing is communicated, and each
+device skips the tiles of its own examples. Where the compiler decides shardings (Auto axes), no
+wrapper is needed.
+"""
 
 from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 from jax import Array
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from attention.primitives.arguments import Arguments
+from attention.primitives.block_mask import BlockMask
+from attention.primitives.pytree_dataclass import map_arrays
+
+Tree = Any
+Axis = str | tuple[str, ...] | None
 
 
 def per_shard(
     function: Callable[[Arguments], dict[str, Array]], arguments: Arguments
 ) -> dict[str, Array]:
-    """TODO."""
-    return function(arguments)
+    """Call a function of arguments for each shard of explicitly sharded batch axes and heads.
+
+    Raises:
+        ValueError: a sharding that attention cannot keep without communication.
+    """
+    mesh, spec = jax.typeof(arguments.query).sharding.mesh, _spec(arguments.query)
+    explicit = {
+        name
+        for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
+        if kind == AxisType.Explicit
+    }
+    if not explicit:
+        return function(arguments)
+    *batch, length, heads, width = spec
+    num_kv_heads, shards = arguments.key.shape[-2], _size(mesh.shape, heads)
+    if length is not None or width is not None or num_kv_heads % shards:
+        raise ValueError(
+            f"a query sharded as {PartitionSpec(*spec)} for [..., T, N, H] over {dict(mesh.shape)} "
+            f"needs communication: only batch axes and heads may be sharded explicitly, and "
+            f"K={num_kv_heads} must be a multiple of the shards; jax.reshard it"
+        )
+    specs = jax.tree.leaves(
+        _specs(arguments, tuple(batch), heads), is_leaf=lambda x: isinstance(x, PartitionSpec)
+    )
+    leaves, structure = jax.tree.flatten(replace(arguments, global_heads=True))
+    leaves = [
+        jax.reshard(leaf, NamedSharding(mesh, spec))
+        for leaf, spec in zip(map(jnp.asarray, leaves), specs, strict=True)
+    ]
+    names = {name: PartitionSpec(*batch, heads) for name in arguments.returning}
+    return jax.shard_map(
+        lambda *leaves: function(jax.tree.unflatten(structure, leaves)),
+        mesh=mesh,
+        in_specs=tuple(specs),
+        out_specs={"output": PartitionSpec(*batch, None, heads)} | names,
+        axis_names=explicit,
+    )(*leaves)
+
+
+def _spec(array: Array) -> tuple[Axis, ...]:
+    return tuple(jax.typeof(array).sharding.spec)
+
+
+def _size(shape: dict[str, int], axis: Axis) -> int:
+    names = () if axis is None else (axis,) if isinstance(axis, str) else axis
+    return prod(shape[name] for name in names)
+
+
+def _specs(arguments: Arguments, batch: tuple[Axis, ...], heads: Axis) -> Arguments:
+    """Return the arguments with the sharding of each array in its place."""
+
+    def lead(array: Array, rank: int, *axes: Axis) -> PartitionSpec:
+        """Shard the batch axes that an array of this rank has; `axes` shard the others."""
+        sizes = array.shape[: array.ndim - rank]
+        own = batch[len(batch) - len(sizes) :] if sizes else ()
+        return PartitionSpec(
+            *(axis if size > 1 else None for axis, size in zip(own, sizes, strict=True)), *axes
+        )
+
+    def fields(tree: Tree) -> Tree:
+        return None if tree is None else map_arrays(tree, lead)
+
+    def of_block_mask(block: BlockMask | None) -> BlockMask | None:
+        if block is None:
+            return None
+        arrays = {
+            name: None if getattr(block, name) is None else lead(getattr(block, name), rank)
+            for name, rank in BlockMask.RANKS.items()
+        }
+        return replace(block, mask=fields(block.mask), **arrays)
+
+    def optional(array: Array | None, rank: int, *axes: Axis) -> PartitionSpec | None:
+        return None if array is None else lead(array, rank, *axes)
+
+    allowed, dropout = arguments.allowed, arguments.dropout
+    if dropout is not None:
+        rank = dropout.rng.ndim + 1 - jax.random.key_data(dropout.rng).ndim
+        dropout = replace(dropout, rng=lead(dropout.rng, rank))
+    return replace(
+        arguments,
+        query=lead(arguments.query, 3, None, heads),
+        key=lead(arguments.key, 3, None, heads),
+        value=lead(arguments.value, 3, None, heads),
+        mask=fields(arguments.mask),
+        allowed=optional(allowed, 3, heads if allowed is not None and allowed.shape[-3] > 1 else None),
+        block_mask=of_block_mask(arguments.block_mask),
+        scores=tuple(map(fields, arguments.scores)),
+        sinks=tuple(replace(sink, logits=lead(sink.logits, 1, heads)) for sink in arguments.sinks),
+        query_positions=lead(arguments.query_positions, 1),
+        key_positions=lead(arguments.key_positions, 1),
+        heads=PartitionSpec(heads),
+        scale=PartitionSpec(),
+        dropout=dropout,
+        nonfinite_keys=optional(arguments.nonfinite_keys, 2, None, heads),
+    )

@@ -309,6 +309,8 @@ def _inputs_and_context(
 def _aligned(score: BiasArray, arguments: Arguments) -> Array:
     """Return the entries of a bias array at the positions of queries and keys."""
     array = score.array.astype(arguments.dtype)
+    if arguments.global_heads and array.shape[-3] > 1:
+        array = array[..., arguments.heads, :, :]
     if arguments.counted:
         return array
     positions = arguments.query_positions, arguments.key_positions
