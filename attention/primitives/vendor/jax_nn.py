@@ -12,6 +12,8 @@ from attention.primitives.scores import BiasArray
 from attention.primitives.vendor.band import Band, split_band
 from attention.primitives.vendor.edge_cases import handle_edge_cases
 
+NO_BAND = Band()
+
 
 def refusal(arguments: Arguments, platform: str) -> str | None:
     """Return why it cannot compute this, in half a sentence; None if it can.
@@ -143,7 +145,7 @@ def _same_rank(*arrays: Array) -> list[Array]:
     return [array.reshape((1,) * (rank - array.ndim) + array.shape) for array in arrays]
 
 
-def _by_xla(arguments: Arguments, band: Band = Band(), **options: Array) -> Array:
+def _by_xla(arguments: Arguments, band: Band = NO_BAND, **options: Array) -> Array:
     with jax.default_matmul_precision(arguments.precision):
         return dot_product_attention(
             arguments, band, implementation="xla", scale=arguments.scale, **options

@@ -125,7 +125,7 @@ def _splash(
 ) -> Array:
     from jax.experimental.pallas.ops.tpu import splash_attention
 
-    query, key, value = inputs
+    query, _, value = inputs
     num_queries, num_heads = query.shape[-3:-1]
     lengths = _padded_lengths(arguments)
     softcap = arguments.scores[0].limit if arguments.scores else None
