@@ -48,7 +48,7 @@ def test_passes_check_attention():
     report.raise_if_failed()
     verdicts = {row.name: row.verdict for row in report.rows}
     assert list(verdicts.values()).count("pass") == 26
-    assert verdicts["gradients of empty rows"] == verdicts["forward mode"] == "pass"
+    assert verdicts["gradients of fully masked rows"] == verdicts["forward mode"] == "pass"
 
 
 def test_visible_nan_gives_nan_outputs_and_query_gradients():
