@@ -59,7 +59,8 @@ def _affected_inputs(arguments: Arguments, rows: Array) -> Array:
     affected = affected.any(axis=-2)  # [..., N, S|1]
     groups = (*affected.shape[:-2], key.shape[-2], -1, affected.shape[-1])
     keys = jnp.swapaxes(affected.reshape(groups).any(axis=-2), -1, -2)  # [..., S|1, K]
-    total = jnp.where(keys[..., None], key + value, 0).sum(axis=(-3, -2), keepdims=True)
+    total = jnp.where(keys[..., None], key + value, 0).sum(axis=-3, keepdims=True)
+    total = jnp.repeat(total, rows.shape[-1] // key.shape[-2], axis=-2)  # [..., 1, N, 1]
     return jnp.where(rows[..., None], query, 0) + total
 
 

@@ -47,7 +47,7 @@ def test_passes_check_attention():
     report = check_attention(candidate.function, candidate.supports)
     report.raise_if_failed()
     verdicts = {row.name: row.verdict for row in report.rows}
-    assert list(verdicts.values()).count("pass") == 26
+    assert list(verdicts.values()).count("pass") == 34
     assert verdicts["gradients of fully masked rows"] == verdicts["forward mode"] == "pass"
 
 
