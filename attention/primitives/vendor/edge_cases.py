@@ -40,7 +40,7 @@ def handle_edge_cases(
 
 
 def _affected_inputs(arguments: Arguments, rows: Array) -> Array:
-    """Return a sum of the inputs whose gradient is NaN: `[..., T, N, 1]`.
+    """Return a sum of the inputs that need a NaN gradient: `[..., T, N, 1]`.
 
     These are the queries of NaN output rows, and the keys and values that they attend to. `where`
     gives all others gradient 0; a product with NaN would give them 0 · NaN.

@@ -94,7 +94,7 @@ def _attend(interpret: bool, scale: float | None, arguments: Arguments) -> Array
 
 
 def _scaled(arguments: Arguments, scale: float | None) -> tuple[Array, Array]:
-    """Return query and key whose products are the scaled scores.
+    """Return query and key with the scaled scores as products.
 
     A bfloat16 query times a scale that is not a power of two is rounded once more. The rounding
     error is concatenated to it: twice the head width, and exact products.

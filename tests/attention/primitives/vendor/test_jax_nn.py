@@ -81,7 +81,7 @@ def test_masked_nan_gives_the_bits_of_a_masked_zero():
 
 
 def test_works_in_shard_map():
-    """Each of two devices computes one example, whose lengths differ."""
+    """Each of two devices computes one example; the lengths of the two differ."""
     mesh = jax.make_mesh((2,), ("batch",), (jax.sharding.AxisType.Auto,))
     given, lengths = inputs(), jnp.array([3, 5])
 
