@@ -1,7 +1,6 @@
-"""Attention from its equation, in float64 and in loops: slow, independent and easy to believe.
+"""Attention in float64 and plain loops, independent of the library.
 
-Nothing here comes from `attention`, and nothing here is vectorised: whoever doubts a result can
-read what it should be.
+It imports nothing from `attention` and vectorises nothing, so that it is easy to verify by reading.
 """
 
 import math
@@ -32,7 +31,7 @@ def attention(
     score: Score = lambda score, row, column, head: score,
     sinks: np.ndarray | None = None,
 ) -> Attended:
-    """softmax(scale · q kᵀ + mask) v, where query head n reads key head n // G.
+    """Compute softmax(scale · q kᵀ + mask) v, where query head n reads key head n // G.
 
     Args:
         query: `[..., T, N, H]`.
@@ -42,7 +41,7 @@ def attention(
         scale: 1/√H by default.
         keep: `[..., N, T, S]`, multiplies the weights of the output (dropout).
         score: changes a scaled product.
-        sinks: `[N]`, the score of a key that everybody who sees any key sees, of value 0.
+        sinks: `[N]`, logits added to the softmax denominator of rows with a visible key.
     """
     query, key, value = (np.asarray(array, np.float64) for array in (query, key, value))
     if query.ndim == 3:

@@ -1,8 +1,9 @@
-"""The shape of the house: who imports whom, how far a reader walks, what an import costs."""
+"""Layers of imports, distance from `run.py` to the equation, cost of an import."""
 
 import ast
 import inspect
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from attention import scaled_dot_product
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-# Imports run one way: a file may import what stands before it, and its own folder.
+# A file may import from earlier layers and from its own folder.
 ORDER = [
     "attention.primitives",
     "attention.modules",
@@ -26,17 +27,17 @@ ORDER = [
 ]
 OURS = {"attention", "experiments", "configs", "run", "tests"}
 LIBRARY_NEEDS = {"jax", "flax", "chex"}
-JUDGE = "attention/testing"  # computes in NumPy, to be independent of what it judges
+TESTING = "attention/testing"  # may use NumPy, to be independent of the code that it tests
 
 
 def module_name(path: Path) -> str:
-    """attention/primitives/masks.py is attention.primitives.masks; a package is its folder."""
+    """Return the dotted name: attention/primitives/masks.py is attention.primitives.masks."""
     parts = path.with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def imported_names(source: str, path: Path) -> Iterator[str]:
-    """Every module, or member of one, that a file imports anywhere, with its full dotted name."""
+    """Yield the full dotted name of each module, or member of one, that a file imports."""
     package = module_name(path).split(".")
     if path.name != "__init__.py":
         package = package[:-1]
@@ -50,13 +51,13 @@ def imported_names(source: str, path: Path) -> Iterator[str]:
 
 
 def layer(name: str) -> str | None:
-    """The part of the house a dotted name lives in; None for what is not in the order."""
+    """Return the layer of a dotted name, or None if it has no layer."""
     owners = [part for part in ORDER if name == part or name.startswith(part + ".")]
     return max(owners, key=len, default=None)
 
 
-def faults(source: str, path: Path) -> list[str]:
-    """What a file imports and should not."""
+def wrong_imports(source: str, path: Path) -> list[str]:
+    """List the imports of a file that its layer does not allow."""
     wrong = []
     here = layer(module_name(path))
     in_library, in_configs = path.parts[0] == "attention", path.parts[0] == "configs"
@@ -64,7 +65,7 @@ def faults(source: str, path: Path) -> list[str]:
         top, there = name.split(".")[0], layer(name)
         backwards = here and there and ORDER.index(there) > ORDER.index(here)
         known = LIBRARY_NEEDS | {"attention"} | sys.stdlib_module_names
-        known |= {"numpy"} if path.as_posix().startswith(JUDGE) else set()
+        known |= {"numpy"} if path.as_posix().startswith(TESTING) else set()
         foreign = in_library and top not in known
         framework = here == "attention.primitives" and top == "flax"
         not_data = in_configs and top in OURS - {"configs"}
@@ -76,15 +77,15 @@ def faults(source: str, path: Path) -> list[str]:
 
 
 def files() -> list[Path]:
-    """Every Python file of ours, relative to the repository."""
+    """List the Python files of this repository, relative to its root."""
     folders = [REPOSITORY / name for name in sorted(OURS)]
     found = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
     found += [path for path in [REPOSITORY / "run.py"] if path.exists()]
     return [path.relative_to(REPOSITORY) for path in found]
 
 
-def neighbours(path: Path) -> Iterator[Path]:
-    """The files of ours that a file imports."""
+def imported_files(path: Path) -> Iterator[Path]:
+    """Yield the files of this repository that a file imports."""
     for name in imported_names((REPOSITORY / path).read_text(), path):
         parts = name.split(".")
         for stem in (Path(*parts), Path(*parts[:-1])):  # a module, or a member of one
@@ -93,23 +94,23 @@ def neighbours(path: Path) -> Iterator[Path]:
                     yield candidate
 
 
-def shortest_walk(start: Path, end: Path) -> list[Path]:
-    """The files a reader opens from one to the other, both included; empty if there is no way."""
-    walks, seen = [[start]], {start}
-    while walks:
-        walk = walks.pop(0)
-        if walk[-1] == end:
-            return walk
-        for following in neighbours(walk[-1]):
+def shortest_path(start: Path, end: Path) -> list[Path]:
+    """Return the shortest chain of imports between two files, both included, or no files."""
+    paths, seen = [[start]], {start}
+    while paths:
+        path = paths.pop(0)
+        if path[-1] == end:
+            return path
+        for following in imported_files(path[-1]):
             if following not in seen:
                 seen.add(following)
-                walks.append([*walk, following])
+                paths.append([*path, following])
     return []
 
 
 @pytest.mark.parametrize("path", files(), ids=str)
 def test_imports_run_one_way(path):
-    assert faults((REPOSITORY / path).read_text(), path) == []
+    assert wrong_imports((REPOSITORY / path).read_text(), path) == []
 
 
 @pytest.mark.parametrize(
@@ -137,8 +138,8 @@ def test_imports_run_one_way(path):
         ("configs/new.py", "import attention"),
     ],
 )
-def test_a_wrong_import_is_seen(path, source):
-    assert len(faults(source, Path(path))) == 1
+def test_wrong_import_is_detected(path, source):
+    assert len(wrong_imports(source, Path(path))) == 1
 
 
 @pytest.mark.parametrize(
@@ -160,27 +161,27 @@ def test_a_wrong_import_is_seen(path, source):
         ("tests/test_new.py", "import run\nfrom experiments import translation"),
     ],
 )
-def test_a_right_import_passes(path, source):
-    assert faults(source, Path(path)) == []
+def test_allowed_import_passes(path, source):
+    assert wrong_imports(source, Path(path)) == []
 
 
-def test_the_walk_over_the_files_finds_them():
+def test_files_and_their_imports_are_found():
     assert Path("attention/primitives/attend.py") in files()
     assert Path("tests/test_architecture.py") in files()
     masks = Path("attention/primitives/masks.py")
-    assert masks in set(neighbours(Path("attention/__init__.py")))
-    assert shortest_walk(masks, Path("attention/primitives/attend.py")) == []
+    assert masks in set(imported_files(Path("attention/__init__.py")))
+    assert shortest_path(masks, Path("attention/primitives/attend.py")) == []
 
 
-def test_a_reader_meets_the_equation_within_five_files():
-    """From the door, once there is one; from the front page of the library in any case."""
+def test_equation_is_at_most_five_imports_from_run():
+    """And two from `attention/__init__.py`."""
     equation = Path(inspect.getsourcefile(scaled_dot_product)).relative_to(REPOSITORY)
-    assert 1 <= len(shortest_walk(Path("attention/__init__.py"), equation)) <= 2
+    assert 1 <= len(shortest_path(Path("attention/__init__.py"), equation)) <= 2
     if (REPOSITORY / "run.py").exists():
-        assert 1 <= len(shortest_walk(Path("run.py"), equation)) <= 5
+        assert 1 <= len(shortest_path(Path("run.py"), equation)) <= 5
 
 
-def test_the_equation_fits_in_twenty_five_lines():
+def test_equation_has_at_most_twenty_five_lines():
     assert len(inspect.getsource(scaled_dot_product).splitlines()) <= 25
 
 
@@ -195,16 +196,16 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_importing_the_library_starts_no_backend():
-    """No backend has this name: whoever needs one fails, as the second program shows."""
-    nowhere = {"JAX_PLATFORMS": "no_such_platform"}
-    imported = python("import attention", **nowhere)
+def test_import_starts_no_backend():
+    """No backend has this name, so starting one fails, as the second program shows."""
+    missing = {"JAX_PLATFORMS": "no_such_platform"}
+    imported = python("import attention", **missing)
     assert imported.returncode == 0, imported.stderr
-    assert "no_such_platform" in python("import attention, jax; jax.devices()", **nowhere).stderr
+    assert "no_such_platform" in python("import attention, jax; jax.devices()", **missing).stderr
 
 
-def test_importing_the_library_does_no_work():
-    """Processor time beyond its dependencies, so that a busy machine does not count."""
+def test_import_takes_little_time():
+    """Processor time without its dependencies, which a busy machine does not change."""
     code = (
         "import time, chex, flax.nnx, jax.numpy; start = time.process_time(); import attention; "
         "print(time.process_time() - start)"
@@ -212,3 +213,46 @@ def test_importing_the_library_does_no_work():
     result = python(code)
     assert result.returncode == 0, result.stderr
     assert float(result.stdout) < 0.5
+
+
+def test_import_loads_no_kernels():
+    """Pallas kernels and splash attention are imported on first use."""
+    code = (
+        "import sys, attention; "
+        "found = [name for name in sys.modules if name.startswith('jax')]; "
+        "print([name for name in found if 'triton' in name or 'splash' in name])"
+    )
+    result = python(code)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "[]"
+
+
+INTERNAL = re.compile(
+    r"jax\._src|jax\.interpreters|jax\.extend\.core\.Primitive|import\b.*\bPrimitive\b|core\.Primitive\b"
+)
+
+
+def internal_uses(source: str) -> list[str]:
+    """List the lines that use parts of JAX outside its public interface."""
+    return [line.strip() for line in source.splitlines() if INTERNAL.search(line)]
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in files() if path.parts[0] == "attention"], ids=str
+)
+def test_library_uses_public_jax_only(path):
+    assert internal_uses((REPOSITORY / path).read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from jax._src import core",
+        "from jax.interpreters import mlir",
+        "primitive = jax.extend.core.Primitive('attend')",
+        "from jax.extend.core import Jaxpr, Primitive",
+        "primitive = core.Primitive('attend')",
+    ],
+)
+def test_internal_use_is_detected(line):
+    assert internal_uses(f"import jax\n{line}\n") == [line]

@@ -1,4 +1,4 @@
-"""What attention promises at its edges: empty rows, NaN, causality and asking for more."""
+"""Edge cases of attention: fully masked rows, NaN, causality, returning more."""
 
 import functools
 
@@ -24,7 +24,7 @@ from tests.attention.primitives.inputs import (
 )
 
 INPUTS = ("query", "key", "value")
-POISONS = [np.nan, np.inf, -np.inf]
+NONFINITE = [np.nan, np.inf, -np.inf]
 
 
 @jax.jit
@@ -35,7 +35,7 @@ def attend_all(query, key, value, mask):
 
 @jax.jit
 def gradients(query, key, value, mask, rows):
-    """Of a loss that looks at some rows of output, weights and logsumexp."""
+    """Compute gradients of a loss of some rows of output, weights and logsumexp."""
 
     def loss(inputs):
         output, weights, logsumexp = attend_all(*inputs, mask)
@@ -48,8 +48,8 @@ def gradients(query, key, value, mask, rows):
 
 
 @jax.jit
-def directional(query, key, value, mask):
-    """Output, weights and logsumexp with their derivatives as all inputs grow by one."""
+def with_tangents(query, key, value, mask):
+    """Compute output, weights and logsumexp, and their tangents for input tangents of 1."""
     inputs = (query, key, value)
     return jax.jvp(
         lambda *inputs: attend_all(*inputs, mask), inputs, tuple(map(jnp.ones_like, inputs))
@@ -59,10 +59,10 @@ def directional(query, key, value, mask):
 ALL_ROWS = np.ones(T, bool)
 
 
-# A query that may see nothing.
+# Fully masked rows.
 
 
-def test_an_empty_row_is_zero_and_its_logsumexp_minus_infinity():
+def test_fully_masked_row_has_output_zero_and_logsumexp_minus_infinity():
     mask = CAUSAL & (np.arange(T) != 2)[:, None]
     output, weights, logsumexp = attend_all(*query_key_value(), mask)
     assert not output[2].any()
@@ -75,28 +75,27 @@ def test_an_empty_row_is_zero_and_its_logsumexp_minus_infinity():
     np.testing.assert_array_equal(logsumexp[:, others], full[2][:, others])
 
 
-def test_an_empty_row_has_and_gives_no_gradient():
+def test_fully_masked_row_has_zero_gradient():
     mask = CAUSAL & (np.arange(T) != 2)[:, None]
-    with_the_row = gradients(*query_key_value(), mask, ALL_ROWS)
-    without_it = gradients(*query_key_value(), CAUSAL, np.arange(T) != 2)
-    assert not with_the_row[0][2].any()
-    chex.assert_trees_all_equal(with_the_row, without_it)
+    with_masked_row = gradients(*query_key_value(), mask, ALL_ROWS)
+    without_the_row = gradients(*query_key_value(), CAUSAL, np.arange(T) != 2)
+    assert not with_masked_row[0][2].any()
+    chex.assert_trees_all_equal(with_masked_row, without_the_row)
 
 
-def test_an_empty_row_does_not_move():
-    _, tangents = directional(*query_key_value(), np.zeros((T, S), bool))
+def test_fully_masked_row_has_zero_tangent():
+    _, tangents = with_tangents(*query_key_value(), np.zeros((T, S), bool))
     chex.assert_trees_all_equal(tangents, jax.tree.map(jnp.zeros_like, tangents))
 
 
-def test_an_empty_row_has_no_second_derivative():
+def test_fully_masked_row_has_zero_second_derivative():
     query, key, value = query_key_value()
-    nobody = np.zeros((T, S), bool)
-    hessian = jax.jit(jax.hessian(lambda query: attend(query, key, value, mask=nobody).sum()))
+    none = np.zeros((T, S), bool)
+    hessian = jax.jit(jax.hessian(lambda query: attend(query, key, value, mask=none).sum()))
     assert not hessian(query).any()
 
 
-def test_softmax_alone_has_no_derivative_where_nothing_is_seen():
-    """Not even before the mask of `attend` cuts it off."""
+def test_softmax_of_a_fully_masked_row_has_zero_derivatives():
     scores = jnp.array([[-jnp.inf] * S, [0.5] * (S - 1) + [-jnp.inf]])
     weights, logsumexp = softmax(scores)
     np.testing.assert_allclose(weights, [[0] * S, [1 / (S - 1)] * (S - 1) + [0]], rtol=1e-6)
@@ -107,29 +106,29 @@ def test_softmax_alone_has_no_derivative_where_nothing_is_seen():
             assert jnp.isfinite(jacobian).all()
 
 
-def test_nothing_passes_a_weight_of_zero_in_either_direction():
-    """Not even NaN: 0 · NaN would be NaN."""
+def test_softmax_passes_no_nan_through_a_weight_of_zero():
+    """0 · NaN would be NaN, in the forward and in the backward direction."""
     scores = jnp.array([[0.25, -jnp.inf, 1.5], [-jnp.inf, -jnp.inf, -jnp.inf]])
-    hidden = jnp.isneginf(scores)
-    dirty, clean = jnp.where(hidden, jnp.nan, 2.0), jnp.where(hidden, 0.0, 2.0)
+    masked = jnp.isneginf(scores)
+    with_nan, clean = jnp.where(masked, jnp.nan, 2.0), jnp.where(masked, 0.0, 2.0)
     (_, logsumexp), pull = jax.vjp(softmax, scores)
-    for direction in (dirty, clean):
+    for direction in (with_nan, clean):
         _, (d_weights, d_logsumexp) = jax.jvp(softmax, (scores,), (direction,))
         np.testing.assert_allclose(d_weights, jnp.zeros_like(scores), atol=1e-6)
         np.testing.assert_allclose(d_logsumexp, [2, 0], rtol=1e-6)
-    back = (pull((tilt, jnp.ones_like(logsumexp)))[0] for tilt in (dirty, clean))
+    back = (pull((cotangent, jnp.ones_like(logsumexp)))[0] for cotangent in (with_nan, clean))
     chex.assert_trees_all_equal(*back)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_an_empty_row_in_narrow_dtypes(dtype):
+def test_fully_masked_row_in_low_precision(dtype):
     output, weights, logsumexp = attend_all(*query_key_value(dtype=dtype), np.zeros((T, S), bool))
     assert not output.any()
     assert not weights.any()
     assert jnp.isneginf(logsumexp).all()
 
 
-def test_an_example_whose_keys_are_all_padding():
+def test_example_with_padding_only():
     query, key, value = query_key_value(DIMS["B"])
     mask = masks.lengths([0, 4])
     actual = attend(query, key, value, mask=mask)
@@ -138,47 +137,47 @@ def test_an_example_whose_keys_are_all_padding():
     np.testing.assert_allclose(actual[1], expected, rtol=1e-5, atol=1e-6)
 
 
-# A NaN or an infinity where nobody may look.
+# NaN and infinities.
 
 
-@pytest.mark.parametrize("poison", POISONS)
+@pytest.mark.parametrize("number", NONFINITE)
 @pytest.mark.parametrize("where", ["key", "value"])
-def test_poison_in_a_hidden_key_or_value_reaches_nothing(where, poison):
-    """Bit for bit what a zero in its place would give, in output, gradients and tangents."""
+def test_nan_at_a_masked_position_reaches_neither_output_nor_gradient(where, number):
+    """Output, gradients and tangents have the same bits as with 0 in its place."""
     mask = CAUSAL & (np.arange(S) != 1)
     inputs = dict(zip(INPUTS, query_key_value(), strict=True))
-    spots = inputs[where].at[1, 0].set(poison).at[1, :, 3].set(poison)  # one head, one column
-    poisoned = inputs | {where: spots}
+    spots = inputs[where].at[1, 0].set(number).at[1, :, 3].set(number)  # one head, one column
+    with_nan = inputs | {where: spots}
     clean = inputs | {where: jnp.where(jnp.isfinite(spots), spots, 0)}
-    for function in (attend_all, directional):
-        chex.assert_trees_all_equal(function(**poisoned, mask=mask), function(**clean, mask=mask))
-    actual = gradients(**poisoned, mask=mask, rows=ALL_ROWS)
+    for function in (attend_all, with_tangents):
+        chex.assert_trees_all_equal(function(**with_nan, mask=mask), function(**clean, mask=mask))
+    actual = gradients(**with_nan, mask=mask, rows=ALL_ROWS)
     chex.assert_trees_all_equal(actual, gradients(**clean, mask=mask, rows=ALL_ROWS))
     assert not actual[INPUTS.index(where)][1].any()
 
 
-@pytest.mark.parametrize("poison", POISONS)
-def test_poison_everywhere_reaches_nobody_who_sees_nothing(poison):
-    inputs = [jnp.full_like(array, poison) for array in query_key_value()]
-    nobody = np.zeros((T, S), bool)
-    output, weights, logsumexp = attend_all(*inputs, nobody)
+@pytest.mark.parametrize("number", NONFINITE)
+def test_fully_masked_rows_are_zero_with_nan_in_all_inputs(number):
+    inputs = [jnp.full_like(array, number) for array in query_key_value()]
+    none = np.zeros((T, S), bool)
+    output, weights, logsumexp = attend_all(*inputs, none)
     assert not output.any()
     assert not weights.any()
     assert jnp.isneginf(logsumexp).all()
-    assert not any(gradient.any() for gradient in gradients(*inputs, nobody, ALL_ROWS))
+    assert not any(gradient.any() for gradient in gradients(*inputs, none, ALL_ROWS))
 
 
-@pytest.mark.parametrize("poison", POISONS)
+@pytest.mark.parametrize("number", NONFINITE)
 @pytest.mark.parametrize("where", ["key", "value"])
-def test_poison_reaches_exactly_those_who_may_see_it(where, poison):
-    """Key position 4 of key head 1, under causality: queries at 4 and later, in one group."""
+def test_nan_reaches_exactly_the_queries_that_attend_to_it(where, number):
+    """NaN at key position 4 of key head 1, with a causal mask: queries from 4 on, in one group."""
     inputs = dict(zip(INPUTS, query_key_value(), strict=True))
     head = 1
     clean = inputs | {where: inputs[where].at[4, head, 3].set(0)}
-    poisoned = inputs | {where: inputs[where].at[4, head, 3].set(poison)}
-    sees = POSITIONS[0] >= 4
-    reached = sees[:, None] & (np.arange(N) // GROUP == head)
-    output, weights, logsumexp = attend_all(**poisoned, mask=CAUSAL)
+    with_nan = inputs | {where: inputs[where].at[4, head, 3].set(number)}
+    attends = POSITIONS[0] >= 4
+    reached = attends[:, None] & (np.arange(N) // GROUP == head)
+    output, weights, logsumexp = attend_all(**with_nan, mask=CAUSAL)
     np.testing.assert_array_equal(
         jnp.isnan(output), np.broadcast_to(reached[..., None], output.shape)
     )
@@ -188,15 +187,63 @@ def test_poison_reaches_exactly_those_who_may_see_it(where, poison):
     np.testing.assert_array_equal(jnp.isnan(logsumexp), reached.T)
     expected, _, _ = attend_all(**clean, mask=CAUSAL)
     np.testing.assert_array_equal(output[~reached], expected[~reached])
-    chex.assert_trees_all_equal(
-        gradients(**poisoned, mask=CAUSAL, rows=~sees), gradients(**clean, mask=CAUSAL, rows=~sees)
+
+
+@pytest.mark.parametrize("implementation", ["reference", "tiled"])
+@pytest.mark.parametrize("where", INPUTS)
+def test_visible_nan_gives_nan_gradients(where, implementation):
+    """A guard on the norm of the gradient must not pass."""
+
+    @jax.jit
+    def gradient(inputs):
+        def loss(inputs):
+            return attend(
+                *inputs, mask=CAUSAL, implementation=implementation, tile_sizes=(2, 2)
+            ).sum()
+
+        return jax.grad(loss)(inputs)
+
+    inputs = dict(zip(INPUTS, query_key_value(), strict=True))
+    head = 4 if where == "query" else 1
+    with_nan = inputs | {where: inputs[where].at[3, head, 2].set(jnp.nan)}
+    d_query, d_key, d_value = gradient(tuple(with_nan.values()))
+    clean = gradient(tuple(inputs.values()))
+    reached = np.zeros((T, N), bool)
+    if where == "query":
+        reached[3, 4] = True
+    else:
+        reached[POSITIONS[0] >= 3, GROUP * head : GROUP * (head + 1)] = True
+    np.testing.assert_array_equal(
+        jnp.isnan(d_query), np.broadcast_to(reached[..., None], d_query.shape)
     )
+    group = head // GROUP if where == "query" else head
+    for ours, theirs in ((d_key, clean[1]), (d_value, clean[2])):
+        visible = np.zeros((S, K), bool)
+        visible[: POSITIONS[0][3] + 1 if where == "query" else S, group] = True
+        np.testing.assert_array_equal(
+            jnp.isnan(ours), np.broadcast_to(visible[..., None], ours.shape)
+        )
+        np.testing.assert_array_equal(ours[~visible], theirs[~visible])
 
 
-@pytest.mark.parametrize("poison", POISONS)
-def test_poison_in_a_query_stays_in_its_row_and_head(poison):
+@pytest.mark.parametrize("where", ["key", "value"])
+def test_keys_masked_for_nan_rows_keep_their_gradient(where):
+    """Each row attends to three keys, and the loss excludes the rows that attend to NaN."""
+    mask = (np.arange(S) >= np.arange(T)[:, None]) & (np.arange(S) <= np.arange(T)[:, None] + 2)
+    inputs = dict(zip(INPUTS, query_key_value(), strict=True))
+    with_nan = inputs | {where: inputs[where].at[4].set(jnp.nan)}
+    finite_rows = np.arange(T) < 2
+    actual = gradients(**with_nan, mask=mask, rows=finite_rows)
+    expected = gradients(**inputs, mask=mask, rows=finite_rows)
+    for ours, theirs in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(ours[:2], theirs[:2])
+        assert jnp.isfinite(ours[:2]).all()
+
+
+@pytest.mark.parametrize("number", NONFINITE)
+def test_nan_in_a_query_stays_in_its_row_and_head(number):
     query, key, value = query_key_value()
-    output, _, _ = attend_all(query.at[3, 2, 0].set(poison), key, value, CAUSAL)
+    output, _, _ = attend_all(query.at[3, 2, 0].set(number), key, value, CAUSAL)
     expected, _, _ = attend_all(query, key, value, CAUSAL)
     reached = np.zeros((T, N), bool)
     reached[3, 2] = True
@@ -204,30 +251,32 @@ def test_poison_in_a_query_stays_in_its_row_and_head(poison):
     np.testing.assert_array_equal(output[~reached], expected[~reached])
 
 
-@pytest.mark.parametrize("poison", POISONS)
+@pytest.mark.parametrize("number", NONFINITE)
 @pytest.mark.parametrize("where", INPUTS)
-def test_poison_in_one_segment_leaves_the_gradients_of_the_other(where, poison):
-    """Although the loss sums over both, and is itself NaN."""
+def test_nan_in_one_segment_leaves_the_gradients_of_the_other(where, number):
+    """The loss sums over both segments, so it is NaN; so are all gradients of the segment."""
     of_queries, of_keys = np.array([0, 0, 1, 1, 1]), np.array([0, 0, 0, 1, 1, 1, 1])
     mask = of_queries[:, None] == of_keys[None, :]
     inputs = dict(zip(INPUTS, query_key_value(), strict=True))
-    poisoned = inputs | {where: inputs[where].at[4].set(poison)}
-    actual = gradients(**poisoned, mask=mask, rows=ALL_ROWS)
+    with_nan = inputs | {where: inputs[where].at[4].set(number)}
+    actual = gradients(**with_nan, mask=mask, rows=ALL_ROWS)
     expected = gradients(**inputs, mask=mask, rows=ALL_ROWS)
     for ours, theirs, segment in zip(actual, expected, (of_queries, of_keys, of_keys), strict=True):
         np.testing.assert_array_equal(ours[segment == 0], theirs[segment == 0])
+        reached = ours[segment == 1] if where != "query" or ours is not actual[0] else ours[4]
+        assert jnp.isnan(reached).all()
 
 
-def test_a_huge_number_behind_the_mask_gives_no_nan():
-    """Finite, but its product with a gradient is not."""
+def test_huge_masked_value_gives_no_nan():
+    """The value is finite, but its product with a gradient overflows."""
     query, key, value = query_key_value()
-    hidden = jnp.where(jnp.arange(S)[:, None, None] == S - 1, -3.4e38, value)
+    huge = jnp.where(jnp.arange(S)[:, None, None] == S - 1, -3.4e38, value)
     allowed = np.broadcast_to(np.arange(S) < S - 1, (T, S))
-    found = gradients(query, key, hidden, allowed, ALL_ROWS)
+    found = gradients(query, key, huge, allowed, ALL_ROWS)
     assert all(bool(jnp.isfinite(each).all()) for each in found)
 
 
-def test_poison_in_another_example_of_the_batch_stays_there():
+def test_nan_in_one_example_does_not_reach_others():
     query, key, value = query_key_value(DIMS["B"])
     output = attend(query, key.at[0].set(jnp.nan), value, mask=CAUSAL)
     assert jnp.isnan(output[0]).all()
@@ -242,22 +291,86 @@ def test_huge_finite_scores_do_not_overflow():
     np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-6)
 
 
-# Asking for more.
+@pytest.mark.parametrize("implementation", ["reference", "tiled"])
+def test_scores_of_1e10_are_finite_under_jit(implementation):
+    query, key, value = query_key_value()
+
+    @jax.jit
+    def run(query, key, value):
+        return attend(
+            query,
+            key,
+            value,
+            mask=CAUSAL,
+            returning=("logsumexp",),
+            implementation=implementation,
+            tile_sizes=(2, 2),
+        )
+
+    output, extras = run(query * 1e5, key * 1e5, value)
+    assert jnp.isfinite(output).all()
+    expected = oracle.attention(query * 1e5, key * 1e5, value, CAUSAL)
+    np.testing.assert_allclose(extras["logsumexp"], expected.logsumexp, rtol=1e-5)
+    np.testing.assert_allclose(output, expected.output, rtol=1e-4, atol=1e-4)
+
+
+# Low precision.
+
+
+def products(jaxpr):
+    """Yield the matrix products of a program."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            yield equation
+        for parameter in jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, "eqns")):
+            inner = getattr(parameter, "jaxpr", parameter)
+            if hasattr(inner, "eqns"):
+                yield from products(inner)
+
+
+def products_of_attend(dtype, **arguments):
+    run = functools.partial(attend, mask=masks.causal(), positions=POSITIONS, **arguments)
+    return list(products(jax.make_jaxpr(run)(*query_key_value(dtype=dtype)).jaxpr))
+
+
+@pytest.mark.parametrize("implementation", ["reference", "tiled"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_products_in_low_precision_accumulate_in_float32(dtype, implementation):
+    found = products_of_attend(dtype, implementation=implementation)
+    assert len(found) >= 2
+    for equation in found:
+        assert {variable.aval.dtype for variable in equation.invars} == {jnp.dtype(dtype)}
+        assert equation.outvars[0].aval.dtype == jnp.float32
+
+
+@pytest.mark.parametrize("implementation", ["reference", "tiled"])
+@pytest.mark.parametrize("precision", ["default", "high", "highest", None])
+def test_precision_of_products(precision, implementation):
+    """The default is the highest."""
+    found = products_of_attend("float32", implementation=implementation, precision=precision)
+    expected = jax.lax.Precision[(precision or "highest").upper()]
+    assert len(found) >= 2
+    for equation in found:
+        given = equation.params["precision"] or (jax.lax.Precision.DEFAULT,) * 2
+        assert set(given) == {expected}
+
+
+# Returning more.
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("asked", [("weights",), ("logsumexp",), ["logsumexp", "weights"]], ids=str)
-def test_asking_for_more_never_changes_the_output(dtype, asked):
+@pytest.mark.parametrize("names", [("weights",), ("logsumexp",), ["logsumexp", "weights"]], ids=str)
+def test_returning_more_never_changes_the_output(dtype, names):
     query, key, value = query_key_value(DIMS["B"], dtype)
     dropout = Dropout(jax.random.key(0), 0.3)
     run = functools.partial(attend, mask=masks.causal(), positions=POSITIONS, dropout=dropout)
     alone = jax.jit(run)(query, key, value)
-    output, extras = jax.jit(functools.partial(run, returning=asked))(query, key, value)
-    assert list(extras) == list(asked)
+    output, extras = jax.jit(functools.partial(run, returning=names))(query, key, value)
+    assert list(extras) == list(names)
     np.testing.assert_array_equal(output, alone)
 
 
-def test_weights_are_those_before_dropout():
+def test_returned_weights_are_before_dropout():
     query, key, value = query_key_value()
     dropout = Dropout(jax.random.key(0), 0.5)
     _, dropped = attend(query, key, value, dropout=dropout, returning=("weights",))
@@ -265,7 +378,7 @@ def test_weights_are_those_before_dropout():
     np.testing.assert_array_equal(dropped["weights"], plain["weights"])
 
 
-# Causality is about positions.
+# Causality compares positions.
 
 
 def test_causal_needs_positions_when_the_lengths_differ():
@@ -274,7 +387,7 @@ def test_causal_needs_positions_when_the_lengths_differ():
         attend(query, key, value, mask=masks.causal())
 
 
-def test_causal_counts_from_zero_when_the_lengths_agree():
+def test_causal_positions_count_from_zero_when_lengths_are_equal():
     query, key, value = query_key_value()
     query = jnp.concatenate([query, query[:2]])
     actual = attend(query, key, value, mask=masks.causal())
@@ -283,10 +396,10 @@ def test_causal_counts_from_zero_when_the_lengths_agree():
 
 
 @pytest.mark.parametrize("start", [0, 2, 9])
-def test_causal_asks_where_the_queries_stand(start):
+def test_causal_compares_the_given_positions(start):
     query, key, value = query_key_value()
-    at = np.arange(start, start + T), np.arange(S)
-    actual = attend(query, key, value, mask=masks.causal(), positions=at)
+    positions = np.arange(start, start + T), np.arange(S)
+    actual = attend(query, key, value, mask=masks.causal(), positions=positions)
     expected = oracle.attention(query, key, value, lambda row, column: column <= start + row)
     np.testing.assert_allclose(actual, expected.output, rtol=1e-5, atol=1e-5)
 
@@ -296,29 +409,29 @@ def test_causal_asks_where_the_queries_stand(start):
     [masks.causal(), masks.window(2), masks.prefix(3), masks.block(2) & ~masks.window(0)],
     ids=["causal", "window", "prefix", "block"],
 )
-def test_one_query_at_a_time_is_a_full_pass(mask):
-    """Decoding: one query, all keys, and the position it has reached."""
+def test_one_query_at_a_time_equals_a_full_pass(mask):
+    """Decoding: one query, its position and all keys."""
     query, key, value = query_key_value()
     query = jnp.concatenate([query, query[:2]])
     full = attend(query, key, value, mask=mask)
     step = jax.jit(
-        lambda query, at: attend(query, key, value, mask=mask, positions=(at, np.arange(S)))
+        lambda query, row: attend(query, key, value, mask=mask, positions=(row, np.arange(S)))
     )
     for t in range(S):
         alone = step(query[t : t + 1], np.array([t]))
         np.testing.assert_allclose(alone[0], full[t], rtol=1e-5, atol=1e-6)
 
 
-def test_order_of_the_keys_does_not_matter_when_their_positions_move_along():
+def test_keys_may_be_permuted_with_their_positions():
     query, key, value = query_key_value()
     order = np.random.default_rng(0).permutation(S)
     run = functools.partial(attend, query, mask=masks.causal() & masks.lengths(6))
-    straight = run(key, value, positions=POSITIONS)
+    in_order = run(key, value, positions=POSITIONS)
     shuffled = run(key[order], value[order], positions=(POSITIONS[0], POSITIONS[1][order]))
-    np.testing.assert_allclose(shuffled, straight, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(shuffled, in_order, rtol=1e-5, atol=1e-6)
 
 
-# No argument is dropped silently.
+# Every argument changes the output.
 
 
 @pytest.mark.parametrize(
@@ -330,9 +443,9 @@ def test_order_of_the_keys_does_not_matter_when_their_positions_move_along():
         {"dropout": Dropout(jax.random.key(1), 0.3)},
         {"dropout": Dropout(jax.random.key(0), 0.6)},
     ],
-    ids=["mask", "positions", "scale", "dropout key", "dropout rate"],
+    ids=["mask", "positions", "scale", "dropout rng", "dropout rate"],
 )
-def test_every_argument_is_heard(change):
+def test_every_argument_changes_the_output(change):
     arguments = {
         "mask": masks.causal(),
         "positions": POSITIONS,
@@ -344,7 +457,7 @@ def test_every_argument_is_heard(change):
     assert not np.allclose(before, after)
 
 
-def test_sizes_of_these_tests_hide_nothing():
-    """Every axis has its own size, and some queries see less than others."""
+def test_sizes_are_distinct():
+    """Every axis has its own size, and every query its own number of visible keys."""
     assert len({T, S, N, K, *DIMS["BHv"]}) == 7
     assert len(set(CAUSAL.sum(axis=1).tolist())) == T

@@ -1,5 +1,6 @@
-"""Dropout as a function of (key, head, query position, key position) and of nothing else."""
+"""Dropout depends only on (rng, head, query position, key position)."""
 
+import functools
 import itertools
 import math
 
@@ -13,47 +14,60 @@ from attention.primitives.dropout import keep_factor
 from tests import oracle
 from tests.attention.primitives.inputs import DIMS, GROUP, K, N, S, T, query_key_value
 
-KEY = jax.random.key(0)
+RNG = jax.random.key(0)
 ROWS, COLUMNS = jnp.arange(T), jnp.arange(S)
-SIGMAS = 5  # one false alarm in two million, and the keys are fixed
+SIGMAS = 5  # one false alarm in two million, and the random keys are fixed
 
-FACTOR = jax.jit(keep_factor, static_argnums=1)
+FACTOR = jax.jit(keep_factor)
 
 
-def kept(rows, columns, key=KEY, rate=0.3, num_heads=N):
-    """Whether each weight [..., N, T, S] survives."""
-    return np.asarray(FACTOR(Dropout(key, rate), num_heads, rows, columns)) > 0
+def kept(rows, columns, rng=RNG, rate=0.3, num_heads=N):
+    """Return whether each weight [..., N, T, S] is kept."""
+    heads = jnp.arange(num_heads)
+    return np.asarray(FACTOR(Dropout(rng, rate), heads, rows, columns)) > 0
 
 
 def correlation(one, other):
     return np.corrcoef(one.reshape(-1), other.reshape(-1))[0, 1]
 
 
-# The kept set is a function of positions.
+# The kept set depends on positions.
 
 
-def test_moved_positions_move_the_kept_set_along():
+def test_permuted_positions_permute_the_kept_set():
     random = np.random.default_rng(0)
     rows, columns = random.permutation(T), random.permutation(S)
-    moved = kept(jnp.asarray(rows), jnp.asarray(columns))
-    np.testing.assert_array_equal(moved, kept(ROWS, COLUMNS)[:, rows][:, :, columns])
+    permuted = kept(jnp.asarray(rows), jnp.asarray(columns))
+    np.testing.assert_array_equal(permuted, kept(ROWS, COLUMNS)[:, rows][:, :, columns])
 
 
-def test_a_block_of_the_rows_and_columns_is_a_block_of_the_kept_set():
+def test_tile_of_positions_gives_a_tile_of_the_kept_set():
     whole = kept(ROWS, COLUMNS)
     for rows, columns in itertools.product((slice(0, 2), slice(2, T)), (slice(0, 4), slice(4, S))):
         np.testing.assert_array_equal(kept(ROWS[rows], COLUMNS[columns]), whole[:, rows, columns])
 
 
-def test_fewer_heads_keep_what_they_kept():
-    np.testing.assert_array_equal(kept(ROWS, COLUMNS, num_heads=2), kept(ROWS, COLUMNS)[:2])
+def test_kept_set_of_a_head_depends_on_its_number_only():
+    whole = kept(ROWS, COLUMNS)
+    np.testing.assert_array_equal(kept(ROWS, COLUMNS, num_heads=2), whole[:2])
+    some = FACTOR(Dropout(RNG, 0.3), jnp.array([4, 1]), ROWS, COLUMNS) > 0
+    np.testing.assert_array_equal(some, whole[np.array([4, 1])])
 
 
-def test_row_by_row_attention_drops_the_same_weights():
-    """Values that are a unit matrix show the weights behind the output: zero means dropped."""
+@pytest.mark.parametrize("implementation", ["reference", "tiled"])
+def test_heads_argument_selects_the_kept_set(implementation):
+    """Heads 2 and 3 alone, with their global numbers, equal heads 2 and 3 of all."""
+    query, key, value = query_key_value()
+    run = functools.partial(attend, dropout=Dropout(RNG, 0.3), implementation=implementation)
+    some = run(query[:, 2:4], key[:, 1:2], value[:, 1:2], heads=jnp.array([2, 3]))
+    np.testing.assert_allclose(some, run(query, key, value)[:, 2:4], rtol=1e-5, atol=1e-6)
+
+
+def test_one_query_at_a_time_drops_the_same_weights():
+    """With an identity matrix as values, the output is the weights: zero means dropped."""
     query, key, _ = query_key_value()
     value = jnp.broadcast_to(jnp.eye(S)[:, None, :], (S, K, S))
-    dropout = Dropout(KEY, 0.3)
+    dropout = Dropout(RNG, 0.3)
     run = jax.jit(
         lambda query, rows: attend(query, key, value, positions=(rows, COLUMNS), dropout=dropout)
     )
@@ -65,15 +79,15 @@ def test_row_by_row_attention_drops_the_same_weights():
         np.testing.assert_allclose(row[0], full[t], rtol=1e-5)
 
 
-def test_positions_count_from_zero_where_none_are_given():
+def test_default_positions_count_from_zero():
     inputs = query_key_value()
-    dropout = Dropout(KEY, 0.3)
+    dropout = Dropout(RNG, 0.3)
     counted = attend(*inputs, dropout=dropout, positions=(ROWS, COLUMNS))
     np.testing.assert_array_equal(attend(*inputs, dropout=dropout), counted)
 
 
 @pytest.mark.parametrize("query_batch, key_batch", [((2,), ()), ((), (2,)), ((2,), (2,))])
-def test_each_example_may_have_its_own_positions(query_batch, key_batch):
+def test_examples_may_have_different_positions(query_batch, key_batch):
     random = np.random.default_rng(1)
     rows = jnp.asarray(random.integers(0, 99, (*query_batch, T)))
     columns = jnp.asarray(random.integers(0, 99, (*key_batch, S)))
@@ -83,11 +97,11 @@ def test_each_example_may_have_its_own_positions(query_batch, key_batch):
         np.testing.assert_array_equal(together[b], alone)
 
 
-# Keys.
+# Random keys.
 
 
-def test_each_example_may_have_its_own_key():
-    keys = jax.random.split(KEY, 6).reshape(3, 2)
+def test_examples_may_have_different_random_keys():
+    keys = jax.random.split(RNG, 6).reshape(3, 2)
     together = kept(ROWS, COLUMNS, keys)
     assert together.shape == (3, 2, N, T, S)
     for i, j in np.ndindex(3, 2):
@@ -95,35 +109,62 @@ def test_each_example_may_have_its_own_key():
     assert not np.array_equal(together[0, 0], together[1, 0])
 
 
-def test_examples_that_share_a_key_share_the_dropped_positions():
+def test_examples_with_one_random_key_drop_the_same_pairs():
     query, key, value = query_key_value()
     same = [jnp.stack([array, array]) for array in (query, key, value)]
-    output = attend(*same, dropout=Dropout(KEY, 0.3))
+    output = attend(*same, dropout=Dropout(RNG, 0.3))
     np.testing.assert_array_equal(output[0], output[1])
-    output = attend(*same, dropout=Dropout(jax.random.split(KEY, 2), 0.3))
+    output = attend(*same, dropout=Dropout(jax.random.split(RNG, 2), 0.3))
     assert not np.allclose(output[0], output[1])
 
 
 @pytest.mark.parametrize("implementation", ["threefry2x32", "rbg"])
-def test_any_kind_of_jax_key(implementation):
+def test_all_kinds_of_random_keys(implementation):
     first, second = (kept(ROWS, COLUMNS, jax.random.key(s, impl=implementation)) for s in (0, 1))
     assert not np.array_equal(first, second)
 
 
-def test_dropout_is_a_pytree_whose_rate_is_static():
-    dropout = Dropout(KEY, 0.3)
+def test_dropout_is_a_pytree_with_static_rate():
+    dropout = Dropout(RNG, 0.3)
     assert len(jax.tree.leaves(dropout)) == 1
     inputs = query_key_value()
     passed = jax.jit(lambda dropout: attend(*inputs, dropout=dropout))(dropout)
     np.testing.assert_allclose(passed, attend(*inputs, dropout=dropout), rtol=1e-5, atol=1e-6)
 
 
+def colliding_words():
+    """Return two random keys that a hash of both words into one 32-bit state confuses."""
+
+    def step(word):
+        return (word * 0x9E3779B9 + 0x85EBCA6B) % 2**32
+
+    first = (123, 456)
+    return first, (first[0] ^ step(first[1]) ^ step(789), 789)
+
+
+FIRST, SECOND = colliding_words()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [SECOND, (124, 456), (123, 457), (456, 123), (123 ^ 1, 456 ^ 1), (123, 456 ^ 2**31)],
+    ids=["equal 32-bit hash", "first word", "second word", "swapped", "both words", "highest bit"],
+)
+def test_all_64_bits_of_the_random_key_count(words):
+    rows = jnp.arange(64)
+    one, other = (
+        kept(rows, rows, jax.random.wrap_key_data(jnp.array(key, jnp.uint32)), 0.5)
+        for key in (FIRST, words)
+    )
+    assert abs(correlation(one, other)) < SIGMAS / math.sqrt(one.size)
+
+
 # Values.
 
 
-def test_kept_weights_grow_by_the_rate_and_dropped_ones_vanish():
+def test_kept_weights_are_divided_by_one_minus_rate():
     query, key, value = query_key_value(DIMS["B"])
-    keys = jax.random.split(KEY, 2)
+    keys = jax.random.split(RNG, 2)
     factor = kept(ROWS, COLUMNS, keys) / (1 - 0.3)
     expected = oracle.attention(query, key, value, keep=factor).output
     actual = attend(query, key, value, dropout=Dropout(keys, 0.3))
@@ -133,40 +174,46 @@ def test_kept_weights_grow_by_the_rate_and_dropped_ones_vanish():
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_dropout_keeps_the_dtype(float64, dtype):
     inputs = query_key_value(dtype=dtype)
-    assert attend(*inputs, dropout=Dropout(KEY, 0.3)).dtype == jnp.dtype(dtype)
+    assert attend(*inputs, dropout=Dropout(RNG, 0.3)).dtype == jnp.dtype(dtype)
 
 
-def test_rate_zero_is_no_dropout():
+def test_rate_zero_keeps_all_weights():
     inputs = query_key_value()
-    np.testing.assert_array_equal(attend(*inputs, dropout=Dropout(KEY, 0.0)), attend(*inputs))
+    np.testing.assert_array_equal(attend(*inputs, dropout=Dropout(RNG, 0.0)), attend(*inputs))
 
 
-def test_an_array_is_no_rate():
-    with pytest.raises(TypeError, match="dropout rate must be a number of Python"):
-        Dropout(KEY, jnp.float32(0.1))
+def test_array_rate_raises():
+    with pytest.raises(TypeError, match="dropout rate must be a Python number"):
+        Dropout(RNG, jnp.float32(0.1))
+
+
+@pytest.mark.parametrize("rng", [0, 1.5])
+def test_number_as_random_key_raises(rng):
+    with pytest.raises(TypeError, match=f"dropout rng must be a jax.random.key, got {rng}"):
+        Dropout(rng, 0.1)
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, 1.5, math.nan])
-def test_a_bad_rate_is_refused(rate):
+def test_rate_outside_its_range_raises(rate):
     with pytest.raises(ValueError, match=r"dropout rate must lie in \[0, 1\), got"):
-        Dropout(KEY, rate)
+        Dropout(RNG, rate)
 
 
 # Statistics.
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.1, 0.5, 0.9])
-def test_the_rate_is_honoured(rate):
+def test_fraction_of_dropped_pairs_is_the_rate(rate):
     bits = kept(jnp.arange(101), jnp.arange(103), rate=rate)
     spread = math.sqrt(rate * (1 - rate) / bits.size)
     assert abs(1 - rate - bits.mean()) < SIGMAS * spread
 
 
-def test_heads_rows_columns_and_keys_are_uncorrelated():
-    """Also at a distance of powers of two, where weak hashes repeat themselves."""
+def test_heads_queries_keys_and_examples_are_uncorrelated():
+    """Also at distances that are powers of two, where weak hashes repeat."""
     size = 128
     rows = jnp.arange(size)
-    bits = kept(rows, rows, jax.random.split(KEY, 3), rate=0.5, num_heads=4)
+    bits = kept(rows, rows, jax.random.split(RNG, 3), rate=0.5, num_heads=4)
     allowed = SIGMAS / math.sqrt(size * (size - 64))
     for one, other in itertools.combinations(range(4), 2):
         assert abs(correlation(bits[:, one], bits[:, other])) < allowed
@@ -178,8 +225,8 @@ def test_heads_rows_columns_and_keys_are_uncorrelated():
     assert abs(correlation(bits, bits.swapaxes(-1, -2))) < allowed
 
 
-def test_neighbouring_keys_far_positions_and_single_bits_do_not_matter():
-    """Seeds 0, 1, 2 ... are what people use; a long text has positions of many digits."""
+def test_consecutive_seeds_are_uncorrelated_at_large_positions():
+    """Users choose seeds 0, 1, 2 ...; long texts have large positions."""
     far = jnp.arange(2**20, 2**20 + 128)
     sets = [kept(far, far, jax.random.key(seed), rate=0.5, num_heads=2) for seed in range(4)]
     sets.append(kept(jnp.arange(128), jnp.arange(128), rate=0.5, num_heads=2))
@@ -187,8 +234,8 @@ def test_neighbouring_keys_far_positions_and_single_bits_do_not_matter():
         assert abs(correlation(one, other)) < SIGMAS / math.sqrt(one.size)
 
 
-def test_every_row_and_every_column_keeps_its_share():
-    """A hash that fails on one row would hide in the average."""
+def test_each_query_and_each_key_keeps_its_share():
+    """The overall mean would not show a hash that fails on one row."""
     bits = kept(jnp.arange(256), jnp.arange(256), rate=0.5, num_heads=8)
     for axes in ((0, 1), (0, 2), (1, 2)):
         means = bits.mean(axis=axes)
@@ -197,17 +244,17 @@ def test_every_row_and_every_column_keeps_its_share():
         assert 0.7 * spread < means.std() < 1.4 * spread or means.size < 50
 
 
-def test_the_expectation_is_that_of_no_dropout():
-    keys, rate = jax.random.split(KEY, 4096), 0.25
-    factors = np.asarray(FACTOR(Dropout(keys, rate), 2, ROWS, COLUMNS))
+def test_mean_over_random_keys_is_one():
+    keys, rate = jax.random.split(RNG, 4096), 0.25
+    factors = np.asarray(FACTOR(Dropout(keys, rate), jnp.arange(2), ROWS, COLUMNS))
     spread = math.sqrt(rate / (1 - rate) / len(keys))
     assert np.abs(factors.mean(axis=0) - 1).max() < SIGMAS * spread
 
 
-def test_groups_of_heads_are_numbered_like_heads():
-    """Query head n drops what head n drops, whatever key head it reads."""
+def test_dropout_is_numbered_by_query_head():
+    """Query head n drops the same pairs with grouped and with repeated keys."""
     query, key, value = query_key_value()
-    dropout = Dropout(KEY, 0.3)
+    dropout = Dropout(RNG, 0.3)
     grouped = attend(query, key, value, dropout=dropout)
     repeated = (jnp.repeat(array, GROUP, axis=1) for array in (key, value))
     np.testing.assert_allclose(

@@ -1,129 +1,129 @@
-"""Every refusal is one sentence that says what was given and what would do."""
+"""Every error message is one sentence with the given and the expected value."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import Dropout, attend, masks
+from attention import Dropout, attend, block_mask, masks, merge
 from tests.attention.primitives.inputs import DIMS, K, N, S, T, query_key_value
 
 H, Hv = DIMS["Hv"]
 
 
-def refused(error, words, *shapes, **arguments):
-    """What `attend` says to arrays of these shapes: the error, its words, the call."""
+def wrong(error, words, *shapes, **arguments):
+    """One call of `attend`: the error, parts of its message, shapes and arguments."""
     return pytest.param(error, words, shapes, arguments, id=words[0])
 
 
-FITTING = (T, N, H), (S, K, H), (S, K, Hv)
-BATCHED = tuple((2, *shape) for shape in FITTING)
+VALID = (T, N, H), (S, K, H), (S, K, Hv)
+BATCHED = tuple((2, *shape) for shape in VALID)
 ROWS, COLUMNS = np.arange(T), np.arange(S)
-KEY = jax.random.key(0)
+RNG = jax.random.key(0)
 
 
 @pytest.mark.parametrize(
     "error, words, shapes, arguments",
     [
         # Shapes of query, key and value.
-        refused(
+        wrong(
             ValueError,
             ["query [..., T, N, H] needs at least 3 axes", "(5, 11)"],
             (T, H),
-            *FITTING[1:],
+            *VALID[1:],
         ),
-        refused(
+        wrong(
             ValueError,
             ["key [..., S, K, H] needs at least 3 axes", "(7, 11)"],
-            FITTING[0],
+            VALID[0],
             (S, H),
-            FITTING[2],
+            VALID[2],
         ),
-        refused(
+        wrong(
             ValueError,
             ["value [..., S, K, Hv] needs at least 3 axes", "(13,)"],
-            *FITTING[:2],
+            *VALID[:2],
             (Hv,),
         ),
-        refused(
+        wrong(
             ValueError,
             ["batch axes differ: (2,) in query but (3,) in key", "got query (2, 5, 6, 11)"],
-            (2, *FITTING[0]),
-            (3, *FITTING[1]),
-            (3, *FITTING[2]),
+            (2, *VALID[0]),
+            (3, *VALID[1]),
+            (3, *VALID[2]),
         ),
-        refused(
+        wrong(
             ValueError,
             ["batch axes differ: (2,) in query but () in value"],
-            (2, *FITTING[0]),
-            (2, *FITTING[1]),
-            FITTING[2],
+            (2, *VALID[0]),
+            (2, *VALID[1]),
+            VALID[2],
         ),
-        refused(
+        wrong(
             ValueError,
             ["head widths H differ: 11 in query but 12 in key", "value (7, 3, 13)"],
-            FITTING[0],
+            VALID[0],
             (S, K, 12),
-            FITTING[2],
+            VALID[2],
         ),
-        refused(
+        wrong(
             ValueError,
             ["key lengths S differ: 7 in key but 8 in value"],
-            *FITTING[:2],
+            *VALID[:2],
             (8, K, Hv),
         ),
-        refused(
+        wrong(
             ValueError,
             ["numbers of key/value heads K differ: 3 in key but 2 in value"],
-            *FITTING[:2],
+            *VALID[:2],
             (S, 2, Hv),
         ),
-        refused(
+        wrong(
             ValueError,
             ["6 query heads (axis N) cannot be shared evenly by 4 key/value", "K must divide N"],
-            FITTING[0],
+            VALID[0],
             (S, 4, H),
             (S, 4, Hv),
         ),
-        refused(
+        wrong(
             ValueError,
             ["6 query heads (axis N) cannot be shared evenly by 0 key/value heads"],
-            FITTING[0],
+            VALID[0],
             (S, 0, H),
             (S, 0, Hv),
         ),
         # Positions.
-        refused(
+        wrong(
             TypeError,
             ["positions must be a pair (query_positions, key_positions)"],
-            *FITTING,
+            *VALID,
             positions=ROWS,
         ),
-        refused(
+        wrong(
             TypeError,
             ["query_positions must be integers, got float32"],
-            *FITTING,
+            *VALID,
             positions=(ROWS.astype(np.float32), COLUMNS),
         ),
-        refused(
+        wrong(
             TypeError,
             ["key_positions must be integers, got bool"],
-            *FITTING,
+            *VALID,
             positions=(ROWS, COLUMNS > 3),
         ),
-        refused(
+        wrong(
             ValueError,
             ["query_positions must end in an axis of 5", "got shape (7,)"],
-            *FITTING,
+            *VALID,
             positions=(COLUMNS, COLUMNS),
         ),
-        refused(
+        wrong(
             ValueError,
             ["key_positions must end in an axis of 7", "got shape ()"],
-            *FITTING,
+            *VALID,
             positions=(ROWS, 3),
         ),
-        refused(
+        wrong(
             ValueError,
             [
                 "query_positions has the leading axes (3,)",
@@ -133,98 +133,165 @@ KEY = jax.random.key(0)
             positions=(np.zeros((3, T), int), COLUMNS),
         ),
         # Masks.
-        refused(
+        wrong(
             TypeError,
             [
                 "a mask is a masks.Mask or a bool array (True = may attend), got float32",
-                "pass mask=array == 0",
+                "score=scores.bias_array(array)",
                 "mask=array.astype(bool)",
             ],
-            *FITTING,
+            *VALID,
             mask=np.zeros((T, S), np.float32),
         ),
-        refused(
-            TypeError, ["(True = may attend), got int32"], *FITTING, mask=np.ones((T, S), np.int32)
+        wrong(
+            TypeError, ["(True = may attend), got int32"], *VALID, mask=np.ones((T, S), np.int32)
         ),
-        refused(
+        wrong(
             ValueError,
             ["a mask array has the axes [..., T, S], got shape (7,)"],
-            *FITTING,
+            *VALID,
             mask=np.ones(S, bool),
         ),
-        refused(
+        wrong(
             ValueError,
             ["the mask describes 7 queries (T), but there are 5"],
-            *FITTING,
+            *VALID,
             mask=np.ones((S, T), bool),
         ),
-        refused(
+        wrong(
             ValueError,
-            ["the mask describes 1 keys (S), but there are 7"],
-            *FITTING,
-            mask=np.ones((T, 1), bool),
+            ["the mask describes 2 keys (S), but there are 7"],
+            *VALID,
+            mask=np.ones((T, 2), bool),
         ),
-        refused(
+        wrong(
+            ValueError,
+            ["the mask describes 4 heads (N), but there are 6"],
+            *VALID,
+            mask=np.ones((4, T, S), bool),
+        ),
+        wrong(
+            ValueError,
+            ["(6, 5, 7) has the axes [batch, T, S]", "for a mask per head", "pass mask[None]"],
+            *BATCHED,
+            mask=np.ones((N, T, S), bool),
+        ),
+        wrong(
             ValueError,
             ["the mask describes 6 keys (S), but there are 7"],
-            *FITTING,
+            *VALID,
             mask=masks.from_array(np.ones((T, 6), bool)),
         ),
-        refused(
+        wrong(
             ValueError,
             ["the mask describes 7 queries (T)"],
-            *FITTING,
+            *VALID,
             mask=~masks.lengths(3) & masks.segments(COLUMNS),
         ),
-        refused(
+        wrong(
             ValueError,
             [
-                "5 queries and 7 keys leave open where the queries stand",
+                "5 queries and 7 keys do not determine the positions of the queries",
                 "pass positions=(query_positions, key_positions)",
             ],
-            *FITTING,
+            *VALID,
             mask=masks.lengths(3) | ~masks.window(2),
         ),
-        refused(
+        wrong(
             ValueError,
             ["mask has the leading axes (3,)", "batch axes (2,) of the query"],
             *BATCHED,
             mask=np.ones((3, T, S), bool),
         ),
-        refused(
+        wrong(
             ValueError,
             ["mask has the leading axes (3,)", "batch axes (2,) of the query"],
             *BATCHED,
             mask=masks.lengths([1, 2, 3]),
         ),
-        refused(
+        wrong(
             ValueError,
             ["mask has the leading axes (2,)", "batch axes () of the query"],
-            *FITTING,
+            *VALID,
             mask=masks.lengths([1, 2]),
         ),
-        # Dropout and what to return.
-        refused(
+        # Block masks and tiles.
+        wrong(
             ValueError,
-            ["dropout.key has the leading axes (3,)", "batch axes (2,) of the query"],
-            *BATCHED,
-            dropout=Dropout(jax.random.split(KEY, 3), 0.1),
+            ["this BlockMask is for 5 queries and 8 keys, but there are 5 and 7"],
+            *VALID,
+            mask=block_mask(masks.lengths(3), T, S + 1, tile_sizes=(2, 2)),
         ),
-        refused(
+        wrong(
+            ValueError,
+            ["this BlockMask has tiles of (2, 2), not (4, 4)"],
+            *VALID,
+            mask=block_mask(masks.lengths(3), T, S, tile_sizes=(2, 2)),
+            tile_sizes=(4, 4),
+        ),
+        wrong(
+            ValueError,
+            ["pass positions to block_mask, not to attend"],
+            *VALID,
+            mask=block_mask(masks.lengths(3), T, S, tile_sizes=(2, 2)),
+            positions=(ROWS, COLUMNS),
+        ),
+        *(
+            wrong(
+                ValueError,
+                [f"two integers of at least 1, got {sizes}", "tile_sizes must be (queries, keys)"],
+                *VALID,
+                tile_sizes=sizes,
+            )
+            for sizes in ((0, 8), (8, -1), (8,), 8, (8.0, 8))
+        ),
+        # Heads, precision and flags.
+        wrong(
+            ValueError,
+            ["heads must have one number for each of N=6, got (2,)"],
+            *VALID,
+            heads=np.arange(2),
+        ),
+        wrong(
+            TypeError,
+            ["heads must be integers, got float32"],
+            *VALID,
+            heads=np.ones(N, np.float32),
+        ),
+        wrong(
+            ValueError,
+            ["precision must be one of default, high, highest, got 'hihgest'", "did you mean"],
+            *VALID,
+            precision="hihgest",
+        ),
+        wrong(
+            ValueError,
+            ["nonfinite_keys must be bool of shape (7, 3)", "got bool (7,)"],
+            *VALID,
+            nonfinite_keys=np.zeros(S, bool),
+        ),
+        # Dropout and what to return.
+        wrong(
+            ValueError,
+            ["dropout.rng has the leading axes (3,)", "batch axes (2,) of the query"],
+            *BATCHED,
+            dropout=Dropout(jax.random.split(RNG, 3), 0.1),
+        ),
+        wrong(
             ValueError,
             ["each name in returning must be one of weights, logsumexp", "got 'scores'"],
-            *FITTING,
+            *VALID,
             returning=("scores",),
         ),
-        refused(
+        wrong(
             TypeError,
             ["returning takes a collection of names: write ('weights',)"],
-            *FITTING,
+            *VALID,
             returning="weights",
         ),
     ],
 )
-def test_attend_refuses(error, words, shapes, arguments):
+def test_wrong_arguments_raise(error, words, shapes, arguments):
     inputs = [jnp.zeros(shape) for shape in shapes]
     with pytest.raises(error) as caught:
         attend(*inputs, **arguments)
@@ -234,7 +301,7 @@ def test_attend_refuses(error, words, shapes, arguments):
 
 @pytest.mark.parametrize("name", ["query", "key", "value"])
 @pytest.mark.parametrize("dtype", ["int32", "bool", "complex64"])
-def test_attend_refuses_inputs_that_are_not_floats(name, dtype):
+def test_inputs_that_are_not_floats_raise(name, dtype):
     inputs = dict(zip(("query", "key", "value"), query_key_value(), strict=True))
     inputs[name] = jnp.ones(inputs[name].shape, dtype)
     with pytest.raises(TypeError, match=rf"^{name} \[.*must be floating point, got {dtype}"):
@@ -264,7 +331,18 @@ def test_attend_refuses_inputs_that_are_not_floats(name, dtype):
             "key_segments needs at least 1 axis, got shape ()",
         ),
         (lambda: masks.segments([0], [True]), TypeError, "key_segments must be integers, got bool"),
-        (lambda: masks.from_array(np.eye(3, dtype=np.float32)), TypeError, "pass mask=array == 0"),
+        (
+            lambda: masks.cu_seqlens([0, 3], [0, 2, 3]),
+            ValueError,
+            "2 query_offsets and 3 key_offsets are for different numbers of sequences",
+        ),
+        (lambda: masks.cu_seqlens(3), ValueError, "query_offsets needs at least 1 axis"),
+        (lambda: masks.lengths(3, 2.5), TypeError, "query_lengths must be integers, got float32"),
+        (
+            lambda: masks.from_array(np.eye(3, dtype=np.float32)),
+            TypeError,
+            "pass score=scores.bias_array(array)",
+        ),
         (lambda: masks.from_array([True]), ValueError, "has the axes [..., T, S], got shape (1,)"),
         (
             lambda: masks.causal() & np.ones((3, 3), bool),
@@ -273,21 +351,41 @@ def test_attend_refuses_inputs_that_are_not_floats(name, dtype):
         ),
         (lambda: masks.causal() | True, TypeError, "a mask composes with masks, not with bool"),
         (
-            lambda: masks.from_function(lambda query, key: query - key)(0, 0),
+            lambda: masks.from_function(lambda query, key: query - key),
             TypeError,
-            "a mask function must return bool, got int32",
+            "a mask function receives (query_position, key_position) and must return one bool number",
+        ),
+        (
+            lambda: masks.from_function(lambda query, key: jnp.ones(3, bool) & (query == key)),
+            TypeError,
+            "must return one bool number, got bool[3]",
+        ),
+        (
+            lambda: masks.from_function(lambda query, key: query > 3 and key > 3),
+            TypeError,
+            "as traced numbers, so it cannot branch on them with Python's if, and, or: use "
+            "jax.numpy.where, & and |",
+        ),
+        (
+            lambda: masks.from_function(lambda query: query > 3),
+            TypeError,
+            "a mask function receives (query_position, key_position), and raised: ",
+        ),
+        (
+            lambda: masks.from_function(lambda query, key: query > key, np.ones(3)),
+            TypeError,
+            "a mask function receives (query_position, key_position, array), and raised: ",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_masks_refuse(make, error, words):
+def test_wrong_masks_raise(make, error, words):
     with pytest.raises(error) as caught:
         make()
     assert words in str(caught.value)
 
 
-def test_explicit_positions_lift_the_check_of_the_extent():
-    """A mask may describe more than is there: the pairs outside simply do not occur."""
+def test_mask_may_be_larger_than_the_inputs_with_explicit_positions():
     whole = masks.from_array(np.tril(np.ones((50, 60), bool)))
     output = attend(*query_key_value(), mask=whole, positions=(ROWS + 2, COLUMNS))
     expected = attend(*query_key_value(), mask=masks.causal(), positions=(ROWS + 2, COLUMNS))
@@ -300,27 +398,27 @@ def test_explicit_positions_lift_the_check_of_the_extent():
         ({"mask": masks.causal}, "call it if it makes a mask, as in masks.causal()"),
         ({"mask": lambda query, key: query > key}, "wrap a predicate in masks.from_function"),
         ({"mask": "causal"}, "a mask is a masks.Mask or a bool array, got 'causal'"),
-        ({"dropout": 0.1}, "dropout must be Dropout(key, rate), got float"),
+        ({"dropout": 0.1}, "dropout must be Dropout(rng, rate), got float"),
     ],
 )
-def test_what_is_no_mask_and_no_dropout_is_named(arguments, words):
+def test_wrong_mask_or_dropout_is_named(arguments, words):
     with pytest.raises(TypeError) as caught:
         attend(*query_key_value(), **arguments)
     assert words in str(caught.value)
 
 
-def test_a_list_is_no_array():
+def test_list_as_query_raises():
     _, key, value = query_key_value()
     with pytest.raises(TypeError, match="must be an array, got list"):
         attend([[[1.0]]], key, value)
 
 
-def test_a_scale_is_one_number():
+def test_scale_with_axes_raises():
     with pytest.raises(ValueError, match=r"scale is one number for all scores, got shape \(6,\)"):
         attend(*query_key_value(), scale=jnp.ones(N))
 
 
-def test_and_or_and_not_would_lose_a_mask():
+def test_python_and_or_not_of_masks_raise():
     for compose in (
         lambda: masks.causal() and masks.lengths(3),
         lambda: masks.causal() or masks.lengths(3),
@@ -330,6 +428,41 @@ def test_and_or_and_not_would_lose_a_mask():
             compose()
 
 
-def test_a_mask_for_a_batch_has_no_one_answer():
+def test_calling_a_batched_mask_raises():
     with pytest.raises(ValueError, match=r"this mask is for a batch of \(2,\)"):
         masks.picture(masks.causal() & masks.lengths([2, 3]), 6)
+
+
+def partial(*shape):
+    *batch, num_queries, num_heads, _ = shape
+    return jnp.zeros(shape), jnp.zeros((*batch, num_heads, num_queries))
+
+
+@pytest.mark.parametrize(
+    "partials",
+    [
+        [],
+        [partial(T, N, Hv), partial(T + 1, N, Hv)],
+        [partial(T, N, Hv), partial(2, T, N, Hv)],
+        [partial(T, N, Hv), (partial(T, N, Hv)[0], jnp.zeros((T, N)))],
+        [(partial(T, N, Hv)[0], jnp.zeros((T, N)))],
+    ],
+    ids=["none", "lengths", "batch axes", "swapped axes", "one of swapped axes"],
+)
+def test_merge_of_partial_results_of_different_shapes_raises(partials):
+    with pytest.raises(ValueError, match=r"merge takes one or more pairs \(output, logsumexp\)"):
+        merge(partials)
+
+
+def test_block_mask_of_an_array_raises():
+    with pytest.raises(TypeError, match=r"mask.*masks\.from_array"):
+        block_mask(np.ones((T, S), bool), T, S)
+
+
+def test_block_mask_of_wrong_lengths_raises():
+    with pytest.raises(ValueError, match="the mask describes 7 queries"):
+        block_mask(masks.segments(COLUMNS), T, S)
+    with pytest.raises(ValueError, match="5 queries and 7 keys do not determine the positions"):
+        block_mask(masks.causal(), T, S)
+    with pytest.raises(ValueError, match="tile_sizes must be"):
+        block_mask(masks.causal(), T, tile_sizes=(0, 2))

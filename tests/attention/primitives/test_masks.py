@@ -1,6 +1,7 @@
-"""Masks against plain Python, their pictures, their algebra and their life as a pytree."""
+"""Masks against plain Python: values, pictures, composition, pytrees, closures."""
 
 import doctest
+import functools
 import inspect
 import itertools
 import re
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 import attention
 from attention import attend, masks
 from attention.primitives.dense_mask import allowed_pairs
-from tests.attention.primitives.inputs import S, T, query_key_value
+from tests.attention.primitives.inputs import S, T, draw, query_key_value
 
 B = 2  # examples of a batched mask
 EVEN = np.array([[(row * column) % 2 == 0 for column in range(S)] for row in range(T)])
@@ -27,12 +28,12 @@ def divides(query, key):
     return (query - key) % 3 == 0
 
 
-def later(query, key):
+def after_next(query, key):
     return key > query + 1
 
 
 class Case(NamedTuple):
-    """A mask beside its definition in Python: may `query` attend to `key` in this example?"""
+    """A mask and its definition in Python."""
 
     mask: masks.Mask
     allows: Callable[[int, int, int], bool]  # (example, query position, key position)
@@ -49,7 +50,9 @@ def causal():
 def window(before, after):
     return Case(
         masks.window(before, after),
-        lambda b, query, key: query - before <= key <= query + after,
+        lambda b, query, key: (
+            (before is None or query - before <= key) and (after is None or key <= query + after)
+        ),
     )
 
 
@@ -62,14 +65,37 @@ def function(chosen):
 
 
 def lengths(sizes):
-    """One length for all examples, or one for each."""
+    """Lengths of the keys: one for all examples, or one for each."""
     each = np.broadcast_to(sizes, B)
-    return Case(masks.lengths(np.array(sizes)), lambda b, query, key: key < each[b])
+    return Case(masks.lengths(np.array(sizes)), lambda b, query, key: 0 <= key < each[b])
+
+
+def query_lengths(sizes):
+    each = np.broadcast_to(sizes, B)
+    return Case(
+        masks.lengths(S, query_lengths=np.array(sizes)),
+        lambda b, query, key: 0 <= query < each[b] and 0 <= key < S,
+    )
+
+
+def cu_seqlens(query_offsets, key_offsets):
+    return Case(
+        masks.cu_seqlens(query_offsets, key_offsets),
+        lambda b, query, key: any(
+            start <= query < stop and first <= key < last
+            for start, stop, first, last in zip(
+                query_offsets, query_offsets[1:], key_offsets, key_offsets[1:], strict=False
+            )
+        ),
+    )
 
 
 def prefix(sizes):
     each = np.broadcast_to(sizes, B)
-    return Case(masks.prefix(np.array(sizes)), lambda b, query, key: key < each[b] or key <= query)
+    return Case(
+        masks.prefix(np.array(sizes)),
+        lambda b, query, key: 0 <= key < each[b] or key <= query,
+    )
 
 
 def segments(of_queries, of_keys):
@@ -109,22 +135,23 @@ def disjunction(left, right):
 
 
 def nested(element, *sizes):
-    """Lists of elements in lists of these sizes."""
+    """Nest lists of these sizes."""
     for size in reversed(sizes):
         element = st.lists(element, min_size=size, max_size=size)
     return element
 
 
 def leaves(*batch):
-    """Masks whose arrays have these leading axes; some have no arrays."""
+    """Masks whose arrays have these batch axes; some have no arrays."""
     segment_ids = st.integers(0, 2)
     length = nested(st.integers(-1, S + 2), *batch)
     return st.one_of(
         st.just(causal()),
-        st.builds(window, st.integers(0, 4), st.integers(0, 4)),
+        st.builds(window, st.none() | st.integers(0, 4), st.none() | st.integers(0, 4)),
         st.builds(block, st.integers(1, 4)),
-        st.builds(function, st.sampled_from([divides, later])),
+        st.builds(function, st.sampled_from([divides, after_next])),
         st.builds(lengths, length),
+        st.builds(query_lengths, length),
         st.builds(prefix, length),
         st.builds(segments, nested(segment_ids, *batch, T), nested(segment_ids, *batch, S)),
         st.builds(array, nested(st.booleans(), *batch, T, S)),
@@ -144,7 +171,7 @@ def expressions(leaf):
 
 
 def positions(size):
-    """Anywhere, before the start and past the end included."""
+    """Positions, also before the start and past the end."""
     return nested(st.integers(-3, S + 3), size).map(lambda numbers: np.array(numbers, np.int32))
 
 
@@ -153,7 +180,7 @@ QUERIES, KEYS = positions(T), positions(S)
 
 
 def by_loops(case, queries, keys):
-    """[B, T, S]: the definition, pair by pair."""
+    """Evaluate the definition for every pair: [B, T, S]."""
     pairs = itertools.product(range(B), queries.tolist(), keys.tolist())
     return np.array([case.allows(*pair) for pair in pairs]).reshape(B, T, S)
 
@@ -168,6 +195,11 @@ def dense(mask, queries, keys):
         causal(),
         window(2, 1),
         window(0, 0),
+        window(None, 0),
+        window(1, None),
+        window(2**40, 2**40),
+        query_lengths([3, 0]),
+        cu_seqlens([0, 3, 3, 5], [0, 2, 6, 7]),
         block(3),
         function(divides),
         lengths(4),
@@ -180,8 +212,8 @@ def dense(mask, queries, keys):
     ],
     ids=lambda case: type(case.mask).__name__.lower(),
 )
-def test_a_mask_is_its_definition_everywhere(leaf):
-    """At every position from -3 to ten, hence outside its arrays as well."""
+def test_mask_equals_its_definition(leaf):
+    """At positions from -3 to 9, also outside the arrays of the mask."""
     everywhere = np.arange(-3, 10)
     pairs = allowed_pairs(leaf.mask, jnp.asarray(everywhere), jnp.asarray(everywhere))
     triples = itertools.product(range(B), everywhere.tolist(), everywhere.tolist())
@@ -190,7 +222,7 @@ def test_a_mask_is_its_definition_everywhere(leaf):
 
 
 @given(MIXED, QUERIES, KEYS)
-def test_an_expression_is_its_definition_pair_by_pair(case, queries, keys):
+def test_composed_mask_equals_its_definition(case, queries, keys):
     np.testing.assert_array_equal(dense(case.mask, queries, keys), by_loops(case, queries, keys))
 
 
@@ -207,7 +239,7 @@ def test_de_morgan(left, right, queries, keys):
 
 @given(MIXED, QUERIES, KEYS)
 @settings(max_examples=15)  # each expression is compiled
-def test_a_mask_passes_through_jit_in_and_out(case, queries, keys):
+def test_mask_is_an_input_and_output_of_jit(case, queries, keys):
     pairs, returned = jax.jit(lambda mask, *at: (allowed_pairs(mask, *at), mask))(
         case.mask, queries, keys
     )
@@ -217,7 +249,7 @@ def test_a_mask_passes_through_jit_in_and_out(case, queries, keys):
 
 
 @given(MIXED)
-def test_a_mask_is_rebuilt_from_its_leaves(case):
+def test_mask_is_rebuilt_from_its_leaves(case):
     leaves_before, structure = jax.tree.flatten(case.mask)
     rebuilt = jax.tree.unflatten(structure, leaves_before)
     leaves_after, structure_after = jax.tree.flatten(rebuilt)
@@ -227,7 +259,7 @@ def test_a_mask_is_rebuilt_from_its_leaves(case):
 
 @given(expressions(leaves(B)).filter(lambda case: jax.tree.leaves(case.mask)), QUERIES, KEYS)
 @settings(max_examples=20)
-def test_vmap_over_the_leaves_equals_one_at_a_time(case, queries, keys):
+def test_vmap_over_masks_equals_one_at_a_time(case, queries, keys):
     queries, keys = jnp.asarray(queries), jnp.asarray(keys)
     together = jax.vmap(lambda mask: allowed_pairs(mask, queries, keys))(case.mask)
     for b in range(B):
@@ -236,7 +268,7 @@ def test_vmap_over_the_leaves_equals_one_at_a_time(case, queries, keys):
 
 
 @pytest.mark.parametrize("in_queries, in_keys", [(True, True), (True, False), (False, True)])
-def test_each_example_may_have_its_own_positions(in_queries, in_keys):
+def test_examples_may_have_different_positions(in_queries, in_keys):
     random = np.random.default_rng(0)
     queries, keys = random.integers(-3, 9, (B, T)), random.integers(-3, 9, (B, S))
     queries, keys = queries if in_queries else queries[0], keys if in_keys else keys[0]
@@ -248,25 +280,27 @@ def test_each_example_may_have_its_own_positions(in_queries, in_keys):
         np.testing.assert_array_equal(actual[b], expected)
 
 
-def test_masks_without_arrays_are_no_leaves():
+def test_masks_without_arrays_have_no_leaves():
     assert jax.tree.leaves(masks.causal() & masks.window(2) | ~masks.block(3)) == []
 
 
-def test_attend_reads_a_mask_as_its_dense_form():
+def test_mask_equals_its_dense_form_in_attend():
     query, key, value = query_key_value((B,))
     mask = masks.segments([0, 0, 1, 1, 2], [0, 0, 0, 1, 1, 2, 2]) & masks.lengths([6, 3])
     structured = attend(query, key, value, mask=mask)
-    written_out = attend(query, key, value, mask=allowed_pairs(mask, np.arange(T), np.arange(S)))
-    np.testing.assert_array_equal(structured, written_out)
+    dense_form = attend(query, key, value, mask=allowed_pairs(mask, np.arange(T), np.arange(S)))
+    np.testing.assert_array_equal(structured, dense_form)
 
 
-def test_a_bool_array_follows_rows_and_columns_not_positions():
-    """The same array means its rows wherever they stand; `from_array` means positions."""
+def test_bool_array_is_indexed_by_row_and_column():
+    """A bool array is indexed by row and column, `from_array` by positions."""
     query, key, value = query_key_value()
-    moved = (np.arange(T)[::-1].copy(), np.arange(S)[::-1].copy())
-    rows = attend(query, key, value, mask=EVEN, positions=moved)
+    reversed_positions = (np.arange(T)[::-1].copy(), np.arange(S)[::-1].copy())
+    rows = attend(query, key, value, mask=EVEN, positions=reversed_positions)
     np.testing.assert_array_equal(rows, attend(query, key, value, mask=EVEN))
-    by_position = attend(query, key, value, mask=masks.from_array(EVEN), positions=moved)
+    by_position = attend(
+        query, key, value, mask=masks.from_array(EVEN), positions=reversed_positions
+    )
     np.testing.assert_array_equal(by_position, attend(query, key, value, mask=EVEN[::-1, ::-1]))
 
 
@@ -275,6 +309,7 @@ PICTURED = {
     "window": lambda query, key: query - 2 <= key <= query + 1,
     "lengths": lambda query, key: key < 4,
     "segments": lambda query, key: "AAABBC"[query] == "AAABBC"[key],
+    "cu_seqlens": lambda query, key: "AAABBC"[query] == "AAABBC"[key],
     "prefix": lambda query, key: key < 3 or key <= query,
     "block": lambda query, key: query // 2 == key // 2,
     "from_array": lambda query, key: (query, key) in {(1, 5), (4, 0)},
@@ -282,12 +317,12 @@ PICTURED = {
 }
 
 
-def test_what_is_no_function_is_no_mask():
+def test_mask_function_that_is_not_callable_raises():
     with pytest.raises(TypeError, match="a mask function must be callable, got NoneType"):
         masks.from_function(None)
 
 
-def test_every_mask_shows_a_picture():
+def test_every_mask_has_a_picture():
     makers = {
         name
         for name, maker in inspect.getmembers(masks, inspect.isfunction)
@@ -297,7 +332,7 @@ def test_every_mask_shows_a_picture():
 
 
 @pytest.mark.parametrize("name", PICTURED)
-def test_the_picture_in_the_docstring_is_the_mask(name):
+def test_picture_in_the_docstring_equals_the_mask(name):
     rows = re.findall(r"^ *([01](?: [01]){5})$", getattr(masks, name).__doc__, re.MULTILINE)
     drawn = [[bool(int(digit)) for digit in row.split()] for row in rows]
     defined = [[PICTURED[name](query, key) for key in range(6)] for query in range(6)]
@@ -305,11 +340,86 @@ def test_the_picture_in_the_docstring_is_the_mask(name):
 
 
 @pytest.mark.parametrize("module", [masks, attention], ids=lambda module: module.__name__)
-def test_the_examples_in_the_docstrings_run(module):
+def test_docstring_examples_run(module):
     failed, attempted = doctest.testmod(module)
     assert attempted > 0
     assert failed == 0
 
 
-def test_picture_of_other_than_square():
+def test_picture_of_a_rectangle():
     assert masks.picture(masks.causal(), 2, 3) == "1 0 0\n1 1 0"
+
+
+def test_window_without_limit_before_is_causal():
+    everywhere = np.arange(-3, 10)[:, None], np.arange(-3, 10)[None, :]
+    np.testing.assert_array_equal(masks.window(None, 0)(*everywhere), masks.causal()(*everywhere))
+
+
+@pytest.mark.parametrize("implementation", ["reference", "tiled"])
+def test_cu_seqlens_equals_segments(implementation):
+    query, key, value = query_key_value()
+    run = functools.partial(
+        attend, query, key, value, positions=(np.arange(T), np.arange(S)), tile_sizes=(2, 2)
+    )
+    offsets = masks.cu_seqlens([0, 2, 2, 5], [0, 3, 4, 7])
+    segments = masks.segments([0, 0, 2, 2, 2], [0, 0, 0, 1, 2, 2, 2])
+    by_offsets, by_segments = (
+        run(mask=mask, implementation=implementation) for mask in (offsets, segments)
+    )
+    np.testing.assert_allclose(by_offsets, by_segments, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("implementation", ["reference", "tiled"])
+def test_queries_beyond_their_length_are_fully_masked(implementation):
+    mask = masks.lengths([6, 3], query_lengths=[4, 2])
+    inputs = query_key_value((B,))
+    output = attend(*inputs, mask=mask, implementation=implementation, tile_sizes=(2, 2))
+    plain = attend(*inputs, mask=masks.lengths([6, 3]))
+    for b, length in enumerate([4, 2]):
+        np.testing.assert_allclose(output[b, :length], plain[b, :length], rtol=1e-5, atol=1e-6)
+        assert not output[b, length:].any()
+
+
+@pytest.mark.parametrize("implementation", ["reference", "tiled"])
+def test_lengths_mask_left_padding(implementation):
+    """Keys at negative positions are padding."""
+    query, key, value = query_key_value()
+    padded = [jnp.concatenate([jnp.full_like(array[:3], 9.0), array]) for array in (key, value)]
+    positions = np.arange(T) + 2, np.arange(S + 3) - 3
+    mask = masks.causal() & masks.lengths(S)
+    run = functools.partial(attend, query, mask=mask, implementation=implementation)
+    output = run(*padded, positions=positions, tile_sizes=(2, 2))
+    expected = run(key, value, positions=(positions[0], np.arange(S)), tile_sizes=(2, 2))
+    np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("enable_x64", [False, True])
+def test_int64_outside_int32_raises(enable_x64):
+    with jax.enable_x64(enable_x64):
+        far = np.array([2**31, 3])
+        with pytest.raises(ValueError, match="lengths must lie in the range of int32"):
+            masks.lengths(far)
+        with pytest.raises(ValueError, match="query_positions must lie in the range of int32"):
+            attend(*query_key_value(), positions=(far[0] + np.arange(T), np.arange(S)))
+
+
+@pytest.mark.usefixtures("float64")
+def test_traced_int64_is_clipped_to_int32():
+    allowed = jax.jit(lambda length: masks.lengths(length)(0, 5))
+    assert allowed(jnp.int64(2**32 + 3))
+    assert not allowed(jnp.int64(-(2**32) + 9))
+
+
+def test_masks_of_a_function_are_built_under_vmap():
+    """A batch of masks is the mapped construction of one."""
+    ids = jnp.array([[0, 0, 1, 1, 1, 2, 2], [0, 1, 1, 1, 1, 1, 2]])
+    inputs = [draw((B, S, 2, 3), seed=seed)[0] for seed in range(3)]
+
+    def same(query, key, ids):
+        return ids[query] == ids[key]
+
+    mask = jax.vmap(lambda ids: masks.from_function(same, ids))(ids)
+    expected = attend(*inputs, mask=masks.segments(ids))
+    for implementation in ("reference", "tiled"):
+        output = attend(*inputs, mask=mask, implementation=implementation)
+        np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6)

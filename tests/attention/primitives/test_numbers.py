@@ -1,4 +1,4 @@
-"""Numbers that a person can check by hand, and the shapes of the tutorials."""
+"""Numbers that can be checked by hand, and shapes from tutorials."""
 
 import math
 
@@ -15,15 +15,15 @@ from tests.attention.primitives.inputs import draw
 SCORES = (0.1, 0.4, -0.9, 0.02, 0.35, -0.62)
 
 
-def test_the_published_softmax():
-    """Published as .18 .25 .07 .17 .24 .09: two decimals, which add to one."""
+def test_published_softmax():
+    """Published as .18 .25 .07 .17 .24 .09, rounded to two decimals."""
     weights, _ = softmax(jnp.array(SCORES))
     np.testing.assert_array_equal(
         np.round(np.asarray(weights), 2), np.float32([0.18, 0.25, 0.07, 0.17, 0.24, 0.09])
     )
 
 
-def test_the_published_softmax_of_large_scores_is_nearly_one_hot():
+def test_published_softmax_of_large_scores_is_nearly_one_hot():
     """A hundred times the scores, published as 0 .99 0 0 .01 0: why scores are scaled by 1/√d."""
     weights, _ = softmax(100 * jnp.array(SCORES))
     np.testing.assert_array_equal(
@@ -31,8 +31,8 @@ def test_the_published_softmax_of_large_scores_is_nearly_one_hot():
     )
 
 
-def test_scores_of_logarithms_are_fractions():
-    """Scores ln 1, ln 2, ln 3 weigh 1/6, 2/6, 3/6; their exponentials add to 6."""
+def test_logarithms_as_scores_give_fractions():
+    """Scores ln 1, ln 2, ln 3 have weights 1/6, 2/6, 3/6; their exponentials sum to 6."""
     query = jnp.ones((1, 1, 1))
     key = jnp.log(jnp.array([1.0, 2.0, 3.0]))[:, None, None]
     value = jnp.array([6.0, 12.0, 60.0])[:, None, None]
@@ -42,7 +42,7 @@ def test_scores_of_logarithms_are_fractions():
     np.testing.assert_allclose(output[0, 0, 0], 6 / 6 + 2 * 12 / 6 + 3 * 60 / 6, rtol=1e-6)
 
 
-def test_a_hidden_key_leaves_the_fractions_of_the_others():
+def test_masked_key_gives_the_fractions_of_the_others():
     query = jnp.ones((1, 1, 1))
     key = jnp.log(jnp.array([1.0, 2.0, 3.0]))[:, None, None]
     mask = jnp.array([[True, False, True]])
@@ -51,7 +51,7 @@ def test_a_hidden_key_leaves_the_fractions_of_the_others():
     np.testing.assert_allclose(extras["logsumexp"][0, 0], math.log(4), rtol=1e-6)
 
 
-def test_equal_keys_are_averaged_and_causality_averages_the_past():
+def test_causal_attention_to_equal_keys_is_a_running_mean():
     """Row t is the mean of the first t + 1 values: 0, 1/2, 1, 3/2, ..."""
     query = key = jnp.ones((6, 1, 3))
     value = jnp.arange(6.0)[:, None, None]
@@ -59,19 +59,19 @@ def test_equal_keys_are_averaged_and_causality_averages_the_past():
     np.testing.assert_allclose(output[:, 0, 0], np.arange(6) / 2, rtol=1e-6)
 
 
-def test_the_scale_is_one_over_the_root_of_the_width():
-    """H = 4 halves the score 2 ln 3, so that the weights are 3/4 and 1/4."""
+def test_default_scale_is_one_over_the_root_of_the_width():
+    """With H = 4 the score 2 ln 3 is halved, so the weights are 3/4 and 1/4."""
     query = jnp.array([[[1.0, 0, 0, 0]]])
     key = jnp.array([[[2 * math.log(3), 0, 0, 0]], [[0.0, 0, 0, 0]]])
     _, extras = attend(query, key, key, returning=("weights",))
     np.testing.assert_allclose(extras["weights"][0, 0], [3 / 4, 1 / 4], rtol=1e-6)
 
 
-def test_eight_words_of_256_numbers():
-    words = jnp.zeros((8, 1, 256))
-    output, extras = attend(words, words, words, mask=masks.causal(), returning=("weights",))
+def test_eight_tokens_of_width_256():
+    tokens = jnp.zeros((8, 1, 256))
+    output, extras = attend(tokens, tokens, tokens, mask=masks.causal(), returning=("weights",))
     chex.assert_shape(output, (8, 1, 256))
-    rows = np.tril(np.ones((8, 8))) / np.arange(1, 9)[:, None]  # nothing to prefer: an average
+    rows = np.tril(np.ones((8, 8))) / np.arange(1, 9)[:, None]  # equal scores: a mean
     np.testing.assert_allclose(extras["weights"][0], rows, rtol=1e-6)
 
 

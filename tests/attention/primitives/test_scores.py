@@ -1,5 +1,6 @@
-"""Score functions against the loops of the oracle, and against numbers known by hand."""
+"""Score functions against the float64 oracle and against numbers computed by hand."""
 
+import functools
 import math
 
 import jax
@@ -17,15 +18,15 @@ POSITIONS = np.arange(T) + 1, np.arange(S)
 
 
 def t5_bucket(distance, num_buckets, max_distance):
-    """Of one distance in both directions, as section 2.1 of Raffel et al. tells it in words."""
+    """Compute the bucket of one distance, as in section 2.1 of Raffel et al. (2020)."""
     half = num_buckets // 2
     bucket = half if distance < 0 else 0
     distance = abs(distance)
     exact = half // 2
     if distance < exact:
         return bucket + distance
-    way = math.log(distance / exact) / math.log(max_distance / exact)
-    return bucket + min(half - 1, exact + int(way * (half - exact)))
+    fraction = math.log(distance / exact) / math.log(max_distance / exact)
+    return bucket + min(half - 1, exact + int(fraction * (half - exact)))
 
 
 def distance(row, column):
@@ -70,7 +71,7 @@ def check(expected, implementation, **arguments):
 
 @IMPLEMENTATIONS
 @pytest.mark.parametrize("name", CASES)
-def test_scores_are_what_the_oracle_says(name, implementation):
+def test_scores_equal_the_oracle(name, implementation):
     score, by_hand = CASES[name]
     visible = np.arange(S) < S - 1
     expected = oracle.attention(
@@ -81,23 +82,23 @@ def test_scores_are_what_the_oracle_says(name, implementation):
 
 
 @IMPLEMENTATIONS
-def test_a_bias_array_is_read_at_positions(implementation):
+def test_bias_array_is_indexed_by_positions(implementation):
     def by_hand(score, row, column, head):
         return score + float(BIAS[head, row, column])
 
     expected = oracle.attention(*query_key_value(), score=by_hand)
     check(expected, implementation, score=scores.bias_array(BIAS))
-    backwards = np.arange(T)[::-1].copy(), np.arange(S)
+    reversed_queries = np.arange(T)[::-1].copy(), np.arange(S)
 
-    def turned(score, row, column, head):
+    def reversed_by_hand(score, row, column, head):
         return score + float(BIAS[head, T - 1 - row, column])
 
-    expected = oracle.attention(*query_key_value(), score=turned)
-    check(expected, implementation, score=scores.bias_array(BIAS), positions=backwards)
+    expected = oracle.attention(*query_key_value(), score=reversed_by_hand)
+    check(expected, implementation, score=scores.bias_array(BIAS), positions=reversed_queries)
 
 
 @IMPLEMENTATIONS
-def test_a_sink_is_a_key_whose_value_is_zero(implementation):
+def test_sink_is_a_key_with_value_zero(implementation):
     def allowed(row, column):
         return row != 2
 
@@ -107,7 +108,7 @@ def test_a_sink_is_a_key_whose_value_is_zero(implementation):
 
 
 @IMPLEMENTATIONS
-def test_the_largest_score_is_that_of_a_key_however_large_a_sink(implementation):
+def test_largest_score_excludes_sinks(implementation):
     def largest(*score):
         _, extras = attend(
             *query_key_value(),
@@ -121,27 +122,27 @@ def test_the_largest_score_is_that_of_a_key_however_large_a_sink(implementation)
     np.testing.assert_allclose(largest(sinks), largest(), rtol=1e-5, atol=1e-5)
 
 
-def test_slopes_of_the_paper():
+def test_alibi_slopes_equal_the_paper():
     np.testing.assert_allclose(scores.alibi_slopes(8), [2.0**-n for n in range(1, 9)])
-    three = [2**-4, 2**-8, 2**-2]  # of two heads, and every other one of four
+    three = [2**-4, 2**-8, 2**-2]  # those of two heads, then every other one of four
     np.testing.assert_allclose(scores.alibi_slopes(3), three)
 
 
-def test_buckets_by_hand():
-    """32 buckets up to 128, both ways: 8 exact ones, then 8 that grow; the same again ahead."""
+def test_buckets_equal_numbers_by_hand():
+    """32 buckets up to 128: per direction, 8 of one distance each and 8 that grow."""
     distances = jnp.array([0, 1, 7, 8, 11, 12, 127, 128, 10_000, -1, -8, -10_000])
     expected = [0, 1, 7, 8, 8, 9, 15, 15, 15, 17, 24, 31]
     found = relative_buckets(distances, 32, max_distance=128, causal=False)
     np.testing.assert_array_equal(found, expected)
-    behind_only = relative_buckets(distances[:4], 32, max_distance=128, causal=True)
-    np.testing.assert_array_equal(behind_only, [0, 1, 7, 8])
-    ahead = relative_buckets(jnp.array([-5]), 32, max_distance=128, causal=True)
-    assert ahead == 0
+    causal = relative_buckets(distances[:4], 32, max_distance=128, causal=True)
+    np.testing.assert_array_equal(causal, [0, 1, 7, 8])
+    after = relative_buckets(jnp.array([-5]), 32, max_distance=128, causal=True)
+    assert after == 0
 
 
 @IMPLEMENTATIONS
-def test_arrays_inside_receive_gradients(implementation):
-    """The derivative of one weight by the bias it got: w (1 - w)."""
+def test_arrays_receive_gradients(implementation):
+    """The derivative of one weight w by its own bias is w (1 - w)."""
 
     def weight(bias):
         score = scores.bias_array(bias)
@@ -156,7 +157,7 @@ def test_arrays_inside_receive_gradients(implementation):
 
 
 @IMPLEMENTATIONS
-def test_batched_arrays_are_one_score_for_each_example(implementation):
+def test_batched_arrays_equal_one_score_per_example(implementation):
     B = DIMS["B"][0]
     inputs = query_key_value(DIMS["B"])
     slopes = jnp.stack([SLOPES * (b + 1) for b in range(B)])
@@ -181,7 +182,7 @@ def test_batched_arrays_are_one_score_for_each_example(implementation):
         ("alibi", "score takes a scores.Score or a tuple of them, got str"),
     ],
 )
-def test_what_is_no_score(score, sentence):
+def test_argument_that_is_not_a_score_raises(score, sentence):
     with pytest.raises(TypeError, match=sentence):
         attend(*query_key_value(), score=score)
 
@@ -195,14 +196,29 @@ def test_what_is_no_score(score, sentence):
         (scores.alibi(jnp.ones((5, N))), "score has the leading axes"),
     ],
 )
-def test_arrays_of_another_size(score, sentence):
+def test_arrays_of_wrong_size_raise(score, sentence):
     with pytest.raises(ValueError, match=sentence):
         attend(*query_key_value(), score=score)
 
 
-def test_a_function_must_return_scores():
-    with pytest.raises(TypeError, match="must return scores as it got them"):
-        attend(*query_key_value(), score=scores.from_function(lambda s, q, k, n: s.sum()))
+RECEIVES = r"a score function receives \(score, query_position, key_position, head\)"
+
+
+@pytest.mark.parametrize(
+    "function, sentence",
+    [
+        (lambda s, q, k: s, f"{RECEIVES}, and raised"),
+        (lambda s, q, k, n: s if q > k else 0.0 * s, f"{RECEIVES} as traced .* Python's if"),
+        (lambda s, q, k, n: q, f"{RECEIVES} and must return one float32 number, got int32"),
+        (lambda s, q, k, n: s * jnp.ones(3), f"{RECEIVES} and must return one float32 .*3"),
+        (lambda s, q, k, n: s > 0, f"{RECEIVES} and must return one float32 number, got bool"),
+        ("s", "a score function must be callable, got str"),
+    ],
+    ids=["three arguments", "Python if", "integer", "shape", "bool", "not callable"],
+)
+def test_wrong_score_function_raises(function, sentence):
+    with pytest.raises(TypeError, match=sentence):
+        attend(*query_key_value(), score=scores.from_function(function))
 
 
 @pytest.mark.parametrize(
@@ -214,9 +230,62 @@ def test_a_function_must_return_scores():
         (lambda: scores.relative_bias(jnp.ones((2, 32)), max_distance=8), "above the 8 distances"),
         (lambda: scores.relative_bias(jnp.ones((2, 32)), max_distance=16, causal=True), "the 16"),
         (lambda: scores.relative_bias(jnp.ones((2, 3))), "even number of 4 or more buckets"),
-        (lambda: scores.bias_array(jnp.ones((2, 3))), "needs at least 3 axes"),
+        (lambda: scores.bias_array(jnp.ones(3)), "needs at least 2 axes"),
     ],
 )
-def test_scores_that_cannot_be(make, sentence):
+def test_wrong_parameters_raise(make, sentence):
     with pytest.raises(ValueError, match=sentence):
         make()
+
+
+@IMPLEMENTATIONS
+@pytest.mark.parametrize(
+    "shape", [(T, S), (1, S), (T, 1), (1, 1, S), (N, 1, S), (N, T, 1), (1, T, S)], ids=str
+)
+def test_bias_array_broadcasts(shape, implementation):
+    """Axes of 1, and no axis of heads."""
+    (bias,) = draw(shape, seed=4)
+    run = functools.partial(attend, *query_key_value(), tile_sizes=(2, 4))
+    full = jnp.broadcast_to(bias if bias.ndim == 3 else bias[None], (N, T, S))
+    actual = run(score=scores.bias_array(bias), implementation=implementation)
+    expected = run(score=scores.bias_array(full), implementation="reference")
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+@IMPLEMENTATIONS
+def test_gradient_of_a_broadcast_bias_is_summed(implementation):
+    bias = draw((N, 1, S))[0]
+
+    def loss(bias, implementation):
+        inputs = query_key_value()
+        output = attend(
+            *inputs, score=scores.bias_array(bias), implementation=implementation, tile_sizes=(2, 4)
+        )
+        return jnp.sum(jnp.sin(output))
+
+    actual = jax.grad(loss)(bias, implementation)
+    full = jax.grad(loss)(jnp.broadcast_to(bias, (N, T, S)), "reference")
+    np.testing.assert_allclose(actual, full.sum(axis=1, keepdims=True), rtol=1e-4, atol=1e-5)
+
+
+@IMPLEMENTATIONS
+def test_heads_argument_selects_slopes(implementation):
+    query, key, value = query_key_value()
+    run = functools.partial(
+        attend, score=scores.alibi(SLOPES), positions=POSITIONS, implementation=implementation
+    )
+    some = run(query[:, 2:4], key[:, 1:2], value[:, 1:2], heads=jnp.array([2, 3]))
+    np.testing.assert_allclose(some, run(query, key, value)[:, 2:4], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("float64")
+@IMPLEMENTATIONS
+def test_score_functions_receive_float64(implementation):
+    def double(score, query, key, head):
+        assert score.dtype == jnp.float64
+        return 2 * score
+
+    inputs = query_key_value(dtype="float64")
+    output = attend(*inputs, score=scores.from_function(double), implementation=implementation)
+    expected = oracle.attention(*inputs, score=lambda score, row, column, head: 2 * score)
+    np.testing.assert_allclose(output, expected.output, rtol=1e-12)

@@ -1,0 +1,264 @@
+"""Tile bounds of masks and `block_mask` against every pair of the tiles."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attention import attend, block_mask, masks
+from attention.primitives.block_mask import EMPTY, FULL, PARTIAL, Pattern
+from attention.primitives.masks import PositionTiles, TileBounds
+from tests.attention.primitives.inputs import draw
+
+T, S, ROWS, COLUMNS = 12, 15, 4, 5  # rows and columns of a tile
+ARRAY = jnp.asarray(np.random.default_rng(0).random((40, 40)) < 0.1)
+
+LEAVES = st.one_of(
+    st.just(masks.causal()),
+    st.builds(masks.window, st.none() | st.integers(0, 5), st.none() | st.integers(0, 3)),
+    st.builds(masks.lengths, st.integers(0, 20)),
+    st.builds(masks.lengths, st.integers(0, 20), st.integers(0, 20)),
+    st.builds(masks.block, st.integers(1, 9)),
+    st.builds(masks.prefix, st.integers(0, 9)),
+    st.just(masks.from_array(ARRAY)),
+    st.just(masks.from_function(lambda query, key: (query * key) % 7 == 0)),
+    st.builds(
+        lambda cuts: masks.segments(jnp.asarray(np.searchsorted(sorted(cuts), np.arange(40)))),
+        st.lists(st.integers(0, 40), max_size=5),
+    ),
+    st.builds(
+        lambda cuts: masks.cu_seqlens(jnp.asarray([0, *sorted(cuts)])),
+        st.lists(st.integers(0, 40), min_size=3, max_size=3),
+    ),
+)
+MASKS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.builds(lambda a, b: a & b, inner, inner),
+        st.builds(lambda a, b: a | b, inner, inner),
+        st.builds(lambda a: ~a, inner),
+    ),
+    max_leaves=4,
+)
+
+
+def exact_bounds(mask, queries, keys):
+    """Evaluate every pair of each tile."""
+    dense = mask(queries[:, None], keys[None, :])
+    dense = dense.reshape(len(queries) // ROWS, ROWS, len(keys) // COLUMNS, COLUMNS)
+    return TileBounds(dense.any(axis=(1, 3)), dense.all(axis=(1, 3)))
+
+
+def bounds_of(mask, queries, keys):
+    query, key = queries.reshape(-1, ROWS), keys.reshape(-1, COLUMNS)
+    return mask.tile_bounds(PositionTiles.of(query), PositionTiles.of(key))
+
+
+def kinds_of(blocks):
+    """Return EMPTY, PARTIAL or FULL for every tile: [..., rows, columns]."""
+    columns = -(-blocks.lengths[1] // blocks.tile_sizes[1])
+
+    def example(pattern):
+        rows = jnp.arange(pattern.start.shape[0])
+        found = pattern.kind(rows[:, None], jnp.arange(columns)[None, :])
+        inside = jnp.arange(columns)[None, :]
+        inside = (inside >= pattern.start[:, None]) & (inside < pattern.stop[:, None])
+        return jnp.where(inside, found, EMPTY)
+
+    for _ in blocks.start.shape[:-1]:
+        example = jax.vmap(example)
+    return example(blocks.pattern)
+
+
+def exact_kinds(bounds):
+    return np.where(bounds.all, FULL, np.where(bounds.any, PARTIAL, EMPTY))
+
+
+@settings(max_examples=40)
+@given(mask=MASKS, shift=st.integers(0, 9), shuffle=st.booleans())
+def test_tile_bounds_are_conservative(mask, shift, shuffle):
+    """No visible pair is in an empty tile, and no masked pair is in a full tile."""
+    queries, keys = np.arange(T) + shift, np.arange(S)
+    if shuffle:
+        queries, keys = (np.random.default_rng(1).permutation(x) for x in (queries, keys))
+    queries, keys = (jnp.asarray(x, jnp.int32) for x in (queries, keys))
+    exact, found = exact_bounds(mask, queries, keys), bounds_of(mask, queries, keys)
+    assert (found.any | ~exact.any).all()
+    assert (~found.all | exact.all).all()
+
+
+SIMPLE = [
+    masks.causal(),
+    masks.window(3, 1),
+    masks.window(None, 2),
+    masks.lengths(7),
+    masks.lengths(9, 6),
+    masks.block(5),
+    masks.prefix(4),
+    ~masks.causal(),
+    masks.segments(jnp.arange(40) // 6),
+    masks.cu_seqlens([0, 3, 3, 10, 40]),
+    masks.from_array(ARRAY),
+    masks.from_function(lambda query, key: (query * key) % 7 == 0),
+]
+
+
+def name(mask):
+    return type(mask).__name__ if isinstance(mask, masks.Mask) else None
+
+
+@pytest.mark.parametrize("mask", SIMPLE, ids=name)
+def test_tile_bounds_of_simple_masks_are_exact(mask):
+    queries, keys = jnp.arange(T), jnp.arange(S)
+    exact, found = exact_bounds(mask, queries, keys), bounds_of(mask, queries, keys)
+    np.testing.assert_array_equal(found.any, exact.any)
+    np.testing.assert_array_equal(found.all, exact.all)
+
+
+@pytest.mark.parametrize("mask", SIMPLE, ids=name)
+def test_block_mask_of_simple_masks_is_exact(mask):
+    positions = jnp.arange(T), jnp.arange(S)
+    exact = exact_bounds(mask, *positions)
+    blocks = block_mask(mask, T, S, positions=positions, tile_sizes=(ROWS, COLUMNS))
+    np.testing.assert_array_equal(kinds_of(blocks), exact_kinds(exact))
+
+
+@settings(max_examples=25)
+@given(mask=MASKS, shift=st.integers(0, 9), shuffle=st.booleans())
+def test_block_mask_is_conservative(mask, shift, shuffle):
+    queries, keys = np.arange(T) + shift, np.arange(S)
+    if shuffle:
+        queries, keys = (np.random.default_rng(1).permutation(x) for x in (queries, keys))
+    queries, keys = (jnp.asarray(x, jnp.int32) for x in (queries, keys))
+    exact = exact_bounds(mask, queries, keys)
+    blocks = block_mask(mask, T, S, positions=(queries, keys), tile_sizes=(ROWS, COLUMNS))
+    kinds = np.asarray(kinds_of(blocks))
+    assert not (exact.any & (kinds == EMPTY)).any()
+    assert not (~exact.all & (kinds == FULL)).any()
+
+
+def test_block_mask_of_lengths_per_example():
+    lengths = [3, 15]
+    blocks = block_mask(masks.lengths(lengths), T, S, tile_sizes=(ROWS, COLUMNS))
+    for b, length in enumerate(lengths):
+        exact = exact_bounds(masks.lengths(length), jnp.arange(T), jnp.arange(S))
+        np.testing.assert_array_equal(kinds_of(blocks)[b], exact_kinds(exact))
+
+
+def test_last_tiles_may_be_smaller():
+    """Keys of the last tile that do not exist do not make it partial or full."""
+    blocks = block_mask(masks.causal(), 10, tile_sizes=(4, 4))
+    expected = [
+        [PARTIAL, EMPTY, EMPTY],
+        [FULL, PARTIAL, EMPTY],
+        [FULL, FULL, PARTIAL],
+    ]
+    found = np.asarray(kinds_of(blocks))
+    np.testing.assert_array_equal(found, expected)
+
+
+INTERVALS = {
+    "causal": masks.causal(),
+    "window": masks.window(512),
+    "two-sided window": masks.window(300, 200),
+    "causal lengths": masks.causal() & masks.lengths(900_000),
+    "blocks": masks.block(1000),
+    "sequences": masks.cu_seqlens([0, 1000, 300_000, 2**20]),
+}
+
+
+@pytest.mark.parametrize("name", INTERVALS)
+def test_block_mask_of_a_million_tokens_is_small(name):
+    """Bounds per row of tiles: 2,048 rows take less than 64 kB, where tiles would take 4 MiB."""
+    blocks = block_mask(INTERVALS[name], 2**20)
+    assert blocks.kinds is None
+    assert sum(leaf.nbytes for leaf in jax.tree.leaves(blocks)) < 64_000
+
+
+def test_block_mask_takes_at_most_one_byte_per_tile():
+    blocks = block_mask(~masks.causal(), 4096, tile_sizes=(64, 64))
+    assert blocks.kinds.dtype == jnp.uint8
+    assert blocks.kinds.nbytes <= 64 * 64
+
+
+QUERY, KEY, VALUE = draw((2, T, 2, 3), (2, S, 2, 3), (2, S, 2, 3))
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        masks.causal() & masks.lengths([14, 6]),
+        masks.segments(jnp.arange(40) // 6),
+        masks.window(2, 1) | ~masks.window(6, 6),
+    ],
+    ids=["intervals per example", "segments", "composed"],
+)
+def test_attend_with_a_block_mask_equals_its_mask(mask):
+    positions = jnp.arange(T) + 3, jnp.arange(S)
+    blocks = block_mask(mask, T, S, positions=positions, tile_sizes=(ROWS, COLUMNS))
+
+    @jax.jit
+    def gradient(inputs, blocks):
+        return jax.value_and_grad(lambda x: jnp.sum(jnp.sin(attend(*x, mask=blocks))))(inputs)
+
+    def reference(inputs):
+        output = attend(*inputs, mask=mask, positions=positions, implementation="reference")
+        return jnp.sum(jnp.sin(output))
+
+    inputs = QUERY, KEY, VALUE
+    actual, expected = gradient(inputs, blocks), jax.value_and_grad(reference)(inputs)
+    for ours, theirs in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_one_block_mask_serves_several_calls():
+    """It is an input of jit, so that layers and steps share one."""
+    blocks = block_mask(masks.window(3), T, tile_sizes=(ROWS, COLUMNS))
+    traces = []
+
+    @jax.jit
+    def run(query, blocks):
+        traces.append(query.shape)
+        return attend(query, query, query, mask=blocks)
+
+    for seed in range(2):
+        (query,) = draw((2, T, 2, 3), seed=seed)
+        expected = attend(query, query, query, mask=masks.window(3), implementation="reference")
+        np.testing.assert_allclose(run(query, blocks), expected, rtol=1e-5, atol=1e-6)
+    assert len(traces) == 1
+
+
+def test_block_mask_of_another_length_raises():
+    blocks = block_mask(masks.causal(), T, tile_sizes=(ROWS, COLUMNS))
+    with pytest.raises(ValueError, match="this BlockMask is for 12 queries and 12 keys, but there"):
+        attend(QUERY, KEY, VALUE, mask=blocks)
+
+
+def test_function_with_tile_bounds_is_not_evaluated_per_pair():
+    evaluated = []
+
+    def function(query, key):
+        evaluated.append(True)
+        return key <= query
+
+    mask = masks.from_function(
+        function, tile_bounds=lambda query, key: masks.causal().tile_bounds(query, key)
+    )
+    evaluated.clear()
+    tiles = PositionTiles.of(jnp.arange(T).reshape(-1, ROWS))
+    found = mask.tile_bounds(tiles, tiles)
+    assert not evaluated
+    np.testing.assert_array_equal(found.any, np.tril(np.ones((3, 3), bool)))
+    np.testing.assert_array_equal(found.all, np.tril(np.ones((3, 3), bool), -1))
+
+
+def test_pattern_of_intervals_and_of_kinds_agree():
+    """Tiles 1 to 3 of 5 are visited, and tile 2 is full."""
+    start, stop, full_start, full_stop = (jnp.array([n]) for n in (1, 4, 2, 3))
+    intervals = Pattern(start, stop, full_start, full_stop, None)
+    kinds = jnp.array([[EMPTY, PARTIAL, FULL, PARTIAL, EMPTY]], jnp.uint8)
+    written = Pattern(start, stop, full_start, full_stop, kinds)
+    for column in range(5):
+        assert intervals.kind(0, column) == written.kind(0, column) == kinds[0, column]

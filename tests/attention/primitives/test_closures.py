@@ -1,0 +1,191 @@
+"""Masks and scores that close over traced arrays, in every transformation."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention import attend, masks, scores
+from attention.primitives.closures import explicit
+from tests.attention.primitives.inputs import draw
+
+T, N, H = 10, 2, 3
+QUERY, KEY, VALUE = draw(*[(T, N, H)] * 3)
+WEIGHT = jnp.float32(0.7)
+TILES = {"reference": {}, "tiled": {"tile_sizes": (4, 4)}}
+
+
+def loss(weight, implementation, query=QUERY):
+    """A function of a weight that the score function closes over."""
+    score = scores.from_function(lambda s, q, k, n: s * weight + weight**2 * (q - k))
+    output = attend(
+        query,
+        KEY,
+        VALUE,
+        mask=masks.causal(),
+        score=score,
+        implementation=implementation,
+        **TILES[implementation],
+    )
+    return jnp.sum(jnp.sin(output))
+
+
+def in_scan(function):
+    """Evaluate a function in the body of a scan."""
+
+    def run(weight):
+        def body(total, shift):
+            return total + function(weight + shift), None
+
+        return jax.lax.scan(body, jnp.zeros(()), jnp.arange(3.0) / 10)[0]
+
+    return run
+
+
+TRANSFORMS = {
+    "grad": jax.grad,
+    "jit of grad": lambda f: jax.jit(jax.grad(f)),
+    "grad of jit": lambda f: jax.grad(jax.jit(f)),
+    "jit of jacfwd": lambda f: jax.jit(jax.jacfwd(f)),
+    "jacrev": jax.jacrev,
+    "grad in scan": lambda f: in_scan(jax.grad(f)),
+    "grad of scan": lambda f: jax.grad(in_scan(f)),
+    "vmap": lambda f: lambda w: jax.vmap(f)(w * jnp.arange(1.0, 3.0)),
+    "vmap of grad": lambda f: lambda w: jax.vmap(jax.grad(f))(w * jnp.arange(1.0, 3.0)),
+    "jvp of grad": lambda f: lambda w: jax.jvp(jax.grad(f), (w,), (jnp.ones(()),))[1],
+    "grad of grad": lambda f: jax.jit(jax.grad(jax.grad(f))),
+    "grad of checkpoint": lambda f: jax.grad(jax.checkpoint(f)),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_traced_weight_in_a_score_function(name):
+    """Reference and tiles agree, and the derivative by the weight is not 0."""
+    expected, actual = (
+        TRANSFORMS[name](functools.partial(loss, implementation=implementation))(WEIGHT)
+        for implementation in ("reference", "tiled")
+    )
+    assert jnp.abs(expected).min() > 1e-3
+    np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("implementation", TILES)
+def test_gradient_of_a_traced_weight_equals_finite_differences(implementation):
+    run = jax.jit(functools.partial(loss, implementation=implementation))
+    step = 1e-2
+    difference = (run(WEIGHT + step) - run(WEIGHT - step)) / (2 * step)
+    gradient = jax.jit(jax.grad(functools.partial(loss, implementation=implementation)))(WEIGHT)
+    np.testing.assert_allclose(gradient, difference, rtol=1e-2)
+
+
+@pytest.mark.parametrize("implementation", TILES)
+def test_explicit_arrays_equal_closures(implementation):
+    """Arrays of masks and scores as arguments and as closures, in value and gradient."""
+    table, ids = draw((5,))[0], jnp.arange(T) // 3
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def run(table, closed):
+        if closed:
+            score = scores.from_function(lambda s, q, k, n: s + table[jnp.abs(q - k) % 5])
+            mask = masks.from_function(lambda q, k: ids[q] >= ids[k])
+        else:
+            score = scores.from_function(lambda s, q, k, n, x: s + x[jnp.abs(q - k) % 5], table)
+            mask = masks.from_function(lambda q, k, x: x[q] >= x[k], ids)
+        output = attend(
+            QUERY,
+            KEY,
+            VALUE,
+            mask=mask,
+            score=score,
+            implementation=implementation,
+            **TILES[implementation],
+        )
+        return jnp.sum(jnp.sin(output))
+
+    closed, given = (jax.value_and_grad(run)(table, closed) for closed in (True, False))
+    chex.assert_trees_all_close(closed, given, rtol=1e-6, atol=1e-6)
+    assert jnp.abs(given[1]).min() > 1e-4
+
+
+@pytest.mark.parametrize("length", [64, 256])
+@pytest.mark.parametrize("mapped", [False, True], ids=["jit", "vmap"])
+def test_traced_document_ids_in_a_mask(length, mapped):
+    """The default implementation at lengths on both sides of its change to tiles."""
+    ids = jnp.stack([jnp.arange(length) // 50, jnp.arange(length) // 7])
+    inputs = draw(*[(2, length, 1, H)] * 3)
+
+    def one(query, key, value, ids):
+        mask = masks.causal() & masks.from_function(lambda q, k: ids[q] == ids[k])
+        return attend(query, key, value, mask=mask)
+
+    if mapped:
+        output = jax.jit(jax.vmap(one))(*inputs, ids)
+    else:
+        one = jax.jit(one)
+        output = jnp.stack([one(*(x[b] for x in inputs), ids[b]) for b in range(2)])
+    mask = masks.causal() & masks.segments(ids)
+    expected = attend(*inputs, mask=mask, implementation="reference")
+    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_gradient_with_traced_document_ids():
+    ids = jnp.arange(256) // 50
+    inputs = draw(*[(256, 1, H)] * 3)
+
+    @jax.jit
+    def gradient(inputs, ids):
+        def loss(inputs):
+            mask = masks.from_function(lambda q, k: ids[q] == ids[k])
+            return jnp.sum(jnp.sin(attend(*inputs, mask=mask)))
+
+        return jax.grad(loss)(inputs)
+
+    def by_segments(inputs):
+        output = attend(*inputs, mask=masks.segments(ids), implementation="reference")
+        return jnp.sum(jnp.sin(output))
+
+    expected = jax.jit(jax.grad(by_segments))(inputs)
+    chex.assert_trees_all_close(gradient(inputs, ids), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_two_closures_of_one_program_are_equal():
+    """So that jit does not compile again for a lambda with other arrays."""
+    traces = []
+
+    @jax.jit
+    def run(mask):
+        traces.append(mask)
+        return mask(1, 2)
+
+    for number in (1, 3):
+        offset = jnp.int32(number)
+        allowed = run(masks.from_function(lambda q, k, offset=offset: k <= q + offset))
+        assert bool(allowed) == (1 + number >= 2)
+    assert len(traces) == 1
+
+
+def test_closures_become_explicit_arguments():
+    table = jnp.arange(4.0)
+    program, constants = explicit(
+        "score", lambda score, head: score * table[head], {"score": "float32", "head": "int32"}, ()
+    )
+    np.testing.assert_array_equal(constants[0], table)
+    doubled = program((2 * table,), jnp.float32(5), jnp.int32(3))
+    np.testing.assert_allclose(doubled, 30)
+
+
+def test_constant_bool_array_under_jit():
+    """A mask that is a constant of the program, with tiles and with the reference."""
+    allowed = np.random.default_rng(0).random((T, T)) < 0.6
+    outputs = [
+        jax.jit(
+            functools.partial(
+                attend, mask=allowed, implementation=implementation, **TILES[implementation]
+            )
+        )(QUERY, KEY, VALUE)
+        for implementation in TILES
+    ]
+    np.testing.assert_allclose(*outputs, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,98 @@
+"""Attention over disjoint sets of keys, combined by `merge`."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention import Dropout, attend, masks, merge, scores
+from tests.attention.primitives.inputs import DIMS, POSITIONS, N, S, T, query_key_value
+
+PARTS = (slice(0, 2), slice(2, 3), slice(3, S))
+INPUTS = query_key_value(DIMS["B"])
+
+
+def options(lengths, columns):
+    return {
+        "mask": masks.causal() & masks.lengths(lengths),
+        "positions": (POSITIONS[0], POSITIONS[1][columns]),
+        "score": scores.alibi(scores.alibi_slopes(N)),
+        "dropout": Dropout(jax.random.key(0), 0.3),
+        "returning": ("logsumexp",),
+    }
+
+
+def whole(query, key, value, lengths):
+    output, extras = attend(query, key, value, **options(lengths, slice(None)))
+    return output, extras["logsumexp"]
+
+
+def merged(query, key, value, lengths):
+    partials = []
+    for part in PARTS:
+        output, extras = attend(query, key[:, part], value[:, part], **options(lengths, part))
+        partials.append((output, extras["logsumexp"]))
+    return merge(partials)
+
+
+def gradient(function, lengths):
+    def loss(inputs):
+        output, logsumexp = function(*inputs, lengths)
+        finite = jnp.where(jnp.isneginf(logsumexp), 0, logsumexp)
+        return jnp.sum(jnp.sin(output)) + jnp.sum(jnp.cos(finite))
+
+    return jax.jit(jax.grad(loss))
+
+
+@pytest.mark.parametrize(
+    "lengths", [[7, 4], [3, 0]], ids=["visible", "with a fully masked example"]
+)
+def test_merge_of_disjoint_keys_equals_all_keys(lengths):
+    """Output, logsumexp and gradients; some parts are fully masked for some queries."""
+    lengths = jnp.array(lengths)
+    actual, expected = jax.jit(merged)(*INPUTS, lengths), jax.jit(whole)(*INPUTS, lengths)
+    chex.assert_trees_all_close(actual, expected, rtol=1e-5, atol=1e-5)
+    actual, expected = (gradient(function, lengths)(INPUTS) for function in (merged, whole))
+    chex.assert_tree_all_finite(actual)
+    chex.assert_trees_all_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_forward_mode_of_merge():
+    lengths = jnp.array([7, 4])
+    actual, expected = (
+        jax.jit(lambda inputs, f=f: jax.jvp(lambda x: f(*x, lengths), (inputs,), (inputs,))[1])(
+            INPUTS
+        )
+        for f in (merged, whole)
+    )
+    chex.assert_trees_all_close(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_merge_of_one_partial_result_is_itself():
+    partial = whole(*INPUTS, jnp.array([7, 4]))
+    chex.assert_trees_all_close(merge([partial]), partial, rtol=1e-6, atol=1e-6)
+
+
+def test_order_of_partial_results_does_not_matter():
+    output, logsumexp = whole(*INPUTS, jnp.array([7, 4]))
+    other = output + 1, logsumexp + 100
+    chex.assert_trees_all_close(
+        merge([other, (output, logsumexp)]), merge([(output, logsumexp), other]), rtol=1e-6
+    )
+
+
+def test_nan_in_a_partial_result_stays_in_its_row():
+    output, logsumexp = whole(*INPUTS, jnp.array([7, 7]))
+    with_nan = output.at[0, 3, 2].set(jnp.nan), logsumexp.at[0, 2, 3].set(jnp.nan)
+    found, _ = merge([(output, logsumexp), with_nan])
+    reached = np.zeros((2, T, N), bool)
+    reached[0, 3, 2] = True
+    np.testing.assert_array_equal(jnp.isnan(found).any(axis=-1), reached)
+
+
+def test_merge_keeps_the_dtype_of_the_output():
+    output, logsumexp = whole(*INPUTS, jnp.array([7, 4]))
+    found = merge([(output.astype("bfloat16"), logsumexp)] * 2)
+    assert found[0].dtype == jnp.bfloat16
+    assert found[1].dtype == jnp.float32

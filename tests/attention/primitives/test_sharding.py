@@ -1,0 +1,70 @@
+"""Batch and heads sharded over devices: same values, same sharding, no communication."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from attention import attend, masks, scores
+from tests.attention.primitives import sharding
+from tests.attention.primitives.inputs import draw
+from tests.conftest import REPOSITORY
+
+
+@pytest.mark.parametrize("implementation", ["reference", "tiled"])
+@pytest.mark.parametrize("shape", [(2, 1), (1, 2)], ids=["batch", "heads"])
+@pytest.mark.parametrize("name", sharding.CHECKS)
+def test_two_devices(name, shape, implementation):
+    """Values, shardings and collectives of output and gradients."""
+    sharding.CHECKS[name](shape, implementation)
+
+
+def test_four_and_eight_devices():
+    """Batch and heads are both sharded, in a process of its own."""
+    result = subprocess.run(
+        [sys.executable, "-m", "tests.attention.primitives.sharding"],
+        cwd=REPOSITORY,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.stdout.endswith("done\n"), result.stdout + result.stderr[-3000:]
+
+
+def test_collectives_are_detected():
+    mesh = sharding.mesh_of((2, 1), jax.sharding.AxisType.Auto)
+    (array,) = draw((4, 3))
+    array = jax.device_put(array, NamedSharding(mesh, P("batch")))
+    assert sharding.collectives(jax.jit(jnp.sum).lower(array).compile()) == ["all-reduce"]
+
+
+def test_replicated_scores_get_summed_gradients_inside_shard_map():
+    """The slopes do not vary over the mesh, so their gradient is summed over it."""
+    mesh = jax.make_mesh((2,), ("data",))
+    data, same = P("data"), P()
+    inputs = *draw((2, 7, 2, 3), (2,)), jnp.array([7, 3])
+
+    def loss(query, slopes, lengths):
+        mask, score = masks.causal() & masks.lengths(lengths), scores.alibi(slopes)
+        return attend(query, query, query, mask=mask, score=score, implementation="tiled").sum()
+
+    def on_each_device(*arrays):
+        return jax.lax.psum(loss(*arrays), "data")
+
+    specs = data, same, data
+    mapped = jax.shard_map(on_each_device, mesh=mesh, in_specs=specs, out_specs=same)
+    sharded = [
+        jax.device_put(array, NamedSharding(mesh, spec))
+        for array, spec in zip(inputs, specs, strict=True)
+    ]
+    actual = jax.jit(jax.grad(mapped, (0, 1)))(*sharded)
+    expected = jax.jit(jax.grad(loss, (0, 1)))(*inputs)
+    for ours, theirs in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,477 @@
+"""Attention in tiles against the definition: options, statistics, derivatives, cost."""
+
+import dataclasses
+import functools
+import time
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attention import Dropout, attend, masks, scores
+from attention.primitives.arguments import RETURNING, check_arguments
+from attention.primitives.dot_product import attend_by_definition
+from attention.primitives.tiled import attend_in_tiles
+from tests.attention.primitives.inputs import draw
+from tests.attention.primitives.test_block_mask import MASKS
+
+B, T, S, N, K, H, V = 2, 21, 37, 6, 3, 5, 7
+TILES = (8, 16)  # 3 by 3 tiles; the last row and column are smaller
+QUERY, KEY, VALUE = draw((B, T, N, H), (B, S, K, H), (B, S, K, V))
+AT_THE_END = jnp.arange(S - T, S), jnp.arange(S)
+AT_THE_START = jnp.arange(T), jnp.arange(S)
+RANDOM = np.random.default_rng(0)
+SEGMENTS = jnp.asarray(np.sort(RANDOM.integers(0, 3, (B, S)), axis=1))
+
+
+def learned(score, query, key, head, weights):
+    return score * weights[head % 2] + (query - key).astype(score.dtype)
+
+
+LEARNED = scores.from_function(learned, draw((2,))[0])
+RELATIVE = scores.relative_bias(draw((N, 8))[0], max_distance=16)
+BIAS, BATCHED_BIAS = (scores.bias_array(x) for x in draw((N, T, S), (B, 1, T, S)))
+SINKS = scores.attention_sinks(draw((N,))[0])
+RANDOM_MASK = masks.from_array(jnp.asarray(RANDOM.random((S, S)) < 0.8))
+DROPOUT = Dropout(jax.random.split(jax.random.key(3), B), 0.3)
+CASES = {
+    "causal, alibi, softcap, sinks, dropout": {
+        "mask": masks.causal() & masks.lengths([30, 37]),
+        "positions": AT_THE_END,
+        "score": (scores.alibi(scores.alibi_slopes(N)), scores.softcap(2.0), SINKS),
+        "dropout": DROPOUT,
+    },
+    "composed masks, fully masked rows": {
+        "mask": masks.window(5, 3) & masks.lengths([30, 11]) & (RANDOM_MASK | masks.prefix([2, 9])),
+        "positions": AT_THE_END,
+    },
+    "segments, relative bias, bias array": {
+        "mask": masks.segments(SEGMENTS[:, -T:], SEGMENTS) & ~masks.block(4),
+        "positions": AT_THE_START,
+        "score": (RELATIVE, BIAS),
+    },
+    "bool array, bias of one head, function with arrays": {
+        "mask": jnp.asarray(RANDOM.random((B, T, S)) < 0.2),
+        "score": (BATCHED_BIAS, LEARNED),
+    },
+}
+DIFFERENTIABLE = ("output", "logsumexp", "entropy", "mean_distance", "weights")
+TWICE_DIFFERENTIABLE = ("output", "logsumexp")  # the other results are computed from these
+
+
+def compute(implementation, inputs, arguments):
+    arguments = check_arguments(
+        *inputs, **arguments, returning=RETURNING, num_strongest=2, tile_sizes=TILES
+    )
+    if implementation == "definition":
+        return attend_by_definition(arguments)
+    return attend_in_tiles(arguments)
+
+
+def loss(implementation, inputs, score, arguments, names=DIFFERENTIABLE):
+    """Return a sum over all differentiable results, and the results."""
+    found = compute(implementation, inputs, {**arguments, "score": score})
+    finite = [jnp.where(jnp.isfinite(found[name]), found[name], 0) for name in names]
+    return sum(jnp.sum(jnp.sin(array + 0.1)) for array in finite), found
+
+
+def gradient(implementation, inputs, score, arguments, names=DIFFERENTIABLE):
+    """Return the gradient of the loss, and the results."""
+    function = jax.grad(loss, argnums=(1, 2), allow_int=True, has_aux=True)
+    gradients, found = function(implementation, inputs, score, arguments, names)
+    return [x for x in jax.tree.leaves(gradients) if x.dtype != jax.dtypes.float0], found
+
+
+def higher_derivatives(implementation, inputs, score, arguments):
+    """Return a forward derivative, forward over reverse and reverse over reverse mode."""
+
+    def of_gradient(inputs):
+        found, _ = gradient(implementation, inputs, score, arguments, TWICE_DIFFERENTIABLE)
+        return sum(jnp.sum(jnp.sin(array.astype("float64"))) for array in found)
+
+    direction = jax.tree.map(jnp.cos, inputs)
+    return (
+        jax.jvp(lambda x: loss(implementation, x, score, arguments)[0], (inputs,), (direction,))[1],
+        jax.jvp(of_gradient, (inputs,), (direction,))[1],
+        jax.grad(of_gradient)(inputs),
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_options_and_gradients_equal_the_definition(name):
+    arguments, inputs = dict(CASES[name]), (QUERY, KEY, VALUE)
+    score = arguments.pop("score", ())
+    (expected, all_expected), (found, all_found) = (
+        jax.jit(gradient, static_argnums=0)(one, inputs, score, arguments)
+        for one in ("definition", "tiled")
+    )
+    for part in ("output", *RETURNING):
+        chex.assert_trees_all_close(all_found[part], all_expected[part], rtol=1e-5, atol=1e-5)
+    chex.assert_tree_all_finite(found)
+    chex.assert_trees_all_close(found, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.usefixtures("float64")
+def test_higher_derivatives_equal_the_definition():
+    """With fully masked rows, and without sinks, which would hide an error in them."""
+    arguments = {
+        "mask": masks.window(5, 3) & masks.lengths([30, 11]),
+        "positions": AT_THE_END,
+        "dropout": DROPOUT,
+    }
+    score = scores.alibi(scores.alibi_slopes(N)), scores.softcap(2.0)
+    inputs, score = jax.tree.map(lambda x: x.astype("float64"), ([QUERY, KEY, VALUE], score))
+    expected, found = (
+        jax.jit(higher_derivatives, static_argnums=0)(one, inputs, score, arguments)
+        for one in ("definition", "tiled")
+    )
+    chex.assert_tree_all_finite(found)
+    chex.assert_trees_all_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@settings(max_examples=8)
+@given(
+    mask=MASKS,
+    sizes=st.sampled_from([(1, 1), (13, 13), (31, 31), (13, 31)]),
+    rows=st.sampled_from([8, 16]),
+    softcapped=st.booleans(),
+)
+def test_any_mask_length_and_tile(mask, sizes, rows, softcapped):
+    num_queries, num_keys = sizes
+    query, key, value = draw((1, num_queries, 2, H), (1, num_keys, 1, H), (1, num_keys, 1, V))
+    arguments = check_arguments(
+        query,
+        key,
+        value,
+        mask=mask,
+        tile_sizes=(rows, 8),
+        positions=(jnp.arange(num_queries) + num_keys - num_queries, jnp.arange(num_keys)),
+        score=scores.softcap(1.5) if softcapped else (),
+        returning=("logsumexp",),
+    )
+    expected = attend_by_definition(arguments)
+    found = attend_in_tiles(arguments)
+    for name in ("output", "logsumexp"):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5)
+    if not softcapped:
+        value, positions = value[..., :H], (arguments.query_positions, arguments.key_positions)
+        by_jax = attend(query, key, value, mask=mask, positions=positions, implementation="jax")
+        np.testing.assert_allclose(by_jax, expected["output"][..., :H], rtol=1e-4, atol=1e-5)
+
+
+def test_tile_sizes_change_rounding_but_not_the_kept_set():
+    """With values of 1, the output is the sum of the kept weights."""
+    arguments = {"dropout": DROPOUT, "mask": masks.causal(), "positions": AT_THE_END}
+    ones = jnp.ones_like(VALUE)
+    run = functools.partial(attend, QUERY, KEY, ones, **arguments)
+    expected = run(implementation="reference")
+    for sizes in ((8, 8), (24, 16), (64, 64), (1, 37)):
+        output = run(implementation="tiled", tile_sizes=sizes)
+        np.testing.assert_allclose(output, expected, rtol=1e-5)
+
+
+def test_returning_more_keeps_the_bits_of_the_output():
+    options = CASES["composed masks, fully masked rows"]
+    arguments = check_arguments(QUERY, KEY, VALUE, **options, tile_sizes=TILES)
+    more = dataclasses.replace(arguments, returning=RETURNING, num_strongest=3)
+    alone, with_more = (attend_in_tiles(one)["output"] for one in (arguments, more))
+    np.testing.assert_array_equal(alone, with_more)
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_nan_reaches_exactly_the_queries_that_attend_to_it(number):
+    """Keys from 20 on are masked in the second example only."""
+    mask = masks.lengths([S, 20])
+    bad_key, bad_value = KEY.at[:, 20:].set(number), VALUE.at[:, 20:].set(number)
+    for key, value in ((bad_key, VALUE), (KEY, bad_value)):
+        found = compute("tiled", (QUERY, key, value), {"mask": mask})
+        clean = compute("tiled", (QUERY, KEY, VALUE), {"mask": mask})
+        for name in ("output", "logsumexp", "weights", "entropy"):
+            assert jnp.isnan(found[name][0]).all()
+            np.testing.assert_array_equal(found[name][1], clean[name][1])
+    differentiate = jax.jit(gradient, static_argnums=0)
+    grads, _ = differentiate("tiled", (QUERY, bad_key, bad_value), (), {"mask": mask})
+    chex.assert_tree_all_finite([x[1] for x in grads])
+    assert all(jnp.isnan(x[0]).all() for x in grads)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_low_precision_accumulates_in_float32(dtype):
+    low = [x.astype(dtype) for x in (QUERY, KEY, VALUE)]
+    high = [x.astype("float32") for x in low]
+    found = compute("tiled", low, {})
+    assert found["output"].dtype == dtype
+    expected = compute("definition", high, {})
+    unit = float(jnp.finfo(dtype).eps)  # the weights are rounded once, and the output
+    output = found["output"].astype("float32")
+    np.testing.assert_allclose(output, expected["output"], rtol=unit, atol=unit)
+    np.testing.assert_allclose(found["logsumexp"], expected["logsumexp"], rtol=1e-5)
+
+
+@pytest.mark.usefixtures("float64")
+def test_float64_stays_float64():
+    inputs = draw((T, N, H), (S, K, H), (S, K, V), dtype="float64")
+    found, expected = (compute(one, inputs, {}) for one in ("tiled", "definition"))
+    assert found["output"].dtype == jnp.float64
+    for name in ("output", "logsumexp", "entropy"):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-12)
+
+
+def test_vmap_equals_a_batch():
+    """Mapped over a batch of masks, and over queries with shared keys."""
+
+    def one(query, key, value, length):
+        mask = masks.lengths(length)
+        return attend(query, key, value, mask=mask, implementation="tiled", tile_sizes=TILES)
+
+    lengths = jnp.array([30, 4])
+    together = one(QUERY, KEY, VALUE, lengths)
+    mapped = jax.jit(jax.vmap(one))(QUERY, KEY, VALUE, lengths)
+    np.testing.assert_allclose(mapped, together, rtol=1e-6, atol=1e-6)
+
+    def total(query, length):
+        return jnp.sum(jnp.sin(one(query, KEY[0], VALUE[0], length)))
+
+    mapped = jax.jit(jax.vmap(jax.grad(total)))(QUERY, lengths)
+    each = [jax.grad(total)(QUERY[b], lengths[b]) for b in range(B)]
+    np.testing.assert_allclose(mapped, jnp.stack(each), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("leading", [(), (3,), (2, 1), (2, 3)])
+def test_arguments_may_have_batch_axes(leading):
+    """Random keys, masks, bias arrays and positions of each example."""
+    batch = (2, 3)
+    query, key, value = draw((*batch, 9, 2, H), (*batch, 9, 2, H), (*batch, 9, 2, V))
+    rngs = jax.random.split(jax.random.key(1), leading) if leading else jax.random.key(1)
+    allowed, bias = draw((*leading, 9, 9), (*leading, 2, 9, 9))
+    allowed = allowed > -1
+    arguments = check_arguments(
+        query,
+        key,
+        value,
+        dropout=Dropout(rngs, 0.5),
+        tile_sizes=(8, 8),
+        mask=allowed if len(leading) % 2 else masks.from_array(allowed),
+        score=scores.bias_array(bias),
+        positions=(jnp.broadcast_to(jnp.arange(9)[::-1], (*leading, 9)), jnp.arange(9)),
+    )
+    expected, found = attend_by_definition(arguments), attend_in_tiles(arguments)
+    np.testing.assert_allclose(found["output"], expected["output"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("leading", [(8,), (1, 4), (2,)])
+def test_random_keys_of_another_batch_raise(leading):
+    rngs = jax.random.split(jax.random.key(0), leading)
+    with pytest.raises(ValueError, match=r"dropout.rng has the leading axes .* the query"):
+        attend(*draw(*[(4, 3, 1, 2)] * 3), dropout=Dropout(rngs, 0.5))
+
+
+def test_shared_bias_is_not_repeated_in_memory():
+    """A bias `[1, N, T, S]` for a batch of 16 takes the memory of `[N, T, S]`."""
+    inputs = [(16, 256, 2, 8)] * 3
+
+    def biased(query, key, value, bias):
+        score = scores.bias_array(bias)
+        return attend(query, key, value, score=score, implementation="tiled")
+
+    plain = scratch(biased, *inputs, (2, 256, 256))
+    assert scratch(biased, *inputs, (1, 2, 256, 256)) <= plain
+
+
+def test_transpose_of_the_derivative_by_values_alone():
+    inputs = QUERY[0], KEY[0], VALUE[0]
+    arguments = check_arguments(*inputs, mask=masks.lengths(20), tile_sizes=TILES)
+
+    def jvp_by_values(d_value):
+        def function(query, key, value):
+            given = dataclasses.replace(arguments, query=query, key=key, value=value)
+            return attend_in_tiles(given)["output"]
+
+        zeros = jnp.zeros_like(inputs[0]), jnp.zeros_like(inputs[1])
+        return jax.jvp(function, inputs, (*zeros, d_value))[1]
+
+    (cotangent,) = jax.linear_transpose(jvp_by_values, inputs[2])(jnp.ones((T, N, V)))
+    weights = attend_by_definition(arguments)["weights"]
+    expected = weights.sum(axis=1).reshape(K, N // K, S).sum(axis=1).T
+    np.testing.assert_allclose(
+        cotangent, jnp.broadcast_to(expected[..., None], (S, K, V)), rtol=1e-4
+    )
+
+
+def scratch(function, *shapes):
+    """Return the scratch memory of a compiled function in MiB."""
+    arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    compiled = jax.jit(function).lower(*arrays).compile()
+    return compiled.memory_analysis().temp_size_in_bytes / 2**20
+
+
+def test_memory_of_the_gradient_is_linear():
+    """B 1, N 8, H 64, T 8,192, causal: below 130 MiB where jax.nn needs 6,176."""
+
+    def loss(query, key, value):
+        return attend(query, key, value, mask=masks.causal(), implementation="tiled").sum()
+
+    shape = (1, 8192, 8, 64)
+    mebibytes = scratch(jax.grad(loss, argnums=(0, 1, 2)), shape, shape, shape)
+    assert mebibytes < 130
+
+
+def test_memory_of_higher_derivatives_and_statistics_is_linear():
+    """One head of 32k tokens has 4 GiB of weights."""
+    shape = (1, 32768, 1, 16)
+    dropout = Dropout(jax.random.key(0), 0.1)
+    names = ("entropy", "strongest", "mean_distance", "largest_score", "logsumexp")
+
+    def with_statistics(query, key, value):
+        return attend(
+            query,
+            key,
+            value,
+            mask=masks.window(1000),
+            dropout=dropout,
+            returning=names,
+            num_strongest=4,
+            implementation="tiled",
+        )
+
+    def loss(inputs):
+        output, extras = with_statistics(*inputs)
+        return jnp.sum(output) + jnp.sum(extras["entropy"])
+
+    def curvature(*inputs):
+        return jax.jvp(jax.grad(loss), (inputs,), (inputs,))
+
+    assert scratch(with_statistics, shape, shape, shape) < 64
+    assert scratch(curvature, shape, shape, shape) < 256
+
+
+@pytest.mark.parametrize("tile_sizes", [(1, 1), (5, 3), (64, 64), (21, 37)], ids=str)
+def test_tile_sizes_do_not_change_results(tile_sizes):
+    options = {"mask": masks.window(4, 2), "positions": AT_THE_END, "returning": ("logsumexp",)}
+    output, extras = attend(
+        QUERY, KEY, VALUE, **options, implementation="tiled", tile_sizes=tile_sizes
+    )
+    expected, others = attend(QUERY, KEY, VALUE, **options, implementation="reference")
+    np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(extras["logsumexp"], others["logsumexp"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("implementation", ["reference", "tiled"])
+@pytest.mark.parametrize("shape", [(N, T, S), (N, 1, S), (N, T, 1)], ids=str)
+@pytest.mark.parametrize("batched", [False, True], ids=["one example", "batch"])
+def test_bool_mask_per_head(batched, shape, implementation):
+    """[N, T, S] for one example, [B, N, T, S] for a batch; axes may have size 1."""
+    shape = (B, *shape) if batched else shape
+    inputs = (QUERY, KEY, VALUE) if batched else (QUERY[0], KEY[0], VALUE[0])
+    allowed = np.random.default_rng(5).random(shape) < 0.6
+    actual = attend(*inputs, mask=allowed, implementation=implementation, tile_sizes=TILES)
+    full = np.broadcast_to(allowed, (*shape[:-2], T, S))
+    query, key, value = inputs
+    for n in range(N):
+        head = slice(n // (N // K), n // (N // K) + 1)
+        heads = query[..., n : n + 1, :], key[..., head, :], value[..., head, :]
+        expected = attend(*heads, mask=full[..., n, :, :], implementation="reference")
+        np.testing.assert_allclose(actual[..., n : n + 1, :], expected, rtol=1e-5, atol=1e-5)
+
+
+# Cost.
+
+
+def sequential_steps(jaxpr):
+    """Count the steps that a program runs one after another; a while loop counts as one."""
+    total = 0
+    for equation in jaxpr.eqns:
+        inner = [
+            sequential_steps(getattr(x, "jaxpr", x))
+            for x in jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, "eqns"))
+            if hasattr(getattr(x, "jaxpr", x), "eqns")
+        ]
+        if equation.primitive.name == "scan":
+            total += equation.params["length"] * max(1, sum(inner))
+        elif equation.primitive.name == "while":
+            total += max(1, sum(inner))
+        elif equation.primitive.name == "cond":
+            total += max(inner)
+        else:
+            total += sum(inner)
+    return total
+
+
+@pytest.mark.parametrize("differentiated", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize(
+    "mask", [None, masks.causal(), masks.window(70)], ids=["all", "causal", "window"]
+)
+def test_vmap_runs_as_many_steps_as_a_batch(mask, differentiated):
+    """64 examples of 256 tokens: the examples are not computed one after another."""
+    shape = jax.ShapeDtypeStruct((64, 256, 2, 8), jnp.float32)
+
+    def run(query, key, value):
+        return attend(query, key, value, mask=mask, implementation="tiled", tile_sizes=(64, 64))
+
+    def steps(function):
+        if differentiated:
+            return sequential_steps(
+                jax.make_jaxpr(jax.grad(lambda *x: function(*x).sum(), (0, 1, 2)))(*[shape] * 3)
+            )
+        return sequential_steps(jax.make_jaxpr(function)(*[shape] * 3))
+
+    assert steps(jax.vmap(run)) <= steps(run)
+
+
+def test_steps_of_nested_loops_are_counted():
+    def nested(x):
+        return jax.lax.scan(lambda x, _: (jax.lax.scan(step, x, None, 3)[0], None), x, None, 5)
+
+    def step(x, _):
+        return jnp.sin(x), None
+
+    assert sequential_steps(jax.make_jaxpr(nested)(1.0)) == 15
+
+
+def seconds(*calls):
+    """Return the least time of each compiled call, in turn, so that load hits all of them."""
+    least = [float("inf")] * len(calls)
+    for _ in range(5):
+        for n, call in enumerate(calls):
+            start = time.perf_counter()
+            jax.block_until_ready(call())
+            least[n] = min(least[n], time.perf_counter() - start)
+    return least
+
+
+def test_packed_segments_per_example_skip_tiles():
+    """Eight segments in each of four examples with different bounds, and one segment."""
+    batch, length = 4, 2048
+    inputs = draw(*[(batch, length, 2, 32)] * 3)
+    random = np.random.default_rng(0)
+    eight = [np.sort(random.choice(np.arange(length), 7, replace=False)) for _ in range(batch)]
+    eight = np.stack([np.searchsorted(cuts, np.arange(length), side="right") for cuts in eight])
+
+    @jax.jit
+    def run(query, key, value, segments):
+        mask = masks.segments(segments)
+        return attend(query, key, value, mask=mask, implementation="tiled", tile_sizes=(128, 128))
+
+    packed, one = (jnp.asarray(x, jnp.int32) for x in (eight, np.zeros_like(eight)))
+    for segments in (packed, one):
+        run(*inputs, segments).block_until_ready()
+    of_packed, of_one = seconds(lambda: run(*inputs, packed), lambda: run(*inputs, one))
+    assert of_packed < 0.6 * of_one
+
+
+def test_window_skips_tiles_under_vmap():
+    """All examples share the pattern, so tiles are skipped under vmap too."""
+    inputs = draw(*[(4, 2048, 1, 32)] * 3)
+
+    def mapped(mask):
+        run = functools.partial(attend, mask=mask, implementation="tiled", tile_sizes=(128, 128))
+        return jax.jit(jax.vmap(run))
+
+    window, dense = mapped(masks.window(100)), mapped(masks.window(10**6, 10**6))
+    window(*inputs), dense(*inputs)
+    of_window, of_dense = seconds(lambda: window(*inputs), lambda: dense(*inputs))
+    assert of_window < 0.5 * of_dense
