@@ -1,4 +1,4 @@
-"""Functions with a gradient of their own and no other derivatives, and the error for the others."""
+"""Functions with first-order reverse mode only, and one error for all other derivatives."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,11 +47,11 @@ def first_order(
 def first_order_library(
     name: str, library: Callable[[Tree, Tree], Tree], inputs: Tree, constants: Tree
 ) -> Tree:
-    """Return `library(inputs, constants)`, of which only the reverse mode of first order is used.
+    """Return `library(inputs, constants)`, with the first-order reverse mode of the library.
 
     Args:
         name: of the implementation, for the error message.
-        library: of (inputs, constants), to the outputs; has a gradient of its own.
+        library: of (inputs, constants), to the outputs; has reverse mode.
         inputs: floating-point arrays, which receive gradients.
         constants: arrays, which do not.
     """
@@ -66,19 +66,15 @@ def first_order_library(
     return first_order(name, library, forward, backward, inputs, constants)
 
 
-def _differentiate_once(name: str, tree: Tree) -> Tree:
-    """Return the tree; its derivatives raise, since the gradient already is one."""
-    return _identity(name, tree)
-
-
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _identity(name: str, tree: Tree) -> Tree:
+def _differentiate_once(name: str, tree: Tree) -> Tree:
+    """Return the tree; its derivatives raise, since the caller computes a gradient of it."""
     del name
     return tree
 
 
-@_identity.defjvp
-def _identity_jvp(name: str, primals: Tree, tangents: Tree) -> Tree:
+@_differentiate_once.defjvp
+def _differentiate_once_jvp(name: str, primals: Tree, tangents: Tree) -> Tree:
     del primals, tangents
     raise NotImplementedError(_sentence(name))
 

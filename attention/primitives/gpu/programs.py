@@ -61,7 +61,7 @@ def call_kernel(
 
     Args:
         kernel: a function of references to operands and references to results, by name.
-        operands: trees of arrays whose axes are those of `AXES`.
+        operands: trees of arrays with the axes in `AXES`.
         results: trees of shapes, with the same axes.
         layout: the sizes.
         by: "row" for a program for each tile of queries of each query head, "column" for one for

@@ -80,7 +80,7 @@ def _sequence_numbers(offsets: Array, num_tokens: int, outside: int) -> Array:
 
 
 def mask_axes(mask: Mask) -> Mask:
-    """Return a tile mask whose arrays are replaced by their axis.
+    """Return a tile mask with the name of an axis in place of each array.
 
     "row" = one entry per query, "column" = one per key, "scalar" = one number.
     """

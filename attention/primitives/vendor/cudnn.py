@@ -117,7 +117,8 @@ def _attend(scale: float, arguments: Arguments) -> Array:
 
 def _before(lengths: Array, num_tokens: int) -> Array:
     """Return bool `[..., tokens, 1]`, True for tokens before the length `[...]`."""
-    return (jnp.arange(num_tokens, dtype=jnp.int32) < lengths[..., None])[..., None]
+    tokens = jnp.arange(num_tokens, dtype=jnp.int32).reshape((1,) * lengths.ndim + (-1,))
+    return (tokens < lengths[..., None])[..., None]
 
 
 def _by_cudnn(arguments: Arguments, options: dict[str, Any], lengths: dict[str, Array]) -> Array:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.primitives.arguments import Arguments
+from attention.primitives.dense_mask import allowed_pairs
 from attention.primitives.nonfinite import (
     attends_to_nonfinite,
     replace_nonfinite,
@@ -33,5 +34,44 @@ def handle_edge_cases(
     if visible is not None:
         visible = jnp.broadcast_to(visible, query.shape[:-1])
         output = jnp.where(visible[..., None], output, 0)
-    rows = attends_to_nonfinite(arguments, nonfinite_queries, nonfinite_keys)
-    return set_nonfinite_rows(output, rows, query)
+    dense = dense_mask(arguments)
+    rows = attends_to_nonfinite(dense, nonfinite_queries, nonfinite_keys)
+    return set_nonfinite_rows(output, rows, _affected_inputs(dense, rows))
+
+
+def _affected_inputs(arguments: Arguments, rows: Array) -> Array:
+    """Return a sum of the inputs that need a NaN gradient: `[..., T, N, 1]`.
+
+    These are the queries of NaN output rows, and the keys and values that they attend to. `where`
+    gives all others gradient 0; a product with NaN would give them 0 · NaN.
+
+    Args:
+        arguments: with the mask as `allowed`, and finite inputs.
+        rows: bool `[..., T, N]`, True for output rows that are NaN.
+    """
+    query, key, value = (
+        array.astype(jnp.float32).sum(axis=-1, keepdims=True)
+        for array in (arguments.query, arguments.key, arguments.value)
+    )
+    affected = jnp.swapaxes(rows, -1, -2)[..., None]  # [..., N, T, 1]
+    if arguments.allowed is not None:
+        affected = affected & arguments.allowed
+    affected = affected.any(axis=-2)  # [..., N, S|1]
+    groups = (*affected.shape[:-2], key.shape[-2], -1, affected.shape[-1])
+    keys = jnp.swapaxes(affected.reshape(groups).any(axis=-2), -1, -2)  # [..., S|1, K]
+    total = jnp.where(keys[..., None], key + value, 0).sum(axis=-3, keepdims=True)
+    total = jnp.repeat(total, rows.shape[-1] // key.shape[-2], axis=-2)  # [..., 1, N, 1]
+    return jnp.where(rows[..., None], query, 0) + total
+
+
+def dense_mask(arguments: Arguments) -> Arguments:
+    """Return the arguments with any mask as `allowed`, with all batch axes (which may be 1)."""
+    allowed = arguments.allowed
+    if arguments.mask is not None:
+        positions = arguments.query_positions, arguments.key_positions
+        allowed = allowed_pairs(arguments.mask, *positions)[..., None, :, :]
+    if allowed is None:
+        return arguments
+    missing = len(arguments.batch) + 3 - allowed.ndim
+    allowed = allowed.reshape((1,) * missing + allowed.shape)
+    return replace(arguments, mask=None, block_mask=None, allowed=allowed)

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.primitives.arguments import Arguments
-from attention.primitives.dense_mask import allowed_pairs
 from attention.primitives.scores import BiasArray
 from attention.primitives.vendor.band import Band, split_band
-from attention.primitives.vendor.edge_cases import handle_edge_cases
+from attention.primitives.vendor.edge_cases import dense_mask, handle_edge_cases
+
+NO_BAND = Band()
 
 
 def refusal(arguments: Arguments, platform: str) -> str | None:
@@ -108,10 +109,7 @@ def _attend(arguments: Arguments) -> Array:
     band, others = split_band(arguments)
     if not (others or arguments.scores or arguments.allowed is not None):
         return handle_edge_cases(arguments, partial(_by_xla, band=band))
-    allowed = arguments.allowed  # [..., N|1, T|1, S|1]
-    if allowed is None and arguments.mask is not None:
-        positions = arguments.query_positions, arguments.key_positions
-        allowed = allowed_pairs(arguments.mask, *positions)[..., None, :, :]
+    allowed = dense_mask(arguments).allowed  # [..., N|1, T|1, S|1]
     if arguments.scores:
         return _attend_with_bias(arguments, allowed)
     attention = partial(_by_xla, mask=_four_axes(allowed, arguments))
@@ -143,7 +141,7 @@ def _same_rank(*arrays: Array) -> list[Array]:
     return [array.reshape((1,) * (rank - array.ndim) + array.shape) for array in arrays]
 
 
-def _by_xla(arguments: Arguments, band: Band = Band(), **options: Array) -> Array:
+def _by_xla(arguments: Arguments, band: Band = NO_BAND, **options: Array) -> Array:
     with jax.default_matmul_precision(arguments.precision):
         return dot_product_attention(
             arguments, band, implementation="xla", scale=arguments.scale, **options

@@ -15,7 +15,7 @@ from attention.primitives.arguments import Arguments
 from attention.primitives.first_order import first_order_library, forward_mode_refused
 from attention.primitives.nonfinite import attends_to_nonfinite
 from attention.primitives.vendor.band import Band, split_band
-from attention.primitives.vendor.edge_cases import handle_edge_cases
+from attention.primitives.vendor.edge_cases import dense_mask, handle_edge_cases
 from attention.primitives.vendor.jax_nn import option_refusal
 
 LANES = 128  # the kernel needs multiples of this many queries and keys
@@ -94,7 +94,7 @@ def _attend(interpret: bool, scale: float | None, arguments: Arguments) -> Array
 
 
 def _scaled(arguments: Arguments, scale: float | None) -> tuple[Array, Array]:
-    """Return query and key whose products are the scaled scores.
+    """Return query and key with the scaled scores as products.
 
     A bfloat16 query times a scale that is not a power of two is rounded once more. The rounding
     error is concatenated to it: twice the head width, and exact products.
@@ -112,7 +112,9 @@ def _scaled(arguments: Arguments, scale: float | None) -> tuple[Array, Array]:
 def _visible(arguments: Arguments) -> Array:
     """Return which queries have a visible key, bool `[..., T, N]`."""
     none = jnp.zeros(arguments.query.shape[:-1], bool)
-    return attends_to_nonfinite(arguments, none, jnp.ones(arguments.key.shape[:-1], bool))
+    return attends_to_nonfinite(
+        dense_mask(arguments), none, jnp.ones(arguments.key.shape[:-1], bool)
+    )
 
 
 def _padded_lengths(arguments: Arguments) -> tuple[int, int]:
@@ -125,7 +127,7 @@ def _splash(
 ) -> Array:
     from jax.experimental.pallas.ops.tpu import splash_attention
 
-    query, key, value = inputs
+    query, _, value = inputs
     num_queries, num_heads = query.shape[-3:-1]
     lengths = _padded_lengths(arguments)
     softcap = arguments.scores[0].limit if arguments.scores else None

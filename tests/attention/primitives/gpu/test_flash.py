@@ -1,4 +1,4 @@
-"""The kernels, interpreted, against the definition: values, logsumexp and gradients."""
+"""The interpreted kernels equal the reference: values, logsumexp and gradients."""
 
 from functools import partial
 
@@ -6,17 +6,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention.primitives.kernels import forward
-from attention.primitives.kernels.flash import attend_by_kernel, refusal
-from attention.primitives.kernels.layout import split
-from attention.primitives.kernels.sizes import KernelSize, KernelSizes
-from attention.primitives.request import checked
-from attention.primitives.touched import Touched
 
 from attention import Dropout, attend, masks, scores
+from attention.primitives.arguments import check_arguments
+from attention.primitives.gpu import forward
+from attention.primitives.gpu.flash import attend_by_kernel, refusal
+from attention.primitives.gpu.inputs import split
+from attention.primitives.gpu.sizes import KernelSize, KernelSizes
+from attention.primitives.masks import TileBounds
 from tests.attention.primitives.inputs import draw
 
-# Primes, so that no axis fills its tiles: 3 tiles of queries by 2 of keys, and the other way round.
+# Primes, so that no axis fills its tiles: 3 x 2 tiles forward, 2 x 3 backward.
 B, T, N, K, H, Hv = 2, 37, 4, 2, 7, 5
 S = 43
 SIZES = KernelSizes(KernelSize(16, 32), KernelSize(32, 16))
@@ -24,45 +24,45 @@ POSITIONS = (np.arange(S - T, S), np.arange(S))
 
 
 def by_kernel(query, key, value, **arguments):
-    """`attend`, with logsumexp, by the kernels and with small tiles."""
-    request = checked(query, key, value, returning=("logsumexp",), **arguments)
-    assert refusal(request, interpret=True) is None
-    found = attend_by_kernel(request, interpret=True, sizes=SIZES)
-    return found["output"], found["logsumexp"]
+    """Output and logsumexp of the kernels, with small tiles."""
+    checked = check_arguments(query, key, value, returning=("logsumexp",), **arguments)
+    assert refusal(checked, "cpu", interpret=True) is None
+    results = attend_by_kernel(checked, interpret=True, sizes=SIZES)
+    return results["output"], results["logsumexp"]
 
 
-def by_definition(query, key, value, **arguments):
-    output, found = attend(
+def by_reference(query, key, value, **arguments):
+    output, results = attend(
         query, key, value, returning=("logsumexp",), implementation="reference", **arguments
     )
-    return output, found["logsumexp"]
+    return output, results["logsumexp"]
 
 
-def loss(function, learned, arguments):
-    """Of output and logsumexp; and these two."""
-    query, key, value, scale, slopes = learned
+def loss(function, inputs, arguments):
+    """A loss of output and logsumexp; and both."""
+    query, key, value, scale, slopes = inputs
     arguments = dict(arguments)
     if "score" in arguments:
         arguments["score"] = arguments["score"](slopes)
     output, logsumexp = function(query, key, value, scale=scale, **arguments)
-    seen = jnp.where(jnp.isneginf(logsumexp), 0, logsumexp)
-    return jnp.sin(output.astype(jnp.float32)).sum() + jnp.cos(seen).sum(), (output, logsumexp)
+    finite = jnp.where(jnp.isneginf(logsumexp), 0, logsumexp)
+    return jnp.sin(output.astype(jnp.float32)).sum() + jnp.cos(finite).sum(), (output, logsumexp)
 
 
-def learned(num_queries=T, num_keys=S, dtype="float32"):
+def random_inputs(num_queries=T, num_keys=S, dtype="float32"):
+    """Query, key, value, scale and ALiBi slopes."""
     shapes = (B, num_queries, N, H), (B, num_keys, K, H), (B, num_keys, K, Hv)
     query, key, value = draw(*shapes, dtype=dtype)
     return query, key, value, jnp.float32(0.4), jnp.array([0.5, 0.25, 0.125, 0.0625])
 
 
 def value_and_gradients(function, inputs, arguments):
-    """One program."""
     return jax.jit(
         lambda inputs: jax.value_and_grad(partial(loss, function), has_aux=True)(inputs, arguments)
     )(inputs)
 
 
-def assert_same(actual, expected, rtol=2e-5, atol=1e-5):
+def assert_equal(actual, expected, rtol=2e-5, atol=1e-5):
     for ours, theirs in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         assert ours.dtype == theirs.dtype
         np.testing.assert_allclose(
@@ -71,34 +71,34 @@ def assert_same(actual, expected, rtol=2e-5, atol=1e-5):
 
 
 PACKED = jnp.asarray(np.repeat([[0, 1, 2], [5, 5, 1]], [13, 11, 13], axis=1), jnp.int32)
-ALIGNED = {
-    # The second segment of the first example is hidden by its length, so its rows are empty.
-    "packing": masks.causal() & masks.segments(PACKED) & masks.lengths([13, 37]),
+SELF_ATTENTION_MASKS = {
+    # Lengths mask the second segment of the first example, so its queries are fully masked.
+    "packed": masks.causal() & masks.segments(PACKED) & masks.lengths([13, 37]),
+    "cu_seqlens": masks.cu_seqlens([[0, 13, 13, 30, 37], [0, 20, 25, 25, 30]]) & masks.causal(),
     "window": masks.window(5, 3),
+    "lengths": masks.lengths([20, 37], [37, 21]) & masks.window(None, 2),
     "prefix": masks.prefix([3, 20]),
-    "everything": None,
+    "none": None,
     "or and not": ~masks.block(9) & masks.window(11) | masks.segments(PACKED),
 }
 
 
-@pytest.mark.parametrize("mask", ALIGNED.values(), ids=ALIGNED.keys())
-def test_is_the_definition_for_masks(mask):
-    inputs = learned(num_keys=T)
-    arguments = {"mask": mask}
+@pytest.mark.parametrize("mask", SELF_ATTENTION_MASKS.values(), ids=SELF_ATTENTION_MASKS)
+def test_equals_reference_for_masks(mask):
+    inputs, arguments = random_inputs(num_keys=T), {"mask": mask}
     actual = value_and_gradients(by_kernel, inputs, arguments)
-    expected = value_and_gradients(by_definition, inputs, arguments)
-    assert_same(actual, expected)
+    assert_equal(actual, value_and_gradients(by_reference, inputs, arguments))
 
 
-def test_is_the_definition_where_every_tile_is_whole():
-    """No mask, and keys that fill their tiles: nothing is listed and nothing compared."""
-    inputs = learned(num_keys=32)
+def test_equals_reference_if_every_tile_is_full():
+    """No mask and no padding: no list of tiles, and nothing is compared."""
+    inputs = random_inputs(num_keys=32)
     actual = value_and_gradients(by_kernel, inputs, {})
-    assert_same(actual, value_and_gradients(by_definition, inputs, {}))
+    assert_equal(actual, value_and_gradients(by_reference, inputs, {}))
 
 
-def test_is_the_definition_with_everything_at_once():
-    """Positions, padding to nothing, scores of both kinds, sinks, a key of dropout each."""
+def test_equals_reference_with_all_options():
+    """Positions, an example of length 0, score functions, sinks, a dropout key per example."""
     arguments = {
         "mask": masks.causal() & masks.lengths([0, 31]),
         "positions": POSITIONS,
@@ -109,83 +109,163 @@ def test_is_the_definition_with_everything_at_once():
         ),
         "dropout": Dropout(jax.random.split(jax.random.key(0), B), 0.3),
     }
-    actual = value_and_gradients(by_kernel, learned(), arguments)
-    assert_same(actual, value_and_gradients(by_definition, learned(), arguments), atol=1e-4)
+    actual = value_and_gradients(by_kernel, random_inputs(), arguments)
+    assert_equal(actual, value_and_gradients(by_reference, random_inputs(), arguments), atol=1e-4)
     (_, (output, logsumexp)), (d_query, *_) = actual
     assert not output[0].any()
     assert jnp.isneginf(logsumexp[0]).all()
     assert not d_query[0].any()
 
 
+def test_global_heads_equal_a_slice_of_all_heads():
+    """Score functions and dropout of the second half of the heads, as in `shard_map`."""
+    inputs, half = random_inputs(num_keys=T), slice(N // 2, N)
+    slopes = inputs[-1]
+    arguments = {
+        "score": (scores.alibi(slopes), scores.attention_sinks(4 * slopes)),
+        "dropout": Dropout(jax.random.key(0), 0.3),
+    }
+    query, key, value = inputs[:3]
+    shard = query[:, :, half], key[:, :, K // 2 :], value[:, :, K // 2 :]
+    output, logsumexp = by_kernel(*shard, heads=jnp.arange(N)[half], **arguments)
+    all_output, all_logsumexp = by_kernel(query, key, value, **arguments)
+    assert_equal((output, logsumexp), (all_output[:, :, half], all_logsumexp[:, half]))
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_narrow_dtypes_lose_what_rounding_a_weight_loses(dtype):
-    inputs = learned(num_keys=T, dtype=dtype)
-    arguments = {"mask": masks.causal()}
+def test_low_precision_error_is_that_of_rounding_weights(dtype):
+    inputs, arguments = random_inputs(num_keys=T, dtype=dtype), {"mask": masks.causal()}
     actual = value_and_gradients(by_kernel, inputs, arguments)
-    expected = value_and_gradients(by_definition, inputs, arguments)
-    assert_same(actual[1][:3], expected[1][:3], rtol=0.02, atol=0.04)
-    assert_same(actual[0][1], expected[0][1], rtol=0.01, atol=0.01)
+    expected = value_and_gradients(by_reference, inputs, arguments)
+    assert_equal(actual[1][:3], expected[1][:3], rtol=0.02, atol=0.04)
+    assert_equal(actual[0][1], expected[0][1], rtol=0.01, atol=0.01)
 
 
-@pytest.mark.parametrize("poison", [np.nan, np.inf])
-def test_what_is_not_finite_reaches_exactly_those_who_see_it(poison):
-    """One number in a query, a key and a value, each of another head; half of the keys hidden."""
-    query, key, value, *others = learned(num_keys=T)
-    query = query.at[0, 3, 1, 2].set(poison)
-    key = key.at[0, 20, 0, 0].set(poison).at[1, 30, 0, 0].set(poison)
-    value = value.at[1, 5, 1, 4].set(poison)
-    inputs = query, key, value, *others
-    arguments = {"mask": masks.causal() & masks.lengths([37, 25])}
+def test_huge_scores_do_not_overflow():
+    query, key, value, _, slopes = random_inputs(num_keys=T)
+    inputs, arguments = (query, key, value, jnp.float32(1e10), slopes), {"mask": masks.causal()}
+    (_, (output, logsumexp)), gradients = value_and_gradients(by_kernel, inputs, arguments)
+    assert jnp.isfinite(output).all() and jnp.isfinite(logsumexp).all()
+    assert all(jnp.isfinite(gradient).all() for gradient in gradients)
+
+
+NONFINITE_MASK = masks.causal() & masks.lengths([37, 25])
+
+
+def nonfinite_inputs(number):
+    """A query, two keys and a value with one non-finite number; one key of them is masked."""
+    query, key, value, *others = random_inputs(num_keys=T)
+    query = query.at[0, 3, 1, 2].set(number)
+    key = key.at[0, 20, 0, 0].set(number).at[1, 30, 0, 0].set(number)
+    return query, key, value.at[1, 5, 1, 4].set(number), *others
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_visible_nan_gives_nan_outputs_and_gradients(number):
+    inputs, arguments = nonfinite_inputs(number), {"mask": NONFINITE_MASK}
     actual = value_and_gradients(by_kernel, inputs, arguments)
-    assert_same(actual, value_and_gradients(by_definition, inputs, arguments))
-    output = actual[0][1][0]
-    assert jnp.isnan(output[0, 20:, :2]).all() and jnp.isnan(output[0, 3, 1]).all()
-    assert not jnp.isnan(output[1, :, :2]).any()
-    assert all(jnp.isfinite(gradient).all() for gradient in actual[1])
+    expected = value_and_gradients(by_reference, inputs, arguments)
+    assert_equal(actual[0][1], expected[0][1])
+    output, (d_query, d_key, d_value, d_scale, _) = actual[0][1][0], actual[1]
+    rows = np.zeros((B, T, N), bool)
+    rows[0, 3, 1] = rows[0, 20:, :2] = rows[1, 5:, 2:] = True
+    np.testing.assert_array_equal(jnp.isnan(output).all(-1), rows)
+    np.testing.assert_array_equal(jnp.isnan(output).any(-1), rows)
+    np.testing.assert_array_equal(jnp.isnan(d_query).any(-1), rows)
+    keys = np.zeros((B, T, K), bool)
+    keys[0, :, 0] = keys[1, :25, 1] = True  # those that an affected query attends to
+    np.testing.assert_array_equal(jnp.isnan(d_key).any(-1), keys)
+    np.testing.assert_array_equal(jnp.isnan(d_value).any(-1), keys)
+    assert jnp.isnan(d_scale)
 
 
-def test_derivatives_that_no_kernel_computes():
-    """Forward mode, forward over reverse, and a map over queries of what reverse mode gives."""
-    inputs = learned(num_keys=T)
-    moving = tuple(jnp.cos(3 * array + 1) for array in inputs)
-    arguments = {"mask": masks.causal()}
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_masked_nan_gives_the_bits_of_a_masked_zero(number):
+    """Keys and values after the lengths, and queries without visible keys."""
+    mask = masks.lengths([13, 25], [37, 20]) & masks.segments(PACKED)
 
-    def derivatives(function):
-        def value(inputs):
-            return loss(function, inputs, arguments)[0]
+    def results(fill):
+        query, key, value, *others = random_inputs(num_keys=T)
+        query = query.at[1, 20:].set(fill).at[0, 13:].set(fill)
+        key, value = key.at[0, 13:].set(fill), value.at[1, 25:].set(fill)
+        return value_and_gradients(by_kernel, (query, key, value, *others), {"mask": mask})
 
-        along = jax.jvp(jax.value_and_grad(value), (inputs,), (moving,))[1]
-        two = jnp.stack([inputs[0], moving[0]])
-        mapped = jax.vmap(lambda query: jax.grad(value)((query, *inputs[1:])))(two)
-        return along, mapped
-
-    actual, expected = (jax.jit(lambda f=f: derivatives(f))() for f in (by_kernel, by_definition))
-    assert_same(actual, expected, rtol=1e-4, atol=1e-4)
+    for ours, theirs in zip(
+        jax.tree.leaves(results(number)), jax.tree.leaves(results(0.0)), strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+        assert not jnp.isnan(ours).any()
 
 
-def test_tiles_that_no_list_names_are_not_visited(monkeypatch):
-    inputs = learned(num_keys=T)[:3]
-    request = checked(*inputs, mask=masks.causal())
-    nothing = Touched(jnp.zeros((1, 3, 2), bool), jnp.zeros((1, 3, 2), bool))
-    monkeypatch.setattr("attention.primitives.kernels.layout.touched_tiles", lambda *_: nothing)
-    output, logsumexp = forward.forward(*split(request), SIZES.forward, interpret=True)
+def test_given_flags_of_nonfinite_keys_equal_nan():
+    query, key, value, *_ = nonfinite_inputs(np.nan)
+    flags = jnp.isnan(key).any(-1) | jnp.isnan(value).any(-1)
+    expected = by_kernel(query, key, value, mask=NONFINITE_MASK)
+    zeros = (jnp.nan_to_num(array) for array in (key, value))
+    actual = by_kernel(query, *zeros, mask=NONFINITE_MASK, nonfinite_keys=flags)
+    for ours, theirs in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_vmap_of_gradients_equals_a_loop():
+    inputs, arguments = random_inputs(num_keys=T), {"mask": masks.causal()}
+    queries = jnp.stack([inputs[0], jnp.cos(inputs[0])])
+
+    def gradient(query):
+        return jax.grad(lambda query: loss(by_kernel, (query, *inputs[1:]), arguments)[0])(query)
+
+    actual = jax.jit(jax.vmap(gradient))(queries)
+    assert_equal(actual, jnp.stack([gradient(query) for query in queries]))
+
+
+def test_forward_mode_and_second_derivatives_raise():
+    query, key, value, *_ = random_inputs(num_keys=T)
+
+    def value_of(query):
+        return by_kernel(query, key, value)[0].sum()
+
+    why = "'pallas' has first-order reverse-mode derivatives only: use implementation='tiled'"
+    for derivative in (
+        lambda: jax.jvp(value_of, (query,), (query,)),
+        lambda: jax.jvp(jax.grad(value_of), (query,), (query,)),
+        lambda: jax.jit(jax.grad(lambda query: jax.grad(value_of)(query).sum()))(query),
+    ):
+        with pytest.raises(NotImplementedError, match=why):
+            derivative()
+
+
+def test_forward_mode_raises_under_jit():
+    query, key, value, *_ = random_inputs(num_keys=T)
+    attention = jax.jit(lambda query: by_kernel(query, key, value)[0])
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(attention, (query,), (query,))
+
+
+def test_empty_tiles_are_not_computed(monkeypatch):
+    inputs, constants = split(check_arguments(*random_inputs(num_keys=T)[:3], mask=masks.causal()))
+    empty = TileBounds(jnp.zeros((1, 3, 2), bool), jnp.zeros((1, 3, 2), bool))
+    monkeypatch.setattr("attention.primitives.gpu.inputs.tile_bounds", lambda *_: empty)
+    output, logsumexp = forward.forward(inputs, constants, "highest", SIZES.forward, True)
     assert not output.any()
     assert jnp.isneginf(logsumexp).all()
 
 
+ONES = np.ones((4, 4), bool)
+FUNCTION_OR_ARRAY = "do not evaluate a mask that is a function or an array"
 REFUSED = {
     "float64": ({}, "float32 at most"),
-    "wide": ({}, "wider than its 256"),
-    "empty": ({}, "nothing to compute"),
-    "array": ({"mask": np.ones((4, 4), bool)}, "bool array"),
-    "from_array": ({"mask": ~masks.from_array(np.ones((4, 4), bool))}, "function or an array"),
-    "from_function": ({"mask": masks.from_function(lambda q, k: q != k)}, "function or an array"),
+    "wide": ({}, "a head width of 257 is more than its 256"),
+    "empty": ({}, "an input is empty"),
+    "array": ({"mask": ONES}, "does not read a mask that is a bool array"),
+    "from_array": ({"mask": ~masks.from_array(ONES)}, FUNCTION_OR_ARRAY),
+    "from_function": ({"mask": masks.from_function(lambda q, k: q != k)}, FUNCTION_OR_ARRAY),
     "segments": (
         {"mask": masks.segments([0] * 4), "positions": (np.arange(4), np.arange(4))},
         "explicit positions need a gather",
     ),
     "score": ({"score": scores.bias_array(np.zeros((1, 4, 4), "float32"))}, "softcap and alibi"),
-    "weights": ({"returning": ("weights", "entropy")}, "returns no entropy, weights"),
+    "weights": ({"returning": ("weights", "entropy")}, "does not return entropy, weights"),
+    "tile_sizes": ({"tile_sizes": (128, 128)}, "its tile sizes depend on"),
 }
 SHAPES = {"wide": (4, 1, 257), "empty": (0, 1, 3)}
 
@@ -196,10 +276,12 @@ def test_refuses_with_a_reason(name):
     inputs = [np.zeros(SHAPES.get(name, (4, 1, 3)), "float32")] * 3
     with jax.enable_x64(True):
         inputs = [jnp.asarray(x, "float64" if name == "float64" else "float32") for x in inputs]
-        assert why in refusal(checked(*inputs, **arguments), interpret=True)
+        assert why in refusal(check_arguments(*inputs, **arguments), "cuda")
 
 
-def test_refuses_another_platform_than_a_gpu():
-    request = checked(*draw((4, 1, 3), (4, 1, 3), (4, 1, 3)))
-    assert "for a GPU" in refusal(request)
-    assert refusal(request, interpret=True) is None
+def test_refuses_platforms_without_triton():
+    arguments = check_arguments(*draw((4, 1, 3), (4, 1, 3), (4, 1, 3)))
+    assert refusal(arguments, "cpu") == "its kernels are for a GPU, and the platform is cpu"
+    assert "the platform is tpu" in refusal(arguments, "tpu")
+    assert refusal(arguments, "cpu", interpret=True) is None
+    assert refusal(arguments, "cuda") is refusal(arguments, "rocm") is None
