@@ -97,7 +97,7 @@ def test_every_field_changes_something(field):
     if effect == "program":
         programs = (str(jax.make_jaxpr(logits)(build(given))) for given in ({}, change))
         tiled = "name=_attention"  # the custom_jvp of tiled.py
-            assert [tiled in program for program in programs] == [False, True]
+        assert [tiled in program for program in programs] == [False, True]
     if effect == "logits":
         before, after = (
             logits(filled(lambda given=given: build(given))) for given in (given, change)
