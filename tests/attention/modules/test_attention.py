@@ -179,7 +179,7 @@ class TestDropout:
         module, key = cross_attention(dropout=RATE), jax.random.key(0)
         output, _ = run(module, INPUTS, MEMORY, key=key)
         dropout = Dropout(jax.random.split(key, B), RATE)
-        keep = np.asarray(keep_factor(dropout, N, *(jnp.arange(size) for size in (T, S))))
+        keep = np.asarray(keep_factor(dropout, *(jnp.arange(size) for size in (N, T, S))))
         assert (keep[0] != keep[1]).mean() > 0.3  # 0.48 of the pairs differ by chance
         assert_close(output, by_hand(module, INPUTS, MEMORY, keep=keep)[0])
 

@@ -422,7 +422,7 @@ class TestRefusals:
         ids=["causal", "array", "segments", "no mask"],
     )
     def test_a_source_mask_that_depends_on_the_query(self, mask):
-        with pytest.raises(ValueError, match="this one depends on the position of the query"):
+        with pytest.raises(ValueError, match="this mask depends on the position of the query"):
             small("none").encode(SOURCE, mask=mask)
 
     def test_a_source_mask_for_another_batch(self):
