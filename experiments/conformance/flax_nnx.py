@@ -17,8 +17,8 @@ SUPPORTS = frozenset(
 )
 
 
-# Keys and values are projected to one width.
-MODULE_SUPPORTS = SUPPORTS - {"value_width"}
+# Keys and values are projected to one width, and projections of sharded heads are summed.
+MODULE_SUPPORTS = SUPPORTS - {"value_width", "sharding"}
 
 
 def candidate() -> Candidate:

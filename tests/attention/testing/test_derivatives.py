@@ -98,6 +98,21 @@ def zero_gradient_of_nan(query, key, value, **arguments):
     return jnp.where(jnp.isnan(output), jnp.nan, finite)
 
 
+def spreads_nan_gradients(query, key, value, **arguments):
+    """A NaN in one gradient makes all gradients NaN."""
+
+    @jax.custom_vjp
+    def run(*inputs):
+        return attend(*inputs, **arguments)
+
+    def backward(pullback, cotangents):
+        gradients = pullback(cotangents)
+        return tuple(gradient + 0 * gradients[0].sum() for gradient in gradients)
+
+    run.defvjp(lambda *inputs: jax.vjp(lambda *x: attend(*x, **arguments), *inputs), backward)
+    return run(query, key, value)
+
+
 def concrete_mask(query, key, value, mask=None, **arguments):
     """Convert a mask to NumPy, which fails for a mask that closes over a traced array."""
     if isinstance(mask, masks.FromFunction):
@@ -201,6 +216,13 @@ MUTANTS = [
     (
         zero_gradient_of_nan,
         EVERYTHING,
+        ("visible NaN", "gradients of visible NaN"),
+        "gradients of visible NaN",
+        "fail",
+    ),
+    (
+        spreads_nan_gradients,
+        REVERSE_ONLY,
         ("visible NaN", "gradients of visible NaN"),
         "gradients of visible NaN",
         "fail",

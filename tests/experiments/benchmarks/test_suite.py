@@ -56,7 +56,7 @@ def test_the_tiny_form_measures_and_reports(knock, tmp_path):
             assert float(found[name]["scratch_mib"]) > 0
             assert 1 <= int(found[name]["rounds"]) <= 2
         if jax.default_backend() == "cpu":
-            assert found["attend:pallas"]["not_measured"].endswith("this is cpu")
+            assert found["attend:pallas"]["not_measured"].endswith("the platform is cpu")
 
 
 def config(**fields):
