@@ -10,7 +10,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from attention import Dropout, attend, masks, scores
-from tests.attention.primitives.inputs import draw
+from tests.attention.primitives.inputs import draw, in_tiles
 
 COLLECTIVES = re.compile(
     r"all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter|collective-broadcast"
@@ -32,8 +32,7 @@ def run(query, key, value, lengths, heads, implementation, dropout=None):
         score=scores.alibi(scores.alibi_slopes(N)),
         heads=heads,
         dropout=dropout,
-        implementation=implementation,
-        tile_sizes=(16, 16),
+        **in_tiles(implementation, 16, 16),
     )
 
 

@@ -20,6 +20,7 @@ from tests.attention.primitives.inputs import (
     N,
     S,
     T,
+    in_tiles,
     query_key_value,
 )
 
@@ -197,9 +198,7 @@ def test_visible_nan_gives_nan_gradients(where, implementation):
     @jax.jit
     def gradient(inputs):
         def loss(inputs):
-            return attend(
-                *inputs, mask=CAUSAL, implementation=implementation, tile_sizes=(2, 2)
-            ).sum()
+            return attend(*inputs, mask=CAUSAL, **in_tiles(implementation, 2, 2)).sum()
 
         return jax.grad(loss)(inputs)
 
@@ -303,8 +302,7 @@ def test_scores_of_1e10_are_finite_under_jit(implementation):
             value,
             mask=CAUSAL,
             returning=("logsumexp",),
-            implementation=implementation,
-            tile_sizes=(2, 2),
+            **in_tiles(implementation, 2, 2),
         )
 
     output, extras = run(query * 1e5, key * 1e5, value)

@@ -353,7 +353,7 @@ def test_inputs_that_are_not_floats_raise(name, dtype):
         (
             lambda: masks.from_function(lambda query, key: query - key),
             TypeError,
-            "a mask function receives (query_position, key_position) and must return one bool number",
+            "(query_position, key_position) and must return one bool number, got int32[]",
         ),
         (
             lambda: masks.from_function(lambda query, key: jnp.ones(3, bool) & (query == key)),

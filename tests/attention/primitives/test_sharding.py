@@ -26,7 +26,7 @@ def test_two_devices(name, shape, implementation):
 
 
 def test_four_and_eight_devices():
-    """Batch and heads are both sharded, in a process of its own."""
+    """Batch and heads are both sharded, in a process with eight devices."""
     result = subprocess.run(
         [sys.executable, "-m", "tests.attention.primitives.sharding"],
         cwd=REPOSITORY,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from attention import Dropout, attend, masks, scores
 from attention.primitives.arguments import RETURNING, check_arguments
 from attention.primitives.tiled import attend_in_tiles
-from tests.attention.primitives.inputs import draw
+from tests.attention.primitives.inputs import draw, in_tiles
 from tests.attention.primitives.test_block_mask import MASKS
 
 B, T, S, N, K, H, V = 2, 21, 37, 6, 3, 5, 7
@@ -368,7 +368,7 @@ def test_bool_mask_per_head(batched, shape, implementation):
     shape = (B, *shape) if batched else shape
     inputs = (QUERY, KEY, VALUE) if batched else (QUERY[0], KEY[0], VALUE[0])
     allowed = np.random.default_rng(5).random(shape) < 0.6
-    actual = attend(*inputs, mask=allowed, implementation=implementation, tile_sizes=TILES)
+    actual = attend(*inputs, mask=allowed, **in_tiles(implementation, *TILES))
     full = np.broadcast_to(allowed, (*shape[:-2], T, S))
     query, key, value = inputs
     for n in range(N):
