@@ -2,7 +2,7 @@
 
     one head:        softmax(q kᵀ / √d + mask) v
     many heads:      vmap over the head axis
-    grouped queries: vmap over the query heads of a group, with k and v held still
+    grouped queries: vmap over the query heads of a group, with k and v unbatched
     a batch:         vmap again
 
 The letters used in every docstring, einsum, comment and test:
@@ -23,26 +23,26 @@ The letters used in every docstring, einsum, comment and test:
 
 from attention.primitives import masks, scores
 from attention.primitives.additive import additive_attention
-from attention.primitives.attend import (
-    attend,
-    explain,
-    grouped_query,
-    multi_head,
-    scaled_dot_product,
-)
+from attention.primitives.attend import attend, explain
+from attention.primitives.block_mask import BlockMask, block_mask
 from attention.primitives.cache import Cache, empty_cache
+from attention.primitives.dot_product import grouped_query, multi_head, scaled_dot_product
 from attention.primitives.dropout import Dropout
+from attention.primitives.merge import merge
 from attention.primitives.positions import rotary, sinusoidal
 
 __all__ = [
+    "BlockMask",
     "Cache",
     "Dropout",
     "additive_attention",
     "attend",
+    "block_mask",
     "empty_cache",
     "explain",
     "grouped_query",
     "masks",
+    "merge",
     "multi_head",
     "rotary",
     "scaled_dot_product",

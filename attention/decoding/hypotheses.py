@@ -99,7 +99,7 @@ def _of_parents(state: object, axes: list[int | None], parents: Array) -> list[A
     """The leaves of the state of its parent for each hypothesis."""
 
     def moves_itself(part: object) -> bool:  # as a cache does, which knows what it holds
-        return hasattr(part, "rearranged")
+        return hasattr(part, "gather_rows")
 
     def choose(leaf: Array, axis: int) -> Array:
         return follow(leaf, parents, rows=axis + 1, leading=True)
@@ -109,7 +109,7 @@ def _of_parents(state: object, axes: list[int | None], parents: Array) -> list[A
         leaves = jax.tree.leaves(part)
         own = [next(rest) for _ in leaves]
         if moves_itself(part) and len({*own}) == 1 and own[0] is not None:
-            found += jax.tree.leaves(part.rearranged(partial(choose, axis=own[0])))
+            found += jax.tree.leaves(part.gather_rows(partial(choose, axis=own[0])))
         else:
             found += [
                 leaf if axis is None else choose(leaf, axis)

@@ -19,7 +19,7 @@ class Prefix(NamedTuple):
     tokens: Array
     index: Array
 
-    def check_room(self, num_tokens: int) -> None:
+    def check_capacity(self, num_tokens: int) -> None:
         """Checks that so many tokens fit into the longest prefix.
 
         Raises:

@@ -12,7 +12,7 @@ def resolve_room(state: object, rules: Rules, room: int | None) -> int:
 
     Raises:
         ValueError: less than one token or more than `max_length`; or a part of the state that knows
-            how much it can read (a cache does) and can read less, from its own `check_room`.
+            how much it can read (a cache does) and can read less, from its own `check_capacity`.
     """
     room = rules.max_length if room is None else room
     if not 1 <= room <= rules.max_length:
@@ -26,8 +26,8 @@ def resolve_room(state: object, rules: Rules, room: int | None) -> int:
 
 def _check(state: object, room: int) -> None:
     def knows(part: object) -> bool:
-        return hasattr(part, "check_room")
+        return hasattr(part, "check_capacity")
 
     for part in jax.tree.leaves(without_memory(state), is_leaf=knows):
         if knows(part):
-            part.check_room(room)
+            part.check_capacity(room)

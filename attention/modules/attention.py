@@ -130,12 +130,12 @@ class Attention(nnx.Module):
             counted = cache.next_positions(inputs.shape[-2])
             positions = counted, counted
         query, key_heads, value = self._project(inputs, memory, positions)
-        broken = memory.broken if isinstance(memory, Cache) else None
+        nonfinite_keys = memory.nonfinite_keys if isinstance(memory, Cache) else None
         if cache is not None:
-            cache, seen = cache.extend(key_heads, value, lengths)
-            key_heads, value, broken = seen.key, seen.value, seen.broken
-            positions = counted, seen.positions
-            mask = seen.mask if mask is None else seen.mask & mask
+            cache, view = cache.extend(key_heads, value, lengths)
+            key_heads, value, nonfinite_keys = view.key, view.value, view.nonfinite_keys
+            positions = counted, view.positions
+            mask = view.mask if mask is None else view.mask & mask
         dropout = None
         if key is not None and self.dropout:  # a key for each example: each drops its own pairs
             dropout = Dropout(jax.random.split(key, inputs.shape[:-2]), self.dropout)
@@ -148,13 +148,12 @@ class Attention(nnx.Module):
             positions=positions,
             dropout=dropout,
             returning=returning,
-            broken=broken,
+            nonfinite_keys=nonfinite_keys,
             implementation=self.implementation,
         )
         attended, extras = attended if returning else (attended, {})
-        if cache is None:
-            return self.output(attended), extras
-        return self.output(cache.poison(attended)), extras, cache
+        output = self.output(attended)
+        return (output, extras) if cache is None else (output, extras, cache)
 
     def remember(self, memory: Array, positions: Array | None = None) -> Cache:
         """Keys and values of a memory, computed once to be attended to often.

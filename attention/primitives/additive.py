@@ -1,8 +1,8 @@
-"""Additive attention: a key matches a query as well as a small network says (Bahdanau et al. 2015).
+"""Additive attention: scores from a small network (Bahdanau et al. 2015).
 
-All but the score is `attend`: the mask, the softmax, the weighted sum and what else may be asked
-for. Multiplicative attention (Luong et al. 2015, equation 8) is `attend` as it stands, with
-`scale=1`: their "dot" of queries as they are, their "general" of queries times a matrix.
+Only the scores differ from `attend`; mask, softmax, weighted sum and returned statistics are the
+same. For multiplicative attention (Luong et al. 2015, equation 8) call `attend` with `scale=1`:
+"dot" uses the queries, "general" the queries times a matrix.
 """
 
 from collections.abc import Collection
@@ -11,20 +11,21 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from attention.primitives import checks
+from attention.primitives.arguments import check_shapes
 from attention.primitives.attend import attend
-from attention.primitives.pytree_dataclass import array_field, pytree_dataclass, static
 from attention.primitives.dropout import Dropout
-from attention.primitives.masks import Mask
+from attention.primitives.masks import Mask, to_int32
+from attention.primitives.nonfinite import replace_nonfinite
 from attention.primitives.precision import wide
+from attention.primitives.pytree_dataclass import array_field, pytree_dataclass
 from attention.primitives.scores import Score
 
 
 def additive_scores(query: Array, key: Array, vector: Array) -> Array:
-    """vᵀ tanh(q + k) of every pair (Bahdanau et al. 2015, appendix A.1.2).
+    """Return vᵀ tanh(q + k) of every pair (Bahdanau et al. 2015, appendix A.1.2).
 
-    There q = W s and k = U h are projections of a decoder's state and an encoder's annotation.
-    Holds T·S·N·H numbers at once, where a product would hold T·S·N.
+    There q = W s and k = U h are projections of a decoder state and an encoder output. Takes
+    T·S·N·H numbers of memory, where a product takes T·S·N.
 
     Args:
         query: `[..., T, N, H]`.
@@ -53,23 +54,28 @@ def additive_attention(
     mask: Mask | ArrayLike | None = None,
     score: Score | Collection[Score] = (),
     positions: tuple[ArrayLike, ArrayLike] | None = None,
+    heads: ArrayLike | None = None,
     dropout: Dropout | None = None,
     returning: Collection[str] = (),
     num_strongest: int = 1,
+    nonfinite_keys: ArrayLike | None = None,
 ) -> Array | tuple[Array, dict[str, Array]]:
-    """`attend` with `additive_scores` in place of the scaled products, under the same contract.
+    """Compute `attend` with `additive_scores` in place of the scaled products.
 
     Args:
         query: `[..., T, N, H]`.
         key: `[..., S, K, H]`; K divides N, and query head n reads key head n // G.
         value: `[..., S, K, Hv]`.
         vector: `[N, H]`.
-        mask: as in `attend`, like all that follows.
-        score: changes the additive scores.
+        mask: as in `attend`, like all arguments that follow.
+        score: functions of the additive scores.
         positions: of queries and keys.
-        dropout: of weights.
-        returning: what else to return.
+        heads: integers `[N]`, global numbers of the heads, for `score` and `dropout`.
+        dropout: of the weights.
+        returning: names of what to return beside the output.
         num_strongest: for "strongest".
+        nonfinite_keys: bool `[..., S, K]`, as in a `CacheView`. If given, `key` and `value` are
+            assumed finite and are not checked.
 
     Returns:
         As `attend`.
@@ -78,44 +84,50 @@ def additive_attention(
         ValueError: a vector that is not `[N, H]`; and as `attend`.
         TypeError: as `attend`.
     """
-    checks.shapes(query, key, value)
+    check_shapes(query, key, value)
     if vector.shape != query.shape[-2:]:
         raise ValueError(
             f"vector must have the shape {query.shape[-2:]} of heads (N) and their width (H), "
             f"got {vector.shape}"
         )
-    # Whoever may see what is not finite still gets NaN: attend looks at the inputs themselves.
-    finite = (jnp.where(jnp.isfinite(array), array, 0) for array in (query, key))
-    instead = _Instead(additive_scores(*wide(*finite, vector)))
+    finite_query, key, value, _, nonfinite_keys = replace_nonfinite(
+        query, key, value, nonfinite_keys
+    )
+    known = _KnownScores(
+        additive_scores(*wide(finite_query, key, vector)),
+        to_int32("heads", jnp.arange(query.shape[-2]) if heads is None else heads, 1),
+    )
     more = tuple(score) if isinstance(score, tuple | list) else (score,)
     return attend(
         query,
         key,
         value,
         mask=mask,
-        score=(instead, *more),
+        score=(known, *more),
         positions=positions,
+        heads=heads,
         dropout=dropout,
         returning=returning,
         num_strongest=num_strongest,
+        nonfinite_keys=nonfinite_keys,
         implementation="reference",
     )
 
 
 @pytree_dataclass
-class _Instead(Score):
-    """Scores that are known already: the products are not looked at, and so never computed.
+class _KnownScores(Score):
+    """Scores that replace the products of a head, which the compiler then removes.
 
-    They belong to rows and columns wherever those stand: only the reference asks for all at once.
+    They are indexed by row and column and not by position, so only an implementation that computes
+    all pairs of a head at once can use them.
     """
 
     scores: Array = array_field(rank=3)
+    heads: Array = array_field(rank=1)
 
     def __call__(
         self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
     ) -> Array:
         del query_position, key_position
-        return self.scores[head].astype(scores.dtype)
-
-    def extent(self) -> tuple[int, int, int]:
-        return self.scores.shape[-3], self.scores.shape[-2], self.scores.shape[-1]
+        local = jnp.argmax(self.heads == head)  # heads may be global numbers
+        return self.scores[local].astype(scores.dtype)

@@ -1,129 +1,67 @@
-"""What attention means: one head, then many heads, groups and batches of it by `vmap` alone."""
+"""The public function: validate, choose an implementation, call it; and explain the choice."""
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from attention.primitives import dispatch, statistics
-from attention.primitives.batch import over_batch
-from attention.primitives.pytree_dataclass import array_field, pytree_dataclass, static
-from attention.primitives.dispatch import Choice, Implementation
-from attention.primitives.dropout import Dropout, keep_factor
-from attention.primitives.kernels import flash
+from attention.primitives.arguments import Arguments, check_arguments
+from attention.primitives.block_mask import BlockMask
+from attention.primitives.choice import one_of
+from attention.primitives.dot_product import attend_by_definition
+from attention.primitives.dropout import Dropout
+from attention.primitives.gpu import flash
+from attention.primitives.lift import possible_shards
 from attention.primitives.masks import Mask
-from attention.primitives.quarantine import quarantine
-from attention.primitives.request import Request, checked
+from attention.primitives.pytree_dataclass import arrays_of, batch_shapes
 from attention.primitives.scores import Score
-from attention.primitives.sinks import share_with_sinks
-from attention.primitives.softmax import softmax
-from attention.primitives.tiled.attention import attend_in_tiles
+from attention.primitives.sharding import per_shard
+from attention.primitives.tiled import attend_in_tiles
 from attention.primitives.vendor import cudnn, jax_nn, splash
 
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
-def scaled_dot_product(
-    query: Array,
-    key: Array,
-    value: Array,
-    allowed: ArrayLike = True,
-    scale: ArrayLike | None = None,
-    keep: ArrayLike = 1.0,
-    score: Callable[[Array], Array] = lambda scores: scores,
-    broken: Array | None = None,
-) -> tuple[Array, Array, Array]:
-    """Attention of one head: softmax(q kᵀ / √d + mask) v (Vaswani et al. 2017, equation 1).
 
-    query [T, H], key [S, H], value [S, Hv]; allowed bool [T, S], True = may attend; keep [T, S]
-    multiplies the weights (dropout); broken bool [S] as in `attend`.
-    Returns output [T, Hv], weights [T, S], logsumexp [T].
+@dataclass(frozen=True)
+class Implementation:
+    """One way to compute attention, with the same meaning as all others.
+
+    Attributes:
+        name: what `attend(implementation=...)` takes.
+        refusal: (arguments, platform) → why it cannot compute them there, in half a sentence; None
+            if it can.
+        run: (arguments, platform) → "output" and what `arguments.returning` names.
+        preference: (arguments, platform) → why it is the default for arguments that it can
+            compute; None if another should be tried first.
     """
-    dtype = query.dtype
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    query, key, value, poison = quarantine(query, key, value, allowed, broken)  # float32 at least
-    scores = score(scale * jnp.einsum("TH,SH->TS", query, key, precision="highest"))
-    weights, logsumexp = softmax(jnp.where(allowed, scores, -jnp.inf))
-    weights = jnp.where(allowed, weights, 0)  # 0 already, and so is now all that comes back
-    output = jnp.einsum("TS,SH->TH", keep * weights, value, precision="highest")
-    return poison(output).astype(dtype), poison(weights), poison(logsumexp)
+
+    name: str
+    refusal: Callable[[Arguments, str], str | None]
+    run: Callable[[Arguments, str], dict[str, Array]]
+    preference: Callable[[Arguments, str], str | None]
 
 
-def multi_head(
-    query: Array,
-    key: Array,
-    value: Array,
-    allowed: ArrayLike = True,
-    scale: ArrayLike | None = None,
-    keep: Array | None = None,
-    score: Callable[[Array, Array], Array] | None = None,
-    heads: Array | None = None,
-    broken: Array | None = None,
-) -> tuple[Array, Array, Array]:
-    """`scaled_dot_product` over the head axis; all heads share the mask.
+@dataclass(frozen=True)
+class Choice:
+    """The implementation that computes some arguments on a platform, and why not others.
 
-    query [T, N, H], key [S, N, H], value [S, N, Hv], allowed [T, S], keep [N, T, S]; score maps
-    (scores [T, S], head) to scores, with heads [N], 0 to N - 1 by default; broken [S, N].
-    Returns output [T, N, Hv], weights [N, T, S], logsumexp [N, T].
+    Attributes:
+        implementation: what was chosen.
+        reason: why.
+        refusals: name → why it cannot compute the arguments, of those that cannot.
     """
-    heads = jnp.arange(query.shape[1]) if heads is None else heads
 
-    def one_head(
-        query: Array,
-        key: Array,
-        value: Array,
-        keep: Array | None,
-        broken: Array | None,
-        head: Array,
-    ) -> tuple[Array, Array, Array]:
-        change = (lambda scores: scores) if score is None else (lambda scores: score(scores, head))
-        kept = 1.0 if keep is None else keep
-        return scaled_dot_product(query, key, value, allowed, scale, kept, change, broken)
+    implementation: Implementation
+    reason: str
+    refusals: dict[str, str]
 
-    axes = (1, 1, 1, None if keep is None else 0, None if broken is None else 1, 0)
-    each = jax.vmap(one_head, in_axes=axes, out_axes=(1, 0, 0))
-    return each(query, key, value, keep, broken, heads)
-
-
-def grouped_query(
-    query: Array,
-    key: Array,
-    value: Array,
-    allowed: ArrayLike = True,
-    scale: ArrayLike | None = None,
-    keep: Array | None = None,
-    score: Callable[[Array, Array], Array] | None = None,
-    broken: Array | None = None,
-) -> tuple[Array, Array, Array]:
-    """`multi_head` over the G query heads of a group, with key and value held still.
-
-    One key/value head is multi-query attention (Shazeer 2019), one per query head is multi-head
-    attention; between them lies grouped-query attention (Ainslie et al. 2023).
-
-    query [T, N, H], key [S, K, H], value [S, K, Hv], allowed [T, S], keep [N, T, S]; score as in
-    `multi_head`, broken [S, K]. Returns output [T, N, Hv], weights [N, T, S], logsumexp [N, T].
-    """
-    num_heads, num_kv_heads = query.shape[1], key.shape[1]
-    if num_heads == num_kv_heads:  # an axis of groups of one would only cost time
-        return multi_head(query, key, value, allowed, scale, keep, score, broken=broken)
-
-    def split(array: Array, axis: int) -> Array:  # N -> K, G: query head n reads key head n // G
-        groups = num_kv_heads, num_heads // num_kv_heads
-        return array.reshape(*array.shape[:axis], *groups, *array.shape[axis + 1 :])
-
-    def merge(array: Array, axis: int) -> Array:
-        return array.reshape(*array.shape[:axis], num_heads, *array.shape[axis + 2 :])
-
-    def one_group(query: Array, keep: Array | None, heads: Array) -> tuple[Array, Array, Array]:
-        return multi_head(query, key, value, allowed, scale, keep, score, heads, broken)
-
-    dropped = None if keep is None else 1
-    groups = jax.vmap(one_group, in_axes=(2, dropped, 1), out_axes=(2, 1, 1))
-    keep = None if keep is None else split(keep, 0)
-    output, weights, logsumexp = groups(split(query, 1), keep, split(jnp.arange(num_heads), 0))
-    return merge(output, 1), merge(weights, 0), merge(logsumexp, 0)
+    def __str__(self) -> str:
+        lines = [f"{self.implementation.name}: {self.reason}"]
+        return "\n".join(lines + [f"not {name}: {why}" for name, why in self.refusals.items()])
 
 
 def attend(
@@ -131,14 +69,17 @@ def attend(
     key: Array,
     value: Array,
     *,
-    mask: Mask | ArrayLike | None = None,
+    mask: Mask | BlockMask | ArrayLike | None = None,
     score: Score | Collection[Score] = (),
     positions: tuple[ArrayLike, ArrayLike] | None = None,
+    heads: ArrayLike | None = None,
     scale: float | Array | None = None,
     dropout: Dropout | None = None,
     returning: Collection[str] = (),
     num_strongest: int = 1,
-    broken: ArrayLike | None = None,
+    nonfinite_keys: ArrayLike | None = None,
+    precision: str | None = None,
+    tile_sizes: tuple[int, int] | None = None,
     implementation: str | None = None,
 ) -> Array | tuple[Array, dict[str, Array]]:
     """Attention of every query head over the key/value head of its group, for a batch.
@@ -147,150 +88,192 @@ def attend(
         query: `[..., T, N, H]`.
         key: `[..., S, K, H]`; K divides N, and query head n reads key head n // G.
         value: `[..., S, K, Hv]`.
-        mask: who may attend to whom. A mask of `attention.masks`, a predicate on positions; or a
-            bool array `[..., T, S]` (row = query, column = key, True = may attend).
-        score: changes the scaled products before the mask: one of `attention.scores`, or a tuple of
-            them, applied in its order.
+        mask: which keys each query attends to: a mask of `attention.masks`, a predicate on
+            positions; a `BlockMask` of one; or a bool array `[..., T, S]`, or `[..., N, T, S]` with
+            as many axes as the weights (row = query, column = key, True = may attend; T, S and N
+            may be 1). A mask whose arrays have batch axes lets each example skip its own tiles;
+            under `jax.vmap`, and where a batch may be sharded, all tiles are computed instead.
+        score: score functions of `attention.scores`, applied to the scaled products in this order,
+            before the mask.
         positions: `(query_positions [..., T], key_positions [..., S])`, integers. Without them
-            both count from 0, which a mask that compares the two accepts only when T = S.
-        scale: factor of the products, one number for all; 1/√H by default.
-        dropout: drops weights after the softmax; there is none without it.
-        returning: what else to return, by name (before dropout). Asking never changes the output.
+            both count from 0, and a mask that compares them requires T = S.
+        heads: `[N]`, the global number of each query head, for score functions and dropout, where
+            the arrays are one shard of all heads (`jax.shard_map`); 0 to N - 1 by default.
+        scale: factor of the products, one number; 1/√H by default.
+        dropout: drops weights after the softmax.
+        returning: names of what else to return, computed before dropout. It never changes the
+            output.
 
             - "weights" `[..., N, T, S]`, "logsumexp" `[..., N, T]`;
             - "entropy" `[..., N, T]` of the weights, in nats;
             - "mean_distance" `[..., N, T]`, of the positions of query and key, by weight;
-            - "largest_score" `[..., N, T]`, without gradient; -inf for a query that sees nothing;
+            - "largest_score" `[..., N, T]`, without gradient; -inf for a fully masked query;
             - "strongest": a pair of weights and key indices `[..., N, T, num_strongest]`, the
-              largest first and -1 for a key without weight; without gradient.
+              largest first, -1 for a key without weight; without gradient.
         num_strongest: for "strongest".
-        broken: bool `[..., S, K]`, True where a key or its value held a NaN or an infinity, in
-            whose place zeros stand, as in a `Cache`; whoever sees such a key gets NaN. Who gives it
-            vouches that all are finite, and none is looked at. None: they are looked at here, which
-            costs as much as attending to them a few times.
+        nonfinite_keys: bool `[..., S, K]`, True where a key or its value was not finite and was
+            replaced by 0, as in a `Cache`. If given, `key` and `value` are assumed finite and are
+            not checked.
+        precision: "default", "high" or "highest" (the default), of products of float32. Products of
+            narrower inputs are computed in their dtype; all are accumulated in float32.
+        tile_sizes: queries and keys per tile of the "tiled" implementation.
         implementation: "reference", "tiled", "jax", "cudnn", "pallas" or "splash": that one, or an
-            error that says why not. None chooses; `explain` tells what and why. "cudnn" (GPU)
-            and "splash" (TPU) have a gradient of their own, and other derivatives from "tiled".
+            error with the reason. By default it is chosen for the arguments and the platform that
+            the computation is lowered for; `explain` reports it. "cudnn", "pallas" and "splash"
+            have first-order reverse-mode derivatives only.
 
     Returns:
         The output `[..., T, N, Hv]` in the query's dtype, or with `returning` a pair of it and a
-        dict with the names asked for. A query that may see nothing gets output 0, weights 0 and
-        logsumexp -inf; one that may see a NaN or an infinity gets NaN, and no other query does.
+        dict of the named results. A fully masked query has output 0, weights 0 and logsumexp -inf.
+        A query that attends to NaN or infinity has output NaN and NaN gradients; no other has.
 
     Raises:
         ValueError: shapes that do not fit, in a sentence that names the axis and both sizes; an
-            implementation that cannot do this, with the reason and those that could.
+            implementation that cannot compute this, with the reason and the alternatives.
         TypeError: a mask that is neither a predicate nor bool, inputs that are not floats.
     """
-    asked = checked(
+    arguments = check_arguments(
         query,
         key,
         value,
         mask=mask,
         score=score,
         positions=positions,
+        heads=heads,
         scale=scale,
         dropout=dropout,
         returning=returning,
         num_strongest=num_strongest,
-        broken=broken,
+        nonfinite_keys=nonfinite_keys,
+        precision=precision,
+        tile_sizes=tile_sizes,
     )
-    found = dispatch.choose(asked, implementation, IMPLEMENTATIONS).implementation.run(asked)
-    output = found["output"]
-    return (output, {name: found[name] for name in returning}) if returning else output
+    results = per_shard(partial(_compute, name=implementation), arguments)
+    output = results["output"]
+    return (output, {name: results[name] for name in returning}) if returning else output
 
 
 def explain(
     query: Array,
     key: Array,
     value: Array,
+    *,
+    platform: str | None = None,
     **arguments: Any,  # noqa: ANN401 - those of attend
 ) -> Choice:
-    """What `attend` would compute these arguments with, and why; printed, it says so in words.
+    """Return which implementation `attend` uses for these arguments, and why; print it to read it.
 
+    Args:
+        query: as in `attend`, like `key`, `value` and `arguments`.
+        key: as in `attend`.
+        value: as in `attend`.
+        platform: "cpu", "cuda", "rocm" or "tpu"; that of the default device by default.
+
+    >>> import jax
     >>> from attention import explain
     >>> query = key = value = jax.numpy.ones((6, 2, 4))
     >>> print(explain(query, key, value, implementation="reference"))
     reference: asked for by name
     """
     name = arguments.pop("implementation", None)
-    return dispatch.choose(checked(query, key, value, **arguments), name, IMPLEMENTATIONS)
+    platform = available_platforms()[0] if platform is None else platform
+    one_of("platform", platform, PLATFORMS)
+    return choose(check_arguments(query, key, value, **arguments), name, platform)
 
 
-@partial(jax.jit, inline=True)
-def attend_by_definition(request: Request) -> dict[str, Array]:
-    """`grouped_query` for a batch, with the whole `[..., N, T, S]` in memory."""
-    score_arrays = [pair for score in request.scores for pair in arrays(score)]
-    keep = None
-    if request.dropout is not None:
-        num_heads, positions = (
-            request.query.shape[-2],
-            (request.query_positions, request.key_positions),
+def available_platforms() -> tuple[str, ...]:
+    """Return the platforms with devices in this process, that of the default device first."""
+    default = jax.default_backend()
+    found = [name for name in PLATFORMS[1:] if name == default or _has_devices(name)]
+    return ("cpu", *found) if default == "cpu" else (*found, "cpu")
+
+
+def _has_devices(platform: str) -> bool:
+    try:
+        return bool(jax.local_devices(backend=platform))
+    except RuntimeError:
+        return False
+
+
+def choose(arguments: Arguments, name: str | None, platform: str) -> Choice:
+    """Return the named implementation, or the first that prefers arguments it can compute.
+
+    Raises:
+        ValueError: an unknown name, or one that cannot compute this, with the reason and the
+            alternatives.
+    """
+    if name is not None:
+        one_of("implementation", name, [one.name for one in IMPLEMENTATIONS])
+        chosen = next(one for one in IMPLEMENTATIONS if one.name == name)
+        if (why := chosen.refusal(arguments, platform)) is None:
+            return Choice(chosen, "asked for by name", {})
+        able = [one.name for one in IMPLEMENTATIONS if one.refusal(arguments, platform) is None]
+        raise ValueError(
+            f"implementation {name!r} cannot compute this: {why}; {', '.join(able)} could"
         )
-        keep = keep_factor(request.dropout, num_heads, *positions)
-
-    def example(
-        query: Array,
-        key: Array,
-        value: Array,
-        allowed: Array | None,
-        keep: Array | None,
-        broken: Array | None,
-        query_positions: Array,
-        key_positions: Array,
-        *score_arrays: Array,
-    ) -> tuple[Array, Array, Array]:
-        given = iter(score_arrays)
-        scores = [map_arrays(score, lambda _, rank: next(given)) for score in request.scores]
-
-        def change(values: Array, head: Array) -> Array:
-            for score in scores:
-                values = score(values, query_positions[:, None], key_positions[None, :], head)
-            return values
-
-        everything = True if allowed is None else allowed
-        return grouped_query(query, key, value, everything, request.scale, keep, change, broken)
-
-    output, weights, logsumexp = over_batch(
-        example,
-        {
-            "query": (request.query, 3),
-            "key": (request.key, 3),
-            "value": (request.value, 3),
-            "mask": (request.allowed(), 2),
-            "dropout.key": (keep, 3),
-            "broken": (request.broken, 2),
-            "query_positions": (request.query_positions, 1),
-            "key_positions": (request.key_positions, 1),
-            **{f"score array {n}": pair for n, pair in enumerate(score_arrays)},
-        },
-        request.batch,
-    )
-    found = {"output": output, "weights": weights, "logsumexp": logsumexp}
-    if "largest_score" in request.returning:  # which a sink does not change
-        found["largest_score"] = statistics.largest_score(found)
-    found = share_with_sinks(found, request.sinks)
-    return found | {
-        name: statistics.BY_NAME[name](found, request)
-        for name in request.returning
-        if name in statistics.BY_NAME
+    refusals = {
+        one.name: why for one in IMPLEMENTATIONS if (why := one.refusal(arguments, platform))
     }
+    for one in IMPLEMENTATIONS:
+        if one.name not in refusals and (reason := one.preference(arguments, platform)):
+            return Choice(one, f"{reason} on {platform}", refusals)
+    raise AssertionError("the reference takes everything")
 
 
-def _few_pairs(request: Request) -> str | None:
-    if request.query.shape[-3] * request.key.shape[-3] <= FEW_PAIRS:
+def _compute(arguments: Arguments, name: str | None) -> dict[str, Array]:
+    """Run the implementation of the platform that the computation is lowered for."""
+
+    def results(choice: Choice, platform: str, arguments: Arguments) -> dict[str, Array]:
+        found = choice.implementation.run(arguments, platform)
+        return {name: found[name] for name in ("output", *arguments.returning)}
+
+    runs, error = {}, None
+    for platform in available_platforms():
+        try:
+            runs[platform] = partial(results, choose(arguments, name, platform), platform)
+        except ValueError as refused:
+            error = error or refused
+    if not runs:
+        raise error
+    if len(runs) == 1:
+        return next(iter(runs.values()))(arguments)
+    return jax.lax.platform_dependent(arguments, **runs)
+
+
+def _few_pairs(arguments: Arguments) -> str | None:
+    if arguments.tile_sizes is not None or isinstance(arguments.block_mask, BlockMask):
+        return None
+    if arguments.query.shape[-3] * arguments.key.shape[-3] <= FEW_PAIRS:
         return "so few pairs fit a cache as they are"
     return None
 
 
-def _fills_a_block(request: Request) -> str | None:
-    return None if request.query.shape[-3] < FEW_QUERIES else "its kernel computes all of this"
-
-
-def _empty(request: Request) -> str | None:
-    if 0 in (*request.query.shape, *request.key.shape, *request.value.shape):
+def _refusal_of_tiles(arguments: Arguments, platform: str) -> str | None:
+    del platform
+    if 0 in (*arguments.query.shape, *arguments.key.shape, *arguments.value.shape):
         return "there is nothing to cut into tiles"
     return None
+
+
+def _preference_for_tiles(arguments: Arguments, platform: str) -> str | None:
+    if _few_pairs(arguments):
+        return None
+    own = arguments.mask is not None and any(batch_shapes(arguments.mask))
+    if own and possible_shards(platform) > 1:
+        return "linear in memory; all tiles are computed since the batch may be sharded"
+    if arguments.mask is not None and any(True for _ in arrays_of(arguments.mask)):
+        return "linear in memory; it skips empty tiles, but not under jax.vmap over its mask"
+    return "linear in memory; it skips empty tiles"
+
+
+def _fills_a_block(arguments: Arguments, platform: str) -> str | None:
+    del platform
+    return None if arguments.query.shape[-3] < FEW_QUERIES else "its kernel computes all of this"
+
+
+def _by_definition(arguments: Arguments, platform: str) -> dict[str, Array]:
+    del platform
+    return attend_by_definition(arguments)
 
 
 # Up to this many pairs of one head, tiles cost more than they save (measured on a CPU).
@@ -300,42 +283,19 @@ FEW_PAIRS = 64 * 64
 FEW_QUERIES = 16
 
 IMPLEMENTATIONS = (
-    Implementation(
-        "cudnn",
-        refusal=cudnn.refusal,
-        run=cudnn.attend_by_cudnn,
-        preference=_fills_a_block,
-    ),
-    Implementation(
-        "splash",
-        refusal=splash.refusal,
-        run=splash.attend_by_splash,
-        preference=_fills_a_block,
-    ),
-    Implementation(
-        "pallas",
-        refusal=flash.refusal,
-        run=flash.attend_by_kernel,
-        preference=_fills_a_block,
-    ),
-    Implementation(
-        "tiled",
-        refusal=_empty,
-        run=attend_in_tiles,
-        preference=lambda request: (
-            None if _few_pairs(request) else "linear in memory, and never visits a ruled-out tile"
-        ),
-    ),
-    Implementation(
-        "jax",
-        refusal=jax_nn.refusal,
-        run=jax_nn.attend_by_jax_nn,
-        preference=lambda request: None,  # holds every score in memory, as the reference does
-    ),
+    Implementation("cudnn", cudnn.refusal, cudnn.attend_by_cudnn, _fills_a_block),
+    Implementation("splash", splash.refusal, splash.attend_by_splash, _fills_a_block),
+    Implementation("tiled", _refusal_of_tiles, attend_in_tiles, _preference_for_tiles),
+    # By name only: never measured on a GPU.
+    Implementation("pallas", flash.refusal, flash.attend_by_kernel, lambda *_: None),
+    # By name only: all scores are in memory at once, as in the reference.
+    Implementation("jax", jax_nn.refusal, jax_nn.attend_by_jax_nn, lambda *_: None),
     Implementation(
         "reference",
-        refusal=lambda request: None,
-        run=attend_by_definition,
-        preference=lambda request: _few_pairs(request) or "there is nothing to cut into tiles",
+        lambda arguments, _: (
+            None if arguments.tile_sizes is None else "it has no tiles, and tile_sizes was given"
+        ),
+        _by_definition,
+        lambda arguments, _: _few_pairs(arguments) or "there is nothing to cut into tiles",
     ),
 )

@@ -1,47 +1,66 @@
-"""From one example to any leading axes, by `vmap`."""
+"""From one example to any batch axes, by `vmap`."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from attention.primitives.pytree_dataclass import arrays_of
+
 Result = TypeVar("Result")
+Tree = Any
 
 
 def over_batch(
     function: Callable[..., Result],
-    arrays: Mapping[str, tuple[Array | None, int]],
+    operands: Sequence[Tree],
+    ranks: Sequence[int | None],
     batch: Sequence[int],
 ) -> Result:
-    """Maps a function of single examples over leading batch axes.
+    """Map a function of single examples over leading batch axes.
 
     Args:
-        function: takes the arrays in order, each with its own rank.
-        arrays: name → (array, its rank for one example). An array without leading axes is shared
-            by all examples; leading axes broadcast to the batch. None passes as it is.
-        batch: the sizes of the leading axes.
+        function: takes the operands in order, each without batch axes.
+        operands: arrays, None, or tuples of masks and scores. Batch axes broadcast to `batch`; an
+            array without any is shared by all examples.
+        ranks: the rank of each operand for one example; None for masks and scores, whose fields
+            declare it.
+        batch: the sizes of the batch axes.
 
     Returns:
-        What the function returns, with the batch axes in front.
-
-    Raises:
-        ValueError: leading axes that do not broadcast to the batch.
+        The results of the function with the batch axes in front.
     """
-    lifted = [to_batch(name, array, batch, rank) for name, (array, rank) in arrays.items()]
-    ranks = [rank for _, rank in arrays.values()]
+    leaf_ranks = []
+    for operand, rank in zip(operands, ranks, strict=True):
+        leaf_ranks += [rank] * (operand is not None) if rank is not None else _ranks_of(operand)
+    leaves, structure = jax.tree.flatten(tuple(operands))
+    leaves = [
+        to_batch("array", leaf, batch, rank) for leaf, rank in zip(leaves, leaf_ranks, strict=True)
+    ]
     axes = tuple(
-        None if array is None or array.ndim == rank else 0
-        for array, rank in zip(lifted, ranks, strict=True)
+        None if leaf.ndim == rank else 0 for leaf, rank in zip(leaves, leaf_ranks, strict=True)
     )
-    for _ in batch:
-        function = jax.vmap(function, in_axes=axes)
-    return function(*lifted)
+
+    def flat(*leaves: Array) -> Result:
+        return function(*jax.tree.unflatten(structure, leaves))
+
+    for size in reversed(batch):
+        flat = jax.vmap(flat, in_axes=axes, axis_size=size)
+    return flat(*leaves)
+
+
+def _ranks_of(tree: Tree) -> list[int]:
+    if tree is None:
+        return []
+    if isinstance(tree, tuple):
+        return [rank for part in tree for rank in _ranks_of(part)]
+    return [rank for _, rank in arrays_of(tree)]
 
 
 def to_batch(name: str, array: Array | None, batch: Sequence[int], rank: int) -> Array | None:
-    """Gives an array all axes of the batch, or leaves it alone if it has none."""
+    """Give an array all batch axes, or return it unchanged if it has none."""
     if array is None or array.ndim == rank:
         return array
     leading, core = array.shape[: array.ndim - rank], array.shape[array.ndim - rank :]
@@ -50,7 +69,7 @@ def to_batch(name: str, array: Array | None, batch: Sequence[int], rank: int) ->
 
 
 def check_broadcasts(name: str, leading: Sequence[int], batch: Sequence[int]) -> None:
-    """Checks that some leading axes broadcast to those of the batch.
+    """Check that some leading axes broadcast to the batch axes.
 
     Raises:
         ValueError: they do not.

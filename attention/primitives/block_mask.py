@@ -4,7 +4,6 @@ Computed inside `attend`, or once by `block_mask` for all layers and steps with 
 FlexAttention (Dong et al. 2024, section 4.2).
 """
 
-from math import prod
 from typing import NamedTuple
 
 import jax
@@ -12,15 +11,9 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from attention.primitives.masks import INT32, Mask, PositionTiles, to_int32
-from attention.primitives.pytree_dataclass import (
-    arrays_of,
-    array_field,
-    batch_shapes,
-    map_arrays,
-    pytree_dataclass,
-    static,
-)
+from attention.primitives.batch import over_batch
+from attention.primitives.masks import Mask, PositionTiles, to_int32
+from attention.primitives.pytree_dataclass import batch_shapes, pytree_dataclass, static
 
 EMPTY, PARTIAL, FULL = 0, 1, 2
 
@@ -50,6 +43,28 @@ class Pattern(NamedTuple):
         full = (self.full_start[row] <= column) & (column < self.full_stop[row])
         inside = (self.start[row] <= column) & (column < self.stop[row])
         return jnp.where(inside, jnp.where(full, FULL, PARTIAL), EMPTY)
+
+
+@jax.custom_batching.custom_vmap
+def visited_by_any(pattern: Pattern) -> Pattern:
+    """Return the pattern; under `vmap`, the tiles that any of the examples visits.
+
+    So loops and conditions stay scalar: one that differs per example would compute every branch.
+    """
+    return pattern
+
+
+@visited_by_any.def_vmap
+def _visited_by_any_vmap(
+    axis_size: int, in_batched: list[Pattern], pattern: Pattern
+) -> tuple[Pattern, Pattern]:
+    del axis_size
+    reductions = Pattern(jnp.min, jnp.max, jnp.max, jnp.min, jnp.max)
+    reduced = (
+        reduction(array, axis=0) if batched else array
+        for reduction, array, batched in zip(reductions, pattern, in_batched[0], strict=True)
+    )
+    return Pattern(*reduced), jax.tree.map(lambda _: False, pattern)
 
 
 @pytree_dataclass
@@ -134,4 +149,83 @@ def block_mask(
     >>> tiles.stop.tolist(), tiles.full_stop.tolist()
     ([1, 2, 3, 4], [0, 1, 2, 3])
     """
-    raise NotImplementedError
+    num_keys = num_queries if num_keys is None else num_keys
+    lengths = num_queries, num_keys
+    given = positions or tuple(jnp.arange(length, dtype=jnp.int32) for length in lengths)
+    given = tuple(to_int32("positions", array, 1) for array in given)
+    batch = jnp.broadcast_shapes(*batch_shapes(mask), *(array.shape[:-1] for array in given))
+
+    def example(mask: Mask, query: Array, key: Array) -> Pattern:
+        return pattern_of(mask, query, key, tile_sizes, counted=positions is None)
+
+    pattern = over_batch(example, (mask, *given), (None, 1, 1), batch)
+    kept = (None, None) if positions is None else given
+    return BlockMask(mask, *pattern, *kept, lengths=lengths, tile_sizes=tuple(tile_sizes))
+
+
+def pattern_of(
+    mask: Mask,
+    query_positions: Array,
+    key_positions: Array,
+    tile_sizes: tuple[int, int],
+    *,
+    counted: bool,
+) -> Pattern:
+    """Compute the tiles of one example.
+
+    Args:
+        mask: without batch axes.
+        query_positions: int32 `[T]`.
+        key_positions: int32 `[S]`.
+        tile_sizes: queries and keys per tile.
+        counted: whether both positions count from 0.
+    """
+    num_queries, num_keys = query_positions.shape[0], key_positions.shape[0]
+    rows, columns = (
+        -(-n // size) for n, size in zip((num_queries, num_keys), tile_sizes, strict=True)
+    )
+    if counted:
+        first = jnp.arange(rows, dtype=jnp.int32) * tile_sizes[0]
+        last = jnp.minimum(first + tile_sizes[0], num_queries) - 1
+        if (ranges := mask.key_range(first)) is not None:
+            return _pattern_of_ranges(ranges, mask.key_range(last), num_keys, tile_sizes[1])
+    bounds = mask.tile_bounds(
+        PositionTiles.of(_tiled(query_positions, rows, tile_sizes[0])),
+        PositionTiles.of(_tiled(key_positions, columns, tile_sizes[1])),
+    )
+    complete = jnp.arange(columns) < num_keys // tile_sizes[1]
+    return pattern_of_bounds(bounds.any, bounds.all & complete[None, :])
+
+
+def pattern_of_bounds(some: Array, every: Array) -> Pattern:
+    """Return the pattern of tiles that may contain a visible pair, and of fully visible tiles.
+
+    Args:
+        some: bool `[rows, columns]`.
+        every: bool `[rows, columns]`.
+    """
+    kinds = jnp.where(some, jnp.where(every, FULL, PARTIAL), EMPTY).astype(jnp.uint8)
+    start = jnp.argmax(some, axis=1).astype(jnp.int32)
+    stop = some.shape[1] - jnp.argmax(some[:, ::-1], axis=1).astype(jnp.int32)
+    stop = jnp.where(some.any(axis=1), stop, start)
+    return Pattern(start, stop, start, start, kinds)
+
+
+def _pattern_of_ranges(
+    first: tuple[Array, Array], last: tuple[Array, Array], num_keys: int, size: int
+) -> Pattern:
+    """Return the pattern from the visible keys of the first and last query of each row."""
+
+    def column(position: Array, up: bool) -> Array:
+        return (jnp.clip(position, 0, num_keys) + (size - 1 if up else 0)) // size
+
+    start, stop = column(first[0], up=False), column(last[1], up=True)
+    stop = jnp.where(last[1] > first[0], jnp.maximum(stop, start), start)
+    full_start, full_stop = column(last[0], up=True), column(first[1], up=False)
+    return Pattern(start, stop, full_start, full_stop, None)
+
+
+def _tiled(positions: Array, tiles: int, size: int) -> Array:
+    """Cut positions into tiles; the last one repeats its last position, within the bounds."""
+    missing = tiles * size - positions.shape[0]
+    return jnp.pad(positions, (0, missing), mode="edge").reshape(tiles, size)

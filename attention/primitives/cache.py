@@ -1,8 +1,8 @@
-"""What decoding remembers: keys and values of the past, each row as far as it has come.
+"""Key/value cache for decoding, with a separate length for each row of the batch.
 
-A cache is a frozen pytree, an argument and a result. Rows come first, so that any of them can be
-chosen or repeated by one `jax.tree.map`. Where a key stands follows from its slot, and a mask stays
-a predicate on positions: prefill, decoding and training share it.
+A cache is a frozen pytree: `extend` takes one and returns a new one. The batch axes come first, so
+`jax.tree.map` can select or repeat rows. The position of a key follows from its slot, so the same
+masks on positions serve prefill, decoding and training.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,78 +15,104 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike, DTypeLike
 
+from attention.primitives import masks
+from attention.primitives.masks import Mask, to_int32
+from attention.primitives.nonfinite import replace_nonfinite_keys
 from attention.primitives.pytree_dataclass import array_field, pytree_dataclass, static
-from attention.primitives.masks import Mask, window
-from attention.primitives.masks import lengths as up_to
-from attention.primitives.quarantine import finite_memory
 
-NOWHERE = 2**31 - 1  # the position of an empty slot, which no row ever reaches
-PIECE = 8  # slots that are rearranged at a time
+EMPTY_SLOT = 2**31 - 1  # the position of an empty slot, larger than that of any token
+CHUNK = 8  # slots that `gather_rows` reorders at a time on a CPU
 
 
-class Seen(NamedTuple):
-    """What the queries of new tokens attend to.
+class CacheView(NamedTuple):
+    """Arguments of `attention.attend` for the queries of the tokens that were written last.
 
     Attributes:
         key: `[..., S, K, H]`.
         value: `[..., S, K, Hv]`.
-        positions: int32 `[S]` or `[..., S]`.
-        mask: hides what is empty; a ring also hides what it is about to forget.
-        broken: bool `[..., S, K]`, for `attention.attend`, which would not know of a NaN without.
+        positions: int32 `[..., S]`, of the keys.
+        mask: masks empty slots; for a ring, also the keys that are no longer in its window.
+        nonfinite_keys: bool `[..., S, K]`. Pass it to `attend`: the keys and values contain 0 in
+            place of NaN and infinities, and rows written past the end become NaN by it.
     """
 
     key: Array
     value: Array
     positions: Array
     mask: Mask
-    broken: Array
+    nonfinite_keys: Array
 
 
 @pytree_dataclass
 class Cache:
-    """Keys and values in S slots, and how many tokens each row has read.
+    """Keys and values in S slots, and the number of tokens that each row has read.
 
-    Position p stands in slot p. In a ring of S slots it stands in slot p % S, where it replaces
-    position p - S: to attend through a ring is to attend with `mask & masks.window(S - 1)`.
+    Position p is stored in slot p. In a ring of S slots it is stored in slot p % S, where it
+    replaces position p - S; attention through a ring equals attention with
+    `mask & masks.window(S - 1)`.
 
-    What was not read yet cannot be attended to: a mask that looks ahead, `masks.prefix` say, means
-    what it says only if all that a query may see is read at once with it or before it.
+    Writing past the end raises an error if the lengths are known. If they are traced, all keys of a
+    row that is longer than S become non-finite, so `attend` returns NaN for each of its queries
+    that may attend to a key: to its own position or, in general, to any of the newest S/2.
 
-    A stack of layers has a cache for each, whose buffer is written where it stands.
+    A key can be attended to after it was written. A mask that allows future keys, such as
+    `masks.prefix`, gives the result of a full pass only if all keys that a query may attend to are
+    written together with it or before it.
 
-    Slots are kept head by head, in the order in which the products read them: otherwise every step
-    of decoding would copy the whole cache into that order. For the same reason they are looked at
-    once, when they are written: they hold finite numbers, and zeros in place of others.
+    Slots are stored head by head, in the order in which the products read them; any other order
+    would make each decoding step copy the whole cache. Keys and values are checked for non-finite
+    numbers once, when they are written.
+
+    Prefill four tokens, then decode one token at a time:
+
+    >>> from attention import attend, empty_cache, masks
+    >>> query, key, value = jax.random.normal(jax.random.key(0), (3, 1, 6, 2, 8))  # B 1, T 6, N 2
+    >>> cache, outputs = empty_cache((1,), 6, num_kv_heads=2, head_width=8), []
+    >>> for tokens in (slice(0, 4), slice(4, 5), slice(5, 6)):
+    ...     query_positions = cache.next_positions(tokens.stop - tokens.start)
+    ...     cache, view = cache.extend(key[:, tokens], value[:, tokens])
+    ...     output = attend(
+    ...         query[:, tokens],
+    ...         view.key,
+    ...         view.value,
+    ...         mask=view.mask & masks.causal(),
+    ...         positions=(query_positions, view.positions),
+    ...         nonfinite_keys=view.nonfinite_keys,
+    ...     )
+    ...     outputs.append(output)
+    >>> full_pass = attend(query, key, value, mask=masks.causal())
+    >>> bool(jnp.allclose(jnp.concatenate(outputs, axis=1), full_pass, atol=1e-5))
+    True
 
     Attributes:
         key_slots: `[..., K, S, H]`.
         value_slots: `[..., K, S, Hv]`.
-        broken_slots: bool `[..., K, S]`, where a key or its value was not finite.
-        lengths: int32 `[...]`, tokens read.
-        ring: whether a row that is full goes on in its first slot. Without it, writing past the end
-            is an error where that is known, and NaN in all that the row says where it is traced.
+        nonfinite_slots: bool `[..., K, S]`, True where a key or its value was not finite.
+        lengths: int32 `[...]`, number of tokens read.
+        ring: whether a full row continues in its first slot.
     """
 
     key_slots: Array = array_field(rank=3)
     value_slots: Array = array_field(rank=3)
-    broken_slots: Array = array_field(rank=2)
+    nonfinite_slots: Array = array_field(rank=2)
     lengths: Array = array_field(rank=0)
     ring: bool = static(default=False)
 
     @property
     def key(self) -> Array:
-        """`[..., S, K, H]`, as `attention.attend` reads them, with `broken`."""
-        return _swapped(self.key_slots)
+        """`[..., S, K, H]`, to be passed to `attention.attend` with `nonfinite_keys`."""
+        return _swap_axes(self.key_slots)
 
     @property
     def value(self) -> Array:
         """`[..., S, K, Hv]`."""
-        return _swapped(self.value_slots)
+        return _swap_axes(self.value_slots)
 
     @property
-    def broken(self) -> Array:
-        """Bool `[..., S, K]`, where a zero stands for what was not finite."""
-        return jnp.swapaxes(self.broken_slots, -2, -1)
+    def nonfinite_keys(self) -> Array:
+        """Bool `[..., S, K]`, True where 0 replaces non-finite numbers; all True past the end."""
+        flags = jnp.swapaxes(self.nonfinite_slots, -2, -1)
+        return flags if self.ring else flags | self._overflowed[..., None, None]
 
     @property
     def size(self) -> int:
@@ -95,154 +121,208 @@ class Cache:
 
     @property
     def nbytes(self) -> int:
-        """Of keys and values."""
+        """Bytes of keys and values."""
         return sum(
             array.size * array.dtype.itemsize for array in (self.key_slots, self.value_slots)
         )
 
     @property
     def positions(self) -> Array:
-        """Of the key that belongs in each slot: int32 `[S]`, and `[..., S]` for a ring."""
+        """Position of the key of each slot: int32 `[S]`, and `[..., S]` for a ring."""
         slots = jnp.arange(self.size, dtype=jnp.int32)
         if not self.ring:
             return slots
-        back = jnp.subtract.outer(self.lengths - 1, slots) % self.size  # from the newest
-        newest = self.lengths[..., None] - 1 - back
-        return jnp.where(newest < 0, NOWHERE, newest)
+        distance = jnp.subtract.outer(self.lengths - 1, slots) % self.size  # to the newest key
+        newest = self.lengths[..., None] - 1 - distance
+        return jnp.where(newest < 0, EMPTY_SLOT, newest)
 
     def next_positions(self, num_tokens: int) -> Array:
-        """Where the next tokens of each row will stand: int32 `[..., T]`."""
+        """Return the positions of the next T tokens of each row: int32 `[..., T]`."""
         return jnp.add.outer(self.lengths, jnp.arange(num_tokens, dtype=jnp.int32))
 
-    def check_room(self, num_tokens: int, lengths: ArrayLike | None = None) -> None:
-        """Checks that T more tokens fit, as far as it is known yet how many there are.
+    def check_capacity(self, num_tokens: int, lengths: ArrayLike | None = None) -> None:
+        """Check that T more tokens fit, as far as the lengths are known.
+
+        Args:
+            num_tokens: T.
+            lengths: integers `[...]`, number of valid tokens per row; T by default.
 
         Raises:
             TypeError: `lengths` that are not integers.
-            ValueError: they do not, or `lengths` does not lie in [0, T].
+            ValueError: too many tokens, or `lengths` outside [0, T].
         """
         if lengths is not None:
             check_lengths(lengths, num_tokens)
-        with jax.ensure_compile_time_eval():  # under jit too, constants are known
-            longest = jnp.max(self.advanced(num_tokens, lengths).lengths, initial=0)
+        with jax.ensure_compile_time_eval():  # inside jit, constants are known
+            longest = jnp.max(self.advance(num_tokens, lengths).lengths, initial=0)
         at_least = num_tokens if lengths is None else 0
-        longest = int(longest) if _known(longest) else at_least
+        longest = int(longest) if _is_known(longest) else at_least
         if longest > self.size and not self.ring:
             raise ValueError(
-                f"a cache of {self.size} slots has no room for {longest} tokens: make it larger, "
-                "or a ring"
+                f"a cache of {self.size} slots cannot hold {longest} tokens: make it larger or "
+                "pass ring=True"
             )
 
     def extend(
         self, key: Array, value: Array, lengths: ArrayLike | None = None
-    ) -> tuple["Cache", Seen]:
-        """Writes the next tokens of each row.
+    ) -> tuple["Cache", CacheView]:
+        """Write the next T tokens of each row.
 
         Args:
             key: `[..., T, K, H]`.
             value: `[..., T, K, Hv]`.
-            lengths: integers `[...]`, how many of the T tokens of each row are tokens and no
-                padding behind them; all by default.
+            lengths: integers `[...]`, number of valid tokens per row, followed by padding; T by
+                default.
 
         Returns:
-            The new cache, and what the T queries attend to.
+            The new cache, and the keys and values that the T queries attend to.
 
         Raises:
-            TypeError, ValueError: as `check_room`, and for keys or values of another shape.
+            TypeError, ValueError: as `check_capacity`, and for keys or values of another shape.
         """
         num_tokens = key.shape[-3]
-        for name, ours, theirs in (
+        for name, slots, given in (
             ("keys", self.key_slots, key),
             ("values", self.value_slots, value),
         ):
-            *batch, num_heads, _, width = ours.shape
+            *batch, num_heads, _, width = slots.shape
             expected = (*batch, num_tokens, num_heads, width)
-            if theirs.shape != expected:
-                raise ValueError(f"this cache reads {name} {expected}, got {theirs.shape}")
-        self.check_room(num_tokens, lengths)
+            if given.shape != expected:
+                raise ValueError(f"this cache needs {name} of shape {expected}, got {given.shape}")
+        self.check_capacity(num_tokens, lengths)
         key, value = key.astype(self.key_slots.dtype), value.astype(self.value_slots.dtype)
-        finite = finite_memory(key, value)
+        new = replace_nonfinite_keys(key, value)
         positions = self.next_positions(num_tokens)
-        after = self.advanced(num_tokens, lengths)
-        is_token = positions < after.lengths[..., None]
-        if not self.ring:
-            slots = jnp.where(is_token, positions, self.size)
-            after = after._written(slots, *finite)
-            mask = up_to(after.lengths)
-            return after, Seen(after.key, after.value, after.positions, mask, after.broken)
-        # What the new tokens replace, the first of them may still attend to.
-        key, value, broken = finite
-        seen = Seen(
-            jnp.concatenate([self.key, key], axis=-3),
-            jnp.concatenate([self.value, value], axis=-3),
-            jnp.concatenate([self.positions, jnp.where(is_token, positions, NOWHERE)], axis=-1),
-            up_to(after.lengths) & window(self.size - 1),
-            jnp.concatenate([self.broken, broken], axis=-2),
-        )
-        stays = is_token & (positions >= after.lengths[..., None] - self.size)
-        slots = jnp.where(stays, positions % self.size, self.size)
-        return after._written(slots, *finite), seen
-
-    def advanced(self, num_tokens: int, lengths: ArrayLike | None = None) -> "Cache":
-        """The same after T more tokens, or `lengths` of them."""
-        more = jnp.asarray(num_tokens if lengths is None else lengths, jnp.int32)
-        return replace(self, lengths=self.lengths + jnp.broadcast_to(more, self.lengths.shape))
-
-    def poison(self, outputs: Array) -> Array:
-        """NaN for the rows of `[..., T, N, Hv]` that were written past their end."""
+        after = self.advance(num_tokens, lengths)
+        stored = positions < after.lengths[..., None]
         if self.ring:
-            return outputs
-        lost = (self.lengths > self.size)[..., None, None, None]
-        return jnp.where(lost, jnp.nan, outputs)
+            stored &= positions >= after.lengths[..., None] - self.size
+            slots = jnp.where(stored, positions % self.size, self.size)
+        else:
+            slots = jnp.where(stored, positions, self.size)  # a slot out of range is not written
+        after = after._write(slots, *new)
+        if self.ring or num_tokens > self.size:
+            return after, self._view_before(after, positions, *new)
+        return after, self._view_after(after, num_tokens)
 
-    def rearranged(self, choose: Callable[[Array], Array]) -> "Cache":
-        """With other rows in place of these, as when hypotheses go on from others.
-
-        On a CPU what moves is as much as was read: slots are rearranged where they stand, a few at
-        a time, and those that every row has left empty stay as they are. An accelerator would wait
-        for each of those steps longer than for the whole.
+    def advance(self, num_tokens: int, lengths: ArrayLike | None = None) -> "Cache":
+        """Return the cache with T more tokens in each row, or `lengths` more, and the same slots.
 
         Args:
-            choose: of arrays `[..., *]` with the axes of all rows in front, to as many rows.
+            num_tokens: T.
+            lengths: integers `[...]`; T by default.
         """
-        if jax.default_backend() != "cpu":
-            return jax.tree.map(choose, self)
-        piece = min(PIECE, self.size)
-        rest = self.size % piece  # which moves in any case, so that pieces divide what is left
+        more = to_int32("lengths", num_tokens if lengths is None else lengths, 0)
+        return replace(self, lengths=self.lengths + jnp.broadcast_to(more, self.lengths.shape))
 
-        def moved(slots: tuple[Array, ...], start: ArrayLike, size: int) -> tuple[Array, ...]:
-            def of_one(array: Array, axis: int) -> Array:
-                some = jax.lax.dynamic_slice_in_dim(array, start, size, axis)
-                return jax.lax.dynamic_update_slice_in_dim(array, choose(some), start, axis)
+    def gather_rows(self, gather: Callable[[Array], Array]) -> "Cache":
+        """Reorder rows, for beam search.
 
-            axes = (array.ndim - back for array, back in zip(slots, (2, 2, 1), strict=True))
-            return tuple(of_one(array, axis) for array, axis in zip(slots, axes, strict=True))
+        On a CPU the slots are reordered in place, `CHUNK` slots at a time, and only as many as the
+        longest row uses. Other platforms gather whole arrays, since each step of a loop costs them
+        more than the copy.
 
-        used = jnp.minimum(jnp.max(self.lengths, initial=0), self.size)
-        slots = moved(self._slots, 0, rest) if rest else self._slots
-        slots = jax.lax.fori_loop(
-            0,
-            -(-(used - rest) // piece),
-            lambda number, slots: moved(slots, rest + number * piece, piece),
-            slots,
+        Args:
+            gather: maps an array `[..., *]` with the batch axes in front to one of the same shape
+                with other rows.
+        """
+        return jax.lax.platform_dependent(
+            self,
+            cpu=lambda cache: cache._gather_in_place(gather),
+            default=lambda cache: jax.tree.map(gather, cache),
         )
-        return Cache(*slots, lengths=choose(self.lengths), ring=self.ring)
+
+    @property
+    def _overflowed(self) -> Array:
+        """Whether tokens were written past the end: bool `[...]`."""
+        return self.lengths > self.size
 
     @property
     def _slots(self) -> tuple[Array, Array, Array]:
-        return self.key_slots, self.value_slots, self.broken_slots
+        return self.key_slots, self.value_slots, self.nonfinite_slots
 
-    def _written(self, slots: Array, key: Array, value: Array, broken: Array) -> "Cache":
+    def _view_after(self, after: "Cache", num_tokens: int) -> CacheView:
+        """Return the slots of the cache after the last T <= S tokens, for their queries.
+
+        A row past its end has non-finite keys only. The first half of its spare slots keeps its
+        positions; the others get the newest positions, those of all T queries included, so that a
+        query which could attend to any near or early key attends to one of them.
+        """
+        end, overflowed = self.lengths + num_tokens, after._overflowed
+        slots = jnp.broadcast_to(self.positions, (*end.shape, self.size))
+        moved = overflowed[..., None] & (slots >= (self.size - num_tokens) // 2)
+        return CacheView(
+            after.key,
+            after.value,
+            jnp.where(moved, slots + end[..., None] - self.size, slots),
+            masks.lengths(jnp.where(overflowed, end, after.lengths)),
+            after.nonfinite_keys,
+        )
+
+    def _view_before(
+        self, after: "Cache", positions: Array, key: Array, value: Array, nonfinite: Array
+    ) -> CacheView:
+        """Return the slots of the cache before the last T tokens, followed by these.
+
+        In a ring the first of the new tokens still attend to keys that the last ones replace.
+        """
+        end = after.lengths
+        if not self.ring:
+            end = jnp.where(after._overflowed, self.lengths + positions.shape[-1], end)
+            nonfinite = nonfinite | after._overflowed[..., None, None]
+        mask = masks.lengths(end)
+        old = jnp.broadcast_to(self.positions, (*end.shape, self.size))
+        old = jnp.where(old < self.lengths[..., None], old, EMPTY_SLOT)
+        new = jnp.where(positions < end[..., None], positions, EMPTY_SLOT)
+        return CacheView(
+            jnp.concatenate([self.key, key], axis=-3),
+            jnp.concatenate([self.value, value], axis=-3),
+            jnp.concatenate([old, new], axis=-1),
+            mask & masks.window(self.size - 1) if self.ring else mask,
+            jnp.concatenate([self.nonfinite_keys, nonfinite], axis=-2),
+        )
+
+    def _write(self, slots: Array, key: Array, value: Array, nonfinite: Array) -> "Cache":
+        flags = _write(self.nonfinite_slots[..., None], nonfinite[..., None], slots)
         return replace(
             self,
             key_slots=_write(self.key_slots, key, slots),
             value_slots=_write(self.value_slots, value, slots),
-            broken_slots=_write(self.broken_slots[..., None], broken[..., None], slots)[..., 0],
+            nonfinite_slots=flags[..., 0],
         )
+
+    def _gather_in_place(self, gather: Callable[[Array], Array]) -> "Cache":
+        chunk = min(CHUNK, self.size)
+        rest = self.size % chunk  # always gathered, so that chunks divide the other slots
+
+        def gather_chunk(
+            slots: tuple[Array, ...], start: ArrayLike, size: int
+        ) -> tuple[Array, ...]:
+            def one(array: Array, axis: int) -> Array:
+                part = jax.lax.dynamic_slice_in_dim(array, start, size, axis)
+                return jax.lax.dynamic_update_slice_in_dim(array, gather(part), start, axis)
+
+            axes = (array.ndim - back for array, back in zip(slots, (2, 2, 1), strict=True))
+            return tuple(one(array, axis) for array, axis in zip(slots, axes, strict=True))
+
+        used = jnp.minimum(jnp.max(self.lengths, initial=0), self.size)
+        slots = gather_chunk(self._slots, 0, rest) if rest else self._slots
+        slots = jax.lax.fori_loop(
+            0,
+            -(-(used - rest) // chunk),
+            lambda number, slots: gather_chunk(slots, rest + number * chunk, chunk),
+            slots,
+        )
+        return Cache(*slots, lengths=gather(self.lengths), ring=self.ring)
 
 
 def check_lengths(lengths: ArrayLike, num_tokens: int, least: int = 0) -> None:
-    """Checks how many of T tokens each row reads, as far as it is known yet.
+    """Check the number of valid tokens per row, as far as it is known.
+
+    Args:
+        lengths: integers `[...]`.
+        num_tokens: T.
+        least: the smallest length that is allowed.
 
     Raises:
         TypeError: lengths that are not integers.
@@ -250,10 +330,10 @@ def check_lengths(lengths: ArrayLike, num_tokens: int, least: int = 0) -> None:
     """
     if not jnp.issubdtype(jnp.asarray(lengths).dtype, jnp.integer):
         raise TypeError(f"lengths must be integers, got {jnp.asarray(lengths).dtype}")
-    with jax.ensure_compile_time_eval():  # under jit too, constants are known
+    with jax.ensure_compile_time_eval():  # inside jit, constants are known
         given = jnp.asarray(lengths)
         outside = jnp.any((given < least) | (given > num_tokens))
-    if _known(outside) and outside:
+    if _is_known(outside) and outside:
         raise ValueError(f"lengths must lie in {least} to {num_tokens} tokens, got {lengths}")
 
 
@@ -267,11 +347,11 @@ def empty_cache(
     dtype: DTypeLike = jnp.float32,
     ring: bool = False,
 ) -> Cache:
-    """A cache that has read nothing.
+    """Return a cache without tokens.
 
     Args:
-        batch: the leading axes.
-        size: S.
+        batch: sizes of the batch axes.
+        size: S, the number of slots.
         num_kv_heads: K.
         head_width: H.
         value_width: Hv, H by default.
@@ -288,28 +368,33 @@ def empty_cache(
     return Cache(
         key_slots=jnp.zeros((*shape, head_width), dtype),
         value_slots=jnp.zeros((*shape, value_width), dtype),
-        broken_slots=jnp.zeros(shape, bool),
+        nonfinite_slots=jnp.zeros(shape, bool),
         lengths=jnp.zeros(tuple(batch), jnp.int32),
         ring=ring,
     )
 
 
 def full_cache(key: Array, value: Array) -> Cache:
-    """Keys `[..., S, K, H]` and values `[..., S, K, Hv]` that will only be read."""
-    key, value, broken = finite_memory(key, value)
+    """Return a full cache that is read and not extended, for cross-attention.
+
+    Args:
+        key: `[..., S, K, H]`.
+        value: `[..., S, K, Hv]`.
+    """
+    key, value, nonfinite = replace_nonfinite_keys(key, value)
     lengths = jnp.full(key.shape[:-3], key.shape[-3], jnp.int32)
-    return Cache(_swapped(key), _swapped(value), jnp.swapaxes(broken, -2, -1), lengths)
+    return Cache(_swap_axes(key), _swap_axes(value), jnp.swapaxes(nonfinite, -2, -1), lengths)
 
 
-def _swapped(array: Array) -> Array:
-    """From `[..., S, K, H]` to `[..., K, S, H]`, and back."""
+def _swap_axes(array: Array) -> Array:
+    """Swap `[..., S, K, H]` and `[..., K, S, H]`."""
     return jnp.swapaxes(array, -3, -2)
 
 
 @partial(jnp.vectorize, signature="(k,s,h),(t,k,h),(t)->(k,s,h)")
 def _write(old: Array, new: Array, slots: Array) -> Array:
-    return old.at[:, slots].set(_swapped(new), mode="drop")
+    return old.at[:, slots].set(_swap_axes(new), mode="drop")
 
 
-def _known(array: ArrayLike) -> bool:
+def _is_known(array: ArrayLike) -> bool:
     return not isinstance(array, jax.core.Tracer)

@@ -93,6 +93,10 @@ class Mask:
         """
         del query_position
 
+    def max_keys(self) -> int | None:
+        """Return a static bound on the number of keys in `key_range`; None if there is none."""
+        return None
+
     def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
         """Return which tiles may contain a visible pair, and which contain only visible pairs.
 
@@ -216,6 +220,9 @@ class Window(Mask):
             stop = jnp.minimum(query_position, INT32.max - reach) + reach
         start = jnp.full_like(query_position, INT32.min) if start is None else start
         return start, jnp.full_like(query_position, INT32.max) if stop is None else stop
+
+    def max_keys(self) -> int | None:
+        return None if None in (self.before, self.after) else self.before + self.after + 1
 
     def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
         nearest = query.low[:, None] - key.high[None, :]
@@ -441,6 +448,9 @@ class Block(Mask):
         start = query_position // self.size * self.size
         return start, start + self.size
 
+    def max_keys(self) -> int:
+        return self.size
+
     def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
         first, last = (jnp.floor_divide(x, self.size)[:, None] for x in (query.low, query.high))
         start, end = (jnp.floor_divide(x, self.size)[None, :] for x in (key.low, key.high))
@@ -547,6 +557,10 @@ class And(Mask):
         if left is None or right is None:
             return None
         return jnp.maximum(left[0], right[0]), jnp.minimum(left[1], right[1])
+
+    def max_keys(self) -> int | None:
+        bounds = [n for n in (self.left.max_keys(), self.right.max_keys()) if n is not None]
+        return min(bounds, default=None)
 
     def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
         left, right = self.left.tile_bounds(query, key), self.right.tile_bounds(query, key)

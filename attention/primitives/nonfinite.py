@@ -86,9 +86,9 @@ def attends_to_nonfinite(
     flags = jnp.swapaxes(jnp.repeat(nonfinite_keys, groups, axis=-1), -1, -2)  # [..., N, S]
     allowed = arguments.allowed
     if allowed is None and arguments.mask is not None:
-        allowed = allowed_pairs(
-            arguments.mask, arguments.query_positions, arguments.key_positions
-        )[..., None, :, :]
+        allowed = allowed_pairs(arguments.mask, arguments.query_positions, arguments.key_positions)[
+            ..., None, :, :
+        ]
     if allowed is None:
         return nonfinite_queries | flags.any(axis=-1)[..., None, :]
     visible = jnp.swapaxes(allowed.any(axis=-1), -1, -2)

@@ -1,54 +1,36 @@
-"""What can be said about attention weights, from weights that are all in memory."""
-
-from collections.abc import Callable, Mapping
+"""Statistics of attention weights, from one row of weights or of a tile of them."""
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attention.primitives.request import Request
 
-
-def entropy(found: Mapping[str, Array], request: Request) -> Array:
-    """-Σ w log w of each row of weights, in nats: `[..., N, T]`."""
-    del request
-    weights = found["weights"]
+def entropy(weights: Array, distances: Array) -> Array:
+    """Return -Σ w log w over the last axis, in nats."""
+    del distances
     logarithm = jnp.log(jnp.where(weights > 0, weights, 1))
     return -jnp.sum(weights * logarithm, axis=-1)
 
 
-def mean_distance(found: Mapping[str, Array], request: Request) -> Array:
-    """Σ w |query position - key position| of each row of weights: `[..., N, T]`."""
-    query, key = (
-        jnp.broadcast_to(positions, (*request.batch, positions.shape[-1]))
-        for positions in (request.query_positions, request.key_positions)
-    )
-    distance = jnp.abs(query[..., None, :, None] - key[..., None, None, :])
-    weights = found["weights"]
-    distance = jnp.broadcast_to(distance, weights.shape)
-    return jnp.sum(weights * distance.astype(weights.dtype), axis=-1)
+def mean_distance(weights: Array, distances: Array) -> Array:
+    """Return Σ w |query position - key position| over the last axis."""
+    return jnp.sum(weights * distances.astype(weights.dtype), axis=-1)
 
 
-def largest_score(found: Mapping[str, Array]) -> Array:
-    """The largest visible score of each row, after all score functions: `[..., N, T]`.
+def strongest(weights: Array, keys: Array, number: int) -> tuple[Array, Array]:
+    """Return the largest weights of the last axis, and the keys that they belong to.
 
     Args:
-        found: weights and logsumexp without sinks, beside which the largest weight may round to 0.
+        weights: `[..., S]`.
+        keys: integers `[..., S]`.
+        number: of results; missing ones have weight 0 and key -1, and so has a key of weight 0.
     """
-    largest = jnp.max(found["weights"], axis=-1, initial=0)
-    logsumexp = found["logsumexp"]
-    empty = jnp.isneginf(logsumexp)
-    return jax.lax.stop_gradient(jnp.where(empty, logsumexp, jnp.log(largest) + logsumexp))
+    weights, places = jax.lax.top_k(weights, number)
+    keys = jnp.take_along_axis(
+        jnp.broadcast_to(keys, (*weights.shape[:-1], keys.shape[-1])), places, -1
+    )
+    return jnp.maximum(weights, 0), jnp.where(weights > 0, keys, -1)
 
 
-def strongest(found: Mapping[str, Array], request: Request) -> tuple[Array, Array]:
-    """The largest weights of each row and their keys, both `[..., N, T, num_strongest]`."""
-    weights, keys = jax.lax.top_k(found["weights"], request.num_strongest)
-    return jax.lax.stop_gradient(weights), jnp.where(weights > 0, keys, -1)
-
-
-BY_NAME: dict[str, Callable[[Mapping[str, Array], Request], Array | tuple[Array, Array]]] = {
-    "entropy": entropy,
-    "mean_distance": mean_distance,
-    "strongest": strongest,
-}
+# Sums over keys of a function of (weights, distances of positions).
+SUMS = {"entropy": entropy, "mean_distance": mean_distance}

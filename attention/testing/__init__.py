@@ -1,8 +1,8 @@
-"""Is *this* function a correct attention, and does *that* model look where it may not?
+"""Conformance tests for attention functions, and a search for information leaks in models.
 
-`check_attention` holds any function against the contract of this library, row by row, with the
-smallest example of every failure. `find_leaks` says which outputs of a model depend on which
-inputs, and which of them should not. Neither needs more than the library itself.
+`check_attention` checks any attention function against the contract of this library, row by row,
+and returns the smallest failing example of each row. `find_leaks` finds which outputs of a model
+depend on which inputs, and which of these dependences are not allowed.
 
     >>> from attention import attend
     >>> from attention.testing import check_attention

@@ -1,4 +1,4 @@
-"""One example to try a function on, and how to make a failing one smaller."""
+"""Sizes and random inputs of one example, and the search for the smallest failing example."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
@@ -7,15 +7,15 @@ from typing import TypeVar
 import jax.numpy as jnp
 import numpy as np
 
-Found = TypeVar("Found")
+Fault = TypeVar("Fault")
 
-# Axes that shrink together where a function wants them equal, and each alone.
-TOGETHER = (("T", "S"), ("N", "K"), ("H", "Hv"), ("B",), ("T",), ("S",), ("N",), ("H",), ("Hv",))
+# Axes to shrink together, for functions that require equal sizes, and axes to shrink alone.
+SHRINK = (("T", "S"), ("N", "K"), ("H", "Hv"), ("B",), ("T",), ("S",), ("N",), ("H",), ("Hv",))
 
 
 @dataclass(frozen=True)
 class Case:
-    """The sizes of one example, by the letters of the axis legend, and what it is drawn from.
+    """The axis sizes of one example, its dtype and its random seed.
 
     Attributes:
         B: batch.
@@ -26,7 +26,7 @@ class Case:
         H: head width.
         Hv: head width of the values.
         dtype: of query, key and value.
-        seed: of every random number.
+        seed: of all random numbers.
     """
 
     B: int
@@ -44,17 +44,17 @@ class Case:
         return f"{sizes} {self.dtype} seed={self.seed}"
 
     def random(self, stream: int) -> np.random.Generator:
-        """Random numbers of this case; other numbers for every stream."""
+        """Return a random generator of this case; each stream gives different numbers."""
         return np.random.default_rng((self.seed, stream))
 
     def normal(self, stream: int, *shape: int) -> np.ndarray:
-        """Standard normal numbers."""
+        """Return standard normal numbers."""
         return self.random(stream).standard_normal(shape)
 
     def query_key_value(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Query `[B, T, N, H]`, key `[B, S, K, H]` and value `[B, S, K, Hv]` in float64.
+        """Return query `[B, T, N, H]`, key `[B, S, K, H]` and value `[B, S, K, Hv]` in float64.
 
-        Numbers that the dtype of the case holds exactly.
+        The numbers are exact in the dtype of the case.
         """
         dtype = jnp.dtype(self.dtype)
         query, key, value = (
@@ -70,25 +70,25 @@ class Case:
         return query, key, value
 
     def mask(self) -> np.ndarray:
-        """A random mask, bool `[B, T, S]`, under which every query sees a key."""
+        """Return a random mask, bool `[B, T, S]`; every query may attend to at least one key."""
         random = self.random(3)
         mask = random.random((self.B, self.T, self.S)) < 0.6
         some = random.integers(self.S, size=(self.B, self.T, 1))
         return mask | (np.arange(self.S) == some)
 
     def smaller(self) -> Iterator["Case"]:
-        """Cases with less of something, the boldest first."""
+        """Yield cases with smaller axes, the smallest first."""
         least = {axis: 1 for axis in _AXES}
         yield replace(self, **least)
         yield replace(self, **least | {"T": min(self.T, 2), "S": min(self.S, 2)})
-        for axes in TOGETHER:
+        for axes in SHRINK:
             size = max(getattr(self, axis) for axis in axes)
             for fewer in sorted({1, 2, size // 2, size - 1} & set(range(1, size))):
                 yield replace(self, **{axis: min(fewer, getattr(self, axis)) for axis in axes})
 
     @property
     def size(self) -> int:
-        """The sum of the sizes."""
+        """The sum of the axis sizes."""
         return sum(getattr(self, axis) for axis in _AXES)
 
 
@@ -97,22 +97,22 @@ _AXES = tuple(field.name for field in fields(Case) if field.name not in ("dtype"
 
 def smallest(
     case: Case,
-    found: Found,
-    fails: Callable[[Case], Found | None],
+    fault: Fault,
+    find_fault: Callable[[Case], Fault | None],
     fits: Callable[[Case], bool],
     attempts: int = 25,
-) -> tuple[Case, Found]:
-    """Goes down from a failing case for as long as a smaller one fails as well.
+) -> tuple[Case, Fault]:
+    """Shrink a failing case until no smaller case fails, or until `attempts` are used.
 
     Args:
-        case: that fails.
-        found: what `fails` found there.
-        fails: what is wrong with a case, None if nothing is.
+        case: a failing case.
+        fault: the result of `find_fault(case)`.
+        find_fault: returns the fault of a case, or None if it passes.
         fits: whether a case may be tried.
-        attempts: the most cases tried, each of which may cost a compilation.
+        attempts: largest number of cases to try; each may cost a compilation.
 
     Returns:
-        The smallest case that was found, and what is wrong with it.
+        The smallest failing case that was found, and its fault.
     """
     tried = {case}
     while True:
@@ -123,10 +123,10 @@ def smallest(
         ]
         for candidate in candidates:
             if len(tried) > attempts:
-                return case, found
+                return case, fault
             tried.add(candidate)
-            if (again := fails(candidate)) is not None:
-                case, found = candidate, again
+            if (found := find_fault(candidate)) is not None:
+                case, fault = candidate, found
                 break
         else:
-            return case, found
+            return case, fault

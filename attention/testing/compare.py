@@ -1,10 +1,10 @@
-"""Where two arrays differ the most, in a sentence."""
+"""Describe in one sentence where two arrays differ the most."""
 
 import numpy as np
 
 NAMES = {"B": "batch", "T": "query", "S": "key", "N": "head", "K": "key head", "H": "feature"}
 
-# Roundings pile up over the keys; results are of the order of one.
+# Absolute errors after sums over the keys, for results of order one.
 TOLERANCE = {"float64": 1e-11, "float32": 3e-5, "float16": 1e-2, "bfloat16": 6e-2}
 
 
@@ -15,29 +15,29 @@ def difference(
     expected: np.ndarray,
     tolerance: float | np.ndarray = 0.0,
 ) -> str | None:
-    """The entry that is farthest from what it should be; None if all are near enough.
+    """Return a sentence about the entry with the largest error; None if all are close enough.
 
     Args:
-        what: the name of the array.
-        axes: a letter of the axis legend for each of its axes, H for any width.
-        actual: numbers.
-        expected: what they should be; an infinity is near itself alone.
-        tolerance: absolute for numbers below one, and relative above; 0 means the same bits.
+        what: name of the array.
+        axes: one letter for each axis: B, T, S, N, K, or H for any width.
+        actual: the result.
+        expected: the right result; an infinity equals only itself.
+        tolerance: absolute for numbers below one, relative above; 0 requires equality.
     """
     actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
     if actual.shape != expected.shape:
         return f"{what} has shape {actual.shape}, should be {expected.shape}"
-    with np.errstate(invalid="ignore"):  # inf - inf, which the equality settles
+    with np.errstate(invalid="ignore"):  # inf - inf; equal infinities have error 0
         error = np.where(actual == expected, 0, np.abs(actual - expected))
         near = error <= tolerance * np.maximum(1, np.abs(expected))
     near |= error == 0
     if near.all():
         return None
     error = np.where(near, -1, np.where(np.isnan(error), np.inf, error))
-    place = np.unravel_index(np.argmax(error), error.shape)
-    off = f" (off by {error[place]:.2g})" if np.isfinite(error[place]) else ""
-    due = f"{expected[place]:.4g}{off}"
-    return f"{what} at {at(axes, place)} is {actual[place]:.4g}, should be {due}"
+    index = np.unravel_index(np.argmax(error), error.shape)
+    off = f" (off by {error[index]:.2g})" if np.isfinite(error[index]) else ""
+    due = f"{expected[index]:.4g}{off}"
+    return f"{what} at {at(axes, index)} is {actual[index]:.4g}, should be {due}"
 
 
 def difference_of_gradients(
@@ -46,7 +46,7 @@ def difference_of_gradients(
     expected: tuple[np.ndarray, ...],
     tolerance: float,
 ) -> str | None:
-    """The first of query, key and value whose gradient is not what it should be."""
+    """Compare gradients of query, key and value; return a sentence about the first wrong one."""
     names = ("BTNH", "query"), ("BSKH", "key"), ("BSKH", "value")
     for (axes, name), ours, theirs in zip(names, actual, expected, strict=True):
         found = difference(f"{what} of {name}", axes, ours, theirs, tolerance)
@@ -55,6 +55,6 @@ def difference_of_gradients(
     return None
 
 
-def at(axes: str, place: tuple[int, ...]) -> str:
-    """A place in words: "batch 0, query 3"."""
-    return ", ".join(f"{NAMES[axis]} {number}" for axis, number in zip(axes, place, strict=True))
+def at(axes: str, index: tuple[int, ...]) -> str:
+    """Return an index in words: "batch 0, query 3"."""
+    return ", ".join(f"{NAMES[axis]} {number}" for axis, number in zip(axes, index, strict=True))

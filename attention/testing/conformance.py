@@ -1,27 +1,41 @@
-"""Holds a function against the contract, row by row."""
+"""Check an attention function against the contract, row by row."""
 
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
-from attention.primitives.checks import names
-from attention.testing import derivatives, dropping, nothing, values, visibility
+from attention.primitives.arguments import check_names
+from attention.testing import (
+    closures,
+    derivatives,
+    dropout,
+    edge_cases,
+    nonfinite,
+    sharding,
+    values,
+    vectorization,
+    visibility,
+)
 from attention.testing.capabilities import EVERYTHING
 from attention.testing.case import Case, smallest
-from attention.testing.promise import Promise
+from attention.testing.check import Check
+from attention.testing.implementation import Implementation
 from attention.testing.report import Report, Row, Verdict
-from attention.testing.subject import Subject
 
-# In this order: a row comes after those it rests on.
-PROMISES = (
-    *values.ROWS,
-    *visibility.ROWS,
-    *derivatives.ROWS,
-    *nothing.ROWS,
-    *values.ASKING,
-    *dropping.ROWS,
+# A row comes after the rows that it depends on.
+CHECKS = (
+    *values.CHECKS,
+    *visibility.CHECKS,
+    *derivatives.CHECKS,
+    *edge_cases.CHECKS,
+    *nonfinite.CHECKS,
+    *values.RETURNING,
+    *dropout.CHECKS,
+    *closures.CHECKS,
+    *vectorization.CHECKS,
+    *sharding.CHECKS,
 )
-ROWS = tuple(promise.name for promise in PROMISES)
+ROWS = tuple(check.name for check in CHECKS)
 
 
 def check_attention(
@@ -32,74 +46,76 @@ def check_attention(
     dtype: str = "float32",
     head_width: int | None = None,
 ) -> Report:
-    """Whether a function is a correct attention, in what it claims to do.
+    """Check that a function is a correct attention, within the capabilities that it claims.
 
     Args:
         function: `(query [B, T, N, H], key [B, S, K, H], value [B, S, K, Hv], **arguments)` with
-            those arguments of `attention.attend` that it supports. It returns the output
-            `[B, T, N, Hv]`, or with `returning` a pair of it and a dict. What it answers with
-            NotImplementedError counts as not supported.
-        supports: names of `CAPABILITIES`; everything unless told.
-        rows: names of `ROWS`, which alone are judged; all unless told.
-        dtype: of the inputs, where a row is not about a dtype.
-        head_width: the only one to try, for a function that takes few.
+            the arguments of `attention.attend` that it supports. It returns the output
+            `[B, T, N, Hv]`, or with `returning` a pair of the output and a dict. Arguments for
+            which it raises NotImplementedError count as not supported.
+        supports: names of `CAPABILITIES`; all by default.
+        rows: names of `ROWS` to check; all by default.
+        dtype: of the inputs, in rows that are not about a dtype.
+        head_width: the only head width to use, for a function that supports few widths.
 
     Returns:
-        A row for each promise, with the smallest failing example; `raise_if_failed()` on it is a
-        test. Every random number is seeded: the same function gets the same report.
+        A row for each property, with the smallest failing example; call `raise_if_failed()` on it
+        in a test. All random numbers are seeded: the same function gets the same report.
 
     Raises:
         ValueError: an unknown capability, row or dtype, or no row.
     """
     if not rows:
-        raise ValueError("a function that is judged by no row keeps every promise: name one")
-    names("rows", rows, ROWS)
-    subject = Subject(function, supports, dtype, head_width)
-    judged: dict[str, Row] = {}
-    for promise in PROMISES:
-        if promise.name in rows:
-            judged[promise.name] = row = _judge(promise, subject, judged)
-            if row.verdict in ("fail", "error") and promise.proves:
-                subject.supports -= {promise.proves}
-    return Report(tuple(judged.values()))
+        raise ValueError("rows is empty: name at least one row to check")
+    check_names("rows", rows, ROWS)
+    implementation = Implementation(function, supports, dtype, head_width)
+    results: dict[str, Row] = {}
+    for check in CHECKS:
+        if check.name in rows:
+            results[check.name] = row = _run(check, implementation, results)
+            if row.verdict in ("fail", "error") and check.capability:
+                implementation.supports -= {check.capability}
+    return Report(tuple(results.values()))
 
 
-def _judge(promise: Promise, subject: Subject, judged: dict[str, Row]) -> Row:
-    missing = [name for name in promise.needs if not subject.can(name)]
+def _run(check: Check, implementation: Implementation, results: dict[str, Row]) -> Row:
+    missing = [name for name in check.needs if not implementation.can(name)]
     if missing:
-        return Row(promise.name, "not supported", f"without {', '.join(missing)}")
-    for name in promise.rests_on:
-        if name in judged and judged[name].verdict in ("fail", "error", "not judged"):
-            return Row(promise.name, "not judged", f"rests on {name!r}")
-    for case in dict.fromkeys(subject.fit(case) for case in promise.cases):
-        found = _fault(promise, subject, case)
-        if found is None:
+        return Row(check.name, "not supported", f"without {', '.join(missing)}")
+    for name in check.depends_on:
+        if name in results and results[name].verdict in ("fail", "error", "skipped"):
+            return Row(check.name, "skipped", f"{name!r} has the verdict {results[name].verdict!r}")
+    for case in dict.fromkeys(implementation.fit(case) for case in check.cases):
+        fault = _find_fault(check, implementation, case)
+        if fault is None:
             continue
-        if found[0] == "not supported":
-            return Row(promise.name, *found)
-        again = partial(_same_fault, promise, subject, found[0])
-        case, (verdict, detail) = smallest(case, found, again, subject.fits)
-        return Row(promise.name, verdict, detail, case)
-    return Row(promise.name, "pass")
+        if fault[0] == "not supported":
+            return Row(check.name, *fault)
+        same_fault = partial(_find_same_fault, check, implementation, fault[0])
+        case, (verdict, detail) = smallest(case, fault, same_fault, implementation.fits)
+        return Row(check.name, verdict, detail, case)
+    return Row(check.name, "pass")
 
 
-def _fault(promise: Promise, subject: Subject, case: Case) -> tuple[Verdict, str] | None:
+def _find_fault(
+    check: Check, implementation: Implementation, case: Case
+) -> tuple[Verdict, str] | None:
     try:
-        detail = promise.check(subject, case)
+        detail = check.find_fault(implementation, case)
     except NotImplementedError as error:
-        return "not supported", _sentence(error)
-    except Exception as error:  # whatever a function under test may raise belongs in the report
-        return "error", f"{type(error).__name__}: {_sentence(error)}"
+        return "not supported", _first_line(error)
+    except Exception as error:  # the report contains any exception of the function under test
+        return "error", f"{type(error).__name__}: {_first_line(error)}"
     return None if detail is None else ("fail", detail)
 
 
-def _same_fault(
-    promise: Promise, subject: Subject, verdict: Verdict, case: Case
+def _find_same_fault(
+    check: Check, implementation: Implementation, verdict: Verdict, case: Case
 ) -> tuple[Verdict, str] | None:
-    found = _fault(promise, subject, case)
-    return found if found is not None and found[0] == verdict else None
+    fault = _find_fault(check, implementation, case)
+    return fault if fault is not None and fault[0] == verdict else None
 
 
-def _sentence(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return lines[0] if lines else ""

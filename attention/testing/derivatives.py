@@ -1,4 +1,4 @@
-"""Derivatives against those of the equation in float64."""
+"""Derivatives, compared with those of the equation in float64."""
 
 from collections.abc import Callable
 
@@ -6,46 +6,48 @@ import numpy as np
 
 from attention.testing import reference
 from attention.testing.case import Case
+from attention.testing.check import FULL, SQUARE, UNALIGNED, Check
 from attention.testing.compare import TOLERANCE, difference, difference_of_gradients
-from attention.testing.promise import FULL, LONG, SQUARE, Promise
-from attention.testing.subject import Subject
+from attention.testing.implementation import Implementation
 
 
-def gradients(subject: Subject, case: Case) -> str | None:
-    """Reverse mode."""
+def gradients(implementation: Implementation, case: Case) -> str | None:
+    """Compare reverse-mode gradients of the output."""
     inputs, cotangents = case.query_key_value(), _cotangents(case)
-    arguments = _mask(subject, case)
-    actual = subject.pullback(inputs, case.dtype, cotangents, **arguments)
+    arguments = _mask(implementation, case)
+    actual = implementation.pullback(inputs, case.dtype, cotangents, **arguments)
     expected = reference.gradients(*inputs, **arguments, output=cotangents)
     return difference_of_gradients("gradient", actual, expected[:3], _tolerance(case))
 
 
-def forward_mode(subject: Subject, case: Case) -> str | None:
-    """Forward mode, along a random direction."""
-    inputs, arguments = case.query_key_value(), _mask(subject, case)
+def forward_mode(implementation: Implementation, case: Case) -> str | None:
+    """Compare the forward-mode derivative along a random direction."""
+    inputs, arguments = case.query_key_value(), _mask(implementation, case)
     tangents = _tangents(case)
-    actual = subject.pushforward(inputs, case.dtype, tangents, **arguments)
+    actual = implementation.pushforward(inputs, case.dtype, tangents, **arguments)
     expected = _along(lambda *at: (reference.attention(*at, **arguments).output,), inputs, tangents)
     return difference("derivative of the output", "BTNH", actual, expected[0], _tolerance(case))
 
 
-def second_derivatives(subject: Subject, case: Case) -> str | None:
-    """Forward over reverse mode."""
-    inputs, arguments = case.query_key_value(), _mask(subject, case)
+def second_derivatives(implementation: Implementation, case: Case) -> str | None:
+    """Compare second derivatives: forward over reverse mode."""
+    inputs, arguments = case.query_key_value(), _mask(implementation, case)
     cotangents, tangents = _cotangents(case), _tangents(case)
-    actual = subject.push_pullback(inputs, case.dtype, cotangents, tangents, **arguments)
+    actual = implementation.push_pullback(inputs, case.dtype, cotangents, tangents, **arguments)
     expected = _along(
         lambda *at: reference.gradients(*at, **arguments, output=cotangents)[:3], inputs, tangents
     )
     return difference_of_gradients("derivative of the gradient", actual, expected, _tolerance(case))
 
 
-def gradients_of_logsumexp(subject: Subject, case: Case) -> str | None:
-    """Reverse mode, of output and logsumexp together."""
-    inputs, arguments = case.query_key_value(), _mask(subject, case)
+def gradients_of_logsumexp(implementation: Implementation, case: Case) -> str | None:
+    """Compare reverse-mode gradients of output and logsumexp together."""
+    inputs, arguments = case.query_key_value(), _mask(implementation, case)
     of_logsumexp = case.normal(11, case.B, case.N, case.T)
     cotangents = _cotangents(case), {"logsumexp": of_logsumexp}
-    actual = subject.pullback(inputs, case.dtype, cotangents, returning=("logsumexp",), **arguments)
+    actual = implementation.pullback(
+        inputs, case.dtype, cotangents, returning=("logsumexp",), **arguments
+    )
     expected = reference.gradients(
         *inputs, **arguments, output=cotangents[0], logsumexp=of_logsumexp
     )
@@ -58,20 +60,20 @@ def _along(
     tangents: tuple[np.ndarray, ...],
     step: float = 1e-4,
 ) -> tuple[np.ndarray, ...]:
-    """Central differences: in float64 they are right to eight digits."""
+    """Return central differences; in float64 they are exact to eight digits."""
     ahead, behind = (
-        function(*(array + way * tangent for array, tangent in zip(inputs, tangents, strict=True)))
-        for way in (step, -step)
+        function(*(array + sign * tangent for array, tangent in zip(inputs, tangents, strict=True)))
+        for sign in (step, -step)
     )
     return tuple((one - other) / (2 * step) for one, other in zip(ahead, behind, strict=True))
 
 
-def _mask(subject: Subject, case: Case) -> dict[str, np.ndarray]:
-    return {"mask": case.mask()} if subject.can("mask") else {}
+def _mask(implementation: Implementation, case: Case) -> dict[str, np.ndarray]:
+    return {"mask": case.mask()} if implementation.can("mask") else {}
 
 
 def _tolerance(case: Case) -> float:
-    """Derivatives are sums over keys or queries of what is rounded."""
+    """Return the tolerance for derivatives, which are sums of rounded products."""
     return 5 * TOLERANCE[case.dtype]
 
 
@@ -83,24 +85,24 @@ def _tangents(case: Case) -> tuple[np.ndarray, ...]:
     return tuple(case.normal(20 + n, *x.shape) for n, x in enumerate(case.query_key_value()))
 
 
-ROWS = (
-    Promise("gradients", gradients, (SQUARE,), ("gradients",), ("mask",)),
-    Promise(
-        "gradients at lengths of no tile",
+CHECKS = (
+    Check("gradients", gradients, (SQUARE,), ("gradients",), ("mask",)),
+    Check(
+        "gradients at unaligned lengths",
         gradients,
-        (LONG[2], LONG[4]),
+        (UNALIGNED[2], UNALIGNED[4]),
         ("gradients",),
-        ("gradients", "lengths of no tile", "lengths of no tile, masked"),
+        ("gradients", "unaligned lengths", "unaligned lengths, masked"),
     ),
-    Promise("forward mode", forward_mode, (FULL,), ("jvp",), ("mask", "gradients")),
-    Promise(
+    Check("forward mode", forward_mode, (FULL,), ("jvp",), ("mask", "gradients")),
+    Check(
         "second derivatives",
         second_derivatives,
         (FULL,),
         ("gradients", "second_derivatives"),
         ("gradients", "forward mode"),
     ),
-    Promise(
+    Check(
         "gradients of logsumexp",
         gradients_of_logsumexp,
         (FULL,),

@@ -1,9 +1,8 @@
-"""Which outputs of a model depend on which inputs, and which of them may not.
+"""Find outputs of a model that depend on inputs that they must not depend on.
 
-Two independent proofs. A derivative that is not zero is a dependence; the linearisation of a model
-carries zeros exactly, so one that is absent is zero to the bit. And an input that is changed for
-another either changes an output or does not, by the bits: this needs no derivative, and so it is
-how integer tokens are tried.
+Two independent tests. A nonzero derivative proves a dependence; the linearised model propagates
+zeros exactly, so without a dependence the derivative is exactly zero. And a replaced input either
+changes the bits of an output or does not; this needs no derivative, so it works for integer tokens.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,12 +20,12 @@ MaySee = ArrayLike | Callable[[Position, Position], bool]
 
 @dataclass(frozen=True)
 class Leak:
-    """An output that depends on an input which it may not see.
+    """An output that depends on an input that it must not depend on.
 
     Attributes:
-        output: its position, (row, position) in a batch.
-        input: that of the input.
-        evidence: how that shows.
+        output: position of the output; (row, position) in a batch.
+        input: position of the input.
+        evidence: the size of the derivative or of the change.
     """
 
     output: Position
@@ -36,32 +35,31 @@ class Leak:
     def __str__(self) -> str:
         return (
             f"output {_words(self.output)} depends on input {_words(self.input)}, "
-            f"which it may not see: {self.evidence}"
+            f"which it must not depend on: {self.evidence}"
         )
 
 
 @dataclass(frozen=True)
 class BlindSpot:
-    """An output that does not depend on an input which it may see."""
+    """An output that does not depend on an input although it may."""
 
     output: Position
     input: Position
 
     def __str__(self) -> str:
         return (
-            f"output {_words(self.output)} may see input {_words(self.input)}, "
-            "but does not depend on it"
+            f"output {_words(self.output)} may depend on input {_words(self.input)}, but does not"
         )
 
 
 @dataclass(frozen=True)
 class LeakReport:
-    """What `find_leaks` found; true, and as long, as there are leaks.
+    """The result of `find_leaks`; its length is the number of leaks.
 
     Attributes:
-        leaks: the reason to worry, by output and then by input.
-        blind_spots: for information: a mask may hide too much, or a model may not care.
-        depends: bool `[*output positions, *input positions]`, all that was found.
+        leaks: sorted by output, then by input.
+        blind_spots: no error, but a hint that a mask may hide too much.
+        depends: bool `[*output positions, *input positions]`, all dependences that were found.
     """
 
     leaks: tuple[Leak, ...]
@@ -70,7 +68,7 @@ class LeakReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing leaks."""
+        """Whether there are no leaks."""
         return not self.leaks
 
     def __len__(self) -> int:
@@ -84,7 +82,7 @@ class LeakReport:
         return "\n".join([*lines, *map(str, self.leaks), *map(str, self.blind_spots)])
 
     def raise_if_failed(self) -> None:
-        """Raises an AssertionError with the leaks, if there are any."""
+        """Raise an AssertionError that lists the leaks, if there are any."""
         if self.leaks:
             raise AssertionError("\n".join(map(str, self.leaks)))
 
@@ -96,25 +94,25 @@ def find_leaks(
     *,
     vocab_size: int | None = None,
     trials: int = 2,
-    poison: bool = False,
+    nonfinite: bool = False,
 ) -> LeakReport:
-    """Finds every pair of an output and an input position that depend on each other and may not.
+    """Find every output position that depends on an input position that it must not depend on.
 
     Args:
-        model: maps inputs to outputs `[..., T, any width]`; jax must be able to trace it.
-        inputs: floats `[..., S, D]`, or integer tokens `[..., S]`. Only positions in front of the
-            last axis of floats are told apart.
-        may_see: who may depend on whom. A function of (output position, input position), where a
+        model: maps inputs to outputs `[..., T, any width]`; can be traced by jax.
+        inputs: floats `[..., S, D]`, or integer tokens `[..., S]`. The last axis of floats is not
+            split: a position is the vector of its features.
+        may_see: the allowed dependences. A function of (output position, input position), where a
             position is a number, or (row, position) in a batch; or a bool array, either
             `[*output positions, *input positions]`, or `[T, S]` or `[..., T, S]`, one for each row:
-            then no row may see another.
-        vocab_size: of tokens, to draw others from; one more than the largest by default.
-        trials: in how many directions a position is moved, and for how many others it is changed.
-        poison: also sets float positions to NaN, one at a time. A model that only multiplies what
-            it hides by zero fails this.
+            then rows must not depend on each other.
+        vocab_size: replacement tokens are below it; the largest token plus one by default.
+        trials: number of random directions, and number of replacements, for each position.
+        nonfinite: also set float positions to NaN, one at a time. A model that multiplies masked
+            inputs by zero fails this test.
 
     Raises:
-        ValueError: an array `may_see` of another shape, no trial, or a vocabulary without others.
+        ValueError: an array `may_see` of another shape, trials below 1, or fewer than 2 tokens.
 
     >>> import jax.numpy as jnp
     >>> leaks = find_leaks(lambda x: x + x[::-1], jnp.ones((2, 3)), jnp.eye(2))
@@ -124,35 +122,36 @@ def find_leaks(
     if trials < 1:
         raise ValueError(f"trials must be at least 1, got {trials}")
     if vocab_size is not None and vocab_size < 2:
-        raise ValueError(f"a vocab_size of {vocab_size} has no other token to try")
+        raise ValueError(f"vocab_size must be at least 2 to replace a token, got {vocab_size}")
     inputs = jnp.asarray(inputs)
     tokens = jnp.issubdtype(inputs.dtype, jnp.integer)
-    places = inputs.shape if tokens else inputs.shape[:-1]
-    seen = jax.eval_shape(model, inputs).shape[:-1]
-    allowed = _allowed(may_see, seen, places)
+    input_shape = inputs.shape if tokens else inputs.shape[:-1]
+    output_shape = jax.eval_shape(model, inputs).shape[:-1]
+    allowed = _allowed(may_see, output_shape, input_shape)
     run = jax.jit(model)
-    proofs = [] if tokens else [_derivatives(model, inputs, places, trials)]
-    proofs.append(_changes(run, inputs, places, _others(inputs, vocab_size, trials)))
-    if poison and not tokens:
-        proofs.append(_changes(run, inputs, places, [jnp.full_like(inputs, jnp.nan)]))
+    effects = [] if tokens else [_derivatives(model, inputs, input_shape, trials)]
+    replacements = _replacements(inputs, vocab_size, trials)
+    effects.append(_changes(run, inputs, input_shape, replacements))
+    if nonfinite and not tokens:
+        effects.append(_changes(run, inputs, input_shape, [jnp.full_like(inputs, jnp.nan)]))
 
-    depends = np.any([effect > 0 for _, effect in proofs], axis=0)
+    depends = np.any([effect > 0 for _, effect in effects], axis=0)
     leaks = []
-    for place in map(tuple, np.argwhere(depends & ~allowed).tolist()):
-        words = [f"{name} {effect[place]:.3g}" for name, effect in proofs if effect[place] > 0]
-        output, given = place[: len(seen)], place[len(seen) :]
-        leaks.append(Leak(_position(output), _position(given), ", ".join(words)))
-    blind = [
-        BlindSpot(_position(place[: len(seen)]), _position(place[len(seen) :]))
-        for place in map(tuple, np.argwhere(allowed & ~depends).tolist())
+    rank = len(output_shape)
+    for pair in map(tuple, np.argwhere(depends & ~allowed).tolist()):
+        words = [f"{name} {effect[pair]:.3g}" for name, effect in effects if effect[pair] > 0]
+        leaks.append(Leak(_position(pair[:rank]), _position(pair[rank:]), ", ".join(words)))
+    blind_spots = [
+        BlindSpot(_position(pair[:rank]), _position(pair[rank:]))
+        for pair in map(tuple, np.argwhere(allowed & ~depends).tolist())
     ]
-    return LeakReport(tuple(leaks), tuple(blind), depends)
+    return LeakReport(tuple(leaks), tuple(blind_spots), depends)
 
 
 def _derivatives(
-    model: Callable[[Array], Array], inputs: Array, places: tuple[int, ...], trials: int
+    model: Callable[[Array], Array], inputs: Array, input_shape: tuple[int, ...], trials: int
 ) -> tuple[str, np.ndarray]:
-    """The largest derivative `[*output positions, *input positions]` along random directions."""
+    """Return the largest derivatives, `[*output positions, *input positions]`."""
     random = np.random.default_rng(0)
     directions = jnp.asarray(random.standard_normal((trials, *inputs.shape)), inputs.dtype)
 
@@ -160,85 +159,93 @@ def _derivatives(
     def along(inputs: Array, directions: Array) -> Array:
         _, linear = jax.linearize(model, inputs)
 
-        def move(place: Array, direction: Array) -> Array:
-            here = jnp.arange(direction.size // inputs.shape[-1]) == place
-            alone = jnp.where(here.reshape(*places, 1), direction, 0)
-            return jnp.abs(linear(alone)).max(axis=-1)
+        def derivative(position: Array, direction: Array) -> Array:
+            selected = jnp.arange(direction.size // inputs.shape[-1]) == position
+            tangents = jnp.where(selected.reshape(*input_shape, 1), direction, 0)
+            return jnp.abs(linear(tangents)).max(axis=-1)
 
-        each = jax.lax.map(
-            lambda place: jax.vmap(lambda direction: move(place, direction))(directions),
-            jnp.arange(int(np.prod(places))),
+        derivatives = jax.lax.map(
+            lambda position: jax.vmap(lambda direction: derivative(position, direction))(
+                directions
+            ),
+            jnp.arange(int(np.prod(input_shape))),
         )
-        return each.max(axis=1)
+        return derivatives.max(axis=1)
 
-    return "derivative", _last(np.asarray(along(inputs, directions), np.float64), places)
+    return "derivative", _to_last(np.asarray(along(inputs, directions), np.float64), input_shape)
 
 
 def _changes(
-    run: Callable[[Array], Array], inputs: Array, places: tuple[int, ...], others: list[Array]
+    run: Callable[[Array], Array],
+    inputs: Array,
+    input_shape: tuple[int, ...],
+    replacements: list[Array],
 ) -> tuple[str, np.ndarray]:
-    """How far outputs move as one position is changed at a time; NaN where there was none is inf.
+    """Return the changes of the outputs when one position is replaced; a new NaN counts as inf.
 
-    One program for all, called once for each: equal work gives equal bits.
+    The same compiled program runs once for each position, so that equal inputs give equal bits.
     """
     before = np.asarray(run(inputs), np.float64)
     effects = []
-    for place in np.ndindex(*places):
+    for position in np.ndindex(*input_shape):
         effect = np.zeros(before.shape[:-1])
-        for other in others:
-            after = np.asarray(run(inputs.at[place].set(other[place])), np.float64)
+        for replacement in replacements:
+            after = np.asarray(run(inputs.at[position].set(replacement[position])), np.float64)
             same = (after == before) | (np.isnan(after) & np.isnan(before))
-            moved = np.where(same, 0, np.nan_to_num(np.abs(after - before), nan=np.inf))
-            effect = np.maximum(effect, moved.max(axis=-1))
+            change = np.where(same, 0, np.nan_to_num(np.abs(after - before), nan=np.inf))
+            effect = np.maximum(effect, change.max(axis=-1))
         effects.append(effect)
-    poisoned = any(bool(jnp.isnan(other).any()) for other in others)
-    name = "a NaN in its place changes it by" if poisoned else "another in its place changes it by"
-    return name, _last(np.array(effects), places)
+    is_nan = any(bool(jnp.isnan(replacement).any()) for replacement in replacements)
+    name = "change by NaN" if is_nan else "change by another input"
+    return name, _to_last(np.array(effects), input_shape)
 
 
-def _others(inputs: Array, vocab_size: int | None, trials: int) -> list[Array]:
-    """What to put in place of each input."""
+def _replacements(inputs: Array, vocab_size: int | None, trials: int) -> list[Array]:
+    """Return arrays like the inputs that differ from them in every position."""
     random = np.random.default_rng(1)
     if not jnp.issubdtype(inputs.dtype, jnp.integer):
         drawn = 3 * random.standard_normal((trials, *inputs.shape))
-        drawn[0] = -np.asarray(inputs, np.float64)  # what looks at signs alone is looked at too
+        drawn[0] = -np.asarray(inputs, np.float64)  # for models that depend on signs only
         return list(jnp.asarray(drawn, inputs.dtype))
     size = max(2, int(inputs.max()) + 1) if vocab_size is None else vocab_size
-    steps = random.integers(1, size, (trials, *inputs.shape))  # never back to itself
+    steps = random.integers(1, size, (trials, *inputs.shape))  # never the same token
     return [jnp.asarray((np.asarray(inputs) + step) % size, inputs.dtype) for step in steps]
 
 
-def _allowed(may_see: MaySee, seen: tuple[int, ...], places: tuple[int, ...]) -> np.ndarray:
-    """Bool `[*output positions, *input positions]`."""
+def _allowed(
+    may_see: MaySee, output_shape: tuple[int, ...], input_shape: tuple[int, ...]
+) -> np.ndarray:
+    """Return the allowed dependences, bool `[*output positions, *input positions]`."""
     if callable(may_see):
-        allowed = np.zeros((*seen, *places), bool)
-        for output in np.ndindex(*seen):
-            for given in np.ndindex(*places):
+        allowed = np.zeros((*output_shape, *input_shape), bool)
+        for output in np.ndindex(*output_shape):
+            for given in np.ndindex(*input_shape):
                 allowed[output + given] = may_see(_position(output), _position(given))
         return allowed
     given = np.asarray(may_see, bool)
-    if given.shape == (*seen, *places):
+    if given.shape == (*output_shape, *input_shape):
         return given
-    rows, same_rows = seen[:-1], seen[:-1] == places[:-1]
-    if not same_rows or given.shape[-2:] != (seen[-1], places[-1]) or given.ndim > len(seen) + 1:
+    rows, sizes = output_shape[:-1], (output_shape[-1], input_shape[-1])
+    fits = given.shape[-2:] == sizes and given.ndim <= len(output_shape) + 1
+    if rows != input_shape[:-1] or not fits:
         raise ValueError(
-            f"may_see needs the shape {(*seen, *places)} of all pairs, or {(seen[-1], places[-1])} "
+            f"may_see needs the shape {(*output_shape, *input_shape)} of all pairs, or {sizes} "
             f"for each row, got {given.shape}"
         )
-    own = np.broadcast_to(given, (*rows, *given.shape[-2:]))
-    allowed = np.zeros((*seen, *places), bool)
+    per_row = np.broadcast_to(given, (*rows, *given.shape[-2:]))
+    allowed = np.zeros((*output_shape, *input_shape), bool)
     for row in np.ndindex(*rows):
-        allowed[(*row, slice(None), *row)] = own[row]
+        allowed[(*row, slice(None), *row)] = per_row[row]
     return allowed
 
 
-def _last(effects: np.ndarray, places: tuple[int, ...]) -> np.ndarray:
-    """[input positions, *output positions] -> [*output positions, *input positions]."""
-    return np.moveaxis(effects, 0, -1).reshape(*effects.shape[1:], *places)
+def _to_last(effects: np.ndarray, input_shape: tuple[int, ...]) -> np.ndarray:
+    """Map [input positions, *output positions] to [*output positions, *input positions]."""
+    return np.moveaxis(effects, 0, -1).reshape(*effects.shape[1:], *input_shape)
 
 
-def _position(place: tuple[int, ...]) -> Position:
-    return place[0] if len(place) == 1 else place
+def _position(index: tuple[int, ...]) -> Position:
+    return index[0] if len(index) == 1 else index
 
 
 def _words(position: Position) -> str:

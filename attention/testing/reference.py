@@ -1,4 +1,4 @@
-"""The equation and its derivatives in float64 NumPy: independent of what it judges."""
+"""The equation and its derivatives in float64 NumPy, independent of the tested functions."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,7 +15,7 @@ class Attended(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Of query, key, value, and of the scores `[B, N, T, S]` as they enter the softmax."""
+    """Gradients of query, key, value, and of the scores `[B, N, T, S]` before the softmax."""
 
     query: np.ndarray
     key: np.ndarray
@@ -33,7 +33,7 @@ def attention(
     score: Callable[[np.ndarray], np.ndarray] = lambda scores: scores,
     keep: np.ndarray | float = 1.0,
 ) -> Attended:
-    """softmax(score(scale · q kᵀ) + mask) v, where query head n reads key head n // G.
+    """Compute softmax(score(scale · q kᵀ) + mask) v, where query head n reads key head n // G.
 
     Args:
         query: `[B, T, N, H]`.
@@ -54,7 +54,7 @@ def attention(
     exponentials = np.exp(scores - peak)
     total = exponentials.sum(axis=-1, keepdims=True)
     weights = exponentials / np.where(total == 0, 1, total)
-    with np.errstate(divide="ignore"):  # the logarithm of an empty row is -inf, and is meant to be
+    with np.errstate(divide="ignore"):  # the logsumexp of a fully masked row is -inf
         logsumexp = np.where(total == 0, -np.inf, np.log(total) + peak)[..., 0]
     return Attended(np.einsum("BNTS,BSNH->BTNH", keep * weights, value), weights, logsumexp)
 
@@ -70,9 +70,9 @@ def gradients(
     score: Callable[[np.ndarray], np.ndarray] = lambda scores: scores,
     keep: np.ndarray | float = 1.0,
 ) -> Gradients:
-    """Pulls cotangents of the output and of the logsumexp back to the inputs.
+    """Return the gradients for cotangents of the output and of the logsumexp.
 
-    Those of query and key are for a score that adds numbers, or none. Scale is 1/√H.
+    Gradients of query and key assume a score that adds numbers, or none. The scale is 1/√H.
     """
     groups, scale = query.shape[2] // key.shape[2], query.shape[-1] ** -0.5
     weights = attention(query, key, value, mask, score=score, keep=keep).weights

@@ -1,4 +1,4 @@
-"""What the suite found: a row for each promise of the contract."""
+"""The report of `check_attention`: one row for each property of the contract."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -6,21 +6,21 @@ from typing import Literal
 
 from attention.testing.case import Case
 
-Verdict = Literal["pass", "fail", "error", "not supported", "not judged"]
-VERDICTS: tuple[Verdict, ...] = ("pass", "fail", "error", "not supported", "not judged")
+Verdict = Literal["pass", "fail", "error", "not supported", "skipped"]
+VERDICTS: tuple[Verdict, ...] = ("pass", "fail", "error", "not supported", "skipped")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One promise, and whether it is kept.
+    """The result of one check.
 
     Attributes:
-        name: of the promise.
-        verdict: "pass"; "fail"; "error", if the function raised one; "not supported", if it never
-            claimed this or says NotImplementedError; "not judged", if it rests on a row that
-            failed, whose fault would only show here again.
-        detail: what is wrong, where and by how much; or why there is no verdict.
-        example: the smallest example that was found of what is wrong.
+        name: of the check.
+        verdict: "pass"; "fail"; "error", if the function raised an exception; "not supported", if
+            it does not claim a needed capability or raised NotImplementedError; "skipped", if the
+            check depends on a row that failed, since the same fault would fail it again.
+        detail: the error, its index and its size; or the reason why the check did not run.
+        example: the smallest failing example that was found.
     """
 
     name: str
@@ -36,22 +36,22 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """The rows of the contract, in its order; printed, it is a table."""
+    """The rows of the contract, in order; `print` shows a table."""
 
     rows: tuple[Row, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether every promise that was made is kept."""
+        """Whether no row failed or was skipped because of a failure."""
         return all(row.verdict in ("pass", "not supported") for row in self.rows)
 
     @property
     def failed(self) -> tuple[Row, ...]:
-        """The rows that fail or raise."""
+        """The rows with the verdict "fail" or "error"."""
         return tuple(row for row in self.rows if row.verdict in ("fail", "error"))
 
     def __getitem__(self, name: str) -> Row:
-        """The row of this name."""
+        """Return the row of this name."""
         return {row.name: row for row in self.rows}[name]
 
     def __str__(self) -> str:
@@ -60,6 +60,6 @@ class Report:
         return "\n".join([summary, *map(str, self.rows)])
 
     def raise_if_failed(self) -> None:
-        """Raises an AssertionError with the table, unless every promise is kept."""
+        """Raise an AssertionError with the table, unless `ok`."""
         if not self.ok:
-            raise AssertionError(f"this is not the attention it claims to be: {self}")
+            raise AssertionError(f"attention differs from the contract: {self}")

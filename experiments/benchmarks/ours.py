@@ -1,4 +1,4 @@
-"""Every implementation that `attend` has a name for."""
+"""Every implementation of `attend`, by name."""
 
 from collections.abc import Iterator
 
@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention import attend, explain
-from attention.primitives.attend import IMPLEMENTATIONS
-from attention.primitives.dispatch import Choice
+from attention.primitives.attend import IMPLEMENTATIONS, Choice
 from experiments.benchmarks.cases import Case
 from experiments.benchmarks.contender import Contender, RefusalError
 from experiments.benchmarks.jax_program import Call, jax_contender
@@ -17,13 +16,13 @@ LIBRARY = "attend"
 
 
 def contenders() -> Iterator[Contender]:
-    """One for each name."""
+    """Yield a contender for each implementation."""
     for implementation in IMPLEMENTATIONS:
         yield _named(implementation.name)
 
 
 def chosen(case: Case) -> str:
-    """The name of the contender that `attend` chooses if nobody names one."""
+    """Return the name of the contender that `attend` chooses by default."""
     return f"{LIBRARY}:{_choice(case).implementation.name}"
 
 
@@ -45,11 +44,11 @@ def _segments(case: Case) -> tuple[Array, ...]:
 
 
 def _choice(case: Case) -> Choice:
-    """Asked where the compiler asks it too: before there are numbers."""
+    """Return the choice for traced arguments, as `attend` makes it under jit."""
     choices = []
 
-    def ask(query: Array, *segments: Array) -> None:
+    def trace(query: Array, *segments: Array) -> None:
         choices.append(explain(query, query, query, mask=case.mask(*segments)))
 
-    jax.eval_shape(ask, jax.ShapeDtypeStruct(case.shape, jnp.dtype(case.dtype)), *_segments(case))
+    jax.eval_shape(trace, jax.ShapeDtypeStruct(case.shape, jnp.dtype(case.dtype)), *_segments(case))
     return choices[0]

@@ -1,1 +1,1 @@
-"""The contract held against every implementation of ours, and against those of others."""
+"""Conformance of every implementation of this library, and of other libraries."""

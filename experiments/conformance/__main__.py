@@ -1,4 +1,4 @@
-"""Judges everybody and writes docs/CONFORMANCE.md: python -m experiments.conformance [file]."""
+"""Check all functions and write docs/CONFORMANCE.md: python -m experiments.conformance [file]."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -22,24 +22,24 @@ PEERS: dict[str, Callable[[], Candidate]] = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Writes the page and returns the exit status: 1 if an implementation of ours fails."""
-    judged, absent = [], []
-    for one in candidates():
-        if not isinstance(one, Candidate):
-            absent.append(one)
+    """Write the page and return the exit status: 1 if an implementation of this library fails."""
+    checked, absent = [], []
+    for candidate in candidates():
+        if not isinstance(candidate, Candidate):
+            absent.append(candidate)
             continue
-        print(f"{one.name} …", file=sys.stderr, flush=True)
-        judged.append((one, check_attention(one.function, one.supports)))
+        print(f"{candidate.name} …", file=sys.stderr, flush=True)
+        checked.append((candidate, check_attention(candidate.function, candidate.supports)))
     device = jax.devices()[0]
     platform = f"{device.platform} ({device.device_kind}), jax {jax.__version__}"
     path = Path(argv[1]) if len(argv) > 1 else PAGE
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(judged, absent, platform), encoding="utf-8")
-    return int(not all(report.ok for one, report in judged if one.version == ours.LIBRARY))
+    path.write_text(page(checked, absent, platform), encoding="utf-8")
+    return int(not all(report.ok for one, report in checked if one.version == ours.LIBRARY))
 
 
 def candidates() -> Iterator[Candidate | tuple[str, str]]:
-    """Ours and the peers; (name, why not) for those that cannot be asked here."""
+    """Yield all candidates; (name, reason) for those that cannot run here."""
     yield from ours.candidates()
     for name, candidate in PEERS.items():
         try:
@@ -49,4 +49,5 @@ def candidates() -> Iterator[Candidate | tuple[str, str]]:
 
 
 if __name__ == "__main__":
+    jax.config.update("jax_num_cpu_devices", 2)  # the rows about sharding need two devices
     sys.exit(main(sys.argv))

@@ -1,4 +1,4 @@
-"""A function to hold against the contract."""
+"""A function to check against the contract."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ class Candidate:
     """A function with the signature of `attention.attend`.
 
     Attributes:
-        name: as its users write it.
-        version: the package that it comes from, and its version.
+        name: full name of the function.
+        version: package and version.
         function: that function.
-        supports: capabilities of `attention.testing` that its documentation claims.
+        supports: the capabilities of `attention.testing` that its documentation claims.
     """
 
     name: str
@@ -25,5 +25,5 @@ class Candidate:
 
 
 def for_heads(mask: Array | None) -> Array | None:
-    """A mask `[..., T, S]` as `[..., 1, T, S]`: the same for all heads."""
+    """Return a mask `[..., T, S]` as `[..., 1, T, S]`: the same for all heads."""
     return None if mask is None else mask[..., None, :, :]

@@ -1,4 +1,4 @@
-"""flax.nnx.dot_product_attention, and nnx.MultiHeadAttention with projections that do nothing."""
+"""flax.nnx.dot_product_attention, and nnx.MultiHeadAttention with identity projections."""
 
 import flax
 import jax.numpy as jnp
@@ -12,22 +12,23 @@ SUPPORTS = frozenset(
     {
         *("jit", "vmap", "gradients", "jvp", "second_derivatives", "mask", "cross"),
         *("value_width", "leading_axes", "dropout", "bfloat16", "float16", "float64"),
+        "sharding",
     }
 )
 
 
-# It projects keys and values to one width.
+# Keys and values are projected to one width.
 MODULE_SUPPORTS = SUPPORTS - {"value_width"}
 
 
 def candidate() -> Candidate:
-    """As this version of flax has it."""
+    """Return the function of the installed flax."""
     name = "flax.nnx.dot_product_attention"
     return Candidate(name, f"flax {flax.__version__}", attend, SUPPORTS)
 
 
 def module_candidate() -> Candidate:
-    """The module of the same version."""
+    """Return the module of the installed flax."""
     name = "flax.nnx.MultiHeadAttention"
     return Candidate(name, f"flax {flax.__version__}", attend_by_module, MODULE_SUPPORTS)
 
@@ -40,13 +41,13 @@ def attend(
     mask: Array | None = None,
     dropout: Dropout | None = None,
 ) -> Array:
-    """Arguments and results as those of `attention.attend`."""
+    """Call the function with the arguments and results of `attention.attend`."""
     return nnx.dot_product_attention(
         query,
         key,
         value,
         mask=for_heads(mask),
-        dropout_rng=None if dropout is None else dropout.key,
+        dropout_rng=None if dropout is None else dropout.rng,
         dropout_rate=0.0 if dropout is None else dropout.rate,
         broadcast_dropout=False,
         deterministic=dropout is None,
@@ -61,7 +62,7 @@ def attend_by_module(
     mask: Array | None = None,
     dropout: Dropout | None = None,
 ) -> Array:
-    """Arguments and results as those of `attention.attend`; query, key and value are projected."""
+    """Call the module with the arguments and results of `attention.attend`."""
     *_, num_heads, width = query.shape
     features = num_heads * width
 
@@ -85,6 +86,6 @@ def attend_by_module(
     found = module(
         *(array.reshape(*array.shape[:-2], features) for array in (query, key, value)),
         mask=for_heads(mask),
-        rngs=None if dropout is None else nnx.Rngs(dropout=dropout.key),
+        rngs=None if dropout is None else nnx.Rngs(dropout=dropout.rng),
     )
     return found.reshape(query.shape)

@@ -11,12 +11,13 @@ SUPPORTS = frozenset(
     {
         *("jit", "vmap", "gradients", "jvp", "second_derivatives", "mask", "scale", "cross"),
         *("grouped", "logsumexp", "bfloat16", "float16", "float64"),
+        "sharding",
     }
 )
 
 
 def candidate() -> Candidate:
-    """As this version of jax has it."""
+    """Return the function of the installed jax."""
     return Candidate("jax.nn.dot_product_attention", f"jax {jax.__version__}", attend, SUPPORTS)
 
 
@@ -29,7 +30,7 @@ def attend(
     scale: float | None = None,
     returning: tuple[str, ...] = (),
 ) -> Any:  # noqa: ANN401 - as attention.attend
-    """Arguments and results as those of `attention.attend`."""
+    """Call the function with the arguments and results of `attention.attend`."""
     found = jax.nn.dot_product_attention(
         query, key, value, mask=for_heads(mask), scale=scale, return_residual=bool(returning)
     )

@@ -1,4 +1,4 @@
-"""Every implementation that `attend` offers here."""
+"""Every implementation of `attend` that can run here."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +13,7 @@ from experiments.conformance.candidate import Candidate
 
 LIBRARY = "this library"
 
-# What an implementation refuses by name; else rows about something else would meet the refusal.
+# Capabilities that an implementation refuses; without these, other rows would be refused too.
 REFUSED = {
     "jax": {
         *("value_width", "scores", "weights", "logsumexp", "dropout", "dropout_by_position"),
@@ -23,7 +23,7 @@ REFUSED = {
 
 
 def candidates() -> Iterator[Candidate | tuple[str, str]]:
-    """A candidate for each name; (name, why not) for one that refuses the plainest of calls."""
+    """Yield a candidate for each implementation; (name, reason) for those that cannot run here."""
     for implementation in IMPLEMENTATIONS:
         name, function = f"attend, {implementation.name}", _named(implementation.name)
         array = jnp.ones((1, 16, 2, 64))
@@ -43,7 +43,7 @@ def _named(name: str) -> Callable[..., Any]:
         except ValueError as error:
             if not str(error).startswith(f"implementation {name!r} cannot compute this"):
                 raise
-            # A refusal with its reason is within the contract; a wrong number is not.
+            # The contract allows a refusal with its reason, but no wrong number.
             raise NotImplementedError(str(error)) from error
 
     return attend

@@ -1,4 +1,4 @@
-"""The page that shows what the suite says about everybody."""
+"""The Markdown page with the results of all candidates."""
 
 from collections.abc import Sequence
 
@@ -10,54 +10,54 @@ MARKS = {
     "fail": "**FAIL**",
     "error": "**ERROR**",
     "not supported": "-",
-    "not judged": "?",
+    "skipped": "?",
 }
 
 INTRODUCTION = """\
 # Conformance
 
-What `attention.testing.check_attention` says about each implementation of ours and about the
-attention functions of others, in every row of the contract. Each is called the way its own
-documentation says, and judged by what that documentation claims. Made by one command, which is the
-only way to change this page:
+Results of `attention.testing.check_attention` for each implementation of this library and for the
+attention functions of other libraries. Each function is called as its documentation describes, and
+checked for the capabilities that its documentation claims. This command writes the page:
 
 ```sh
 python -m experiments.conformance
 ```
 
-Peers that are not installed are left out; `pip install torch tokamax` brings them.
+Packages that are not installed are left out: `pip install torch tokamax`.
 
-*pass*: the promise is kept. **FAIL**: it is not, with the smallest example below. **ERROR**: an
-exception. *-*: not claimed, or refused with a reason. *?*: not judged, since a row it rests on
-fails. A failure is one of *this* contract, which others never signed: that a query which may see
-nothing gets zeros, or that NaN behind a mask goes nowhere, is a choice of ours.
+*pass*: the property holds. **FAIL**: it does not; the smallest failing example is below.
+**ERROR**: an exception. *-*: not claimed, or refused with a reason. *?*: skipped, since a row that
+it depends on failed. The rows are the contract of *this* library. Other libraries make other
+choices: for example, that a fully masked query has output 0, and that a masked NaN has no effect,
+are requirements of this contract only.
 """
 
 
 def page(
-    judged: Sequence[tuple[Candidate, Report]],
+    checked: Sequence[tuple[Candidate, Report]],
     absent: Sequence[tuple[str, str]],
     platform: str,
 ) -> str:
-    """Markdown.
+    """Return the page as Markdown.
 
     Args:
-        judged: candidates with what the suite said.
-        absent: (name, why) of those it could not ask.
-        platform: where this was measured.
+        checked: candidates with their reports.
+        absent: (name, reason) of candidates that cannot run here.
+        platform: device and jax version.
     """
     parts = [INTRODUCTION, f"Measured on {platform}.\n"]
-    parts += [f"{n}. `{one.name}` ({one.version})" for n, (one, _) in enumerate(judged, 1)]
-    parts += [f"- not asked: `{name}`: {why}" for name, why in absent]
-    parts += ["", _table([report for _, report in judged]), "", "## What fails, and where"]
-    for candidate, report in judged:
+    parts += [f"{n}. `{one.name}` ({one.version})" for n, (one, _) in enumerate(checked, 1)]
+    parts += [f"- not run: `{name}`: {why}" for name, why in absent]
+    parts += ["", _table([report for _, report in checked]), "", "## Failures"]
+    for candidate, report in checked:
         if report.failed:
             parts += ["", f"### `{candidate.name}`", ""]
             parts += [f"- **{row.name}**: {row.detail} [{row.example}]" for row in report.failed]
-    if not any(report.failed for _, report in judged):
-        parts += ["", "Nothing."]
-    refused = _refusals(judged)
-    return "\n".join([*parts, "", "## What is refused", "", *(refused or ["Nothing."]), ""])
+    if not any(report.failed for _, report in checked):
+        parts += ["", "None."]
+    refused = _refusals(checked)
+    return "\n".join([*parts, "", "## Refused arguments", "", *(refused or ["None."]), ""])
 
 
 def _table(reports: Sequence[Report]) -> str:
@@ -67,11 +67,11 @@ def _table(reports: Sequence[Report]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _refusals(judged: Sequence[tuple[Candidate, Report]]) -> list[str]:
-    """Rows that were claimed and answered with NotImplementedError."""
+def _refusals(checked: Sequence[tuple[Candidate, Report]]) -> list[str]:
+    """Return the rows that were claimed and raised NotImplementedError."""
     return [
         f"- `{candidate.name}`, {row.name}: {row.detail}"
-        for candidate, report in judged
+        for candidate, report in checked
         for row in report.rows
         if row.verdict == "not supported" and not row.detail.startswith("without ")
     ]

@@ -1,4 +1,4 @@
-"""tokamax.dot_product_attention, with the implementation that it chooses itself."""
+"""tokamax.dot_product_attention with its default implementation."""
 
 from importlib.metadata import version
 
@@ -10,17 +10,18 @@ SUPPORTS = frozenset(
     {
         *("jit", "vmap", "gradients", "jvp", "second_derivatives", "mask", "scale", "cross"),
         *("grouped", "value_width", "leading_axes", "bfloat16", "float16", "float64"),
+        "sharding",
     }
 )
 
 
 def candidate() -> Candidate:
-    """As it is installed.
+    """Return the function of the installed package.
 
     Raises:
-        ImportError: it is not.
+        ImportError: the package is not installed.
     """
-    import tokamax  # noqa: F401 - a peer, which nothing else needs
+    import tokamax  # noqa: F401 - optional package
 
     name = "tokamax.dot_product_attention"
     return Candidate(name, f"tokamax {version('tokamax')}", attend, SUPPORTS)
@@ -34,7 +35,7 @@ def attend(
     mask: Array | None = None,
     scale: float | None = None,
 ) -> Array:
-    """Arguments and results as those of `attention.attend`."""
+    """Call the function with the arguments and results of `attention.attend`."""
     import tokamax
 
     keywords = {} if scale is None else {"scale": scale}

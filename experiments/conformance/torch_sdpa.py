@@ -1,4 +1,4 @@
-"""torch.nn.functional.scaled_dot_product_attention, as a function that jax calls back."""
+"""torch.nn.functional.scaled_dot_product_attention, called through jax.pure_callback."""
 
 from collections.abc import Callable
 from importlib.metadata import version
@@ -12,7 +12,7 @@ from jax import Array
 from attention import Dropout
 from experiments.conformance.candidate import Candidate
 
-# Forward mode is not asked: it does not pass through a callback.
+# Without forward mode, which a callback does not support.
 SUPPORTS = frozenset(
     {
         *("jit", "gradients", "mask", "scale", "cross", "grouped", "value_width", "leading_axes"),
@@ -22,12 +22,12 @@ SUPPORTS = frozenset(
 
 
 def candidate() -> Candidate:
-    """As it is installed.
+    """Return the function of the installed package.
 
     Raises:
-        ImportError: it is not.
+        ImportError: the package is not installed.
     """
-    import torch  # noqa: F401 - a peer, which nothing else needs
+    import torch  # noqa: F401 - optional package
 
     name = "torch.nn.functional.scaled_dot_product_attention"
     return Candidate(name, f"torch {version('torch')}", attend, SUPPORTS)
@@ -42,9 +42,9 @@ def attend(
     scale: float | None = None,
     dropout: Dropout | None = None,
 ) -> Array:
-    """Arguments and results as those of `attention.attend`; gradients are those of torch."""
-    # torch keeps its random state to itself: the key of jax seeds it before each call.
-    seed = jnp.uint32(0) if dropout is None else jax.random.key_data(dropout.key)[-1]
+    """Call torch, forward and backward, with the arguments of `attention.attend`."""
+    # The random state of torch is global: the jax key seeds it before each call.
+    seed = jnp.uint32(0) if dropout is None else jax.random.key_data(dropout.rng)[-1]
     rate = 0.0 if dropout is None else dropout.rate
     output = jax.ShapeDtypeStruct((*query.shape[:-1], value.shape[-1]), query.dtype)
 
@@ -101,7 +101,7 @@ def _call(
         _tensor(array).requires_grad_(torch.is_grad_enabled()) for array in (query, key, value)
     ]
     output = torch.nn.functional.scaled_dot_product_attention(
-        *(tensor.transpose(-3, -2) for tensor in given),  # heads stand before positions
+        *(tensor.transpose(-3, -2) for tensor in given),  # torch expects [..., N, T, H]
         attn_mask=None if mask is None else torch.from_numpy(np.array(mask))[..., None, :, :],
         dropout_p=rate,
         scale=scale,
@@ -110,11 +110,11 @@ def _call(
     return output.transpose(-3, -2), given
 
 
-def _tensor(array: np.ndarray) -> Any:  # noqa: ANN401 - torch is no requirement of ours
+def _tensor(array: np.ndarray) -> Any:  # noqa: ANN401 - torch is optional
     import torch
 
     array = np.asarray(array)
-    if array.dtype == jnp.bfloat16:  # which torch cannot read from NumPy
+    if array.dtype == jnp.bfloat16:  # NumPy arrays of bfloat16 are not supported by torch
         return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
     return torch.from_numpy(np.array(array))
 

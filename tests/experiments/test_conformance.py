@@ -1,4 +1,4 @@
-"""The page of verdicts: its adapters call what they say, and it shows what was found."""
+"""The conformance page and its adapters of other libraries."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ from experiments.conformance.candidate import Candidate
 from experiments.conformance.page import page
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "CONFORMANCE.md"
-BASIC = ("values", "mask", "empty rows")
+BASIC = ("values", "mask", "fully masked rows")
 
 
 PEERS = {
@@ -25,12 +25,12 @@ PEERS = {
 
 
 @pytest.mark.parametrize("function, supports", PEERS.values(), ids=PEERS)
-def test_a_peer_is_called_as_it_wants_to_be(function, supports):
+def test_adapters_of_other_libraries(function, supports):
     report = check_attention(function, supports - {"value_width"}, rows=BASIC)
     assert [row.verdict for row in report.rows] == ["pass", "pass", "fail"]
 
 
-def test_every_implementation_is_asked_or_says_why_not():
+def test_every_implementation_is_a_candidate_or_has_a_reason():
     found = list(ours.candidates())
     names = [one.name if isinstance(one, Candidate) else one[0] for one in found]
     assert names == [f"attend, {one.name}" for one in IMPLEMENTATIONS]
@@ -38,8 +38,8 @@ def test_every_implementation_is_asked_or_says_why_not():
     assert reference.function(*[jnp.ones((1, 2, 1, 3))] * 3).shape == (1, 2, 1, 3)
 
 
-def test_attention_in_tiles_keeps_every_promise():
-    """The reference: tests/attention/testing; adapters and kernels: tests/attention/primitives."""
+def test_tiled_attention_passes_every_row():
+    """Tests of the other implementations are in tests/attention."""
     found = {one.name: one for one in ours.candidates() if isinstance(one, Candidate)}
     candidate = found["attend, tiled"]
     report = check_attention(candidate.function, candidate.supports)
@@ -47,44 +47,44 @@ def test_attention_in_tiles_keeps_every_promise():
     assert [row.verdict for row in report.rows] == ["pass"] * len(ROWS)
 
 
-def test_an_error_of_an_implementation_is_no_refusal():
+def test_an_error_of_an_implementation_is_not_a_refusal():
     reference = next(one for one in ours.candidates() if isinstance(one, Candidate))
     with pytest.raises(ValueError, match="batch axes differ"):
         reference.function(jnp.ones((1, 2, 1, 3)), *[jnp.ones((2, 2, 1, 3))] * 2)
 
 
-def test_the_page_shows_verdicts_examples_and_who_is_missing():
-    def means_nothing(query, key, value, mask=None):
+def test_page_contains_verdicts_examples_and_absent_functions():
+    def ignores_key(query, key, value, mask=None):
         if mask is not None:
-            raise NotImplementedError("no masks on Sundays")
+            raise NotImplementedError("no masks")
         return query
 
     right = next(one for one in ours.candidates() if isinstance(one, Candidate))
-    wrong = Candidate("wrong", "0.1", means_nothing, ("jit", "mask"))
-    judged = [(one, check_attention(one.function, one.supports)) for one in (wrong,)]
-    text = page([*judged, (right, judged[0][1])], [("torch", "not installed")], "a machine")
+    wrong = Candidate("wrong", "0.1", ignores_key, ("jit", "mask"))
+    checked = [(one, check_attention(one.function, one.supports)) for one in (wrong,)]
+    text = page([*checked, (right, checked[0][1])], [("torch", "not installed")], "a machine")
     assert "1. `wrong` (0.1)" in text
-    assert "- not asked: `torch`: not installed" in text
+    assert "- not run: `torch`: not installed" in text
     assert "| values | **FAIL** | **FAIL** |" in text
     assert "| mask | ? | ? |" in text
     assert re.search(r"- \*\*values\*\*: output at .* \[B=1 T=1 S=1 N=1 K=1 H=1 Hv=1", text)
 
 
-def test_the_command_writes_the_page(tmp_path, monkeypatch):
+def test_command_writes_the_page(tmp_path, monkeypatch):
     def broken(query, key, value):
         return query
 
-    everybody = [Candidate("ours", ours.LIBRARY, broken, ()), ("absent", "not installed")]
-    monkeypatch.setattr("experiments.conformance.__main__.candidates", lambda: iter(everybody))
+    found = [Candidate("ours", ours.LIBRARY, broken, ()), ("absent", "not installed")]
+    monkeypatch.setattr("experiments.conformance.__main__.candidates", lambda: iter(found))
     assert main(["conformance", str(tmp_path / "page.md")]) == 1
     assert "| values | **FAIL** |" in (tmp_path / "page.md").read_text()
 
 
-def test_nobody_is_forgotten():
+def test_number_of_candidates():
     names = [one.name if isinstance(one, Candidate) else one[0] for one in candidates()]
     assert len(names) == len(IMPLEMENTATIONS) + 5
 
 
-def test_the_page_of_the_repository_has_every_row():
+def test_committed_page_has_every_row():
     rows = re.findall(r"^\| (?!row|---)([^|]+) \| ", PAGE.read_text(), re.MULTILINE)
     assert tuple(rows) == ROWS

@@ -1,1 +1,1 @@
-"""Attention in kernels: one program per tile of queries or keys, nothing in between in memory."""
+"""FlashAttention kernels in Pallas: one program per tile of queries or keys."""

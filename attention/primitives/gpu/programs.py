@@ -1,12 +1,12 @@
-"""What each program of a kernel reads and writes, and the loop over the tiles it visits.
+"""Grid of a kernel: the operands that each program reads, and the loop over its tiles.
 
-The programs of a grid are either one for each tile of queries of each query head, or one for each
-tile of keys of each key/value head. Each array has axes that say what a program sees of it:
+A grid has one program for each tile of queries of each query head, or one for each tile of keys of
+each key/value head. A letter per axis of an array gives the part of it that a program reads:
 
     B          its own example
     E          its own example, or the one entry that all examples share
-    N, K       its own head; a program of a key/value head sees all G query heads of its group
-    T, S       its own tile if it is the tile of a program, else all
+    N, K       its own head; a program of a key/value head reads all G query heads of its group
+    T, S       its own tile, if programs are tiles of this axis; else all
     V          its own entry of a list with one entry for each tile of a program
     .          all
 """
@@ -20,9 +20,9 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from attention.primitives.kernels.layout import Layout
-from attention.primitives.kernels.tile import Refs
-from attention.primitives.kernels.visits import Visits
+from attention.primitives.gpu.inputs import Layout
+from attention.primitives.gpu.tile import Refs
+from attention.primitives.gpu.tile_lists import TileLists
 
 By = Literal["row", "column"]
 Carry = Any  # a tree of arrays
@@ -32,6 +32,9 @@ AXES = {
     "key": "BSK.",
     "value": "BSK.",
     "output": "BTN.",
+    "d_output": "BTN.",
+    "query_nan": "BNT",
+    "key_nan": "BKS",
     "logsumexp": "BNT",
     "offset": "BNT",
     "scale": ".",
@@ -40,7 +43,8 @@ AXES = {
     "key_positions": "E.",
     "mask": "E.",
     "words": "E.",
-    "visits": "EV.",
+    "heads": "EN.",
+    "tile_lists": "EV.",
     "score_gradients": "BNV.",
 }
 
@@ -53,12 +57,12 @@ def call_kernel(
     by: By,
     interpret: bool,
 ) -> dict[str, Any]:
-    """Runs a kernel for each tile of queries or keys.
+    """Run a kernel for each tile of queries or keys.
 
     Args:
-        kernel: a function of (what it reads, what it writes), references by name.
+        kernel: a function of references to operands and references to results, by name.
         operands: trees of arrays whose axes are those of `AXES`.
-        results: trees of shapes, likewise.
+        results: trees of shapes, with the same axes.
         layout: the sizes.
         by: "row" for a program for each tile of queries of each query head, "column" for one for
             each tile of keys of each key/value head.
@@ -74,8 +78,8 @@ def call_kernel(
     ]
     return pl.pallas_call(
         kernel,
-        # In one axis, since the others of a GPU end at 65535; the programs that read the same keys
-        # and values are neighbours.
+        # One axis: the other axes of a GPU grid are limited to 65535. Programs that read the same
+        # keys and values are neighbours.
         grid=(layout.examples * heads * tiles,),
         in_specs=[specs[0]],
         out_specs=specs[1],
@@ -94,7 +98,7 @@ def _tiles_and_heads(layout: Layout, by: By) -> tuple[int, int]:
 
 
 def _place(number: Array, layout: Layout, by: By) -> tuple[Array, Array, Array]:
-    """Example, head and tile of a program."""
+    """Return example, head and tile of a program."""
     tiles, heads = map(jnp.int32, _tiles_and_heads(layout, by))
     head = jax.lax.div(number, tiles)
     return jax.lax.div(head, heads), jax.lax.rem(head, heads), jax.lax.rem(number, tiles)
@@ -129,31 +133,31 @@ def _spec(axes: str, array: Array | jax.ShapeDtypeStruct, layout: Layout, by: By
     return pl.BlockSpec(tuple(map(block, axes, array.shape)), place)
 
 
-def head_and_tile(layout: Layout, by: By) -> tuple[Array, Array]:
-    """Of this program: query head and tile of queries by row, key/value head and keys by column."""
-    return _place(pl.program_id(0), layout, by)[1:]
+def tile_index(layout: Layout, by: By) -> Array:
+    """Return the tile of this program: of queries by row, of keys by column."""
+    return _place(pl.program_id(0), layout, by)[2]
 
 
-def fold_visits(
-    visits: Visits | None, count: int, visit: Callable[[bool, Array, Carry], Carry], carry: Carry
+def tile_loop(
+    lists: TileLists | None, count: int, step: Callable[[bool, Array, Carry], Carry], carry: Carry
 ) -> Carry:
-    """Folds the tiles a program visits.
+    """Fold a function over the tiles that are not empty.
 
     Args:
-        visits: references to its lists; None visits all tiles, as whole ones.
-        count: how many tiles there are.
-        visit: (whether the tile may hold forbidden pairs, its index, carry) to the next carry.
+        lists: references to the lists of this program; None = all tiles are full.
+        count: number of tiles.
+        step: of (whether the tile needs the mask, its index, carry), to the next carry.
         carry: the first.
     """
-    if visits is None:
+    if lists is None:
         return jax.lax.fori_loop(
-            jnp.int32(0), jnp.int32(count), lambda n, carry: visit(False, n, carry), carry
+            jnp.int32(0), jnp.int32(count), lambda n, carry: step(False, n, carry), carry
         )
-    whole, some = visits.num_whole[0], visits.num_visits[0]
-    for masked, start, end in ((False, jnp.int32(0), whole), (True, whole, some)):
+    num_full, num_visible = lists.num_full[0], lists.num_visible[0]
+    for masked, start, end in ((False, jnp.int32(0), num_full), (True, num_full, num_visible)):
 
-        def step(n: Array, carry: Carry, masked: bool = masked) -> Carry:
-            return visit(masked, visits.tiles[n], carry)
+        def one_tile(n: Array, carry: Carry, masked: bool = masked) -> Carry:
+            return step(masked, lists.indices[n], carry)
 
-        carry = jax.lax.fori_loop(start, end, step, carry)
+        carry = jax.lax.fori_loop(start, end, one_tile, carry)
     return carry

@@ -1,4 +1,4 @@
-"""What a kernel knows of the pairs of a tile: who may attend to whom, scores, dropped pairs."""
+"""Functions of one tile inside a kernel: mask, score functions, dropout, products."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from jax import Array
 from jax.experimental import pallas as pl
 
 from attention.primitives.dropout import keep_pairs
-from attention.primitives.kernels.layout import Fixed, Layout
-from attention.primitives.kernels.tile_mask import cuts, for_tiles
+from attention.primitives.gpu.inputs import Layout
+from attention.primitives.gpu.tile_mask import mask_axes
 from attention.primitives.masks import Mask
 from attention.primitives.scores import Score
 
 Refs = dict[str, Any]
 
 
-class Side(NamedTuple):
-    """The queries or the keys of a tile, as a column or a row that broadcasts to its pairs."""
+class Tokens(NamedTuple):
+    """The queries or the keys of a tile, as a column or a row that broadcasts to the tile."""
 
     indices: Array
     positions: Array
@@ -27,110 +27,107 @@ class Side(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """Reads the sides of tiles and evaluates on a pair of sides.
+class TileFunctions:
+    """Mask, score functions and dropout of a tile, from the operands of one example.
 
     Attributes:
-        refs: of the arrays of `layout.fixed_operands` for one example.
-        cuts: along what each array of the mask is cut, a tree like the mask.
+        refs: references to the operands.
         layout: the sizes.
-        dropout_rate: 0 for no dropout.
         query_axis: the axis of a tile along which the queries lie, 0 or 1.
     """
 
     refs: Refs
-    cuts: Mask | None
     layout: Layout
-    dropout_rate: float
     query_axis: int = 0
 
-    @classmethod
-    def of(cls, refs: Refs, fixed: Fixed, layout: Layout, query_axis: int = 0) -> "Pairs":
-        """For the references of one program."""
-        tile_mask = None if fixed.mask is None else cuts(for_tiles(fixed.mask))
-        rate = 0.0 if fixed.dropout is None else fixed.dropout.rate
-        return cls(refs, tile_mask, layout, rate, query_axis)
+    @property
+    def mask_axes(self) -> Mask | None:
+        """The mask with the axis of each array instead of the array, None if there is no mask."""
+        return mask_axes(self.refs["mask"]) if "mask" in self.refs else None
 
-    def queries(self, row: Array) -> Side:
-        """Those of one tile."""
-        return self._side("query_positions", "row", row, self.layout.size.rows, self.query_axis)
+    def queries(self, row: Array) -> Tokens:
+        """Return the queries of one tile."""
+        return self._tokens("query_positions", "row", row, self.layout.size.rows, self.query_axis)
 
-    def keys(self, column: Array) -> Side:
-        """Those of one tile."""
+    def keys(self, column: Array) -> Tokens:
+        """Return the keys of one tile."""
         size = self.layout.size.columns
-        return self._side("key_positions", "column", column, size, 1 - self.query_axis)
+        return self._tokens("key_positions", "column", column, size, 1 - self.query_axis)
 
-    def _side(self, name: str, along: str, tile: Array, size: int, axis: int) -> Side:
-        def spread(vector: Array) -> Array:
+    def _tokens(self, name: str, along: str, tile: Array, size: int, axis: int) -> Tokens:
+        def expand(vector: Array) -> Array:
             return jnp.expand_dims(vector, 1 - axis)
 
-        here = pl.ds(tile * size, size)
+        here, mask = pl.ds(tile * size, size), (self.refs.get("mask"), self.mask_axes)
         arrays = [
-            spread(ref[here])
-            for ref, cut in zip(self._mask_refs(), jax.tree.leaves(self.cuts), strict=True)
-            if cut == along
+            expand(ref[here])
+            for ref, mask_axis in zip(*map(jax.tree.leaves, mask), strict=True)
+            if mask_axis == along
         ]
         indices = tile * size + jax.lax.broadcasted_iota(jnp.int32, (size,), 0)
-        return Side(spread(indices), spread(self.refs[name][here]), arrays)
+        return Tokens(expand(indices), expand(self.refs[name][here]), arrays)
 
-    def _mask_refs(self) -> list[Any]:
-        return jax.tree.leaves(self.refs.get("mask"))
-
-    def allowed(self, query: Side, key: Side) -> Array:
-        """Bool, of the shape of a tile or one that broadcasts to it."""
-        allowed = None
+    def allowed(self, query: Tokens, key: Tokens) -> Array:
+        """Return the mask: bool, broadcasts to the tile."""
+        layout, allowed = self.layout, jnp.bool_(True)
         if "mask" in self.refs:
-            sides = {"row": iter(query.mask), "column": iter(key.mask)}
-            leaves, structure = jax.tree.flatten(self.cuts)
-            arrays = [
-                ref[0] if cut == "whole" else next(sides[cut])
-                for ref, cut in zip(self._mask_refs(), leaves, strict=True)
-            ]
-            mask = jax.tree.unflatten(structure, arrays)
+            arrays = {"row": iter(query.mask), "column": iter(key.mask)}
+            mask = jax.tree.map(
+                lambda axis, ref: ref[0] if axis == "scalar" else next(arrays[axis]),
+                self.mask_axes,
+                self.refs["mask"],
+            )
             allowed = mask(query.positions, key.positions)
-        if self.layout.ragged:
-            is_key = key.indices < self.layout.num_keys
-            allowed = is_key if allowed is None else allowed & is_key
-        return jnp.bool_(True) if allowed is None else allowed
+        if layout.num_keys < layout.padded_keys:
+            allowed = allowed & (key.indices < layout.num_keys)
+        return allowed
 
-    def kept(self, weights: Array, head: Array, query: Side, key: Side) -> Array:
-        """The weights times what dropout multiplies them by."""
-        if not self.dropout_rate:
+    def drop(self, weights: Array, head: Array | None, query: Tokens, key: Tokens) -> Array:
+        """Return the weights times the factors of dropout."""
+        if not self.layout.dropout_rate:
             return weights
         words = [self.refs["words"][n] for n in range(self.refs["words"].shape[0])]
         positions = query.positions, key.positions
-        factor = keep_pairs(words, self.dropout_rate, head, *positions)
+        factor = keep_pairs(words, self.layout.dropout_rate, head, *positions)
         return weights * factor.astype(weights.dtype)
 
-    def change(
-        self, scores: tuple[Score, ...], head: Array, query: Side, key: Side
-    ) -> Callable[..., Array]:
-        """The function of (products, numbers of the scores for this head) that changes products."""
+    def head(self, *group: Array) -> Array | None:
+        """Return the global number of the query head, or of one of the group, for dropout."""
+        return self.refs["heads"][*group, 0] if self.layout.dropout_rate else None
+
+    def head_entries(self, *group: Array) -> list[Array]:
+        """Return the arrays of the score functions for the query head, or for one of the group."""
+        return [ref[*group, 0] for ref in jax.tree.leaves(self.refs["scores"])]
+
+    def score(self, query: Tokens, key: Tokens) -> Callable[..., Array]:
+        """Return the score functions as a function of (products, *head_entries)."""
+        scores: tuple[Score, ...] = self.refs["scores"]
         structure = jax.tree.structure(scores)
 
-        def change(products: Array, *numbers: Array) -> Array:
-            for score in jax.tree.unflatten(structure, numbers):
-                products = score(products, query.positions, key.positions, head)
+        def apply(products: Array, *entries: Array) -> Array:
+            for score in jax.tree.unflatten(structure, entries):
+                # Only functions that do not depend on the head are left.
+                products = score(products, query.positions, key.positions, None)
             return products
 
-        return change
+        return apply
 
 
-def dot(left: Array, right: Array, *, transpose: bool = False) -> Array:
-    """The product with the right side or its transpose, summed in float32 and never in TF32."""
+def dot(left: Array, right: Array, precision: str, *, transpose: bool = False) -> Array:
+    """Return the product with `right` or its transpose, accumulated in float32."""
     contracted = (1,), (1 if transpose else 0,)
     return jax.lax.dot_general(
         left,
         right,
         (contracted, ((), ())),
-        precision=jax.lax.Precision.HIGHEST,
+        precision=precision,
         preferred_element_type=jnp.float32,
     )
 
 
-LOG2_E = 1.4426950408889634
+_LOG2_E = 1.4426950408889634
 
 
 def exp(exponents: Array) -> Array:
-    """By powers of two, which is what a GPU has an instruction for."""
-    return jnp.exp2(exponents * LOG2_E)
+    """Return the exponential, computed as a power of two: a GPU has an instruction for it."""
+    return jnp.exp2(exponents * _LOG2_E)

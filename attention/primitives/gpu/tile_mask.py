@@ -1,72 +1,91 @@
-"""Masks inside a kernel, which has no gathers: their arrays come cut to the tile."""
+"""Masks inside a kernel, which has no gathers: segments are compared, not indexed by position."""
 
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
 from attention.primitives import masks
-from attention.primitives.pytree_dataclass import array_field, pytree_dataclass, static
 from attention.primitives.masks import Mask
+from attention.primitives.pytree_dataclass import array_field, pytree_dataclass
 
 
 @pytree_dataclass
 class TileSegments(Mask):
-    """`masks.segments` with the segments of the queries and keys of a tile, not of positions."""
+    """`masks.segments` with the segments of the queries and keys of one tile."""
 
-    query: Any
-    key: Any
+    query: Any = array_field(rank=2)
+    key: Any = array_field(rank=2)
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         del query_position, key_position
         return self.query == self.key
 
 
-def mask_refusal(mask: Mask | Array | None, counted: bool) -> str | None:
-    """Why a kernel cannot evaluate a mask; None if it can.
+def mask_refusal(mask: Mask | None, counted: bool) -> str | None:
+    """Return why a kernel cannot evaluate a mask; None if it can.
 
     Args:
-        mask: an expression, a bool array or None.
-        counted: whether positions count from 0, so that position and index are the same.
+        mask: an expression or None.
+        counted: whether positions count from 0, so that they are indices.
     """
     match mask:
-        # Of positions and numbers alone: they mean in a kernel what they mean outside.
-        case None | masks._Causal() | masks._Window() | masks._Lengths() | masks._Block():
+        case (
+            None
+            | masks.Causal()
+            | masks.Window()
+            | masks.Lengths()
+            | masks.QueryLengths()
+            | masks.Block()
+        ):
             return None
-        case masks._Segments():
+        case masks.Segments() | masks.CuSeqlens():
             why = "segments at explicit positions need a gather, which kernels do not have"
             return None if counted else why
-        case masks._And() | masks._Or():
+        case masks.And() | masks.Or():
             return mask_refusal(mask.left, counted) or mask_refusal(mask.right, counted)
-        case masks._Not():
+        case masks.Not():
             return mask_refusal(mask.inner, counted)
-        case Mask():
-            return "a mask that is a function or an array is not evaluated inside a kernel"
         case _:
-            return "a mask that is a bool array is not read by a kernel"
+            return "its kernels do not evaluate a mask that is a function or an array"
 
 
-def for_tiles(mask: Mask) -> Mask:
-    """The expression with segments that are compared as they are, not looked up by position."""
+def to_tile_mask(mask: Mask, num_queries: int, num_keys: int) -> Mask:
+    """Return the expression with every kind of segments as `TileSegments`, arrays `[E, ...]`."""
     match mask:
-        case masks._Segments():
+        case masks.Segments():
             return TileSegments(mask.query_segments, mask.key_segments)
-        case masks._And() | masks._Or():
-            return type(mask)(for_tiles(mask.left), for_tiles(mask.right))
-        case masks._Not():
-            return masks._Not(for_tiles(mask.inner))
+        case masks.CuSeqlens():
+            # Numbers from 1; a position after the last sequence gets -1 or -2, which differ.
+            return TileSegments(
+                _sequence_numbers(mask.query_offsets, num_queries, -1),
+                _sequence_numbers(mask.key_offsets, num_keys, -2),
+            )
+        case masks.And() | masks.Or():
+            parts = (to_tile_mask(part, num_queries, num_keys) for part in (mask.left, mask.right))
+            return type(mask)(*parts)
+        case masks.Not():
+            return masks.Not(to_tile_mask(mask.inner, num_queries, num_keys))
         case _:
             return mask
 
 
-def cuts(mask: Mask) -> Mask:
-    """A mask for tiles with, instead of each array, along what it is cut: a row, a column or not.
+def _sequence_numbers(offsets: Array, num_tokens: int, outside: int) -> Array:
+    """Return the number of each token's sequence: int32 `[E, tokens]` from offsets `[E, n + 1]`."""
+    positions = jnp.arange(num_tokens, dtype=jnp.int32)
+    numbers = jax.vmap(lambda row: jnp.searchsorted(row, positions, side="right"))(offsets)
+    return jnp.where(numbers < offsets.shape[-1], numbers, outside).astype(jnp.int32)
 
-    "row" stands for an entry for each query, "column" for each key, "whole" for one number.
+
+def mask_axes(mask: Mask) -> Mask:
+    """Return a tile mask whose arrays are replaced by their axis.
+
+    "row" = one entry per query, "column" = one per key, "scalar" = one number.
     """
 
-    def cut(node: TileSegments | Array) -> TileSegments | str:
-        return TileSegments("row", "column") if isinstance(node, TileSegments) else "whole"
+    def axis(node: TileSegments | Array) -> TileSegments | str:
+        return TileSegments("row", "column") if isinstance(node, TileSegments) else "scalar"
 
-    return jax.tree.map(cut, mask, is_leaf=lambda node: isinstance(node, TileSegments))
+    return jax.tree.map(axis, mask, is_leaf=lambda node: isinstance(node, TileSegments))

@@ -1,4 +1,4 @@
-"""Scores inside a kernel, which has no gathers: their numbers come picked for the head."""
+"""Score functions inside a kernel, which has no gathers: the entry of the head is an operand."""
 
 from typing import Any
 
@@ -7,38 +7,38 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from attention.primitives import scores
-from attention.primitives.pytree_dataclass import array_field, pytree_dataclass, static
+from attention.primitives.pytree_dataclass import array_field, pytree_dataclass
 from attention.primitives.scores import Score
 
 
 @pytree_dataclass
 class HeadAlibi(Score):
-    """`scores.alibi` with the slope of one head, or `[B, N, 1]` before one is picked."""
+    """`scores.alibi` with the slope of one head: `[B, N, 1]` outside the kernel, `[]` inside."""
 
-    slope: Any
+    slope: Any = array_field(rank=0)
 
     def __call__(
         self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
     ) -> Array:
-        """Lowers scores by the distance times the slope."""
+        """Subtract the distance times the slope."""
         del head
         distance = jnp.abs(jnp.subtract(query_position, key_position))
         return scores - self.slope * distance.astype(scores.dtype)
 
 
 def score_refusal(score: Score) -> str | None:
-    """Why a kernel cannot evaluate a score; None if it can."""
+    """Return why a kernel cannot evaluate a score function; None if it can."""
     match score:
-        case scores._Softcap() | scores._Alibi():
+        case scores.Softcap() | scores.Alibi():
             return None
         case _:
-            return "of the scores it evaluates softcap and alibi alone"
+            return "its kernels evaluate the score functions softcap and alibi only"
 
 
-def for_heads(score: Score, batch: tuple[int, ...]) -> Score:
-    """The score with its arrays, if it has any, as float32 `[B, N, 1]`."""
-    if not isinstance(score, scores._Alibi):
+def to_head_score(score: Score, batch: tuple[int, ...], heads: Array) -> Score:
+    """Return the score function with its entries for heads `[N]`, float32 `[B, N, 1]`."""
+    if not isinstance(score, scores.Alibi):
         return score
-    num_heads = score.slopes.shape[-1]
-    slopes = jnp.broadcast_to(score.slopes.astype(jnp.float32), (*batch, num_heads))
-    return HeadAlibi(slopes.reshape(-1, num_heads, 1))
+    slopes = score.slopes.astype(jnp.float32)[..., heads]
+    slopes = jnp.broadcast_to(slopes, (*batch, *heads.shape))
+    return HeadAlibi(slopes.reshape(-1, *heads.shape, 1))

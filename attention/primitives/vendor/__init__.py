@@ -1,1 +1,1 @@
-"""Attention of other libraries, behind the same contract."""
+"""Attention of other libraries behind the contract of `attend`; imported on first use."""

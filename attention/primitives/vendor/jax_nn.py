@@ -1,115 +1,159 @@
-"""Attention by `jax.nn.dot_product_attention`, compiled by XLA: every score in memory at once."""
+"""Attention by `jax.nn.dot_product_attention`, compiled by XLA, with all scores in memory."""
 
-from math import prod
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attention.primitives.request import Request
+from attention.primitives.arguments import Arguments
+from attention.primitives.dense_mask import allowed_pairs
 from attention.primitives.scores import BiasArray
 from attention.primitives.vendor.band import Band, split_band
-from attention.primitives.vendor.repair import repaired
+from attention.primitives.vendor.edge_cases import handle_edge_cases
 
 
-def refusal(request: Request) -> str | None:
-    """Why it cannot compute a request here, in half a sentence; None if it can."""
-    if why := common_refusal(request):
+def refusal(arguments: Arguments, platform: str) -> str | None:
+    """Return why it cannot compute this, in half a sentence; None if it can.
+
+    Args:
+        arguments: the validated arguments.
+        platform: "cpu", "cuda", "rocm" or "tpu".
+    """
+    if why := common_refusal(arguments):
         return why
-    platform = jax.default_backend()
-    match str(request.query.dtype):
+    match str(arguments.query.dtype):
         case "float64":
-            return "its softmax is in float32 at most, and there is float64"
-        case "float16" if platform != "gpu":
-            return f"it asks for products of float16 that {platform} does not have"
+            return "its softmax is in float32 at most, and the inputs are float64"
+        case "float16" if platform not in ("cuda", "rocm"):
+            return f"it needs products of float16, which {platform} does not have"
         case "float16" | "bfloat16" | "float32":
             pass
         case other:
-            return f"it was not tried with {other}"
-    if not all(isinstance(score, BiasArray) for score in request.scores):
-        return "of the scores it knows bias_array alone"
-    if request.scores and not request.counted:
-        return "a bias at explicit positions would have to be gathered first"
+            return f"it was not tested with {other}"
+    if not all(isinstance(score, BiasArray) for score in arguments.scores):
+        return "bias_array is its only score function"
+    if arguments.scores and not arguments.counted:
+        return "a bias at explicit positions needs a gather"
     return None
 
 
-def common_refusal(request: Request) -> str | None:
-    """What `jax.nn.dot_product_attention` cannot do, whoever implements it."""
-    inputs = request.query, request.key, request.value
+def common_refusal(arguments: Arguments) -> str | None:
+    """Return what `jax.nn.dot_product_attention` cannot do, by XLA or cuDNN; None if it can."""
+    inputs = arguments.query, arguments.key, arguments.value
     if not all(array.size for array in inputs):
-        return "there is nothing to compute"
-    if (width := request.key.shape[-1]) != (value_width := request.value.shape[-1]):
-        return f"its value width must be the key's: {value_width} and {width}"
+        return "an input is empty"
+    if (width := arguments.key.shape[-1]) != (value_width := arguments.value.shape[-1]):
+        return f"its value width must equal the key width: {value_width} and {width}"
     if len(dtypes := {str(array.dtype) for array in inputs}) > 1:
-        return f"its inputs share one dtype, and there are {', '.join(sorted(dtypes))}"
-    if request.dropout is not None:
-        return "it has no dropout"
-    if request.sinks:
-        return "it has no attention sinks"
-    if request.returning:  # not even its logsumexp, whose gradient would be lost
-        return f"it returns no {', '.join(sorted(request.returning))}"
+        return f"its inputs must have one dtype, and they have {', '.join(sorted(dtypes))}"
+    return option_refusal(arguments)
+
+
+def option_refusal(arguments: Arguments) -> str | None:
+    """Return which option no library implements, None if there is none."""
+    if arguments.dropout is not None:
+        return "it does not implement this dropout"
+    if arguments.sinks:
+        return "it does not implement attention sinks"
+    if arguments.returning:  # the gradient of its logsumexp would be lost
+        return f"it does not return {', '.join(sorted(arguments.returning))}"
+    if arguments.tile_sizes is not None and arguments.block_mask is None:
+        return "it does not take tile sizes"
     return None
 
 
-def attend_by_jax_nn(request: Request) -> dict[str, Array]:
-    """`attend` for a request that is not refused: "output"."""
-    return {"output": _attend(request)}
+def attend_by_jax_nn(arguments: Arguments, platform: str | None = None) -> dict[str, Array]:
+    """Return "output" for arguments that are not refused.
 
-
-def call(request: Request, band: Band, **arguments: Array | float | str) -> Array:
-    """`jax.nn.dot_product_attention` of query, key and value with any leading axes, in a band.
-
-    Its `arguments` are "implementation", "scale", "bias" and "mask", `[B or 1, N or 1, T, S]`.
+    Args:
+        arguments: the validated arguments.
+        platform: not used.
     """
-    flat = (x.reshape(-1, *x.shape[-3:]) for x in (request.query, request.key, request.value))
-    with jax.numpy_dtype_promotion("standard"):  # on which it relies
+    del platform
+    return {"output": _attend(arguments)}
+
+
+def dot_product_attention(
+    arguments: Arguments, band: Band, **options: Array | float | str | None
+) -> Array:
+    """Call `jax.nn.dot_product_attention` with one batch axis.
+
+    Args:
+        arguments: for query, key and value, with any batch axes.
+        band: visible keys around the diagonal.
+        options: "implementation", "scale", lengths `[B]`, "bias" and "mask" `[B|1, N|1, T, S]`.
+    """
+    inputs = (arguments.query, arguments.key, arguments.value)
+    with jax.numpy_dtype_promotion("standard"):  # jax.nn relies on it
         output = jax.nn.dot_product_attention(
-            *flat,
+            *(array.reshape(-1, *array.shape[-3:]) for array in inputs),
             is_causal=band.is_causal,
-            local_window_size=None if band.before is None else (band.before, band.after),
-            **arguments,
+            local_window_size=_local_window_size(band, arguments),
+            **options,
         )
-    return output.reshape(request.query.shape)
+    return output.reshape(arguments.query.shape)
+
+
+def _local_window_size(band: Band, arguments: Arguments) -> tuple[int, int] | None:
+    num_queries, num_keys = arguments.query.shape[-3], arguments.key.shape[-3]
+    if band.before is None and band.after in (None, 0):
+        return None
+    before = num_queries if band.before is None else band.before
+    return before, num_keys if band.after is None else band.after
 
 
 @jax.jit
-def _attend(request: Request) -> Array:
-    band, others = split_band(request)
-    if request.scores:
-        return _attend_with_bias(request)
-    if not others:
-        return repaired(request, lambda request: _by_xla(request, band))
-    allowed = request.allowed()
-    mask = _flat(allowed[..., None, :, :], request)
-    return repaired(
-        request, lambda request: _by_xla(request, Band(), mask=mask), allowed.any(-1)[..., None]
-    )
+def _attend(arguments: Arguments) -> Array:
+    band, others = split_band(arguments)
+    if not (others or arguments.scores or arguments.allowed is not None):
+        return handle_edge_cases(arguments, partial(_by_xla, band=band))
+    allowed = arguments.allowed  # [..., N|1, T|1, S|1]
+    if allowed is None and arguments.mask is not None:
+        positions = arguments.query_positions, arguments.key_positions
+        allowed = allowed_pairs(arguments.mask, *positions)[..., None, :, :]
+    if arguments.scores:
+        return _attend_with_bias(arguments, allowed)
+    attention = partial(_by_xla, mask=_four_axes(allowed, arguments))
+    return handle_edge_cases(arguments, attention, jnp.swapaxes(allowed.any(-1), -1, -2))
 
 
-def _attend_with_bias(request: Request) -> Array:
-    """The mask goes into the bias as -inf, which is lower than any number that a bias may hold.
+def _attend_with_bias(arguments: Arguments, allowed: Array | None) -> Array:
+    """Compute attention with the mask as -inf in the bias.
 
-    The finite number that jax.nn puts in place of a masked score is not.
+    jax.nn replaces masked scores by a finite number, and a bias may be lower.
     """
-    bias = sum(_flat(score.array.astype(jnp.float32), request) for score in request.scores)
-    if (allowed := request.allowed()) is not None:
-        bias = jnp.where(_flat(allowed[..., None, :, :], request), bias, -jnp.inf)
-    sees = ~jnp.isneginf(bias).all(axis=-1)  # [B or 1, N or 1, T]
-    bias = jnp.where(sees[..., None], bias, 0)
-    sees = jnp.broadcast_to(jnp.swapaxes(sees, 1, 2), (prod(request.batch), *sees.shape[:0:-1]))
-    sees = sees.reshape(*request.batch, *sees.shape[1:])
-    return repaired(request, lambda request: _by_xla(request, Band(), bias=bias), sees)
+    bias = jnp.zeros((1, 1, 1), jnp.float32)
+    for score in arguments.scores:
+        array = score.array.astype(jnp.float32)
+        if arguments.global_heads and array.shape[-3] > 1:
+            array = array[..., arguments.heads, :, :]
+        bias = jnp.add(*_same_rank(bias, array))
+    if allowed is not None:
+        allowed, bias = _same_rank(allowed, bias)
+        bias = jnp.where(allowed, bias, -jnp.inf)
+    visible = ~jnp.isneginf(bias).all(axis=-1)  # [..., N|1, T|1]
+    bias = _four_axes(jnp.where(visible[..., None], bias, 0), arguments)
+    attention = partial(_by_xla, bias=bias)
+    return handle_edge_cases(arguments, attention, jnp.swapaxes(visible, -1, -2))
 
 
-def _by_xla(request: Request, band: Band, **arguments: Array) -> Array:
-    # The default product of float32 is of fewer digits on a GPU and a TPU.
-    with jax.default_matmul_precision("highest"):
-        return call(request, band, implementation="xla", scale=request.scale, **arguments)
+def _same_rank(*arrays: Array) -> list[Array]:
+    rank = max(array.ndim for array in arrays)
+    return [array.reshape((1,) * (rank - array.ndim) + array.shape) for array in arrays]
 
 
-def _flat(array: Array, request: Request) -> Array:
-    """`[..., N or 1, T, S]` as `[B or 1, N or 1, T, S]`."""
-    core = array.shape[-3:]
-    if array.ndim > 3:
-        array = jnp.broadcast_to(array, (*request.batch, *core))
-    return array.reshape(-1, *core)
+def _by_xla(arguments: Arguments, band: Band = Band(), **options: Array) -> Array:
+    with jax.default_matmul_precision(arguments.precision):
+        return dot_product_attention(
+            arguments, band, implementation="xla", scale=arguments.scale, **options
+        )
+
+
+def _four_axes(array: Array, arguments: Arguments) -> Array:
+    """Return `[B|1, N|1, T, S]` from `[..., N|1, T|1, S|1]`."""
+    sizes = arguments.query.shape[-3], arguments.key.shape[-3]
+    batch = arguments.batch if array.ndim > 3 and any(n > 1 for n in array.shape[:-3]) else ()
+    array = array if batch else array.reshape(array.shape[-3:])
+    array = jnp.broadcast_to(array, (*batch, array.shape[-3], *sizes))
+    return array.reshape(-1, *array.shape[-3:])

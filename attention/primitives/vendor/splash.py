@@ -1,204 +1,212 @@
-"""Attention by splash attention, the kernel for a TPU that comes with JAX.
+"""Attention by splash attention, the kernel for a TPU that is part of JAX.
 
-Forward and backward are the kernel's; it has no forward mode, so other derivatives are those of
-tiles.
+Imports it when it is called for the first time.
 """
 
-from dataclasses import dataclass, replace
 from functools import partial
 from math import frexp
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.experimental.pallas.ops.tpu import splash_attention
 
 from attention.primitives import masks, scores
-from attention.primitives.request import Request
-from attention.primitives.tiled.poison import sees_non_finite
+from attention.primitives.arguments import Arguments
+from attention.primitives.first_order import first_order_library, forward_mode_refused
+from attention.primitives.nonfinite import attends_to_nonfinite
 from attention.primitives.vendor.band import Band, split_band
-from attention.primitives.vendor.derivatives import with_all_derivatives
-from attention.primitives.vendor.repair import repaired
+from attention.primitives.vendor.edge_cases import handle_edge_cases
+from attention.primitives.vendor.jax_nn import option_refusal
 
-LANES = 128  # the kernel cuts queries and keys into multiples of this many
+LANES = 128  # the kernel needs multiples of this many queries and keys
+
+Segments = tuple[Array, Array]  # int32 [B, T] and [B, S], both padded
 
 
-def refusal(request: Request, interpret: bool = False) -> str | None:
-    """Why it cannot compute a request here, in half a sentence; None if it can.
+def refusal(arguments: Arguments, platform: str, interpret: bool = False) -> str | None:
+    """Return why it cannot compute this, in half a sentence; None if it can.
 
     Args:
-        request: what to compute.
-        interpret: whether the kernel would be interpreted, which any platform can.
+        arguments: the validated arguments.
+        platform: "cpu", "cuda", "rocm" or "tpu".
+        interpret: whether the kernel would be interpreted, which works on any platform.
     """
-    inputs = request.query, request.key, request.value
-    if (platform := jax.default_backend()) != "tpu" and not interpret:
-        return f"its kernels are for a TPU, and this is {platform}"
+    inputs = arguments.query, arguments.key, arguments.value
+    if platform != "tpu" and not interpret:
+        return f"its kernels are for a TPU, and the platform is {platform}"
     if jax.config.jax_enable_x64 and not interpret:
-        return "its kernels do not compile where jax_enable_x64 is set"
+        return "its kernels do not compile if jax_enable_x64 is set"
     if not all(array.size for array in inputs):
-        return "there is nothing to compute"
+        return "an input is empty"
     if len(dtypes := {str(array.dtype) for array in inputs}) > 1:
-        return f"its inputs share one dtype, and there are {', '.join(sorted(dtypes))}"
+        return f"its inputs must have one dtype, and they have {', '.join(sorted(dtypes))}"
     if (dtype := dtypes.pop()) not in ("float32", "bfloat16"):
-        return f"it computes in float32 and bfloat16 alone, and there is {dtype}"
-    if request.dropout is not None:
-        return "it has no dropout"
-    if request.sinks:
-        return "its attention sinks were not tried"
-    if request.returning:
-        return f"it returns no {', '.join(sorted(request.returning))}"
-    if len(request.scores) > 1 or not all(
-        isinstance(score, scores._Softcap) for score in request.scores
+        return f"it computes in float32 and bfloat16 only, and the inputs are {dtype}"
+    if why := option_refusal(arguments):
+        return why
+    if len(arguments.scores) > 1 or not all(
+        isinstance(score, scores.Softcap) for score in arguments.scores
     ):
-        return "of the scores it knows a single softcap alone"
-    return _mask_refusal(request)
+        return "a single softcap is its only score function"
+    return _mask_refusal(arguments)
 
 
-def _mask_refusal(request: Request) -> str | None:
-    _, others = split_band(request)
-    if others and not request.counted:
-        return "its masks count positions from 0"
-    if not all(isinstance(mask, masks._Segments | masks._Lengths) for mask in others):
+def _mask_refusal(arguments: Arguments) -> str | None:
+    _, others = split_band(arguments)
+    if others and not arguments.counted:
+        return "its masks need positions that count from 0"
+    kinds = masks.Segments | masks.Lengths | masks.QueryLengths
+    if arguments.allowed is not None or not all(isinstance(mask, kinds) for mask in others):
         return "its masks are causal, window, segments, lengths, and these composed by &"
-    if sum(isinstance(mask, masks._Segments) for mask in others) > 1:
+    if sum(isinstance(mask, masks.Segments) for mask in others) > 1:
         return "it takes one mask of segments"
     return None
 
 
-def attend_by_splash(request: Request, interpret: bool = False) -> dict[str, Array]:
-    """`attend` for a request that is not refused: "output".
+def attend_by_splash(
+    arguments: Arguments, platform: str | None = None, *, interpret: bool = False
+) -> dict[str, Array]:
+    """Return "output" for arguments that are not refused.
 
     Args:
-        request: what to compute.
+        arguments: the validated arguments.
+        platform: not used.
         interpret: whether to run the kernel as ordinary JAX, on any platform.
     """
-    scale = request.scale
+    del platform
+    scale = arguments.scale
     constant = None if isinstance(scale, jax.Array) else float(scale)
-    return {"output": _attend(interpret, constant, request)}
+    with forward_mode_refused("splash"):
+        return {"output": _attend(interpret, constant, arguments)}
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _attend(interpret: bool, scale: float | None, request: Request) -> Array:
-    band, others = split_band(request)
-    softcap = request.scores[0].limit if request.scores else None
-    library = _Splash(band, bool(others), softcap, interpret)
+def _attend(interpret: bool, scale: float | None, arguments: Arguments) -> Array:
+    _, others = split_band(arguments)
 
-    def attention(request: Request) -> Array:
-        return with_all_derivatives(library, _scaled(request, scale))
+    def attention(arguments: Arguments) -> Array:
+        query, key = _scaled(arguments, scale)
+        library = partial(_splash, arguments, interpret)
+        inputs = query, key, arguments.value
+        return first_order_library("splash", library, inputs, _segments(arguments))
 
-    return repaired(request, attention, _sees_something(request) if others else None)
+    return handle_edge_cases(arguments, attention, _visible(arguments) if others else None)
 
 
-def _scaled(request: Request, scale: float | None) -> Request:
-    """The same scores from a scale of 1.
+def _scaled(arguments: Arguments, scale: float | None) -> tuple[Array, Array]:
+    """Return query and key whose products are the scaled scores.
 
-    A query in bfloat16 that is scaled by another number than a power of two is rounded once more,
-    so what was rounded off stands beside it: twice the head width, and the products are exact.
+    A bfloat16 query times a scale that is not a power of two is rounded once more. The rounding
+    error is concatenated to it: twice the head width, and exact products.
     """
-    query, key = request.query, request.key
-    scaled = request.scale * query.astype(jnp.float32)
+    query, key = arguments.query, arguments.key
+    scaled = arguments.scale * query.astype(jnp.float32)
     rounded = scaled.astype(query.dtype)
     is_power_of_two = scale is not None and abs(frexp(scale)[0]) == 0.5
     if query.dtype == jnp.float32 or is_power_of_two:
-        return replace(request, query=rounded, scale=1.0)
+        return rounded, key
     rest = (scaled - rounded.astype(jnp.float32)).astype(query.dtype)
-    query, key = jnp.concatenate([rounded, rest], -1), jnp.concatenate([key, key], -1)
-    return replace(request, query=query, key=key, scale=1.0)
+    return jnp.concatenate([rounded, rest], -1), jnp.concatenate([key, key], -1)
 
 
-def _sees_something(request: Request) -> Array:
-    """Bool `[..., T, N]`: of queries that are all bad, those see one that see anything."""
-    none = jnp.zeros(request.query.shape[:-1], bool)
-    return sees_non_finite(request, none, jnp.ones(request.key.shape[:-1], bool))
+def _visible(arguments: Arguments) -> Array:
+    """Return which queries have a visible key, bool `[..., T, N]`."""
+    none = jnp.zeros(arguments.query.shape[:-1], bool)
+    return attends_to_nonfinite(arguments, none, jnp.ones(arguments.key.shape[:-1], bool))
 
 
-@dataclass(frozen=True)
-class _Splash:
-    band: Band
-    segmented: bool
-    softcap: float | None
-    interpret: bool
-
-    def __call__(self, request: Request) -> Array:
-        num_queries, num_heads = request.query.shape[-3:-1]
-        num_keys = request.key.shape[-3]
-        shape = tuple(-(-size // LANES) * LANES for size in (num_queries, num_keys))
-        kernel = splash_attention.make_splash_mha(
-            splash_attention.MultiHeadMask([_mask(self.band, shape)] * num_heads),
-            block_sizes=_block_sizes(*shape),
-            head_shards=1,
-            q_seq_shards=1,
-            attn_logits_soft_cap=self.softcap,
-            interpret=self.interpret,
-        )
-        segments = None
-        if self.segmented or shape[1] != num_keys:
-            segments = _segments(request, shape)
-
-        def heads_first(array: Array, size: int) -> Array:  # [..., T, N, H] -> [B, N, T, H]
-            array = jnp.moveaxis(array.reshape(-1, *array.shape[-3:]), 2, 1)
-            return jnp.pad(array, [(0, 0), (0, 0), (0, size - array.shape[2]), (0, 0)])
-
-        inputs = (
-            heads_first(request.query, shape[0]),
-            heads_first(request.key, shape[1]),
-            heads_first(request.value, shape[1]),
-        )
-        # The default product of float32 on a TPU is of fewer digits.
-        exact = "highest" if request.query.dtype == jnp.float32 else None
-        with jax.default_matmul_precision(exact):
-            output = jax.vmap(kernel)(*inputs, segments)
-        output = jnp.moveaxis(output[:, :, :num_queries], 1, 2)
-        return output.reshape(*request.query.shape[:-1], -1)
+def _padded_lengths(arguments: Arguments) -> tuple[int, int]:
+    lengths = arguments.query.shape[-3], arguments.key.shape[-3]
+    return tuple(-(-length // LANES) * LANES for length in lengths)
 
 
-def _mask(band: Band, shape: tuple[int, int]) -> splash_attention.Mask:
-    if band == Band():
-        return splash_attention.FullMask(shape)
-    if band.before is None:
-        return splash_attention.CausalMask(shape)
-    return splash_attention.LocalMask(shape, (band.before, band.after), offset=0)
+def _splash(
+    arguments: Arguments, interpret: bool, inputs: tuple[Array, ...], segments: Segments | None
+) -> Array:
+    from jax.experimental.pallas.ops.tpu import splash_attention
 
-
-def _block_sizes(num_queries: int, num_keys: int) -> splash_attention.BlockSizes:
+    query, key, value = inputs
+    num_queries, num_heads = query.shape[-3:-1]
+    lengths = _padded_lengths(arguments)
+    softcap = arguments.scores[0].limit if arguments.scores else None
     rows, columns = (
-        next(block for block in (512, 384, 256, 128) if size % block == 0)
-        for size in (num_queries, num_keys)
+        next(size for size in (512, 384, 256, 128) if length % size == 0) for length in lengths
     )
-    return splash_attention.BlockSizes(
-        block_q=rows,
-        block_kv=columns,
-        block_kv_compute=columns,
-        block_q_dkv=rows,
-        block_kv_dkv=columns,
-        block_kv_dkv_compute=columns,
-        block_q_dq=rows,
-        block_kv_dq=columns,
+    kernel = splash_attention.make_splash_mha(
+        splash_attention.MultiHeadMask([_mask(split_band(arguments)[0], lengths)] * num_heads),
+        block_sizes=splash_attention.BlockSizes(
+            block_q=rows,
+            block_kv=columns,
+            block_kv_compute=columns,
+            block_q_dkv=rows,
+            block_kv_dkv=columns,
+            block_kv_dkv_compute=columns,
+            block_q_dq=rows,
+            block_kv_dq=columns,
+        ),
+        head_shards=1,
+        q_seq_shards=1,
+        attn_logits_soft_cap=softcap,
+        interpret=interpret,
     )
 
+    def heads_first(array: Array, length: int) -> Array:  # [..., T, N, H] -> [B, N, T, H]
+        array = jnp.moveaxis(array.reshape(-1, *array.shape[-3:]), 2, 1)
+        return jnp.pad(array, [(0, 0), (0, 0), (0, length - array.shape[2]), (0, 0)])
 
-def _segments(request: Request, shape: tuple[int, int]) -> splash_attention.SegmentIds:
-    """Segments `[B, T]` and `[B, S]` of whole blocks; keys that none may see have one of their own.
+    inputs = [heads_first(*pair) for pair in zip(inputs, (*lengths, lengths[1]), strict=True)]
+    if segments is not None:
+        segments = splash_attention.SegmentIds(*segments)
+    # bfloat16 products have one precision.
+    precision = arguments.precision if query.dtype == jnp.float32 else None
+    with jax.default_matmul_precision(precision):
+        output = jax.vmap(kernel)(*inputs, segments)
+    output = jnp.moveaxis(output[:, :, :num_queries], 1, 2)
+    return output.reshape(*query.shape[:-1], value.shape[-1])
 
-    These are what lengths hide, and what was added.
+
+def _mask(band: Band, shape: tuple[int, int]) -> object:
+    from jax.experimental.pallas.ops.tpu import splash_attention
+
+    if band == (None, None):
+        return splash_attention.FullMask(shape)
+    if band == (None, 0):
+        return splash_attention.CausalMask(shape)
+    return splash_attention.LocalMask(shape, band, offset=0)
+
+
+def _segments(arguments: Arguments) -> Segments | None:
+    """Return the segments of padded queries and keys; None if all keys are visible.
+
+    Masked and padding keys get a segment without queries, masked queries one without keys.
     """
-    num_queries, num_keys = request.query.shape[-3], request.key.shape[-3]
+    num_queries, num_keys = arguments.query.shape[-3], arguments.key.shape[-3]
+    lengths = _padded_lengths(arguments)
+    _, others = split_band(arguments)
+    if not others and lengths[1] == num_keys:
+        return None
     query, key = jnp.zeros(num_queries, jnp.int32), jnp.zeros(num_keys, jnp.int32)
-    _, others = split_band(request)
     for mask in others:
-        if isinstance(mask, masks._Segments):
+        if isinstance(mask, masks.Segments):
             query, key = mask.query_segments, mask.key_segments
     query, key = (
-        jnp.broadcast_to(ids, (*request.batch, ids.shape[-1])).reshape(-1, ids.shape[-1])
+        jnp.broadcast_to(ids, (*arguments.batch, ids.shape[-1])).reshape(-1, ids.shape[-1])
         for ids in (query, key)
     )
-    nobody = jnp.maximum(query.max(), key.max()) + 1
+    unused = jnp.maximum(query.max(), key.max()) + 1
     for mask in others:
-        if isinstance(mask, masks._Lengths):
-            lengths = jnp.broadcast_to(mask.lengths, request.batch).reshape(-1, 1)
-            key = jnp.where(jnp.arange(num_keys, dtype=jnp.int32)[None] < lengths, key, nobody)
-    added = [(0, size - ids.shape[-1]) for size, ids in zip(shape, (query, key), strict=True)]
-    return splash_attention.SegmentIds(
-        q=jnp.pad(query, [(0, 0), added[0]], mode="edge"),
-        kv=jnp.pad(key, [(0, 0), added[1]], constant_values=nobody),
+        if isinstance(mask, masks.Lengths):
+            key = jnp.where(_before(mask.lengths, arguments.batch, num_keys), key, unused)
+        elif isinstance(mask, masks.QueryLengths):
+            inside = _before(mask.lengths, arguments.batch, num_queries)
+            query = jnp.where(inside, query, unused + 1)
+    return (
+        jnp.pad(query, [(0, 0), (0, lengths[0] - num_queries)], mode="edge"),
+        jnp.pad(key, [(0, 0), (0, lengths[1] - num_keys)], constant_values=unused),
     )
+
+
+def _before(lengths: Array, batch: tuple[int, ...], num_tokens: int) -> Array:
+    """Return bool `[B, tokens]`, True for tokens before the length."""
+    lengths = jnp.broadcast_to(lengths, batch).reshape(-1, 1)
+    return jnp.arange(num_tokens, dtype=jnp.int32)[None] < lengths

@@ -151,13 +151,13 @@ def test_a_state_without_room_for_the_answer_is_refused_before_the_step_is_calle
         pytest.fail("it must not be called")
 
     start = jnp.full(B, BOS, jnp.int32)
-    cache = empty_cache((B,), LONGEST + 1, num_kv_heads=1, head_width=2).advanced(2)
-    with pytest.raises(ValueError, match="a cache of 7 slots has no room for 8 tokens"):
+    cache = empty_cache((B,), LONGEST + 1, num_kv_heads=1, head_width=2).advance(2)
+    with pytest.raises(ValueError, match="a cache of 7 slots cannot hold 8 tokens"):
         say(step, cache, start, RULES)
     short = empty_cache((B,), LONGEST - 1, num_kv_heads=1, head_width=2)
-    with pytest.raises(ValueError, match="a cache of 5 slots has no room for 6 tokens"):
+    with pytest.raises(ValueError, match="a cache of 5 slots cannot hold 6 tokens"):
         jax.eval_shape(lambda cache: list(say(step, cache, start, RULES)), short)
-    with pytest.raises(ValueError, match="a cache of 5 slots has no room for 6 tokens"):
+    with pytest.raises(ValueError, match="a cache of 5 slots cannot hold 6 tokens"):
         say(step, ({"a part": start}, short), start, RULES)
     _, prefix = recompute(step, batch_size=B, max_length=LONGEST - 1)
     with pytest.raises(ValueError, match="a prefix of at most 5 tokens has no room for 6"):
@@ -168,7 +168,7 @@ def test_a_cache_holds_no_more_than_the_room():
     """A step that counts up says the end, 3, after one token, after two, and too late."""
 
     def step(cache, tokens):
-        return 9 * jax.nn.one_hot(tokens + 1, V), cache.advanced(1)
+        return 9 * jax.nn.one_hot(tokens + 1, V), cache.advance(1)
 
     cache = empty_cache((3,), 2, num_kv_heads=1, head_width=2)
     for say in (greedy, functools.partial(beam_search, beam=1)):

@@ -100,15 +100,20 @@ def test_a_leaf_without_the_batch_is_refused():
 @pytest.mark.parametrize("ring", [False, True], ids=["growing", "ring"])
 @pytest.mark.parametrize("size", [5, 11])
 def test_a_cache_follows_as_plain_arrays_do(size, ring):
-    """Its slots are rearranged some at a time; a part that only holds it is gathered whole."""
+    """`gather_rows` of a cache equals gathering its arrays as plain leaves."""
     size = size if ring else 11
 
     def attending(state, tokens):
         key = EMBEDDING[0][tokens][:, None, None]
-        cache, seen = state.extend(key, key)
-        positions = cache.lengths[:, None] - 1, seen.positions
-        found = attend(key, *seen[:2], mask=seen.mask, positions=positions, broken=seen.broken)
-        return 3 * found[:, 0, 0] @ OUTPUT[1], cache
+        cache, view = state.extend(key, key)
+        output = attend(
+            key,
+            *view[:2],
+            mask=view.mask,
+            positions=(cache.lengths[:, None] - 1, view.positions),
+            nonfinite_keys=view.nonfinite_keys,
+        )
+        return 3 * output[:, 0, 0] @ OUTPUT[1], cache
 
     class Held(NamedTuple):
         leaves: list

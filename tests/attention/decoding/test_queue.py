@@ -193,5 +193,5 @@ def test_a_cache_that_is_too_short_is_refused_and_a_memory_is_not():
 
     said = greedy(read, Queue(short, TABLE, 3), START, RULES)
     np.testing.assert_array_equal(said.tokens, greedy(step, prefill(TABLE), START, RULES).tokens)
-    with pytest.raises(ValueError, match="a cache of 8 slots has no room for 9 tokens"):
+    with pytest.raises(ValueError, match="a cache of 8 slots cannot hold 9 tokens"):
         greedy(read, Queue(functools.partial(short, size=8), TABLE, 3), START, RULES)

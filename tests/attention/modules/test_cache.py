@@ -1,4 +1,4 @@
-"""Reading piece by piece says what reading at once says, whatever the model and whoever may see."""
+"""Decoding with a cache equals one full pass, for every mask and position encoding."""
 
 import functools
 
@@ -105,13 +105,13 @@ def assert_same_as_at_once(model, ring, cases, full_mask):
 
 
 @pytest.mark.parametrize("kind", SCHEMES)
-def test_pieces_say_what_the_whole_says(kind):
+def test_cached_decoding_equals_full_pass(kind):
     model = language_model(positions=kind, decoder_layers=LAYERS, **MODELS[kind])
     assert_same_as_at_once(model, None, MASKS.values(), lambda mask: mask)
 
 
 @pytest.mark.parametrize("kind", ["rotary", "relative"])
-def test_a_ring_says_what_a_window_says(kind):
+def test_ring_equals_window(kind):
     model = language_model(positions=kind, decoder_layers=LAYERS)
     cases = [masks.causal(), masks.causal() & masks.block(4)]
     assert_same_as_at_once(model, 4, cases, lambda mask: mask & masks.window(before=3))
@@ -123,8 +123,8 @@ def small_attention():
 
 
 @pytest.mark.parametrize("ring", [False, True], ids=["growing", "ring"])
-def test_who_sees_a_nan_says_nan_whenever_it_was_read(ring):
-    """The second token of the first row is NaN; a ring of four slots forgets it."""
+def test_visible_nan_in_a_cache_gives_nan(ring):
+    """The second token of the first row is NaN; a ring of four slots replaces it."""
     attention = small_attention()
     (inputs,) = draw((2, 7, D))
     inputs, outputs = inputs.at[0, 1].set(jnp.nan), []
@@ -138,7 +138,7 @@ def test_who_sees_a_nan_says_nan_whenever_it_was_read(ring):
     np.testing.assert_array_equal(jnp.isnan(found), np.broadcast_to(lost[..., None], found.shape))
 
 
-def test_who_sees_a_nan_in_a_memory_says_nan():
+def test_visible_nan_in_cross_attention_keys_gives_nan():
     attention = small_attention()
     inputs, memory = draw((2, 3, D), (2, S, D))
     memory = memory.at[0, 1].set(jnp.nan)
@@ -217,7 +217,7 @@ class TestTranslator:
     SOURCE, TARGET = tokens(B, S, seed=1), tokens(B, FIRST + 2, seed=2)
     MASK = masks.lengths(LENGTHS)
 
-    def test_pieces_say_what_the_whole_says(self):
+    def test_cached_decoding_equals_full_pass(self):
         model = small_translator(positions="relative", tie="none")
 
         @jax.jit
@@ -267,20 +267,20 @@ class TestTranslator:
         ]
         assert sources[0] > 0 == sources[1]  # no array of the memory's shape is left to project
 
-    def test_rows_say_nothing_once_they_are_full(self):
+    def test_rows_past_the_end_give_nan(self):
         model = small_translator(decoder_layers=1)
 
         @jax.jit
-        def say(cache, target):
+        def decode(cache, target):
             memory = jnp.zeros((B, S, D))
             features, _, cache = model.decode(target, memory, memory_mask=None, cache=cache)
             return features, cache
 
         (cache,) = model.new_cache((B,), 2)
-        cache = (cache.advanced(1, jnp.array([0, 1, 0])),)
-        for lost in ([0, 0, 0], [0, 1, 0], [1, 1, 1]):
-            features, cache = say(cache, self.TARGET[:, :1])
-            np.testing.assert_array_equal(np.isnan(features).any((1, 2)), lost)
+        cache = (cache.advance(1, jnp.array([0, 1, 0])),)
+        for overflowed in ([0, 0, 0], [0, 1, 0], [1, 1, 1]):
+            features, cache = decode(cache, self.TARGET[:, :1])
+            np.testing.assert_array_equal(np.isnan(features).any((1, 2)), overflowed)
 
 
 class TestShapes:
@@ -342,8 +342,8 @@ class TestRefusals:
     def test_more_than_the_cache_or_the_model_holds(self):
         model = language_model(decoder_layers=1)
         (cache,) = model.new_cache((B,), 7)
-        cache = (cache.advanced(3),)
-        with pytest.raises(ValueError, match="a cache of 7 slots has no room for 8 tokens"):
+        cache = (cache.advance(3),)
+        with pytest.raises(ValueError, match="a cache of 7 slots cannot hold 8 tokens"):
             model(tokens(B, 5), cache=cache)
         with pytest.raises(ValueError, match="24 tokens is longer than max_length=23"):
             model.new_cache((B,), 24)
@@ -383,8 +383,8 @@ class TestRefusals:
             with pytest.raises(ValueError, match=f"{wanted}, got {number}"):
                 model.decode(tokens(B, 1), wrong, memory_mask=None)
 
-    def test_a_step_looks_at_nothing_that_was_read_before(self):
-        """Of what it looks at for NaN, nothing is as long as the cache or the memory."""
+    def test_step_checks_only_new_tokens(self):
+        """No check for finite numbers has the length of the cache or of the encoder output."""
         model = small_translator(decoder_layers=1)
         known, cache = model.remember(jnp.zeros((B, S, D))), model.new_cache((B,), 17)
         step = jax.make_jaxpr(

@@ -80,7 +80,7 @@ def test_every_word_counts_but_padding_and_other_rows_do_not(pooling):
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_every_pixel_counts_and_nan_stays_in_its_image(pooling):
     model = viewer(pooling)
-    report = find_leaks(model, IMAGES, lambda row, given: row == given[0], trials=1, poison=True)
+    report = find_leaks(model, IMAGES, lambda row, given: row == given[0], trials=1, nonfinite=True)
     report.raise_if_failed()
     assert not report.blind_spots
 

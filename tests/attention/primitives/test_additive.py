@@ -1,4 +1,4 @@
-"""Additive attention: scores of its own, and everything else as `attend` promises it."""
+"""Additive attention: other scores, and the contract of `attend` for everything else."""
 
 import functools
 import math
@@ -10,6 +10,7 @@ import pytest
 from jax.test_util import check_grads
 
 from attention import Dropout, additive_attention, attend, masks, scores
+from attention.primitives.cache import full_cache
 from tests import oracle
 from tests.attention.primitives.inputs import CAUSAL, DIMS, GROUP, POSITIONS, N, S, T, draw
 
@@ -17,21 +18,28 @@ B, K, H, Hv = DIMS["BKHv"]
 QUERY, KEY, VALUE, VECTOR = draw((B, T, N, H), (B, S, K, H), (B, S, K, Hv), (N, H))
 INPUTS = (QUERY, KEY, VALUE, VECTOR)
 LENGTHS = np.array([S, 3])
-# Positions are given, so causality sees the queries at the end; and the last keys are padding.
+# The positions place the queries at the end of the keys; the last keys are padding.
 MASK = masks.causal() & masks.lengths(LENGTHS)
 ALLOWED = CAUSAL & (np.arange(S) < LENGTHS[:, None, None])
 
 
 @functools.partial(jax.jit, static_argnames="returning")
-def run(query, key, value, vector, mask=MASK, returning=("weights", "logsumexp")):
+def run(query, key, value, vector, flags=None, mask=MASK, returning=("weights", "logsumexp")):
     found = additive_attention(
-        query, key, value, vector, mask=mask, positions=POSITIONS, returning=returning
+        query,
+        key,
+        value,
+        vector,
+        mask=mask,
+        positions=POSITIONS,
+        returning=returning,
+        nonfinite_keys=flags,
     )
     return (found[0], *found[1].values()) if returning else found
 
 
 def expected(query, key, value, vector, allowed):
-    """The oracle of attention, with another score in place of its product."""
+    """Compute attention with the float64 oracle and additive scores."""
     query, key, vector = (np.asarray(array, np.float64) for array in (query, key, vector))
 
     def example(b):
@@ -43,12 +51,12 @@ def expected(query, key, value, vector, allowed):
     return [np.stack(arrays) for arrays in zip(*(example(b) for b in range(B)), strict=True)]
 
 
-def test_values_are_those_of_the_oracle():
+def test_values_equal_the_oracle():
     for ours, theirs in zip(run(*INPUTS), expected(*INPUTS, ALLOWED), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-def test_a_score_of_logarithm_three_weighs_three_quarters():
+def test_a_score_of_log_3_gives_weight_three_quarters():
     """tanh(k) is 1/2 and 0, v is 2 ln 3: the scores are ln 3 and ln 1."""
     key = jnp.array([[[math.atanh(0.5)]], [[0.0]]])
     query, vector = jnp.zeros((1, 1, 1)), jnp.array([[2 * math.log(3)]])
@@ -59,31 +67,31 @@ def test_a_score_of_logarithm_three_weighs_three_quarters():
 
 
 def test_query_and_key_are_added():
-    """What one loses the other gains: nothing changes, as with no product."""
+    """A shift from keys to queries does not change the sum."""
     moved = run(QUERY + 0.5, KEY - 0.5, VALUE, VECTOR)
     for ours, theirs in zip(moved, run(*INPUTS), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-def test_a_query_that_may_see_nothing_gets_nothing():
+def test_fully_masked_query():
     rows = np.arange(T) != 2
-    output, weights, logsumexp = run(*INPUTS, mask=MASK & masks.from_array(rows_seen(rows)))
+    output, weights, logsumexp = run(*INPUTS, mask=MASK & masks.from_array(all_but(rows)))
     assert not output[:, 2].any()
     assert not weights[:, :, 2].any()
     assert jnp.isneginf(logsumexp[:, :, 2]).all()
     np.testing.assert_array_equal(output[:, rows], run(*INPUTS)[0][:, rows])
 
 
-def rows_seen(rows):
-    """Bool `[S, S]` at positions: the queries stand at the end of the keys."""
-    seen = np.ones((S, S), bool)
-    seen[S - T :] = rows[:, None]
-    return seen
+def all_but(rows):
+    """Return a mask array `[S, S]` by position that masks the other queries."""
+    visible = np.ones((S, S), bool)
+    visible[S - T :] = rows[:, None]
+    return visible
 
 
 @jax.jit
 def gradient(inputs, mask):
-    """Of the output and of the weights."""
+    """Differentiate a function of the output and the weights."""
 
     def loss(inputs):
         output, weights, _ = run(*inputs, mask=mask)
@@ -92,31 +100,67 @@ def gradient(inputs, mask):
     return jax.grad(loss)(inputs)
 
 
-@pytest.mark.parametrize("poison", [np.nan, np.inf])
-def test_what_is_hidden_reaches_neither_output_nor_gradient(poison):
-    mask = MASK & ~masks.from_array(np.eye(S, dtype=bool)[[1] * S])  # nobody sees key 1
-    poisoned = (QUERY, KEY.at[:, 1, 0, 0].set(poison), VALUE.at[:, 1, 0].set(poison), VECTOR)
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_masked_nonfinite_numbers_reach_neither_output_nor_gradient(number):
+    mask = MASK & ~masks.from_array(np.eye(S, dtype=bool)[[1] * S])  # key 1 is masked
+    nonfinite = (QUERY, KEY.at[:, 1, 0, 0].set(number), VALUE.at[:, 1, 0].set(number), VECTOR)
     clean = (QUERY, KEY.at[:, 1, 0, 0].set(0), VALUE.at[:, 1, 0].set(0), VECTOR)
-    for ours, theirs in zip(run(*poisoned, mask=mask), run(*clean, mask=mask), strict=True):
+    for ours, theirs in zip(run(*nonfinite, mask=mask), run(*clean, mask=mask), strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    for ours, theirs in zip(gradient(poisoned, mask), gradient(clean, mask), strict=True):
+    for ours, theirs in zip(gradient(nonfinite, mask), gradient(clean, mask), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_what_is_seen_is_not_hushed_up():
+def test_visible_nan_gives_nan():
     key = KEY.at[0, S - 2, 0, 0].set(np.nan)
-    output = np.asarray(run(QUERY, key, VALUE, VECTOR)[0])
-    seen = np.zeros((B, T, N), bool)
-    seen[0, T - 2 :, :GROUP] = True  # the last two queries of the first row, in the first group
-    np.testing.assert_array_equal(np.isnan(output).all(-1), seen)
-    np.testing.assert_array_equal(np.isnan(output).any(-1), seen)
+    affected = np.zeros((B, T, N), bool)
+    affected[0, T - 2 :, :GROUP] = True  # the last two queries of the first row, in its first group
+    flags = np.zeros((B, S, K), bool)
+    flags[0, S - 2, 0] = True
+    zero = KEY.at[0, S - 2, 0, 0].set(0)
+    for output in (run(QUERY, key, VALUE, VECTOR)[0], run(QUERY, zero, VALUE, VECTOR, flags)[0]):
+        np.testing.assert_array_equal(jnp.isnan(output).all(-1), affected)
+        np.testing.assert_array_equal(jnp.isnan(output).any(-1), affected)
+    query_gradient, key_gradient, *_ = gradient((QUERY, key, VALUE, VECTOR), MASK)
+    np.testing.assert_array_equal(jnp.isnan(query_gradient).all(-1), affected)
+    assert jnp.isnan(key_gradient[0, S - 2, 0]).all() and jnp.isfinite(key_gradient[1]).all()
 
 
-def test_asking_changes_nothing():
+def test_nan_in_a_query_gives_nan_to_its_head():
+    output = run(QUERY.at[1, 2, 3, 0].set(np.nan), *INPUTS[1:])[0]
+    affected = np.zeros((B, T, N), bool)
+    affected[1, 2, 3] = True
+    np.testing.assert_array_equal(jnp.isnan(output).all(-1), affected)
+    np.testing.assert_array_equal(jnp.isnan(output).any(-1), affected)
+
+
+def test_a_cache_gives_the_output_of_its_arrays():
+    cache = full_cache(KEY.at[0, S - 2, 0, 0].set(np.nan), VALUE)
+    output = run(QUERY, cache.key, cache.value, VECTOR, cache.nonfinite_keys)[0]
+    expected = run(QUERY, KEY.at[0, S - 2, 0, 0].set(np.nan), VALUE, VECTOR)[0]
+    np.testing.assert_array_equal(output, expected)
+
+
+def test_global_head_numbers():
+    """Half of the heads, with their numbers, as in `shard_map` over heads."""
+    options = {
+        "score": scores.alibi(scores.alibi_slopes(N)),
+        "dropout": Dropout(jax.random.key(0), 0.3),
+        "positions": POSITIONS,
+    }
+    whole = additive_attention(*INPUTS, **options)
+    half = np.arange(GROUP, 2 * GROUP)
+    part = additive_attention(
+        QUERY[:, :, half], KEY[:, :, 1:2], VALUE[:, :, 1:2], VECTOR[half], heads=half, **options
+    )
+    np.testing.assert_allclose(part, whole[:, :, half], rtol=1e-6, atol=1e-6)
+
+
+def test_returning_more_does_not_change_the_output():
     np.testing.assert_array_equal(run(*INPUTS, returning=()), run(*INPUTS)[0])
 
 
-def test_half_precision_is_summed_in_single():
+def test_low_precision_is_accumulated_in_float32():
     halves = [array.astype(jnp.bfloat16) for array in INPUTS]
     output, weights, _ = run(*halves)
     assert output.dtype == jnp.bfloat16
@@ -125,15 +169,15 @@ def test_half_precision_is_summed_in_single():
     np.testing.assert_allclose(weights, exact[1], rtol=1e-5, atol=1e-5)
 
 
-def test_derivatives_are_those_of_finite_differences(float64):
+def test_gradients_equal_finite_differences(float64):
     inputs = tuple(jnp.asarray(np.asarray(array), jnp.float64) for array in INPUTS)
     assert run(*inputs)[0].dtype == jnp.float64
     loss = jax.jit(lambda *inputs: jnp.sin(run(*inputs, returning=())).sum())
     check_grads(loss, inputs, order=1, modes=["rev"])
 
 
-def test_what_comes_after_the_score_is_that_of_attend():
-    """Products of width 1 that are the additive scores, given to `attend`: the same, bit by bit."""
+def test_options_equal_attend_with_a_bias():
+    """Additive scores given to `attend` as a bias of zero products."""
     (bias,) = draw((N, T, S), seed=1)
     options = {
         "score": (scores.bias_array(bias), scores.softcap(2.0)),
@@ -161,7 +205,7 @@ def test_what_comes_after_the_score_is_that_of_attend():
     ],
     ids=["vector", "width", "length"],
 )
-def test_what_does_not_fit_is_refused_in_one_sentence(change, sentence):
+def test_shapes_that_do_not_fit(change, sentence):
     given = dict(zip(("query", "key", "value", "vector"), INPUTS, strict=True))
     with pytest.raises(ValueError, match=sentence):
         additive_attention(**(given | change))

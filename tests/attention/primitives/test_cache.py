@@ -1,5 +1,6 @@
-"""The cache itself: which token stands in which slot, what a full one says, how much it holds."""
+"""Key/value cache: positions of slots, writing past the end, non-finite keys, gathering rows."""
 
+import doctest
 import functools
 
 import chex
@@ -9,164 +10,276 @@ import numpy as np
 import pytest
 
 from attention import attend, masks
-from attention.primitives.cache import NOWHERE, empty_cache, full_cache
+from attention.primitives import cache as cache_module
+from attention.primitives.cache import EMPTY_SLOT, empty_cache, full_cache
 from tests.attention.primitives.inputs import DIMS, draw, query_key_value
 
-B, T, S, K, H, WIDTH = *DIMS["BTSKH"], DIMS["v"][0]
+B, T, S, N, K, H, WIDTH = *DIMS["BTSNKH"], DIMS["v"][0]
 empty = functools.partial(empty_cache, num_kv_heads=K, head_width=H, value_width=WIDTH)
 
 
 @functools.partial(jax.jit, static_argnames="num_tokens")
 def extend(cache, start, lengths, num_tokens=T):
-    """Writes keys and values that say their row and position: 100 b + p, and the negative."""
+    """Write keys that contain 100 · row + position, and values that contain its negative."""
     names = 100 * jnp.arange(B)[:, None] + start[:, None] + jnp.arange(num_tokens)[None]
     names = names[..., None, None].astype(float)
     key = jnp.broadcast_to(names, (B, num_tokens, K, H))
     return cache.extend(key, -jnp.broadcast_to(names, (B, num_tokens, K, WIDTH)), lengths)
 
 
-def test_a_ring_of_three_slots_by_hand():
+def test_examples_in_docstrings():
+    failed, attempted = doctest.testmod(cache_module)
+    assert attempted > 0
+    assert failed == 0
+
+
+def test_positions_of_a_ring_of_three_slots():
     table = {
-        0: [NOWHERE, NOWHERE, NOWHERE],
-        1: [0, NOWHERE, NOWHERE],
+        0: [EMPTY_SLOT, EMPTY_SLOT, EMPTY_SLOT],
+        1: [0, EMPTY_SLOT, EMPTY_SLOT],
         3: [0, 1, 2],
         4: [3, 1, 2],
         8: [6, 7, 5],
     }
     ring = empty((len(table),), 3, ring=True)
-    ring = ring.advanced(8, lengths=jnp.array([*table]))
+    ring = ring.advance(8, lengths=jnp.array([*table]))
     np.testing.assert_array_equal(ring.positions, [*table.values()])
     np.testing.assert_array_equal(empty((2,), 3).positions, [0, 1, 2])
 
 
 @pytest.mark.parametrize("ring", [False, True], ids=["growing", "ring"])
-def test_slots_hold_what_was_read_last_whatever_the_pieces(ring):
+def test_slots_contain_the_newest_tokens(ring):
     size = 7 if ring else 40
     cache, read = empty((B,), size, ring=ring), np.zeros(B, int)
     for lengths in [(T, 0), (1, 1), (T, T), (0, 3), (2, T), (T, T)]:
         before = cache
-        cache, seen = extend(cache, jnp.asarray(read), jnp.array(lengths))
+        cache, view = extend(cache, jnp.asarray(read), jnp.array(lengths))
         read += lengths
         np.testing.assert_array_equal(cache.lengths, read)
         for row in range(B):
-            standing = {p: p % size for p in range(max(0, read[row] - size), read[row])}
-            for position, slot in standing.items():
+            stored = {p: p % size for p in range(max(0, read[row] - size), read[row])}
+            for position, slot in stored.items():
                 assert (cache.key[row, slot] == 100 * row + position).all()
                 assert (cache.value[row, slot] == -100 * row - position).all()
-            # The new tokens see each position of before and of now once, and nothing else.
+            # The view contains each position of before and of now once, and no other.
             oldest = max(0, int(before.lengths[row]) - size)
-            positions = np.broadcast_to(seen.positions, (B, seen.key.shape[1]))[row]
+            positions = np.asarray(view.positions)[row]
             found = positions[positions < read[row]]
             np.testing.assert_array_equal(np.sort(found), np.arange(oldest, read[row]))
-            keys = np.asarray(seen.key[row, :, 0, 0])[positions < read[row]]
+            keys = np.asarray(view.key[row, :, 0, 0])[positions < read[row]]
             np.testing.assert_array_equal(keys, 100 * row + found)
 
 
-def test_a_ring_sees_its_window():
+def test_a_piece_longer_than_the_cache_with_few_valid_tokens():
+    cache, _ = extend(empty((B,), 4), jnp.zeros(B, int), jnp.array([1, 0]))
+    cache, view = extend(cache, jnp.array([1, 0]), jnp.array([2, 4]))
+    chex.assert_shape(view.key, (B, 4 + T, K, H))
+    for row, length in enumerate([3, 4]):
+        np.testing.assert_array_equal(cache.key[row, :length, 0, 0] % 100, range(length))
+        positions = np.asarray(view.positions)[row]
+        np.testing.assert_array_equal(np.sort(positions[positions < EMPTY_SLOT]), range(length))
+    assert not view.nonfinite_keys.any()
+
+
+def test_ring_equals_window():
     ring, (query, key, value) = empty((B,), 3, ring=True), query_key_value((B,))
     key, value = key[:, :T], value[:, :T]
     start = ring.next_positions(T)
-    _, seen = ring.extend(key, value)
-    through = attend(query, *seen[:2], mask=seen.mask, positions=(start, seen.positions))
+    _, view = ring.extend(key, value)
+    through = attend(query, *view[:2], mask=view.mask, positions=(start, view.positions))
     windowed = attend(query, key, value, mask=masks.window(before=2))
     np.testing.assert_allclose(through, windowed, atol=1e-6)
 
 
-class TestFull:
-    """Past the end: an error where it is known, NaN where it is not, never a lost token."""
+QUERY_MASKS = {
+    "none": None,
+    "causal": masks.causal(),
+    "window": masks.window(before=1),
+    "own position": masks.window(before=0),
+    "block": masks.causal() & masks.block(2),
+    "segments": masks.causal() & masks.segments(jnp.arange(20) // 2),
+    "earlier": masks.causal() & ~masks.window(before=0),
+    "prefix": masks.lengths(2),
+    "function": masks.from_function(lambda query, key: (key <= query) & ((query - key) % 2 == 0)),
+}
 
-    def test_what_is_known_is_an_error(self):
+
+@functools.partial(jax.jit, static_argnames=("mask", "implementation"))
+def decode(cache, piece, lengths, mask=None, implementation=None):
+    """Attend from one more piece of tokens; return the output and the new cache."""
+    query, key, value = piece
+    positions = cache.next_positions(query.shape[1])
+    cache, view = cache.extend(key, value, lengths)
+    mask = QUERY_MASKS.get(mask)
+    mask = view.mask if mask is None else view.mask & mask
+    output = attend(
+        query,
+        view.key,
+        view.value,
+        mask=mask,
+        positions=(positions, view.positions),
+        nonfinite_keys=view.nonfinite_keys,
+        implementation=implementation,
+    )
+    return output, cache
+
+
+def pieces(num_tokens, number):
+    """Random (query, key, value) of pieces of tokens."""
+    shapes = (B, num_tokens, N, H), (B, num_tokens, K, H), (B, num_tokens, K, WIDTH)
+    return [draw(*shapes, seed=seed) for seed in range(number)]
+
+
+class TestPastTheEnd:
+    """An error where lengths are known, NaN where they are traced, never a dropped token."""
+
+    @pytest.mark.parametrize("mask", QUERY_MASKS)
+    @pytest.mark.parametrize("num_tokens", [1, 3])
+    def test_attend_gives_nan_for_traced_lengths(self, mask, num_tokens):
+        cache = empty((B,), S)
+        for number, piece in enumerate(pieces(num_tokens, 15 // num_tokens)):
+            lengths = jnp.array([num_tokens, 1 if number < S else 0])  # the second row just fits
+            output, cache = decode(cache, piece, lengths, mask)
+            overflowed = (number + 1) * num_tokens > S
+            np.testing.assert_array_equal(jnp.isnan(output[0]), overflowed)
+            assert jnp.isfinite(output[1]).all()
+        np.testing.assert_array_equal(cache.lengths, [15, min(S, 15 // num_tokens)])
+
+    @pytest.mark.parametrize("implementation", ["reference", "tiled"])
+    def test_every_implementation_gives_nan(self, implementation):
+        cache = empty((B,), S)
+        for number, piece in enumerate(pieces(3, 3)):
+            output, cache = decode(cache, piece, jnp.array([3, 1]), "causal", implementation)
+            np.testing.assert_array_equal(
+                jnp.isnan(output), np.broadcast_to([[[[number == 2]]], [[[False]]]], output.shape)
+            )
+
+    def test_gradients_are_nan_too(self):
+        first, second = pieces(T, 2)
+        _, cache = decode(empty((B,), S), first, jnp.array([T, 1]), "causal")
+
+        def loss(query):
+            return decode(cache, (query, *second[1:]), jnp.array([T, 1]), "causal")[0].sum()
+
+        gradient = jax.grad(loss)(second[0])
+        np.testing.assert_array_equal(jnp.isnan(gradient).all((1, 2, 3)), [True, False])
+        assert jnp.isfinite(gradient[1]).all()
+
+    @pytest.mark.parametrize("mask", ["causal", "window", "own position"])
+    def test_a_piece_longer_than_the_cache(self, mask):
+        (piece,) = pieces(T, 1)
+        output, _ = decode(empty((B,), 4), piece, jnp.array([T, 4]), mask)
+        np.testing.assert_array_equal(jnp.isnan(output).all((2, 3))[0], [True] * T)
+        assert jnp.isfinite(output[1, :4]).all()
+
+    def test_stored_keys_are_kept_and_flagged(self):
+        cache = empty((B,), S)
+        for read, lengths in [((0, 0), (T, 1)), ((5, 1), (3, T)), ((8, 6), (1, 1))]:
+            cache, view = extend(cache, jnp.array(read), jnp.array(lengths))
+        np.testing.assert_array_equal(cache.key[:, :, 0, 0], [range(7), range(100, 107)])
+        for flags in (cache.nonfinite_keys, view.nonfinite_keys):
+            np.testing.assert_array_equal(flags.all((1, 2)), [True, False])
+            np.testing.assert_array_equal(flags.any((1, 2)), [True, False])
+
+    def test_known_lengths_give_an_error(self):
         key, value = draw((B, T, K, H), (B, T, K, WIDTH))
         cache, _ = empty((B,), S).extend(key, value)
-        with pytest.raises(ValueError, match="of 7 slots has no room for 10 tokens: make it larg"):
+        with pytest.raises(ValueError, match="cache of 7 slots cannot hold 10 tokens: make it lar"):
             cache.extend(key, value)
-        with pytest.raises(ValueError, match="7 slots has no room for 8 tokens"):
+        with pytest.raises(ValueError, match="7 slots cannot hold 8 tokens"):
             cache.extend(key, value, lengths=jnp.array([0, 3]))
         with pytest.raises(ValueError, match="lengths must lie in 0 to 5 tokens, got"):
             cache.extend(key, value, lengths=jnp.array([0, 6]))
-        cache.extend(key, value, lengths=jnp.array([2, 0]))  # a cache may be filled to the brim
-
-    def test_what_does_not_fit_is_refused(self):
-        key, value = draw((B, T, K, H), (B, T, K, WIDTH))
-        with pytest.raises(ValueError, match=r"reads keys \(3, 5, 3, 11\), got \(2, 5, 3, 11\)"):
-            empty((3,), S).extend(key, value)
-        with pytest.raises(ValueError, match=r"reads values \(2, 5, 3, 13\), got \(2, 5, 3, 11\)"):
-            empty((B,), S).extend(key, key)
-        with pytest.raises(TypeError, match="lengths must be integers, got float32"):
-            empty((B,), S).extend(key, value, lengths=jnp.array([1.0, 2.0]))
+        cache.extend(key, value, lengths=jnp.array([2, 0]))  # every slot may be used
 
     def test_jit_knows_shapes_and_constants(self):
         key, value = draw((B, T, K, H), (B, T, K, WIDTH))
-        cache = empty((B,), S).advanced(3)
-        with pytest.raises(ValueError, match="4 slots has no room for 5 tokens"):
+        cache = empty((B,), S).advance(3)
+        with pytest.raises(ValueError, match="4 slots cannot hold 5 tokens"):
             jax.eval_shape(lambda cache: cache.extend(key, value), empty((B,), 4))
-        with pytest.raises(ValueError, match="7 slots has no room for 8 tokens"):
+        with pytest.raises(ValueError, match="7 slots cannot hold 8 tokens"):
             jax.eval_shape(lambda key: cache.extend(key, value), key)
 
-    def test_what_is_traced_is_nan_from_then_on_and_for_that_row_only(self):
-        cache, (outputs,) = empty((B,), S), draw((B, T, 6, WIDTH))
-        for read, lengths in [((0, 0), (T, 1)), ((5, 1), (3, T)), ((8, 6), (1, 1))]:
-            cache, _ = extend(cache, jnp.array(read), jnp.array(lengths))
-        lost = np.isnan(cache.poison(outputs)).all((1, 2, 3))
-        np.testing.assert_array_equal(lost, [True, False])
-        np.testing.assert_array_equal(cache.poison(outputs)[1], outputs[1])
-        # What was written stays; what was too much is nowhere.
-        np.testing.assert_array_equal(cache.key[:, :, 0, 0], [range(7), range(100, 107)])
-
-    def test_a_ring_never_is(self):
+    def test_a_ring_has_no_end(self):
         ring = empty((B,), 3, ring=True)
-        ring, _ = extend(ring, jnp.zeros(B, int), None)
-        (outputs,) = draw((B, T, 6, WIDTH))
-        np.testing.assert_array_equal(ring.poison(outputs), outputs)
-
-    def test_nothing_fits_into_no_slot(self):
-        with pytest.raises(ValueError, match="a cache needs at least 1 slot, got 0"):
-            empty((B,), 0)
+        for piece in pieces(T, 3):
+            output, ring = decode(ring, piece, jnp.array([T, 2]), "causal")
+            assert jnp.isfinite(output).all()
 
 
-def test_a_full_cache_is_read_and_never_written():
+def test_other_shapes_are_refused():
+    key, value = draw((B, T, K, H), (B, T, K, WIDTH))
+    with pytest.raises(ValueError, match=r"keys of shape \(3, 5, 3, 11\), got \(2, 5, 3, 11\)"):
+        empty((3,), S).extend(key, value)
+    with pytest.raises(ValueError, match=r"values of shape \(2, 5, 3, 13\), got \(2, 5, 3, 11\)"):
+        empty((B,), S).extend(key, key)
+    with pytest.raises(TypeError, match="lengths must be integers, got float32"):
+        empty((B,), S).extend(key, value, lengths=jnp.array([1.0, 2.0]))
+    with pytest.raises(ValueError, match="a cache needs at least 1 slot, got 0"):
+        empty((B,), 0)
+
+
+def test_lengths_of_int64(float64):
+    key, value = draw((B, T, K, H), (B, T, K, WIDTH))
+    lengths = jnp.array([3, 1], jnp.int64)
+    cache, view = empty((B,), S).extend(key, value, lengths)
+    assert cache.lengths.dtype == view.positions.dtype == jnp.int32
+    cache, view = jax.jit(lambda cache, lengths: cache.extend(key, value, lengths))(cache, lengths)
+    assert cache.lengths.dtype == view.positions.dtype == jnp.int32
+    np.testing.assert_array_equal(cache.lengths, [6, 2])
+    cache, _ = jax.jit(lambda cache: cache.extend(key[:, :1], value[:, :1]))(cache)
+    np.testing.assert_array_equal(cache.lengths, [7, 3])
+
+
+def test_a_full_cache_cannot_be_extended():
     key, value = draw((B, S, K, H), (B, S, K, WIDTH))
     cache = full_cache(key, value)
     np.testing.assert_array_equal(cache.lengths, [S, S])
-    with pytest.raises(ValueError, match="7 slots has no room for 8 tokens"):
+    with pytest.raises(ValueError, match="7 slots cannot hold 8 tokens"):
         cache.extend(key[:, :1], value[:, :1])
 
 
-def test_what_is_not_finite_is_marked_and_kept_as_zero():
+def test_nonfinite_numbers_are_flagged_and_stored_as_zero():
     key, value = draw((B, 3, K, H), (B, 3, K, WIDTH))
     bad_key = key.at[0, 1, 2, 5].set(jnp.inf)
     bad_value = value.at[1, 2, 0, 3].set(jnp.nan)
-    broken = np.zeros((B, 3, K), bool)
-    broken[0, 1, 2] = broken[1, 2, 0] = True
+    flags = np.zeros((B, 3, K), bool)
+    flags[0, 1, 2] = flags[1, 2, 0] = True
     full = full_cache(bad_key, bad_value)
     for ring in (False, True):
-        cache, seen = empty((B,), 3, ring=ring).extend(bad_key, bad_value)
+        cache, view = empty((B,), 3, ring=ring).extend(bad_key, bad_value)
         for found in (cache, full):
-            np.testing.assert_array_equal(found.broken, broken)
+            np.testing.assert_array_equal(found.nonfinite_keys, flags)
             np.testing.assert_array_equal(found.key, key.at[0, 1, 2, 5].set(0))
             np.testing.assert_array_equal(found.value, value.at[1, 2, 0, 3].set(0))
-        np.testing.assert_array_equal(seen.broken[:, -3:], broken)
-        cache, seen = cache.extend(key[:, :1], value[:, :1]) if ring else (cache, seen)
-        np.testing.assert_array_equal(seen.broken[:, :3], broken)  # a ring forgets them later
+        np.testing.assert_array_equal(view.nonfinite_keys[:, -3:], flags)
+        cache, view = cache.extend(key[:, :1], value[:, :1]) if ring else (cache, view)
+        np.testing.assert_array_equal(view.nonfinite_keys[:, :3], flags)  # replaced later in a ring
 
 
-@pytest.mark.parametrize("platform", ["cpu", "gpu"])
-@pytest.mark.parametrize("size", [19, 40], ids=["with a rest", "in whole pieces"])
+@pytest.mark.parametrize("size", [19, 40], ids=["with a rest", "whole chunks"])
 @pytest.mark.parametrize("lengths", [(0, 0), (2, 19), (5, 5)], ids=str)
-def test_rearranged_is_what_every_row_has_read(monkeypatch, platform, size, lengths):
-    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+def test_gather_rows(size, lengths):
     cache = empty((B,), size)
     cache, _ = extend(cache, jnp.zeros(B, int), jnp.array(lengths), num_tokens=19)
-    swapped = cache.rearranged(lambda array: array[::-1])
-    np.testing.assert_array_equal(swapped.lengths, lengths[::-1])
-    for row in range(B):
-        read = lengths[1 - row]
-        np.testing.assert_array_equal(swapped.key[row, :read], cache.key[1 - row, :read])
-        np.testing.assert_array_equal(swapped.value[row, :read], cache.value[1 - row, :read])
-        np.testing.assert_array_equal(swapped.broken[row, :read], cache.broken[1 - row, :read])
+    for run in (lambda f: f, jax.jit):
+        swapped = run(lambda cache: cache.gather_rows(lambda array: array[::-1]))(cache)
+        np.testing.assert_array_equal(swapped.lengths, lengths[::-1])
+        for row in range(B):
+            for name in ("key", "value", "nonfinite_keys"):
+                ours, theirs = (getattr(each, name) for each in (swapped, cache))
+                used = lengths[1 - row]
+                np.testing.assert_array_equal(ours[row, :used], theirs[1 - row, :used])
 
 
-def test_rows_come_first_so_that_any_can_be_chosen():
+@pytest.mark.parametrize("platform, loops", [("cpu", 1), ("cuda", 0), ("tpu", 0)])
+def test_gather_rows_in_place_on_cpu_only(platform, loops):
+    program = jax.jit(lambda cache: cache.gather_rows(lambda array: array[::-1]))
+    lowered = program.trace(empty((B,), 40)).lower(lowering_platforms=(platform,))
+    assert lowered.as_text().count("stablehlo.while") == loops
+
+
+def test_batch_axes_come_first():
     cache, _ = extend(empty((B,), S), jnp.zeros(B, int), jnp.array([2, 4]))
     chosen = jax.tree.map(lambda array: array[jnp.array([1, 1, 0])], cache)
     chex.assert_shape(chosen.key, (3, S, K, H))

@@ -1,4 +1,4 @@
-"""Sinusoidal and rotary positions: the papers' equations, and what they were chosen for."""
+"""Sinusoidal and rotary positions: the equations of the papers, and their properties."""
 
 import functools
 import math
@@ -25,7 +25,7 @@ def by_loops(positions, width):
     return table
 
 
-def test_position_zero_is_sine_of_nothing_and_cosine_of_nothing():
+def test_position_zero_is_sin_0_and_cos_0():
     np.testing.assert_array_equal(sinusoidal(0, 6), [0, 1, 0, 1, 0, 1])
 
 
@@ -36,20 +36,20 @@ def test_position_one_of_width_four():
 
 
 @pytest.mark.parametrize("width", [2, 14, 512])
-def test_the_papers_equation(width):
+def test_sinusoidal_equals_the_equation(width):
     positions = [0, 1, 2, 3, 7, 100]
     np.testing.assert_allclose(
         encode(np.array(positions), width), by_loops(positions, width), atol=2e-5
     )
 
 
-def test_far_positions_keep_the_precision_of_float32():
+def test_large_positions_have_the_precision_of_float32():
     positions = [2047, 4095]
     np.testing.assert_allclose(encode(np.array(positions), 14), by_loops(positions, 14), atol=1e-3)
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (2, 5), (3, 2, 5)], ids=str)
-def test_any_leading_axes(shape):
+def test_any_batch_axes(shape):
     positions = np.random.default_rng(0).integers(0, 50, shape)
     result = sinusoidal(positions, 14)
     assert result.shape == (*shape, 14)
@@ -59,19 +59,19 @@ def test_any_leading_axes(shape):
 
 
 def test_a_shift_is_a_rotation_of_each_pair():
-    """The same rotation wherever one stands, so that distances can be learned."""
+    """The rotation does not depend on the position, so a model can learn distances."""
     positions, shift, width = np.arange(11), 5, 14
-    here, there = encode(positions, width), encode(positions + shift, width)
+    before, after = encode(positions, width), encode(positions + shift, width)
     for i in range(width // 2):
         angle = shift / 10_000 ** (2 * i / width)
         rotation = np.array(
             [[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]]
         )
         pair = slice(2 * i, 2 * i + 2)
-        np.testing.assert_allclose(there[:, pair], here[:, pair] @ rotation.T, atol=1e-5)
+        np.testing.assert_allclose(after[:, pair], before[:, pair] @ rotation.T, atol=1e-5)
 
 
-def test_the_dot_product_knows_the_distance_only():
+def test_dot_products_depend_on_the_distance_only():
     table = np.asarray(encode(np.arange(20), 64))
     products = table @ table.T
     for distance in range(5):
@@ -81,37 +81,37 @@ def test_the_dot_product_knows_the_distance_only():
 
 
 def test_an_odd_width_is_refused():
-    with pytest.raises(ValueError, match="width must be even, got 7"):
+    with pytest.raises(ValueError, match="the width of sinusoidal positions must be even, got 7"):
         sinusoidal(np.arange(3), 7)
 
 
 # Rotary positions.
 
-turn = jax.jit(rotary)
+rotate = jax.jit(rotary)
 
 
-def turned_by_loops(vectors, positions):
-    """Entry i and entry i + H/2 are the plane that is turned by position / 10000^(2i/H)."""
-    turned = np.zeros(vectors.shape)
+def rotated_by_loops(vectors, positions):
+    """Rotate the plane of entries i and i + H/2 by position / 10000^(2i/H)."""
+    rotated = np.zeros(vectors.shape)
     half = vectors.shape[-1] // 2
     for t, n, i in np.ndindex(*vectors.shape[:-1], half):
         angle = positions[t] / 10_000 ** (i / half)
         x, y = vectors[t, n, i], vectors[t, n, i + half]
-        turned[t, n, i] = x * math.cos(angle) - y * math.sin(angle)
-        turned[t, n, i + half] = x * math.sin(angle) + y * math.cos(angle)
-    return turned
+        rotated[t, n, i] = x * math.cos(angle) - y * math.sin(angle)
+        rotated[t, n, i + half] = x * math.sin(angle) + y * math.cos(angle)
+    return rotated
 
 
 def test_rotary_is_a_rotation_of_each_plane():
     (vectors,) = draw((5, 3, 14))
     positions = np.array([0, 1, 2, 50, 7])
-    expected = turned_by_loops(np.asarray(vectors, np.float64), positions)
-    np.testing.assert_allclose(turn(vectors, positions), expected, atol=2e-5)
-    np.testing.assert_array_equal(turn(vectors, positions)[0], vectors[0])
+    expected = rotated_by_loops(np.asarray(vectors, np.float64), positions)
+    np.testing.assert_allclose(rotate(vectors, positions), expected, atol=2e-5)
+    np.testing.assert_array_equal(rotate(vectors, positions)[0], vectors[0])
 
 
-def test_a_quarter_turn_by_hand():
-    """The first plane of any width turns by one radian a position: π/2 of them are a quarter."""
+def test_quarter_rotation():
+    """The first plane rotates by one radian per position, so by a quarter at position π/2."""
     vectors = jnp.array([[[1.0, 2.0]]])
     quarter = rotary(vectors, np.array([np.pi / 2]))
     np.testing.assert_allclose(quarter, [[[-2.0, 1.0]]], atol=1e-6)
@@ -121,48 +121,48 @@ def test_products_depend_on_the_distance_alone():
     query, key = draw((1, 1, 14), (1, 1, 14))
 
     def score(query_position, key_position):
-        turned = (turn(query, np.array([query_position])), turn(key, np.array([key_position])))
-        return float(jnp.sum(turned[0] * turned[1]))
+        rotated = (rotate(query, np.array([query_position])), rotate(key, np.array([key_position])))
+        return float(jnp.sum(rotated[0] * rotated[1]))
 
     np.testing.assert_allclose(score(3, 10), score(23, 30), rtol=1e-4)
     assert abs(score(3, 10) - score(3, 11)) > 1e-3
 
 
-def test_rotary_takes_a_batch_and_keeps_the_dtype():
+def test_rotary_of_a_batch_keeps_the_dtype():
     (vectors,) = draw((2, 5, 3, 14))
     positions = np.array([[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]])
-    np.testing.assert_array_equal(turn(vectors, positions)[1], turn(vectors[1], positions[1]))
-    narrow = turn(vectors.astype(jnp.bfloat16), positions)
+    np.testing.assert_array_equal(rotate(vectors, positions)[1], rotate(vectors[1], positions[1]))
+    narrow = rotate(vectors.astype(jnp.bfloat16), positions)
     assert narrow.dtype == jnp.bfloat16
     np.testing.assert_allclose(
-        narrow.astype(jnp.float32), turn(vectors, positions), atol=0.05, rtol=0.02
+        narrow.astype(jnp.float32), rotate(vectors, positions), atol=0.05, rtol=0.02
     )
 
 
 def test_rotary_refuses_an_odd_head_width():
     (vectors,) = draw((5, 3, 7))
-    with pytest.raises(ValueError, match="the head width must be even, got 7"):
+    with pytest.raises(ValueError, match="the head width of rotary positions must be even, got 7"):
         rotary(vectors, np.arange(5))
 
 
-def test_rotary_refuses_positions_of_other_tokens():
+def test_rotary_refuses_positions_of_another_length():
     (vectors,) = draw((9, 3, 8))
     with pytest.raises(ValueError, match=r"must end in an axis of 9 tokens, got shape \(5,\)"):
         rotary(vectors, np.arange(5))
 
 
-# Scaled rotary positions: H = 16, a training length of 300, which pairs turn through 48 to 0 times.
+# Scaled rotary positions: H = 16 and a training length of 300, in which pairs rotate 48 to 0 times.
 
 BASE, HALF, FACTOR, TRAINED = 500.0, 8, 4.0, 300
 
 
 def scaled_by_loops(name):
-    """The frequency of each pair, in radians per position, as the sources write them."""
+    """Return the frequency of each pair in radians per position, by the equations of the papers."""
     result = []
     for i in range(HALF):
         frequency = BASE ** (-i / HALF)
         wavelength = 2 * math.pi / frequency
-        turns = TRAINED / wavelength
+        rotations = TRAINED / wavelength
         if name == "linear":
             frequency /= FACTOR
         elif name == "ntk":
@@ -171,36 +171,36 @@ def scaled_by_loops(name):
             if wavelength > TRAINED / 1:
                 frequency /= FACTOR
             elif wavelength >= TRAINED / 4:
-                smooth = (turns - 1) / (4 - 1)
+                smooth = (rotations - 1) / (4 - 1)
                 frequency = (1 - smooth) * frequency / FACTOR + smooth * frequency
         elif name == "yarn":
-            ramp = min(max((turns - 1) / (32 - 1), 0), 1)
+            ramp = min(max((rotations - 1) / (32 - 1), 0), 1)
             frequency = (1 - ramp) * frequency / FACTOR + ramp * frequency
         result.append(frequency)
     return result
 
 
 @pytest.mark.parametrize("name", SCALINGS)
-def test_scaled_frequencies_are_those_of_the_sources(name):
+def test_scaled_frequencies_equal_the_papers(name):
     scaling = functools.partial(SCALINGS[name], factor=FACTOR, original_length=TRAINED)
     frequencies, factor = scaling(BASE ** (-jnp.arange(HALF, dtype=jnp.float32) / HALF))
     np.testing.assert_allclose(frequencies, scaled_by_loops(name), rtol=1e-5)
     assert factor == (0.1 * math.log(FACTOR) + 1 if name == "yarn" else 1)
 
 
-def test_a_scaling_is_what_rotary_turns_by():
+def test_rotary_uses_scaled_frequencies():
     (vectors,) = draw((5, 3, 2 * HALF))
     yarn = functools.partial(SCALINGS["yarn"], factor=FACTOR, original_length=TRAINED)
     positions = np.array([0, 1, 2, 50, 7])
     angles = np.multiply.outer(positions, scaled_by_loops("yarn"))[:, None]
     pairs = np.asarray(vectors[..., :HALF]) + 1j * np.asarray(vectors[..., HALF:])
-    turned = (0.1 * math.log(FACTOR) + 1) * pairs * np.exp(1j * angles)
+    rotated = (0.1 * math.log(FACTOR) + 1) * pairs * np.exp(1j * angles)
     ours = rotary(vectors, positions, BASE, yarn)
-    np.testing.assert_allclose(ours[..., :HALF], turned.real, atol=2e-5)
-    np.testing.assert_allclose(ours[..., HALF:], turned.imag, atol=2e-5)
+    np.testing.assert_allclose(ours[..., :HALF], rotated.real, atol=2e-5)
+    np.testing.assert_allclose(ours[..., HALF:], rotated.imag, atol=2e-5)
 
 
-def test_linear_scaling_squeezes_positions():
+def test_linear_scaling_divides_positions():
     (vectors,) = draw((5, 3, 14))
     positions = np.array([0, 1, 2, 50, 7])
     linear = functools.partial(SCALINGS["linear"], factor=4.0, original_length=1)

@@ -1,4 +1,4 @@
-"""A correct attention in NumPy, with a place for every mistake that a mutant makes."""
+"""A correct attention in NumPy; each step can be replaced by a wrong one (a mutant)."""
 
 import functools
 
@@ -17,62 +17,67 @@ SUPPORTS = {
 
 
 def kv_head(num_heads, num_kv_heads):
-    """Of each query head."""
+    """Return the key/value head of each query head."""
     return np.arange(num_heads) // (num_heads // num_kv_heads)
 
 
 def dense(mask, positions, T, S):
-    """A mask as a bool array."""
+    """Return a mask as a bool array."""
     if not isinstance(mask, Mask):
         return mask
     positions = (np.arange(T), np.arange(S)) if positions is None else positions
-    many = [np.pad(at, (0, 272 - len(at))).astype(np.int32) for at in positions]  # one compilation
-    return np.asarray(allowed_pairs(mask, *many))[..., :T, :S]
+    padded = [  # to one length, so that each rank compiles once
+        np.pad(x, [(0, 0)] * (np.ndim(x) - 1) + [(0, 272 - np.shape(x)[-1])]).astype(np.int32)
+        for x in positions
+    ]
+    return np.asarray(allowed_pairs(mask, *padded))[..., :T, :S]
 
 
 def exponentials(scores):
-    """In the range of a float, and 0 for -inf."""
+    """Return exponentials without overflow, and 0 for -inf."""
     peak = scores.max(axis=-1, keepdims=True)
     return np.exp(scores - np.where(np.isfinite(peak), peak, 0))
 
 
 def normalise(exponentials, allowed):
-    """Weights that add up to one, or to nothing."""
+    """Return weights with the sum 1, or 0 for a fully masked row."""
     del allowed
     total = exponentials.sum(axis=-1, keepdims=True)
     return exponentials / np.where(total == 0, 1, total)
 
 
 def weighted_sum(weights, value):
-    """Of what has a weight: 0 · NaN is 0 here."""
+    """Return the sum over keys, where a weight of 0 times NaN is 0."""
     products = weights[..., None] * np.moveaxis(value, -2, -3)[..., None, :, :]
     return np.where(weights[..., None] == 0, 0, products).sum(axis=-2)
 
 
 def keep(dropout, N, T, S):
-    """What dropout multiplies weights by."""
-    words = tuple(jax.random.key_data(dropout.key).tolist())
+    """Return the dropout factor of each weight."""
+    words = tuple(jax.random.key_data(dropout.rng).tolist())
     return _keep(words, dropout.rate)[:N, :T, :S]
 
 
 @functools.lru_cache
 def _keep(words, rate):
-    """One compilation for all sizes, since positions alone decide."""
+    """Compute the largest size once; smaller sizes are slices of it."""
     key = jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32))
-    return np.asarray(keep_factor(Dropout(key, rate), 8, jnp.arange(128), jnp.arange(64)))
+    return np.asarray(
+        keep_factor(Dropout(key, rate), jnp.arange(8), jnp.arange(128), jnp.arange(64))
+    )
 
 
 def finish(output, dtype, returning):
-    """The output as it is returned."""
+    """Return the output in its dtype."""
     del returning
     return output.astype(dtype)
 
 
 @np.errstate(invalid="ignore", over="ignore")
 def attention(query, key, value, *, mask=None, positions=None, scale=None, dropout=None,
-              returning=(), **mistakes):  # fmt: skip
-    """softmax(q kᵀ / √d + mask) v; each keyword of `mistakes` replaces a step by a wrong one."""
-    step = functools.partial(mistakes.get)
+              returning=(), **steps):  # fmt: skip
+    """Compute softmax(q kᵀ / √d + mask) v; each keyword of `steps` replaces a step."""
+    step = functools.partial(steps.get)
     T, N, S, K = query.shape[-3], query.shape[-2], key.shape[-3], key.shape[-2]
     query, key, wide = (np.asarray(x, np.float64) for x in (query, key, value))
     heads = step("kv_head", kv_head)(N, K)
@@ -97,6 +102,6 @@ def attention(query, key, value, *, mask=None, positions=None, scale=None, dropo
     return output, step("extras", lambda extras: extras)(extras)
 
 
-def mutant(**mistakes):
-    """`attention` with mistakes."""
-    return functools.partial(attention, **mistakes)
+def mutant(**steps):
+    """Return `attention` with some steps replaced."""
+    return functools.partial(attention, **steps)

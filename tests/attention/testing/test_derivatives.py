@@ -1,25 +1,25 @@
-"""Mistakes in derivatives alone, each seen in its row; and the reference that judges them."""
+"""Mutants in derivatives and transformations fail in their row; tests of the reference."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import attend
+from attention import attend, masks, scores
 from attention.testing import EVERYTHING, check_attention, reference
-from attention.testing.promise import FULL
+from attention.testing.check import FULL
 from tests import oracle
 
 REVERSE_ONLY = EVERYTHING - {"jvp"}
 stop = jax.lax.stop_gradient
 
 
-def still_key(query, key, value, **arguments):
+def constant_key(query, key, value, **arguments):
     return attend(query, stop(key), value, **arguments)
 
 
 def reverse_only(query, key, value, **arguments):
-    """Right in reverse mode, once: its backward pass is a constant to any further derivative."""
+    """Correct in reverse mode; the backward pass has no further derivatives."""
 
     @jax.custom_vjp
     def run(*inputs):
@@ -33,13 +33,13 @@ def reverse_only(query, key, value, **arguments):
     return run(query, key, value)
 
 
-def still_logsumexp(query, key, value, **arguments):
+def constant_logsumexp(query, key, value, **arguments):
     found = attend(query, key, value, **arguments)
     return (found[0], stop(found[1])) if "returning" in arguments else found
 
 
-def gradient_of_nothing(query, key, value, mask=None, **arguments):
-    """Output 0 in empty rows, and the gradient of a mean."""
+def gradient_in_fully_masked_rows(query, key, value, mask=None, **arguments):
+    """Output 0 in fully masked rows, with the gradient of a mean."""
     output = attend(query, key, value, mask=mask, **arguments)
     if mask is None or arguments:
         return output
@@ -49,7 +49,7 @@ def gradient_of_nothing(query, key, value, mask=None, **arguments):
 
 
 def cleans_values_only(query, key, value, mask=None):
-    """The scores of a key that is NaN are hidden in time, but not its part of the gradients."""
+    """Mask scores of a NaN key in the forward pass, but multiply them in the backward pass."""
     groups = query.shape[-2] // key.shape[-2]
     value = jnp.where(jnp.isfinite(value), value, 0)
     key, value = jnp.repeat(key, groups, axis=-2), jnp.repeat(value, groups, axis=-2)
@@ -59,7 +59,7 @@ def cleans_values_only(query, key, value, mask=None):
     return jnp.einsum("BNTS,BSNH->BTNH", weights, value)
 
 
-def still_last_tile(query, key, value, **arguments):
+def constant_last_tile(query, key, value, **arguments):
     last = jnp.arange(key.shape[-3])[:, None, None] >= 128
     return cleans_values_only(query, jnp.where(last, stop(key), key), value, **arguments)
 
@@ -70,7 +70,7 @@ def drops_forward_only(query, key, value, **arguments):
     return plain + stop(dropped - plain)
 
 
-def forgets_axes(query, key, value):
+def vmap_of_the_first_slice(query, key, value):
     @jax.custom_batching.custom_vmap
     def run(query, key, value):
         return attend(query, key, value)
@@ -87,53 +87,143 @@ def float32_inside(query, key, value):
     return output.astype(query.dtype)
 
 
-def scores_backwards(query, key, value, score, **arguments):
+def reversed_scores(query, key, value, score, **arguments):
     return attend(query, key, value, score=tuple(reversed(score)), **arguments)
 
 
-FIRST_ORDER = ("values", "mask", "gradients", "gradients at lengths of no tile")
-HIGHER = ("mask", "gradients", "forward mode", "second derivatives")
-POISON = ("hidden NaN and infinity", "gradients past NaN and infinity")
+def zero_gradient_of_nan(query, key, value, **arguments):
+    """Output NaN with a gradient of 0, as if rows were set to NaN after a clean computation."""
+    output = attend(query, key, value, **arguments)
+    finite = attend(*(jnp.where(jnp.isfinite(x), x, 0) for x in (query, key, value)), **arguments)
+    return jnp.where(jnp.isnan(output), jnp.nan, finite)
 
-MISTAKES = [
-    (still_key, REVERSE_ONLY, FIRST_ORDER, "gradients", "fail"),
-    (still_last_tile, REVERSE_ONLY, FIRST_ORDER, "gradients at lengths of no tile", "fail"),
+
+def concrete_mask(query, key, value, mask=None, **arguments):
+    """Convert a mask to NumPy, which fails for a mask that closes over a traced array."""
+    if isinstance(mask, masks.FromFunction):
+        mask = mask(np.arange(query.shape[-3])[:, None], np.arange(key.shape[-3]))
+        mask = jnp.asarray(np.asarray(mask))
+    return attend(query, key, value, mask=mask, **arguments)
+
+
+def constant_closures(query, key, value, score=(), **arguments):
+    """Stop the gradient of arrays that scores close over, with a derivative of 1 to the score."""
+
+    def constant(part):
+        def function(number, query, key, head):
+            changed = part(stop(number), query, key, head)
+            return stop(changed) + number - stop(number)
+
+        return scores.from_function(function)
+
+    return attend(query, key, value, score=tuple(map(constant, score)), **arguments)
+
+
+def reduces_batch(query, key, value, **arguments):
+    total = 0 * value.sum(axis=(0, 1, 3), keepdims=True)
+    groups = query.shape[2] // key.shape[2]
+    return attend(query, key, value, **arguments) + jnp.repeat(total, groups, axis=2)
+
+
+def reduces_heads(query, key, value, **arguments):
+    return attend(query, key, value, **arguments) + 0 * value.sum(axis=(1, 2, 3), keepdims=True)
+
+
+def replicates(query, key, value, **arguments):
+    """Keep values, without the sharding of the output."""
+    output = attend(query, key, value, **arguments)
+    if len(jax.devices()) < 2:
+        return output
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("devices",))
+    return jax.lax.with_sharding_constraint(
+        output, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    )
+
+
+def maps_examples(query, key, value, **arguments):
+    """Compute the examples of a vmap one after the other."""
+
+    @jax.custom_batching.custom_vmap
+    def run(*inputs):
+        return attend(*inputs, **arguments)
+
+    @run.def_vmap
+    def run_mapped(size, batched, *inputs):
+        return jax.lax.map(lambda inputs: attend(*inputs, **arguments), inputs), True
+
+    return run(query, key, value)
+
+
+def repairs_large_inputs(query, key, value, **arguments):
+    """Skip a branch in a batch; under vmap, `cond` becomes `select` and runs both branches."""
+    return jax.lax.cond(
+        (jnp.abs(query) > 1e9).any(),
+        lambda *inputs: attend(*(x / 2 for x in inputs), **arguments),
+        lambda *inputs: attend(*inputs, **arguments),
+        *(query, key, value),
+    )
+
+
+FIRST_ORDER = ("values", "mask", "gradients", "gradients at unaligned lengths")
+HIGHER = ("mask", "gradients", "forward mode", "second derivatives")
+NONFINITE = ("masked NaN and infinity", "gradients with masked NaN and infinity")
+
+SHARDED = ("values", "sharded batch", "sharded heads")
+FORWARD = EVERYTHING - {"gradients"}
+
+MUTANTS = [
+    (constant_key, REVERSE_ONLY, FIRST_ORDER, "gradients", "fail"),
+    (constant_last_tile, REVERSE_ONLY, FIRST_ORDER, "gradients at unaligned lengths", "fail"),
     (reverse_only, EVERYTHING, HIGHER, "forward mode", "error"),
     (reverse_only, REVERSE_ONLY, HIGHER, "second derivatives", "fail"),
     (
-        still_logsumexp,
+        constant_logsumexp,
         REVERSE_ONLY,
         ("gradients", "logsumexp", "gradients of logsumexp"),
         "gradients of logsumexp",
         "fail",
     ),
     (
-        gradient_of_nothing,
+        gradient_in_fully_masked_rows,
         REVERSE_ONLY,
-        ("gradients", "empty rows", "gradients of empty rows"),
-        "gradients of empty rows",
+        ("gradients", "fully masked rows", "gradients of fully masked rows"),
+        "gradients of fully masked rows",
         "fail",
     ),
-    (cleans_values_only, REVERSE_ONLY, ("mask", *POISON), POISON[1], "fail"),
+    (cleans_values_only, REVERSE_ONLY, ("mask", *NONFINITE), NONFINITE[1], "fail"),
     (
         drops_forward_only,
         REVERSE_ONLY,
-        ("dropout: rate and size", "dropout: gradients"),
+        ("dropout: rate and scale", "dropout: gradients"),
         "dropout: gradients",
         "fail",
     ),
-    (forgets_axes, EVERYTHING, ("values", "vmap"), "vmap", "fail"),
+    (
+        zero_gradient_of_nan,
+        EVERYTHING,
+        ("visible NaN", "gradients of visible NaN"),
+        "gradients of visible NaN",
+        "fail",
+    ),
+    (concrete_mask, EVERYTHING, ("values", "closures in masks"), "closures in masks", "error"),
+    (constant_closures, EVERYTHING, ("values", "closures in scores"), "closures in scores", "fail"),
+    (reduces_batch, EVERYTHING, SHARDED, "sharded batch", "fail"),
+    (reduces_heads, EVERYTHING, SHARDED, "sharded heads", "fail"),
+    (replicates, EVERYTHING, ("values", "sharded batch"), "sharded batch", "fail"),
+    (maps_examples, FORWARD, ("values", "vmap", "cost of vmap"), "cost of vmap", "fail"),
+    (repairs_large_inputs, EVERYTHING, ("values", "vmap", "cost of vmap"), "cost of vmap", "fail"),
+    (vmap_of_the_first_slice, EVERYTHING, ("values", "vmap"), "vmap", "fail"),
     (float32_inside, EVERYTHING, ("values", "float64"), "float64", "fail"),
-    (scores_backwards, EVERYTHING, ("order of operations",), "order of operations", "fail"),
+    (reversed_scores, EVERYTHING, ("order of operations",), "order of operations", "fail"),
 ]
 
 
 @pytest.mark.parametrize(
     "function, supports, rows, row, verdict",
-    MISTAKES,
-    ids=[f"{m[0].__name__}-{m[3]}" for m in MISTAKES],
+    MUTANTS,
+    ids=[f"{m[0].__name__}-{m[3]}" for m in MUTANTS],
 )
-def test_a_mistake_fails_in_its_row(function, supports, rows, row, verdict):
+def test_each_mutant_fails_in_its_row(function, supports, rows, row, verdict):
     report = check_attention(function, supports, rows=rows)
     assert {found.name: found.verdict for found in report.failed} == {row: verdict}
 
@@ -141,7 +231,7 @@ def test_a_mistake_fails_in_its_row(function, supports, rows, row, verdict):
 # The reference itself.
 
 
-def test_the_reference_is_the_oracle():
+def test_reference_equals_oracle():
     inputs, mask = FULL.query_key_value(), FULL.mask()
     mask[:, 1] = False
     for ours, theirs in zip(
@@ -150,7 +240,7 @@ def test_the_reference_is_the_oracle():
         np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-14)
 
 
-def test_its_gradients_are_its_finite_differences():
+def test_reference_gradients_equal_finite_differences():
     inputs, mask = FULL.query_key_value(), FULL.mask()
     mask[:, 1] = False
     random = np.random.default_rng(0)
@@ -161,18 +251,18 @@ def test_its_gradients_are_its_finite_differences():
 
     def loss(*inputs):
         found = reference.attention(*inputs, mask, keep=keep)
-        seen = np.where(np.isfinite(found.logsumexp), found.logsumexp, 0)
-        return (of_output * found.output).sum() + (of_logsumexp * seen).sum()
+        finite = np.where(np.isfinite(found.logsumexp), found.logsumexp, 0)
+        return (of_output * found.output).sum() + (of_logsumexp * finite).sum()
 
     gradients = reference.gradients(
         *inputs, mask, output=of_output, logsumexp=of_logsumexp, keep=keep
     )
     for number, gradient in enumerate(gradients[:3]):
-        for place in np.ndindex(gradient.shape):
+        for index in np.ndindex(gradient.shape):
             step = np.zeros_like(gradient)
-            step[place] = 1e-5
+            step[index] = 1e-5
             ahead, behind = (
-                loss(*inputs[:number], inputs[number] + way * step, *inputs[number + 1 :])
-                for way in (1, -1)
+                loss(*inputs[:number], inputs[number] + sign * step, *inputs[number + 1 :])
+                for sign in (1, -1)
             )
-            assert abs((ahead - behind) / 2e-5 - gradient[place]) < 1e-8
+            assert abs((ahead - behind) / 2e-5 - gradient[index]) < 1e-8

@@ -1,4 +1,4 @@
-"""The function under test: what it claims, and how it is called with few compilations."""
+"""The function under test: its capabilities, and calls of it with few compilations."""
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -9,18 +9,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.primitives.checks import names
+from attention.primitives.arguments import check_names
 from attention.primitives.choice import one_of
 from attention.testing.capabilities import CAPABILITIES
 from attention.testing.case import Case
 from attention.testing.compare import TOLERANCE
 
 Arrays = tuple[np.ndarray, ...]
-Tree = chex.ArrayTree  # an output, or a pair of it and a dict of what was asked for
+Tree = chex.ArrayTree  # an output, or a pair of an output and a dict
 
 
-class Subject:
-    """A function `(query, key, value, **arguments)` with what it claims to support."""
+class Implementation:
+    """A function `(query, key, value, **arguments)` and the capabilities that it claims."""
 
     def __init__(
         self,
@@ -29,12 +29,12 @@ class Subject:
         dtype: str = "float32",
         head_width: int | None = None,
     ) -> None:
-        """Compiles nothing yet.
+        """Check the names; compile nothing.
 
         Raises:
             ValueError: an unknown capability or dtype.
         """
-        names("supports", supports, tuple(CAPABILITIES))
+        check_names("supports", supports, tuple(CAPABILITIES))
         one_of("dtype", dtype, tuple(TOLERANCE))
         self.function = function
         self.supports = frozenset(supports)
@@ -46,11 +46,11 @@ class Subject:
         self._second = self._compiled(self._push_pullback)
 
     def can(self, *names: str) -> bool:
-        """Whether it claims all of these."""
+        """Return whether the function claims all of these capabilities."""
         return self.supports.issuperset(names)
 
     def fit(self, case: Case) -> Case:
-        """The case, without what the function does not claim."""
+        """Return the case, restricted to the capabilities of the function."""
         if not self.can("cross"):
             case = replace(case, S=case.T)
         if not self.can("grouped"):
@@ -63,18 +63,18 @@ class Subject:
         return replace(case, dtype=self.dtype) if case.dtype == "float32" else case
 
     def fits(self, case: Case) -> bool:
-        """Whether the function claims a case as it is."""
+        """Return whether the function claims to support the case unchanged."""
         return case.N % case.K == 0 and self.fit(case) == case
 
     def __call__(self, inputs: Arrays, dtype: str, **arguments: object) -> Tree:
-        """What the function returns, in NumPy arrays of float64.
+        """Return the results of the function as NumPy arrays of float64.
 
         Args:
             inputs: query, key and value.
-            dtype: in which it gets them.
+            dtype: of the inputs of the function.
             arguments: those of `attention.attend`; the mask may be a NumPy array.
         """
-        return _wide(self._forward(self.given(inputs, dtype), **self._ready(arguments)))
+        return _wide(self._forward(self.convert(inputs, dtype), **self._ready(arguments)))
 
     def pullback(
         self,
@@ -83,17 +83,17 @@ class Subject:
         cotangents: Tree,
         **arguments: object,
     ) -> Arrays:
-        """Gradients of query, key and value for cotangents like the output."""
-        cotangents = self.given(cotangents, dtype)
+        """Return gradients of query, key and value for cotangents of the output."""
+        cotangents = self.convert(cotangents, dtype)
         return _wide(
-            self._pullback(self.given(inputs, dtype), cotangents, **self._ready(arguments))
+            self._pullback(self.convert(inputs, dtype), cotangents, **self._ready(arguments))
         )
 
     def pushforward(
         self, inputs: Arrays, dtype: str, tangents: Arrays, **arguments: object
     ) -> Tree:
-        """The derivative of the output along tangents like the inputs."""
-        given = self.given(inputs, dtype), self.given(tangents, dtype)
+        """Return the derivative of the output along tangents of the inputs."""
+        given = self.convert(inputs, dtype), self.convert(tangents, dtype)
         return _wide(self._pushforward(*given, **self._ready(arguments)))
 
     def push_pullback(
@@ -104,12 +104,12 @@ class Subject:
         tangents: Arrays,
         **arguments: object,
     ) -> Arrays:
-        """The derivative of the gradients along tangents: forward over reverse mode."""
-        given = (self.given(each, dtype) for each in (inputs, cotangents, tangents))
+        """Return the derivative of the gradients along tangents: forward over reverse mode."""
+        given = (self.convert(each, dtype) for each in (inputs, cotangents, tangents))
         return _wide(self._second(*given, **self._ready(arguments)))
 
-    def given(self, arrays: Tree, dtype: str) -> Tree:
-        """Arrays as the function gets them."""
+    def convert(self, arrays: Tree, dtype: str) -> Tree:
+        """Convert arrays to the dtype, and to jax arrays if the function supports jit."""
         numpy = not self.can("jit")
         return jax.tree.map(
             lambda array: (

@@ -1,0 +1,250 @@
+"""The definition of attention: one head, then many heads, groups and batches of it by `vmap`."""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+from attention.primitives.arguments import Arguments, score_dtype
+from attention.primitives.batch import over_batch
+from attention.primitives.dense_mask import allowed_pairs
+from attention.primitives.dropout import Dropout, keep_factor
+from attention.primitives.masks import Mask
+from attention.primitives.nonfinite import nan_where, replace_nonfinite
+from attention.primitives.scores import Score
+from attention.primitives.softmax import share_with_sinks, softmax
+from attention.primitives.statistics import SUMS, strongest
+
+
+def scaled_dot_product(
+    query: Array,
+    key: Array,
+    value: Array,
+    allowed: ArrayLike = True,
+    scale: ArrayLike | None = None,
+    keep: ArrayLike = 1.0,
+    score: Callable[[Array], Array] = lambda scores: scores,
+    nonfinite_keys: Array | None = None,
+    precision: str = "highest",
+) -> tuple[Array, Array, Array]:
+    """Attention of one head: softmax(q kᵀ / √d + mask) v (Vaswani et al. 2017, equation 1).
+
+    query [T, H], key [S, H], value [S, Hv]; allowed bool [T, S], True = may attend; keep [T, S]
+    multiplies the weights (dropout); nonfinite_keys bool [S] as in `attend`.
+    Returns output [T, Hv], weights [T, S], logsumexp [T].
+    """
+    dtype = score_dtype(query, key, value)
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    finite = replace_nonfinite(query, key, value, nonfinite_keys)
+    query, key, value = finite[:3]
+    nan = nan_where(finite[3][:, None] | finite[4][None, :], dtype)
+    scores = score(scale * product("TH,SH->TS", query, key, dtype, precision)) + nan
+    weights, logsumexp = softmax(jnp.where(allowed, scores, -jnp.inf))
+    weights = jnp.where(allowed, weights, 0)  # 0 already, unless the row attends to a NaN
+    kept = (keep * weights).astype(value.dtype)
+    output = product("TS,SH->TH", kept, value, dtype, precision)
+    return output.astype(query.dtype), weights, logsumexp
+
+
+def product(equation: str, left: Array, right: Array, dtype: jnp.dtype, precision: str) -> Array:
+    """Multiply in the dtype of the factors, and accumulate in `dtype`."""
+    factors = jnp.promote_types(left.dtype, right.dtype)
+    left, right = left.astype(factors), right.astype(factors)
+    return jnp.einsum(equation, left, right, precision=precision, preferred_element_type=dtype)
+
+
+def multi_head(
+    query: Array,
+    key: Array,
+    value: Array,
+    allowed: ArrayLike = True,
+    scale: ArrayLike | None = None,
+    keep: Array | None = None,
+    score: Callable[[Array, Array], Array] | None = None,
+    heads: Array | None = None,
+    nonfinite_keys: Array | None = None,
+    precision: str = "highest",
+) -> tuple[Array, Array, Array]:
+    """`scaled_dot_product` over the head axis.
+
+    query [T, N, H], key [S, N, H], value [S, N, Hv]; allowed [T, S] for all heads, or [N, T, S];
+    keep [N, T, S]; score maps (scores [T, S], head) to scores, with heads [N], 0 to N - 1 by
+    default; nonfinite_keys [S, N]. Returns output [T, N, Hv], weights [N, T, S], logsumexp [N, T].
+    """
+    heads = jnp.arange(query.shape[1]) if heads is None else heads
+
+    def one_head(
+        query: Array,
+        key: Array,
+        value: Array,
+        allowed: ArrayLike,
+        keep: Array | None,
+        nonfinite_keys: Array | None,
+        head: Array,
+    ) -> tuple[Array, Array, Array]:
+        change = (lambda scores: scores) if score is None else (lambda scores: score(scores, head))
+        keep = 1.0 if keep is None else keep
+        return scaled_dot_product(
+            query, key, value, allowed, scale, keep, change, nonfinite_keys, precision
+        )
+
+    per_head = 0 if jnp.ndim(allowed) == 3 else None
+    axes = (
+        1,
+        1,
+        1,
+        per_head,
+        None if keep is None else 0,
+        None if nonfinite_keys is None else 1,
+        0,
+    )
+    each = jax.vmap(one_head, in_axes=axes, out_axes=(1, 0, 0))
+    return each(query, key, value, allowed, keep, nonfinite_keys, heads)
+
+
+def grouped_query(
+    query: Array,
+    key: Array,
+    value: Array,
+    allowed: ArrayLike = True,
+    scale: ArrayLike | None = None,
+    keep: Array | None = None,
+    score: Callable[[Array, Array], Array] | None = None,
+    heads: Array | None = None,
+    nonfinite_keys: Array | None = None,
+    precision: str = "highest",
+) -> tuple[Array, Array, Array]:
+    """`multi_head` over the G query heads of each group, with key and value unbatched.
+
+    One key/value head is multi-query attention (Shazeer 2019), one per query head is multi-head
+    attention; numbers between are grouped-query attention (Ainslie et al. 2023).
+
+    query [T, N, H], key [S, K, H], value [S, K, Hv]; allowed [T, S] or [N, T, S]; keep [N, T, S];
+    score and heads [N] as in `multi_head`; nonfinite_keys [S, K].
+    Returns output [T, N, Hv], weights [N, T, S], logsumexp [N, T].
+    """
+    num_heads, num_kv_heads = query.shape[1], key.shape[1]
+    heads = jnp.arange(num_heads) if heads is None else heads
+    if num_heads == num_kv_heads:  # an axis of groups of one would only cost time
+        return multi_head(
+            query, key, value, allowed, scale, keep, score, heads, nonfinite_keys, precision
+        )
+
+    def split(array: Array, axis: int) -> Array:  # N -> K, G: query head n reads key head n // G
+        groups = num_kv_heads, num_heads // num_kv_heads
+        return array.reshape(*array.shape[:axis], *groups, *array.shape[axis + 1 :])
+
+    def merge(array: Array, axis: int) -> Array:
+        return array.reshape(*array.shape[:axis], num_heads, *array.shape[axis + 2 :])
+
+    def one_group(
+        query: Array, allowed: ArrayLike, keep: Array | None, heads: Array
+    ) -> tuple[Array, Array, Array]:
+        return multi_head(
+            query, key, value, allowed, scale, keep, score, heads, nonfinite_keys, precision
+        )
+
+    per_head = jnp.ndim(allowed) == 3
+    axes = (2, 1 if per_head else None, None if keep is None else 1, 1)
+    groups = jax.vmap(one_group, in_axes=axes, out_axes=(2, 1, 1))
+    output, weights, logsumexp = groups(
+        split(query, 1),
+        split(allowed, 0) if per_head else allowed,
+        None if keep is None else split(keep, 0),
+        split(heads, 0),
+    )
+    return merge(output, 1), merge(weights, 0), merge(logsumexp, 0)
+
+
+@partial(jax.jit, inline=True)
+def attend_by_definition(arguments: Arguments) -> dict[str, Array]:
+    """`grouped_query` for a batch, with all weights `[..., N, T, S]` in memory."""
+    sizes = (arguments.query.shape[-2], arguments.query.shape[-3], arguments.key.shape[-3])
+
+    def example(
+        query: Array,
+        key: Array,
+        value: Array,
+        mask: Mask | None,
+        allowed: Array | None,
+        scores: tuple[Score, ...],
+        rng: Array | None,
+        nonfinite_keys: Array | None,
+        query_positions: Array,
+        key_positions: Array,
+    ) -> dict[str, Array]:
+        rows, columns = query_positions[:, None], key_positions[None, :]
+        if allowed is None:
+            allowed = True
+            if mask is not None:
+                allowed = allowed_pairs(mask, query_positions, key_positions)
+        elif allowed.shape[0] > 1:
+            allowed = jnp.broadcast_to(allowed, sizes)
+        else:
+            allowed = jnp.broadcast_to(allowed[0], sizes[1:])
+        keep = None
+        if rng is not None:
+            dropout = Dropout(rng, arguments.dropout.rate)
+            keep = keep_factor(dropout, arguments.heads, query_positions, key_positions)
+
+        def change(values: Array, head: Array) -> Array:
+            for score in scores:
+                values = score(values, rows, columns, head)
+            return values
+
+        output, weights, logsumexp = grouped_query(
+            query,
+            key,
+            value,
+            allowed,
+            arguments.scale,
+            keep,
+            change,
+            arguments.heads,
+            nonfinite_keys,
+            arguments.precision,
+        )
+        return {"output": output, "weights": weights, "logsumexp": logsumexp}
+
+    results = over_batch(
+        example,
+        (
+            arguments.query,
+            arguments.key,
+            arguments.value,
+            arguments.mask,
+            arguments.allowed,
+            arguments.scores,
+            None if arguments.dropout is None else jax.random.key_data(arguments.dropout.rng),
+            arguments.nonfinite_keys,
+            arguments.query_positions,
+            arguments.key_positions,
+        ),
+        (3, 3, 3, None, 3, None, 1, 2, 1, 1),
+        arguments.batch,
+    )
+    return _with_statistics(results, arguments)
+
+
+def _with_statistics(results: dict[str, Array], arguments: Arguments) -> dict[str, Array]:
+    if "largest_score" in arguments.returning:  # without sinks, beside which it may round to 0
+        largest = jnp.log(jnp.max(results["weights"], axis=-1, initial=0)) + results["logsumexp"]
+        empty = jnp.isneginf(results["logsumexp"])
+        largest = jnp.where(empty, -jnp.inf, largest)
+        results = results | {"largest_score": jax.lax.stop_gradient(largest)}
+    results = share_with_sinks(results, arguments.sinks)
+    weights, num_keys = results["weights"], arguments.key.shape[-3]
+    if "mean_distance" in arguments.returning or "entropy" in arguments.returning:
+        query, key = arguments.query_positions, arguments.key_positions
+        distances = jnp.abs(query[..., None, :, None] - key[..., None, None, :])
+        distances = jnp.broadcast_to(distances, weights.shape)
+        results |= {name: SUMS[name](weights, distances) for name in SUMS}
+    if "strongest" in arguments.returning:
+        keys = jnp.arange(num_keys, dtype=jnp.int32)
+        keys = keys.reshape(*[1] * (weights.ndim - 1), num_keys)
+        found = strongest(jax.lax.stop_gradient(weights), keys, arguments.num_strongest)
+        results["strongest"] = found
+    return results

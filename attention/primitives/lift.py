@@ -1,0 +1,143 @@
+"""From one head to all heads and examples: `vmap`, a few at a time in a loop.
+
+A loop over chunks keeps the tiles that are computed at once in a cache. Each axis is cut into
+`[devices, steps, at_once]` and the loop runs over the steps, so that an axis that is sharded over
+devices stays sharded: no two axes are merged, and nothing is gathered.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+Tree = Any
+Split = tuple[int, int, int]  # devices, steps, at once
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a function of one head is lifted.
+
+    Attributes:
+        batch: how each batch axis is cut.
+        kv_heads: how K is cut.
+        groups: G.
+        axes: for each array of a head, its leading axes: "B" stands for all batch axes, "K" for
+            key/value heads, "G" for the query heads of a group.
+    """
+
+    batch: tuple[Split, ...]
+    kv_heads: Split
+    groups: int
+    axes: tuple[str, ...]
+
+
+def split(size: int, at_once: int, devices: int) -> Split:
+    """Cut an axis so that it may be sharded over any divisor of `devices`.
+
+    Args:
+        size: of the axis.
+        at_once: how many entries a device should compute at once, at most.
+        devices: over how many the axis may be sharded.
+    """
+    shards = gcd(size, devices)
+    local = size // shards
+    at_once = next((n for n in range(min(local, at_once), 0, -1) if local % n == 0), 1)
+    return shards, local // at_once, at_once
+
+
+def possible_shards(platform: str) -> int:
+    """Return over how many devices the axes of a traced array may be sharded.
+
+    The compiler decides that after tracing, so all devices count, except inside `shard_map`, where
+    an array is the part of one device.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if not mesh.empty and all(kind == jax.sharding.AxisType.Manual for kind in mesh.axis_types):
+        return 1
+    return jax.device_count(platform)
+
+
+def lift(
+    plan: Plan,
+    function: Callable[..., Tree],
+    *operands: tuple[Tree, Sequence[str] | str],
+    remat: bool = False,
+) -> Tree:
+    """Lift a function of one head over groups, key/value heads and batch axes.
+
+    Args:
+        plan: the axes.
+        function: of trees without leading axes.
+        operands: trees with the leading axes of each of their arrays, or of all.
+        remat: whether each step of a loop computes its results again for derivatives.
+
+    Returns:
+        The results with the axes `[..., K, G]` in front.
+    """
+    leaves, axes, structures = [], [], []
+    for tree, names in operands:
+        more, structure = jax.tree.flatten(tree)
+        leaves += more
+        axes += [names] * len(more) if isinstance(names, str) else names
+        structures.append(structure)
+
+    def of_one_head(*leaves: Array) -> Tree:
+        leaves = iter(leaves)
+        return function(
+            *(
+                jax.tree.unflatten(structure, [next(leaves) for _ in range(structure.num_leaves)])
+                for structure in structures
+            )
+        )
+
+    def mapped(letter: str) -> list[bool]:
+        return [letter in names for names in axes]
+
+    lifted = jax.vmap(
+        of_one_head, in_axes=tuple(0 if x else None for x in mapped("G")), axis_size=plan.groups
+    )
+    lifted = _in_chunks(lifted, mapped("K"), plan.kv_heads, remat)
+    for cut in reversed(plan.batch):
+        lifted = _in_chunks(lifted, mapped("B"), cut, remat)
+    return lifted(*leaves)
+
+
+def _in_chunks(
+    function: Callable[..., Tree], mapped: Sequence[bool], cut: Split, remat: bool
+) -> Callable[..., Tree]:
+    """Map a function over the first axis of some arrays, in a loop over chunks."""
+    shards, steps, at_once = cut
+    size = shards * at_once
+    chunk = jax.vmap(function, in_axes=tuple(0 if x else None for x in mapped), axis_size=size)
+    if steps == 1:
+        return chunk
+
+    def run(*leaves: Array) -> Tree:
+        def steps_first(array: Array) -> Array:
+            array = array.reshape(shards, steps, at_once, *array.shape[1:])
+            return jnp.moveaxis(array, 1, 0)
+
+        def step(_: None, given: list[Array]) -> tuple[None, Tree]:
+            given = iter(given)
+            now = (
+                next(given).reshape(size, *leaf.shape[1:]) if is_mapped else leaf
+                for leaf, is_mapped in zip(leaves, mapped, strict=True)
+            )
+            return None, chunk(*now)
+
+        step = jax.checkpoint(step, prevent_cse=False) if remat else step
+        given = [steps_first(leaf) for leaf, x in zip(leaves, mapped, strict=True) if x]
+        _, results = jax.lax.scan(step, None, given, length=steps)
+
+        def back(array: Array) -> Array:
+            array = array.reshape(steps, shards, at_once, *array.shape[2:])
+            return jnp.moveaxis(array, 0, 1).reshape(-1, *array.shape[3:])
+
+        return jax.tree.map(back, results)
+
+    return run

@@ -1,0 +1,52 @@
+"""Exact combination of attention over disjoint sets of keys."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+def merge(partials: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """Combine attention of the same queries over disjoint sets of keys.
+
+    Each output is weighted by its share of the softmax denominator, exp(logsumexp - total)
+    (Rabe and Staats 2021, section 2; Liu et al. 2023, ring attention). Differentiable.
+
+    Args:
+        partials: pairs of output `[..., T, N, Hv]` and logsumexp `[..., N, T]`, as `attend`
+            returns them with `returning=("logsumexp",)`.
+
+    Returns:
+        The output and logsumexp over all keys. A query for which every set is masked gets 0 and
+        -inf.
+
+    Raises:
+        ValueError: no partial results, or results of different shapes.
+
+    >>> from attention import attend
+    >>> query, key, value = (jax.random.normal(jax.random.key(n), (6, 2, 4)) for n in range(3))
+    >>> partials = []
+    >>> for part in (slice(0, 2), slice(2, 6)):
+    ...     output, more = attend(query, key[part], value[part], returning=("logsumexp",))
+    ...     partials.append((output, more["logsumexp"]))
+    >>> bool(jnp.allclose(merge(partials)[0], attend(query, key, value), atol=1e-6))
+    True
+    """
+    shapes = [(output.shape, logsumexp.shape) for output, logsumexp in partials]
+    if not shapes or any(shape != shapes[0] for shape in shapes):
+        raise ValueError(
+            "merge takes one or more pairs (output, logsumexp) of equal shapes, got "
+            f"{', '.join(map(str, shapes)) or 'none'}"
+        )
+    outputs, logsumexps = (jnp.stack(arrays) for arrays in zip(*partials, strict=True))
+    largest = jax.lax.stop_gradient(jnp.max(logsumexps, axis=0))  # it cancels
+    empty = jnp.isneginf(largest)
+    largest = jnp.where(empty, 0, largest)
+    parts = jnp.exp(logsumexps - largest)
+    total = jnp.sum(parts, axis=0)
+    shares = jnp.where(empty, 0, parts / jnp.where(empty, 1, total))
+    shares = jnp.swapaxes(shares, -1, -2)[..., None]
+    output = jnp.sum(shares * outputs.astype(shares.dtype), axis=0).astype(outputs.dtype)
+    logsumexp = jnp.where(empty, -jnp.inf, jnp.log(jnp.where(empty, 1, total)) + largest)
+    return output, logsumexp

@@ -1,0 +1,326 @@
+"""From the arguments of `attend` to the heads of `tiled.py`: axes, padding, tile sizes."""
+
+import contextlib
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from attention.primitives.arguments import Arguments
+from attention.primitives.batch import over_batch, to_batch
+from attention.primitives.block_mask import Pattern, pattern_of, pattern_of_bounds
+from attention.primitives.lift import Plan, possible_shards, split
+from attention.primitives.masks import Mask
+from attention.primitives.nonfinite import nan_where, replace_nonfinite
+from attention.primitives.pytree_dataclass import batch_shapes, map_arrays
+from attention.primitives.scores import BiasArray, Score
+
+# Tile sizes without and with a mask, and score entries computed at once. Those of "cpu" were
+# measured, the others were not. Larger tiles make faster products; smaller ones compute fewer
+# masked pairs.
+SIZES = {
+    "cpu": ((1024, 512), (512, 512), 2**20),
+    "cuda": ((1024, 1024), (512, 512), 2**25),
+    "rocm": ((1024, 1024), (512, 512), 2**25),
+    "tpu": ((1024, 1024), (512, 512), 2**24),
+}
+
+
+class Inputs(NamedTuple):
+    """What has derivatives, for one head, or cut to one tile.
+
+    query `[T, H]`, key `[S, H]`, value `[S, Hv]`, scale; score functions, with None in place of a
+    bias array; bias arrays `[T or 1, S or 1]`, with None elsewhere.
+    """
+
+    query: Array
+    key: Array
+    value: Array
+    scale: Array
+    scores: tuple[Score | None, ...]
+    biases: tuple[Array | None, ...]
+
+
+class Context(NamedTuple):
+    """What has no derivatives, for one head, or cut to one tile; None where absent.
+
+    query_positions `[T]`; key_positions `[S]`; query_nan `[T]` and key_nan `[S]`, NaN where the
+    query or key was not finite and else 0; is_key `[S]`, False where S was padded; mask; allowed
+    bool `[T or 1, S or 1]`; head, its global number; rng `[words]`.
+    """
+
+    query_positions: Array
+    key_positions: Array
+    query_nan: Array
+    key_nan: Array
+    is_key: Array | None
+    mask: Mask | None
+    allowed: Array | None
+    head: Array
+    rng: Array | None
+
+
+class Head(NamedTuple):
+    """One head: its inputs, its context, and the tiles that it visits (None: all)."""
+
+    inputs: Inputs
+    context: Context
+    pattern: Pattern | None
+
+
+# Along which axes an array is cut: "T" queries, "S" keys, "TS" both, "" not at all.
+INPUT_AXES = Inputs("T", "S", "S", "", "", "TS")
+CONTEXT_AXES = Context("T", "S", "T", "S", "S", "", "TS", "", "")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is compiled in.
+
+    Attributes:
+        tile_sizes: queries and keys per tile.
+        tiles: rows and columns of tiles.
+        max_visits: the largest number of tiles that a row visits.
+        dropout_rate: 0 without dropout.
+        precision: of products of float32.
+        dtype: of scores and sums.
+    """
+
+    tile_sizes: tuple[int, int]
+    tiles: tuple[int, int]
+    max_visits: int
+    dropout_rate: float
+    precision: str
+    dtype: Any
+
+
+@dataclass(frozen=True)
+class Lifted:
+    """An array and its leading axes: "B" all batch axes, "K" key/value heads, "G" their queries."""
+
+    array: Array
+    axes: str
+
+
+def layout_of(arguments: Arguments, platform: str) -> tuple[Settings, Plan, Head]:
+    """Return the sizes of tiles, the order of computation, and all heads."""
+    num_queries, num_heads = arguments.query.shape[-3:-1]
+    num_keys, num_kv_heads = arguments.key.shape[-3:-1]
+    full, masked, entries = SIZES[platform]
+    has_mask = arguments.mask is not None or arguments.allowed is not None
+    lengths, sizes = (num_queries, num_keys), masked if has_mask else full
+    if arguments.tile_sizes is None:
+        sizes = tuple(map(_equal_tiles, lengths, sizes))
+    else:
+        sizes = tuple(map(min, lengths, arguments.tile_sizes))
+    tiles = tuple(-(-length // size) for length, size in zip(lengths, sizes, strict=True))
+    settings = Settings(
+        tile_sizes=sizes,
+        tiles=tiles,
+        max_visits=_max_visits(arguments, sizes, tiles),
+        dropout_rate=0.0 if arguments.dropout is None else arguments.dropout.rate,
+        precision=arguments.precision,
+        dtype=arguments.dtype,
+    )
+    shards = possible_shards(platform)
+    pattern = _pattern(arguments, sizes, tiles)
+    own_tiles = pattern is not None and pattern.start.ndim > 1
+    if own_tiles and shards > 1:
+        pattern = None  # devices that skip different tiles would have to agree on it
+    lifted = Head(
+        *_inputs_and_context(arguments, sizes, tiles, platform),
+        None if pattern is None else jax.tree.map(lambda x: _of_pattern(x, arguments), pattern),
+    )
+    leaves, structure = jax.tree.flatten(lifted)
+    plan = _plan(
+        arguments.batch,
+        num_kv_heads,
+        num_heads // num_kv_heads,
+        entries // (sizes[0] * sizes[1]),
+        shards,
+        own_tiles=own_tiles,
+        axes=tuple(leaf.axes for leaf in leaves),
+    )
+    return settings, plan, jax.tree.unflatten(structure, [leaf.array for leaf in leaves])
+
+
+def _plan(
+    batch: tuple[int, ...],
+    num_kv_heads: int,
+    groups: int,
+    at_once: int,
+    shards: int,
+    *,
+    own_tiles: bool,
+    axes: tuple[str, ...],
+) -> Plan:
+    """Decide how many heads and examples to compute at once: heads first, then examples.
+
+    Examples with their own tiles are computed one at a time, so that each skips its own.
+    """
+    at_once = max(1, at_once // groups)
+    kv_heads = split(num_kv_heads, at_once, shards)
+    at_once = at_once // num_kv_heads if kv_heads[1] == 1 and not own_tiles else 1
+    cuts = []
+    for size in reversed(batch):
+        cuts.append(split(size, max(1, at_once), shards))
+        at_once = at_once // size if cuts[-1][1] == 1 else 1
+    return Plan(tuple(reversed(cuts)), kv_heads, groups, axes)
+
+
+def _equal_tiles(length: int, largest: int) -> int:
+    """Make tiles equal: 520 queries become two tiles of 264, not one of 512 and one of 8."""
+    if length <= largest:
+        return length
+    return -(-math.ceil(length / math.ceil(length / largest)) // 8) * 8
+
+
+def _max_visits(arguments: Arguments, sizes: tuple[int, int], tiles: tuple[int, int]) -> int:
+    """Return how many tiles a row may visit, as far as it is known without arrays."""
+    mask = arguments.mask if arguments.counted else None
+    if mask is None or mask.max_keys() is None or mask.key_range(jnp.zeros(1, jnp.int32)) is None:
+        return tiles[1]
+    return min(tiles[1], -(-(sizes[0] + mask.max_keys()) // sizes[1]) + 1)
+
+
+def _pattern(
+    arguments: Arguments, sizes: tuple[int, int], tiles: tuple[int, int]
+) -> Pattern | None:
+    """Return the tiles to visit, with batch axes; None where all are visited."""
+    if arguments.block_mask is not None:
+        return arguments.block_mask.pattern
+    if tiles == (1, 1):
+        return None
+    if arguments.allowed is not None:
+        return _pattern_of_array(arguments.allowed, sizes, tiles)
+    if arguments.mask is None:
+        return None
+
+    def example(mask: Mask, query: Array, key: Array) -> Pattern:
+        return pattern_of(mask, query, key, sizes, counted=arguments.counted)
+
+    positions = arguments.query_positions, arguments.key_positions
+    batched = any(batch_shapes(arguments.mask)) or any(x.ndim > 1 for x in positions)
+    batch = arguments.batch if batched else ()
+    return over_batch(example, (arguments.mask, *positions), (None, 1, 1), batch)
+
+
+def _pattern_of_array(
+    allowed: Array, sizes: tuple[int, int], tiles: tuple[int, int]
+) -> Pattern | None:
+    """Return the tiles of a bool array that all heads share; None if heads differ."""
+    if allowed.shape[-3] > 1 or 1 in allowed.shape[-2:]:
+        return None
+
+    def example(allowed: Array) -> Pattern:
+        cut = _pad(_pad(allowed[0], 0, tiles[0] * sizes[0]), 1, tiles[1] * sizes[1])
+        cut = cut.reshape(tiles[0], sizes[0], tiles[1], sizes[1])
+        return pattern_of_bounds(cut.any(axis=(1, 3)), cut.all(axis=(1, 3)))
+
+    # A constant array is reduced now: the compiler would take seconds to fold it.
+    constant = not isinstance(allowed, jax.core.Tracer)
+    with jax.ensure_compile_time_eval() if constant else contextlib.nullcontext():
+        return over_batch(example, (allowed,), (3,), allowed.shape[:-3])
+
+
+def _of_pattern(array: Array, arguments: Arguments) -> Lifted:
+    rank = 2 if array.dtype == jnp.uint8 else 1
+    return _of_batch(array, rank, arguments.batch)
+
+
+def _of_batch(array: Array, rank: int, batch: tuple[int, ...]) -> Lifted:
+    return Lifted(to_batch("array", array, batch, rank), "B" if array.ndim > rank else "")
+
+
+def _inputs_and_context(
+    arguments: Arguments, sizes: tuple[int, int], tiles: tuple[int, int], platform: str
+) -> tuple[Inputs, Context]:
+    """Return trees of `Lifted`."""
+    batch, rank = arguments.batch, len(arguments.batch)
+    num_kv_heads, num_keys = arguments.key.shape[-2], arguments.key.shape[-3]
+    num_rows, num_columns = (size * count for size, count in zip(sizes, tiles, strict=True))
+    query, key, value, *nonfinite = replace_nonfinite(
+        arguments.query, arguments.key, arguments.value, arguments.nonfinite_keys
+    )
+    if platform == "cpu":  # there float32 products are faster, and those of bfloat16 are exact
+        query, key, value = (array.astype(arguments.dtype) for array in (query, key, value))
+
+    def heads_first(array: Array, length: int) -> Array:  # [..., T, N, *] -> [..., N, T, *], padded
+        return _pad(jnp.swapaxes(array, rank, rank + 1), rank + 1, length)
+
+    def grouped(array: Array, axis: int) -> Array:  # N -> K, G: query head n reads key head n // G
+        shape = array.shape
+        return array.reshape(*shape[:axis], num_kv_heads, -1, *shape[axis + 1 :])
+
+    def of_queries(array: Array) -> Lifted:
+        return Lifted(grouped(heads_first(array, num_rows), rank), "BKG")
+
+    def of_keys(array: Array) -> Lifted:
+        return Lifted(heads_first(array, num_columns), "BK")
+
+    def of_pairs(array: Array) -> Lifted:  # [..., N or 1, T or 1, S or 1]
+        letters = "B" if array.ndim > 3 else ""
+        array = to_batch("array", array, batch, 3)
+        for axis, size in ((array.ndim - 2, num_rows), (array.ndim - 1, num_columns)):
+            array = _pad(array, axis, size) if array.shape[axis] > 1 else array
+        if array.shape[-3] == 1:
+            return Lifted(array.squeeze(-3), letters)
+        return Lifted(grouped(array, array.ndim - 3), letters + "KG")
+
+    def of_positions(array: Array, length: int) -> Lifted:
+        widths = [(0, 0)] * (array.ndim - 1) + [(0, length - array.shape[-1])]
+        return _of_batch(jnp.pad(array, widths, mode="edge"), 1, batch)
+
+    def of_fields(tree: Mask | Score | None) -> Mask | Score | None:
+        return None if tree is None else map_arrays(tree, lambda x, rank: _of_batch(x, rank, batch))
+
+    def is_bias(score: Score) -> bool:
+        return isinstance(score, BiasArray)
+
+    inputs = Inputs(
+        query=of_queries(query),
+        key=of_keys(key),
+        value=of_keys(value),
+        scale=Lifted(jnp.asarray(arguments.scale, arguments.dtype), ""),
+        scores=tuple(None if is_bias(x) else of_fields(x) for x in arguments.scores),
+        biases=tuple(
+            of_pairs(_aligned(x, arguments)) if is_bias(x) else None for x in arguments.scores
+        ),
+    )
+    rng = None if arguments.dropout is None else jax.random.key_data(arguments.dropout.rng)
+    is_key = jnp.arange(num_columns) < num_keys
+    context = Context(
+        query_positions=of_positions(arguments.query_positions, num_rows),
+        key_positions=of_positions(arguments.key_positions, num_columns),
+        query_nan=of_queries(nan_where(nonfinite[0], arguments.dtype)),
+        key_nan=of_keys(nan_where(nonfinite[1], arguments.dtype)),
+        is_key=None if num_columns == num_keys else Lifted(is_key, ""),
+        mask=of_fields(arguments.mask),
+        allowed=None if arguments.allowed is None else of_pairs(arguments.allowed),
+        head=Lifted(grouped(arguments.heads, 0), "KG"),
+        rng=None if rng is None else _of_batch(rng, 1, batch),
+    )
+    return inputs, context
+
+
+def _aligned(score: BiasArray, arguments: Arguments) -> Array:
+    """Return the entries of a bias array at the positions of queries and keys."""
+    array = score.array.astype(arguments.dtype)
+    if arguments.counted:
+        return array
+    positions = arguments.query_positions, arguments.key_positions
+    batched = array.ndim > 3 or any(x.ndim > 1 for x in positions)
+    batch = arguments.batch if batched else ()
+    return over_batch(
+        lambda array, *at: BiasArray(array).aligned(*at), (array, *positions), (3, 1, 1), batch
+    )
+
+
+def _pad(array: Array, axis: int, size: int) -> Array:
+    """Pad one axis with zeros to a size."""
+    widths = [(0, 0)] * array.ndim
+    widths[axis] = (0, size - array.shape[axis])
+    return jnp.pad(array, widths) if size > array.shape[axis] else array

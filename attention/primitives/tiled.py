@@ -1,0 +1,415 @@
+"""Attention of one head in tiles, with memory linear in T and S, lifted by `vmap`.
+
+The forward pass visits the tiles of a row with an online softmax (Milakov and Gimelshein 2018,
+section 3; Rabe and Staats 2021). Once the logsumexp is known, each weight is exp(score - logsumexp)
+on its own, so the derivative and the statistics are sums over tiles. They are written in ordinary
+JAX operations, with `jax.checkpoint` around each tile: JAX derives from them every order and mode
+of derivative, none of which keeps a tile in memory.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.custom_derivatives import SymbolicZero
+
+from attention.primitives.arguments import Arguments
+from attention.primitives.block_mask import EMPTY, Pattern, visited_by_any
+from attention.primitives.dot_product import product
+from attention.primitives.dropout import keep_pairs
+from attention.primitives.lift import Plan, lift
+from attention.primitives.softmax import share_with_sinks
+from attention.primitives.statistics import SUMS, strongest
+from attention.primitives.tile_layout import (
+    CONTEXT_AXES,
+    INPUT_AXES,
+    Context,
+    Head,
+    Inputs,
+    Settings,
+    layout_of,
+)
+
+Tree = Any
+
+
+def tile_of(settings: Settings, tree: Tree, axes: Tree, row: Array, column: Array) -> Tree:
+    """Cut the arrays of a head to the tile at (row, column)."""
+
+    def cut(array: Array, axes: str) -> Array:
+        for axis, letter in enumerate(axes):
+            index, size = (
+                (row, column)["TS".index(letter)],
+                settings.tile_sizes["TS".index(letter)],
+            )
+            if array.shape[axis] > 1 or len(axes) == 1:
+                array = jax.lax.dynamic_slice_in_dim(array, index * size, size, axis)
+        return array
+
+    parts = (
+        part if axes == "" else jax.tree.map(lambda array, axes=axes: cut(array, axes), part)
+        for part, axes in zip(tree, axes, strict=True)
+    )
+    return type(tree)(*parts)
+
+
+def _product(settings: Settings, equation: str, left: Array, right: Array) -> Array:
+    return product(equation, left, right, settings.dtype, settings.precision)
+
+
+def scores_of(settings: Settings, inputs: Inputs, context: Context) -> Array:
+    """Return the scores of a tile, -inf where masked and NaN where a visible input was NaN."""
+    query, key = context.query_positions[:, None], context.key_positions[None, :]
+    scores = inputs.scale * _product(settings, "TH,SH->TS", inputs.query, inputs.key)
+    for score, bias in zip(inputs.scores, inputs.biases, strict=True):
+        scores = score(scores, query, key, context.head) if bias is None else scores + bias
+    scores = scores + context.query_nan[:, None] + context.key_nan[None, :]
+    for allowed in _allowed(context, query, key):
+        scores = jnp.where(allowed, scores, -jnp.inf)
+    return scores
+
+
+def _allowed(context: Context, query: Array, key: Array) -> Sequence[Array]:
+    allowed = [] if context.is_key is None else [context.is_key[None, :]]
+    allowed += [] if context.allowed is None else [context.allowed]
+    return allowed if context.mask is None else [*allowed, context.mask(query, key)]
+
+
+def weights_of(settings: Settings, inputs: Inputs, context: Context, logsumexp: Array) -> Array:
+    """Return the weights of a tile, given the logsumexp of its rows."""
+    return _normalized(scores_of(settings, inputs, context), logsumexp)
+
+
+def _normalized(scores: Array, logsumexp: Array) -> Array:
+    """exp(score - logsumexp), which is 0 where masked even in a row of NaN."""
+    logsumexp = jnp.where(jnp.isneginf(logsumexp), 0, logsumexp)
+    return jnp.where(jnp.isneginf(scores), 0, _exp(scores - logsumexp[:, None]))
+
+
+@jax.custom_jvp
+def _exp(exponents: Array) -> Array:
+    """exp(min(exponents, 0)): rounding must not let a huge score exceed its logsumexp."""
+    return jnp.exp(jnp.minimum(exponents, 0))
+
+
+@_exp.defjvp
+def _exp_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    """The derivative of exp, also where the minimum applies."""
+    result = _exp(*primals)
+    return result, result * tangents[0]
+
+
+def _kept(settings: Settings, context: Context, weights: Array) -> Array:
+    """Return the weights after dropout."""
+    if context.rng is None:
+        return weights
+    keep = keep_pairs(
+        context.rng[:, None, None],
+        settings.dropout_rate,
+        context.head,
+        context.query_positions[:, None],
+        context.key_positions[None, :],
+    )
+    return weights * keep.astype(weights.dtype)
+
+
+def _zero(tree: Tree, dtype: Any) -> Array:
+    """Return 0 that varies over the same axes of a mesh as the arrays, as `shard_map` requires."""
+    first = (leaf[(0,) * leaf.ndim] for leaf in jax.tree.leaves(tree))
+    never = [(x == x) & (x != x) for x in first]
+    return jnp.where(jnp.stack(never).any(), 1, 0).astype(dtype)
+
+
+def forward(settings: Settings, head: Head) -> tuple[Array, Array, Array]:
+    """Return output `[T, Hv]`, logsumexp `[T]` and largest score `[T]`."""
+    pattern = None if head.pattern is None else visited_by_any(head.pattern)
+    zero, lowest = _zero(head, settings.dtype), jnp.finfo(settings.dtype).min
+    value_width = head.inputs.value.shape[1]
+
+    def row(number: Array) -> tuple[Array, Array, Array]:
+        def visit(column: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            def tile() -> tuple[Array, Array, Array]:
+                peak, total, output = carry
+                inputs = tile_of(settings, head.inputs, INPUT_AXES, number, column)
+                context = tile_of(settings, head.context, CONTEXT_AXES, number, column)
+                scores = scores_of(settings, inputs, context)
+                higher = jnp.maximum(peak, scores.max(axis=-1))
+                weights = jnp.exp(jnp.minimum(scores - higher[:, None], 0))
+                shrink = jnp.exp(peak - higher)
+                kept = _kept(settings, context, weights).astype(inputs.value.dtype)
+                part = _product(settings, "TS,SH->TH", kept, inputs.value)
+                total = total * shrink + weights.sum(axis=-1)
+                return higher, total, output * shrink[:, None] + part
+
+            if pattern is None or pattern.kinds is None:
+                return tile()
+            return jax.lax.cond(pattern.kind(number, column) > EMPTY, tile, lambda: carry)
+
+        size = settings.tile_sizes[0]
+        zeros = jnp.zeros(size, settings.dtype) + zero
+        carry = zeros + lowest, zeros, jnp.zeros((size, value_width), settings.dtype) + zero
+        start, stop = 0, settings.tiles[1]
+        if pattern is not None:
+            start, stop = pattern.start[number], pattern.stop[number]
+        peak, total, output = jax.lax.fori_loop(start, stop, visit, carry)
+        empty = total == 0
+        total = jnp.where(empty, 1, total)
+        logsumexp = jnp.where(empty, -jnp.inf, jnp.log(total) + peak)
+        return output / total[:, None], logsumexp, jnp.where(empty, -jnp.inf, peak)
+
+    rows = jax.lax.map(row, jnp.arange(settings.tiles[0]))
+    return tuple(array.reshape(-1, *array.shape[2:]) for array in rows)
+
+
+def sum_over_keys(
+    settings: Settings,
+    head: Head,
+    rows: Tree,
+    more: Inputs | None,
+    function: Callable[[Inputs, Context, Tree, Inputs | None], Tree],
+) -> Tree:
+    """Sum a function of tiles over the keys of each query, with derivatives in linear memory.
+
+    Args:
+        settings: sizes.
+        head: what the tiles are cut from.
+        rows: arrays `[T, ...]`, cut along T.
+        more: inputs that are cut like those of `head`, such as tangents; None where absent.
+        function: takes the inputs, context, rows and more of a tile; returns arrays `[T, ...]`.
+    """
+    pattern = None if head.pattern is None else visited_by_any(head.pattern)
+    zero = _zero((head, rows), settings.dtype)
+    size, columns = settings.tile_sizes[0], settings.tiles[1]
+
+    def cut(row: Array, column: Array) -> tuple[Inputs, Context, Tree, Inputs | None]:
+        at_row = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, row * size, size, 0), rows)
+        return (
+            tile_of(settings, head.inputs, INPUT_AXES, row, column),
+            tile_of(settings, head.context, CONTEXT_AXES, row, column),
+            at_row,
+            None if more is None else tile_of(settings, more, INPUT_AXES, row, column),
+        )
+
+    shapes = jax.eval_shape(lambda: function(*cut(jnp.int32(0), jnp.int32(0))))
+
+    @partial(jax.checkpoint, prevent_cse=False)
+    def of_row(row: Array) -> Tree:
+        def visit(total: Tree, number: Array) -> tuple[Tree, None]:
+            column, visited = number, None
+            if pattern is not None:
+                column = jnp.minimum(pattern.start[row] + number, columns - 1)
+                visited = pattern.start[row] + number < pattern.stop[row]
+                if pattern.kinds is not None:
+                    visited &= pattern.kind(row, column) > EMPTY
+            # Cut outside of the condition: its transpose would add arrays of whole heads.
+            tile = cut(row, column)
+
+            @partial(jax.checkpoint, prevent_cse=False)
+            def of_tile(tile: Tree) -> Tree:
+                if visited is None:
+                    return function(*tile)
+                zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype) + zero, shapes)
+                return jax.lax.cond(visited, lambda tile: function(*tile), lambda _: zeros, tile)
+
+            return jax.tree.map(jnp.add, total, of_tile(tile)), None
+
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype) + zero, shapes)
+        return jax.lax.scan(visit, zeros, jnp.arange(settings.max_visits))[0]
+
+    _, sums = jax.lax.scan(lambda _, row: (None, of_row(row)), None, jnp.arange(settings.tiles[0]))
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), sums)
+
+
+def tangent(
+    settings: Settings, head: Head, output: Array, logsumexp: Array, tangents: Inputs
+) -> tuple[Array, Array]:
+    """Return the derivatives of output `[T, Hv]` and logsumexp `[T]` along tangents.
+
+    With weights p = exp(s - L), scores s and logsumexp L: dL = Σ p ds, and for the output
+    do = Σ p (ds v + dv) - dL o.
+
+    Args:
+        settings: sizes.
+        head: the point at which to differentiate.
+        output: `[T, Hv]`.
+        logsumexp: `[T]`.
+        tangents: None marks a constant.
+    """
+    leaves, structure = jax.tree.flatten(head.inputs)
+    moving = [n for n, leaf in enumerate(structure.flatten_up_to(tangents)) if leaf is not None]
+
+    def of_tile(
+        inputs: Inputs, context: Context, logsumexp: Array, tangents: Inputs
+    ) -> tuple[Array, Array]:
+        leaves = jax.tree.leaves(inputs)
+
+        def scores(*moved: Array) -> Array:
+            now = list(leaves)
+            for n, leaf in zip(moving, moved, strict=True):
+                now[n] = leaf
+            return scores_of(settings, jax.tree.unflatten(structure, now), context)
+
+        directions = jax.tree.leaves(tangents)
+        scores, d_scores = jax.jvp(scores, [leaves[n] for n in moving], directions)
+        weights = _normalized(scores, logsumexp)
+        kept = _kept(settings, context, weights)
+        dtype = inputs.value.dtype
+        d_output = _product(settings, "TS,SH->TH", (kept * d_scores).astype(dtype), inputs.value)
+        if tangents.value is not None:
+            d_output += _product(settings, "TS,SH->TH", kept.astype(dtype), tangents.value)
+        return d_output, jnp.sum(weights * d_scores, axis=-1)
+
+    del leaves
+    d_output, d_logsumexp = sum_over_keys(settings, head, logsumexp, tangents, of_tile)
+    return d_output - d_logsumexp[:, None] * output, d_logsumexp
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _attention(
+    settings: Settings, plan: Plan, inputs: Inputs, fixed: tuple[Context, Pattern | None]
+) -> tuple[Array, Array, Array]:
+    """Lift `forward`: output `[..., K, G, T, Hv]`, logsumexp and largest score `[..., K, G, T]`."""
+    return lift(plan, partial(forward, settings), (Head(inputs, *fixed), plan.axes))
+
+
+@partial(_attention.defjvp, symbolic_zeros=True)
+def _attention_jvp(
+    settings: Settings,
+    plan: Plan,
+    primals: tuple[Inputs, tuple[Context, Pattern | None]],
+    tangents: tuple[Inputs, tuple[Context, Pattern | None]],
+) -> tuple[tuple[Array, Array, Array], tuple[Array, Array, Array]]:
+    inputs, fixed = primals
+    output, logsumexp, largest = _attention(settings, plan, inputs, fixed)
+
+    def is_zero(leaf: Any) -> bool:  # noqa: ANN401 - an array or a symbolic zero
+        return isinstance(leaf, SymbolicZero) or leaf.dtype == jax.dtypes.float0
+
+    moving = jax.tree.map(
+        lambda leaf: None if is_zero(leaf) else leaf,
+        tangents[0],
+        is_leaf=lambda leaf: isinstance(leaf, SymbolicZero),
+    )
+    structure = jax.tree.structure(inputs)
+    moving_axes = [
+        axes
+        for axes, leaf in zip(plan.axes, structure.flatten_up_to(moving), strict=False)
+        if leaf is not None
+    ]
+    d_output, d_logsumexp = lift(
+        plan,
+        partial(tangent, settings),
+        (Head(inputs, *fixed), plan.axes),
+        (output, "BKG"),
+        (logsumexp, "BKG"),
+        (moving, moving_axes),
+        remat=True,
+    )
+    return (output, logsumexp, largest), (d_output, d_logsumexp, jnp.zeros_like(largest))
+
+
+def attend_in_tiles(arguments: Arguments, platform: str = "cpu") -> dict[str, Array]:
+    """`attend` with memory linear in T and S: "output" and what `arguments.returning` names.
+
+    Args:
+        arguments: with at least one query and one key.
+        platform: for the default tile sizes.
+    """
+    return _attend(arguments, platform)
+
+
+@partial(jax.jit, static_argnums=1, inline=True)
+def _attend(arguments: Arguments, platform: str) -> dict[str, Array]:
+    settings, plan, head = layout_of(arguments, platform)
+    num_queries = arguments.query.shape[-3]
+    output, logsumexp, largest = _attention(settings, plan, head.inputs, head[1:])
+
+    def by_head(array: Array) -> Array:  # [..., K, G, T, *] -> [..., N, T, *]
+        rank = len(arguments.batch)
+        array = array.reshape(*array.shape[:rank], -1, *array.shape[rank + 2 :])
+        return jax.lax.slice_in_dim(array, 0, num_queries, axis=rank + 1)
+
+    results = {
+        "output": jnp.swapaxes(by_head(output), -2, -3),
+        "logsumexp": by_head(logsumexp),
+        "largest_score": jax.lax.stop_gradient(by_head(largest)),
+    }
+    results = share_with_sinks(results, arguments.sinks)
+    for name in arguments.returning:
+        if name not in results:
+            rows = results["logsumexp"]
+            missing = logsumexp.shape[-1] - num_queries
+            rows = jnp.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, missing)])
+            rows = rows.reshape(logsumexp.shape)
+            function = partial(_statistic, name, arguments.num_strongest, settings)
+            operands = (head, plan.axes), (rows, "BKG")
+            if name == "strongest":
+                operands = jax.lax.stop_gradient(operands[0][0]), jax.lax.stop_gradient(rows)
+                operands = (operands[0], plan.axes), (operands[1], "BKG")
+            found = lift(plan, function, *operands)
+            results[name] = jax.tree.map(by_head, found)
+    if "weights" in results:
+        results["weights"] = results["weights"][..., : arguments.key.shape[-3]]
+    return results | {"output": results["output"].astype(arguments.query.dtype)}
+
+
+def _statistic(name: str, number: int, settings: Settings, head: Head, logsumexp: Array) -> Tree:
+    """Return a statistic of the weights of one head, `[T, ...]`."""
+    if name == "weights":
+        return _all_weights(settings, head, logsumexp)
+    if name == "strongest":
+        return _strongest(settings, head, logsumexp, number)
+
+    def of_tile(inputs: Inputs, context: Context, logsumexp: Array, _: None) -> Array:
+        weights = weights_of(settings, inputs, context, logsumexp)
+        query, key = context.query_positions[:, None], context.key_positions[None, :]
+        return SUMS[name](weights, jnp.abs(query - key))
+
+    return sum_over_keys(settings, head, logsumexp, None, of_tile)
+
+
+def _all_weights(settings: Settings, head: Head, logsumexp: Array) -> Array:
+    """Return all weights `[T, S]`, in tiles that are as wide as S."""
+    num_keys = settings.tile_sizes[1] * settings.tiles[1]
+    wide = replace(settings, tile_sizes=(settings.tile_sizes[0], num_keys))
+
+    @partial(jax.checkpoint, prevent_cse=False)
+    def row(number: Array) -> Array:
+        inputs = tile_of(wide, head.inputs, INPUT_AXES, number, 0)
+        context = tile_of(wide, head.context, CONTEXT_AXES, number, 0)
+        size = wide.tile_sizes[0]
+        rows = jax.lax.dynamic_slice_in_dim(logsumexp, number * size, size)
+        return weights_of(wide, inputs, context, rows)
+
+    return jax.lax.map(row, jnp.arange(settings.tiles[0])).reshape(-1, num_keys)
+
+
+def _strongest(
+    settings: Settings, head: Head, logsumexp: Array, number: int
+) -> tuple[Array, Array]:
+    """Return the largest weights and their keys, both `[T, number]`."""
+    zero = _zero(head, settings.dtype)
+    size, width = settings.tile_sizes
+    shape = size, number
+
+    def row(row: Array) -> tuple[Array, Array]:
+        rows = jax.lax.dynamic_slice_in_dim(logsumexp, row * size, size)
+
+        def visit(carry: tuple[Array, Array], column: Array) -> tuple[tuple[Array, Array], None]:
+            inputs = tile_of(settings, head.inputs, INPUT_AXES, row, column)
+            context = tile_of(settings, head.context, CONTEXT_AXES, row, column)
+            weights = weights_of(settings, inputs, context, rows)
+            keys = jnp.broadcast_to(column * width + jnp.arange(width), weights.shape)
+            weights = jnp.concatenate([carry[0], weights], axis=-1)
+            keys = jnp.concatenate([carry[1], keys.astype(jnp.int32)], axis=-1)
+            return strongest(weights, keys, number), None
+
+        start = jnp.zeros(shape, settings.dtype) + zero, (jnp.zeros(shape) + zero).astype(int) - 1
+        return jax.lax.scan(visit, start, jnp.arange(settings.tiles[1]))[0]
+
+    found = jax.lax.map(row, jnp.arange(settings.tiles[0]))
+    return jax.tree.map(lambda x: x.reshape(-1, number), found)

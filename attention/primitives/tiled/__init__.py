@@ -1,1 +1,0 @@
-"""Attention in tiles: exact, and linear in memory."""
