@@ -20,7 +20,9 @@ TILES = {name: in_tiles(name, 4, 4) for name in ("reference", "tiled")}
 
 def loss(weight, implementation, query=QUERY):
     """A function of a weight that the score function closes over."""
-    score = scores.from_function(lambda s, q, k, n: s * weight + weight**2 * (q - k))
+    score = scores.from_function(
+        lambda s, q, k, n: s * weight + weight**2 * (q - k).astype(s.dtype)
+    )
     output = attend(
         query,
         KEY,
