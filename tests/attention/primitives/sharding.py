@@ -142,13 +142,16 @@ CHECKS = {
 
 
 def main():
-    """Run every check on 4 and 8 devices."""
-    for shape in ((2, 2), (2, 4)):
-        for implementation in ("tiled", "reference"):
-            for name, one in CHECKS.items():
-                if name != "larger" or implementation == "tiled":
-                    print(shape, implementation, name, flush=True)
-                    one(shape, implementation)
+    """Run the checks on 4 and 8 devices."""
+    cases = [("jit", (2, 2), "tiled"), ("larger", (2, 2), "tiled")]
+    cases += [
+        (name, (2, 4), implementation)
+        for implementation in ("tiled", "reference")
+        for name in ("jit", "explicit axes", "shard_map")
+    ]
+    for name, shape, implementation in cases:
+        print(name, shape, implementation, flush=True)
+        CHECKS[name](shape, implementation)
     print("done")
 
 

@@ -131,6 +131,12 @@ def test_choice_for_a_platform(platform, length, dtype):
         assert name != "reference"
 
 
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_explain_of_a_mask_per_example(platform):
+    choice = explained(*LONG, mask=masks.lengths([4000]), platform=platform)
+    assert platform in str(choice)
+
+
 def test_explain_answers_for_a_platform_that_is_not_here():
     """The same call has other refusals elsewhere."""
     here, there = (explained(*LONG, platform=platform) for platform in ("cpu", "cuda"))
