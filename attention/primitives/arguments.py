@@ -1,7 +1,7 @@
 """Validated arguments of one `attend` call."""
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import jax
@@ -10,7 +10,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from attention.primitives.batch import check_broadcasts, to_batch
-from attention.primitives.block_mask import BlockMask
+from attention.primitives.block_mask import BlockMask, check_extent, check_tile_sizes
 from attention.primitives.choice import one_of
 from attention.primitives.dropout import Dropout
 from attention.primitives.masks import Mask, checked_array, to_int32
@@ -160,7 +160,9 @@ def check_arguments(
     counted = positions is None
     query_positions, key_positions = _check_positions(positions, batch, num_queries, num_keys)
     if mask is not None:
-        _check_mask(mask, batch, (num_queries, num_keys), counted)
+        for axes in batch_shapes(mask):
+            check_broadcasts("mask", axes, batch)
+        check_extent(mask, (num_queries, num_keys), counted=counted)
     dtype = score_dtype(query, key, value)
     sizes = (None if heads is not None else num_heads, num_queries, num_keys)
     scores = [part.for_dtype(dtype) for part in _check_scores(score, batch, sizes, counted)]
@@ -245,32 +247,6 @@ def check_names(argument: str, given: Collection[str], known: Sequence[str]) -> 
         one_of(f"each name in {argument}", name, known)
 
 
-def check_tile_sizes(tile_sizes: tuple[int, int] | None) -> None:
-    """Check queries and keys per tile.
-
-    Raises:
-        ValueError: not a pair of integers of at least 1.
-    """
-    if tile_sizes is not None and not (
-        isinstance(tile_sizes, tuple | list)
-        and len(tile_sizes) == 2
-        and all(isinstance(size, int) and size >= 1 for size in tile_sizes)
-    ):
-        raise ValueError(
-            f"tile_sizes must be (queries, keys), two integers of at least 1, got {tile_sizes}"
-        )
-
-
-def leaves_of(mask: Mask) -> Iterator[Mask]:
-    """Yield the masks of an expression that are not composed of other masks."""
-    parts = [getattr(mask, part.name) for part in fields(mask)]
-    parts = [part for part in parts if isinstance(part, Mask)]
-    for part in parts:
-        yield from leaves_of(part)
-    if not parts:
-        yield mask
-
-
 def _check_mask_array(
     given: ArrayLike, batch: Sequence[int], num_heads: int, sizes: tuple[int, int]
 ) -> Array:
@@ -294,23 +270,6 @@ def _check_mask_array(
         )
     check_broadcasts("mask", leading, batch)
     return expanded
-
-
-def _check_mask(mask: Mask, batch: Sequence[int], sizes: tuple[int, int], counted: bool) -> None:
-    for axes in batch_shapes(mask):
-        check_broadcasts("mask", axes, batch)
-    for leaf in leaves_of(mask) if counted else ():
-        for axis, ours, theirs in zip(
-            ("queries (T)", "keys (S)"), leaf.extent(), sizes, strict=True
-        ):
-            if ours not in (None, theirs):
-                raise ValueError(f"the mask describes {ours} {axis}, but there are {theirs}")
-        if leaf.compares_positions and sizes[0] != sizes[1]:
-            raise ValueError(
-                f"{sizes[0]} queries and {sizes[1]} keys do not determine the positions of the "
-                "queries among the keys, which this mask compares: pass "
-                "positions=(query_positions, key_positions)"
-            )
 
 
 def _check_positions(

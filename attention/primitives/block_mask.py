@@ -12,7 +12,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from attention.primitives.batch import over_batch
-from attention.primitives.masks import Mask, PositionTiles, to_int32
+from attention.primitives.masks import Mask, PositionTiles, leaves_of, to_int32
 from attention.primitives.pytree_dataclass import batch_shapes, pytree_dataclass, static
 
 EMPTY, PARTIAL, FULL = 0, 1, 2
@@ -151,6 +151,13 @@ def block_mask(
     """
     num_keys = num_queries if num_keys is None else num_keys
     lengths = num_queries, num_keys
+    if not isinstance(mask, Mask):
+        raise TypeError(
+            f"block_mask takes a mask of attention.masks, got {type(mask).__name__}: wrap a bool "
+            "array in masks.from_array"
+        )
+    check_extent(mask, lengths, counted=positions is None)
+    check_tile_sizes(tile_sizes)
     given = positions or tuple(jnp.arange(length, dtype=jnp.int32) for length in lengths)
     given = tuple(to_int32("positions", array, 1) for array in given)
     batch = jnp.broadcast_shapes(*batch_shapes(mask), *(array.shape[:-1] for array in given))
@@ -161,6 +168,42 @@ def block_mask(
     pattern = over_batch(example, (mask, *given), (None, 1, 1), batch)
     kept = (None, None) if positions is None else given
     return BlockMask(mask, *pattern, *kept, lengths=lengths, tile_sizes=tuple(tile_sizes))
+
+
+def check_extent(mask: Mask, sizes: tuple[int, int], *, counted: bool) -> None:
+    """Check a mask for T queries and S keys, whose positions may count from 0.
+
+    Raises:
+        ValueError: a mask of another size, or one that compares positions if T and S differ.
+    """
+    for leaf in leaves_of(mask) if counted else ():
+        for axis, ours, theirs in zip(
+            ("queries (T)", "keys (S)"), leaf.extent(), sizes, strict=True
+        ):
+            if ours not in (None, theirs):
+                raise ValueError(f"the mask describes {ours} {axis}, but there are {theirs}")
+        if leaf.compares_positions and sizes[0] != sizes[1]:
+            raise ValueError(
+                f"{sizes[0]} queries and {sizes[1]} keys do not determine the positions of the "
+                "queries among the keys, which this mask compares: pass "
+                "positions=(query_positions, key_positions)"
+            )
+
+
+def check_tile_sizes(tile_sizes: tuple[int, int] | None) -> None:
+    """Check queries and keys per tile.
+
+    Raises:
+        ValueError: not a pair of integers of at least 1.
+    """
+    if tile_sizes is not None and not (
+        isinstance(tile_sizes, tuple | list)
+        and len(tile_sizes) == 2
+        and all(isinstance(size, int) and size >= 1 for size in tile_sizes)
+    ):
+        raise ValueError(
+            f"tile_sizes must be (queries, keys), two integers of at least 1, got {tile_sizes}"
+        )
 
 
 def pattern_of(

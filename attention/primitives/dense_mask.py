@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 from jax import Array
 
-from attention.primitives.arguments import check_arguments, leaves_of
+from attention.primitives.arguments import check_arguments
 from attention.primitives.batch import over_batch
-from attention.primitives.masks import Mask
+from attention.primitives.masks import Mask, leaves_of
 from attention.primitives.pytree_dataclass import batch_shapes
 
 

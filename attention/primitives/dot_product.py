@@ -46,7 +46,8 @@ def scaled_dot_product(
     weights = jnp.where(allowed, weights, 0)  # 0 already, unless the row attends to a NaN
     kept = (keep * weights).astype(value.dtype)
     output = product("TS,SH->TH", kept, value, dtype, precision)
-    return output.astype(query.dtype), weights, logsumexp
+    rows_of_nan = jnp.isnan(logsumexp)[:, None]  # whose cotangent, NaN too, must not spread
+    return jnp.where(rows_of_nan, jnp.nan, output).astype(query.dtype), weights, logsumexp
 
 
 def product(equation: str, left: Array, right: Array, dtype: jnp.dtype, precision: str) -> Array:

@@ -11,7 +11,8 @@ function, map its construction: `jax.vmap(lambda ids: from_function(f, ids))(bat
 Each picture below has query positions 0 to 5 as rows and key positions 0 to 5 as columns.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import fields
 from functools import partial
 from operator import index
 from typing import ClassVar, NamedTuple
@@ -596,6 +597,16 @@ class Not(Mask):
         return TileBounds(~bounds.all, ~bounds.any)
 
 
+def leaves_of(mask: Mask) -> Iterator[Mask]:
+    """Yield the masks of an expression that are not composed of other masks."""
+    parts = [getattr(mask, part.name) for part in fields(mask)]
+    parts = [part for part in parts if isinstance(part, Mask)]
+    for part in parts:
+        yield from leaves_of(part)
+    if not parts:
+        yield mask
+
+
 def picture(mask: Mask, num_queries: int, num_keys: int | None = None) -> str:
     """Return the mask as rows of 0 and 1: queries down, keys across, positions from 0."""
     num_keys = num_queries if num_keys is None else num_keys
@@ -637,17 +648,18 @@ def to_int32(name: str, given: ArrayLike, rank: int) -> Array:
         TypeError: not integers.
         ValueError: fewer than `rank` axes; known numbers outside int32.
     """
-    array = jnp.asarray(given)
-    if not jnp.issubdtype(array.dtype, jnp.integer):
-        raise TypeError(f"{name} must be integers, got {array.dtype}")
-    if array.ndim < rank:
-        raise ValueError(f"{name} needs at least {rank} axis, got shape {array.shape}")
-    if array.dtype.itemsize < 4 or array.dtype == jnp.int32:
-        return array.astype(jnp.int32)
-    clipped = jnp.clip(array, max(INT32.min, jnp.iinfo(array.dtype).min), INT32.max)
-    if not isinstance(array, jax.core.Tracer) and bool((clipped != array).any()):
-        raise ValueError(f"{name} must lie in the range of int32, {INT32.min} to {INT32.max}")
-    return clipped.astype(jnp.int32)
+    with jax.enable_x64(True):  # otherwise int64 numbers would be cut before they are checked
+        array = given if isinstance(given, jax.Array) else jnp.asarray(given)
+        if not jnp.issubdtype(array.dtype, jnp.integer):
+            raise TypeError(f"{name} must be integers, got {array.dtype}")
+        if array.ndim < rank:
+            raise ValueError(f"{name} needs at least {rank} axis, got shape {array.shape}")
+        if array.dtype.itemsize < 4 or array.dtype == jnp.int32:
+            return array.astype(jnp.int32)
+        clipped = jnp.clip(array, max(INT32.min, jnp.iinfo(array.dtype).min), INT32.max)
+        if not isinstance(array, jax.core.Tracer) and bool((clipped != array).any()):
+            raise ValueError(f"{name} must lie in the range of int32, {INT32.min} to {INT32.max}")
+        return clipped.astype(jnp.int32)
 
 
 def _within(position: ArrayLike, size: int) -> Array:

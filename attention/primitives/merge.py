@@ -33,20 +33,22 @@ def merge(partials: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
     >>> bool(jnp.allclose(merge(partials)[0], attend(query, key, value), atol=1e-6))
     True
     """
+    partials = [(jnp.asarray(output), jnp.asarray(logsumexp)) for output, logsumexp in partials]
     shapes = [(output.shape, logsumexp.shape) for output, logsumexp in partials]
-    if not shapes or any(shape != shapes[0] for shape in shapes):
+    fits = bool(shapes) and len(shapes[0][0]) >= 3 and all(x == shapes[0] for x in shapes)
+    if not fits or shapes[0][1] != (*shapes[0][0][:-3], shapes[0][0][-2], shapes[0][0][-3]):
         raise ValueError(
-            "merge takes one or more pairs (output, logsumexp) of equal shapes, got "
-            f"{', '.join(map(str, shapes)) or 'none'}"
+            "merge takes one or more pairs of output [..., T, N, Hv] and logsumexp [..., N, T] of "
+            f"equal shapes, got {', '.join(map(str, shapes)) or 'none'}"
         )
     outputs, logsumexps = (jnp.stack(arrays) for arrays in zip(*partials, strict=True))
-    largest = jax.lax.stop_gradient(jnp.max(logsumexps, axis=0))  # it cancels
+    largest = jax.lax.stop_gradient(jnp.max(logsumexps, axis=0, keepdims=True))
     empty = jnp.isneginf(largest)
     largest = jnp.where(empty, 0, largest)
     parts = jnp.exp(logsumexps - largest)
-    total = jnp.sum(parts, axis=0)
+    total = jnp.sum(parts, axis=0, keepdims=True)
     shares = jnp.where(empty, 0, parts / jnp.where(empty, 1, total))
     shares = jnp.swapaxes(shares, -1, -2)[..., None]
     output = jnp.sum(shares * outputs.astype(shares.dtype), axis=0).astype(outputs.dtype)
     logsumexp = jnp.where(empty, -jnp.inf, jnp.log(jnp.where(empty, 1, total)) + largest)
-    return output, logsumexp
+    return output, logsumexp[0]

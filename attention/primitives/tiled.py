@@ -265,6 +265,7 @@ def tangent(
 
     del leaves
     d_output, d_logsumexp = sum_over_keys(settings, head, logsumexp, tangents, of_tile)
+    output = jnp.where(jnp.isnan(output), 0, output)  # 0 · NaN of a NaN row would reach masked keys
     return d_output - d_logsumexp[:, None] * output, d_logsumexp
 
 
@@ -327,6 +328,9 @@ def _attend(arguments: Arguments, platform: str) -> dict[str, Array]:
     settings, plan, head = layout_of(arguments, platform)
     num_queries = arguments.query.shape[-3]
     output, logsumexp, largest = _attention(settings, plan, head.inputs, head[1:])
+    rows_of_nan = jnp.isnan(logsumexp)  # whose cotangents, NaN too, must not spread
+    output = jnp.where(rows_of_nan[..., None], jnp.nan, output)
+    logsumexp = jnp.where(rows_of_nan, jnp.nan, logsumexp)
 
     def by_head(array: Array) -> Array:  # [..., K, G, T, *] -> [..., N, T, *]
         rank = len(arguments.batch)

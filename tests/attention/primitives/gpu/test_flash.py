@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-from attention import Dropout, attend, masks, scores
 from attention.primitives.kernels import forward
 from attention.primitives.kernels.flash import attend_by_kernel, refusal
 from attention.primitives.kernels.layout import split
 from attention.primitives.kernels.sizes import KernelSize, KernelSizes
 from attention.primitives.request import checked
 from attention.primitives.touched import Touched
+
+from attention import Dropout, attend, masks, scores
 from tests.attention.primitives.inputs import draw
 
 # Primes, so that no axis fills its tiles: 3 tiles of queries by 2 of keys, and the other way round.

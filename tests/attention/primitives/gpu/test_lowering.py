@@ -5,11 +5,11 @@ import contextlib
 import jax
 import jax.numpy as jnp
 import pytest
+from attention.primitives.kernels.flash import attend_by_kernel
+from attention.primitives.request import checked
 from jax import export
 
 from attention import Dropout, masks, scores
-from attention.primitives.kernels.flash import attend_by_kernel
-from attention.primitives.request import checked
 
 TARGET = "__gpu$xla.gpu.triton"
 

@@ -2,9 +2,9 @@
 
 import jax.numpy as jnp
 import numpy as np
+from attention.primitives.kernels.visits import Visits, touched_tiles
 
 from attention import masks
-from attention.primitives.kernels.visits import Visits, touched_tiles
 
 
 def touched(mask, num_queries, num_keys, num_real_keys=None):

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from attention.primitives.request import checked
 from jax import export
 
 from attention import Dropout, explain, masks, scores
-from attention.primitives.request import checked
 from attention.primitives.vendor.cudnn import attend_by_cudnn, refusal, request_refusal
 from tests.attention.primitives.inputs import draw
 

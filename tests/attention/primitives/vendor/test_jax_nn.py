@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from attention.primitives.request import checked
 
 from attention import Dropout, attend, masks, scores
-from attention.primitives.request import checked
 from attention.primitives.vendor.jax_nn import refusal
 from attention.testing import check_attention
 from experiments.conformance import ours

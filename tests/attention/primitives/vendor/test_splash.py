@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from attention.primitives.request import checked
 from jax import export
 
 from attention import Dropout, attend, masks, scores
-from attention.primitives.request import checked
 from attention.primitives.vendor.splash import attend_by_splash, refusal
 from attention.testing import check_attention
 from tests.attention.primitives.inputs import draw
