@@ -220,7 +220,7 @@ def test_import_loads_no_kernels():
     code = (
         "import sys, attention; "
         "found = [name for name in sys.modules if name.startswith('jax')]; "
-        "print([name for name in found if 'triton' in name or 'splash' in name])"
+        "print([name for name in found if 'pallas.triton' in name or 'splash' in name])"
     )
     result = python(code)
     assert result.returncode == 0, result.stderr

@@ -1,4 +1,4 @@
-"""Random inputs whose axes all have different sizes, so that no two can be confused."""
+"""Random inputs whose axes all have different sizes, which shows errors in their order."""
 
 import chex
 import jax.numpy as jnp
@@ -28,3 +28,9 @@ def query_key_value(
     """Draw query [*batch, T, N, H], key [*batch, S, K, H] and value [*batch, S, K, Hv]."""
     shapes = ((*batch, *DIMS[axes]) for axes in ("TNH", "SKH", "SKv"))
     return draw(*shapes, dtype=dtype, seed=seed)
+
+
+def in_tiles(implementation: str, *tile_sizes: int) -> dict[str, object]:
+    """Return arguments of `attend`; the reference has no tile sizes."""
+    tiles = {"tile_sizes": tile_sizes} if implementation == "tiled" else {}
+    return {"implementation": implementation, **tiles}

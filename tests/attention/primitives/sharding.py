@@ -10,7 +10,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from attention import Dropout, attend, masks, scores
-from tests.attention.primitives.inputs import draw
+from tests.attention.primitives.inputs import draw, in_tiles
 
 COLLECTIVES = re.compile(
     r"all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter|collective-broadcast"
@@ -32,8 +32,7 @@ def run(query, key, value, lengths, heads, implementation, dropout=None):
         score=scores.alibi(scores.alibi_slopes(N)),
         heads=heads,
         dropout=dropout,
-        implementation=implementation,
-        tile_sizes=(16, 16),
+        **in_tiles(implementation, 16, 16),
     )
 
 
@@ -143,13 +142,16 @@ CHECKS = {
 
 
 def main():
-    """Run every check on 4 and 8 devices."""
-    for shape in ((2, 2), (2, 4)):
-        for implementation in ("tiled", "reference"):
-            for name, one in CHECKS.items():
-                if name != "larger" or implementation == "tiled":
-                    print(shape, implementation, name, flush=True)
-                    one(shape, implementation)
+    """Run the checks on 4 and 8 devices."""
+    cases = [("jit", (2, 2), "tiled"), ("larger", (2, 2), "tiled")]
+    cases += [
+        (name, (2, 4), implementation)
+        for implementation in ("tiled", "reference")
+        for name in ("jit", "explicit axes", "shard_map")
+    ]
+    for name, shape, implementation in cases:
+        print(name, shape, implementation, flush=True)
+        CHECKS[name](shape, implementation)
     print("done")
 
 

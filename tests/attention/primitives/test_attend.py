@@ -192,11 +192,11 @@ def test_bfloat16_products_accumulate_in_float32():
     expected = oracle.attention(*(np.asarray(array, np.float64) for array in inputs), CAUSAL)
     chex.assert_trees_all_close(weights, expected.weights, rtol=1e-5, atol=1e-6)
     chex.assert_trees_all_close(logsumexp, expected.logsumexp, rtol=1e-5, atol=1e-6)
-    unit = 2.0**-9  # relative rounding error of bfloat16, which has 8 bits of significand
+    unit = 2.0**-8  # relative rounding error of bfloat16, which has 8 bits of significand
     value = np.repeat(np.asarray(inputs[2], np.float64), GROUP, axis=-2)
     of_weights = np.einsum("bnts,bsnh->btnh", expected.weights, np.abs(value))
     error = np.abs(np.asarray(output, np.float64) - expected.output)
-    assert np.all(error <= 1.01 * unit * (2 * np.abs(expected.output) + of_weights) + 1e-6)
+    assert np.all(error <= 1.01 * unit * (np.abs(expected.output) + of_weights) + 1e-6)
 
 
 def test_scores_are_not_rounded_to_bfloat16():

@@ -261,4 +261,5 @@ def test_pattern_of_intervals_and_of_kinds_agree():
     kinds = jnp.array([[EMPTY, PARTIAL, FULL, PARTIAL, EMPTY]], jnp.uint8)
     written = Pattern(start, stop, full_start, full_stop, kinds)
     for column in range(5):
-        assert intervals.kind(0, column) == written.kind(0, column) == kinds[0, column]
+        assert int(intervals.kind(0, column)) == int(kinds[0, column])
+        assert int(written.kind(0, column)) == int(kinds[0, column])

@@ -10,24 +10,25 @@ import pytest
 
 from attention import attend, masks, scores
 from attention.primitives.closures import explicit
-from tests.attention.primitives.inputs import draw
+from tests.attention.primitives.inputs import draw, in_tiles
 
 T, N, H = 10, 2, 3
 QUERY, KEY, VALUE = draw(*[(T, N, H)] * 3)
 WEIGHT = jnp.float32(0.7)
-TILES = {"reference": {}, "tiled": {"tile_sizes": (4, 4)}}
+TILES = {name: in_tiles(name, 4, 4) for name in ("reference", "tiled")}
 
 
 def loss(weight, implementation, query=QUERY):
     """A function of a weight that the score function closes over."""
-    score = scores.from_function(lambda s, q, k, n: s * weight + weight**2 * (q - k))
+    score = scores.from_function(
+        lambda s, q, k, n: s * weight + weight**2 * (q - k).astype(s.dtype)
+    )
     output = attend(
         query,
         KEY,
         VALUE,
         mask=masks.causal(),
         score=score,
-        implementation=implementation,
         **TILES[implementation],
     )
     return jnp.sum(jnp.sin(output))
@@ -100,7 +101,6 @@ def test_explicit_arrays_equal_closures(implementation):
             VALUE,
             mask=mask,
             score=score,
-            implementation=implementation,
             **TILES[implementation],
         )
         return jnp.sum(jnp.sin(output))
@@ -181,11 +181,7 @@ def test_constant_bool_array_under_jit():
     """A mask that is a constant of the program, with tiles and with the reference."""
     allowed = np.random.default_rng(0).random((T, T)) < 0.6
     outputs = [
-        jax.jit(
-            functools.partial(
-                attend, mask=allowed, implementation=implementation, **TILES[implementation]
-            )
-        )(QUERY, KEY, VALUE)
+        jax.jit(functools.partial(attend, mask=allowed, **TILES[implementation]))(QUERY, KEY, VALUE)
         for implementation in TILES
     ]
     np.testing.assert_allclose(*outputs, rtol=1e-5, atol=1e-6)

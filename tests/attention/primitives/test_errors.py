@@ -318,8 +318,8 @@ def test_inputs_that_are_not_floats_raise(name, dtype):
         ),
         (lambda: masks.window(2, -3), ValueError, "got before=2 and after=-3"),
         (lambda: masks.block(0), ValueError, "a block holds at least 1 position, got size=0"),
-        (lambda: masks.lengths([1.0, 2.0]), TypeError, "lengths must be integers, got float32"),
-        (lambda: masks.prefix(2.5), TypeError, "must be integers, got float32"),
+        (lambda: masks.lengths([1.0, 2.0]), TypeError, "lengths must be integers, got float"),
+        (lambda: masks.prefix(2.5), TypeError, "must be integers, got float"),
         (
             lambda: masks.segments(3),
             ValueError,
@@ -337,7 +337,7 @@ def test_inputs_that_are_not_floats_raise(name, dtype):
             "2 query_offsets and 3 key_offsets are for different numbers of sequences",
         ),
         (lambda: masks.cu_seqlens(3), ValueError, "query_offsets needs at least 1 axis"),
-        (lambda: masks.lengths(3, 2.5), TypeError, "query_lengths must be integers, got float32"),
+        (lambda: masks.lengths(3, 2.5), TypeError, "query_lengths must be integers, got float"),
         (
             lambda: masks.from_array(np.eye(3, dtype=np.float32)),
             TypeError,
@@ -353,7 +353,7 @@ def test_inputs_that_are_not_floats_raise(name, dtype):
         (
             lambda: masks.from_function(lambda query, key: query - key),
             TypeError,
-            "a mask function receives (query_position, key_position) and must return one bool number",
+            "(query_position, key_position) and must return one bool number, got int32[]",
         ),
         (
             lambda: masks.from_function(lambda query, key: jnp.ones(3, bool) & (query == key)),
@@ -450,7 +450,7 @@ def partial(*shape):
     ids=["none", "lengths", "batch axes", "swapped axes", "one of swapped axes"],
 )
 def test_merge_of_partial_results_of_different_shapes_raises(partials):
-    with pytest.raises(ValueError, match=r"merge takes one or more pairs \(output, logsumexp\)"):
+    with pytest.raises(ValueError, match="merge takes one or more pairs of output"):
         merge(partials)
 
 

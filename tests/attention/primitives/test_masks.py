@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import attention
 from attention import attend, masks
 from attention.primitives.dense_mask import allowed_pairs
-from tests.attention.primitives.inputs import S, T, draw, query_key_value
+from tests.attention.primitives.inputs import S, T, draw, in_tiles, query_key_value
 
 B = 2  # examples of a batched mask
 EVEN = np.array([[(row * column) % 2 == 0 for column in range(S)] for row in range(T)])
@@ -73,7 +73,7 @@ def lengths(sizes):
 def query_lengths(sizes):
     each = np.broadcast_to(sizes, B)
     return Case(
-        masks.lengths(S, query_lengths=np.array(sizes)),
+        masks.lengths(np.full(np.shape(sizes), S), np.array(sizes)),
         lambda b, query, key: 0 <= query < each[b] and 0 <= key < S,
     )
 
@@ -142,7 +142,7 @@ def nested(element, *sizes):
 
 
 def leaves(*batch):
-    """Masks whose arrays have these batch axes; some have no arrays."""
+    """Masks whose arrays have these batch axes; others contain none."""
     segment_ids = st.integers(0, 2)
     length = nested(st.integers(-1, S + 2), *batch)
     return st.one_of(
@@ -358,13 +358,12 @@ def test_window_without_limit_before_is_causal():
 @pytest.mark.parametrize("implementation", ["reference", "tiled"])
 def test_cu_seqlens_equals_segments(implementation):
     query, key, value = query_key_value()
-    run = functools.partial(
-        attend, query, key, value, positions=(np.arange(T), np.arange(S)), tile_sizes=(2, 2)
-    )
+    positions = np.arange(T), np.arange(S)
+    run = functools.partial(attend, query, key, value, positions=positions)
     offsets = masks.cu_seqlens([0, 2, 2, 5], [0, 3, 4, 7])
     segments = masks.segments([0, 0, 2, 2, 2], [0, 0, 0, 1, 2, 2, 2])
     by_offsets, by_segments = (
-        run(mask=mask, implementation=implementation) for mask in (offsets, segments)
+        run(mask=mask, **in_tiles(implementation, 2, 2)) for mask in (offsets, segments)
     )
     np.testing.assert_allclose(by_offsets, by_segments, rtol=1e-6, atol=1e-6)
 
@@ -373,7 +372,7 @@ def test_cu_seqlens_equals_segments(implementation):
 def test_queries_beyond_their_length_are_fully_masked(implementation):
     mask = masks.lengths([6, 3], query_lengths=[4, 2])
     inputs = query_key_value((B,))
-    output = attend(*inputs, mask=mask, implementation=implementation, tile_sizes=(2, 2))
+    output = attend(*inputs, mask=mask, **in_tiles(implementation, 2, 2))
     plain = attend(*inputs, mask=masks.lengths([6, 3]))
     for b, length in enumerate([4, 2]):
         np.testing.assert_allclose(output[b, :length], plain[b, :length], rtol=1e-5, atol=1e-6)
@@ -387,9 +386,9 @@ def test_lengths_mask_left_padding(implementation):
     padded = [jnp.concatenate([jnp.full_like(array[:3], 9.0), array]) for array in (key, value)]
     positions = np.arange(T) + 2, np.arange(S + 3) - 3
     mask = masks.causal() & masks.lengths(S)
-    run = functools.partial(attend, query, mask=mask, implementation=implementation)
-    output = run(*padded, positions=positions, tile_sizes=(2, 2))
-    expected = run(key, value, positions=(positions[0], np.arange(S)), tile_sizes=(2, 2))
+    run = functools.partial(attend, query, mask=mask, **in_tiles(implementation, 2, 2))
+    output = run(*padded, positions=positions)
+    expected = run(key, value, positions=(positions[0], np.arange(S)))
     np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6)
 
 

@@ -11,7 +11,7 @@ import pytest
 from attention import attend, masks, scores
 from attention.primitives.scores import relative_buckets
 from tests import oracle
-from tests.attention.primitives.inputs import DIMS, K, N, S, T, draw, query_key_value
+from tests.attention.primitives.inputs import DIMS, K, N, S, T, draw, in_tiles, query_key_value
 
 SLOPES, TABLE, BIAS, SINKS = draw((N,), (N, 8), (N, T, S), (N,))
 POSITIONS = np.arange(T) + 1, np.arange(S)
@@ -245,9 +245,9 @@ def test_wrong_parameters_raise(make, sentence):
 def test_bias_array_broadcasts(shape, implementation):
     """Axes of 1, and no axis of heads."""
     (bias,) = draw(shape, seed=4)
-    run = functools.partial(attend, *query_key_value(), tile_sizes=(2, 4))
+    run = functools.partial(attend, *query_key_value())
     full = jnp.broadcast_to(bias if bias.ndim == 3 else bias[None], (N, T, S))
-    actual = run(score=scores.bias_array(bias), implementation=implementation)
+    actual = run(score=scores.bias_array(bias), **in_tiles(implementation, 2, 4))
     expected = run(score=scores.bias_array(full), implementation="reference")
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
@@ -257,10 +257,8 @@ def test_gradient_of_a_broadcast_bias_is_summed(implementation):
     bias = draw((N, 1, S))[0]
 
     def loss(bias, implementation):
-        inputs = query_key_value()
-        output = attend(
-            *inputs, score=scores.bias_array(bias), implementation=implementation, tile_sizes=(2, 4)
-        )
+        score, options = scores.bias_array(bias), in_tiles(implementation, 2, 4)
+        output = attend(*query_key_value(), score=score, **options)
         return jnp.sum(jnp.sin(output))
 
     actual = jax.grad(loss)(bias, implementation)

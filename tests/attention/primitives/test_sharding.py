@@ -16,17 +16,24 @@ from tests.attention.primitives import sharding
 from tests.attention.primitives.inputs import draw
 from tests.conftest import REPOSITORY
 
+BATCH, HEADS = (2, 1), (1, 2)
+CASES = [
+    *((name, shape, "reference") for name in ("jit", "explicit axes") for shape in (BATCH, HEADS)),
+    *((name, shape, "tiled") for name in ("jit", "explicit axes") for shape in (BATCH, HEADS)),
+    ("shard_map", HEADS, "reference"),
+    ("shard_map", HEADS, "tiled"),
+    ("larger", BATCH, "tiled"),
+]
 
-@pytest.mark.parametrize("implementation", ["reference", "tiled"])
-@pytest.mark.parametrize("shape", [(2, 1), (1, 2)], ids=["batch", "heads"])
-@pytest.mark.parametrize("name", sharding.CHECKS)
+
+@pytest.mark.parametrize("name, shape, implementation", CASES, ids=str)
 def test_two_devices(name, shape, implementation):
     """Values, shardings and collectives of output and gradients."""
     sharding.CHECKS[name](shape, implementation)
 
 
 def test_four_and_eight_devices():
-    """Batch and heads are both sharded, in a process of its own."""
+    """Batch and heads are both sharded, in a process with eight devices."""
     result = subprocess.run(
         [sys.executable, "-m", "tests.attention.primitives.sharding"],
         cwd=REPOSITORY,
