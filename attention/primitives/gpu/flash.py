@@ -72,7 +72,7 @@ def attend_by_kernel(
         sizes = sizes_for(common_dtype(arguments.query, arguments.key, arguments.value), width)
     with forward_mode_refused("pallas"):
         output, logsumexp = _attend(Settings(sizes, interpret), arguments)
-    sinks = [AttentionSinks(sink.logits[..., arguments.heads]) for sink in arguments.sinks]
+    sinks = arguments.sinks
     return share_with_sinks({"output": output, "logsumexp": logsumexp}, sinks)
 
 
