@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,6 @@ from jax.sharding import PartitionSpec as P
 from attention import attend, masks, scores
 from tests.attention.primitives import sharding
 from tests.attention.primitives.inputs import draw
-from tests.conftest import REPOSITORY
 
 BATCH, HEADS = (2, 1), (1, 2)
 CASES = [
@@ -36,7 +36,7 @@ def test_four_and_eight_devices():
     """Batch and heads are both sharded, in a process with eight devices."""
     result = subprocess.run(
         [sys.executable, "-m", "tests.attention.primitives.sharding"],
-        cwd=REPOSITORY,
+        cwd=Path(__file__).parents[3],
         env=os.environ | {"JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
