@@ -13,7 +13,7 @@ from attention.primitives.batch import over_batch
 from attention.primitives.dense_mask import allowed_pairs
 from attention.primitives.dropout import Dropout, keep_factor
 from attention.primitives.masks import Mask
-from attention.primitives.nonfinite import nan_where, replace_nonfinite
+from attention.primitives.nonfinite import nan_rows, nan_where, replace_nonfinite
 from attention.primitives.scores import Score
 from attention.primitives.softmax import share_with_sinks, softmax
 from attention.primitives.statistics import SUMS, strongest
@@ -38,21 +38,18 @@ def scaled_dot_product(
     """
     dtype = score_dtype(query, key, value)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    finite = replace_nonfinite(query, key, value, nonfinite_keys)
-    query, key, value = finite[:3]
-    nan = nan_where(finite[3][:, None] | finite[4][None, :], dtype)
-    scores = score(scale * product("TH,SH->TS", query, key, dtype, precision)) + nan
+    finite_query, key, value, *flags = replace_nonfinite(query, key, value, nonfinite_keys)
+    nan = nan_where(flags[0][:, None] | flags[1][None, :], dtype)
+    scores = score(scale * product("TH,SH->TS", finite_query, key, dtype, precision)) + nan
     weights, logsumexp = softmax(jnp.where(allowed, scores, -jnp.inf))
     weights = jnp.where(allowed, weights, 0)  # 0 already, unless the row attends to a NaN
-    kept = (keep * weights).astype(value.dtype)
-    output = product("TS,SH->TH", kept, value, dtype, precision)
-    rows_of_nan = jnp.isnan(logsumexp)[:, None]  # whose cotangent, NaN too, must not spread
-    return jnp.where(rows_of_nan, jnp.nan, output).astype(query.dtype), weights, logsumexp
+    output = product("TS,SH->TH", (keep * weights).astype(value.dtype), value, dtype, precision)
+    return nan_rows(output, logsumexp).astype(query.dtype), weights, logsumexp
 
 
 def product(equation: str, left: Array, right: Array, dtype: jnp.dtype, precision: str) -> Array:
-    """Multiply in the dtype of the factors, and accumulate in `dtype`."""
-    factors = jnp.promote_types(left.dtype, right.dtype)
+    """Multiply in the dtype of the factors (`dtype` if they differ), and accumulate in `dtype`."""
+    factors = left.dtype if left.dtype == right.dtype else dtype
     left, right = left.astype(factors), right.astype(factors)
     return jnp.einsum(equation, left, right, precision=precision, preferred_element_type=dtype)
 

@@ -41,12 +41,13 @@ def split(size: int, at_once: int, devices: int) -> Split:
 
     Args:
         size: of the axis.
-        at_once: how many entries a device should compute at once, at most.
+        at_once: how many entries to compute at once, at most, but at least one per shard.
         devices: over how many the axis may be sharded.
     """
     shards = gcd(size, devices)
     local = size // shards
-    at_once = next((n for n in range(min(local, at_once), 0, -1) if local % n == 0), 1)
+    largest = min(local, at_once // shards)
+    at_once = next((n for n in range(largest, 0, -1) if local % n == 0), 1)
     return shards, local // at_once, at_once
 
 
@@ -59,7 +60,10 @@ def possible_shards(platform: str) -> int:
     mesh = jax.sharding.get_abstract_mesh()
     if not mesh.empty and all(kind == jax.sharding.AxisType.Manual for kind in mesh.axis_types):
         return 1
-    return jax.device_count(platform)
+    try:
+        return jax.device_count(platform)
+    except RuntimeError:  # no such device here: `explain` for another platform
+        return 1
 
 
 def lift(

@@ -66,6 +66,14 @@ def nan_where(flags: Array, dtype: jnp.dtype) -> Array:
     return jnp.where(flags, jnp.nan, 0.0).astype(dtype)
 
 
+def nan_rows(output: Array, logsumexp: Array) -> Array:
+    """Set the output `[..., Hv]` to NaN where the logsumexp is NaN, and block its cotangent there.
+
+    That cotangent is NaN too, and 0 · NaN would reach the values of masked keys.
+    """
+    return jnp.where(jnp.isnan(logsumexp)[..., None], jnp.nan, output)
+
+
 def attends_to_nonfinite(
     arguments: Arguments, nonfinite_queries: Array, nonfinite_keys: Array
 ) -> Array:
@@ -105,5 +113,6 @@ def set_nonfinite_rows(output: Array, rows: Array, query: Array) -> Array:
         rows: bool `[..., T, N]`.
         query: `[..., T, N, H]`, finite.
     """
-    nan = (jnp.nan * query.sum(axis=-1, keepdims=True)).astype(output.dtype)
+    nan = jnp.where(rows[..., None], jnp.nan, 0.0).astype(output.dtype)  # 0 · NaN is NaN elsewhere
+    nan = nan * query.sum(axis=-1, keepdims=True).astype(output.dtype)
     return jnp.where(rows[..., None], nan, output)

@@ -111,7 +111,9 @@ def _specs(arguments: Arguments, batch: tuple[Axis, ...], heads: Axis) -> Argume
         key=lead(arguments.key, 3, None, heads),
         value=lead(arguments.value, 3, None, heads),
         mask=fields(arguments.mask),
-        allowed=optional(allowed, 3, heads if allowed is not None and allowed.shape[-3] > 1 else None),
+        allowed=optional(
+            allowed, 3, heads if allowed is not None and allowed.shape[-3] > 1 else None
+        ),
         block_mask=of_block_mask(arguments.block_mask),
         scores=tuple(map(fields, arguments.scores)),
         sinks=tuple(replace(sink, logits=lead(sink.logits, 1, heads)) for sink in arguments.sinks),

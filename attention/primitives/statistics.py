@@ -29,7 +29,7 @@ def strongest(weights: Array, keys: Array, number: int) -> tuple[Array, Array]:
     keys = jnp.take_along_axis(
         jnp.broadcast_to(keys, (*weights.shape[:-1], keys.shape[-1])), places, -1
     )
-    return jnp.maximum(weights, 0), jnp.where(weights > 0, keys, -1)
+    return jnp.maximum(weights, 0), jnp.where(weights > 0, keys, -1).astype(jnp.int32)
 
 
 # Sums over keys of a function of (weights, distances of positions).

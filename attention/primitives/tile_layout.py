@@ -3,6 +3,7 @@
 import contextlib
 import math
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +23,7 @@ from attention.primitives.scores import BiasArray, Score
 # measured, the others were not. Larger tiles make faster products; smaller ones compute fewer
 # masked pairs.
 SIZES = {
-    "cpu": ((1024, 512), (512, 512), 2**20),
+    "cpu": ((1024, 512), (512, 512), 2**18),
     "cuda": ((1024, 1024), (512, 512), 2**25),
     "rocm": ((1024, 1024), (512, 512), 2**25),
     "tpu": ((1024, 1024), (512, 512), 2**24),
@@ -232,6 +233,9 @@ def _of_pattern(array: Array, arguments: Arguments) -> Lifted:
 
 
 def _of_batch(array: Array, rank: int, batch: tuple[int, ...]) -> Lifted:
+    """Give an array all batch axes, or none if all examples share it."""
+    if prod(array.shape[: array.ndim - rank]) == 1:
+        array = array.reshape(array.shape[array.ndim - rank :])
     return Lifted(to_batch("array", array, batch, rank), "B" if array.ndim > rank else "")
 
 
@@ -262,8 +266,8 @@ def _inputs_and_context(
         return Lifted(heads_first(array, num_columns), "BK")
 
     def of_pairs(array: Array) -> Lifted:  # [..., N or 1, T or 1, S or 1]
-        letters = "B" if array.ndim > 3 else ""
-        array = to_batch("array", array, batch, 3)
+        lifted = _of_batch(array, 3, batch)
+        array, letters = lifted.array, lifted.axes
         for axis, size in ((array.ndim - 2, num_rows), (array.ndim - 1, num_columns)):
             array = _pad(array, axis, size) if array.shape[axis] > 1 else array
         if array.shape[-3] == 1:

@@ -22,6 +22,7 @@ from attention.primitives.block_mask import EMPTY, Pattern, visited_by_any
 from attention.primitives.dot_product import product
 from attention.primitives.dropout import keep_pairs
 from attention.primitives.lift import Plan, lift
+from attention.primitives.nonfinite import nan_rows
 from attention.primitives.softmax import share_with_sinks
 from attention.primitives.statistics import SUMS, strongest
 from attention.primitives.tile_layout import (
@@ -328,9 +329,8 @@ def _attend(arguments: Arguments, platform: str) -> dict[str, Array]:
     settings, plan, head = layout_of(arguments, platform)
     num_queries = arguments.query.shape[-3]
     output, logsumexp, largest = _attention(settings, plan, head.inputs, head[1:])
-    rows_of_nan = jnp.isnan(logsumexp)  # whose cotangents, NaN too, must not spread
-    output = jnp.where(rows_of_nan[..., None], jnp.nan, output)
-    logsumexp = jnp.where(rows_of_nan, jnp.nan, logsumexp)
+    output = nan_rows(output, logsumexp)
+    logsumexp = nan_rows(logsumexp[..., None], logsumexp)[..., 0]
 
     def by_head(array: Array) -> Array:  # [..., K, G, T, *] -> [..., N, T, *]
         rank = len(arguments.batch)
@@ -407,13 +407,17 @@ def _strongest(
             inputs = tile_of(settings, head.inputs, INPUT_AXES, row, column)
             context = tile_of(settings, head.context, CONTEXT_AXES, row, column)
             weights = weights_of(settings, inputs, context, rows)
-            keys = jnp.broadcast_to(column * width + jnp.arange(width), weights.shape)
+            keys = column * width + jnp.arange(width, dtype=jnp.int32)
+            keys = jnp.broadcast_to(keys, weights.shape)
             weights = jnp.concatenate([carry[0], weights], axis=-1)
-            keys = jnp.concatenate([carry[1], keys.astype(jnp.int32)], axis=-1)
+            keys = jnp.concatenate([carry[1], keys], axis=-1)
             return strongest(weights, keys, number), None
 
-        start = jnp.zeros(shape, settings.dtype) + zero, (jnp.zeros(shape) + zero).astype(int) - 1
-        return jax.lax.scan(visit, start, jnp.arange(settings.tiles[1]))[0]
+        start = (
+            jnp.zeros(shape, settings.dtype) + zero,
+            jnp.zeros(shape, jnp.int32) + zero.astype(jnp.int32),
+        )
+        return jax.lax.scan(visit, start, jnp.arange(settings.tiles[1], dtype=jnp.int32))[0]
 
-    found = jax.lax.map(row, jnp.arange(settings.tiles[0]))
+    found = jax.lax.map(row, jnp.arange(settings.tiles[0], dtype=jnp.int32))
     return jax.tree.map(lambda x: x.reshape(-1, number), found)

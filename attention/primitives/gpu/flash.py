@@ -17,7 +17,6 @@ from attention.primitives.gpu.sizes import WIDEST, KernelSizes, power_of_two, si
 from attention.primitives.gpu.tile_mask import mask_refusal
 from attention.primitives.gpu.tile_score import score_refusal
 from attention.primitives.nonfinite import nan_where, replace_nonfinite
-from attention.primitives.scores import AttentionSinks
 from attention.primitives.softmax import share_with_sinks
 
 _DTYPES = ("float32", "bfloat16", "float16")

@@ -156,7 +156,6 @@ def main():
 
 
 if __name__ == "__main__":
-    jax.config.update("jax_num_cpu_devices", 8)
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")
     jax.config.update("jax_disable_most_optimizations", True)

@@ -37,7 +37,7 @@ def test_four_and_eight_devices():
     result = subprocess.run(
         [sys.executable, "-m", "tests.attention.primitives.sharding"],
         cwd=Path(__file__).parents[3],
-        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"},
         capture_output=True,
         text=True,
         check=False,

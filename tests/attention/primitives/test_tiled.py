@@ -222,7 +222,7 @@ def test_float64_stays_float64():
     found, expected = (compute(one, inputs, {}) for one in ("tiled", "definition"))
     assert found["output"].dtype == jnp.float64
     for name in ("output", "logsumexp", "entropy"):
-        np.testing.assert_allclose(found[name], expected[name], rtol=1e-12)
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-12, atol=1e-15)
 
 
 def test_vmap_equals_a_batch():
