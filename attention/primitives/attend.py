@@ -164,9 +164,10 @@ def explain(
     """Return which implementation `attend` uses for these arguments, and why; print it to read it.
 
     Args:
-        query: as in `attend`, like `key`, `value` and `arguments`.
+        query: as in `attend`.
         key: as in `attend`.
         value: as in `attend`.
+        **arguments: the other arguments of `attend`.
         platform: "cpu", "cuda", "rocm" or "tpu"; that of the default device by default.
 
     >>> import jax

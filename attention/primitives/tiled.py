@@ -118,7 +118,7 @@ def _kept(settings: Settings, context: Context, weights: Array) -> Array:
     return weights * keep.astype(weights.dtype)
 
 
-def _zero(tree: Tree, dtype: Any) -> Array:
+def _zero(tree: Tree, dtype: jnp.dtype) -> Array:
     """Return 0 that varies over the same axes of a mesh as the arrays, as `shard_map` requires."""
     first = (leaf[(0,) * leaf.ndim] for leaf in jax.tree.leaves(tree))
     never = [(x == x) & (x != x) for x in first]
