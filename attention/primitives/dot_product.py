@@ -32,9 +32,8 @@ def scaled_dot_product(
 ) -> tuple[Array, Array, Array]:
     """Attention of one head: softmax(q kᵀ / √d + mask) v (Vaswani et al. 2017, equation 1).
 
-    query [T, H], key [S, H], value [S, Hv]; allowed bool [T, S], True = may attend; keep [T, S]
-    multiplies the weights (dropout); nonfinite_keys bool [S] as in `attend`.
-    Returns output [T, Hv], weights [T, S], logsumexp [T].
+    query [T, H], key [S, H], value [S, Hv]; allowed bool [T, S], True = may attend; keep [T, S] for
+    dropout; nonfinite_keys [S]. Returns output [T, Hv], weights [T, S], logsumexp [T].
     """
     dtype = score_dtype(query, key, value)
     scale = query.shape[-1] ** -0.5 if scale is None else scale

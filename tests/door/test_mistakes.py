@@ -56,7 +56,7 @@ from tests.door.command import command
         (["--config.model.implementation=splash"], "'splash' cannot compute this: "),
         (
             ["--config.model.implementation=jax", "--config.model.attention_dropout=0.1"],
-            "'jax' cannot compute this: it has no dropout; tiled, reference could",
+            "'jax' cannot compute this: it does not implement this dropout; tiled, reference could",
         ),
         (["--against", "--split=test"], "--against needs a name, got none"),
         (["--config.data.name=toys"], "got 'toys'; did you mean 'toy'?"),
