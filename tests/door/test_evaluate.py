@@ -160,13 +160,15 @@ def test_text_that_moved_is_found_again_and_no_other(place, knock, captions, tmp
 
 @pytest.fixture
 def rival(place, trained, tmp_path):
-    """A run that says the same, and the first of the longer sentences wrong."""
+    """A run with the same hypotheses, but the first of the longer sentences right."""
     rival = tmp_path / "rival"
     rival.mkdir()
     for name in ("results.json", "texts.json", "hypotheses.longer.txt"):
         shutil.copy(place / "tiny" / name, rival)
     said = (rival / "hypotheses.longer.txt").read_text().splitlines()
-    (rival / "hypotheses.longer.txt").write_text("\n".join(["jane", *said[1:], ""]))
+    data = Workdir(place / "tiny").load_config().data
+    right = load_split(data, "longer", place / "cache")[0].target
+    (rival / "hypotheses.longer.txt").write_text("\n".join([right, *said[1:], ""]))
     return rival
 
 
