@@ -4,6 +4,8 @@ import importlib
 import re
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
 from experiments.flags import parse
@@ -19,8 +21,10 @@ def blocks(language):
 
 
 @pytest.fixture(autouse=True)
-def at_the_door(monkeypatch):
+def as_a_user_has_it(monkeypatch):
     monkeypatch.chdir(REPOSITORY)
+    with jax.numpy_dtype_promotion("standard"):
+        yield
 
 
 def test_python_runs_and_prints_what_it_says(capsys):
@@ -33,9 +37,6 @@ def test_python_runs_and_prints_what_it_says(capsys):
 
 def test_the_sketch_is_the_definition():
     """Where every query sees a key, the four lines of the README are what the library computes."""
-    import jax
-    import numpy as np
-
     from attention import masks, scaled_dot_product
 
     names = {}
