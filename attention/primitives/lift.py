@@ -102,13 +102,29 @@ def lift(
     def mapped(letter: str) -> list[bool]:
         return [letter in names for names in axes]
 
-    lifted = jax.vmap(
-        of_one_head, in_axes=tuple(0 if x else None for x in mapped("G")), axis_size=plan.groups
-    )
+    lifted = _mapped(of_one_head, mapped("G"), plan.groups)
     lifted = _in_chunks(lifted, mapped("K"), plan.kv_heads, remat)
     for cut in reversed(plan.batch):
         lifted = _in_chunks(lifted, mapped("B"), cut, remat)
     return lifted(*leaves)
+
+
+def _mapped(
+    function: Callable[..., Tree], mapped: Sequence[bool], size: int
+) -> Callable[..., Tree]:
+    """`vmap` over the first axis of some arrays.
+
+    An axis of one is taken away instead: on a CPU the compiler multiplies matrices without a batch
+    axis by a third faster in the backward pass, since it need not transpose them.
+    """
+    if size > 1:
+        return jax.vmap(function, in_axes=tuple(0 if x else None for x in mapped), axis_size=size)
+
+    def of_one(*leaves: Array) -> Tree:
+        result = function(*(x.squeeze(0) if m else x for x, m in zip(leaves, mapped, strict=True)))
+        return jax.tree.map(lambda x: x[None], result)
+
+    return of_one
 
 
 def _in_chunks(
@@ -117,7 +133,7 @@ def _in_chunks(
     """Map a function over the first axis of some arrays, in a loop over chunks."""
     shards, steps, at_once = cut
     size = shards * at_once
-    chunk = jax.vmap(function, in_axes=tuple(0 if x else None for x in mapped), axis_size=size)
+    chunk = _mapped(function, mapped, size)
     if steps == 1:
         return chunk
 

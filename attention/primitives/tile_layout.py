@@ -33,7 +33,7 @@ SIZES = {
 class Inputs(NamedTuple):
     """What has derivatives, for one head, or cut to one tile.
 
-    query `[T, H]`, key `[S, H]`, value `[S, Hv]`, scale; score functions, with None in place of a
+    query `[T, H]`, key `[H, S]`, value `[S, Hv]`, scale; score functions, with None in place of a
     bias array; bias arrays `[T or 1, S or 1]`, with None elsewhere.
     """
 
@@ -72,8 +72,9 @@ class Head(NamedTuple):
     pattern: Pattern | None
 
 
-# Along which axes an array is cut: "T" queries, "S" keys, "TS" both, "" not at all.
-INPUT_AXES = Inputs("T", "S", "S", "", "", "TS")
+# The axes of the arrays: "T" is cut into rows of tiles, "S" into columns. Keys are transposed, so
+# that the product for their derivative needs no transposed copy of a tile of scores.
+INPUT_AXES = Inputs("TH", "HS", "SH", "", "", "TS")
 CONTEXT_AXES = Context("T", "S", "T", "S", "S", "", "TS", "", "")
 
 
@@ -286,7 +287,7 @@ def _inputs_and_context(
 
     inputs = Inputs(
         query=of_queries(query),
-        key=of_keys(key),
+        key=Lifted(jnp.swapaxes(of_keys(key).array, -1, -2), "BK"),
         value=of_keys(value),
         scale=Lifted(jnp.asarray(arguments.scale, arguments.dtype), ""),
         scores=tuple(None if is_bias(x) else of_fields(x) for x in arguments.scores),

@@ -7,7 +7,7 @@ JAX operations, with `jax.checkpoint` around each tile: JAX derives from them ev
 of derivative, none of which keeps a tile in memory.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -36,26 +36,33 @@ from attention.primitives.tile_layout import (
 )
 
 Tree = Any
+Tile = tuple[Inputs, Context, Tree, Inputs | None]
 
 
-def tile_of(settings: Settings, tree: Tree, axes: Tree, row: Array, column: Array) -> Tree:
-    """Cut the arrays of a head to the tile at (row, column)."""
+def cut_to(settings: Settings, tree: Tree, axes: Tree, letter: str, index: Array) -> Tree:
+    """Cut the arrays of a head to row ("T") or column ("S") `index` of its tiles."""
 
-    def cut(array: Array, axes: str) -> Array:
-        for axis, letter in enumerate(axes):
-            index, size = (
-                (row, column)["TS".index(letter)],
-                settings.tile_sizes["TS".index(letter)],
-            )
-            if array.shape[axis] > 1 or len(axes) == 1:
-                array = jax.lax.dynamic_slice_in_dim(array, index * size, size, axis)
+    def part_of(part: Tree, axes: str) -> Tree:
+        return jax.tree.map(lambda array: _cut(settings, array, axes, letter, index), part)
+
+    return type(tree)(*map(part_of, tree, axes))
+
+
+def _cut(settings: Settings, array: Array, axes: str, letter: str, index: Array) -> Array:
+    axis, size = axes.find(letter), settings.tile_sizes["TS".index(letter)]
+    if axis == -1 or array.shape[axis] == 1:
         return array
+    return jax.lax.dynamic_slice_in_dim(array, index * size, size, axis)
 
-    parts = (
-        part if axes == "" else jax.tree.map(lambda array, axes=axes: cut(array, axes), part)
-        for part, axes in zip(tree, axes, strict=True)
+
+def tile_of(settings: Settings, head: Head, row: Array, column: Array) -> tuple[Inputs, Context]:
+    """Cut a head to the tile at (row, column)."""
+    inputs = cut_to(settings, head.inputs, INPUT_AXES, "T", row)
+    context = cut_to(settings, head.context, CONTEXT_AXES, "T", row)
+    return (
+        cut_to(settings, inputs, INPUT_AXES, "S", column),
+        cut_to(settings, context, CONTEXT_AXES, "S", column),
     )
-    return type(tree)(*parts)
 
 
 def _product(settings: Settings, equation: str, left: Array, right: Array) -> Array:
@@ -63,32 +70,34 @@ def _product(settings: Settings, equation: str, left: Array, right: Array) -> Ar
 
 
 def scores_of(settings: Settings, inputs: Inputs, context: Context) -> Array:
-    """Return the scores of a tile, -inf where masked and NaN where a visible input was NaN."""
+    """Return the scores of a tile before the mask."""
     query, key = context.query_positions[:, None], context.key_positions[None, :]
-    scores = inputs.scale * _product(settings, "TH,SH->TS", inputs.query, inputs.key)
+    scores = inputs.scale * _product(settings, "TH,HS->TS", inputs.query, inputs.key)
     for score, bias in zip(inputs.scores, inputs.biases, strict=True):
         scores = score(scores, query, key, context.head) if bias is None else scores + bias
-    scores = scores + context.query_nan[:, None] + context.key_nan[None, :]
-    for allowed in _allowed(context, query, key):
-        scores = jnp.where(allowed, scores, -jnp.inf)
     return scores
 
 
-def _allowed(context: Context, query: Array, key: Array) -> Sequence[Array]:
+def _masked(context: Context, scores: Array) -> Array:
+    """Set the scores of masked pairs to -inf."""
+    query, key = context.query_positions[:, None], context.key_positions[None, :]
     allowed = [] if context.is_key is None else [context.is_key[None, :]]
     allowed += [] if context.allowed is None else [context.allowed]
-    return allowed if context.mask is None else [*allowed, context.mask(query, key)]
+    allowed += [] if context.mask is None else [context.mask(query, key)]
+    for pairs in allowed:
+        scores = jnp.where(pairs, scores, -jnp.inf)
+    return scores
 
 
 def weights_of(settings: Settings, inputs: Inputs, context: Context, logsumexp: Array) -> Array:
     """Return the weights of a tile, given the logsumexp of its rows."""
-    return _normalized(scores_of(settings, inputs, context), logsumexp)
+    return _normalized(context, scores_of(settings, inputs, context), logsumexp)
 
 
-def _normalized(scores: Array, logsumexp: Array) -> Array:
+def _normalized(context: Context, scores: Array, logsumexp: Array) -> Array:
     """exp(score - logsumexp), which is 0 where masked even in a row of NaN."""
     logsumexp = jnp.where(jnp.isneginf(logsumexp), 0, logsumexp)
-    return jnp.where(jnp.isneginf(scores), 0, _exp(scores - logsumexp[:, None]))
+    return _exp(_masked(context, scores - logsumexp[:, None]))
 
 
 @jax.custom_jvp
@@ -135,9 +144,10 @@ def forward(settings: Settings, head: Head) -> tuple[Array, Array, Array]:
         def visit(column: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             def tile() -> tuple[Array, Array, Array]:
                 peak, total, output = carry
-                inputs = tile_of(settings, head.inputs, INPUT_AXES, number, column)
-                context = tile_of(settings, head.context, CONTEXT_AXES, number, column)
+                inputs, context = tile_of(settings, head, number, column)
                 scores = scores_of(settings, inputs, context)
+                scores += context.query_nan[:, None] + context.key_nan[None, :]
+                scores = _masked(context, scores)
                 higher = jnp.maximum(peak, scores.max(axis=-1))
                 weights = jnp.exp(jnp.minimum(scores - higher[:, None], 0))
                 shrink = jnp.exp(peak - higher)
@@ -171,7 +181,7 @@ def sum_over_keys(
     head: Head,
     rows: Tree,
     more: Inputs | None,
-    function: Callable[[Inputs, Context, Tree, Inputs | None], Tree],
+    function: Callable[..., Tree],
 ) -> Tree:
     """Sum a function of tiles over the keys of each query, with derivatives in linear memory.
 
@@ -184,42 +194,48 @@ def sum_over_keys(
     """
     pattern = None if head.pattern is None else visited_by_any(head.pattern)
     zero = _zero((head, rows), settings.dtype)
-    size, columns = settings.tile_sizes[0], settings.tiles[1]
+    columns = settings.tiles[1]
 
-    def cut(row: Array, column: Array) -> tuple[Inputs, Context, Tree, Inputs | None]:
-        at_row = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, row * size, size, 0), rows)
+    def cut(tile: Tile, letter: str, index: Array) -> Tile:
+        inputs, context, rows, more = tile
         return (
-            tile_of(settings, head.inputs, INPUT_AXES, row, column),
-            tile_of(settings, head.context, CONTEXT_AXES, row, column),
-            at_row,
-            None if more is None else tile_of(settings, more, INPUT_AXES, row, column),
+            cut_to(settings, inputs, INPUT_AXES, letter, index),
+            cut_to(settings, context, CONTEXT_AXES, letter, index),
+            jax.tree.map(lambda x: _cut(settings, x, "T", letter, index), rows),
+            None if more is None else cut_to(settings, more, INPUT_AXES, letter, index),
         )
 
-    shapes = jax.eval_shape(lambda: function(*cut(jnp.int32(0), jnp.int32(0))))
+    whole = head.inputs, head.context, rows, more
+    shapes = jax.eval_shape(lambda: function(*cut(cut(whole, "T", 0), "S", 0)))
+
+    def zeros() -> Tree:
+        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype) + zero, shapes)
 
     @partial(jax.checkpoint, prevent_cse=False)
     def of_row(row: Array) -> Tree:
-        def visit(total: Tree, number: Array) -> tuple[Tree, None]:
-            column, visited = number, None
+        at_row = cut(whole, "T", row)
+
+        def visit(total: Tree, column: Array) -> tuple[Tree, None]:
+            visited = None
             if pattern is not None:
-                column = jnp.minimum(pattern.start[row] + number, columns - 1)
-                visited = pattern.start[row] + number < pattern.stop[row]
+                column += pattern.start[row]
+                visited = column < pattern.stop[row]
+                column = jnp.minimum(column, columns - 1)
                 if pattern.kinds is not None:
                     visited &= pattern.kind(row, column) > EMPTY
             # Cut outside of the condition: its transpose would add arrays of whole heads.
-            tile = cut(row, column)
+            tile = cut(at_row, "S", column)
 
             @partial(jax.checkpoint, prevent_cse=False)
-            def of_tile(tile: Tree) -> Tree:
+            def of_tile(tile: Tile) -> Tree:
                 if visited is None:
                     return function(*tile)
-                zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype) + zero, shapes)
-                return jax.lax.cond(visited, lambda tile: function(*tile), lambda _: zeros, tile)
+                compute = jax.checkpoint(lambda tile: function(*tile), prevent_cse=False)
+                return jax.lax.cond(visited, compute, lambda _: zeros(), tile)
 
             return jax.tree.map(jnp.add, total, of_tile(tile)), None
 
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype) + zero, shapes)
-        return jax.lax.scan(visit, zeros, jnp.arange(settings.max_visits))[0]
+        return jax.lax.scan(visit, zeros(), jnp.arange(settings.max_visits))[0]
 
     _, sums = jax.lax.scan(lambda _, row: (None, of_row(row)), None, jnp.arange(settings.tiles[0]))
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), sums)
@@ -256,13 +272,14 @@ def tangent(
 
         directions = jax.tree.leaves(tangents)
         scores, d_scores = jax.jvp(scores, [leaves[n] for n in moving], directions)
-        weights = _normalized(scores, logsumexp)
-        kept = _kept(settings, context, weights)
-        dtype = inputs.value.dtype
-        d_output = _product(settings, "TS,SH->TH", (kept * d_scores).astype(dtype), inputs.value)
+        weights = _normalized(context, scores, logsumexp)
+        dtype, d_weights = inputs.value.dtype, weights * d_scores
+        kept = _kept(settings, context, d_weights).astype(dtype)
+        d_output = _product(settings, "TS,SH->TH", kept, inputs.value)
         if tangents.value is not None:
-            d_output += _product(settings, "TS,SH->TH", kept.astype(dtype), tangents.value)
-        return d_output, jnp.sum(weights * d_scores, axis=-1)
+            kept = _kept(settings, context, weights).astype(dtype)
+            d_output += _product(settings, "TS,SH->TH", kept, tangents.value)
+        return d_output, d_weights.sum(axis=-1)
 
     del leaves
     d_output, d_logsumexp = sum_over_keys(settings, head, logsumexp, tangents, of_tile)
@@ -383,8 +400,7 @@ def _all_weights(settings: Settings, head: Head, logsumexp: Array) -> Array:
 
     @partial(jax.checkpoint, prevent_cse=False)
     def row(number: Array) -> Array:
-        inputs = tile_of(wide, head.inputs, INPUT_AXES, number, 0)
-        context = tile_of(wide, head.context, CONTEXT_AXES, number, 0)
+        inputs, context = tile_of(wide, head, number, 0)
         size = wide.tile_sizes[0]
         rows = jax.lax.dynamic_slice_in_dim(logsumexp, number * size, size)
         return weights_of(wide, inputs, context, rows)
@@ -404,8 +420,7 @@ def _strongest(
         rows = jax.lax.dynamic_slice_in_dim(logsumexp, row * size, size)
 
         def visit(carry: tuple[Array, Array], column: Array) -> tuple[tuple[Array, Array], None]:
-            inputs = tile_of(settings, head.inputs, INPUT_AXES, row, column)
-            context = tile_of(settings, head.context, CONTEXT_AXES, row, column)
+            inputs, context = tile_of(settings, head, row, column)
             weights = weights_of(settings, inputs, context, rows)
             keys = column * width + jnp.arange(width, dtype=jnp.int32)
             keys = jnp.broadcast_to(keys, weights.shape)
