@@ -119,9 +119,9 @@ def attend(
             narrower inputs are computed in their dtype; all are accumulated in float32.
         tile_sizes: queries and keys per tile of the "tiled" implementation.
         implementation: "reference", "tiled", "one_query", "jax", "cudnn", "pallas" or "splash":
-            that one, or an error with the reason. By default it is chosen for the arguments and the platform that
-            the computation is lowered for; `explain` reports it. "cudnn", "pallas" and "splash"
-            have first-order reverse-mode derivatives only.
+            that one, or an error with the reason. By default it is chosen for the arguments and
+            the platform that the computation is lowered for; `explain` reports it. "cudnn",
+            "pallas" and "splash" have first-order reverse-mode derivatives only.
 
     Returns:
         The output `[..., T, N, Hv]` in the query's dtype, or with `returning` a pair of it and a

@@ -1,27 +1,27 @@
-"""Attention of one query over a long cache, without a copy of the cache.
+"""Attention of one query over many keys, cut into parts that are merged.
 
-Products per head would first transpose the keys, `[S, K, H]` to `[K, S, H]`: a copy of the cache
-for one query. Here all key/value heads are one head of width K·H, in which each query is 0 outside
-of the H features of its own head: a product of matrices as they lie in memory, which takes about
-as long as reading them. The keys of a single example are cut into parts, which the cores compute
-side by side, and the partial results are merged (flash decoding, Dao et al. 2023).
+As in flash decoding (Dao et al. 2023): the cores compute parts of the keys side by side, and
+`merge` combines them. The query heads of a group are the rows of one matrix, so the keys of a
+`Cache` are read in the order in which they are stored and never copied.
 """
-
-from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from attention.primitives.arguments import Arguments
-from attention.primitives.dot_product import attend_by_definition
-from attention.primitives.lift import possible_shards
+from attention.primitives.batch import over_batch
+from attention.primitives.dense_mask import allowed_pairs
+from attention.primitives.dot_product import scaled_dot_product
+from attention.primitives.dropout import Dropout, keep_factor
+from attention.primitives.masks import Mask
 from attention.primitives.merge import merge
+from attention.primitives.nonfinite import nan_where, replace_nonfinite
+from attention.primitives.scores import Score
 from attention.primitives.softmax import share_with_sinks
-from attention.primitives.vendor.edge_cases import handle_edge_cases
 
-# Parts of the keys of a single example, and from how many keys on (measured on two cores).
-PARTS, MANY_KEYS = 4, 2**12
+# At most so many parts, of at least so many keys (measured on a CPU).
+MAX_PARTS, MIN_KEYS = 8, 512
 
 
 def refusal(arguments: Arguments, platform: str) -> str | None:
@@ -31,66 +31,140 @@ def refusal(arguments: Arguments, platform: str) -> str | None:
         return f"it takes one query, and there are T={arguments.query.shape[-3]}"
     if 0 in (*arguments.query.shape, *arguments.key.shape, *arguments.value.shape):
         return "an input is empty"
-    if arguments.returning:
-        return f"it does not return {', '.join(sorted(arguments.returning))}"
+    if others := sorted({*arguments.returning} - {"logsumexp"}):
+        return f"it does not return {', '.join(others)}"
     return None if arguments.tile_sizes is None else "it does not take tile sizes"
 
 
 def preference(arguments: Arguments, platform: str) -> str | None:
-    """Return why it is the default: on a CPU, if no device may hold a part of the heads."""
-    if platform != "cpu" or possible_shards(platform) > 1 or arguments.key.shape[-2] == 1:
+    """Return why it is the default, on a CPU for many keys; None if it is not."""
+    parts = num_parts(arguments.key.shape[-3])
+    if platform != "cpu" or arguments.key.shape[-3] < 2 * MIN_KEYS:
         return None
-    return "one query reads all keys and values as they lie in memory"
+    return f"one query, whose keys are computed in {parts} parts and merged"
+
+
+def num_parts(num_keys: int) -> int:
+    """Return into how many equal parts the keys are cut."""
+    most = min(MAX_PARTS, num_keys // MIN_KEYS)
+    return next((parts for parts in range(most, 1, -1) if num_keys % parts == 0), 1)
 
 
 def attend_one_query(arguments: Arguments, platform: str = "cpu") -> dict[str, Array]:
-    """Return "output" for arguments that are not refused."""
+    """Return "output" and "logsumexp" for arguments that are not refused."""
     del platform
-    return {"output": _attend(arguments)}
+    return _attend(arguments)
 
 
 @jax.jit
-def _attend(arguments: Arguments) -> Array:
-    return handle_edge_cases(arguments, _merged_parts)
-
-
-def _merged_parts(arguments: Arguments) -> Array:
-    """Return the output `[..., 1, N, Hv]` for finite inputs."""
+def _attend(arguments: Arguments) -> dict[str, Array]:
+    """Return "output" and "logsumexp"."""
     num_keys, num_kv_heads = arguments.key.shape[-3:-1]
     num_heads = arguments.query.shape[-2]
-    kv_head = jnp.arange(num_heads) // (num_heads // num_kv_heads)
-    own = kv_head[:, None, None] == jnp.arange(num_kv_heads)[:, None]  # [N, K, 1]
+    parts = num_parts(num_keys)
 
-    def joined(array: Array) -> Array:  # [..., K, H] -> [..., K·H]
-        return array.reshape(*array.shape[:-2], -1)
+    def example(
+        query: Array,
+        key: Array,
+        value: Array,
+        mask: Mask | None,
+        allowed: Array | None,
+        scores: tuple[Score, ...],
+        rng: Array | None,
+        nonfinite_keys: Array | None,
+        query_positions: Array,
+        key_positions: Array,
+    ) -> tuple[Array, Array]:
+        query, key, value, *nonfinite = replace_nonfinite(query, key, value, nonfinite_keys)
+        if mask is not None:
+            allowed = allowed_pairs(mask, query_positions, key_positions)
+        visible = True if allowed is None else jnp.broadcast_to(allowed, (num_heads, 1, num_keys))
+        flags = jnp.repeat(nonfinite[1], num_heads // num_kv_heads, axis=1).T[:, None, :]
+        # A non-finite key in one part concerns all parts: NaN is added to all scores of its head.
+        nan = nan_where((visible & flags).any(axis=(1, 2)) | nonfinite[0][0], arguments.dtype)
+        keep = None
+        if rng is not None:
+            dropout = Dropout(rng, arguments.dropout.rate)
+            keep = keep_factor(dropout, arguments.heads, query_positions, key_positions)
 
-    arguments = replace(
-        arguments,
-        query=joined(jnp.where(own, arguments.query[..., None, :], 0)),
-        key=joined(arguments.key)[..., None, :],
-        value=joined(arguments.value)[..., None, :],
-        nonfinite_keys=jnp.zeros((*arguments.key.shape[:-2], 1), bool),
+        def one_part(
+            query: Array,
+            key: Array,
+            value: Array,
+            allowed: Array | None,
+            keep: Array | None,
+            nan: Array,
+            heads: Array,
+            positions: Array,
+        ) -> tuple[Array, Array]:
+            """Queries `[G, H]` of one group over keys `[S/parts, H]`."""
+
+            def change(values: Array) -> Array:
+                for score in scores:
+                    values = score(values, query_positions[0], positions[None, :], heads[:, None])
+                return values + nan[:, None]
+
+            output, _, logsumexp = scaled_dot_product(
+                query,
+                key,
+                value,
+                True if allowed is None else allowed,
+                arguments.scale,
+                1.0 if keep is None else keep,
+                change,
+                jnp.zeros(key.shape[0], bool),
+                arguments.precision,
+            )
+            return output, logsumexp
+
+        def of_heads(array: Array) -> Array:  # [N, ...] -> [K, G, ...]
+            return array.reshape(num_kv_heads, -1, *array.shape[1:])
+
+        def of_keys(array: Array) -> Array:  # [S, K, H] -> [K, parts, S/parts, H]
+            array = jnp.swapaxes(array, 0, 1)
+            return array.reshape(num_kv_heads, parts, -1, *array.shape[2:])
+
+        def of_pairs(pairs: Array | None) -> Array | None:  # -> [K, parts, G, S/parts]
+            if pairs is None:
+                return None
+            pairs = jnp.broadcast_to(pairs, (num_heads, 1, num_keys))
+            return jnp.swapaxes(pairs.reshape(num_kv_heads, -1, parts, num_keys // parts), 1, 2)
+
+        group = of_heads(query[0])[:, None]  # with an axis of parts, so that no product merges it
+        operands = (
+            jnp.broadcast_to(group, (num_kv_heads, parts, *group.shape[2:])),
+            of_keys(key),
+            of_keys(value),
+            of_pairs(allowed),
+            of_pairs(keep),
+            of_heads(nan),
+            of_heads(arguments.heads),
+            key_positions.reshape(parts, -1),
+        )
+        over_parts = jax.vmap(one_part, (0, 0, 0, 0, 0, None, None, 0))
+        outputs, logsumexps = jax.vmap(over_parts, (0, 0, 0, 0, 0, 0, 0, None), 1)(*operands)
+        return merge(
+            [
+                (output.reshape(1, num_heads, -1), logsumexp.reshape(num_heads, 1))
+                for output, logsumexp in zip(outputs, logsumexps, strict=True)
+            ]
+        )
+
+    output, logsumexp = over_batch(
+        example,
+        (
+            arguments.query,
+            arguments.key,
+            arguments.value,
+            arguments.mask,
+            arguments.allowed,
+            arguments.scores,
+            None if arguments.dropout is None else jax.random.key_data(arguments.dropout.rng),
+            arguments.nonfinite_keys,
+            arguments.query_positions,
+            arguments.key_positions,
+        ),
+        (3, 3, 3, None, 3, None, 1, 2, 1, 1),
+        arguments.batch,
     )
-    is_long = arguments.batch in ((), (1,)) and num_keys >= MANY_KEYS
-    size = -(-num_keys // PARTS) if is_long else num_keys
-    parts = [slice(start, start + size) for start in range(0, num_keys, size)]
-    partials = [attend_by_definition(_select_keys(arguments, part)) for part in parts]
-    output, logsumexp = merge([(part["output"], part["logsumexp"]) for part in partials])
-    results = {"output": output, "logsumexp": logsumexp}
-    output = share_with_sinks(results, arguments.sinks)["output"]
-    output = output.reshape(*output.shape[:-1], num_kv_heads, -1)
-    return jnp.where(own, output, 0).sum(axis=-2, dtype=output.dtype)
-
-
-def _select_keys(arguments: Arguments, part: slice) -> Arguments:
-    """Return the arguments for some of the keys, without sinks."""
-    allowed = arguments.allowed
-    return replace(
-        arguments,
-        key=arguments.key[..., part, :, :],
-        value=arguments.value[..., part, :, :],
-        nonfinite_keys=arguments.nonfinite_keys[..., part, :],
-        key_positions=arguments.key_positions[..., part],
-        allowed=allowed if allowed is None or allowed.shape[-1] == 1 else allowed[..., part],
-        sinks=(),
-    )
+    return share_with_sinks({"output": output, "logsumexp": logsumexp}, arguments.sinks)
