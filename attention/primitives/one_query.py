@@ -10,9 +10,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.primitives.arguments import Arguments
-from attention.primitives.batch import over_batch
 from attention.primitives.dense_mask import allowed_pairs
-from attention.primitives.dot_product import scaled_dot_product
+from attention.primitives.dot_product import over_examples, scaled_dot_product
 from attention.primitives.dropout import Dropout, keep_factor
 from attention.primitives.masks import Mask
 from attention.primitives.merge import merge
@@ -41,7 +40,7 @@ def preference(arguments: Arguments, platform: str) -> str | None:
     parts = num_parts(arguments.key.shape[-3])
     if platform != "cpu" or arguments.key.shape[-3] < 2 * MIN_KEYS:
         return None
-    return f"one query, whose keys are computed in {parts} parts and merged"
+    return f"one query: its keys are computed in {parts} parts and merged"
 
 
 def num_parts(num_keys: int) -> int:
@@ -150,21 +149,5 @@ def _attend(arguments: Arguments) -> dict[str, Array]:
             ]
         )
 
-    output, logsumexp = over_batch(
-        example,
-        (
-            arguments.query,
-            arguments.key,
-            arguments.value,
-            arguments.mask,
-            arguments.allowed,
-            arguments.scores,
-            None if arguments.dropout is None else jax.random.key_data(arguments.dropout.rng),
-            arguments.nonfinite_keys,
-            arguments.query_positions,
-            arguments.key_positions,
-        ),
-        (3, 3, 3, None, 3, None, 1, 2, 1, 1),
-        arguments.batch,
-    )
+    output, logsumexp = over_examples(example, arguments)
     return share_with_sinks({"output": output, "logsumexp": logsumexp}, arguments.sinks)

@@ -120,7 +120,7 @@ def test_number_of_parts_divides_the_keys(num_keys, parts):
 
 def test_is_the_default_for_one_query_on_a_cpu():
     choice = explain(*INPUTS, platform="cpu")
-    assert str(choice).startswith("one_query: one query, whose keys are computed in 3 parts")
+    assert str(choice).startswith("one_query: one query: its keys are computed in 3 parts")
     query, key, value = INPUTS
     others = [
         explain(jnp.repeat(query, 2, axis=1), key, value, platform="cpu"),
