@@ -10,6 +10,7 @@ from attention.modules.context import DEFAULT_CONTEXT, CacheSpec, Context, Outpu
 from attention.modules.linear import linear
 from attention.primitives.cache import check_lengths
 from attention.primitives.masks import CuSeqlens, Mask, Segments, leaves_of
+from attention.primitives.precision import wide
 
 
 class RecurrentLayer(nnx.Module):
@@ -67,10 +68,10 @@ class RecurrentLayer(nnx.Module):
             lengths = jnp.broadcast_to(jnp.asarray(context.lengths), batch)
             valid = (jnp.arange(num_tokens, dtype=lengths.dtype) < lengths[..., None])[..., None]
             inputs = jnp.where(valid, inputs, 0)
-        gate, candidate = self.gate(inputs), self.candidate(inputs)
-        wide = jnp.promote_types(gate.dtype, jnp.float32)
-        update = jax.nn.sigmoid(gate.astype(wide))
-        keep, new = 1 - update, update * candidate.astype(wide)
+        narrow = self.gate(inputs)
+        gate, candidate = wide(narrow, self.candidate(inputs))
+        update = jax.nn.sigmoid(gate)
+        keep, new = 1 - update, update * candidate
         if context.positions is not None:
             keep = jnp.where(context.positions[..., None] == 0, 0, keep)
         if valid is not None:
@@ -81,9 +82,9 @@ class RecurrentLayer(nnx.Module):
             expected = (*batch, self.hidden)
             if getattr(cache, "shape", None) != expected:
                 raise ValueError(f"this recurrent layer needs a cache of shape {expected}")
-            states = states + kept * cache.astype(wide)[..., None, :]
+            states = states + kept * cache.astype(kept.dtype)[..., None, :]
             cache = states[..., -1, :].astype(cache.dtype)
-        return Output(self.output(states.astype(gate.dtype)), cache=cache)
+        return Output(self.output(states.astype(narrow.dtype)), cache=cache)
 
     def new_cache(self, spec: CacheSpec) -> Array:
         """Return the state before the first token, 0 `[..., F]`, in float32 by default."""
