@@ -105,9 +105,10 @@ def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:
     def build() -> nnx.Module:
         rngs = nnx.Rngs(0)
         if config.architecture == "encoder":
-            return MaskedLanguageModel(model, vocab_size=size, rngs=rngs)
+            return MaskedLanguageModel.from_config(model, vocab_size=size, rngs=rngs)
         if config.architecture == "decoder":
-            return LanguageModel(model, vocab_size=size, rngs=rngs)
-        return EncoderDecoder(model, source_vocab_size=size, target_vocab_size=size, rngs=rngs)
+            return LanguageModel.from_config(model, vocab_size=size, rngs=rngs)
+        sizes = {"source_vocab_size": size, "target_vocab_size": size}
+        return EncoderDecoder.from_config(model, **sizes, rngs=rngs)
 
     return jax.eval_shape(build)
