@@ -117,14 +117,14 @@ class Task:
         self._words = words
         self.learner = Learner(self._make_model, self._sum_losses, config)
         self._encode = self.learner.apply(
-            lambda model, tokens, lengths: model.encode(
-                tokens, mask=masks.lengths(lengths)
-            ).features
+            lambda model, tokens, lengths: (
+                model.encode(tokens, mask=masks.lengths(lengths)).features
+            )
         )
         self._fill = self.learner.apply(
-            lambda model, tokens, lengths: model(
-                tokens, mask=masks.lengths(lengths)
-            ).logits.argmax(-1)
+            lambda model, tokens, lengths: model(tokens, mask=masks.lengths(lengths)).logits.argmax(
+                -1
+            )
         )
 
     def _make_model(self, rngs: nnx.Rngs) -> MaskedLanguageModel:

@@ -220,8 +220,8 @@ class Task:
         self._tokenizers = tokenizers
         if config.decoding.num_beams > len(tokenizers.target):
             raise UsageError(
-                f"decoding.num_beams must be at most the {len(tokenizers.target)} words of the target "
-                f"vocabulary, got {config.decoding.num_beams}"
+                f"decoding.num_beams must be at most the {len(tokenizers.target)} words of the "
+                f"target vocabulary, got {config.decoding.num_beams}"
             )
         self.batches = PairBatches(config, tokenizers)
         self.learner = Learner(self._make_model, self._sum_losses, config)

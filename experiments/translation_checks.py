@@ -15,9 +15,7 @@ def check_decoding(config: ConfigDict) -> None:
         ValueError: in one sentence.
     """
     if not math.isfinite(config.length_penalty):
-        raise ValueError(
-            f"decoding.length_penalty must be finite, got {config.length_penalty}"
-        )
+        raise ValueError(f"decoding.length_penalty must be finite, got {config.length_penalty}")
     check_at_least("decoding.num_beams", config.num_beams, 1)
     if config.hypotheses < config.num_beams:
         raise ValueError(

@@ -1,13 +1,12 @@
 """Continuation of a text by a trained language model."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import jax
 from flax import nnx
 from ml_collections import ConfigDict
 
-from attention.decoding import Greedy, Sample, Strategy, stream
+from attention.decoding import Greedy, Sample, stream
 from attention.modules import POSITIONS
 from attention.primitives.choice import one_of
 from experiments.compilation import compiled
@@ -77,7 +76,7 @@ class Writer:
             max_tokens=decoding.max_tokens,
             stop=self._language.end,
             rng=jax.random.key(decoding.seed) if is_sampling else None,
-            tokenizer=_Tokenizer(self._language),
+            tokenizer=self._language,
             buckets=(self._prompt_size(len(ids)),),
             compile=compiled,
         )
@@ -102,18 +101,3 @@ class Writer:
                 f"{kind} ones end at {longest}: lower decoding.max_tokens"
             )
         return longest - more
-
-
-@dataclass(frozen=True)
-class _Tokenizer:
-    """A language as the tokenizer of `stream`."""
-
-    language: Language
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text."""
-        return self.language.encode(text).tolist()
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids."""
-        return self.language.join(self.language.vocabulary.decode(ids))

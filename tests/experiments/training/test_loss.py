@@ -109,8 +109,8 @@ def test_padding_counts_in_no_sum_and_no_gradient():
     clean = token_losses(LOGITS[:1, :3], LABELS[:1, :3], jnp.ones((1, 3), bool), SMOOTHED)
     other = token_losses(LOGITS[1:], LABELS[1:], jnp.ones((1, T), bool), SMOOTHED)
     together = token_losses(poisoned, LABELS, counts, SMOOTHED)
-    for parts, whole in zip(zip(clean, other, strict=True), together, strict=True):
-        np.testing.assert_allclose(sum(parts), whole, rtol=1e-6)
+    total = jax.tree.map(jnp.add, clean, other)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), total, together)
     gradient = jax.grad(lambda logits: token_losses(logits, LABELS, counts, SMOOTHED).loss)(LOGITS)
     assert not np.asarray(gradient)[~np.asarray(counts)].any()
 
