@@ -12,9 +12,8 @@ from jax.typing import ArrayLike, DTypeLike
 from attention.modules.context import Output
 from attention.modules.linear import linear
 from attention.modules.recurrent.attention import AdditiveAttention
-from attention.modules.recurrent.encoder import initial_carry, select_rows, time_first
+from attention.modules.recurrent.encoder import initial_carry, select_rows, time_first, valid_tokens
 from attention.modules.recurrent.steps import BahdanauStep
-from attention.primitives.cache import check_lengths
 from attention.primitives.constant import Constant
 from attention.primitives.masks import Mask
 
@@ -100,13 +99,8 @@ class RecurrentDecoder(nnx.Module):
         if (cache is None) == (encoder_output is None):
             raise ValueError("a recurrent decoder needs either an encoder output or a cache")
         *batch, num_tokens, _ = inputs.shape
-        valid = None
-        if lengths is not None:
-            if cache is None:
-                raise ValueError("lengths need a cache, got none")
-            check_lengths(lengths, num_tokens)
-            lengths = jnp.broadcast_to(jnp.asarray(lengths), batch)
-            valid = jnp.arange(num_tokens, dtype=lengths.dtype) < lengths[..., None]
+        if lengths is not None and cache is None:
+            raise ValueError("lengths need a cache, got none")
         state = self.new_cache(encoder_output) if cache is None else cache
         expected = (*batch, self.hidden)
         shapes = {leaf.shape for leaf in jax.tree.leaves(getattr(state, "carry", ()))}
@@ -134,6 +128,7 @@ class RecurrentDecoder(nnx.Module):
             after = RecurrentCache(carry, input_feed, state.lengths + 1, None)
             return select_rows(valid, after, state), (features, results)
 
+        valid = valid_tokens(lengths, batch, num_tokens)
         tokens = time_first(inputs, -2), time_first(valid, -1)
         state = state._replace(encoder_output=None)  # not a carry of the loop
         state, (features, results) = jax.lax.scan(step, state, tokens)

@@ -1,13 +1,15 @@
 """Bidirectional recurrent encoder, and functions of recurrent cells."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
+
+from attention.primitives.cache import check_lengths
 
 # Name in a config -> class of a cell as in flax: `cell(carry, inputs) -> (carry, output)`, where
 # every leaf of the carry is `[..., F]` and the last leaf is the output. Users may add their own.
@@ -95,6 +97,20 @@ def select_rows(valid: Array | None, after: State, before: State) -> State:
         return jnp.where(rows, after, before)
 
     return jax.tree.map(select, after, before)
+
+
+def valid_tokens(lengths: ArrayLike | None, batch: Sequence[int], size: int) -> Array | None:
+    """Return which of T tokens are valid, bool `[..., T]`; None if lengths are None.
+
+    Raises:
+        TypeError: lengths that are not integers.
+        ValueError: lengths outside [0, T].
+    """
+    if lengths is None:
+        return None
+    check_lengths(lengths, size)
+    lengths = jnp.broadcast_to(jnp.asarray(lengths), tuple(batch))
+    return jnp.subtract.outer(lengths, jnp.arange(size, dtype=lengths.dtype)) > 0
 
 
 def time_first(array: Array | None, axis: int) -> Array | None:
