@@ -86,7 +86,7 @@ class RecurrentDecoder(nnx.Module):
         """
         if context.mask is not None:
             raise ValueError(
-                "a recurrent decoder cannot mask target tokens: its state has read all"
+                "a recurrent decoder cannot mask target tokens: its state depends on them"
             )
         *batch, num_tokens, _ = inputs.shape
         state = context.cache
@@ -149,6 +149,7 @@ class RecurrentDecoder(nnx.Module):
         precomputed, positions = state.encoder_output.value
         if spec.dtype is not None:
             precomputed = jax.tree.map(lambda array: array.astype(spec.dtype), precomputed)
+        positions = jnp.broadcast_to(positions, spec.encoder_output.shape[:-1])
         return state._replace(encoder_output=Constant((precomputed, positions)))
 
     def _initial_state(
@@ -164,14 +165,12 @@ class RecurrentDecoder(nnx.Module):
         *batch, num_keys, width = encoder_output.shape
         final = encoder_output[..., -1, : width // 2], encoder_output[..., 0, width // 2 :]
         summary = jnp.tanh(self.summary(jnp.concatenate(final, axis=-1)))
+        precomputed = self.attention.precompute(encoder_output, summary)
         if encoder_positions is None:
             encoder_positions = jnp.arange(num_keys, dtype=jnp.int32)
-        positions = jnp.broadcast_to(encoder_positions, (*batch, num_keys))
         return RecurrentCache(
             carry=initial_carry(self.step.cell, summary),
             input_feed=jnp.zeros((*batch, self.step.input_feed_width), summary.dtype),
             lengths=jnp.zeros(batch, jnp.int32),
-            encoder_output=Constant(
-                (self.attention.precompute(encoder_output, summary), positions)
-            ),
+            encoder_output=Constant((precomputed, encoder_positions)),
         )
