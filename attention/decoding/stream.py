@@ -135,7 +135,7 @@ class _Begin:
         request = make_request(start, program.stopping, *options)
         model = unstack(model)
         decoder = _decoder(program, model)
-        like = decoder.check(*jax.eval_shape(lambda: (state, start)))
+        like = jax.eval_shape(decoder.first_prediction, state, start)
         search = program.strategy.begin(decoder.settings, request, like)
         index = jnp.zeros(start.shape, jnp.int32)
         return model, Progress(index, start.astype(jnp.int32), state, search, request)
