@@ -186,8 +186,10 @@ def decode(
     index = jnp.zeros(start.shape, jnp.int32)
     if active is not None:
         index = jnp.where(active, index, decoder.settings.max_steps)
-    progress = Progress(index, *reversed(decoder.first(state, start)), search, request)
-    progress = decoder.run(decoder.lifted(state), progress, num_ended=len(start))
+    predict = decoder.lifted(state)
+    state, last = decoder.first(state, start)
+    progress = Progress(index, last, state, search, request)
+    progress = decoder.run(predict, progress, num_ended=len(start))
     return decoder.output(progress.search, active)
 
 
