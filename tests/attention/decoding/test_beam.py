@@ -1,5 +1,7 @@
 """Beam search against all answers of small models, and on models with known probabilities."""
 
+import itertools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -118,7 +120,7 @@ def test_logit_processors_change_scores_but_not_log_probs(keep_width):
     def no_repeat(scores, answer):
         scores = np.where(np.isin(np.arange(6), [BOS, *answer]), scores * 1.5, scores) / 0.7
         history = [BOS, *answer]
-        bigrams = {*zip(history, history[1:], strict=False)}
+        bigrams = {*itertools.pairwise(history)}
         return np.array(
             [-np.inf if (history[-1], token) in bigrams else scores[token] for token in range(6)]
         )
