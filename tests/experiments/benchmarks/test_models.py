@@ -238,7 +238,11 @@ def test_a_part_of_it_runs_from_the_door(tmp_path, monkeypatch, capsys):
     "field, value, sentence",
     [
         ("parts", "decodin", "did you mean 'decoding'"),
-        ("decoding.num_beams", 500, "decoding.num_beams must lie in 1 to the vocabulary's 200, got 500"),
+        (
+            "decoding.num_beams",
+            500,
+            "decoding.num_beams must lie in 1 to the vocabulary's 200, got 500",
+        ),
         ("decoding.length", 20, "decoding.length must lie in 1 to decoding.model.max_length=8"),
         ("decoding.batches", (0,), "decoding.batches must be at least 1, got 0"),
         ("depth.layers", (1,), "depth.layers must be two numbers"),
