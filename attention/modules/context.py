@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
@@ -140,7 +139,7 @@ def apply_layer(layer: Layer, inputs: Array, context: Context) -> Output:
     """
     takes_context = "context" in inspect.signature(layer).parameters
     result = layer(inputs, context=context) if takes_context else layer(inputs)
-    if not isinstance(result, Output | Array | np.ndarray):
+    if not isinstance(result, Output) and not hasattr(result, "dtype"):
         raise TypeError(f"a layer returns features or an Output, got {type(result).__name__}")
     return result if isinstance(result, Output) else Output(result)
 
