@@ -80,6 +80,12 @@ class Context:
 DEFAULT_CONTEXT = Context()
 
 
+def constrain_logits(logits: Array, options: Mapping[str, Any]) -> Array:
+    """Apply `constrain` of the options of a `Context` to logits `[..., T, V]`."""
+    constrain = options.get("constrain", unconstrained)
+    return Context(constrain=constrain).shard(logits, "sequence", "vocab")
+
+
 @dataclass(frozen=True, kw_only=True)
 class CacheSpec:
     """Sizes of the caches that `new_cache(spec)` of a layer makes.
