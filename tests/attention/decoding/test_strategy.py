@@ -246,7 +246,7 @@ def test_prefix_comes_first_and_the_end_not_too_early(processors):
     np.testing.assert_array_equal(found.observed, np.where(valid, read, 0))
 
 
-def test_processors_see_start_prefix_and_answer():
+def test_history_has_start_prefix_and_answer():
     """Only tokens that the history does not contain, until none is left."""
 
     def unseen(history):
