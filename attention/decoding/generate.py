@@ -65,8 +65,8 @@ def generate(
     them, such as logit processors, are equal if they are the same object.
 
     Lists are padded to a few lengths (buckets), and inputs of similar length are decoded together.
-    An input whose answer does not finish within `max_steps` is decoded again with the next bucket,
-    and with `max_tokens` in the end.
+    Inputs without a finished answer after `max_steps` are decoded again with the next bucket, and
+    with `max_tokens` at last.
 
     Args:
         model: any model with `prefill` and `step`, see `GenerativeModel`.

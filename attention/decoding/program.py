@@ -46,7 +46,7 @@ class GenerativeModel(Protocol):
             cache_dtype: of keys and values; None for that of the computation.
 
         Returns:
-            The state, a pytree whose leaves have B in front, what steps do not change inside
+            The state, a pytree with leaves `[B, *]`, those that steps do not change inside
             `Constant`; and the token `[B]` that each row reads first, the last of its prompt, or
             None for encoder-decoder models.
 

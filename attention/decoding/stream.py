@@ -1,4 +1,4 @@
-"""Tokens one by one, as soon as they are chosen."""
+"""Streaming: yield each token when it is chosen."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
