@@ -145,6 +145,11 @@ class Embedding(nnx.Module):
         vectors = vectors if self.norm is None else self.norm(vectors)
         return drop(vectors, self.dropout, rng)
 
+    @property
+    def num_positions(self) -> int | None:
+        """Number of learned positions; None for positions that never end."""
+        return getattr(self.positions, "max_length", None)
+
     def check_length(self, length: int) -> None:
         """Raise a ValueError if a sequence is longer than `max_length`."""
         if self.max_length is not None and length > self.max_length:
@@ -158,5 +163,6 @@ class Embedding(nnx.Module):
         contracted = ((features.ndim - 1,), (0,))
         logits = dot_general(features, matrix, (contracted, ((), ())))
         logits = logits if self.logit_scale == 1 else logits * self.logit_scale
-        logits = logits if self.bias is None else logits + self.bias[...].astype(logits.dtype)
+        if self.bias is not None:
+            logits += jnp.broadcast_to(self.bias[...], logits.shape).astype(logits.dtype)
         return soft_cap(logits, self.logit_softcap)
