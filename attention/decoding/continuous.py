@@ -44,24 +44,11 @@ def decode_continuously(
 ) -> GenerationOutput:
     """Generate tokens for Q requests, at most `slots` of them at a time.
 
-    The answers equal those of `decode`, and so do the other arguments, with Q in place of B.
-
-    Args:
-        step: the step. All that belongs to a row must be in the state; inside `Constant` if steps
-            do not change it.
-        prefill: maps some requests, leaves `[F, *]`, to the state and the start `[F]` of their
-            rows. It is called inside the loop.
-        requests: a pytree with leaves `[Q, *]`.
-        strategy: as in `decode`.
-        stopping: as in `decode`.
-        slots: largest number of rows that are decoded at once.
-        history: tokens `[Q, P]` and length `[Q]` in front of the answers.
-        logit_processors: as in `decode`.
-        prefix: as in `decode`.
-        rng: as in `decode`.
-        active: as in `decode`; rows that are not active after the last active one are not admitted.
-        observe: as in `decode`.
-        max_steps: as in `decode`.
+    The answers are those of `decode`, and the arguments too, with Q in place of B, except that
+    `history` is needed, and for these: `requests` is a pytree with leaves `[Q, *]`; `prefill` maps
+    some of them, leaves `[F, *]`, to the state and the start `[F]` of their rows, and is called
+    inside the loop. All that belongs to a row must be in the state of the step. Rows after the last
+    active one are not prefilled.
 
     Raises:
         ValueError: no slot, and as `decode`.
