@@ -8,7 +8,7 @@ from jax.typing import DTypeLike
 
 from attention.modules.context import DEFAULT_CONTEXT, CacheSpec, Context, Output
 from attention.modules.linear import linear
-from attention.primitives.cache import check_lengths
+from attention.modules.recurrent.encoder import valid_tokens
 from attention.primitives.masks import CuSeqlens, Mask, Segments, leaves_of
 from attention.primitives.precision import wide
 
@@ -62,12 +62,9 @@ class RecurrentLayer(nnx.Module):
             raise ValueError(
                 "a recurrent layer needs positions that start at 0 in each segment of a packed row"
             )
-        valid = None
-        if context.lengths is not None:
-            check_lengths(context.lengths, num_tokens)
-            lengths = jnp.broadcast_to(jnp.asarray(context.lengths), batch)
-            valid = (jnp.arange(num_tokens, dtype=lengths.dtype) < lengths[..., None])[..., None]
-            inputs = jnp.where(valid, inputs, 0)
+        valid = valid_tokens(context.lengths, batch, num_tokens)
+        if valid is not None:
+            inputs = jnp.where(valid[..., None], inputs, 0)
         narrow = self.gate(inputs)
         gate, candidate = wide(narrow, self.candidate(inputs))
         update = jax.nn.sigmoid(gate)
@@ -75,7 +72,7 @@ class RecurrentLayer(nnx.Module):
         if context.positions is not None:
             keep = jnp.where(context.positions[..., None] == 0, 0, keep)
         if valid is not None:
-            keep, new = jnp.where(valid, keep, 1), jnp.where(valid, new, 0)
+            keep, new = jnp.where(valid[..., None], keep, 1), jnp.where(valid[..., None], new, 0)
         kept, states = jax.lax.associative_scan(_compose, (keep, new), axis=inputs.ndim - 2)
         cache = context.cache
         if cache is not None:
