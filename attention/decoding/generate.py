@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from attention.decoding.inputs import (
     random_keys,
     start_tokens,
     texts,
+    with_least_padding,
 )
 from attention.decoding.loop import Observe
 from attention.decoding.output import GenerationOutput
@@ -160,8 +162,8 @@ def generate(
         waiting.sort(key=lambda number: -len(prompts[number]))
         # All chunks are dispatched before the first result is read.
         results = [
-            (chunk, _call(current, compile, model, chunk_rows, width, turns))
-            for chunk, chunk_rows, width, turns in _chunks(waiting, prompts, rows, length, slots)
+            (chunk, with_least_padding(partial(_call, current, compile, model), *given))
+            for chunk, *given in _chunks(waiting, prompts, rows, length, slots)
         ]
         for chunk, output in results:
             output = collect(jax.device_get(output), len(chunk))
@@ -228,8 +230,8 @@ def _prefix_rows(
 def _stacked(rows: list[GenerationOutput], pad: int) -> GenerationOutput:
     """Return answers of different numbers of steps as one output, as long as the longest answer."""
     if not rows:
-        empty = np.zeros((0, 0), np.float32)
-        return GenerationOutput(empty.astype(np.int32), np.zeros(0, np.int32), empty[:, 0], empty)
+        none = np.zeros((0, 0), np.float32)
+        return GenerationOutput(none.astype(np.int32), np.zeros(0, np.int32), none.ravel(), none)
     axis = rows[0].lengths.ndim
     longest = max(int(row.lengths.max()) for row in rows)
 
