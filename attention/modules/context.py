@@ -1,15 +1,19 @@
-"""Arguments and results that are common to every layer of every stack."""
+"""Arguments and results that every layer of every stack has in common."""
 
+import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from jax import Array
+from jax.typing import DTypeLike
 
 from attention.primitives.masks import Mask
 from attention.primitives.pytree_dataclass import pytree_dataclass, static
 from attention.primitives.scores import Score
 
 AxisNames = tuple[str | None, ...]
+Layer = Callable[..., Any]
 
 
 def unconstrained(array: Array, axes: AxisNames) -> Array:
@@ -25,8 +29,10 @@ class Context:
     Attributes:
         mask: of self-attention, as in `attention.attend`; a decoder has added the causal mask.
         score: score functions of the self-attention of every layer, such as ALiBi.
-        positions: int32 `[..., T]`, of the inputs; counted from 0 if None.
-        lengths: int `[...]`, with a cache: number of valid tokens per row; T if None.
+        positions: int32 `[..., T]`, of the inputs in masks, scores and rotary encodings; counted
+            from 0 if None, or from the number of tokens in the cache.
+        lengths: int `[...]`, number of valid tokens per row, followed by padding; T if None. A
+            cache stores these tokens only; attention without a cache needs a mask instead.
         encoder_output: `[..., S, D]`, attended to by cross-attention.
         encoder_mask: of cross-attention, as in `attention.attend`.
         encoder_positions: int32 `[..., S]`, of the encoder output; counted from 0 if None.
@@ -48,6 +54,36 @@ class Context:
     returning: tuple[str, ...] = static(default=())
     constrain: Callable[[Array, AxisNames], Array] = static(default=unconstrained)
 
+    def shard(self, array: Array, *names: str) -> Array:
+        """Apply `constrain` to an array whose last axes have these names; the first is "batch"."""
+        leading = array.ndim - len(names)
+        batch = ("batch", *[None] * (leading - 1)) if leading else ()
+        return self.constrain(array, (*batch, *names))
+
+
+DEFAULT_CONTEXT = Context()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheSpec:
+    """Sizes of the caches that `new_cache(spec)` of a layer makes.
+
+    Attributes:
+        batch: the leading axes of the inputs.
+        size: largest number of tokens per row; of a ring, of its window.
+        dtype: of keys and values; that of the computation if None.
+        ring: whether a full row continues in its first slot, as in `attention.Cache`.
+        encoder_output: `[..., S, D]`, of which cross-attention precomputes keys and values.
+        encoder_positions: int32 `[..., S]`; counted from 0 if None.
+    """
+
+    batch: tuple[int, ...]
+    size: int
+    dtype: DTypeLike | None = None
+    ring: bool = False
+    encoder_output: Any = None
+    encoder_positions: Array | None = None
+
 
 class Output(NamedTuple):
     """Result of a layer, a stack or a model.
@@ -67,5 +103,33 @@ class Output(NamedTuple):
     attention: Any = None
     hidden_states: tuple[Array, ...] = ()
     cache: Any = None
-    losses: Mapping[str, Array] = {}  # noqa: RUF012 - an empty mapping, which nothing changes
+    losses: Mapping[str, Array] = {}
     logits: Array | None = None
+
+
+def apply_layer(layer: Layer, inputs: Array, context: Context) -> Output:
+    """Call a layer, with the context if it has a parameter of this name.
+
+    Args:
+        layer: `layer(inputs)` or `layer(inputs, context=context)`, which returns features or an
+            `Output`.
+        inputs: `[..., T, D]`.
+        context: the other arguments.
+    """
+    takes_context = "context" in inspect.signature(layer).parameters
+    result = layer(inputs, context=context) if takes_context else layer(inputs)
+    return result if isinstance(result, Output) else Output(result)
+
+
+def new_cache(layer: Layer, spec: CacheSpec) -> Any:  # noqa: ANN401 - any pytree
+    """Return `layer.new_cache(spec)`, or None for a layer without state between steps."""
+    return layer.new_cache(spec) if hasattr(layer, "new_cache") else None
+
+
+def add_losses(*each: Mapping[str, Array]) -> dict[str, Array]:
+    """Sum auxiliary losses of the same name."""
+    total: dict[str, Array] = {}
+    for losses in each:
+        for name, loss in losses.items():
+            total[name] = total[name] + loss if name in total else loss
+    return total
