@@ -1,120 +1,160 @@
-"""A recurrent translator with the interface of `attention.modules.EncoderDecoder`."""
+"""Recurrent encoder-decoder with the interface of `attention.modules.EncoderDecoder`."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection
+from typing import ClassVar, NamedTuple
 
 from flax import nnx
 from jax import Array
+from jax.typing import ArrayLike, DTypeLike
 
-from attention.modules.config import TransformerConfig
-from attention.modules.dropout import split_key
-from attention.modules.embedding import Embedding
-from attention.modules.linear import Linear
-from attention.modules.recurrent.attention import Found
-from attention.modules.recurrent.config import RecurrentConfig
-from attention.modules.recurrent.decoder import DecoderState, RecurrentDecoder
-from attention.modules.recurrent.encoder import RecurrentEncoder
-from attention.modules.recurrent.memory import Memory
+from attention.modules.context import Output
+from attention.modules.dropout import split_rng
+from attention.modules.embeddings import Embedding
+from attention.modules.linear import linear
+from attention.modules.recurrent.config import ATTENTIONS, RecurrentConfig
+from attention.modules.recurrent.decoder import RecurrentCache, RecurrentDecoder
+from attention.modules.recurrent.encoder import CELLS, RecurrentEncoder
+from attention.primitives import masks
+from attention.primitives.constant import Constant
 from attention.primitives.dense_mask import visible_keys
 from attention.primitives.masks import Mask
 
 
+class RecurrentState(NamedTuple):
+    """State between decoding steps.
+
+    Attributes:
+        cache: of the decoder.
+        encoder_lengths: int32 `[B]`, number of valid tokens of each source.
+    """
+
+    cache: RecurrentCache
+    encoder_lengths: Constant
+
+
 class RecurrentEncoderDecoder(nnx.Module):
-    """Reads a source in both directions and scores each next target token."""
+    """A bidirectional recurrent encoder and a recurrent decoder.
+
+    Attributes:
+        is_prompted: False: generation begins with a start token, not with the inputs.
+    """
+
+    is_prompted: ClassVar[bool] = False
 
     def __init__(
         self,
+        source_embedding: Embedding,
+        encoder: RecurrentEncoder,
+        target_embedding: Embedding,
+        decoder: RecurrentDecoder,
+        output: Callable[[Array], Array],
+    ) -> None:
+        """Assemble a model from its parts.
+
+        Args:
+            source_embedding: maps source tokens `[..., S]` to `[..., S, D]`.
+            encoder: maps `[..., S, D]` to annotations `[..., S, E]`.
+            target_embedding: maps target tokens `[..., T]` to `[..., T, D]`.
+            decoder: with `encoder_width` E.
+            output: maps features `[..., features_width]` to logits `[..., V]`.
+        """
+        self.source_embedding = source_embedding
+        self.encoder = encoder
+        self.target_embedding = target_embedding
+        self.decoder = decoder
+        self.output = output
+
+    @classmethod
+    def from_config(
+        cls,
         config: RecurrentConfig,
         *,
         source_vocab_size: int,
         target_vocab_size: int,
         rngs: nnx.Rngs,
-    ) -> None:
-        """Makes embeddings, encoder, decoder and the output layer."""
-        self.source_embedding = _embedding(source_vocab_size, config, rngs)
-        self.target_embedding = _embedding(target_vocab_size, config, rngs)
-        self.encoder = RecurrentEncoder(config, rngs=rngs)
-        self.decoder = RecurrentDecoder(config, rngs=rngs)
-        self.output = Linear(self.decoder.step.features_width, target_vocab_size, rngs=rngs)
+    ) -> "RecurrentEncoderDecoder":
+        """Make the model of a config."""
+        width, hidden = config.embedding_width, config.hidden
+        attention, step = ATTENTIONS[config.attention]
+        options = {"dtype": config.dtype, "param_dtype": config.param_dtype, "rngs": rngs}
+        cell = {"cell": CELLS[config.cell]}
+        ends = {"max_length": config.max_length, "dropout": config.dropout}
+        source_embedding = Embedding(source_vocab_size, width, **ends, **options)
+        encoder = RecurrentEncoder(width, hidden, **cell, **options)
+        target_embedding = Embedding(target_vocab_size, width, **ends, **options)
+        parts = {"encoder_width": 2 * hidden, "attention": attention, "step": step}
+        decoder = RecurrentDecoder(width, hidden, **parts, **cell, **options)
+        sizes = {"embed": decoder.features_width}, {"vocab": target_vocab_size}
+        return cls(source_embedding, encoder, target_embedding, decoder, linear(*sizes, **options))
 
-    def encode(self, source: Array, *, mask: Mask | None, key: Array | None = None) -> Memory:
-        """Maps source tokens `[..., S]` to the memory.
+    def encode(
+        self,
+        source: Array,
+        *,
+        mask: Mask | None = None,
+        rng: Array | None = None,
+        returning: Collection[str] = (),
+    ) -> Output:
+        """Map source tokens `[..., S]` to the encoder output, annotations `[..., S, E]`.
 
         Args:
             source: token ids.
-            mask: which tokens are no padding, as `masks.lengths` says; None is all.
-            key: random key for dropout, none without.
+            mask: of padding, such as `masks.lengths`; None if all tokens are valid.
+            rng: random key of dropout; None turns dropout off.
+            returning: may contain "hidden_states".
 
         Raises:
-            ValueError: a source longer than `max_length`; a mask that shows one token something
-                else than another.
+            ValueError: a source longer than `max_length`; a mask that depends on the query.
         """
-        reads = visible_keys(mask, source.shape[:-1], source.shape[-1])
-        return self.encoder(self.source_embedding(source, key=key), reads=reads)
+        valid = visible_keys(mask, source.shape[:-1], source.shape[-1])
+        inputs = self.source_embedding(source, rng=rng)
+        features = self.encoder(inputs, valid=valid)
+        states = (inputs, features) if "hidden_states" in returning else ()
+        return Output(features, hidden_states=states)
 
     def decode(
         self,
         target: Array,
-        memory: Memory,
+        encoder_output: Array | None,
         *,
-        memory_mask: Mask | None,
+        encoder_mask: Mask | None = None,
         mask: None = None,
-        key: Array | None = None,
-        cache: DecoderState | None = None,
-        lengths: Array | None = None,
+        rng: Array | None = None,
+        cache: RecurrentCache | None = None,
+        lengths: ArrayLike | None = None,
         returning: Collection[str] = (),
-    ) -> tuple[Array, dict[str, Found]] | tuple[Array, dict[str, Found], DecoderState]:
-        """Maps target tokens `[..., T]` and the memory to features `[..., T, features_width]`.
+    ) -> Output:
+        """Map target tokens `[..., T]` to features `[..., T, features_width]`.
 
         Args:
-            target: token ids, from the start symbol on.
-            memory: what `encode` returned, or what `remember` made of it.
-            memory_mask: who may attend to whom in the memory; None is everyone, padding too.
-            mask: none: whatever was read before has shaped the state.
-            key: random key for dropout, none without.
-            cache: of `new_cache`, the target read so far; `target` is what comes next.
-            lengths: with a cache, `[...]`: how many of the T tokens of each row are no padding.
-            returning: what attention shall return besides, as in `attention.attend`.
-
-        Returns:
-            Features for `logits`, and what was asked for, as `RecurrentDecoder` returns it; with a
-            cache, the new cache too.
+            target: token ids, with the start token in front.
+            encoder_output: features of `encode`; None with a cache, which contains it.
+            encoder_mask: of the attention over the encoder output; None allows all, padding too.
+            mask: must be None, since the state depends on every token before.
+            rng: random key of dropout; None turns dropout off.
+            cache: as in `RecurrentDecoder`, like `lengths`, `returning` and the result.
+            lengths: with a cache, integers `[...]`, number of valid tokens per row.
+            returning: as in `attention.attend`, and "hidden_states".
 
         Raises:
             ValueError: a mask; a target longer than `max_length`; and as `RecurrentDecoder`.
+            TypeError: as `RecurrentDecoder`.
         """
         if mask is not None:
             raise ValueError(
-                "a recurrent decoder has read all that stands before a token: no mask can hide it"
+                "a recurrent decoder cannot mask target tokens: its state depends on all of them"
             )
         return self.decoder(
-            self.target_embedding(target, key=key),
-            memory,
-            memory_mask=memory_mask,
+            self.target_embedding(target, rng=rng),
+            encoder_output,
+            encoder_mask=encoder_mask,
             cache=cache,
             lengths=lengths,
             returning=returning,
         )
 
-    def new_cache(self, batch: Sequence[int], size: int) -> DecoderState:
-        """A cache for `decode` that has read nothing, and goes on from the memory it is given.
-
-        Args:
-            batch: the leading axes of the targets to come.
-            size: the most tokens of a row, as other models need it; here they take no room, so
-                more would do no harm.
-
-        Raises:
-            ValueError: a size above `max_length`.
-        """
-        self.target_embedding.check_length(size)
-        return self.decoder.new_cache(batch)
-
-    def remember(self, memory: Memory) -> Memory:
-        """The memory with what every step of `decode` would compute anew of it."""
-        return self.decoder.remember(memory)
-
     def logits(self, features: Array) -> Array:
-        """Maps features `[..., features_width]` to scores of the next token `[..., V]`."""
+        """Map features `[..., features_width]` to logits `[..., V]` of the next token."""
         return self.output(features)
 
     def __call__(
@@ -122,24 +162,56 @@ class RecurrentEncoderDecoder(nnx.Module):
         source: Array,
         target: Array,
         *,
-        source_mask: Mask | None,
-        memory_mask: Mask | None,
-        key: Array | None = None,
-    ) -> Array:
-        """Scores each next target token: source `[..., S]`, target `[..., T]` → `[..., T, V]`."""
-        encode_key, decode_key = split_key(key, 2)
-        memory = self.encode(source, mask=source_mask, key=encode_key)
-        features, _ = self.decode(target, memory, memory_mask=memory_mask, key=decode_key)
-        return self.logits(features)
+        source_mask: Mask | None = None,
+        encoder_mask: Mask | None = None,
+        rng: Array | None = None,
+        returning: Collection[str] = (),
+    ) -> Output:
+        """Return the output of `decode` with logits `[..., T, V]`; see `encode` and `decode`."""
+        encode_rng, decode_rng = split_rng(rng, 2)
+        encoder_output = self.encode(source, mask=source_mask, rng=encode_rng).features
+        output = self.decode(
+            target, encoder_output, encoder_mask=encoder_mask, rng=decode_rng, returning=returning
+        )
+        return output._replace(logits=self.logits(output.features))
 
+    def prefill(
+        self,
+        inputs: Array,
+        lengths: Array,
+        *,
+        max_tokens: int,
+        cache_dtype: DTypeLike | None = None,
+    ) -> tuple[RecurrentState, None]:
+        """Encode sources `[B, S]`, for `step`.
 
-def _embedding(vocab_size: int, config: RecurrentConfig, rngs: nnx.Rngs) -> Embedding:
-    """The embedding of a Transformer without positions: here the order of reading tells them."""
-    like = TransformerConfig(
-        width=config.embedding_width,
-        num_heads=1,
-        positions="none",
-        max_length=config.max_length,
-        dropout=config.dropout,
-    )
-    return Embedding(vocab_size, like, rngs=rngs)
+        Args:
+            inputs: source token ids.
+            lengths: int32 `[B]`, number of valid tokens per row.
+            max_tokens: largest number of target tokens.
+            cache_dtype: of the encoder output in the state; that of the computation if None.
+
+        Returns:
+            The state, and None: the caller chooses the start token.
+
+        Raises:
+            ValueError: more tokens than `max_length`.
+        """
+        self.target_embedding.check_length(max_tokens)
+        encoder_output = self.encode(inputs, mask=masks.lengths(lengths)).features
+        cache = self.decoder.new_cache(encoder_output, dtype=cache_dtype)
+        return RecurrentState(cache, Constant(lengths)), None
+
+    def step(
+        self, state: RecurrentState, tokens: Array, *, returning: Collection[str] = ()
+    ) -> tuple[Output, RecurrentState]:
+        """Decode one token per row: `[B]` to logits `[B, V]` of the next, and the new state."""
+        output = self.decode(
+            tokens[..., None],
+            None,
+            encoder_mask=masks.lengths(state.encoder_lengths.value),
+            cache=state.cache,
+            returning=returning,
+        )
+        output = output._replace(logits=self.logits(output.features[..., 0, :]))
+        return output, state._replace(cache=output.cache)
