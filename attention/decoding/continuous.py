@@ -80,12 +80,14 @@ def decode_continuously(
     active = jnp.ones(total, bool) if active is None else jnp.asarray(active)
     num_slots = max(1, min(slots, total))
     refill = max(1, num_slots // SHARE)
-    state, start = jax.eval_shape(prefill, _shapes_of_rows(requests, refill))
-    searches = strategy.begin(decoder.settings, request, decoder.check(state, start))
+    some = _shapes_of_rows(requests, refill)
+    like = jax.eval_shape(lambda some: decoder.first_prediction(*prefill(some)), some)
+    searches = strategy.begin(decoder.settings, request, like)
     if not total:
         return decoder.output(searches, active)
     numbered = jnp.arange(1, total + 1, dtype=jnp.int32)
     end = jnp.max(jnp.where(active, numbered, 0), initial=0)  # behind the last active row
+    state, _ = jax.eval_shape(prefill, some)
     predict = decoder.lifted(state)
 
     def admit(rows: Array) -> Progress:

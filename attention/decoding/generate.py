@@ -228,8 +228,8 @@ def _prefix_rows(
 def _stacked(rows: list[GenerationOutput], pad: int) -> GenerationOutput:
     """Return answers of different numbers of steps as one output, as long as the longest answer."""
     if not rows:
-        empty = np.zeros((0, 0), np.float32)
-        return GenerationOutput(empty.astype(np.int32), np.zeros(0, np.int32), empty[:, 0], empty)
+        none = np.zeros((0, 0), np.float32)
+        return GenerationOutput(none.astype(np.int32), np.zeros(0, np.int32), none.ravel(), none)
     axis = rows[0].lengths.ndim
     longest = max(int(row.lengths.max()) for row in rows)
 

@@ -94,16 +94,14 @@ class Decoder:
             return self.predict
         return for_each_hypothesis(self.predict, state)
 
-    def check(self, state: object, start: object) -> Prediction:
-        """Return the shapes of a prediction, for shapes of a state and of first tokens.
+    def first_prediction(self, state: object, start: Array) -> Prediction:
+        """Return the first prediction, of which shapes are needed before the loop.
 
         Raises:
             ValueError: a state that does not fit the batch or the number of steps.
         """
         check_state(state, len(start), self.settings.max_steps)
-        predict = self.lifted(state)
-        shapes = jax.eval_shape(lambda *first: self.first(*first), state, start)
-        return jax.eval_shape(predict, *shapes)[0]
+        return self.lifted(state)(*self.first(state, start))[0]
 
     def unfinished(self, progress: Progress) -> Array:
         """Return which rows need more tokens and have steps left: bool `[B]`."""
@@ -183,14 +181,15 @@ def decode(
     request = make_request(start, stopping, prefix, history, rng)
     start = start.astype(jnp.int32)
     check_state(state, len(start), decoder.settings.max_steps)  # lengths of caches may be known
-    shapes = jax.eval_shape(lambda: (state, start))
-    search = strategy.begin(decoder.settings, request, decoder.check(*shapes))
+    like = jax.eval_shape(decoder.first_prediction, state, start)
+    search = strategy.begin(decoder.settings, request, like)
     index = jnp.zeros(start.shape, jnp.int32)
     if active is not None:
         index = jnp.where(active, index, decoder.settings.max_steps)
+    predict = decoder.lifted(state)
     state, last = decoder.first(state, start)
     progress = Progress(index, last, state, search, request)
-    progress = decoder.run(decoder.lifted(shapes[0]), progress, num_ended=len(start))
+    progress = decoder.run(predict, progress, num_ended=len(start))
     return decoder.output(progress.search, active)
 
 

@@ -1,6 +1,5 @@
 """Result of decoding, and how it grows by one token."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -120,8 +119,3 @@ def discard(output: GenerationOutput, rows: Array, pad: int) -> GenerationOutput
 def where_rows(rows: Array, new: Array, old: Array) -> Array:
     """Select rows `[B]` of `new` and the other rows of `old`, `[B, *]` both."""
     return jnp.where(jnp.expand_dims(rows, tuple(range(1, new.ndim))), new, old)
-
-
-def map_arrays(function: Callable[[Array], Any], output: GenerationOutput) -> GenerationOutput:
-    """Apply a function to every array of an output."""
-    return jax.tree.map(function, output)

@@ -135,7 +135,7 @@ class _Begin:
         request = make_request(start, program.stopping, *options)
         model = unstack(model)
         decoder = _decoder(program, model)
-        like = decoder.check(*jax.eval_shape(lambda: (state, start)))
+        like = jax.eval_shape(decoder.first_prediction, state, start)
         search = program.strategy.begin(decoder.settings, request, like)
         index = jnp.zeros(start.shape, jnp.int32)
         return model, Progress(index, start.astype(jnp.int32), state, search, request)
@@ -169,23 +169,34 @@ def _tokens(
 def _pieces(
     tokens: Iterator[np.ndarray], tokenizer: Tokenizer, stopping: StoppingCriteria
 ) -> Iterator[list[str]]:
-    """Yield what each token adds to the text of its row; complete characters only."""
-    ids: list[list[int]] = []
-    said: list[str] = []
-    open_rows: list[bool] = []
+    """Yield what each token adds to the text of its row.
+
+    Tokens are held back while they may belong to a stop sequence or to an incomplete character.
+    """
+    rows: list[tuple[list[int], str]] | None = None
     for chosen in tokens:
-        if not ids:
-            ids, said = [[] for _ in chosen], ["" for _ in chosen]
-            open_rows = [True] * len(chosen)
+        rows = [([], "") for _ in chosen] if rows is None else rows
         pieces = []
         for row, token in enumerate(chosen.tolist()):
-            piece = ""
-            if open_rows[row]:
-                ids[row].append(token)
-                kept = without_stop(ids[row], stopping)
-                open_rows[row] = len(kept) == len(ids[row])
-                text = tokenizer.decode(kept)
-                if not (open_rows[row] and text.endswith(INCOMPLETE)):
-                    piece, said[row] = text[len(said[row]) :], text
-            pieces.append(piece)
+            ids, before = rows[row]
+            stopped = len(without_stop(ids, stopping)) < len(ids)
+            ids = ids if stopped else [*ids, token]
+            kept = without_stop(ids, stopping)
+            last = stopped or len(kept) < len(ids) or len(ids) == stopping.max_tokens
+            text = tokenizer.decode(kept if last else kept[: len(kept) - _begun_stop(kept, stopping)])
+            if text.endswith(INCOMPLETE) and not last:
+                text = before
+            rows[row] = ids, text
+            pieces.append(text[len(before) :])
         yield pieces
+
+
+def _begun_stop(ids: list[int], stopping: StoppingCriteria) -> int:
+    """Return how many of the last ids may begin a stop sequence."""
+    begun = [
+        length
+        for stop in stopping.stop
+        for length in range(1, len(stop))
+        if tuple(ids[-length:]) == stop[:length]
+    ]
+    return max(begun, default=0)

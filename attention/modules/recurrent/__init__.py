@@ -5,10 +5,13 @@ from attention.modules.recurrent.attention import (
     MultiplicativeAttention,
     NoAttention,
 )
-from attention.modules.recurrent.config import ATTENTIONS, RecurrentConfig
 from attention.modules.recurrent.decoder import RecurrentCache, RecurrentDecoder
 from attention.modules.recurrent.encoder import CELLS, RecurrentEncoder
-from attention.modules.recurrent.encoder_decoder import RecurrentEncoderDecoder
+from attention.modules.recurrent.encoder_decoder import (
+    ATTENTIONS,
+    RecurrentConfig,
+    RecurrentEncoderDecoder,
+)
 from attention.modules.recurrent.layer import RecurrentLayer
 from attention.modules.recurrent.steps import BahdanauStep, LuongStep
 

@@ -3,8 +3,6 @@
 A decoder can use any class with the interface of `AdditiveAttention`.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -54,23 +52,21 @@ class AdditiveAttention(nnx.Module):
         del summary
         return self.key(encoder_output), encoder_output
 
-    def __call__(
-        self, state: Array, precomputed: tuple[Array, Array], position: Array, **options: object
-    ) -> Result:
+    def __call__(self, state: Array, precomputed: tuple[Array, Array], **options: object) -> Result:
         """Compute the context `[..., T, N, C]` of a state, with T = N = 1.
 
         Args:
             state: `[..., F]`.
             precomputed: result of `precompute`.
-            position: int32 `[...]`, of the target token.
-            options: mask and returning, as in `attention.attend`.
+            options: mask, positions and returning, as in `attention.attend`.
 
         Returns:
             As `attention.attend`.
         """
-        arguments = _one_query(self.query(state), *precomputed, position)
-        vector = self.vector[...].astype(arguments["query"].dtype)
-        return additive_attention(**arguments, vector=vector, **options)
+        query, key, value = _with_head(self.query(state), *precomputed)
+        return additive_attention(
+            query, key, value, self.vector[...].astype(query.dtype), **options
+        )
 
 
 class MultiplicativeAttention(nnx.Module):
@@ -90,12 +86,10 @@ class MultiplicativeAttention(nnx.Module):
         del summary
         return encoder_output
 
-    def __call__(
-        self, state: Array, precomputed: Array, position: Array, **options: object
-    ) -> Result:
+    def __call__(self, state: Array, precomputed: Array, **options: object) -> Result:
         """Compute the context of a state; see `AdditiveAttention`."""
-        arguments = _one_query(self.query(state), precomputed, precomputed, position)
-        return attend(**arguments, scale=1.0, **options)
+        query, key, value = _with_head(self.query(state), precomputed, precomputed)
+        return attend(query, key, value, scale=1.0, **options)
 
 
 class NoAttention(nnx.Module):
@@ -113,27 +107,19 @@ class NoAttention(nnx.Module):
         del encoder_output
         return summary
 
-    def __call__(
-        self, state: Array, precomputed: Array, position: Array, **options: object
-    ) -> Result:
+    def __call__(self, state: Array, precomputed: Array, **options: object) -> Result:
         """Return the summary, which depends neither on the state nor on the mask.
 
         Raises:
             ValueError: `returning` is not empty.
         """
-        del position
         if options.get("returning"):
             names = ", ".join(options["returning"])
             raise ValueError(f"a decoder without attention cannot return {names}")
         return precomputed[..., None, None, :].astype(state.dtype)
 
 
-def _one_query(query: Array, key: Array, value: Array, position: Array) -> dict[str, Any]:
-    """Return arguments of `attend` for one query and one head, in the dtype of the query."""
+def _with_head(query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
+    """Add axes T = 1 of the query and N = K = 1 of all, in the dtype of the query."""
     key, value = (array[..., None, :].astype(query.dtype) for array in (key, value))
-    return {
-        "query": query[..., None, None, :],
-        "key": key,
-        "value": value,
-        "positions": (position[..., None], jnp.arange(key.shape[-3], dtype=jnp.int32)),
-    }
+    return query[..., None, None, :], key, value

@@ -1,21 +1,20 @@
 """Recurrent decoder with attention over an encoder output."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
-from jax.typing import ArrayLike, DTypeLike
+from jax.typing import DTypeLike
 
-from attention.modules.context import Output
+from attention.modules.context import DEFAULT_CONTEXT, CacheSpec, Context, Output
 from attention.modules.linear import linear
 from attention.modules.recurrent.attention import AdditiveAttention
 from attention.modules.recurrent.encoder import initial_carry, select_rows, time_first, valid_tokens
 from attention.modules.recurrent.steps import BahdanauStep
 from attention.primitives.constant import Constant
-from attention.primitives.masks import Mask
 
 
 class RecurrentCache(NamedTuple):
@@ -25,7 +24,7 @@ class RecurrentCache(NamedTuple):
         carry: of the cell, leaves `[..., F]`.
         input_feed: `[..., input_feed_width]`, as in `LuongStep`.
         lengths: int32 `[...]`, number of tokens read.
-        encoder_output: what the attention has precomputed from the encoder output.
+        encoder_output: what the attention has precomputed of it, and its positions `[..., S]`.
     """
 
     carry: Any
@@ -68,49 +67,40 @@ class RecurrentDecoder(nnx.Module):
         self.features_width = self.step.features_width
         self.hidden = hidden
 
-    def __call__(
-        self,
-        inputs: Array,
-        encoder_output: Array | None = None,
-        *,
-        encoder_mask: Mask | None = None,
-        cache: RecurrentCache | None = None,
-        lengths: ArrayLike | None = None,
-        returning: Collection[str] = (),
-    ) -> Output:
+    def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
         """Map inputs `[..., T, D]` to features `[..., T, features_width]`.
 
         Args:
             inputs: `[..., T, D]`.
-            encoder_output: `[..., S, E]`; None with a cache, which contains it.
-            encoder_mask: of the attention over the encoder output; None allows all, padding too.
-            cache: state after the tokens before the inputs, at first from `new_cache`.
-            lengths: with a cache, integers `[...]`, number of valid tokens per row.
-            returning: as in `attention.attend`, and "hidden_states".
+            context: with an encoder output `[..., S, E]`, or a cache, which contains it. After its
+                `lengths` the state stays as it is.
 
         Returns:
-            Features, `({"cross_attention": {name: array}},)` and the new cache if one was given.
+            Features, `({"cross_attention": {name: array}},)` for the results in
+            `context.returning`, and the new cache if one was given.
 
         Raises:
-            ValueError: both or neither of encoder output and cache; a cache of another model;
-                lengths without a cache or outside [0, T].
+            ValueError: a mask; neither encoder output nor cache; a cache of another model; lengths
+                outside [0, T].
             TypeError: lengths that are not integers.
         """
-        if (cache is None) == (encoder_output is None):
-            raise ValueError("a recurrent decoder needs either an encoder output or a cache")
+        if context.mask is not None:
+            raise ValueError(
+                "a recurrent decoder cannot mask target tokens: its state depends on them"
+            )
         *batch, num_tokens, _ = inputs.shape
-        if lengths is not None and cache is None:
-            raise ValueError("lengths need a cache, got none")
-        state = self.new_cache(encoder_output) if cache is None else cache
+        state = context.cache
+        if state is None:
+            state = self._initial_state(context.encoder_output, context.encoder_positions)
         expected = (*batch, self.hidden)
         shapes = {leaf.shape for leaf in jax.tree.leaves(getattr(state, "carry", ()))}
         if shapes != {expected}:
             raise ValueError(
                 f"this decoder needs a RecurrentCache with a carry of shape {expected}"
             )
-        names = tuple(name for name in returning if name != "hidden_states")
-        options = {"mask": encoder_mask, "returning": names}
-        precomputed = state.encoder_output
+        names = tuple(name for name in context.returning if name != "hidden_states")
+        constant = state.encoder_output
+        precomputed, key_positions = constant.value
 
         def step(
             state: RecurrentCache, token: tuple[Array, Array | None]
@@ -119,47 +109,68 @@ class RecurrentDecoder(nnx.Module):
             results = {}
 
             def attend(query: Array) -> Array:
-                result = self.attention(query, precomputed.value, state.lengths, **options)
-                context, found = result if names else (result, {})
+                result = self.attention(
+                    query,
+                    precomputed,
+                    mask=context.encoder_mask,
+                    positions=(state.lengths[..., None], key_positions),
+                    returning=names,
+                )
+                attended, found = result if names else (result, {})
                 results.update(found)
-                return jnp.squeeze(context, (-3, -2))
+                return jnp.squeeze(attended, (-3, -2))
 
             carry, input_feed, features = self.step(state.carry, state.input_feed, vector, attend)
             after = RecurrentCache(carry, input_feed, state.lengths + 1, None)
             return select_rows(valid, after, state), (features, results)
 
-        valid = valid_tokens(lengths, batch, num_tokens)
+        valid = valid_tokens(context.lengths, batch, num_tokens)
         tokens = time_first(inputs, -2), time_first(valid, -1)
         state = state._replace(encoder_output=None)  # not a carry of the loop
         state, (features, results) = jax.lax.scan(step, state, tokens)
         features = jnp.moveaxis(features, 0, -2)
         axis = len(batch) + 1  # of T, after the batch axes and N
         results = jax.tree.map(lambda x: jnp.moveaxis(jnp.squeeze(x, axis + 1), 0, axis), results)
+        has_states = "hidden_states" in context.returning
         return Output(
             features,
-            attention=({"cross_attention": results},) if names else None,
-            hidden_states=(inputs, features) if "hidden_states" in returning else (),
-            cache=None if cache is None else state._replace(encoder_output=precomputed),
+            attention=({"cross_attention": results} if names else {},),
+            hidden_states=(inputs, features) if has_states else (),
+            cache=context.cache and state._replace(encoder_output=constant),
         )
 
-    def new_cache(self, encoder_output: Array, *, dtype: DTypeLike | None = None) -> RecurrentCache:
+    def new_cache(self, spec: CacheSpec) -> RecurrentCache:
+        """Return the state before the first token; the size of `spec` has no effect.
+
+        Raises:
+            ValueError: no encoder output.
+        """
+        state = self._initial_state(spec.encoder_output, spec.encoder_positions)
+        precomputed, positions = state.encoder_output.value
+        if spec.dtype is not None:
+            precomputed = jax.tree.map(lambda array: array.astype(spec.dtype), precomputed)
+        positions = jnp.broadcast_to(positions, spec.encoder_output.shape[:-1])
+        return state._replace(encoder_output=Constant((precomputed, positions)))
+
+    def _initial_state(
+        self, encoder_output: Array | None, encoder_positions: Array | None
+    ) -> RecurrentCache:
         """Return the state before the first token.
 
-        Args:
-            encoder_output: `[..., S, E]` of `RecurrentEncoder`. The summary is computed from the
-                final state of each direction, at the last and at the first position.
-            dtype: of the precomputed keys and values; that of the computation if None.
+        The summary is computed from the final state of each direction of a `RecurrentEncoder`,
+        which the last and the first position contain.
         """
-        half = encoder_output.shape[-1] // 2
-        final_states = encoder_output[..., -1, :half], encoder_output[..., 0, half:]
-        summary = jnp.tanh(self.summary(jnp.concatenate(final_states, axis=-1)))
+        if encoder_output is None:
+            raise ValueError("a recurrent decoder needs an encoder output or a cache of one")
+        *batch, num_keys, width = encoder_output.shape
+        final = encoder_output[..., -1, : width // 2], encoder_output[..., 0, width // 2 :]
+        summary = jnp.tanh(self.summary(jnp.concatenate(final, axis=-1)))
         precomputed = self.attention.precompute(encoder_output, summary)
-        *batch, _ = summary.shape
+        if encoder_positions is None:
+            encoder_positions = jnp.arange(num_keys, dtype=jnp.int32)
         return RecurrentCache(
             carry=initial_carry(self.step.cell, summary),
             input_feed=jnp.zeros((*batch, self.step.input_feed_width), summary.dtype),
             lengths=jnp.zeros(batch, jnp.int32),
-            encoder_output=Constant(
-                jax.tree.map(lambda x: x.astype(dtype or x.dtype), precomputed)
-            ),
+            encoder_output=Constant((precomputed, encoder_positions)),
         )

@@ -9,7 +9,9 @@ from flax import nnx
 from jax import Array
 from jax.typing import ArrayLike, DTypeLike
 
+from attention.modules.context import DEFAULT_CONTEXT, Context, Output
 from attention.primitives.cache import check_lengths
+from attention.primitives.dense_mask import visible_keys
 
 # Name in a config -> class of a cell as in flax: `cell(carry, inputs) -> (carry, output)`, where
 # every leaf of the carry is `[..., F]` and the last leaf is the output. Users may add their own.
@@ -46,20 +48,28 @@ class RecurrentEncoder(nnx.Module):
         self.backward = cell(width, hidden, rngs=rngs, **dtypes)
         self.hidden = hidden
 
-    def __call__(self, inputs: Array, *, valid: Array | None = None) -> Array:
+    def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
         """Map `[..., S, D]` to annotations `[..., S, 2·F]`.
+
+        At padding a cell keeps its state. So the last position contains the final state of the
+        forward cell and the first position that of the backward cell, wherever the padding is.
 
         Args:
             inputs: `[..., S, D]`.
-            valid: bool `[..., S]`, False at padding, where a cell keeps its state; all valid if
-                None. So the last position contains the final state of the forward cell and the
-                first position that of the backward cell, wherever the padding is.
+            context: its `mask` hides padding, as `masks.lengths` does; without it, its `lengths`.
+
+        Raises:
+            ValueError: a mask that depends on the query.
         """
-        if valid is not None:
-            inputs = jnp.where(valid[..., None], inputs, 0)
-        forward = self._scan(self.forward, inputs, valid, reverse=False)
-        backward = self._scan(self.backward, inputs, valid, reverse=True)
-        return jnp.concatenate([forward, backward], axis=-1)
+        valid = visible_keys(context.mask, inputs.shape[:-2], inputs.shape[-2])
+        if valid is None:
+            valid = valid_tokens(context.lengths, inputs.shape[:-2], inputs.shape[-2])
+        vectors = inputs if valid is None else jnp.where(valid[..., None], inputs, 0)
+        forward = self._scan(self.forward, vectors, valid, reverse=False)
+        backward = self._scan(self.backward, vectors, valid, reverse=True)
+        features = jnp.concatenate([forward, backward], axis=-1)
+        has_states = "hidden_states" in context.returning
+        return Output(features, hidden_states=(inputs, features) if has_states else ())
 
     def _scan(
         self, cell: nnx.RNNCellBase, inputs: Array, valid: Array | None, *, reverse: bool

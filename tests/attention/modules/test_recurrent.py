@@ -11,6 +11,7 @@ import pytest
 from flax import nnx
 
 from attention import masks
+from attention.modules import DecoderCache
 from attention.modules.recurrent import (
     ATTENTIONS,
     CELLS,
@@ -181,14 +182,17 @@ def test_returned_results_have_the_axes_of_attend():
     assert shapes == ({"cross_attention": expected},)
     widths = [states.shape for states in output.hidden_states]
     assert widths == [(B, T, D), (B, T, F + D + 2 * F)]
-    encoded = jax.eval_shape(lambda: small("none").encode(SOURCE, returning=("hidden_states",)))
+    encoded = jax.eval_shape(
+        lambda: small("none").encode(SOURCE, mask=None, returning=("hidden_states",))
+    )
     assert [states.shape for states in encoded.hidden_states] == [(B, S, D), (B, S, 2 * F)]
 
 
 @every_model
 def test_leading_axes_are_kept(kind):
     for batch in ((), (2,), (3, 2)):
-        output = jax.eval_shape(small(kind), tokens(*batch, S), tokens(*batch, T))
+        run = functools.partial(small(kind), source_mask=None, encoder_mask=None)
+        output = jax.eval_shape(run, tokens(*batch, S), tokens(*batch, T))
         chex.assert_shape(output.logits, (*batch, T, V))
 
 
@@ -265,7 +269,7 @@ class TestCache:
 
         @jax.jit
         def in_pieces(model, lengths):
-            cache = model.decoder.new_cache(model.encode(SOURCE, mask=SOURCE_MASK).features)
+            cache = model.new_cache(model.encode(SOURCE, mask=SOURCE_MASK).features, T)
             logits = jnp.full((B, T + 1, V), jnp.nan)
             for size in (3, 1, 1):
                 columns = cache.lengths[:, None] + jnp.arange(size)[None]
@@ -287,17 +291,25 @@ class TestCache:
         for row in range(B):
             assert_close(pieces[row, : read[row]], whole[row, : read[row]])
 
-    def test_encoder_mask_may_depend_on_the_target_position(self):
+    def test_encoder_mask_may_depend_on_positions(self):
         model = small("multiplicative")
         allowed = np.random.default_rng(0).random((T, S)) < 0.5
         mask = masks.from_array(allowed)
 
         @jax.jit
         def both(model):
-            encoder_output = model.encode(SOURCE).features
+            encoder_output = model.encode(SOURCE, mask=None).features
             returning = ("weights",)
-            whole = model.decode(TARGET, encoder_output, encoder_mask=mask, returning=returning)
-            cache, pieces = model.decoder.new_cache(encoder_output), []
+            # Column p of the mask is the encoder output at S - 1 - p.
+            positions = jnp.arange(S)[::-1]
+            whole = model.decode(
+                TARGET,
+                encoder_output,
+                encoder_mask=mask,
+                encoder_positions=positions,
+                returning=returning,
+            )
+            cache, pieces = model.new_cache(encoder_output, T, encoder_positions=positions), []
             for piece in (slice(0, 3), slice(3, T)):
                 output = model.decode(TARGET[:, piece], None, encoder_mask=mask, cache=cache)
                 cache = output.cache
@@ -307,7 +319,9 @@ class TestCache:
         whole, pieces = both(model)
         assert_close(pieces, whole.features)
         weights = whole.attention[0]["cross_attention"]["weights"]
-        np.testing.assert_array_equal(weights[:, 0] > 0, np.broadcast_to(allowed, (B, T, S)))
+        np.testing.assert_array_equal(
+            weights[:, 0] > 0, np.broadcast_to(allowed[:, ::-1], (B, T, S))
+        )
 
 
 @functools.partial(jax.jit, static_argnames=("returning", "cache_dtype"))
@@ -374,7 +388,7 @@ class TestDecodingProtocol:
     def test_keys_are_computed_once(self, monkeypatch):
         model = small("additive")
         state, _ = model.prefill(SOURCE, jnp.asarray(LENGTHS), max_tokens=T)
-        key, value = state.cache.encoder_output.value
+        (key, value), _ = state.cache.encoder_output.value
         assert_close(key, model.decoder.attention.key(value))
         monkeypatch.delattr(AdditiveAttention, "precompute")
         jax.eval_shape(model.step, state, TARGET[:, 0])
@@ -382,7 +396,8 @@ class TestDecodingProtocol:
     def test_cache_dtype_is_that_of_the_encoder_output(self):
         model = small("additive")
         logits, _, state = decode_steps(model, TARGET, cache_dtype="bfloat16")
-        chex.assert_type(list(state.cache.encoder_output.value), jnp.bfloat16)
+        precomputed, _ = state.cache.encoder_output.value
+        chex.assert_type(list(precomputed), jnp.bfloat16)
         chex.assert_type([state.cache.carry, logits], jnp.float32)
         whole = logits_of(model, SOURCE, TARGET, LENGTHS).swapaxes(0, 1)
         assert 1e-5 < np.abs(logits - whole).max() < 0.1
@@ -415,7 +430,8 @@ def test_dropout_is_applied_to_embeddings_of_both_sides():
     def sides(model, rng):
         encoder_output = model.encode(SOURCE, mask=SOURCE_MASK).features
         dropped = model.encode(SOURCE, mask=SOURCE_MASK, rng=rng).features
-        decoded = [model.decode(TARGET, encoder_output, rng=r).features for r in (None, rng)]
+        run = functools.partial(model.decode, encoder_mask=None)
+        decoded = [run(TARGET, encoder_output, rng=r).features for r in (None, rng)]
         return (encoder_output, dropped), decoded
 
     for before, after in sides(model, jax.random.key(0)):
@@ -431,7 +447,7 @@ class MeanAttention(nnx.Module):
     def precompute(self, encoder_output, summary):
         return encoder_output
 
-    def __call__(self, state, precomputed, position, **options):
+    def __call__(self, state, precomputed, **options):
         return precomputed.mean(-2)[..., None, None, :]
 
 
@@ -530,40 +546,27 @@ class TestErrors:
         "given, error, sentence",
         [
             ({"mask": masks.causal()}, ValueError, "cannot mask target tokens"),
-            ({"lengths": jnp.array([1, 1, 1])}, ValueError, "lengths need a cache"),
             ({"returning": ("weights",)}, ValueError, "without attention cannot return weights"),
-            ({"encoder_output": None}, ValueError, "either an encoder output or a cache"),
-            ({"cache": ENCODER_OUTPUT}, ValueError, "either an encoder output or a cache"),
+            ({"encoder_output": None}, ValueError, "needs an encoder output or a cache of one"),
+            ({"lengths": jnp.ones(B)}, TypeError, "lengths must be integers"),
+            ({"lengths": jnp.array([0, 6, 1])}, ValueError, "must lie in 0 to 5 tokens"),
         ],
-        ids=["mask", "lengths", "weights", "neither", "both"],
+        ids=["mask", "weights", "no encoder output", "floats", "too many"],
     )
     def test_arguments_of_decode(self, given, error, sentence):
         with pytest.raises(error, match=sentence):
-            small("none").decode(TARGET, **({"encoder_output": self.ENCODER_OUTPUT} | given))
-
-    @pytest.mark.parametrize(
-        "lengths, error, sentence",
-        [
-            (jnp.ones(B), TypeError, "lengths must be integers"),
-            (jnp.array([0, 6, 1]), ValueError, "must lie in 0 to 5 tokens"),
-        ],
-        ids=["floats", "too many"],
-    )
-    def test_lengths_with_a_cache(self, lengths, error, sentence):
-        model = small("none")
-        cache = model.decoder.new_cache(self.ENCODER_OUTPUT)
-        with pytest.raises(error, match=sentence):
-            model.decode(TARGET, None, cache=cache, lengths=lengths)
+            arguments = {"encoder_output": self.ENCODER_OUTPUT, "encoder_mask": None} | given
+            small("none").decode(TARGET, **arguments)
 
     def test_cache_of_another_model(self):
-        other = small("none", hidden=F + 1).decoder.new_cache(draw((B, S, 2 * F + 2))[0])
-        for cache in (other, {"key": SOURCE}):
+        other = small("none", hidden=F + 1).new_cache(draw((B, S, 2 * F + 2))[0], T)
+        for cache in (other, DecoderCache((), jnp.zeros(B, jnp.int32))):
             with pytest.raises(ValueError, match=r"RecurrentCache with a carry of shape \(3, 13\)"):
-                small("none").decode(TARGET, None, cache=cache)
+                small("none").decode(TARGET, None, encoder_mask=None, cache=cache)
 
     def test_more_tokens_than_max_length(self):
         model = small("none")
         with pytest.raises(ValueError, match="24 tokens is longer than max_length=23"):
-            model.encode(tokens(B, 24))
+            model.encode(tokens(B, 24), mask=None)
         with pytest.raises(ValueError, match="24 tokens is longer than max_length=23"):
             model.prefill(SOURCE, jnp.asarray(LENGTHS), max_tokens=24)
