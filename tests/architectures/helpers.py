@@ -72,7 +72,6 @@ def train(model, loss, *data, steps=60, learning_rate=1e-2):
         return model, losses
 
     model, losses = run(model)
-    print(losses[::10])
     assert losses[-1] < losses[0] / 4
     return model
 

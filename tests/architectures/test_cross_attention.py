@@ -27,7 +27,7 @@ def make_model(rngs):
     )
 
 
-def test_cross_attention_every_second_layer():
+def test_learns_and_decodes():
     source, target = jnp.split(counting(length=10), 2, axis=1)
     model = train(make_model(nnx.Rngs(0)), translation_loss, source, target)
     check_translation(model, source, target)

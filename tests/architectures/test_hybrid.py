@@ -1,4 +1,4 @@
-"""A hybrid: every third layer is a recurrence with a state of its own (as in RecurrentGemma)."""
+"""A hybrid of attention and, in every third layer, a recurrence with a cache of its own."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ WIDTH = 16
 
 
 class Recurrence(nnx.Module):
-    """State h[t] = keep[t] h[t - 1] + (1 - keep[t]) x[t], where keep and x are functions of t."""
+    """h[t] = keep[t] h[t - 1] + (1 - keep[t]) new[t]; keep and new are functions of input t."""
 
     def __init__(self, rngs):
         self.inputs = modules.linear({"embed": WIDTH}, {"gates": 2, "hidden": WIDTH}, rngs=rngs)
@@ -19,11 +19,9 @@ class Recurrence(nnx.Module):
 
     def __call__(self, inputs, *, context):
         keep, new = jnp.moveaxis(self.inputs(inputs), -2, 0)
-        keep = jax.nn.sigmoid(keep)
-        new = (1 - keep) * new
+        keep, new = jax.nn.sigmoid(keep), jax.nn.sigmoid(-keep) * new
         if context.lengths is not None:  # padding does not change the state
-            valid = jnp.arange(inputs.shape[-2]) < context.lengths[..., None, None]
-            valid = jnp.swapaxes(valid, -2, -1)
+            valid = jnp.subtract.outer(context.lengths, jnp.arange(inputs.shape[-2]))[..., None] > 0
             keep, new = jnp.where(valid, keep, 1), jnp.where(valid, new, 0)
         kept, states = jax.lax.associative_scan(compose, (keep, new), axis=inputs.ndim - 2)
         if context.cache is not None:
@@ -52,10 +50,10 @@ def make_layer(index, rngs):
     return modules.Block(**mixer, feed_forward=residual(feed_forward))
 
 
-def test_hybrid():
-    layers = modules.Layers(make_layer, 6, rngs=nnx.Rngs(0))
+def test_learns_and_decodes():
+    rngs, tokens = nnx.Rngs(0), counting()
+    layers = modules.Layers(make_layer, 6, rngs=rngs)
     assert layers.period == 3  # scanned in groups of three
-    decoder = modules.Decoder(layers, norm=modules.rms_norm(WIDTH, rngs=nnx.Rngs(1)))
-    model = modules.LanguageModel(modules.Embedding(VOCAB, WIDTH, rngs=nnx.Rngs(2)), decoder)
-    tokens = counting()
+    decoder = modules.Decoder(layers, norm=modules.rms_norm(WIDTH, rngs=rngs))
+    model = modules.LanguageModel(modules.Embedding(VOCAB, WIDTH, rngs=rngs), decoder)
     check_decoding(train(model, next_token_loss, tokens), tokens)

@@ -42,7 +42,7 @@ class Gemma(modules.LanguageModel):
         return 30 * jnp.tanh(super().logits(features) / 30)
 
 
-def test_local_global():
+def test_learns_and_decodes():
     tokens = counting()
     model = train(Gemma(nnx.Rngs(0)), next_token_loss, tokens)
     check_decoding(model, tokens)

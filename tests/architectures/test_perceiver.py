@@ -37,7 +37,7 @@ class Perceiver(nnx.Module):
         return output._replace(logits=self.output(output.features.mean(axis=-2)))
 
 
-def test_perceiver():
+def test_learns_and_ignores_masked_inputs():
     images, labels = bright_quadrants()
     coordinates = jnp.moveaxis(jnp.indices((8, 8)) / 4 - 1, 0, -1)
     coordinates = jnp.broadcast_to(coordinates, (len(images), 8, 8, 2))

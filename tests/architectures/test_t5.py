@@ -37,7 +37,7 @@ def make_model(rngs):
     )
 
 
-def test_t5():
+def test_learns_and_decodes():
     source, target = jnp.split(counting(length=10), 2, axis=1)
     model = train(make_model(nnx.Rngs(0)), translation_loss, source, target)
     check_translation(model, source, target)

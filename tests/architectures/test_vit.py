@@ -30,7 +30,7 @@ def make_model(rngs):
     )
 
 
-def test_vit():
+def test_learns_and_returns_attention():
     images, labels = bright_quadrants()
     model = train(make_model(nnx.Rngs(0)), classification_loss, images, labels)
     output = model(images, returning=("weights", "hidden_states"))
