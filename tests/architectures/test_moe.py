@@ -24,18 +24,15 @@ class Experts(nnx.Module):
         probabilities = jax.nn.softmax(self.router(inputs))
         weights, experts = jax.lax.top_k(probabilities, 2)
         chosen = jax.nn.one_hot(jnp.swapaxes(experts, 1, 2), self.num_experts)  # [B, 2, T, E]
-        capacity = inputs.shape[1]
-        if context.rng is not None:  # in training only: decoding drops no token
-            capacity = int(self.capacity_factor * 2 * capacity / self.num_experts)
-        in_order = chosen.reshape(
-            len(inputs), -1, self.num_experts
-        )  # all first choices, then second
-        number = jnp.cumsum(in_order, axis=1).reshape(chosen.shape) - 1
-        slot = jax.nn.one_hot((number * chosen).sum(axis=-1).astype(int), capacity)  # 0 if full
+        served = jnp.cumsum(chosen.reshape(len(inputs), -1, self.num_experts), axis=1)
+        number = ((served.reshape(chosen.shape) - 1) * chosen).sum(axis=-1).astype(int)
+        # With dropout off, as in decoding, an expert takes every token that chooses it.
+        share = 1.0 if context.rng is None else self.capacity_factor * 2 / self.num_experts
+        slot = jax.nn.one_hot(number, int(share * inputs.shape[1]))  # 0 if none is left
         routed = jnp.einsum("bkte,bktc,btd->becd", chosen, slot, inputs)
         hidden = jax.nn.silu(jnp.einsum("becd,edf->becf", routed, self.widen[...]))
-        outputs = jnp.einsum("becf,efd->becd", hidden, self.narrow[...])
-        features = jnp.einsum("becd,bkte,bktc,btk->btd", outputs, chosen, slot, weights)
+        mixed = hidden, self.narrow[...], chosen, slot, weights
+        features = jnp.einsum("becf,efd,bkte,bktc,btk->btd", *mixed)
         balance = jnp.sum(chosen.mean(axis=(0, 1, 2)) * probabilities.mean(axis=(0, 1)))
         return modules.Output(features, losses={"balance": self.num_experts * balance})
 
@@ -58,5 +55,5 @@ def test_learns_and_decodes():
 def test_each_expert_takes_two_tokens():
     experts = Experts(16, 32, 4, capacity_factor=0.5, rngs=nnx.Rngs(0))
     training = modules.Context(rng=jax.random.key(0))
-    features = experts(jnp.ones((1, 8, 16)), context=training).features[0]
-    assert features.any(axis=-1).tolist() == 2 * [True] + 6 * [False]
+    features = experts(jnp.ones((1, 8, 16)), context=training).features
+    assert features[0].any(axis=-1).tolist() == 2 * [True] + 6 * [False]
