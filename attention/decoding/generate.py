@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from attention.decoding.inputs import (
     random_keys,
     start_tokens,
     texts,
+    with_least_padding,
 )
 from attention.decoding.loop import Observe
 from attention.decoding.output import GenerationOutput
@@ -160,8 +162,8 @@ def generate(
         waiting.sort(key=lambda number: -len(prompts[number]))
         # All chunks are dispatched before the first result is read.
         results = [
-            (chunk, _call(current, compile, model, chunk_rows, width, turns))
-            for chunk, chunk_rows, width, turns in _chunks(waiting, prompts, rows, length, slots)
+            (chunk, with_least_padding(partial(_call, current, compile, model), *given))
+            for chunk, *given in _chunks(waiting, prompts, rows, length, slots)
         ]
         for chunk, output in results:
             output = collect(jax.device_get(output), len(chunk))

@@ -1,6 +1,6 @@
 """Inputs of `generate`: text and lists of ids as padded arrays, and answers as text."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Any, Protocol
 
@@ -81,6 +81,23 @@ def padded(rows: Sequence[Sequence[int]], width: int) -> tuple[np.ndarray, np.nd
     for row, ids in zip(tokens, rows, strict=True):
         row[: len(ids)] = ids
     return tokens, np.array([len(ids) for ids in rows], np.int32)
+
+
+def with_least_padding(call: Callable[..., Any], rows: Rows, *args: Any) -> Any:  # noqa: ANN401
+    """Call a function of padded rows; if it fails, with inputs as wide as the longest.
+
+    Padding may need more positions than a model has where the inputs need fewer.
+
+    Raises:
+        ValueError: by the function, for inputs that are as wide as the longest.
+    """
+    longest = int(np.max(rows["lengths"]))
+    if longest < rows["inputs"].shape[1]:
+        try:
+            return call(rows, *args)
+        except ValueError:
+            rows = {**rows, "inputs": rows["inputs"][:, :longest]}
+    return call(rows, *args)
 
 
 def bucket_lengths(longest: int, buckets: Sequence[int] | None) -> list[int]:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jax import Array
 from jax.typing import ArrayLike, DTypeLike
 
@@ -17,6 +18,7 @@ from attention.decoding.output import GenerationOutput
 from attention.decoding.processors import History, LogitProcessor
 from attention.decoding.stopping import Prefix, StoppingCriteria
 from attention.decoding.strategy import Strategy
+from attention.modules.layers import unstack_layers
 
 Rows = dict[str, Any]
 """Arrays `[B, *]` by name: "active", "inputs", "lengths" and, optionally, "start" (encoder-decoder
@@ -166,7 +168,7 @@ def collect(output: GenerationOutput, number: int) -> GenerationOutput:
 
 def unstack(model: GenerativeModel) -> GenerativeModel:
     """Return the model with separate layers, which decoding steps read without copies."""
-    return model
+    return unstack_layers(model) if isinstance(model, nnx.Module) else model
 
 
 def _by_turns(array: Array) -> Array:

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -21,6 +22,7 @@ from attention.decoding.inputs import (
     encode_stop,
     is_array,
     padded,
+    with_least_padding,
     without_stop,
 )
 from attention.decoding.loop import Decoder, Progress, make_decoder, make_request
@@ -87,6 +89,7 @@ def stream(
     single = isinstance(inputs, str) or (
         not is_array(inputs) and len(inputs) > 0 and isinstance(inputs[0], Integral)
     )
+    prompts = None
     if not is_array(inputs):
         if lengths is not None:
             raise ValueError("lengths are for arrays: a list has the length of each of its inputs")
@@ -107,7 +110,8 @@ def stream(
         rng_impl=None if rng is None else jax.random.key_impl(rng),
         names=(),
     )
-    begun = compiled(_Begin(program), compile)(model, rows)
+    begin = partial(compiled(_Begin(program), compile), model)
+    begun = begin(rows) if prompts is None else with_least_padding(begin, rows)
     tokens = _tokens(compiled(_Advance(program), compile), *begun)
     if tokenizer is None:
         return (int(one[0]) for one in tokens) if single else tokens
@@ -183,7 +187,9 @@ def _pieces(
             ids = ids if stopped else [*ids, token]
             kept = without_stop(ids, stopping)
             last = stopped or len(kept) < len(ids) or len(ids) == stopping.max_tokens
-            text = tokenizer.decode(kept if last else kept[: len(kept) - _begun_stop(kept, stopping)])
+            text = tokenizer.decode(
+                kept if last else kept[: len(kept) - _begun_stop(kept, stopping)]
+            )
             if text.endswith(INCOMPLETE) and not last:
                 text = before
             rows[row] = ids, text

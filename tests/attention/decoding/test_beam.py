@@ -356,9 +356,7 @@ def test_nan_reaches_no_other_row_and_no_row_that_is_decided():
         (lambda: GNMT(float("nan")), "alpha of a length penalty must be finite, got nan"),
         (lambda: Power(float("-inf")), "exponent of a length penalty must be finite, got -inf"),
         (
-            lambda: search(
-                random_table(1, 7), strategy=Beam(8), stopping=StoppingCriteria(6, END)
-            ),
+            lambda: search(random_table(1, 7), strategy=Beam(8), stopping=StoppingCriteria(6, END)),
             "num_beams must be at most the 7 tokens of the vocabulary, got 8",
         ),
     ],
