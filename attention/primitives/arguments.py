@@ -143,6 +143,10 @@ def check_arguments(
     if dropout is not None and not isinstance(dropout, Dropout):
         raise TypeError(f"dropout must be Dropout(rng, rate), got {type(dropout).__name__}")
     if dropout is not None:
+        dtype = getattr(dropout.rng, "dtype", None)
+        if dtype is None or not (dtype == jnp.uint32 or jnp.issubdtype(dtype, jax.dtypes.prng_key)):
+            kind = type(dropout.rng).__name__ if dtype is None else dtype
+            raise TypeError(f"dropout rng must be a jax.random.key, got {kind}")
         check_broadcasts("dropout.rng", jax.random.key_data(dropout.rng).shape[:-1], batch)
     precision = "highest" if precision is None else str(precision).lower()
     one_of("precision", precision, PRECISIONS)

@@ -9,6 +9,7 @@ import jax
 from jax import Array
 from jax.typing import ArrayLike
 
+from attention.primitives import one_query
 from attention.primitives.arguments import Arguments, check_arguments
 from attention.primitives.block_mask import BlockMask
 from attention.primitives.choice import one_of
@@ -117,10 +118,10 @@ def attend(
         precision: "default", "high" or "highest" (the default), of products of float32. Products of
             narrower inputs are computed in their dtype; all are accumulated in float32.
         tile_sizes: queries and keys per tile of the "tiled" implementation.
-        implementation: "reference", "tiled", "jax", "cudnn", "pallas" or "splash": that one, or an
-            error with the reason. By default it is chosen for the arguments and the platform that
-            the computation is lowered for; `explain` reports it. "cudnn", "pallas" and "splash"
-            have first-order reverse-mode derivatives only.
+        implementation: "reference", "tiled", "one_query", "jax", "cudnn", "pallas" or "splash":
+            that one, or an error with the reason. By default it is chosen for the arguments and
+            the platform that the computation is lowered for; `explain` reports it. "cudnn",
+            "pallas" and "splash" have first-order reverse-mode derivatives only.
 
     Returns:
         The output `[..., T, N, Hv]` in the query's dtype, or with `returning` a pair of it and a
@@ -286,6 +287,9 @@ FEW_QUERIES = 16
 IMPLEMENTATIONS = (
     Implementation("cudnn", cudnn.refusal, cudnn.attend_by_cudnn, _fills_a_block),
     Implementation("splash", splash.refusal, splash.attend_by_splash, _fills_a_block),
+    Implementation(
+        "one_query", one_query.refusal, one_query.attend_one_query, one_query.preference
+    ),
     Implementation("tiled", _refusal_of_tiles, attend_in_tiles, _preference_for_tiles),
     # By name only: never measured on a GPU.
     Implementation("pallas", flash.refusal, flash.attend_by_kernel, lambda *_: None),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,8 @@ from attention.primitives.nonfinite import nan_rows, nan_where, replace_nonfinit
 from attention.primitives.scores import Score
 from attention.primitives.softmax import share_with_sinks, softmax
 from attention.primitives.statistics import SUMS, strongest
+
+Tree = Any
 
 
 def scaled_dot_product(
@@ -206,7 +209,18 @@ def attend_by_definition(arguments: Arguments) -> dict[str, Array]:
         )
         return {"output": output, "weights": weights, "logsumexp": logsumexp}
 
-    results = over_batch(
+    return _with_statistics(over_examples(example, arguments), arguments)
+
+
+def over_examples(example: Callable[..., Tree], arguments: Arguments) -> Tree:
+    """Map a function of the arrays of one example over the batch axes.
+
+    Args:
+        example: takes query, key, value, mask, allowed, scores, the data of the dropout key,
+            nonfinite_keys, query_positions and key_positions, each without batch axes.
+        arguments: the validated arguments.
+    """
+    return over_batch(
         example,
         (
             arguments.query,
@@ -223,7 +237,6 @@ def attend_by_definition(arguments: Arguments) -> dict[str, Array]:
         (3, 3, 3, None, 3, None, 1, 2, 1, 1),
         arguments.batch,
     )
-    return _with_statistics(results, arguments)
 
 
 def _with_statistics(results: dict[str, Array], arguments: Arguments) -> dict[str, Array]:

@@ -1,6 +1,7 @@
 """Counter-based dropout: a hash of (rng, head, query position, key position)."""
 
 from dataclasses import dataclass, field
+from numbers import Real
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +24,10 @@ class Dropout:
 
     def __post_init__(self) -> None:
         """Refuse a traced rate, and one outside [0, 1)."""
-        if isinstance(self.rate, jax.Array):
-            raise TypeError("dropout rate must be a Python number: it is compiled in")
+        if not isinstance(self.rate, Real):
+            raise TypeError(
+                f"dropout rate must be a Python number, which is compiled in, got {self.rate!r}"
+            )
         if not 0 <= self.rate < 1:
             raise ValueError(f"dropout rate must lie in [0, 1), got {self.rate}")
         if isinstance(self.rng, int | float):

@@ -1,9 +1,9 @@
 """Explicitly sharded inputs: each device computes its own examples and heads.
 
-Where the sharding of an array is part of its type (axes of a mesh that are Explicit), attention
-runs inside `jax.shard_map` over the sharded batch axes and heads: nothing is communicated, and each
-device skips the tiles of its own examples. Where the compiler decides shardings (Auto axes), no
-wrapper is needed.
+The sharding of an array over Explicit axes of a mesh is part of its type. Attention then runs
+inside `jax.shard_map` over the sharded batch axes and heads: nothing is communicated, and each
+device skips the tiles of its own examples. No wrapper is needed for Auto axes, for which the
+compiler decides the shardings.
 """
 
 from collections.abc import Callable

@@ -15,12 +15,7 @@ NO_BAND = Band()
 
 
 def refusal(arguments: Arguments, platform: str) -> str | None:
-    """Return why it cannot compute this, in half a sentence; None if it can.
-
-    Args:
-        arguments: the validated arguments.
-        platform: "cpu", "cuda", "rocm" or "tpu".
-    """
+    """Return why it cannot compute this, in half a sentence; None if it can."""
     if why := common_refusal(arguments):
         return why
     match str(arguments.query.dtype):
@@ -65,12 +60,7 @@ def option_refusal(arguments: Arguments) -> str | None:
 
 
 def attend_by_jax_nn(arguments: Arguments, platform: str | None = None) -> dict[str, Array]:
-    """Return "output" for arguments that are not refused.
-
-    Args:
-        arguments: the validated arguments.
-        platform: not used.
-    """
+    """Return "output" for arguments that are not refused."""
     del platform
     return {"output": _attend(arguments)}
 

@@ -28,7 +28,7 @@ def refusal(arguments: Arguments, platform: str, interpret: bool = False) -> str
 
     Args:
         arguments: the validated arguments.
-        platform: "cpu", "cuda", "rocm" or "tpu".
+        platform: as in `attend.Implementation`.
         interpret: whether the kernel would be interpreted, which works on any platform.
     """
     inputs = arguments.query, arguments.key, arguments.value
