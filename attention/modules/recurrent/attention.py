@@ -64,9 +64,7 @@ class AdditiveAttention(nnx.Module):
             As `attention.attend`.
         """
         query, key, value = _with_head(self.query(state), *precomputed)
-        return additive_attention(
-            query, key, value, self.vector[...].astype(query.dtype), **options
-        )
+        return additive_attention(query, key, value, self.vector[...], **options)
 
 
 class MultiplicativeAttention(nnx.Module):
@@ -120,6 +118,5 @@ class NoAttention(nnx.Module):
 
 
 def _with_head(query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
-    """Add axes T = 1 of the query and N = K = 1 of all, in the dtype of the query."""
-    key, value = (array[..., None, :].astype(query.dtype) for array in (key, value))
-    return query[..., None, None, :], key, value
+    """Add axes T = 1 of the query and N = K = 1 of all."""
+    return query[..., None, None, :], key[..., None, :], value[..., None, :]

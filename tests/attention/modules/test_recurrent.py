@@ -393,12 +393,13 @@ class TestDecodingProtocol:
         monkeypatch.delattr(AdditiveAttention, "precompute")
         jax.eval_shape(model.step, state, TARGET[:, 0])
 
-    def test_cache_dtype_is_that_of_the_encoder_output(self):
-        model = small("additive")
+    @every_model
+    def test_cache_dtype_is_that_of_the_encoder_output(self, kind):
+        model = small(kind)
         logits, _, state = decode_steps(model, TARGET, cache_dtype="bfloat16")
         precomputed, _ = state.cache.encoder_output.value
-        chex.assert_type(list(precomputed), jnp.bfloat16)
-        chex.assert_type([state.cache.carry, logits], jnp.float32)
+        chex.assert_type(jax.tree.leaves(precomputed), jnp.bfloat16)
+        chex.assert_type([*jax.tree.leaves(state.cache.carry), logits], jnp.float32)
         whole = logits_of(model, SOURCE, TARGET, LENGTHS).swapaxes(0, 1)
         assert 1e-5 < np.abs(logits - whole).max() < 0.1
 
