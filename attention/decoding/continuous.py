@@ -111,12 +111,12 @@ def decode_continuously(
             _store(batch.searches, *left),
         )
 
-    nobody = jnp.full(num_slots, total, jnp.int32)
-    shapes = jax.eval_shape(admit, nobody[:refill])
+    no_rows = jnp.full(num_slots, total, jnp.int32)
+    shapes = jax.eval_shape(admit, no_rows[:refill])
     axes = _slot_axes(decoder, state, shapes)
     empty = jax.tree.map(partial(_zeros, num_slots), axes, shapes)
-    empty = empty._replace(index=jnp.full_like(nobody, decoder.settings.max_steps))
-    batch = ContinuousBatch(empty, nobody, jnp.int32(0), searches)
+    empty = empty._replace(index=jnp.full_like(no_rows, decoder.settings.max_steps))
+    batch = ContinuousBatch(empty, no_rows, jnp.int32(0), searches)
     batch = jax.lax.while_loop(lambda batch: batch.admitted < end, advance, batch)
     searches = _store(batch.searches, batch.rows, batch.progress.search)
     return decoder.output(searches, active)

@@ -1,12 +1,11 @@
-"""Inputs of `generate`: text and lists of ids as padded arrays, and answers as text."""
+"""Inputs of `generate`, checked and as arrays by name; answers as text."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
@@ -14,8 +13,6 @@ from attention.decoding.output import GenerationOutput
 from attention.decoding.program import GenerativeModel, Rows
 from attention.decoding.stopping import Prefix, StoppingCriteria
 from attention.primitives.cache import check_lengths
-
-SHORTEST = 16  # tokens: shorter inputs are padded rather than compiled for
 
 
 class Tokenizer(Protocol):
@@ -75,48 +72,14 @@ def check_not_empty(prompts: Sequence[Sequence[int]]) -> None:
             raise ValueError(f"inputs[{number}] has no tokens; each input needs at least 1")
 
 
-def padded(rows: Sequence[Sequence[int]], width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return int32 arrays: tokens `[B, width]`, padded behind with 0, and lengths `[B]`."""
-    tokens = np.zeros((len(rows), width), np.int32)
-    for row, ids in zip(tokens, rows, strict=True):
-        row[: len(ids)] = ids
-    return tokens, np.array([len(ids) for ids in rows], np.int32)
-
-
-def with_least_padding(call: Callable[..., Any], rows: Rows, *args: Any) -> Any:  # noqa: ANN401
-    """Call a function of padded rows; if it fails, with inputs as wide as the longest.
-
-    Padding may need more positions than a model has where the inputs need fewer.
+def check_no_lengths(lengths: object) -> None:
+    """Check that no lengths are given beside a list.
 
     Raises:
-        ValueError: by the function, for inputs that are as wide as the longest.
+        ValueError: they are.
     """
-    longest = int(np.max(rows["lengths"]))
-    if longest < rows["inputs"].shape[1]:
-        try:
-            return call(rows, *args)
-        except ValueError:
-            rows = {**rows, "inputs": rows["inputs"][:, :longest]}
-    return call(rows, *args)
-
-
-def bucket_lengths(longest: int, buckets: Sequence[int] | None) -> list[int]:
-    """Return the lengths that inputs are padded to.
-
-    Args:
-        longest: length of the longest input.
-        buckets: lengths; by default powers of 2 from `SHORTEST`.
-
-    Raises:
-        ValueError: an input longer than all buckets.
-    """
-    if buckets is None:
-        buckets = [SHORTEST]
-        while buckets[-1] < longest:
-            buckets.append(2 * buckets[-1])
-    if longest > max(buckets):
-        raise ValueError(f"an input has {longest} tokens, and the longest bucket {max(buckets)}")
-    return sorted(buckets)
+    if lengths is not None:
+        raise ValueError("lengths are for arrays: a list has the length of each of its inputs")
 
 
 def array_rows(
@@ -138,12 +101,12 @@ def array_rows(
         raise TypeError(f"inputs need integer ids [B, P], got {inputs.dtype} {inputs.shape}")
     number, width = inputs.shape
     if lengths is None:
-        lengths = np.full(number, width, np.int32)
+        lengths = jnp.full(number, width, jnp.int32)
     check_lengths(lengths, width, least=1)
     if jnp.shape(lengths) != (number,):
         raise ValueError(f"lengths need shape ({number},), got {jnp.shape(lengths)}")
     rows = {
-        "active": np.ones(number, bool),
+        "active": jnp.ones(number, bool),
         "inputs": inputs.astype(jnp.int32),
         "lengths": jnp.asarray(lengths).astype(jnp.int32),
     }
@@ -191,7 +154,7 @@ def random_keys(rng: Array | None, number: int) -> Rows:
 def texts(output: GenerationOutput, tokenizer: Tokenizer, stopping: StoppingCriteria) -> list[Any]:
     """Return the text of each answer of a batch, without its stop sequence."""
 
-    def text(tokens: np.ndarray, length: np.ndarray) -> object:
+    def text(tokens: Array, length: Array) -> object:
         if tokens.ndim > 1:
             return [text(*one) for one in zip(tokens, length, strict=True)]
         return tokenizer.decode(without_stop(tokens[: int(length)].tolist(), stopping))

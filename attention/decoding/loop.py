@@ -113,7 +113,7 @@ class Decoder:
         index, last, state, search, request = progress
         prediction, state = predict(state, last)
         new, last = self.strategy.select(self.settings, request, search, index, prediction)
-        # A row without steps left must not finish, while the loop goes on for other rows.
+        # A row without steps left must not finish while the loop continues for other rows.
         has_steps = index < self.settings.max_steps
         search = jax.tree.map(lambda new, old: where_rows(has_steps, new, old), new, search)
         return Progress(index + 1, last, state, search, request)
@@ -154,7 +154,7 @@ def decode(
     Args:
         step: `(state, tokens [B]) -> (logits [B, V], state)`, or with an object that has `logits`.
             Beam search lifts it by `vmap`; arrays that it closes over are not repeated.
-        state: of the step before the first token: a pytree whose leaves have B in front. Leaves
+        state: of the step before the first token: a pytree with leaves `[B, *]`. Leaves
             inside `Constant` are shared by the hypotheses of a row.
         start: int `[B]`, the token that each row reads first; not part of the answer.
         strategy: `Greedy`, `Sample`, `Beam`, or any other `Strategy`.

@@ -2,15 +2,14 @@
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax import Array
-from jax.typing import ArrayLike, DTypeLike
+from jax.typing import DTypeLike
 
 from attention.decoding.continuous import decode_continuously
 from attention.decoding.loop import Observe, decode
@@ -47,7 +46,7 @@ class GenerativeModel(Protocol):
             cache_dtype: of keys and values; None for that of the computation.
 
         Returns:
-            The state, a pytree whose leaves have B in front, what steps do not change inside
+            The state, a pytree with leaves `[B, *]`, those that steps do not change inside
             `Constant`; and the token `[B]` that each row reads first, the last of its prompt, or
             None for encoder-decoder models.
 
@@ -68,21 +67,33 @@ class Program:
 
     Attributes:
         strategy, stopping, logit_processors, observe, max_steps: as in `decode`.
-        returning: names that the step returns.
-        cache_dtype: of keys and values.
         rng_impl: implementation of the random keys.
+        cache_dtype: of keys and values.
+        returning: names that the step returns.
         names: of the arrays `[R, T, *]` that the program is called with.
     """
 
     strategy: Strategy
     stopping: StoppingCriteria
     logit_processors: tuple[LogitProcessor, ...]
-    observe: Observe | None
-    max_steps: int
-    returning: tuple[str, ...]
-    cache_dtype: DTypeLike | None
     rng_impl: Any
-    names: tuple[str, ...]
+    cache_dtype: DTypeLike | None
+    observe: Observe | None = None
+    returning: tuple[str, ...] = ()
+    max_steps: int | None = None
+    names: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """Return the number of steps after which unfinished rows are discarded."""
+        return self.stopping.max_tokens if self.max_steps is None else self.max_steps
+
+    def with_steps(self, max_steps: int | Callable[[int], int] | None, length: int) -> "Program":
+        """Return the program with `max_steps`, a number or a function of the padded length."""
+        found = max_steps(length) if callable(max_steps) else max_steps
+        return replace(
+            self, max_steps=None if found is None else min(found, self.stopping.max_tokens)
+        )
 
     def __call__(self, model: GenerativeModel, *arrays: Array) -> GenerationOutput:
         """Generate R·T answers, R at a time.
@@ -95,11 +106,11 @@ class Program:
             Leaves `[R, T, *]`.
         """
         slots, turns = arrays[0].shape[:2]
-        rows = dict(zip(self.names, map(_by_turns, arrays), strict=True))
+        rows = dict(zip(self.names, map(by_turns, arrays), strict=True))
         prefill = jax.jit(functools.partial(self.prefill, model))  # so that it is traced once
         request = self.request(model, rows)
         given = {name: rows[name] for name in ("inputs", "lengths", "start") if name in rows}
-        common = {**request, "observe": self.observation, "max_steps": self.max_steps}
+        common = {**request, "observe": self.observation, "max_steps": self.steps}
         common["logit_processors"] = self.logit_processors
         step = self.stepping(unstack(model))
         if turns == 1:
@@ -108,12 +119,12 @@ class Program:
             output = decode_continuously(
                 step, prefill, given, self.strategy, self.stopping, slots=slots, **common
             )
-        return jax.tree.map(lambda leaf: _by_slots(leaf, slots), output)
+        return jax.tree.map(lambda leaf: by_slots(leaf, slots), output)
 
     def prefill(self, model: GenerativeModel, rows: Rows) -> tuple[Any, Array]:
         """Return the state and the start of rows."""
         lengths = jnp.maximum(rows["lengths"], 1)  # rows that are not active have none
-        options = {"max_tokens": self.max_steps, "cache_dtype": self.cache_dtype}
+        options = {"max_tokens": self.steps, "cache_dtype": self.cache_dtype}
         state, first = model.prefill(rows["inputs"], lengths, **options)
         return state, rows["start"] if first is None else first
 
@@ -148,34 +159,16 @@ def compiled(function: Callable[..., Any], compile: Callable[..., Any]) -> Calla
     return compile(function)
 
 
-def arrange(rows: Rows, slots: int, turns: int) -> list[Array]:
-    """Return arrays `[R, T, *]` of at most R·T rows `[B, *]`; the rows added are not active."""
-
-    def one(array: ArrayLike) -> Array:
-        numpy = jnp if isinstance(array, jax.core.Tracer) else np
-        array = numpy.asarray(array)
-        missing = slots * turns - len(array)
-        padded = numpy.pad(array, [(0, missing), *[(0, 0)] * (array.ndim - 1)])
-        return _by_slots(padded, slots)
-
-    return [one(array) for array in rows.values()]
-
-
-def collect(output: GenerationOutput, number: int) -> GenerationOutput:
-    """Return the first rows `[B, *]` of leaves `[R, T, *]`."""
-    return jax.tree.map(lambda leaf: _by_turns(leaf)[:number], output)
-
-
 def unstack(model: GenerativeModel) -> GenerativeModel:
     """Return the model with separate layers, which decoding steps read without copies."""
     return unstack_layers(model) if isinstance(model, nnx.Module) else model
 
 
-def _by_turns(array: Array) -> Array:
+def by_turns(array: Array) -> Array:
     """Map `[R, T, *]` to `[T·R, *]`."""
     return array.swapaxes(0, 1).reshape(-1, *array.shape[2:])
 
 
-def _by_slots(array: Array, slots: int) -> Array:
+def by_slots(array: Array, slots: int) -> Array:
     """Map `[T·R, *]` to `[R, T, *]`."""
     return array.reshape(-1, slots, *array.shape[1:]).swapaxes(0, 1)

@@ -198,7 +198,7 @@ class Greedy(TokenStrategy):
 
 @dataclass(frozen=True)
 class Sample(TokenStrategy):
-    """Draw tokens. What a row draws depends on its random key and on nothing else in the batch.
+    """Draw tokens. The draws of a row depend on its random key and on nothing else in the batch.
 
     Attributes:
         temperature: see `Temperature`; this and the others apply after the logit processors, in

@@ -1,4 +1,4 @@
-"""Tokens one by one, as soon as they are chosen."""
+"""Streaming: yield each token when it is chosen."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -9,20 +9,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jax.typing import ArrayLike, DTypeLike
 
+from attention.decoding.batching import bucket_lengths, padded, with_least_padding
 from attention.decoding.inputs import (
     Tokenizer,
     array_rows,
-    bucket_lengths,
+    check_no_lengths,
     check_not_empty,
     encode,
     encode_stop,
     is_array,
-    padded,
-    with_least_padding,
     without_stop,
 )
 from attention.decoding.loop import Decoder, Progress, make_decoder, make_request
@@ -91,8 +89,7 @@ def stream(
     )
     prompts = None
     if not is_array(inputs):
-        if lengths is not None:
-            raise ValueError("lengths are for arrays: a list has the length of each of its inputs")
+        check_no_lengths(lengths)
         prompts = encode([inputs] if single else inputs, tokenizer, "inputs")
         check_not_empty(prompts)
         longest = max(map(len, prompts), default=0)
@@ -103,12 +100,8 @@ def stream(
         strategy=strategy,
         stopping=stopping,
         logit_processors=tuple(logit_processors),
-        observe=None,
-        max_steps=max_tokens,
-        returning=(),
-        cache_dtype=cache_dtype,
         rng_impl=None if rng is None else jax.random.key_impl(rng),
-        names=(),
+        cache_dtype=cache_dtype,
     )
     begin = partial(compiled(_Begin(program), compile), model)
     begun = begin(rows) if prompts is None else with_least_padding(begin, rows)
@@ -162,16 +155,16 @@ class _Advance:
 
 def _tokens(
     advance: Callable[..., Any], model: GenerativeModel, progress: Progress
-) -> Iterator[np.ndarray]:
+) -> Iterator[Array]:
     for _ in itertools.count():
         progress, (tokens, more) = advance(model, progress)
-        yield np.asarray(tokens)
+        yield jax.device_get(tokens)
         if not more:
             return
 
 
 def _pieces(
-    tokens: Iterator[np.ndarray], tokenizer: Tokenizer, stopping: StoppingCriteria
+    tokens: Iterator[Array], tokenizer: Tokenizer, stopping: StoppingCriteria
 ) -> Iterator[list[str]]:
     """Yield what each token adds to the text of its row.
 

@@ -17,12 +17,13 @@ from attention.modules.adaptation import (
     lora_factors,
     select_parameters,
 )
-from attention.modules.attention import Attention, CrossAttention, SelfAttention
-from attention.modules.axes import map_axes
+from attention.modules.attention import Attention, SelfAttention
+from attention.modules.axes import map_axes, name_axis
 from attention.modules.block import Block, Residual
 from attention.modules.classifier import POOLINGS, Classifier, ClassToken, MeanPooling
 from attention.modules.config import TransformerConfig
 from attention.modules.context import CacheSpec, Context, Output, apply_layer
+from attention.modules.cross_attention import CrossAttention
 from attention.modules.embeddings import Embedding
 from attention.modules.encoder_decoder import EncoderDecoder
 from attention.modules.feed_forward import ACTIVATIONS, FeedForward
@@ -47,6 +48,7 @@ from attention.modules.recurrent import (
     RecurrentLayer,
 )
 from attention.modules.skip_gram import SkipGram
+from attention.modules.sublayers import FEED_FORWARDS, MIXERS
 from attention.modules.transformer import (
     Decoder,
     DecoderCache,
@@ -56,7 +58,9 @@ from attention.modules.transformer import (
 
 __all__ = [
     "ACTIVATIONS",
+    "FEED_FORWARDS",
     "INITIALIZERS",
+    "MIXERS",
     "NORMS",
     "POOLINGS",
     "POSITIONS",
@@ -101,6 +105,7 @@ __all__ = [
     "linear",
     "lora_factors",
     "map_axes",
+    "name_axis",
     "rms_norm",
     "select_parameters",
     "transformer_block",

@@ -89,9 +89,7 @@ class LanguageModel(nnx.Module):
         embedding_rng, layers_rng = split_rng(rng, 2)
         positions = next_positions(tokens.shape[-1], positions, cache)
         inputs = self.embedding(tokens, positions=positions, rng=embedding_rng)
-        context = Context(
-            mask=mask, rng=layers_rng, cache=cache, returning=tuple(returning), **options
-        )
+        context = Context(mask=mask, rng=layers_rng, cache=cache, returning=returning, **options)
         return apply_layer(self.decoder, inputs, context)
 
     def logits(self, features: Array) -> Array:

@@ -82,7 +82,7 @@ class MaskedLanguageModel(nnx.Module):
         self,
         tokens: Array,
         *,
-        mask: Mask | Array | None,
+        mask: Mask | Array | None = None,
         token_types: Array | None = None,
         rng: Array | None = None,
         returning: Collection[str] = (),
@@ -103,7 +103,7 @@ class MaskedLanguageModel(nnx.Module):
         """
         embedding_rng, layers_rng = split_rng(rng, 2)
         inputs = self.embedding(tokens, token_types=token_types, rng=embedding_rng)
-        context = Context(mask=mask, rng=layers_rng, returning=tuple(returning), **options)
+        context = Context(mask=mask, rng=layers_rng, returning=returning, **options)
         return apply_layer(self.encoder, inputs, context)
 
     def logits(self, features: Array) -> Array:

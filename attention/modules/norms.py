@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from attention.primitives.choice import one_of
+from attention.modules.linear import named
 
 
 def layer_norm(
@@ -61,7 +61,4 @@ def norm_of(given: str | Callable[..., Any]) -> Callable[..., Any]:
     Raises:
         ValueError: an unknown name.
     """
-    if not callable(given):
-        one_of("norm", given, tuple(NORMS))
-        return NORMS[given]
-    return given
+    return named("norm", given, NORMS)

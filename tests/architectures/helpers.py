@@ -36,14 +36,11 @@ def next_token_loss(model, rng, tokens):
 
 
 def translation_loss(model, rng, source, target):
-    return cross_entropy(model(source, shifted(target), **NO_PADDING, rng=rng), target)
+    return cross_entropy(model(source, shifted(target), rng=rng), target)
 
 
 def classification_loss(model, rng, inputs, labels):
     return cross_entropy(model(inputs, rng=rng), labels)
-
-
-NO_PADDING = {"source_mask": None, "encoder_mask": None}
 
 
 def shifted(target):
@@ -112,7 +109,7 @@ def check_translation(model, source, target):
     @jax.jit
     def cached_and_full(model):
         state, _ = model.prefill(source, lengths, max_tokens=target.shape[1])
-        full = model(source, shifted(target), **NO_PADDING).logits
+        full = model(source, shifted(target)).logits
         return step_by_step(model, state, shifted(target)), full
 
     chex.assert_trees_all_close(*cached_and_full(model), rtol=1e-4, atol=1e-4)

@@ -35,7 +35,7 @@ def test_learns_and_decodes():
 
 def test_attention_is_returned_by_the_layers_that_have_it():
     tokens = counting(rows=2, length=5)
-    returning = {"source_mask": None, "encoder_mask": None, "returning": ("weights",)}
-    attention = make_model(nnx.Rngs(0))(tokens, tokens[:, :3], **returning).attention
+    model = make_model(nnx.Rngs(0))
+    attention = model(tokens, tokens[:, :3], returning=("weights",)).attention
     assert ["cross_attention" in layer for layer in attention] == [False, True, False, True]
     assert attention[1]["cross_attention"]["weights"].shape == (2, 4, 3, 5)

@@ -21,7 +21,7 @@ class Recurrence(nnx.Module):
         keep, new = jnp.moveaxis(self.inputs(inputs), -2, 0)
         keep, new = jax.nn.sigmoid(keep), jax.nn.sigmoid(-keep) * new
         if context.lengths is not None:  # padding does not change the state
-            valid = jnp.subtract.outer(context.lengths, jnp.arange(inputs.shape[-2]))[..., None] > 0
+            valid = context.valid(inputs.shape[-2])[..., None]
             keep, new = jnp.where(valid, keep, 1), jnp.where(valid, new, 0)
         kept, states = jax.lax.associative_scan(compose, (keep, new), axis=inputs.ndim - 2)
         if context.cache is not None:

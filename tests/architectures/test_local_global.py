@@ -1,6 +1,5 @@
 """Alternating local and global attention, two rotary bases, softcaps, four norms (Gemma 2, 3)."""
 
-import jax.numpy as jnp
 from flax import nnx
 
 from attention import modules
@@ -32,26 +31,24 @@ def make_layer(index, rngs):
     return modules.Block(self_attention=residual(attention), feed_forward=residual(feed_forward))
 
 
-class Gemma(modules.LanguageModel):
-    def __init__(self, rngs):
-        layers = modules.Layers(make_layer, 4, rngs=rngs)
-        decoder = modules.Decoder(layers, norm=modules.rms_norm(WIDTH, rngs=rngs))
-        super().__init__(modules.Embedding(VOCAB, WIDTH, rngs=rngs), decoder)
-
-    def logits(self, features):
-        return 30 * jnp.tanh(super().logits(features) / 30)
+def make_model(rngs):
+    layers = modules.Layers(make_layer, 4, rngs=rngs)
+    decoder = modules.Decoder(layers, norm=modules.rms_norm(WIDTH, rngs=rngs))
+    return modules.LanguageModel(
+        modules.Embedding(VOCAB, WIDTH, logit_softcap=30.0, rngs=rngs), decoder
+    )
 
 
 def test_learns_and_decodes():
     tokens = counting()
-    model = train(Gemma(nnx.Rngs(0)), next_token_loss, tokens)
+    model = train(make_model(nnx.Rngs(0)), next_token_loss, tokens)
     check_decoding(model, tokens)
 
 
 def test_local_layers_cache_one_window():
-    cache = Gemma(nnx.Rngs(0)).new_cache((1,), 12)
+    cache = make_model(nnx.Rngs(0)).new_cache((1,), 12)
     assert [layer["self_attention"].size for layer in cache.layers] == [WINDOW, 12, WINDOW, 12]
 
 
 def test_layers_are_scanned_in_pairs():
-    assert Gemma(nnx.Rngs(0)).decoder.layers.period == 2
+    assert make_model(nnx.Rngs(0)).decoder.layers.period == 2

@@ -7,16 +7,14 @@ from flax import nnx
 from attention import modules
 from tests.architectures.helpers import VOCAB, check_decoding, counting, next_token_loss, train
 
-CONFIG = modules.TransformerConfig(width=16, hidden=32, decoder_layers=4, positions="rotary")
-
 
 class Experts(nnx.Module):
     def __init__(self, width, hidden, num_experts, *, capacity_factor=1.5, rngs):
-        init = nnx.initializers.lecun_normal(batch_axis=0)
-        widen = init(rngs.params(), (num_experts, width, hidden))
-        narrow = init(rngs.params(), (num_experts, hidden, width))
-        self.widen = nnx.Param(widen, axes=("experts", "embed", "hidden"))
-        self.narrow = nnx.Param(narrow, axes=("experts", "hidden", "embed"))
+        def make_expert(key):
+            return modules.FeedForward(width, hidden, activation="silu", rngs=nnx.Rngs(key))
+
+        experts = jax.vmap(make_expert)(jax.random.split(rngs.params(), num_experts))
+        self.experts = modules.name_axis(experts, "experts")
         self.router = modules.linear({"embed": width}, {"experts": num_experts}, rngs=rngs)
         self.num_experts, self.capacity_factor = num_experts, capacity_factor
 
@@ -29,24 +27,25 @@ class Experts(nnx.Module):
         # With dropout off, as in decoding, an expert takes every token that chooses it.
         share = 1.0 if context.rng is None else self.capacity_factor * 2 / self.num_experts
         slot = jax.nn.one_hot(number, int(share * inputs.shape[1]))  # 0 if none is left
-        routed = jnp.einsum("bkte,bktc,btd->becd", chosen, slot, inputs)
-        hidden = jax.nn.silu(jnp.einsum("becd,edf->becf", routed, self.widen[...]))
-        mixed = hidden, self.narrow[...], chosen, slot, weights
-        features = jnp.einsum("becf,efd,bkte,bktc,btk->btd", *mixed)
+        routed = jnp.einsum("bkte,bktc,btd->ebcd", chosen, slot, inputs)
+        outputs = jax.vmap(lambda expert, tokens: expert(tokens))(self.experts, routed)
+        features = jnp.einsum("ebcd,bkte,bktc,btk->btd", outputs, chosen, slot, weights)
         balance = jnp.sum(chosen.mean(axis=(0, 1, 2)) * probabilities.mean(axis=(0, 1)))
         return modules.Output(features, losses={"balance": self.num_experts * balance})
 
 
-def make_layer(index, rngs):
-    block = modules.transformer_block(CONFIG, rngs=rngs)
-    if index % 2:
-        block.feed_forward.sublayer = Experts(16, 32, 4, rngs=rngs)
-    return block
+def make_experts(config, rngs):
+    return Experts(config.width, config.hidden, 4, rngs=rngs)
+
+
+CONFIG = modules.TransformerConfig(
+    width=16, hidden=32, decoder_layers=4, per_layer=[{}, {"feed_forward": make_experts}]
+)
 
 
 def test_learns_and_decodes():
-    tokens, options = counting(), {"vocab_size": VOCAB, "make_layer": make_layer}
-    model = modules.LanguageModel.from_config(CONFIG, **options, rngs=nnx.Rngs(0))
+    tokens = counting()
+    model = modules.LanguageModel.from_config(CONFIG, vocab_size=VOCAB, rngs=nnx.Rngs(0))
     model = train(model, next_token_loss, tokens)
     assert 1.5 < model(tokens).losses["balance"] < 2.5  # two layers; 1 each if balanced
     check_decoding(model, tokens)

@@ -22,19 +22,15 @@ CONFIG = modules.TransformerConfig(
     use_bias=False,
     attention_scale=1.0,
     embedding_scale=1.0,
+    tie="embeddings",
     positions="relative",
     relative={"num_buckets": 8, "max_distance": 16},
 )
 
 
 def make_model(rngs):
-    return modules.EncoderDecoder(
-        None,  # source and target have one embedding, which is not the output
-        modules.Encoder.from_config(CONFIG, rngs=rngs),
-        modules.Embedding.from_config(VOCAB, CONFIG, rngs=rngs),
-        modules.Decoder.from_config(CONFIG, rngs=rngs),
-        output=modules.linear({"embed": 16}, {"vocab": VOCAB}, use_bias=False, rngs=rngs),
-    )
+    sizes = {"source_vocab_size": VOCAB, "target_vocab_size": VOCAB}
+    return modules.EncoderDecoder.from_config(CONFIG, **sizes, rngs=rngs)
 
 
 def test_learns_and_decodes():

@@ -1,6 +1,7 @@
 """`generate` and `stream` with scripted models, for arrays, lists of ids and text."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -66,7 +67,7 @@ def options(name, model):
 def reference(name, model, observe=False):
     """Decode one row after the other with the loop alone."""
     given = options(name, model)
-    model, start = MODELS[model]
+    model, _ = MODELS[model]
     rngs = [jax.random.fold_in(given["rng"], row) for row in range(Q)]
 
     @jax.jit
@@ -210,7 +211,7 @@ def test_no_ngram_of_prompt_and_answer_repeats():
     found = generate(PROMPTED, [[3, 4, 5, 3]] * 2, **given)
     for answer, length in zip(found.tokens[:, 0], found.lengths[:, 0], strict=True):
         tokens = [3, 4, 5, 3, *answer[:length].tolist()]
-        bigrams = [*zip(tokens, tokens[1:], strict=False)]
+        bigrams = [*itertools.pairwise(tokens)]
         assert len({*bigrams}) == len(bigrams)
 
 
