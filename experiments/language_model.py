@@ -25,6 +25,7 @@ from experiments.data.packing import PackedBatch
 from experiments.data.text import Characters, TextBatch
 from experiments.errors import UsageError, as_usage_errors, check_at_least
 from experiments.evaluation.writer import Writer, check_decoding
+from experiments.experts import check_experts, expert_layers
 from experiments.model_checks import check_model
 from experiments.training.duration import settled
 from experiments.training.learner import Learner
@@ -135,6 +136,8 @@ def check_use(config: ConfigDict) -> None:
     with as_usage_errors():
         check_decoding(config.decoding)
         check_at_least("model.decoder_layers", config.model.decoder_layers, 1)
+        if "experts" in config:
+            check_experts(config.experts)
     kind, longest = config.model.positions, config.model.max_length
     if POSITIONS[kind].embed is not None and config.decoding.max_tokens >= longest:
         raise UsageError(
@@ -177,8 +180,13 @@ class Task:
 
     def _make_model(self, rngs: nnx.Rngs) -> LanguageModel:
         settings = TransformerConfig(**self.config.model)
+        make_layer, experts = None, self.config.get("experts")
+        if experts is not None:
+            make_layer = partial(expert_layers, settings, experts)
         vocab_size = len(self._language.vocabulary)
-        return LanguageModel.from_config(settings, vocab_size=vocab_size, rngs=rngs)
+        return LanguageModel.from_config(
+            settings, vocab_size=vocab_size, rngs=rngs, make_layer=make_layer
+        )
 
     def _sum_losses(
         self, model: LanguageModel, batch: TextBatch | PackedBatch, rng: Array | None

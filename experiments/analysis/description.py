@@ -215,11 +215,13 @@ def _of_source(path: Path) -> bool:
 
 
 def _matrices(model: nnx.Module) -> Iterator[tuple[Path, int]]:
-    """What tokens are multiplied with: a table of tokens too, where it is tied to the output."""
+    """Yield sizes of the matrices that a token is multiplied with, a tied token table included."""
     tied = getattr(model, "output", model) is None
     for path, parameter in _parameters(model):
         if path[-1] == "kernel" or (tied and path[-1] == "tokens" and not _of_source(path)):
             yield path, parameter.size
+        elif active := parameter.get_metadata().get("active"):  # of experts
+            yield path, round(active * parameter.size)
 
 
 def _parameters(model: nnx.Module) -> Iterator[tuple[Path, nnx.Param]]:
