@@ -11,7 +11,7 @@ from jax import Array
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from attention.modules.context import DEFAULT_CONTEXT, CacheSpec, Context, Output
+from attention.modules.context import DEFAULT_CONTEXT, CacheSpec, Context, Output, and_mask
 from attention.modules.linear import LECUN_NORMAL, linear
 from attention.modules.norms import norm_of
 from attention.modules.sizes import resolve_head_width, resolve_kv_heads
@@ -22,8 +22,6 @@ from attention.primitives.constant import Constant
 from attention.primitives.dropout import Dropout
 from attention.primitives.masks import Mask
 from attention.primitives.scores import Score
-
-Positions = tuple[Array | None, Array | None]
 
 
 class Attention(nnx.Module):
@@ -131,7 +129,7 @@ class Attention(nnx.Module):
         value: Array,
         *,
         mask: Mask | Array | None,
-        positions: Positions,
+        positions: tuple[Array, Array] | None,
         context: Context,
         score: tuple[Score, ...] = (),
         nonfinite_keys: Array | None = None,
@@ -150,7 +148,7 @@ class Attention(nnx.Module):
             mask=mask,
             score=score,
             scale=self.scale,
-            positions=None if positions == (None, None) else positions,
+            positions=positions,
             dropout=dropout,
             returning=returning,
             nonfinite_keys=nonfinite_keys,
@@ -198,25 +196,28 @@ class SelfAttention(Attention):
             ValueError: as `attention.attend` and `Cache.extend`.
         """
         cache, positions, mask = context.cache, context.positions, context.mask
+        num_tokens = inputs.shape[-2]
         query = self._queries(inputs, context)
         key, value = self._keys_and_values(inputs, context)
         if cache is not None:
-            positions = cache.next_positions(inputs.shape[-2])
+            positions = cache.next_positions(num_tokens)
             mask = masks.causal() if mask is None else mask
+        elif context.lengths is not None:
+            mask = and_mask(masks.lengths(context.lengths), mask, num_tokens)
         if self.window is not None:
-            window = masks.window(self.window - 1, self.window - 1)
-            mask = window if mask is None else window & mask
+            mask = and_mask(masks.window(self.window - 1, self.window - 1), mask, num_tokens)
         if self.rotary is not None:
-            counted = jnp.arange(inputs.shape[-2]) if positions is None else positions
+            counted = jnp.arange(num_tokens) if positions is None else positions
             query, key = self.rotary(query, counted), self.rotary(key, counted)
         attend_to = partial(self._attend, query, context=context, score=context.score)
         if cache is None:
-            return attend_to(key, value, mask=mask, positions=(positions, positions))
+            positions = None if positions is None else (positions, positions)
+            return attend_to(key, value, mask=mask, positions=positions)
         cache, view = cache.extend(key, value, context.lengths)
         output = attend_to(
             view.key,
             view.value,
-            mask=view.mask & mask,
+            mask=and_mask(view.mask, mask),
             positions=(positions, view.positions),
             nonfinite_keys=view.nonfinite_keys,
         )
@@ -265,12 +266,11 @@ class CrossAttention(Attention):
         else:
             key, value = self._keys_and_values(context.encoder_output, context)
             nonfinite_keys, encoder_positions = None, context.encoder_positions
-        positions = context.positions, encoder_positions
-        if positions != (None, None):
-            counted = (jnp.arange(each.shape[-3], dtype=jnp.int32) for each in (query, key))
-            positions = tuple(
-                number if given is None else given
-                for given, number in zip(positions, counted, strict=True)
+        positions = None
+        if context.positions is not None or encoder_positions is not None:
+            positions = (
+                _counted(query) if context.positions is None else context.positions,
+                _counted(key) if encoder_positions is None else encoder_positions,
             )
         return self._attend(
             query,
@@ -294,3 +294,8 @@ class CrossAttention(Attention):
         if spec.dtype is not None:
             key, value = key.astype(spec.dtype), value.astype(spec.dtype)
         return Constant(EncoderCache(full_cache(key, value), spec.encoder_positions))
+
+
+def _counted(heads: Array) -> Array:
+    """Return the positions of queries or keys `[..., T, N, H]`, counted from 0."""
+    return jnp.arange(heads.shape[-3], dtype=jnp.int32)

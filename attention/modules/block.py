@@ -23,8 +23,8 @@ from attention.primitives.choice import one_of
 class Residual(nnx.Module):
     """A sublayer with a residual connection, a norm and dropout on the output of the sublayer.
 
-    "pre": x + sublayer(norm(x)); "post": norm(x + sublayer(x)) (Vaswani et al. 2017); "both":
-    x + output_norm(sublayer(norm(x))) (Gemma 2).
+    "pre": x + sublayer(norm(x)); "post": norm(x + sublayer(x)) (Vaswani et al. 2017). With an
+    output norm: x + output_norm(sublayer(norm(x))) (Gemma 2).
     """
 
     def __init__(
@@ -56,7 +56,11 @@ class Residual(nnx.Module):
         self.dropout = dropout
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
-        """Map `[..., T, D]` to `[..., T, D]`."""
+        """Map `[..., T, D]` to `[..., T, D]`.
+
+        Raises:
+            ValueError: a sublayer that does not keep the shape.
+        """
         sublayer_rng, dropout_rng = split_rng(context.rng, 2)
         context = replace(context, rng=sublayer_rng)
         is_pre = self.placement == "pre"
@@ -64,6 +68,11 @@ class Residual(nnx.Module):
         added = output.features
         if self.output_norm is not None:
             added = self.output_norm(added)
+        if added.shape != inputs.shape:
+            raise ValueError(
+                f"a residual connection adds inputs {inputs.shape} and the output of its sublayer, "
+                f"got {added.shape}"
+            )
         features = inputs + drop(added, self.dropout, dropout_rng).astype(inputs.dtype)
         features = features if is_pre else self._normalize(features)
         return output._replace(features=context.shard(features, "sequence", "embed"))
@@ -91,12 +100,19 @@ class Block(nnx.Module):
             setattr(self, name, sublayer)
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
-        """Map `[..., T, D]` to `[..., T, D]`."""
+        """Map `[..., T, D]` to `[..., T, D]`.
+
+        Raises:
+            ValueError: a cache of another block.
+        """
+        caches = dict.fromkeys(self.names) if context.cache is None else context.cache
+        if not isinstance(caches, dict) or set(caches) != set(self.names):
+            got = ", ".join(caches) if isinstance(caches, dict) else type(caches).__name__
+            raise ValueError(f"a block of {', '.join(self.names)} cannot use a cache of {got}")
         rngs = split_rng(context.rng, len(self.names))
         features, results = inputs, {}
         for name, rng in zip(self.names, rngs, strict=True):
-            cache = None if context.cache is None else context.cache[name]
-            part = replace(context, rng=rng, cache=cache)
+            part = replace(context, rng=rng, cache=caches[name])
             results[name] = apply_layer(getattr(self, name), features, part)
             features = results[name].features
         return Output(

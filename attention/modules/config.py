@@ -158,7 +158,7 @@ class TransformerConfig:
             overrides = self.per_layer(index)
         else:
             overrides = self.per_layer[index % len(self.per_layer)] if self.per_layer else {}
-        return replace(self, **{"per_layer": (), **overrides}) if overrides else self
+        return replace(self, **{"per_layer": (), **overrides})
 
     def initializer(self, name: str) -> Initializer | None:
         """Return the initializer of a field, "kernel_init" or "embedding_init".

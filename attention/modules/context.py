@@ -5,9 +5,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
+from attention.primitives import masks
+from attention.primitives.block_mask import BlockMask
 from attention.primitives.masks import Mask
 from attention.primitives.pytree_dataclass import pytree_dataclass, static
 from attention.primitives.scores import Score
@@ -30,9 +33,9 @@ class Context:
         mask: of self-attention, as in `attention.attend`; a decoder has added the causal mask.
         score: score functions of the self-attention of every layer, such as ALiBi.
         positions: int32 `[..., T]`, of the inputs in masks, scores and rotary encodings; counted
-            from 0 if None, or from the number of tokens in the cache.
-        lengths: int `[...]`, number of valid tokens per row, followed by padding; T if None. A
-            cache stores these tokens only; attention without a cache needs a mask instead.
+            from 0 if None. A decoder with a cache counts on from the tokens in the cache.
+        lengths: int `[...]`, number of valid tokens per row, followed by padding; T if None.
+            Self-attention does not attend to the padding, and a cache does not store it.
         encoder_output: `[..., S, D]`, attended to by cross-attention.
         encoder_mask: of cross-attention, as in `attention.attend`.
         encoder_positions: int32 `[..., S]`, of the encoder output; counted from 0 if None.
@@ -124,6 +127,23 @@ def apply_layer(layer: Layer, inputs: Array, context: Context) -> Output:
 def new_cache(layer: Layer, spec: CacheSpec) -> Any:  # noqa: ANN401 - any pytree
     """Return `layer.new_cache(spec)`, or None for a layer without state between steps."""
     return layer.new_cache(spec) if hasattr(layer, "new_cache") else None
+
+
+def and_mask(mask: Mask, other: Mask | Array | None, num_tokens: int | None = None) -> Mask:
+    """AND a mask with another one.
+
+    Args:
+        mask: a predicate on positions.
+        other: a mask, None, or a bool array `[..., T, S]` at [query position, key position].
+        num_tokens: if given, an array is broadcast to this T and S.
+    """
+    if other is None:
+        return mask
+    if not isinstance(other, Mask | BlockMask):
+        if num_tokens is not None:
+            other = jnp.broadcast_to(other, (*jnp.shape(other)[:-2], num_tokens, num_tokens))
+        other = masks.from_array(other)
+    return mask & other
 
 
 def add_losses(*each: Mapping[str, Array]) -> dict[str, Array]:

@@ -16,8 +16,8 @@ from attention.modules.transformer import (
     DecoderCache,
     Encoder,
     MakeLayer,
-    embedding_positions,
     make_output,
+    next_positions,
 )
 from attention.primitives import masks
 from attention.primitives.constant import Constant
@@ -162,7 +162,7 @@ class EncoderDecoder(nnx.Module):
             returning=tuple(returning),
             **options,
         )
-        positions = embedding_positions(target, positions, cache)
+        positions = next_positions(target.shape[-1], positions, cache)
         inputs = self.target_embedding(target, positions=positions, rng=embedding_rng)
         return apply_layer(self.decoder, inputs, context)
 

@@ -15,8 +15,8 @@ from attention.modules.transformer import (
     Decoder,
     DecoderCache,
     MakeLayer,
-    embedding_positions,
     make_output,
+    next_positions,
 )
 from attention.primitives.masks import Mask
 
@@ -87,7 +87,7 @@ class LanguageModel(nnx.Module):
                 cache.
         """
         embedding_rng, layers_rng = split_rng(rng, 2)
-        positions = embedding_positions(tokens, positions, cache)
+        positions = next_positions(tokens.shape[-1], positions, cache)
         inputs = self.embedding(tokens, positions=positions, rng=embedding_rng)
         context = Context(
             mask=mask, rng=layers_rng, cache=cache, returning=tuple(returning), **options

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import jax
@@ -43,37 +44,60 @@ class Layers(nnx.Module):
         n: int,
         *,
         rngs: nnx.Rngs,
+        period: int | None = None,
         scan: bool = True,
         remat: bool = True,
     ) -> None:
         """Make the layers.
 
         Args:
-            make_layer: from the index of a layer and a source of parameters to a layer, which
-                `context.apply_layer` can call.
+            make_layer: from the index of a layer and a source of parameters to a layer, a module
+                that `context.apply_layer` can call.
             n: number of layers.
             rngs: source of the initial parameters.
+            period: p, if `make_layer` is known to make layers i and i + p alike: it is then called
+                for the first p indices only. If None, n layers are made and compared.
             scan: whether to stack and scan layers that repeat.
             remat: whether the backward pass recomputes the inside of each layer.
         """
         keys = jax.random.split(rngs.params(), n) if n else ()
-        layers = [make_layer(index, nnx.Rngs(key)) for index, key in enumerate(keys)]
-        period = _period(layers) if scan else n
+
+        def make(index: int, key: Array) -> Layer:
+            return make_layer(index, nnx.Rngs(key))
+
+        def make_each(start: int) -> list[Layer]:
+            # In a trace of its own: flax looks at every variable's sharding, which takes the longer
+            # the more was traced before.
+            traced = n and isinstance(keys, jax.core.Tracer)
+            made = partial(jax.jit, static_argnums=0)(make) if traced else make
+            return [made(index, keys[index]) for index in range(start, n)]
+
+        if not scan:
+            period = n
+        layers = make_each(0) if period is None or period >= n else None
+        period = _period(layers) if period is None else period
         self.n, self.remat = n, remat
         self.repeats = n // period if period else 0
         self.period = period if self.repeats > 1 else 0  # number of stacked layers in `blocks`
-        stacked = [_stack(layers[j::period][: self.repeats]) for j in range(self.period)]
-        self.blocks = nnx.List(stacked + layers[self.period * self.repeats :])
+        end = self.period * self.repeats
+        if layers is None:
+            stacked = [jax.vmap(partial(make, j))(keys[j:end:period]) for j in range(period)]
+            self.blocks = nnx.List(stacked + make_each(end))
+        else:
+            stacked = [_stack(layers[j:end:period]) for j in range(self.period)]
+            self.blocks = nnx.List(stacked + layers[end:])
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
         """Map `[..., T, D]` to `[..., T, D]`.
 
         Raises:
-            ValueError: a cache of another number of layers.
+            ValueError: layers whose widths do not fit, by index and both widths; a cache of another
+                number of layers; errors of a layer, with its index.
         """
         caches = context.cache
-        if caches is not None and len(caches) != self.n:
-            raise ValueError(f"{self.n} layers need as many caches, got {len(caches)}")
+        if caches is not None and (not isinstance(caches, tuple) or len(caches) != self.n):
+            got = len(caches) if isinstance(caches, tuple) else f"a {type(caches).__name__}"
+            raise ValueError(f"{self.n} layers need a tuple of as many caches, got {got}")
         rngs = [None] * self.n if context.rng is None else jax.random.split(context.rng, self.n)
         results: list[Output] = []
         if caches is None and self.period:
@@ -84,7 +108,8 @@ class Layers(nnx.Module):
             index = len(results)
             cache = None if caches is None else caches[index]
             features = results[-1].features if results else inputs
-            results.append(call(layer, features, replace(context, rng=rngs[index], cache=cache)))
+            part = replace(context, rng=rngs[index], cache=cache)
+            results.append(_call(call, index, layer, features, part))
         return _combine(inputs, results, context)
 
     def unstacked(self) -> list[Layer]:
@@ -111,15 +136,20 @@ class Layers(nnx.Module):
         keeps_features = "hidden_states" in context.returning
 
         def repeat(
-            features: Array, layers: tuple[list[Layer], Array | None]
+            start: Array, layers: tuple[list[Layer], Array | None]
         ) -> tuple[Array, list[Output]]:
-            outputs = []
+            features, outputs = start, []
             for index, layer in enumerate(layers[0]):
                 part = replace(context, rng=layers[1][index] if has_rng else None)
-                output = call(layer, features, part)
+                output = _call(call, index, layer, features, part)
                 features = output.features
                 kept = features if keeps_features else None
                 outputs.append(output._replace(features=kept, cache=None))
+            if (start.shape, start.dtype) != (features.shape, features.dtype):
+                raise ValueError(
+                    f"layer {self.period - 1} returns {features.dtype} {features.shape}, and the "
+                    f"next one, like layer 0, takes {start.dtype} {start.shape}"
+                )
             return features, outputs
 
         # A scan copies what it keeps for the derivative into arrays of all layers and back.
@@ -132,6 +162,40 @@ class Layers(nnx.Module):
             for output in outputs
         ]
         return [*results[:-1], results[-1]._replace(features=features)]
+
+
+def _call(
+    call: Callable[[Layer, Array, Context], Output],
+    index: int,
+    layer: Layer,
+    inputs: Array,
+    context: Context,
+) -> Output:
+    """Call a layer and name it in its errors."""
+    try:
+        return call(layer, inputs, context)
+    except (TypeError, ValueError) as error:
+        if type(error) not in (TypeError, ValueError):
+            raise
+        widths, width = _widths(layer), inputs.shape[-1]
+        if widths and width not in widths:
+            width_of_layer = " and ".join(map(str, sorted(widths)))
+            raise ValueError(
+                f"layer {index} has width {width_of_layer}, and its inputs have width {width}"
+            ) from error
+        raise type(error)(f"layer {index}: {error}") from error
+
+
+def _widths(layer: Layer) -> set[int]:
+    """Return the sizes of all axes with the logical name "embed"."""
+    variables = jax.tree.leaves(layer, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+    return {
+        size
+        for variable in variables
+        if isinstance(variable, nnx.Variable)
+        for name, size in zip(variable.get_metadata().get("axes", ()), variable.shape, strict=False)
+        if name == "embed"
+    }
 
 
 def _combine(inputs: Array, results: list[Output], context: Context) -> Output:

@@ -17,6 +17,7 @@ from attention.modules.context import (
     Context,
     Layer,
     Output,
+    and_mask,
     apply_layer,
 )
 from attention.modules.feed_forward import FeedForward
@@ -100,8 +101,7 @@ class Encoder(nnx.Module):
             rngs: source of the initial parameters.
             make_layer: `(index, rngs)` to a layer, in place of `transformer_block`.
         """
-        make = make_layer or (lambda index, rngs: transformer_block(config.layer(index), rngs=rngs))
-        return cls(**_parts(config, make, config.encoder_layers, causal=False, rngs=rngs))
+        return cls(**_parts(config, make_layer, config.encoder_layers, rngs=rngs))
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
         """Map `[..., T, D]` to `[..., T, D]`."""
@@ -161,34 +161,29 @@ class Decoder(Encoder):
 
         The other arguments are those of `Encoder.from_config`.
         """
-        make = make_layer or (
-            lambda index, rngs: transformer_block(config.layer(index), cross=cross, rngs=rngs)
+        parts = _parts(
+            config, make_layer, config.decoder_layers, causal=True, cross=cross, rngs=rngs
         )
-        parts = _parts(config, make, config.decoder_layers, causal=True, rngs=rngs)
         return cls(**parts, cross=cross)
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
         """Map `[..., T, D]` to `[..., T, D]`; `context.cache` is a `DecoderCache`.
 
         Raises:
-            ValueError: an encoder output for a decoder without cross-attention, or positions beside
-                a cache.
+            ValueError: an encoder output for a decoder without cross-attention, positions beside a
+                cache, a cache of another model, and as `Layers`.
         """
-        if context.encoder_output is not None and not self.cross:
-            raise ValueError("a decoder with cross=False takes no encoder output")
+        cache, num_tokens = context.cache, inputs.shape[-2]
+        if not self.cross and not (context.encoder_output is context.encoder_mask is None):
+            raise ValueError("a decoder with cross=False takes no encoder output and no mask of it")
         if self.causal:
-            mask = context.mask
-            mask = masks.from_array(mask) if hasattr(mask, "dtype") else mask
-            mask = masks.causal() if mask is None else masks.causal() & mask
+            whole = num_tokens if cache is None else None
+            mask = and_mask(masks.causal(), context.mask, whole)
             context = replace(context, mask=mask)
-        cache = context.cache
         if cache is None:
             return super().__call__(inputs, context=context)
-        if context.positions is not None:
-            raise ValueError("a cache counts the positions of its tokens: give no positions")
-        num_tokens = inputs.shape[-2]
-        counted = jnp.add.outer(cache.lengths, jnp.arange(num_tokens, dtype=jnp.int32))
-        context = replace(context, positions=counted, cache=cache.layers)
+        positions = next_positions(num_tokens, context.positions, cache)
+        context = replace(context, positions=positions, cache=cache.layers)
         output = super().__call__(inputs, context=context)
         more = num_tokens if context.lengths is None else context.lengths
         lengths = cache.lengths + jnp.asarray(more, jnp.int32)
@@ -201,16 +196,26 @@ class Decoder(Encoder):
 
 def _parts(
     config: TransformerConfig,
-    make_layer: MakeLayer,
-    num_layers: int,
+    make_layer: MakeLayer | None,
+    n: int,
     *,
-    causal: bool,
+    causal: bool = False,
+    cross: bool = False,
     rngs: nnx.Rngs,
 ) -> dict[str, Any]:
     """Return layers, norm and score of a stack."""
+    period = None
+    if make_layer is None:
+        configs = [config.layer(index) for index in range(n)]
+        period = next((p for p in range(1, n) if configs[p:] == configs[:-p]), n)
+
+        def make_layer(index: int, rngs: nnx.Rngs) -> Block:
+            return transformer_block(configs[index], cross=cross, rngs=rngs)
+
     score = POSITIONS[config.positions].score
+    layers = {"rngs": rngs, "period": period, "scan": config.scan, "remat": config.remat}
     return {
-        "layers": Layers(make_layer, num_layers, rngs=rngs, scan=config.scan, remat=config.remat),
+        "layers": Layers(make_layer, n, **layers),
         # The features of post-norm blocks are normalised already.
         "norm": config.make_norm(rngs) if config.norm_placement == "pre" else None,
         "score": score and score(config, causal, rngs),
@@ -234,16 +239,18 @@ def make_output(
     )
 
 
-def embedding_positions(
-    tokens: Array, positions: Array | None, cache: DecoderCache | None
+def next_positions(
+    num_tokens: int, positions: Array | None, cache: DecoderCache | None
 ) -> Array | None:
-    """Return the positions of tokens `[..., T]` for their embedding, None to count from 0.
+    """Return the positions of T tokens that follow those in a cache; without one, as given.
 
     Raises:
-        ValueError: positions beside a cache.
+        ValueError: positions beside a cache, or a cache of another kind.
     """
     if cache is None:
         return positions
+    if not isinstance(cache, DecoderCache):
+        raise ValueError(f"a decoder needs a DecoderCache, got a {type(cache).__name__}")
     if positions is not None:
         raise ValueError("a cache counts the positions of its tokens: give no positions")
-    return jnp.add.outer(cache.lengths, jnp.arange(tokens.shape[-1], dtype=jnp.int32))
+    return jnp.add.outer(cache.lengths, jnp.arange(num_tokens, dtype=jnp.int32))
