@@ -1,4 +1,4 @@
-"""The largest of very many scores, of which few are ever computed but to be compared."""
+"""Top-k over W·V candidates, which scores only blocks that can contain one of them."""
 
 from collections.abc import Callable
 
@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-LARGEST, SMALLEST = 128, 8  # numbers in a block: of more the sort is long, of fewer there are many
-FEW = 4_096  # numbers of a row, which are sorted sooner than their blocks are compared
+LARGEST, SMALLEST = 128, 8  # size of a block: larger ones are slow to sort, smaller ones are many
+FEW = 4_096  # candidates per row below which sorting all of them is faster
 
 
 def top_places(
@@ -16,23 +16,22 @@ def top_places(
     score: Callable[[Array, Array], Array],
     exceptions: Array,
 ) -> Array:
-    """Where the largest scores stand, in the order of `jax.lax.top_k`: the first of equals first.
+    """Return the places of the largest scores, in the order of `jax.lax.top_k`.
 
-    That sorts whole rows, and to be sorted the scores must stand in memory. But the k largest stand
-    in the k blocks with the largest maxima, so only those are scored; of all others the largest
-    number is. Blocks are as large as divides V; a V that nothing divides, a prime, is sorted.
+    `jax.lax.top_k` sorts whole rows of computed scores. But the k largest scores are in the k
+    blocks with the largest maxima, so only those blocks are scored; of the others only the largest
+    number is. The block size divides V; if no size does, as for a prime, the whole row is sorted.
 
     Args:
-        numbers: `[W, B, V]`, W·V in each row.
+        numbers: `[W, B, V]`, W·V candidates in each row.
         number: k.
-        score: `(block [B, X, S], first [B, X]) -> [B, X, S]`, the scores of numbers that stand one
-            after another, from the place `first` of the W·V on, for any number of such blocks. Of
-            numbers from the same V the larger scores no less, but for the exceptions. NaN among
-            them must make all of their scores NaN, which counts as the largest.
-        exceptions: places `[B, E]` whose scores may be any.
+        score: `(block [B, X, S], first [B, X]) -> [B, X, S]`, the scores of successive numbers from
+            place `first` of the W·V on. It is monotone in the numbers of the same V, but for the
+            exceptions; a NaN among them makes all their scores NaN, which counts as the largest.
+        exceptions: places `[B, E]` whose scores may have any value.
 
     Returns:
-        `[B, k]` places in the W·V, the best first.
+        `[B, k]` places in the W·V, best first; of equal scores, the first place.
     """
     width, rows, length = numbers.shape
     size = _block(numbers)
@@ -40,12 +39,12 @@ def top_places(
     blocks = numbers.reshape(width, rows, length // size, size)
     largest = maxima(numbers).reshape(rows, num_blocks)
     which = jnp.broadcast_to(jnp.arange(num_blocks, dtype=jnp.int32)[None], largest.shape)
-    looked_into = number + exceptions.shape[1]
-    if size < length and looked_into < num_blocks:
+    num_scored = number + exceptions.shape[1]
+    if size < length and num_scored < num_blocks:
         bounds = comparable(score(largest[..., None], size * which))[..., 0]
         bounds = bounds.at[jnp.arange(rows)[:, None], exceptions // size].set(jnp.inf)
-        _, best = jax.lax.top_k(bounds, looked_into)
-        which = jnp.sort(best, axis=-1)  # so that equals stay in their order
+        _, best = jax.lax.top_k(bounds, num_scored)
+        which = jnp.sort(best, axis=-1)  # keeps the order of equal scores
         blocks = at_places(blocks, which)
     else:
         blocks = jnp.moveaxis(blocks, 0, 1).reshape(rows, num_blocks, size)
@@ -57,7 +56,7 @@ def top_places(
 
 
 def maxima(numbers: Array) -> Array:
-    """The largest of each block of numbers `[W, B, V]`: `[B, W, V / S]`."""
+    """Return the maximum of each block of `[W, B, V]`: `[B, W, V / S]`."""
     *outer, length = numbers.shape
     size = _block(numbers)
     blocks = numbers.reshape(*outer, length // size, size)
@@ -65,13 +64,13 @@ def maxima(numbers: Array) -> Array:
 
 
 def at_places(numbers: Array, places: Array) -> Array:
-    """Of numbers `[W, B, V, *]` those at places `[B, X]` in the W·V of each row: `[B, X, *]`."""
+    """Return the numbers of `[W, B, V, *]` at places `[B, X]` of the W·V: `[B, X, *]`."""
     which, place = jnp.divmod(places, numbers.shape[2])
     return numbers[which, jnp.arange(len(places), dtype=places.dtype)[:, None], place]
 
 
 def _block(numbers: Array) -> int:
-    """How many numbers of `[W, B, V]` are compared at once, a divisor of V."""
+    """Return the block size for `[W, B, V]`, a divisor of V."""
     width, _, length = numbers.shape
     if width * length < FEW:
         return length
@@ -80,5 +79,5 @@ def _block(numbers: Array) -> int:
 
 
 def comparable(scores: Array) -> Array:
-    """Scores that a sort understands: NaN counts as the largest."""
+    """Replace NaN by infinity: it counts as the largest score."""
     return jnp.where(jnp.isnan(scores), jnp.inf, scores)

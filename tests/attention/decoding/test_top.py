@@ -1,4 +1,4 @@
-"""The largest of many scores against the sort of jax, ties, infinities and NaN included."""
+"""Top-k in blocks against `jax.lax.top_k`, with ties, infinities and NaN."""
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +22,8 @@ def in_rows(numbers):
 
 
 @pytest.mark.parametrize(("width", "length"), SIZES)
-def test_they_stand_where_a_sort_finds_them(width, length):
-    """Blocks of 128, of 16, none that divide a prime, and too few numbers for blocks."""
+def test_places_equal_those_of_top_k(width, length):
+    """Blocks of 128 and 16, a prime length, and too few numbers for blocks."""
     random = np.random.default_rng(0)
     shape = (width, 3, length)
     find = jax.jit(lambda scores: top_places(scores, 7, itself, NONE))
@@ -38,13 +38,13 @@ def test_they_stand_where_a_sort_finds_them(width, length):
 
 
 @pytest.mark.parametrize(("width", "length"), SIZES)
-def test_scores_are_those_of_a_place_and_some_are_exceptions(width, length):
-    """A bonus for each of the W, and places that score as if nothing were there, or everything."""
+def test_scores_by_place_and_exceptions(width, length):
+    """A bonus for each of the W, one exception with the lowest score and one with the highest."""
     numbers = jax.random.normal(jax.random.key(0), (width, 3, length))
     rows = in_rows(numbers)
     bonus = jnp.arange(width, dtype=jnp.float32) % 2
-    worst = rows.argmax(axis=-1)  # the largest of all shall not be found,
-    best = jnp.array([0, length - 1, width * length - 1])  # and these first
+    worst = rows.argmax(axis=-1)  # the largest number gets the lowest score,
+    best = jnp.array([0, length - 1, width * length - 1])  # these get the highest
     exceptions = jnp.stack([worst, best], axis=1)
 
     def score(block, first):
@@ -60,7 +60,7 @@ def test_scores_are_those_of_a_place_and_some_are_exceptions(width, length):
 
 
 @pytest.mark.parametrize(("width", "length"), SIZES)
-def test_what_scores_nan_comes_first(width, length):
+def test_nan_comes_first(width, length):
     numbers = jax.random.normal(jax.random.key(0), (width, 3, length))
 
     def score(block, first):

@@ -1,0 +1,136 @@
+"""Text generation with any model that has `prefill` and `step`."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+from jax import Array
+from jax.typing import ArrayLike, DTypeLike
+
+from attention.decoding.batching import (
+    bucket_lengths,
+    decode_array,
+    decode_lists,
+    prefix_rows,
+    run_program,
+)
+from attention.decoding.inputs import (
+    Tokenizer,
+    array_rows,
+    check_no_lengths,
+    check_not_empty,
+    encode,
+    encode_stop,
+    is_array,
+    random_keys,
+    start_tokens,
+    texts,
+)
+from attention.decoding.loop import Observe
+from attention.decoding.output import GenerationOutput
+from attention.decoding.processors import LogitProcessor
+from attention.decoding.program import GenerativeModel, Program
+from attention.decoding.stopping import Prefix, StoppingCriteria
+from attention.decoding.strategy import Greedy, Strategy
+
+
+def generate(
+    model: GenerativeModel,
+    inputs: ArrayLike | Sequence[Sequence[int]] | Sequence[str],
+    *,
+    strategy: Strategy = Greedy(),  # noqa: B008 - frozen
+    max_tokens: int,
+    lengths: ArrayLike | None = None,
+    start: ArrayLike | None = None,
+    stop: int | str | Sequence[int | str | Sequence[int]] = (),
+    min_tokens: int = 0,
+    pad: int = 0,
+    prefix: Prefix | Sequence[Sequence[int]] | Sequence[str] | None = None,
+    logit_processors: Sequence[LogitProcessor] = (),
+    rng: Array | None = None,
+    returning: Sequence[str] = (),
+    observe: Observe | None = None,
+    tokenizer: Tokenizer | None = None,
+    slots: int | None = None,
+    max_steps: int | Callable[[int], int] | None = None,
+    buckets: Sequence[int] | None = None,
+    cache_dtype: DTypeLike | None = None,
+    compile: Callable[..., Any] = jax.jit,
+) -> GenerationOutput:
+    """Generate a continuation, or a translation, of each input.
+
+    Arrays may be traced: `generate` then is a part of the caller's program. Otherwise one program
+    is compiled for each shape, and used again by later calls with equal settings; functions among
+    them, such as logit processors, are equal if they are the same object.
+
+    Lists are padded to a few lengths (buckets), and inputs of similar length are decoded together.
+    Inputs without a finished answer after `max_steps` are decoded again with the next bucket, and
+    with `max_tokens` at last.
+
+    Args:
+        model: any model with `prefill` and `step`, see `GenerativeModel`.
+        inputs: int `[B, P]`, padded behind; a list of lists of ids; or a list of strings.
+        strategy: `Greedy()`, `Sample(...)`, `Beam(...)` or any other `Strategy`.
+        max_tokens: largest number of tokens of an answer, prefix and end included.
+        lengths: int `[B]`, number of valid tokens of each row of an array; P by default.
+        start: the token, or `[B]` tokens, that an encoder-decoder model reads first.
+        stop: an id, ids, or sequences of ids, that end an answer; strings with a tokenizer.
+        min_tokens: smallest number of tokens of an answer.
+        pad: fills answers behind their end.
+        prefix: what the answers begin with; they score 0 and do not count in a length penalty.
+        logit_processors: functions `(logits, History) -> logits`, applied in order.
+        rng: a random key, or one for each row.
+        returning: names of results of attention that `model.step` returns; they are observed.
+        observe: a function of the `Output` of a step to leaves `[B, *]`, kept for each token; by
+            default its `attention`, if `returning` names anything.
+        tokenizer: an object with `encode` and `decode`; the output then has `text`.
+        slots: number of rows that are decoded at once; a finished row is replaced by the next
+            (continuous batching). By default all rows of an array, or batches of lists.
+        max_steps: number of tokens after which an unfinished row is discarded (arrays: length 0 and
+            score -inf) or decoded again (lists); or a function of the padded length of the inputs.
+        buckets: lengths that lists are padded to; by default powers of 2 from 16. Longer ones than
+            the positions of the model cannot be used.
+        cache_dtype: of cached keys and values.
+        compile: maps a function of `(model, *arrays [R, *])` to a compiled one; it may shard R.
+
+    Returns:
+        The answers, `...` = B, or B and n_best. For lists, numpy arrays as long as the longest.
+
+    Raises:
+        TypeError: ids that are not integers.
+        ValueError: arguments that do not fit together; the message is one sentence.
+    """
+    if slots is not None and slots < 1:
+        raise ValueError(f"slots must be at least 1, got {slots}")
+    stopping = StoppingCriteria(max_tokens, encode_stop(stop, tokenizer), min_tokens, pad)
+    program = Program(
+        strategy=strategy,
+        stopping=stopping,
+        logit_processors=tuple(logit_processors),
+        rng_impl=None if rng is None else jax.random.key_impl(rng),
+        cache_dtype=cache_dtype,
+        observe=observe,
+        returning=tuple(returning),
+    )
+    run = partial(run_program, compile, model)
+    if is_array(inputs):
+        rows = array_rows(model, inputs, lengths, start, prefix, rng)
+        program = program.with_steps(max_steps, rows["inputs"].shape[1])
+        output = decode_array(partial(run, program), rows, slots)
+    else:
+        check_no_lengths(lengths)
+        prompts = encode(inputs, tokenizer, "inputs")
+        check_not_empty(prompts)
+        rows = start_tokens(model, start, len(prompts)) | random_keys(rng, len(prompts))
+        rows |= prefix_rows(prefix, tokenizer, max_tokens)
+        sizes = bucket_lengths(max(map(len, prompts), default=0), buckets)
+        passes = [(size, program.with_steps(max_steps, size)) for size in sizes]
+        if program.observation is not None:  # observed arrays are as wide as inputs and steps
+            passes = []
+        if not passes or passes[-1][1].steps < max_tokens:
+            passes.append((sizes[-1], program))
+        output = decode_lists(run, passes, prompts, rows, slots, pad)
+    if tokenizer is None:
+        return output
+    return output._replace(text=texts(jax.device_get(output), tokenizer, stopping))
