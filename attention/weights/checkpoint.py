@@ -75,7 +75,7 @@ def load(
     *,
     model: nnx.Module | None = None,
     dtype: DTypeLike | None = None,
-    **options: Any,
+    **options: Any,  # noqa: ANN401 - values of fields
 ) -> nnx.Module:
     """Return the model of a checkpoint.
 
@@ -87,8 +87,8 @@ def load(
         model: one of the same structure, for a checkpoint that was saved without a config; only its
             shapes are used, so that `nnx.eval_shape(make_model)` is enough.
         dtype: of the parameters; that of the tensors if None.
-        options: fields of `TransformerConfig` to change, such as `scan`, `remat`, `dropout`,
-            `implementation` or `dtype_of_computation`.
+        options: fields of `TransformerConfig` to change, such as `scan`, `remat`, `dropout` or
+            `implementation`.
 
     Returns:
         A model with attribute `source`, for `save`.
