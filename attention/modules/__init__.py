@@ -10,12 +10,13 @@ features or an `Output`. `Residual` connects a sublayer, `Block` joins sublayers
 `Layers` stacks layers of any kind; `from_config` of the models assembles the usual ones.
 """
 
-from attention.modules.attention import Attention, CrossAttention, SelfAttention
-from attention.modules.axes import map_axes
+from attention.modules.attention import Attention, SelfAttention
+from attention.modules.axes import map_axes, name_axis
 from attention.modules.block import Block, Residual
 from attention.modules.classifier import POOLINGS, Classifier, ClassToken, MeanPooling
 from attention.modules.config import TransformerConfig
 from attention.modules.context import CacheSpec, Context, Output, apply_layer
+from attention.modules.cross_attention import CrossAttention
 from attention.modules.embeddings import Embedding
 from attention.modules.encoder_decoder import EncoderDecoder
 from attention.modules.feed_forward import ACTIVATIONS, FeedForward
@@ -23,7 +24,7 @@ from attention.modules.language_model import LanguageModel
 from attention.modules.layers import Layers, unstack_layers
 from attention.modules.linear import INITIALIZERS, linear
 from attention.modules.masked_language_model import MaskedLanguageModel, PredictionHead
-from attention.modules.norms import NORMS, layer_norm, rms_norm
+from attention.modules.norms import NORMS, Norm, layer_norm, rms_norm
 from attention.modules.patches import PatchEmbedding
 from attention.modules.positions import (
     POSITIONS,
@@ -35,6 +36,7 @@ from attention.modules.positions import (
     Rotary,
 )
 from attention.modules.skip_gram import SkipGram
+from attention.modules.sublayers import FEED_FORWARDS, MIXERS
 from attention.modules.transformer import (
     Decoder,
     DecoderCache,
@@ -44,7 +46,9 @@ from attention.modules.transformer import (
 
 __all__ = [
     "ACTIVATIONS",
+    "FEED_FORWARDS",
     "INITIALIZERS",
+    "MIXERS",
     "NORMS",
     "POOLINGS",
     "POSITIONS",
@@ -67,6 +71,7 @@ __all__ = [
     "LearnedPositions",
     "MaskedLanguageModel",
     "MeanPooling",
+    "Norm",
     "Output",
     "PatchEmbedding",
     "PositionEncoding",
@@ -82,6 +87,7 @@ __all__ = [
     "layer_norm",
     "linear",
     "map_axes",
+    "name_axis",
     "rms_norm",
     "transformer_block",
     "unstack_layers",

@@ -1,8 +1,7 @@
-"""Self-attention and cross-attention with learned projections."""
+"""Attention with learned projections, and self-attention."""
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +10,22 @@ from jax import Array
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from attention.modules.context import DEFAULT_CONTEXT, CacheSpec, Context, Output, and_mask
+from attention.modules.context import (
+    DEFAULT_CONTEXT,
+    CacheSpec,
+    Context,
+    Output,
+    and_mask,
+    check_score,
+)
 from attention.modules.linear import LECUN_NORMAL, linear
 from attention.modules.norms import norm_of
 from attention.modules.sizes import resolve_head_width, resolve_kv_heads
 from attention.primitives import masks, scores
+from attention.primitives.arguments import RETURNING
 from attention.primitives.attend import attend
-from attention.primitives.cache import Cache, empty_cache, full_cache
-from attention.primitives.constant import Constant
+from attention.primitives.cache import Cache, empty_cache
+from attention.primitives.choice import one_of
 from attention.primitives.dropout import Dropout
 from attention.primitives.masks import Mask
 from attention.primitives.scores import Score
@@ -88,7 +95,8 @@ class Attention(nnx.Module):
         head_width = resolve_head_width(width, num_heads, head_width)
         value_width = head_width if value_width is None else value_width
         qkv_bias = use_bias if qkv_bias is None else qkv_bias
-        source = {"embed": width if source_width is None else source_width}
+        check_score(score)
+        source = {"embed": width} if source_width is None else {"source": source_width}
         kinds = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         make = partial(linear, kernel_init=kernel_init, **kinds)
         self.query = make(
@@ -140,6 +148,8 @@ class Attention(nnx.Module):
         dropout = None
         if context.rng is not None and self.dropout:  # each example has its own key
             dropout = Dropout(jax.random.split(context.rng, query.shape[:-3]), self.dropout)
+        for name in context.returning:
+            one_of("returning", name, (*RETURNING, "hidden_states"))
         returning = tuple(name for name in context.returning if name != "hidden_states")
         attended = attend(
             query,
@@ -236,66 +246,3 @@ class SelfAttention(Attention):
             dtype=spec.dtype or self.key.dtype or kernel.dtype,
             ring=spec.ring or size < spec.size,
         )
-
-
-class EncoderCache(NamedTuple):
-    """Keys and values of an encoder output, and their positions `[..., S]` or None."""
-
-    keys: Cache
-    positions: Array | None
-
-
-class CrossAttention(Attention):
-    """Attention from the inputs to the encoder output of the context (`source_width` wide)."""
-
-    def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
-        """Map inputs `[..., T, D]` to `[..., T, D]`.
-
-        Raises:
-            ValueError: no encoder output, and as `attention.attend`.
-        """
-        query = self._queries(inputs, context)
-        if context.cache is not None:
-            source, encoder_positions = context.cache.value
-            key, value, nonfinite_keys = source.key, source.value, source.nonfinite_keys
-        elif context.encoder_output is None:
-            raise ValueError(
-                "cross-attention needs Context(encoder_output=...): a decoder without an encoder "
-                "output has no cross-attention"
-            )
-        else:
-            key, value = self._keys_and_values(context.encoder_output, context)
-            nonfinite_keys, encoder_positions = None, context.encoder_positions
-        positions = None
-        if context.positions is not None or encoder_positions is not None:
-            positions = (
-                _counted(query) if context.positions is None else context.positions,
-                _counted(key) if encoder_positions is None else encoder_positions,
-            )
-        return self._attend(
-            query,
-            key,
-            value,
-            mask=context.encoder_mask,
-            positions=positions,
-            context=context,
-            nonfinite_keys=nonfinite_keys,
-        )._replace(cache=context.cache)
-
-    def new_cache(self, spec: CacheSpec) -> Constant:
-        """Return the keys and values of the encoder output, computed once.
-
-        Raises:
-            ValueError: no encoder output.
-        """
-        if spec.encoder_output is None:
-            raise ValueError("the cache of cross-attention needs CacheSpec(encoder_output=...)")
-        key, value = self._keys_and_values(spec.encoder_output, DEFAULT_CONTEXT)
-        if spec.dtype is not None:
-            key, value = key.astype(spec.dtype), value.astype(spec.dtype)
-        return Constant(EncoderCache(full_cache(key, value), spec.encoder_positions))
-
-
-def _counted(heads: Array) -> Array:
-    """Return the positions of queries or keys `[..., T, N, H]`, counted from 0."""
-    return jnp.arange(heads.shape[-3], dtype=jnp.int32)

@@ -1,12 +1,14 @@
 """Logical axis names of parameters, which a table of the user maps to mesh axes."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from flax import nnx
 
 from attention.modules.context import AxisNames
+
+Module = TypeVar("Module", bound=nnx.Module)
 
 
 def map_axes(function: Callable[[AxisNames], Any], model: nnx.Module) -> nnx.State:
@@ -30,3 +32,15 @@ def map_axes(function: Callable[[AxisNames], Any], model: nnx.Module) -> nnx.Sta
     return jax.tree.map(
         names, nnx.state(model, nnx.Param), is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)
     )
+
+
+def name_axis(module: Module, name: str) -> Module:
+    """Name the leading axis of every parameter of a module that was made by `jax.vmap`.
+
+    `name_axis(jax.vmap(lambda key: FeedForward(8, 32, rngs=nnx.Rngs(key)))(keys), "experts")` gives
+    a kernel the names ("experts", "embed", "hidden"). The module itself is changed.
+    """
+    for _, parameter in nnx.to_flat_state(nnx.state(module, nnx.Param)):
+        own = parameter.get_metadata().get("axes", (None,) * (parameter.ndim - 1))
+        parameter.set_metadata(axes=(name, *own))
+    return module

@@ -94,7 +94,14 @@ class Block(nnx.Module):
     """
 
     def __init__(self, **sublayers: Layer) -> None:
-        """Make a block of sublayers, each as in `context.apply_layer`."""
+        """Make a block of sublayers, each as in `context.apply_layer`.
+
+        Raises:
+            ValueError: a name of an attribute of every block.
+        """
+        for name in sublayers:
+            if name == "names" or hasattr(self, name):
+                raise ValueError(f"a sublayer cannot have the name {name!r} of an attribute")
         self.names = tuple(sublayers)
         for name, sublayer in sublayers.items():
             setattr(self, name, sublayer)

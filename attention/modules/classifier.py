@@ -14,7 +14,6 @@ from attention.modules.dropout import split_rng
 from attention.modules.linear import linear
 from attention.modules.table import table
 from attention.modules.transformer import Encoder, MakeLayer
-from attention.primitives import masks
 from attention.primitives.choice import one_of
 
 
@@ -141,10 +140,9 @@ class Classifier(nnx.Module):
         vectors = self.embedding(inputs, rng=embedding_rng)
         vectors, lengths = self.pooling.before(vectors, lengths)
         context = Context(
-            mask=None if lengths is None else masks.lengths(lengths),
             lengths=lengths,
             rng=layers_rng,
-            returning=tuple(returning),
+            returning=returning,
         )
         output = apply_layer(self.encoder, vectors, context)
         return output._replace(logits=self.output(self.pooling(output.features, lengths)))

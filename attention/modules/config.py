@@ -1,7 +1,8 @@
 """Sizes and choices of a Transformer."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any
 
 from flax import nnx
@@ -9,14 +10,46 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from attention.modules.feed_forward import Activation, activation_of
-from attention.modules.linear import INITIALIZERS
+from attention.modules.linear import INITIALIZERS, named
 from attention.modules.norms import norm_of
 from attention.modules.positions import POSITIONS, Relative, Rotary, resolve_scale
 from attention.modules.sizes import resolve_head_width, resolve_kv_heads
+from attention.modules.sublayers import FEED_FORWARDS, MIXERS
 from attention.primitives.attend import IMPLEMENTATIONS
 from attention.primitives.choice import one_of
 
 Overrides = Mapping[str, Any]
+
+# The fields that `per_layer` may override: those that `transformer_block` reads.
+BLOCK_FIELDS = (
+    "num_heads",
+    "num_kv_heads",
+    "head_width",
+    "value_width",
+    "hidden",
+    "mixer",
+    "cross_attention",
+    "feed_forward",
+    "activation",
+    "gated",
+    "norm",
+    "norm_placement",
+    "norm_epsilon",
+    "qk_norm",
+    "positions",
+    "rotary",
+    "use_bias",
+    "qkv_bias",
+    "attention_scale",
+    "softcap",
+    "window",
+    "kernel_init",
+    "dropout",
+    "attention_dropout",
+    "implementation",
+    "dtype",
+    "param_dtype",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +67,15 @@ class TransformerConfig:
         head_width: H, D / N if None.
         value_width: Hv, H if None.
         hidden: F.
+        mixer: first sublayer of a block, a function `(config, rngs)` to a layer, or its name in
+            `MIXERS`.
+        cross_attention: whether blocks of a decoder with an encoder have cross-attention.
+        feed_forward: last sublayer of a block, as `mixer`, of `FEED_FORWARDS`.
         activation: of the feed-forward layer, of `ACTIVATIONS`.
         gated: whether the feed-forward layer is gated (Shazeer 2020).
         norm: "layer", "rms", or another of `NORMS`.
-        norm_placement: "pre" (before each sublayer) or "post" (after the residual sum).
+        norm_placement: "pre" (before each sublayer), "post" (after the residual sum) or "both"
+            (before and after each sublayer, before the sum; Gemma 2).
         norm_epsilon: added to the variance.
         qk_norm: norm of queries and keys, of `NORMS`; None for none.
         positions: "none", "sinusoidal", "learned", "rotary", "alibi", "relative", or another of
@@ -48,7 +86,8 @@ class TransformerConfig:
         encoder_layers: number of encoder blocks.
         decoder_layers: number of decoder blocks.
         tie: which token tables are one: "none"; "output" (target embedding and output); "all"
-            (source embedding too; Press and Wolf 2017).
+            (source embedding too; Press and Wolf 2017); "embeddings" (source and target
+            embedding, as of T5 1.1).
         use_bias: whether the linear layers of blocks have biases.
         qkv_bias: the same for queries, keys and values; `use_bias` if None.
         output_bias: whether the scores of the vocabulary have a bias.
@@ -60,6 +99,7 @@ class TransformerConfig:
         embedding_norm: whether embeddings are normalised.
         num_token_types: number of token type embeddings, as of BERT.
         logit_scale: factor of the scores of a tied vocabulary.
+        logit_softcap: bound of the scores of a tied vocabulary, none if None (Gemma 2).
         kernel_init: initializer of the kernels, of `INITIALIZERS`.
         embedding_init: initializer of the tables; normal with variance 1/D if None.
         dropout: rate on embeddings and on the output of every sublayer.
@@ -70,8 +110,8 @@ class TransformerConfig:
             faster if memory bounds the step.
         dtype: of the computation; that of the parameters if None.
         param_dtype: of the parameters.
-        per_layer: fields that differ between layers: a list of overrides, which the layers cycle
-            through, or a function from the index of a layer to its overrides.
+        per_layer: fields of blocks that differ between layers: a list of overrides, which the
+            layers cycle through, or a function from the index of a layer to its overrides.
     """
 
     width: int = 128
@@ -80,6 +120,9 @@ class TransformerConfig:
     head_width: int | None = None
     value_width: int | None = None
     hidden: int = 512
+    mixer: str | Callable[..., Any] = "attention"
+    cross_attention: bool = True
+    feed_forward: str | Callable[..., Any] = "dense"
     activation: str | Activation = "relu"
     gated: bool = False
     norm: str | Callable[..., Any] = "layer"
@@ -103,6 +146,7 @@ class TransformerConfig:
     embedding_norm: bool = False
     num_token_types: int = 0
     logit_scale: float = 1.0
+    logit_softcap: float | None = None
     kernel_init: str | Initializer = "lecun_normal"
     embedding_init: str | Initializer | None = None
     dropout: float = 0.0
@@ -127,9 +171,11 @@ class TransformerConfig:
         norm_of(self.norm)
         if self.qk_norm is not None:
             norm_of(self.qk_norm)
-        one_of("norm_placement", self.norm_placement, ("pre", "post"))
+        named("mixer", self.mixer, MIXERS)
+        named("feed_forward", self.feed_forward, FEED_FORWARDS)
+        one_of("norm_placement", self.norm_placement, ("pre", "post", "both"))
         one_of("positions", self.positions, tuple(POSITIONS))
-        one_of("tie", self.tie, ("none", "output", "all"))
+        one_of("tie", self.tie, ("none", "output", "all", "embeddings"))
         if self.implementation is not None:
             known = tuple(one.name for one in IMPLEMENTATIONS)
             one_of("implementation", self.implementation, known)
@@ -149,16 +195,23 @@ class TransformerConfig:
                 f"{self.positions} positions need an even {even}, got {getattr(self, even)}"
             )
         for overrides in () if callable(self.per_layer) else self.per_layer:
-            for name in overrides:
-                one_of("per_layer", name, tuple(part.name for part in fields(self)))
+            self._check_overrides(overrides)
 
     def layer(self, index: int) -> "TransformerConfig":
         """Return the config of the layer with this index."""
         if callable(self.per_layer):
             overrides = self.per_layer(index)
+            self._check_overrides(overrides)
         else:
             overrides = self.per_layer[index % len(self.per_layer)] if self.per_layer else {}
         return replace(self, **{"per_layer": (), **overrides})
+
+    def _check_overrides(self, overrides: Overrides) -> None:
+        for name in overrides:
+            if name not in BLOCK_FIELDS:
+                near = get_close_matches(name, BLOCK_FIELDS, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ValueError(f"per_layer: blocks have no field {name!r}{hint}")
 
     def initializer(self, name: str) -> Initializer | None:
         """Return the initializer of a field, "kernel_init" or "embedding_init".
@@ -167,10 +220,7 @@ class TransformerConfig:
             ValueError: an unknown initializer.
         """
         given = getattr(self, name)
-        if given is None or callable(given):
-            return given
-        one_of(name, given, tuple(INITIALIZERS))
-        return INITIALIZERS[given]
+        return None if given is None else named(name, given, INITIALIZERS)
 
     def make_norm(self, rngs: nnx.Rngs) -> Any:  # noqa: ANN401 - any module
         """Make a norm of D."""

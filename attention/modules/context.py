@@ -41,7 +41,8 @@ class Context:
         encoder_positions: int32 `[..., S]`, of the encoder output; counted from 0 if None.
         rng: random key of dropout; None turns dropout off.
         cache: state of this layer between decoding steps; None in training.
-        returning: results of attention to return, as in `attention.attend`, and "hidden_states".
+        returning: names of results of attention to return, as in `attention.attend`, and
+            "hidden_states".
         constrain: `(array, names of its axes) -> array`, which may request a sharding.
     """
 
@@ -57,6 +58,18 @@ class Context:
     returning: tuple[str, ...] = static(default=())
     constrain: Callable[[Array, AxisNames], Array] = static(default=unconstrained)
 
+    def __post_init__(self) -> None:
+        """Take any collection of names."""
+        if isinstance(self.returning, str):
+            raise ValueError(f"returning needs a collection of names, got {self.returning!r}")
+        object.__setattr__(self, "returning", tuple(self.returning))
+
+    def valid(self, num_tokens: int) -> Array | None:
+        """Return which of T tokens are no padding by `lengths`: bool `[..., T]`; None if all."""
+        if self.lengths is None:
+            return None
+        return jnp.subtract.outer(self.lengths, jnp.arange(num_tokens)) > 0
+
     def shard(self, array: Array, *names: str) -> Array:
         """Apply `constrain` to an array whose last axes have these names; the first is "batch"."""
         leading = array.ndim - len(names)
@@ -65,6 +78,12 @@ class Context:
 
 
 DEFAULT_CONTEXT = Context()
+
+
+def constrain_logits(logits: Array, options: Mapping[str, Any]) -> Array:
+    """Apply `constrain` of the options of a `Context` to logits `[..., T, V]`."""
+    constrain = options.get("constrain", unconstrained)
+    return Context(constrain=constrain).shard(logits, "sequence", "vocab")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +119,7 @@ class Output(NamedTuple):
         cache: the new cache, if one was given.
         losses: auxiliary losses by name, summed over the layers.
         logits: `[..., T, V]`, of a model that scores a vocabulary or classes.
+        encoder: the output of the encoder of an encoder-decoder.
     """
 
     features: Array
@@ -108,6 +128,7 @@ class Output(NamedTuple):
     cache: Any = None
     losses: Mapping[str, Array] = {}
     logits: Array | None = None
+    encoder: "Output | None" = None
 
 
 def apply_layer(layer: Layer, inputs: Array, context: Context) -> Output:
@@ -118,15 +139,27 @@ def apply_layer(layer: Layer, inputs: Array, context: Context) -> Output:
             `Output`.
         inputs: `[..., T, D]`.
         context: the other arguments.
+
+    Raises:
+        TypeError: another result.
     """
     takes_context = "context" in inspect.signature(layer).parameters
     result = layer(inputs, context=context) if takes_context else layer(inputs)
+    if not isinstance(result, Output) and not hasattr(result, "dtype"):
+        raise TypeError(f"a layer returns features or an Output, got {type(result).__name__}")
     return result if isinstance(result, Output) else Output(result)
 
 
 def new_cache(layer: Layer, spec: CacheSpec) -> Any:  # noqa: ANN401 - any pytree
     """Return `layer.new_cache(spec)`, or None for a layer without state between steps."""
     return layer.new_cache(spec) if hasattr(layer, "new_cache") else None
+
+
+def check_score(score: object) -> None:
+    """Raise a TypeError if `score` is a score function, not a function that returns one."""
+    if isinstance(score, Score):
+        name = type(score).__name__
+        raise TypeError(f"score must be a function that returns a score function, got a {name}")
 
 
 def and_mask(mask: Mask, other: Mask | Array | None, num_tokens: int | None = None) -> Mask:

@@ -10,7 +10,7 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from attention.modules.dropout import drop
-from attention.modules.linear import dot_general
+from attention.modules.linear import dot_general, soft_cap
 from attention.modules.positions import POSITIONS, resolve_scale
 from attention.modules.table import rows, table
 
@@ -37,6 +37,7 @@ class Embedding(nnx.Module):
         max_length: int | None = None,
         output_bias: bool = False,
         logit_scale: float = 1.0,
+        logit_softcap: float | None = None,
         dropout: float = 0.0,
         init: Initializer | None = None,
         dtype: DTypeLike | None = None,
@@ -55,6 +56,7 @@ class Embedding(nnx.Module):
             max_length: longest sequence; any if None.
             output_bias: whether `unembed` adds a learned bias.
             logit_scale: factor of the logits of `unembed`.
+            logit_softcap: bound c of these logits, c·tanh(logits / c); none if None.
             dropout: rate on the embeddings.
             init: initializer of the tables, normal with variance 1/D if None.
             dtype: of the embeddings; that of the tables if None.
@@ -78,7 +80,7 @@ class Embedding(nnx.Module):
         self.width = width
         self.scale = resolve_scale(scale, width)
         self.max_length = max_length
-        self.logit_scale = logit_scale
+        self.logit_scale, self.logit_softcap = logit_scale, logit_softcap
         self.dropout = dropout
         self.dtype = dtype
 
@@ -88,6 +90,7 @@ class Embedding(nnx.Module):
     ) -> "Embedding":
         """Make the embedding of a Transformer; V is None if its table is another's."""
         embed = POSITIONS[config.positions].embed
+        is_tied = config.tie in ("output", "all")
         return cls(
             vocab_size,
             config.width,
@@ -96,8 +99,9 @@ class Embedding(nnx.Module):
             scale=config.embedding_scale,
             norm=config.make_norm(rngs) if config.embedding_norm else None,
             max_length=config.max_length,
-            output_bias=config.output_bias and config.tie != "none" and vocab_size is not None,
+            output_bias=config.output_bias and is_tied and vocab_size is not None,
             logit_scale=config.logit_scale,
+            logit_softcap=config.logit_softcap,
             dropout=config.dropout,
             init=config.initializer("embedding_init"),
             dtype=config.dtype,
@@ -154,4 +158,5 @@ class Embedding(nnx.Module):
         contracted = ((features.ndim - 1,), (0,))
         logits = dot_general(features, matrix, (contracted, ((), ())))
         logits = logits if self.logit_scale == 1 else logits * self.logit_scale
-        return logits if self.bias is None else logits + self.bias[...].astype(logits.dtype)
+        logits = logits if self.bias is None else logits + self.bias[...].astype(logits.dtype)
+        return soft_cap(logits, self.logit_softcap)

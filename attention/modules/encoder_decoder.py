@@ -8,7 +8,15 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from attention.modules.config import TransformerConfig
-from attention.modules.context import CacheSpec, Context, Output, add_losses, apply_layer
+from attention.modules.context import (
+    CacheSpec,
+    Context,
+    Output,
+    add_losses,
+    and_mask,
+    apply_layer,
+    constrain_logits,
+)
 from attention.modules.dropout import split_rng
 from attention.modules.embeddings import Embedding
 from attention.modules.transformer import (
@@ -79,17 +87,19 @@ class EncoderDecoder(nnx.Module):
     ) -> "EncoderDecoder":
         """Make a Transformer.
 
-        With tie="all" source and target have one token table; learned positions are separate.
+        With tie="all" or "embeddings" source and target have one token table; learned positions
+        are separate.
 
         Raises:
-            ValueError: tie="all" with vocabularies of different size.
+            ValueError: one table for vocabularies of different size.
         """
-        if config.tie == "all" and source_vocab_size != target_vocab_size:
+        is_shared = config.tie in ("all", "embeddings")
+        if is_shared and source_vocab_size != target_vocab_size:
             raise ValueError(
-                f"tie='all' needs one vocabulary, got {source_vocab_size} source and "
-                f"{target_vocab_size} target words: use tie='output'"
+                f"tie={config.tie!r} needs one vocabulary, got {source_vocab_size} source and "
+                f"{target_vocab_size} target words: use tie='output' or 'none'"
             )
-        own_vocab_size = None if config.tie == "all" else source_vocab_size
+        own_vocab_size = None if is_shared else source_vocab_size
         return cls(
             Embedding.from_config(own_vocab_size, config, rngs=rngs),
             Encoder.from_config(config, rngs=rngs, make_layer=make_encoder_layer),
@@ -102,7 +112,7 @@ class EncoderDecoder(nnx.Module):
         self,
         source: Array,
         *,
-        mask: Mask | Array | None,
+        mask: Mask | Array | None = None,
         positions: Array | None = None,
         rng: Array | None = None,
         returning: Collection[str] = (),
@@ -123,7 +133,7 @@ class EncoderDecoder(nnx.Module):
         shared = self.target_embedding.tokens if embedding.tokens is None else None
         table = None if shared is None else shared[...]
         inputs = embedding(source, positions=positions, table=table, rng=embedding_rng)
-        context = Context(mask=mask, rng=layers_rng, returning=tuple(returning), **options)
+        context = Context(mask=mask, rng=layers_rng, returning=returning, **options)
         return apply_layer(self.encoder, inputs, context)
 
     def decode(
@@ -131,7 +141,7 @@ class EncoderDecoder(nnx.Module):
         target: Array,
         encoder_output: Array | None,
         *,
-        encoder_mask: Mask | Array | None,
+        encoder_mask: Mask | Array | None = None,
         mask: Mask | Array | None = None,
         positions: Array | None = None,
         rng: Array | None = None,
@@ -159,7 +169,7 @@ class EncoderDecoder(nnx.Module):
             encoder_mask=encoder_mask,
             rng=layers_rng,
             cache=cache,
-            returning=tuple(returning),
+            returning=returning,
             **options,
         )
         positions = next_positions(target.shape[-1], positions, cache)
@@ -175,19 +185,43 @@ class EncoderDecoder(nnx.Module):
         source: Array,
         target: Array,
         *,
-        source_mask: Mask | Array | None,
-        encoder_mask: Mask | Array | None,
+        source_mask: Mask | Array | None = None,
+        encoder_mask: Mask | Array | None = None,
+        source_lengths: Array | None = None,
         target_mask: Mask | Array | None = None,
         rng: Array | None = None,
         returning: Collection[str] = (),
+        **options: object,
     ) -> Output:
-        """Score each next target token: source `[..., S]`, target `[..., T]`.
+        """Score each next target token.
+
+        Args:
+            source: ids `[..., S]`.
+            target: ids `[..., T]`, with the start token in front.
+            source_mask: of self-attention in the encoder.
+            encoder_mask: of cross-attention.
+            source_lengths: int `[...]`, number of valid tokens of each source; with None and no
+                mask, padding is attended to.
+            target_mask: of self-attention in the decoder; the causal mask is added to it.
+            rng: random key of dropout; None turns dropout off.
+            returning: as in `Context`.
+            options: other fields of `Context` for both stacks, such as `constrain`.
 
         Returns:
-            The output of the decoder, with logits `[..., T, V]` and the losses of both stacks.
+            The output of the decoder, with logits `[..., T, V]`, the losses of both stacks, and the
+            output of the encoder as `encoder`.
         """
         encoder_rng, decoder_rng = split_rng(rng, 2)
-        encoded = self.encode(source, mask=source_mask, rng=encoder_rng)
+        if source_lengths is not None:
+            encoder_mask = and_mask(masks.lengths(source_lengths), encoder_mask)
+        encoded = self.encode(
+            source,
+            mask=source_mask,
+            lengths=source_lengths,
+            rng=encoder_rng,
+            returning=returning,
+            **options,
+        )
         output = self.decode(
             target,
             encoded.features,
@@ -195,9 +229,11 @@ class EncoderDecoder(nnx.Module):
             mask=target_mask,
             rng=decoder_rng,
             returning=returning,
+            **options,
         )
         losses = add_losses(encoded.losses, output.losses)
-        return output._replace(logits=self.logits(output.features), losses=losses)
+        logits = constrain_logits(self.logits(output.features), options)
+        return output._replace(logits=logits, losses=losses, encoder=encoded)
 
     def new_cache(self, encoder_output: Array, size: int, **options: object) -> DecoderCache:
         """Return a cache for `decode`, with keys and values of an encoder output `[..., S, D]`.
@@ -239,7 +275,7 @@ class EncoderDecoder(nnx.Module):
         """
         self.target_embedding.check_length(max_tokens)
         mask = masks.lengths(lengths)
-        encoded = self.encode(inputs, mask=mask, lengths=lengths)
+        encoded = self.encode(inputs, mask=None, lengths=lengths)
         cache = self.new_cache(encoded.features, max_tokens, dtype=cache_dtype)
         return EncoderDecoderState(Constant(mask), cache), None
 

@@ -11,8 +11,7 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from attention.modules.context import DEFAULT_CONTEXT, Context
-from attention.modules.linear import LECUN_NORMAL, linear
-from attention.primitives.choice import one_of
+from attention.modules.linear import LECUN_NORMAL, linear, named
 
 Activation = Callable[[Array], Array]
 
@@ -33,10 +32,7 @@ def activation_of(given: str | Activation) -> Activation:
     Raises:
         ValueError: an unknown name.
     """
-    if callable(given):
-        return given
-    one_of("activation", given, tuple(ACTIVATIONS))
-    return ACTIVATIONS[given]
+    return named("activation", given, ACTIVATIONS)
 
 
 class FeedForward(nnx.Module):

@@ -155,7 +155,9 @@ class Layers(nnx.Module):
         # A scan copies what it keeps for the derivative into arrays of all layers and back.
         unroll = not self.remat and self.n <= SHALLOW
         stacked = list(self.blocks[: self.period]), rngs if has_rng else None
-        features, outputs = jax.lax.scan(repeat, inputs, stacked, unroll=unroll)
+        features, outputs = jax.lax.scan(
+            repeat, inputs, stacked, length=self.repeats, unroll=unroll
+        )
         results = [
             jax.tree.map(lambda leaf, at=at: leaf[at], output)
             for at in range(self.repeats)
@@ -236,8 +238,13 @@ def unstack_layers(model: Model) -> Model:
         model: contains `Layers`; it is not changed.
     """
     model = nnx.merge(*nnx.split(model))
-    for _, part in nnx.iter_modules(model):
-        if isinstance(part, Layers) and part.period:
-            part.blocks = nnx.List(part.unstacked())
-            part.period = part.repeats = 0
+
+    def stacked() -> list[tuple[int, Layers]]:
+        parts = nnx.iter_modules(model)
+        return [(len(at), part) for at, part in parts if isinstance(part, Layers) and part.period]
+
+    while found := stacked():  # outer layers first: they stack the parameters of inner ones
+        _, part = min(found, key=lambda each: each[0])
+        part.blocks = nnx.List(part.unstacked())
+        part.period = part.repeats = 0
     return model

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,8 @@ from jax.nn.initializers import Initializer
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
+from attention.primitives.choice import one_of
+
 LECUN_NORMAL = nnx.initializers.lecun_normal()
 
 # name -> initializer of kernels. LeCun et al. 1998; Glorot and Bengio 2010; He et al. 2015; the
@@ -24,6 +27,23 @@ INITIALIZERS: dict[str, Initializer] = {
     "he_normal": nnx.initializers.he_normal(),
     "normal_0.02": nnx.initializers.normal(0.02),
 }
+
+
+def soft_cap(array: Array, bound: float | None) -> Array:
+    """Return c·tanh(x / c) for a bound c, the array itself for None (Gemma 2)."""
+    return array if bound is None else bound * jnp.tanh(array / bound)
+
+
+def named(name: str, given: Any, registry: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    """Return an entry of a registry by its name, or what was given if it can be called.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    if callable(given):
+        return given
+    one_of(name, given, tuple(registry))
+    return registry[given]
 
 
 def dot_general(

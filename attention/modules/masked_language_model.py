@@ -6,7 +6,7 @@ from flax import nnx
 from jax import Array
 
 from attention.modules.config import TransformerConfig
-from attention.modules.context import Context, Output, apply_layer
+from attention.modules.context import Context, Output, apply_layer, constrain_logits
 from attention.modules.dropout import split_rng
 from attention.modules.embeddings import Embedding
 from attention.modules.feed_forward import activation_of
@@ -82,7 +82,7 @@ class MaskedLanguageModel(nnx.Module):
         self,
         tokens: Array,
         *,
-        mask: Mask | Array | None,
+        mask: Mask | Array | None = None,
         token_types: Array | None = None,
         rng: Array | None = None,
         returning: Collection[str] = (),
@@ -103,7 +103,7 @@ class MaskedLanguageModel(nnx.Module):
         """
         embedding_rng, layers_rng = split_rng(rng, 2)
         inputs = self.embedding(tokens, token_types=token_types, rng=embedding_rng)
-        context = Context(mask=mask, rng=layers_rng, returning=tuple(returning), **options)
+        context = Context(mask=mask, rng=layers_rng, returning=returning, **options)
         return apply_layer(self.encoder, inputs, context)
 
     def logits(self, features: Array) -> Array:
@@ -117,4 +117,4 @@ class MaskedLanguageModel(nnx.Module):
         The options are those of `encode`.
         """
         output = self.encode(tokens, **options)
-        return output._replace(logits=self.logits(output.features))
+        return output._replace(logits=constrain_logits(self.logits(output.features), options))

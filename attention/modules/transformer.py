@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from attention.modules.attention import CrossAttention, SelfAttention
 from attention.modules.block import Block, Residual
 from attention.modules.config import TransformerConfig
 from attention.modules.context import (
@@ -19,54 +18,42 @@ from attention.modules.context import (
     Output,
     and_mask,
     apply_layer,
+    check_score,
 )
-from attention.modules.feed_forward import FeedForward
 from attention.modules.layers import Layers
-from attention.modules.linear import linear
+from attention.modules.linear import linear, named
 from attention.modules.positions import POSITIONS
+from attention.modules.sublayers import FEED_FORWARDS, MIXERS, cross_attention
 from attention.primitives import masks
 from attention.primitives.scores import Score
+
+_NO_CACHE_OF_A_DECODER = "a decoder needs the cache of its new_cache, got a {}"
 
 MakeLayer = Callable[[int, nnx.Rngs], Layer]
 
 
 def transformer_block(config: TransformerConfig, *, cross: bool = False, rngs: nnx.Rngs) -> Block:
-    """Make a block: self-attention, cross-attention if `cross`, and a feed-forward layer."""
-    shared = {"kernel_init": config.initializer("kernel_init"), "dtype": config.dtype}
-    shared |= {"param_dtype": config.param_dtype, "use_bias": config.use_bias, "rngs": rngs}
-    heads = {
-        "num_heads": config.num_heads,
-        "num_kv_heads": config.num_kv_heads,
-        "head_width": config.head_width,
-        "value_width": config.value_width,
-        "qkv_bias": config.qkv_bias,
-        "qk_norm": config.qk_norm,
-        "norm_epsilon": config.norm_epsilon,
-        "scale": config.attention_scale,
-        "softcap": config.softcap,
-        "dropout": config.attention_dropout,
-        "implementation": config.implementation,
-    }
-    rotary = POSITIONS[config.positions].rotary
+    """Make a block: self-attention, cross-attention if `cross`, and a feed-forward layer.
+
+    The config may omit the cross-attention, and replace the other two.
+    """
 
     def residual(sublayer: Layer) -> Residual:
-        norm, placement = config.make_norm(rngs), config.norm_placement
-        return Residual(norm, sublayer, placement=placement, dropout=config.dropout)
+        is_both = config.norm_placement == "both"
+        return Residual(
+            config.make_norm(rngs),
+            sublayer,
+            placement="pre" if is_both else config.norm_placement,
+            output_norm=config.make_norm(rngs) if is_both else None,
+            dropout=config.dropout,
+        )
 
-    self_attention = SelfAttention(
-        config.width,
-        rotary=rotary and rotary(config),
-        window=config.window,
-        **heads,
-        **shared,
-    )
-    sublayers = {"self_attention": residual(self_attention)}
-    if cross:
-        sublayers["cross_attention"] = residual(CrossAttention(config.width, **heads, **shared))
-    feed_forward = FeedForward(
-        config.width, config.hidden, activation=config.activation, gated=config.gated, **shared
-    )
-    return Block(**sublayers, feed_forward=residual(feed_forward))
+    make_mixer = named("mixer", config.mixer, MIXERS)
+    sublayers = {"self_attention": residual(make_mixer(config, rngs))}
+    if cross and config.cross_attention:
+        sublayers["cross_attention"] = residual(cross_attention(config, rngs))
+    make_feed_forward = named("feed_forward", config.feed_forward, FEED_FORWARDS)
+    return Block(**sublayers, feed_forward=residual(make_feed_forward(config, rngs)))
 
 
 class Encoder(nnx.Module):
@@ -86,6 +73,7 @@ class Encoder(nnx.Module):
             norm: of the output; pre-norm blocks need one.
             score: returns a score function of all self-attention, for instance `RelativeScores`.
         """
+        check_score(score)
         self.layers = layers
         self.norm = norm
         self.score = score
@@ -134,7 +122,7 @@ class Decoder(Encoder):
         norm: Callable[[Array], Array] | None = None,
         score: Callable[[], Score] | None = None,
         causal: bool = True,
-        cross: bool = True,
+        cross: bool = False,
     ) -> None:
         """Assemble a decoder.
 
@@ -182,6 +170,8 @@ class Decoder(Encoder):
             context = replace(context, mask=mask)
         if cache is None:
             return super().__call__(inputs, context=context)
+        if not isinstance(cache, DecoderCache):
+            raise ValueError(_NO_CACHE_OF_A_DECODER.format(type(cache).__name__))
         positions = next_positions(num_tokens, context.positions, cache)
         context = replace(context, positions=positions, cache=cache.layers)
         output = super().__call__(inputs, context=context)
@@ -217,7 +207,7 @@ def _parts(
     return {
         "layers": Layers(make_layer, n, **layers),
         # The features of post-norm blocks are normalised already.
-        "norm": config.make_norm(rngs) if config.norm_placement == "pre" else None,
+        "norm": config.make_norm(rngs) if config.norm_placement != "post" else None,
         "score": score and score(config, causal, rngs),
     }
 
@@ -226,7 +216,7 @@ def make_output(
     config: TransformerConfig, vocab_size: int, rngs: nnx.Rngs
 ) -> nnx.LinearGeneral | None:
     """Make the layer that scores the vocabulary, None if the embedding does (`config.tie`)."""
-    if config.tie != "none":
+    if config.tie in ("output", "all"):
         return None
     return linear(
         {"embed": config.width},
@@ -245,12 +235,12 @@ def next_positions(
     """Return the positions of T tokens that follow those in a cache; without one, as given.
 
     Raises:
-        ValueError: positions beside a cache, or a cache of another kind.
+        ValueError: positions beside a cache, or a cache without lengths.
     """
     if cache is None:
         return positions
-    if not isinstance(cache, DecoderCache):
-        raise ValueError(f"a decoder needs a DecoderCache, got a {type(cache).__name__}")
+    if not hasattr(cache, "lengths"):
+        raise ValueError(_NO_CACHE_OF_A_DECODER.format(type(cache).__name__))
     if positions is not None:
         raise ValueError("a cache counts the positions of its tokens: give no positions")
     return jnp.add.outer(cache.lengths, jnp.arange(num_tokens, dtype=jnp.int32))
