@@ -212,7 +212,7 @@ def _check(
     """Raise a ValueError for a tensor that is missing, unexpected or has another shape."""
     expected = {name: place for place in places for name in place.names}
     required = [name for name, place in expected.items() if place.rule.default is None]
-    missing = [name for name in required if name not in tensors]
+    missing = sorted(name for name in required if name not in tensors)
     if missing:
         raise ValueError(f"the {kind} checkpoint lacks the tensor {_first(missing)}")
     unexpected = [name for name in tensors if name not in expected and not family.is_ignored(name)]

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 pytest.importorskip("safetensors", reason="needs the extra attention[weights]")
 pytest.importorskip("tokenizers", reason="needs the extra attention[weights]")
@@ -96,7 +97,7 @@ def test_export_does_not_depend_on_how_layers_are_stacked(name, tmp_path):
 
 
 def test_export_in_several_files(tmp_path):
-    weights.save(model_of("llama"), tmp_path, max_bytes=20_000)
+    weights.save(model_of("llama"), tmp_path, max_bytes=10_000)
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
     original = tensors_of(FOLDER / "llama")
     assert set(index["weight_map"]) == set(original)
@@ -131,7 +132,7 @@ def test_gradients_change_what_is_exported(tmp_path):
 
 def test_options_change_the_config():
     model = weights.load(FOLDER / "mistral", scan=False)
-    (layers,) = (part for _, part in model.iter_modules() if isinstance(part, Layers))
+    (layers,) = (part for _, part in nnx.iter_modules(model) if isinstance(part, Layers))
     assert layers.period == 0
     given = expected_of("mistral")
     logits, valid = logits_of(model, given)

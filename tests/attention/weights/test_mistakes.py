@@ -25,7 +25,7 @@ def without(name):
         (without(NORM), f"the gpt2 checkpoint lacks the tensor '{NORM}'"),
         (
             lambda tensors: {},
-            "the gpt2 checkpoint lacks the tensor 'transformer.ln_f.bias' and 27 more",
+            "the gpt2 checkpoint lacks the tensor 'transformer.h.0.attn.c_attn.bias' and 27 more",
         ),
         (
             lambda tensors: tensors | {"transformer.h.2.ln_2.weight": tensors[NORM]},
