@@ -31,7 +31,7 @@ from attention.modules.language_model import LanguageModel
 from attention.modules.layers import Layers, unstack_layers
 from attention.modules.linear import INITIALIZERS, linear
 from attention.modules.masked_language_model import MaskedLanguageModel, PredictionHead
-from attention.modules.norms import NORMS, layer_norm, rms_norm
+from attention.modules.norms import NORMS, Norm, layer_norm, rms_norm
 from attention.modules.patches import PatchEmbedding
 from attention.modules.positions import (
     POSITIONS,
@@ -84,6 +84,7 @@ __all__ = [
     "LoRAFactors",
     "MaskedLanguageModel",
     "MeanPooling",
+    "Norm",
     "Output",
     "PatchEmbedding",
     "PositionEncoding",

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
@@ -81,6 +80,12 @@ class Context:
 DEFAULT_CONTEXT = Context()
 
 
+def constrain_logits(logits: Array, options: Mapping[str, Any]) -> Array:
+    """Apply `constrain` of the options of a `Context` to logits `[..., T, V]`."""
+    constrain = options.get("constrain", unconstrained)
+    return Context(constrain=constrain).shard(logits, "sequence", "vocab")
+
+
 @dataclass(frozen=True, kw_only=True)
 class CacheSpec:
     """Sizes of the caches that `new_cache(spec)` of a layer makes.
@@ -140,7 +145,7 @@ def apply_layer(layer: Layer, inputs: Array, context: Context) -> Output:
     """
     takes_context = "context" in inspect.signature(layer).parameters
     result = layer(inputs, context=context) if takes_context else layer(inputs)
-    if not isinstance(result, Output | Array | np.ndarray):
+    if not isinstance(result, Output) and not hasattr(result, "dtype"):
         raise TypeError(f"a layer returns features or an Output, got {type(result).__name__}")
     return result if isinstance(result, Output) else Output(result)
 

@@ -158,5 +158,6 @@ class Embedding(nnx.Module):
         contracted = ((features.ndim - 1,), (0,))
         logits = dot_general(features, matrix, (contracted, ((), ())))
         logits = logits if self.logit_scale == 1 else logits * self.logit_scale
-        logits = logits if self.bias is None else logits + self.bias[...].astype(logits.dtype)
+        if self.bias is not None:
+            logits += jnp.broadcast_to(self.bias[...], logits.shape).astype(logits.dtype)
         return soft_cap(logits, self.logit_softcap)

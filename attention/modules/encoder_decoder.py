@@ -15,6 +15,7 @@ from attention.modules.context import (
     add_losses,
     and_mask,
     apply_layer,
+    constrain_logits,
 )
 from attention.modules.dropout import split_rng
 from attention.modules.embeddings import Embedding
@@ -231,7 +232,8 @@ class EncoderDecoder(nnx.Module):
             **options,
         )
         losses = add_losses(encoded.losses, output.losses)
-        return output._replace(logits=self.logits(output.features), losses=losses, encoder=encoded)
+        logits = constrain_logits(self.logits(output.features), options)
+        return output._replace(logits=logits, losses=losses, encoder=encoded)
 
     def new_cache(self, encoder_output: Array, size: int, **options: object) -> DecoderCache:
         """Return a cache for `decode`, with keys and values of an encoder output `[..., S, D]`.

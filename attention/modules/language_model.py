@@ -8,7 +8,13 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from attention.modules.config import TransformerConfig
-from attention.modules.context import CacheSpec, Context, Output, apply_layer
+from attention.modules.context import (
+    CacheSpec,
+    Context,
+    Output,
+    apply_layer,
+    constrain_logits,
+)
 from attention.modules.dropout import split_rng
 from attention.modules.embeddings import Embedding
 from attention.modules.transformer import (
@@ -102,7 +108,7 @@ class LanguageModel(nnx.Module):
         The options are those of `decode`.
         """
         output = self.decode(tokens, **options)
-        return output._replace(logits=self.logits(output.features))
+        return output._replace(logits=constrain_logits(self.logits(output.features), options))
 
     def new_cache(self, batch: Sequence[int], size: int, **options: object) -> DecoderCache:
         """Return a cache that contains no tokens.

@@ -6,7 +6,7 @@ from flax import nnx
 from jax import Array
 
 from attention.modules.config import TransformerConfig
-from attention.modules.context import Context, Output, apply_layer
+from attention.modules.context import Context, Output, apply_layer, constrain_logits
 from attention.modules.dropout import split_rng
 from attention.modules.embeddings import Embedding
 from attention.modules.feed_forward import activation_of
@@ -117,4 +117,4 @@ class MaskedLanguageModel(nnx.Module):
         The options are those of `encode`.
         """
         output = self.encode(tokens, **options)
-        return output._replace(logits=self.logits(output.features))
+        return output._replace(logits=constrain_logits(self.logits(output.features), options))

@@ -1,57 +1,72 @@
 """Norms over the last axis, by name."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 from jax.typing import DTypeLike
 
 from attention.modules.linear import named
+from attention.primitives.arguments import score_dtype
 
 
-def layer_norm(
-    width: int,
-    *,
-    epsilon: float = 1e-6,
-    axis: str = "embed",
-    dtype: DTypeLike | None = None,
-    param_dtype: DTypeLike = jnp.float32,
-    rngs: nnx.Rngs,
-) -> nnx.LayerNorm:
-    """Make a layer norm (Ba et al. 2016) of an axis with a size and a logical name."""
-    return nnx.LayerNorm(
-        width,
-        epsilon=epsilon,
-        dtype=dtype,
-        param_dtype=param_dtype,
-        rngs=rngs,
-        scale_metadata={"axes": (axis,)},
-        bias_metadata={"axes": (axis,)},
-    )
+class Norm(nnx.Module):
+    """Layer norm (Ba et al. 2016) or root mean square norm (Zhang and Sennrich 2019).
+
+    It computes in float32 at least, whatever the dtypes of inputs and parameters.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        is_centred: bool,
+        epsilon: float = 1e-6,
+        axis: str = "embed",
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
+        """Make a norm that multiplies by 1, and adds 0 if it is centred.
+
+        Args:
+            width: size of the last axis.
+            is_centred: True for layer norm, False for root mean square norm.
+            epsilon: added to the variance or the mean square.
+            axis: logical name of the last axis.
+            dtype: of the outputs; that of the inputs if None.
+            param_dtype: of the parameters.
+            rngs: not used; every norm in `NORMS` has this argument.
+        """
+        del rngs
+        self.scale = nnx.Param(jnp.ones(width, param_dtype), axes=(axis,))
+        self.bias = nnx.Param(jnp.zeros(width, param_dtype), axes=(axis,)) if is_centred else None
+        self.epsilon, self.dtype = epsilon, dtype
+
+    def __call__(self, inputs: Array) -> Array:
+        """Normalise `[..., D]`."""
+        dtype = score_dtype(inputs)
+        vectors, scale = inputs.astype(dtype), self.scale[...].astype(dtype)
+        factor = scale.reshape((1,) * (inputs.ndim - 1) + scale.shape)
+        variance = jnp.mean(vectors**2, axis=-1, keepdims=True)
+        if self.bias is None:
+            outputs = vectors * (jax.lax.rsqrt(variance + self.epsilon) * factor)
+        else:
+            mean = vectors.mean(axis=-1, keepdims=True)
+            variance = jnp.maximum(variance - mean**2, 0)
+            outputs = (vectors - mean) * (jax.lax.rsqrt(variance + self.epsilon) * factor)
+            outputs += self.bias[...].astype(dtype).reshape(factor.shape)
+        return outputs.astype(self.dtype or inputs.dtype)
 
 
-def rms_norm(
-    width: int,
-    *,
-    epsilon: float = 1e-6,
-    axis: str = "embed",
-    dtype: DTypeLike | None = None,
-    param_dtype: DTypeLike = jnp.float32,
-    rngs: nnx.Rngs,
-) -> nnx.RMSNorm:
-    """Make a root mean square norm, without centering and bias (Zhang and Sennrich 2019)."""
-    return nnx.RMSNorm(
-        width,
-        epsilon=epsilon,
-        dtype=dtype,
-        param_dtype=param_dtype,
-        rngs=rngs,
-        scale_metadata={"axes": (axis,)},
-    )
+layer_norm = partial(Norm, is_centred=True)
+rms_norm = partial(Norm, is_centred=False)
 
-
-# Functions with the arguments of `layer_norm`. Add your own.
+# name -> f(width, *, epsilon, axis, dtype, param_dtype, rngs). Add your own.
 NORMS: dict[str, Callable[..., Any]] = {"layer": layer_norm, "rms": rms_norm}
 
 

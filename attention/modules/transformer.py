@@ -27,6 +27,8 @@ from attention.modules.sublayers import FEED_FORWARDS, MIXERS, cross_attention
 from attention.primitives import masks
 from attention.primitives.scores import Score
 
+_NO_CACHE_OF_A_DECODER = "a decoder needs the cache of its new_cache, got a {}"
+
 MakeLayer = Callable[[int, nnx.Rngs], Layer]
 
 
@@ -168,6 +170,8 @@ class Decoder(Encoder):
             context = replace(context, mask=mask)
         if cache is None:
             return super().__call__(inputs, context=context)
+        if not isinstance(cache, DecoderCache):
+            raise ValueError(_NO_CACHE_OF_A_DECODER.format(type(cache).__name__))
         positions = next_positions(num_tokens, context.positions, cache)
         context = replace(context, positions=positions, cache=cache.layers)
         output = super().__call__(inputs, context=context)
@@ -231,12 +235,12 @@ def next_positions(
     """Return the positions of T tokens that follow those in a cache; without one, as given.
 
     Raises:
-        ValueError: positions beside a cache, or a cache of another kind.
+        ValueError: positions beside a cache, or a cache without lengths.
     """
     if cache is None:
         return positions
-    if not isinstance(cache, DecoderCache):
-        raise ValueError(f"a decoder needs a DecoderCache, got a {type(cache).__name__}")
+    if not hasattr(cache, "lengths"):
+        raise ValueError(_NO_CACHE_OF_A_DECODER.format(type(cache).__name__))
     if positions is not None:
         raise ValueError("a cache counts the positions of its tokens: give no positions")
     return jnp.add.outer(cache.lengths, jnp.arange(num_tokens, dtype=jnp.int32))

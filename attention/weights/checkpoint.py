@@ -75,7 +75,7 @@ def load(
     *,
     model: nnx.Module | None = None,
     dtype: DTypeLike | None = None,
-    **options: Any,
+    **options: Any,  # noqa: ANN401 - values of fields
 ) -> nnx.Module:
     """Return the model of a checkpoint.
 
@@ -87,8 +87,8 @@ def load(
         model: one of the same structure, for a checkpoint that was saved without a config; only its
             shapes are used, so that `nnx.eval_shape(make_model)` is enough.
         dtype: of the parameters; that of the tensors if None.
-        options: fields of `TransformerConfig` to change, such as `scan`, `remat`, `dropout`,
-            `implementation` or `dtype_of_computation`.
+        options: fields of `TransformerConfig` to change, such as `scan`, `remat`, `dropout` or
+            `implementation`.
 
     Returns:
         A model with attribute `source`, for `save`.
@@ -212,7 +212,7 @@ def _check(
     """Raise a ValueError for a tensor that is missing, unexpected or has another shape."""
     expected = {name: place for place in places for name in place.names}
     required = [name for name, place in expected.items() if place.rule.default is None]
-    missing = [name for name in required if name not in tensors]
+    missing = sorted(name for name in required if name not in tensors)
     if missing:
         raise ValueError(f"the {kind} checkpoint lacks the tensor {_first(missing)}")
     unexpected = [name for name in tensors if name not in expected and not family.is_ignored(name)]

@@ -1,6 +1,5 @@
 """Parameters of a model by paths that do not depend on how its layers are stacked."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
