@@ -33,6 +33,7 @@ def transformer() -> ConfigDict:
     model.window = config_dict.placeholder(int)  # tokens on either side that attention sees
     model.softcap = config_dict.placeholder(float)  # bound of attention scores
     model.logit_scale = 1.0
+    model.logit_softcap = config_dict.placeholder(float)  # bound of the scores of the vocabulary
     model.kernel_init = "lecun_normal"
     model.dropout = 0.0
     model.attention_dropout = 0.0

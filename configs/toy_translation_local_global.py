@@ -1,4 +1,4 @@
-"""The main job with alternating local and global attention and a softcap, as in Gemma 2 and 3.
+"""The main job with alternating local and global attention and softcaps, as in Gemma 2 and 3.
 
 Local layers attend to a few tokens on either side and have a small rotary base; global layers
 attend to all tokens and have a large one.
@@ -21,6 +21,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     model = config.model
     model.encoder_layers = model.decoder_layers = 4
     model.softcap = 50.0
+    model.logit_softcap = 30.0
     local = {"window": 5, "rotary": {"base": 10_000.0}}
     model.per_layer = (local, {"rotary": {"base": 1_000_000.0}})
     return config

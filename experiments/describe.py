@@ -10,6 +10,7 @@ from attention.modules import (
     EncoderDecoder,
     LanguageModel,
     MaskedLanguageModel,
+    RecurrentEncoderDecoder,
     TransformerConfig,
 )
 from attention.primitives.choice import one_of
@@ -40,7 +41,7 @@ def describe(config: ConfigDict, model: nnx.Module) -> None:
     Raises:
         UsageError: it is no Transformer.
     """
-    if not isinstance(model, TRANSFORMERS):
+    if isinstance(model, RecurrentEncoderDecoder) or not isinstance(model, TRANSFORMERS):
         raise UsageError(
             f"architecture={config.architecture!r} cannot be described, a Transformer can"
         )

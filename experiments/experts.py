@@ -1,5 +1,8 @@
 """Mixture of experts as the feed-forward layer of some blocks of a Transformer."""
 
+from dataclasses import replace
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -82,10 +85,8 @@ class Experts(nnx.Module):
         return Output(features, losses={"balance": self.balance * loss})
 
 
-def expert_layers(
-    config: TransformerConfig, experts: ConfigDict, index: int, rngs: nnx.Rngs
-) -> Block:
-    """Make the layer with an index of a decoder; experts replace some feed-forward layers.
+def make_layer(config: TransformerConfig, experts: ConfigDict, index: int, rngs: nnx.Rngs) -> Block:
+    """Make a layer of a decoder; experts are the feed-forward layer of some.
 
     Args:
         config: of the decoder.
@@ -94,18 +95,21 @@ def expert_layers(
         rngs: source of the initial parameters.
     """
     config = config.layer(index)
-    block = transformer_block(config, rngs=rngs)
     if (index + 1) % experts.every == 0:
-        block.feed_forward.sublayer = Experts(
-            config.width,
-            config.hidden,
-            experts.number,
-            activation=config.activation,
-            capacity_factor=experts.capacity_factor,
-            balance=experts.balance,
-            rngs=rngs,
-        )
-    return block
+        config = replace(config, feed_forward=partial(_make_experts, experts))
+    return transformer_block(config, rngs=rngs)
+
+
+def _make_experts(experts: ConfigDict, config: TransformerConfig, rngs: nnx.Rngs) -> Experts:
+    return Experts(
+        config.width,
+        config.hidden,
+        experts.number,
+        activation=config.activation,
+        capacity_factor=experts.capacity_factor,
+        balance=experts.balance,
+        rngs=rngs,
+    )
 
 
 def check_experts(experts: ConfigDict) -> None:

@@ -25,7 +25,7 @@ from experiments.data.packing import PackedBatch
 from experiments.data.text import Characters, TextBatch
 from experiments.errors import UsageError, as_usage_errors, check_at_least
 from experiments.evaluation.writer import Writer, check_decoding
-from experiments.experts import check_experts, expert_layers
+from experiments.experts import check_experts, make_layer
 from experiments.model_checks import check_model
 from experiments.training.duration import settled
 from experiments.training.learner import Learner
@@ -180,12 +180,11 @@ class Task:
 
     def _make_model(self, rngs: nnx.Rngs) -> LanguageModel:
         settings = TransformerConfig(**self.config.model)
-        make_layer, experts = None, self.config.get("experts")
-        if experts is not None:
-            make_layer = partial(expert_layers, settings, experts)
+        experts = self.config.get("experts")
+        make = None if experts is None else partial(make_layer, settings, experts)
         vocab_size = len(self._language.vocabulary)
         return LanguageModel.from_config(
-            settings, vocab_size=vocab_size, rngs=rngs, make_layer=make_layer
+            settings, vocab_size=vocab_size, rngs=rngs, make_layer=make
         )
 
     def _sum_losses(

@@ -11,8 +11,12 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from attention.decoding import StoppingCriteria
-from attention.modules import EncoderDecoder, TransformerConfig
-from attention.modules.recurrent import RecurrentConfig, RecurrentEncoderDecoder
+from attention.modules import (
+    EncoderDecoder,
+    RecurrentConfig,
+    RecurrentEncoderDecoder,
+    TransformerConfig,
+)
 from attention.primitives.choice import one_of
 from experiments.analysis.pictures import draw_cross_attention
 from experiments.data.batching import Batch, check_buckets
