@@ -10,6 +10,13 @@ features or an `Output`. `Residual` connects a sublayer, `Block` joins sublayers
 `Layers` stacks layers of any kind; `from_config` of the models assembles the usual ones.
 """
 
+from attention.modules.adaptation import (
+    LoRAFactors,
+    apply_lora,
+    label_parameters,
+    lora_factors,
+    select_parameters,
+)
 from attention.modules.attention import Attention, SelfAttention
 from attention.modules.axes import map_axes, name_axis
 from attention.modules.block import Block, Residual
@@ -34,6 +41,11 @@ from attention.modules.positions import (
     Relative,
     RelativeScores,
     Rotary,
+)
+from attention.modules.recurrent import (
+    RecurrentConfig,
+    RecurrentEncoderDecoder,
+    RecurrentLayer,
 )
 from attention.modules.skip_gram import SkipGram
 from attention.modules.sublayers import FEED_FORWARDS, MIXERS
@@ -69,6 +81,7 @@ __all__ = [
     "LanguageModel",
     "Layers",
     "LearnedPositions",
+    "LoRAFactors",
     "MaskedLanguageModel",
     "MeanPooling",
     "Norm",
@@ -76,6 +89,9 @@ __all__ = [
     "PatchEmbedding",
     "PositionEncoding",
     "PredictionHead",
+    "RecurrentConfig",
+    "RecurrentEncoderDecoder",
+    "RecurrentLayer",
     "Relative",
     "RelativeScores",
     "Residual",
@@ -84,11 +100,15 @@ __all__ = [
     "SkipGram",
     "TransformerConfig",
     "apply_layer",
+    "apply_lora",
+    "label_parameters",
     "layer_norm",
     "linear",
+    "lora_factors",
     "map_axes",
     "name_axis",
     "rms_norm",
+    "select_parameters",
     "transformer_block",
     "unstack_layers",
 ]

@@ -25,6 +25,9 @@ def unconstrained(array: Array, axes: AxisNames) -> Array:
     return array
 
 
+_ARRAYS = ("mask", "positions", "lengths", "encoder_mask", "encoder_positions")
+
+
 @pytree_dataclass
 class Context:
     """Arguments that a stack passes to every sublayer beside its inputs `[..., T, D]`.
@@ -59,7 +62,11 @@ class Context:
     constrain: Callable[[Array, AxisNames], Array] = static(default=unconstrained)
 
     def __post_init__(self) -> None:
-        """Take any collection of names."""
+        """Convert NumPy arrays, and take any collection of names."""
+        for name in _ARRAYS:
+            value = getattr(self, name)
+            if hasattr(value, "__array__") and not isinstance(value, Array):
+                object.__setattr__(self, name, jnp.asarray(value))
         if isinstance(self.returning, str):
             raise ValueError(f"returning needs a collection of names, got {self.returning!r}")
         object.__setattr__(self, "returning", tuple(self.returning))

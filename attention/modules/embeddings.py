@@ -145,6 +145,11 @@ class Embedding(nnx.Module):
         vectors = vectors if self.norm is None else self.norm(vectors)
         return drop(vectors, self.dropout, rng)
 
+    @property
+    def num_positions(self) -> int | None:
+        """Number of learned positions; None for positions that never end."""
+        return getattr(self.positions, "max_length", None)
+
     def check_length(self, length: int) -> None:
         """Raise a ValueError if a sequence is longer than `max_length`."""
         if self.max_length is not None and length > self.max_length:

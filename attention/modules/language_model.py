@@ -119,9 +119,14 @@ class LanguageModel(nnx.Module):
             options: other fields of `CacheSpec`.
 
         Raises:
-            ValueError: a size above `max_length`.
+            ValueError: a size above `max_length`, or a ring for positions that end.
         """
         self.embedding.check_length(size)
+        if options.get("ring") and self.embedding.num_positions is not None:
+            raise ValueError(
+                f"learned positions end at max_length={self.embedding.num_positions}, and a ring "
+                "continues"
+            )
         return self.decoder.new_cache(CacheSpec(batch=tuple(batch), size=size, **options))
 
     def prefill(
@@ -152,7 +157,7 @@ class LanguageModel(nnx.Module):
         batch, num_tokens = inputs.shape
         size, longest = num_tokens - 1 + max_tokens, self.embedding.max_length
         ring = longest is not None and size > longest
-        if ring and self.embedding.positions is not None:
+        if ring and self.embedding.num_positions is not None:
             raise ValueError(
                 f"a prompt of {num_tokens} tokens and max_tokens={max_tokens} need {size} "
                 f"positions, and the embedding has max_length={longest}"

@@ -74,7 +74,7 @@ class Layers(nnx.Module):
 
         if not scan:
             period = n
-        layers = make_each(0) if period is None or period >= n else None
+        layers = make_each(0) if period is None or 2 * period > n else None
         period = _period(layers) if period is None else period
         self.n, self.remat = n, remat
         self.repeats = n // period if period else 0

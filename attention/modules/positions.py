@@ -103,6 +103,7 @@ class LearnedPositions(nnx.Module):
             (max_length, width), ("positions", "embed"), init=init, dtype=param_dtype, rngs=rngs
         )
         self.scale = resolve_scale(scale, width)
+        self.max_length = max_length
 
     def __call__(self, positions: Array, width: int) -> Array:
         """Return the vectors `[..., T, D]` of positions `[..., T]`."""

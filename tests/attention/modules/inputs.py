@@ -64,7 +64,7 @@ def language_model(seed: int = 0, **changes: object) -> LanguageModel:
 def small_translator(seed: int = 0, **changes: object) -> EncoderDecoder:
     """Return an `EncoderDecoder` with random parameters."""
     config = small_config(**changes)
-    (source_vocab_size,) = DIMS["V" if config.tie == "all" else "v"]
+    (source_vocab_size,) = DIMS["V" if config.tie in ("all", "embeddings") else "v"]
     return filled(
         lambda: EncoderDecoder.from_config(
             config,

@@ -152,6 +152,7 @@ class TestBlock:
     [
         ("aaaa", 1, 1),
         ("ababa", 2, 3),
+        ("aba", 0, 3),
         ("abcabc", 3, 3),
         ("aab", 0, 3),
         ("abc", 0, 3),
@@ -187,6 +188,7 @@ def test_layers_of_a_known_period_are_made_once_for_each_kind():
 
     known, compared = (Layers(make, 7, period=period, rngs=nnx.Rngs(0)) for period in (2, None))
     assert calls == [0, 1, 6, *range(7)]
+    assert len(Layers(make, 3, period=2, rngs=nnx.Rngs(0)).blocks) == 3
     chex.assert_trees_all_equal(unstack_layers(known), unstack_layers(compared))
     chex.assert_trees_all_equal(known.blocks, compared.blocks)
     first, second = known.blocks[0].widen.kernel[...][:2]
