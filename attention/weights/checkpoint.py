@@ -41,7 +41,7 @@ FAMILIES: dict[str, Family] = {
     MODEL_TYPE: OWN,
 }
 
-# Names of `jax.numpy` are those of PyTorch, which config.json contains.
+# Fields of config.json with the dtype of the tensors, under the names that jax and PyTorch share.
 DTYPE_FIELDS = ("dtype", "torch_dtype")
 
 
@@ -79,8 +79,9 @@ def load(
 ) -> nnx.Module:
     """Return the model of a checkpoint.
 
-    Class and config follow from config.json. Tensors are read one by one, the largest first, so
-    that less than 1.2 times the size of the parameters is in memory. No code in the folder is run.
+    Class and config follow from config.json. Tensors are read one by one, those of the largest
+    arrays first, so that no more than about 1.2 times the size of the model is in memory. No code
+    in the folder is run.
 
     Args:
         folder: contains config.json, and model.safetensors or several files with an index.
@@ -236,7 +237,7 @@ def _first(names: Sequence[str]) -> str:
 
 
 def _read(place: _Place, tensors: Mapping[str, Tensor], dtype: DTypeLike | None) -> jax.Array:
-    """Return an array of the model."""
+    """Return an array of the model; wait for the copy, so that the tensors can be freed."""
     rule, parameter = place.rule, place.parameter
     slices = rule.slices(parameter.shape)
     stacked = None
@@ -248,11 +249,11 @@ def _read(place: _Place, tensors: Mapping[str, Tensor], dtype: DTypeLike | None)
         is_float = jnp.issubdtype(value.dtype, jnp.floating)
         kind = value.dtype if dtype is None or not is_float else dtype
         if not parameter.is_stacked:
-            return jnp.asarray(value.astype(kind, copy=False))
+            return jax.device_put(value.astype(kind, copy=False)).block_until_ready()
         if stacked is None:
             stacked = np.empty((len(place.names), *parameter.shape), kind)
         stacked[index] = value
-    return jnp.asarray(stacked)
+    return jax.device_put(stacked).block_until_ready()
 
 
 def _check_parameters(

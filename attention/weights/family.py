@@ -8,7 +8,7 @@ from typing import Any
 
 from flax import nnx
 
-from attention.modules import TransformerConfig
+from attention.modules import LanguageModel, TransformerConfig
 from attention.primitives.choice import one_of
 from attention.weights.layouts import Rule
 
@@ -88,3 +88,8 @@ class Family:
     def is_ignored(self, name: str) -> bool:
         """Return whether a tensor without a rule is allowed."""
         return any(fnmatch(name, pattern) for pattern in self.ignored)
+
+
+def language_model(settings: Settings, config: TransformerConfig, rngs: nnx.Rngs) -> LanguageModel:
+    """Return the model of a decoder-only checkpoint, as `Family.build`."""
+    return LanguageModel.from_config(config, vocab_size=settings["vocab_size"], rngs=rngs)

@@ -1,9 +1,7 @@
 """GPT-2 (Radford et al. 2019)."""
 
-from flax import nnx
-
-from attention.modules import LanguageModel, TransformerConfig
-from attention.weights.family import Family, Settings
+from attention.modules import TransformerConfig
+from attention.weights.family import Family, Settings, language_model
 from attention.weights.layouts import FLAT, Rule, matrix, norm, transposed
 
 
@@ -27,11 +25,6 @@ def config(settings: Settings) -> TransformerConfig:
         dropout=settings.get("resid_pdrop", 0.1),
         attention_dropout=settings.get("attn_pdrop", 0.1),
     )
-
-
-def build(settings: Settings, config: TransformerConfig, rngs: nnx.Rngs) -> LanguageModel:
-    """Return the model of a checkpoint."""
-    return LanguageModel.from_config(config, vocab_size=settings["vocab_size"], rngs=rngs)
 
 
 def rules(settings: Settings) -> list[Rule]:
@@ -66,7 +59,7 @@ def rules(settings: Settings) -> list[Rule]:
 
 GPT2 = Family(
     config,
-    build,
+    language_model,
     rules,
     ignored=("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias", "lm_head.weight"),
     renames=((r"^(h\.|wte\.|wpe\.|ln_f\.)", r"transformer.\1"),),

@@ -2,11 +2,9 @@
 
 from typing import Any
 
-from flax import nnx
-
-from attention.modules import LanguageModel, Rotary, TransformerConfig
+from attention.modules import Rotary, TransformerConfig
 from attention.primitives.choice import one_of
-from attention.weights.family import Family, Settings
+from attention.weights.family import Family, Settings, language_model
 from attention.weights.layouts import Rule, attention, linear, norm, transposed
 
 
@@ -77,11 +75,6 @@ def windows(settings: Settings) -> list[dict[str, Any]]:
     return [{"window": window if kind == "sliding_attention" else None} for kind in kinds]
 
 
-def build(settings: Settings, config: TransformerConfig, rngs: nnx.Rngs) -> LanguageModel:
-    """Return the model of a checkpoint."""
-    return LanguageModel.from_config(config, vocab_size=settings["vocab_size"], rngs=rngs)
-
-
 def rules(settings: Settings) -> list[Rule]:
     """Return the rules of a checkpoint."""
     del settings
@@ -103,7 +96,7 @@ def rules(settings: Settings) -> list[Rule]:
 
 LLAMA = Family(
     config,
-    build,
+    language_model,
     rules,
     ignored=("lm_head.weight", "model.layers.*.self_attn.rotary_emb.inv_freq"),
 )

@@ -79,19 +79,19 @@ def test_field_that_is_missing(tmp_path):
     settings = json.loads((folder / "config.json").read_text())
     del settings["n_layer"]
     (folder / "config.json").write_text(json.dumps(settings))
-    with pytest.raises(ValueError, match="config.json of a gpt2 checkpoint lacks 'n_layer'"):
+    with pytest.raises(ValueError, match=r"config.json of a gpt2 checkpoint lacks 'n_layer'"):
         weights.load(folder)
 
 
 def test_files_that_are_missing_or_damaged(tmp_path):
-    with pytest.raises(FileNotFoundError, match="contains no config.json"):
+    with pytest.raises(FileNotFoundError, match=r"contains no config.json"):
         weights.load(tmp_path)
     folder = changed_copy("gpt2", tmp_path / "bad")
     (folder / "model.safetensors").write_bytes(b"no tensors")
-    with pytest.raises(ValueError, match="model.safetensors is not a safetensors file"):
+    with pytest.raises(ValueError, match=r"model.safetensors is not a safetensors file"):
         weights.load(folder)
     (folder / "model.safetensors").unlink()
-    with pytest.raises(FileNotFoundError, match="contains no model.safetensors or"):
+    with pytest.raises(FileNotFoundError, match=r"contains no model.safetensors or"):
         weights.load(folder)
     (folder / "config.json").write_text("[1]")
     with pytest.raises(ValueError, match="must contain a JSON object, got list"):

@@ -35,7 +35,7 @@ def test_generate_continues_a_text():
 
 
 def test_mistakes(tmp_path):
-    with pytest.raises(FileNotFoundError, match="contains no tokenizer.json"):
+    with pytest.raises(FileNotFoundError, match=r"contains no tokenizer.json"):
         weights.load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ValueError, match=r"tokenizer.json is not a tokenizer of Hugging Face"):
