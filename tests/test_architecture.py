@@ -28,7 +28,7 @@ ORDER = [
 ]
 OURS = {"attention", "experiments", "configs", "run", "tests"}
 LIBRARY_NEEDS = {"jax", "flax", "chex"}
-# These may use NumPy, which jax needs in any case: to be independent of the code that is tested, and
+# These may use NumPy, which jax needs in any case: to be independent of the code that they test, or
 # to make arrays without compiling anything.
 NUMPY = ("attention/testing", "attention/decoding/batching.py")
 EXTRA = {"numpy", "safetensors", "tokenizers"}  # attention[weights]
