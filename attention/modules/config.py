@@ -160,8 +160,9 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         """Fill in derived fields and check all of them."""
-        for name in ("width", "num_heads", "hidden", "max_length"):
-            _check_at_least(name, getattr(self, name), 1)
+        for name in ("width", "num_heads", "hidden", "max_length", "value_width", "window"):
+            if getattr(self, name) is not None:
+                _check_at_least(name, getattr(self, name), 1)
         for name in ("encoder_layers", "decoder_layers", "num_token_types"):
             _check_at_least(name, getattr(self, name), 0)
         for name in ("dropout", "attention_dropout"):
@@ -212,6 +213,12 @@ class TransformerConfig:
                 near = get_close_matches(name, BLOCK_FIELDS, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise ValueError(f"per_layer: blocks have no field {name!r}{hint}")
+        positions = overrides.get("positions", "none")
+        one_of("positions", positions, tuple(POSITIONS))
+        if POSITIONS[positions].embed or POSITIONS[positions].score:
+            raise ValueError(
+                f"per_layer: positions may be 'none' or one that rotates, got {positions!r}"
+            )
 
     def initializer(self, name: str) -> Initializer | None:
         """Return the initializer of a field, "kernel_init" or "embedding_init".
