@@ -28,16 +28,10 @@ ORDER = [
 ]
 OURS = {"attention", "experiments", "configs", "run", "tests"}
 LIBRARY_NEEDS = {"jax", "flax", "chex"}
-<<<<<<< .merge_file_NyeLCm
-# These may use NumPy, which jax needs in any case: to be independent of the code that is tested, and
-# to make arrays without compiling anything.
-NUMPY = ("attention/testing", "attention/decoding/batching.py")
-EXTRA = {"numpy", "safetensors", "tokenizers"}  # attention[weights]
-=======
 # These may use NumPy, which jax needs in any case: to be independent of the code that they test, or
 # to make arrays without compiling anything.
 NUMPY = ("attention/testing", "attention/decoding/batching.py")
->>>>>>> .merge_file_oeSIxw
+EXTRA = {"numpy", "safetensors", "tokenizers"}  # attention[weights]
 
 
 def module_name(path: Path) -> str:
@@ -76,10 +70,7 @@ def wrong_imports(source: str, path: Path) -> list[str]:
         backwards = here and there and ORDER.index(there) > ORDER.index(here)
         known = LIBRARY_NEEDS | {"attention"} | sys.stdlib_module_names
         known |= {"numpy"} if path.as_posix().startswith(NUMPY) else set()
-<<<<<<< .merge_file_NyeLCm
         known |= EXTRA if path.as_posix().startswith("attention/weights") else set()
-=======
->>>>>>> .merge_file_oeSIxw
         foreign = in_library and top not in known
         framework = here == "attention.primitives" and top == "flax"
         not_data = in_configs and top in OURS - {"configs"}
