@@ -1,5 +1,7 @@
 """BART (Lewis et al. 2020) and Marian (Junczys-Dowmunt et al. 2018)."""
 
+from typing import Any
+
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
@@ -13,7 +15,12 @@ OFFSET = 2  # rows of the table of positions of BART that no token uses
 
 
 class OffsetPositions(LearnedPositions):
-    """Learned positions whose first rows are not used."""
+    """Learned positions in a table whose first rows are not used."""
+
+    def __init__(self, max_length: int, width: int, **options: Any) -> None:  # noqa: ANN401
+        """Make the table; the arguments are those of `LearnedPositions`."""
+        super().__init__(max_length + OFFSET, width, **options)
+        self.max_length = max_length
 
     def __call__(self, positions: Array, width: int) -> Array:
         """Return the vectors `[..., T, D]` of positions `[..., T]`."""
@@ -65,7 +72,7 @@ def build(settings: Settings, config: TransformerConfig, rngs: nnx.Rngs) -> Enco
         embedding.positions = sines_then_cosines
         if settings["model_type"] == "bart":
             embedding.positions = OffsetPositions(
-                config.max_length + OFFSET,
+                config.max_length,
                 config.width,
                 scale=1.0,
                 param_dtype=config.param_dtype,
