@@ -27,7 +27,8 @@ TRANSFORMERS = EncoderDecoder, LanguageModel, MaskedLanguageModel
 
 NOTE = """\
 FLOPs are 2 for each parameter of a matrix that a token passes, and 2 N (H + Hv) for each key that
-it attends to in each layer: here all of the context, of which a causal token sees half on average.
+it attends to in each layer: here all of the context, or of a window; a causal token of a long text
+attends to half of the context on average.
 Training is worth 3 forward passes (Kaplan et al. 2020, section 2.1), without recomputation."""
 
 

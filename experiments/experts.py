@@ -18,6 +18,7 @@ from attention.modules import (
     linear,
     transformer_block,
 )
+from experiments.errors import check_at_least, check_positive
 
 CHOSEN = 2  # experts of each token
 
@@ -118,10 +119,6 @@ def check_experts(experts: ConfigDict) -> None:
     Raises:
         ValueError: in one sentence.
     """
-    for name, least in (("number", CHOSEN), ("every", 1)):
-        if experts[name] < least:
-            raise ValueError(f"experts.{name} must be at least {least}, got {experts[name]}")
-    if not experts.capacity_factor > 0:
-        raise ValueError(f"experts.capacity_factor must be above 0, got {experts.capacity_factor}")
-    if not experts.balance >= 0:
-        raise ValueError(f"experts.balance must be at least 0, got {experts.balance}")
+    for name, least in (("number", CHOSEN), ("every", 1), ("balance", 0)):
+        check_at_least(f"experts.{name}", experts[name], least)
+    check_positive("experts.capacity_factor", experts.capacity_factor)

@@ -186,6 +186,20 @@ def test_flops_grow_with_layers_and_context():
     assert longer.matrix_flops == one.matrix_flops
 
 
+def test_layers_with_a_window_attend_to_and_cache_fewer_tokens():
+    per_layer = ({"window": 4}, {})
+    (plain,), (local,) = (
+        Description.of(abstract(LanguageModel, decoder_layers=2, **choices), context=37).costs
+        for choices in ({}, {"per_layer": per_layer})
+    )
+    assert local.attention_flops == plain.attention_flops * (37 + 4) // (2 * 37)
+    assert local.matrix_flops == plain.matrix_flops
+    assert local.cache_bytes == plain.cache_bytes * (36 + 3) // (2 * 36)
+    encoder = abstract(MaskedLanguageModel, encoder_layers=2, per_layer=per_layer)
+    both_sides = Description.of(encoder, context=37).costs[0]
+    assert both_sides.attention_flops == plain.attention_flops * (37 + 7) // (2 * 37)
+
+
 def test_a_run_is_described_with_the_words_of_its_data(tmp_path):
     config = toy_translation.get_config("tiny")
     model = translation_model(config, tmp_path)

@@ -180,7 +180,7 @@ class TestDetails:
                 {"num_beams": 3, "length_penalty": 0.5, "details": True, "n_best": 2}
             )
             task = Task(config, tokenizers(WORDS))
-            parameters = drawn(task, seed=94)  # with which alignments differ
+            parameters = drawn(task, seed=46)  # with which alignments differ
             state = task.learner.initial_state()._replace(parameters=parameters)
         (best,) = task.translator(state.parameters, [TestDetails.SENTENCE], batch_size=1)
         (answer,), _ = task.answers(state, [TestDetails.SENTENCE])
