@@ -5,7 +5,6 @@ Arrays of lists are NumPy arrays, which are made and indexed without compiling a
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -14,58 +13,72 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from attention.decoding.inputs import Tokenizer, encode
 from attention.decoding.output import GenerationOutput
-from attention.decoding.program import GenerativeModel, Program, Rows, by_slots, by_turns, compiled
-from attention.decoding.stopping import Prefix
+from attention.decoding.program import (
+    GenerationProgram,
+    GenerativeModel,
+    Rows,
+    compiled,
+    merge_slots,
+    split_slots,
+)
 
 SHORTEST = 16  # tokens: shorter inputs are padded rather than compiled for
-TURNS = 1, 8, 64  # rows per slot that programs are compiled for
+ROWS_PER_SLOT = 1, 8, 64  # that programs are compiled for
 MOST_ROWS = 64  # of a batch of lists, without slots
 
+Run = Callable[[GenerationProgram, Rows, int, int], GenerationOutput]
+"""`(program, rows, slots, rows per slot) -> output`."""
 
-def run_program(
-    compile: Callable[..., Any],
-    model: GenerativeModel,
-    program: Program,
-    rows: Rows,
-    slots: int,
-    turns: int,
+
+def runner(model: GenerativeModel, compile: Callable[..., Any]) -> Run:
+    """Return a function that runs a program for rows `[B, *]`, compiled unless one is traced."""
+
+    def run(
+        program: GenerationProgram, rows: Rows, slots: int, rows_per_slot: int
+    ) -> GenerationOutput:
+        def split(array: ArrayLike) -> Array:
+            numpy = jnp if isinstance(array, jax.core.Tracer) else np
+            array = numpy.asarray(array)
+            missing = slots * rows_per_slot - len(array)  # these rows are not active
+            padding = [(0, missing), *[(0, 0)] * (array.ndim - 1)]
+            return split_slots(numpy.pad(array, padding), slots)
+
+        program = replace(program, names=tuple(rows))
+        arrays = [split(array) for array in rows.values()]
+        leaves = jax.tree.leaves((model, arrays))
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            return program.generate(model, *arrays)
+        return compiled(program, "generate", compile)(model, *arrays)
+
+    return run
+
+
+def generate_array(
+    run: Run, program: GenerationProgram, rows: Rows, slots: int | None
 ) -> GenerationOutput:
-    """Run a program for rows `[B, *]`: a compiled one, unless something is traced."""
-    program = replace(program, names=tuple(rows))
-    arrays = _arrange(rows, slots, turns)
-    traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((model, arrays)))
-    return (program if traced else compiled(program, compile))(model, *arrays)
-
-
-def decode_array(
-    run: Callable[..., GenerationOutput], rows: Rows, slots: int | None
-) -> GenerationOutput:
-    """Decode all rows of a batch in one program."""
+    """Generate answers for all rows of a batch with one program."""
     number = len(rows["active"])
     slots = max(1, number if slots is None else min(slots, number))
-    return _collect(run(rows, slots, max(1, -(-number // slots))), number)
+    return _first_rows(run(program, rows, slots, max(1, -(-number // slots))), number)
 
 
-def decode_lists(
-    run: Callable[..., GenerationOutput],
-    passes: Sequence[tuple[int, Program]],
+def generate_lists(
+    run: Run,
+    passes: Sequence[tuple[int, GenerationProgram]],
     prompts: Sequence[Sequence[int]],
     rows: Rows,
     slots: int | None,
-    pad: int,
 ) -> GenerationOutput:
-    """Decode lists of ids.
+    """Generate answers for lists of ids.
 
     Args:
-        run: `(program, rows, slots, turns) -> output`.
+        run: runs a program.
         passes: padded lengths in rising order, and programs; an answer that does not finish is
-            decoded again in the next pass.
+            generated again in the next pass.
         prompts: ids of each input.
-        rows: what else belongs to each input.
+        rows: other arrays with a row for each input.
         slots: as in `generate`.
-        pad: fills answers behind their end.
     """
     rows, found = jax.device_get(rows), [None] * len(prompts)
     for length, program in passes:
@@ -78,41 +91,40 @@ def decode_lists(
         waiting.sort(key=lambda number: -len(prompts[number]))
         # All chunks are dispatched before the first result is read.
         results = [
-            (chunk, with_least_padding(partial(run, program), *given))
+            (chunk, run(program, *given))
             for chunk, *given in _chunks(waiting, prompts, rows, length, slots)
         ]
-        is_last = program.steps == program.stopping.max_tokens
+        options = program.options
         for chunk, output in results:
-            output = _collect(jax.device_get(output), len(chunk))
+            output = _first_rows(jax.device_get(output), len(chunk))
             ended = output.lengths.reshape(len(chunk), -1)[:, 0] > 0
             for at, number in enumerate(chunk):
-                if ended[at] or is_last:
+                if ended[at] or options.max_steps == options.stopping.max_tokens:
                     found[number] = jax.tree.map(lambda leaf, at=at: leaf[at], output)
-    return _joined(found, pad)
+    return _stack(found, options.stopping.pad)
 
 
 def _chunks(
     waiting: list[int],
-    prompts: list[list[int]],
+    prompts: Sequence[Sequence[int]],
     rows: Rows,
     length: int,
     slots: int | None,
 ) -> Iterator[tuple[list[int], Rows, int, int]]:
-    """Yield the numbers of some inputs, their rows, and R and T of the program."""
-    most = MOST_ROWS if slots is None else max(TURNS) * slots
+    """Yield the numbers of some inputs, their rows, the slots and the rows per slot."""
+    most = MOST_ROWS if slots is None else max(ROWS_PER_SLOT) * slots
     for begin in range(0, len(waiting), most):
         chunk = waiting[begin : begin + most]
-        tokens, num_tokens = padded([prompts[number] for number in chunk], length)
+        tokens, num_tokens = pad_lists([prompts[number] for number in chunk], length)
         given = {"active": np.ones(len(chunk), bool), "inputs": tokens, "lengths": num_tokens}
-        given |= {name: array[chunk] for name, array in rows.items()}
+        given |= {name: array[np.array(chunk)] for name, array in rows.items()}
         if slots is None:
             yield chunk, given, 1 << (len(chunk) - 1).bit_length(), 1
         else:
-            turns = next(number for number in TURNS if number * slots >= len(chunk))
-            yield chunk, given, slots, turns
+            yield chunk, given, slots, next(n for n in ROWS_PER_SLOT if n * slots >= len(chunk))
 
 
-def _joined(rows: list[GenerationOutput], pad: int) -> GenerationOutput:
+def _stack(rows: list[GenerationOutput], pad: int) -> GenerationOutput:
     """Return answers of different numbers of steps as one output, as long as the longest answer."""
     if not rows:
         none = np.zeros((0, 0), np.float32)
@@ -120,7 +132,7 @@ def _joined(rows: list[GenerationOutput], pad: int) -> GenerationOutput:
     axis = rows[0].lengths.ndim
     longest = max(int(row.lengths.max()) for row in rows)
 
-    def resized(leaf: np.ndarray, value: float = 0) -> np.ndarray:
+    def resize(leaf: np.ndarray, value: float = 0) -> np.ndarray:
         leaf = leaf[(slice(None),) * axis + (slice(longest),)]
         widths = [(0, 0)] * leaf.ndim
         widths[axis] = (0, longest - leaf.shape[axis])
@@ -128,51 +140,35 @@ def _joined(rows: list[GenerationOutput], pad: int) -> GenerationOutput:
 
     rows = [
         row._replace(
-            tokens=resized(row.tokens, pad),
-            log_probs=resized(row.log_probs),
-            observed=jax.tree.map(resized, row.observed),
+            tokens=resize(row.tokens, pad),
+            log_probs=resize(row.log_probs),
+            observed=jax.tree.map(resize, row.observed),
         )
         for row in rows
     ]
     return jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
 
 
-def _arrange(rows: Rows, slots: int, turns: int) -> list[Array]:
-    """Return arrays `[R, T, *]` of at most R·T rows `[B, *]`; the rows added are not active."""
-
-    def one(array: ArrayLike) -> Array:
-        numpy = jnp if isinstance(array, jax.core.Tracer) else np
-        array = numpy.asarray(array)
-        missing = slots * turns - len(array)
-        padded = numpy.pad(array, [(0, missing), *[(0, 0)] * (array.ndim - 1)])
-        return by_slots(padded, slots)
-
-    return [one(array) for array in rows.values()]
-
-
-def _collect(output: GenerationOutput, number: int) -> GenerationOutput:
+def _first_rows(output: GenerationOutput, number: int) -> GenerationOutput:
     """Return the first rows `[B, *]` of leaves `[R, T, *]`."""
-    return jax.tree.map(lambda leaf: by_turns(leaf)[:number], output)
+    return jax.tree.map(lambda leaf: merge_slots(leaf)[:number], output)
 
 
-def padded(rows: Sequence[Sequence[int]], width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return int32 arrays: tokens `[B, width]`, padded behind with 0, and lengths `[B]`."""
+def pad_lists(rows: Sequence[Sequence[int]], width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return int32 arrays: tokens `[B, width]`, padded with 0, and lengths `[B]`."""
     tokens = np.zeros((len(rows), width), np.int32)
     for row, ids in zip(tokens, rows, strict=True):
         row[: len(ids)] = ids
     return tokens, np.array([len(ids) for ids in rows], np.int32)
 
 
-def bucket_lengths(longest: int, buckets: Sequence[int] | None) -> list[int]:
-    """Return the lengths that inputs are padded to.
-
-    Args:
-        longest: length of the longest input.
-        buckets: lengths; by default powers of 2 from `SHORTEST`.
+def bucket_lengths(prompts: Sequence[Sequence[int]], buckets: Sequence[int] | None) -> list[int]:
+    """Return the lengths that inputs are padded to, by default powers of 2 from `SHORTEST`.
 
     Raises:
         ValueError: an input longer than all buckets.
     """
+    longest = max(map(len, prompts), default=0)
     if buckets is None:
         buckets = [SHORTEST]
         while buckets[-1] < longest:
@@ -182,32 +178,13 @@ def bucket_lengths(longest: int, buckets: Sequence[int] | None) -> list[int]:
     return sorted(buckets)
 
 
-def with_least_padding(call: Callable[..., Any], rows: Rows, *args: Any) -> Any:  # noqa: ANN401
-    """Call a function of padded rows; if it fails, with inputs as wide as the longest.
+def limit_bucket(
+    model: GenerativeModel, size: int, prompts: Sequence[Sequence[int]], max_tokens: int
+) -> int:
+    """Return a bucket that is no longer than inputs of the model can be, nor too short for any.
 
-    Padding may need more positions than a model has where the inputs need fewer.
-
-    Raises:
-        ValueError: by the function, for inputs that are as wide as the longest.
+    An input that is longer itself is refused by `prefill`.
     """
-    longest = int(np.max(rows["lengths"]))
-    if longest < rows["inputs"].shape[1]:
-        try:
-            return call(rows, *args)
-        except ValueError:
-            rows = {**rows, "inputs": rows["inputs"][:, :longest]}
-    return call(rows, *args)
-
-
-def prefix_rows(
-    prefix: Prefix | Sequence[Any] | None, tokenizer: Tokenizer | None, max_tokens: int
-) -> Rows:
-    """Return the arrays of a prefix; lists are padded to a power of 2."""
-    if prefix is None:
-        return {}
-    if not isinstance(prefix, Prefix):
-        ids = encode(prefix, tokenizer, "prefix")
-        longest = max(1, *map(len, ids))
-        width = max(longest, min(1 << (longest - 1).bit_length(), max_tokens))
-        prefix = Prefix(*padded(ids, width))
-    return {"prefix": prefix.tokens, "prefix_lengths": prefix.lengths}
+    limit = model.max_input_length(max_tokens) if hasattr(model, "max_input_length") else None
+    fitting = [len(ids) for ids in prompts if len(ids) <= size]
+    return size if limit is None else max(min(size, limit), *fitting, 1)

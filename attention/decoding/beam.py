@@ -7,22 +7,28 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attention.decoding.hypotheses import follow
+from attention.decoding.hypotheses import gather_hypotheses
 from attention.decoding.length_penalty import LengthPenalty
-from attention.decoding.output import GenerationOutput, Prediction, append, empty_output
+from attention.decoding.output import (
+    GenerationOutput,
+    Prediction,
+    append,
+    empty_output,
+    unit_axes,
+)
 from attention.decoding.stopping import at_index
-from attention.decoding.strategy import Request, Selected, Settings
-from attention.decoding.top import at_places, comparable, maxima, top_places
+from attention.decoding.strategy import DecodingOptions, NextTokens, RowInputs
+from attention.decoding.top import at_indices, block_maxima, nan_as_largest, top_indices
 
 
 class BeamState(NamedTuple):
     """State of beam search.
 
     Attributes:
-        live: hypotheses that go on, `...` = B, W; score -inf where there is none. Scores are not
+        live: unfinished hypotheses, `...` = B, W; score -inf where there is none. Scores are not
             divided by the length penalty.
         finished: the best that ended, `...` = B, n_best, best first.
-        width: int32 `[B]`, number of hypotheses that each row may still follow.
+        width: int32 `[B]`, largest number of live hypotheses of each row.
     """
 
     live: GenerationOutput
@@ -68,7 +74,7 @@ class Beam:
                 f"n_best must be between 1 and num_beams {self.num_beams}, got {self.n_best}"
             )
 
-    def begin(self, settings: Settings, request: Request, like: Prediction) -> BeamState:
+    def begin(self, options: DecodingOptions, inputs: RowInputs, like: Prediction) -> BeamState:
         """Return one hypothesis without a token for each row.
 
         Raises:
@@ -80,34 +86,34 @@ class Beam:
                 f"num_beams must be at most the {vocab_size} tokens of the vocabulary, "
                 f"got {self.num_beams}"
             )
-        shape = (*request.before.length.shape, self.num_beams)
-        live = empty_output(shape, settings.max_steps, settings.stopping.pad, like)
+        shape = (*inputs.history.length.shape, self.num_beams)
+        live = empty_output(shape, options.max_steps, options.stopping.pad, like)
         live = live._replace(scores=live.scores.at[:, 1:].set(-jnp.inf))
         finished = jax.tree.map(lambda leaf: leaf[:, : self.n_best or 1], live)
         finished = finished._replace(scores=jnp.full_like(finished.scores, -jnp.inf))
         return BeamState(live, finished, jnp.full(shape[:1], self.num_beams, jnp.int32))
 
-    def unfinished(self, search: BeamState) -> Array:
+    def unfinished(self, state: BeamState) -> Array:
         """Return which rows have live hypotheses: bool `[B]`."""
-        return _exists(search.live.scores).any(axis=1)
+        return _exists(state.live.scores).any(axis=1)
 
-    def output(self, search: BeamState) -> GenerationOutput:
+    def output(self, state: BeamState) -> GenerationOutput:
         """Return the best answers, `...` = B, n_best, or B."""
         if self.n_best is not None:
-            return search.finished
-        return jax.tree.map(lambda leaf: leaf[:, 0], search.finished)
+            return state.finished
+        return jax.tree.map(lambda leaf: leaf[:, 0], state.finished)
 
     def select(
         self,
-        settings: Settings,
-        request: Request,
-        search: BeamState,
+        options: DecodingOptions,
+        inputs: RowInputs,
+        state: BeamState,
         index: Array,
         prediction: Prediction,
-    ) -> tuple[BeamState, Selected]:
+    ) -> tuple[BeamState, NextTokens]:
         """Extend the live hypotheses, collect those that end, and stop rows that are decided."""
-        stopping, length = settings.stopping, index + 1
-        found, parents = self._extend(settings, request, search, index, prediction)
+        stopping, length = options.stopping, index + 1
+        found, parents = self._extend(options, inputs, state, index, prediction)
         exists, rank = _exists(found.scores), jnp.arange(parents.shape[1], dtype=jnp.int32)[None]
         stops = exists & stopping.ends(found.tokens, index)
         is_live = ~stops
@@ -116,43 +122,48 @@ class Beam:
         ends = stops & (rank < self.num_beams)
         ends |= exists & is_live & (length == stopping.max_tokens)[:, None]
 
-        divisor = self._divisor(request, length, found.scores)[:, None]
+        divisor = self._divisor(inputs, length, found.scores)[:, None]
         scores = jnp.where(ends, found.scores / divisor, -jnp.inf)
         pool = jax.tree.map(
             lambda *leaves: jnp.concatenate(leaves, 1),
-            search.finished,
+            state.finished,
             found._replace(scores=scores),
         )
-        _, best = jax.lax.top_k(comparable(pool.scores), self.n_best or 1)
-        finished = jax.tree.map(lambda leaf: follow(leaf, best), pool)
+        _, best = jax.lax.top_k(nan_as_largest(pool.scores), self.n_best or 1)
+        finished = jax.tree.map(lambda leaf: gather_hypotheses(leaf, best), pool)
 
-        width = search.width
+        width = state.width
         live = found._replace(scores=jnp.where(is_live & ~ends, found.scores, -jnp.inf))
         if self.keep_width:
             order = jnp.argsort(~is_live, axis=1, stable=True)[:, : self.num_beams]
-            live, parents = jax.tree.map(lambda leaf: follow(leaf, order), (live, parents))
+            live, parents = jax.tree.map(
+                lambda leaf: gather_hypotheses(leaf, order), (live, parents)
+            )
         else:
             width = width - ends.sum(1, dtype=jnp.int32)
-        decided = self._bound(settings, request, live.scores, length) <= finished.scores[:, -1]
+        decided = self._bound(options, inputs, live.scores, length) <= finished.scores[:, -1]
         next_tokens = at_index(live.tokens, index)
         live = live._replace(scores=jnp.where(decided[:, None], -jnp.inf, live.scores))
-        return BeamState(live, finished, width), Selected(next_tokens, parents)
+        return BeamState(live, finished, width), NextTokens(next_tokens, parents)
 
     def _extend(
         self,
-        settings: Settings,
-        request: Request,
-        search: BeamState,
+        options: DecodingOptions,
+        inputs: RowInputs,
+        state: BeamState,
         index: Array,
         prediction: Prediction,
     ) -> tuple[GenerationOutput, Array]:
-        """Return the likeliest extensions, best first, and their parents `[B, X]`."""
-        logits, stopping = prediction.logits, settings.stopping
+        """Return the likeliest extensions, best first, and their parents `[B, X]`.
+
+        An extension has a place in `[W·V]`: V times the number of its parent, plus its token.
+        """
+        logits, stopping = prediction.logits, options.stopping
         num_beams, _, vocab_size = logits.shape
         number = num_beams
         if self.keep_width:  # so many that num_beams of them do not end
             number = min((1 + max(1, len(stopping.last_ids))) * num_beams, num_beams * vocab_size)
-        peak = maxima(logits).max(axis=-1)  # `top_places` uses the same maxima
+        peak = block_maxima(logits).max(axis=-1)  # `top_indices` uses the same maxima
         rest = jnp.log(jnp.exp(logits - peak.T[..., None]).sum(axis=-1)).T
 
         def of_parents(values: Array, places: Array) -> Array:
@@ -161,87 +172,87 @@ class Beam:
         def log_probs(logits: Array, places: Array) -> Array:
             """Return log-probabilities `[B, X, S]` of successive tokens from each place on."""
             found = logits - of_parents(peak, places) - of_parents(rest, places)
-            return _with_prefix(found, _tokens_at(places, found, vocab_size), index, request)
+            return _with_prefix(found, _tokens_at(places, found, vocab_size), index, inputs)
 
         def totals(logits: Array, places: Array) -> Array:
             found = log_probs(logits, places)
             if stopping.min_tokens > 1:
                 early = stopping.too_early(_tokens_at(places, found, vocab_size), index)
-                found = jnp.where(early & _is_free(index, request, 3), -jnp.inf, found)
-            before = of_parents(search.live.scores, places)
+                found = jnp.where(early & _has_no_prefix(index, inputs, 3), -jnp.inf, found)
+            before = of_parents(state.live.scores, places)
             # Scores of a hypothesis that does not exist may be anything, NaN included.
             return jnp.where(_exists(before), before + found, -jnp.inf)
 
-        numbers, score = logits, totals
-        if settings.logit_processors or (stopping.has_sequences and stopping.min_tokens > 1):
+        values, score, exceptions = logits, totals, None
+        if options.logit_processors or (stopping.min_tokens > 1 and stopping.has_sequences):
             normalized = logits - peak.T[..., None] - rest.T[..., None]
-            numbers = self._processed(settings, request, search, index, normalized)
-            score = _itself
-            exceptions = jnp.zeros((len(index), 0), jnp.int32)
+            values = self._processed(options, inputs, state, index, normalized)
+            score = _identity
         else:
-            exceptions = self._exceptions(settings, request, index, vocab_size)
-        places = top_places(numbers, number, score, exceptions)
-        scores = score(at_places(numbers, places)[..., None], places)[..., 0]
-        log_prob = log_probs(at_places(logits, places)[..., None], places)[..., 0]
-        rank = jnp.arange(number, dtype=jnp.int32)[None]
+            exceptions = self._exceptions(options, inputs, index, vocab_size)
+        places = top_indices(values, number, score, exceptions)
+        scores = score(at_indices(values, places)[..., None], places)[..., 0]
+        log_prob = log_probs(at_indices(logits, places)[..., None], places)[..., 0]
         if not self.keep_width:
-            scores = jnp.where(rank < search.width[:, None], scores, -jnp.inf)
+            rank = jnp.arange(number, dtype=jnp.int32)[None]
+            scores = jnp.where(rank < state.width[:, None], scores, -jnp.inf)
 
         parents, tokens = jnp.divmod(places, vocab_size)
-        live = jax.tree.map(lambda leaf: follow(leaf, parents), search.live)
-        observed = jax.tree.map(lambda leaf: follow(leaf, parents), prediction.observed)
+        live, observed = jax.tree.map(
+            lambda leaf: gather_hypotheses(leaf, parents), (state.live, prediction.observed)
+        )
         live = append(live, index, tokens, log_prob, observed, _exists(scores))
         return live._replace(scores=scores), parents
 
     def _processed(
         self,
-        settings: Settings,
-        request: Request,
-        search: BeamState,
+        options: DecodingOptions,
+        inputs: RowInputs,
+        state: BeamState,
         index: Array,
         log_probs: Array,
     ) -> Array:
         """Return the scores of all extensions `[W, B, V]`, for any logit processors."""
-        found, tokens = jnp.moveaxis(log_probs, 0, 1), search.live.tokens
+        found = jnp.moveaxis(log_probs, 0, 1)
+        found = options.process(found, inputs, state.live.tokens, index)
         ids = jnp.arange(found.shape[-1], dtype=jnp.int32)[None, None]
-        if settings.stopping.min_tokens > 1:
-            early = settings.stopping.too_early(ids, index, tokens)
-            found = jnp.where(early, -jnp.inf, found)
-        found = settings.process(found, request.before, tokens, index)
-        found = _with_prefix(found, ids, index, request)
-        before = search.live.scores[..., None]
+        found = _with_prefix(found, ids, index, inputs)
+        before = state.live.scores[..., None]
         return jnp.moveaxis(jnp.where(_exists(before), before + found, -jnp.inf), 1, 0)
 
     def _exceptions(
-        self, settings: Settings, request: Request, index: Array, vocab_size: int
-    ) -> Array:
+        self, options: DecodingOptions, inputs: RowInputs, index: Array, vocab_size: int
+    ) -> Array | None:
         """Return the places `[B, E]` of tokens whose order may differ from that of their logits."""
         found = []
-        if settings.stopping.min_tokens > 1:
-            ids = [number for number in settings.stopping.last_ids if 0 <= number < vocab_size]
+        if options.stopping.min_tokens > 1:
+            ids = [number for number in options.stopping.last_ids if 0 <= number < vocab_size]
             found += [jnp.full(index.shape, number, jnp.int32) for number in ids]
-        if request.prefix is not None:
-            found.append(at_index(request.prefix.tokens, index))
-        beams = vocab_size * jnp.arange(self.num_beams, dtype=jnp.int32)[None]
-        none = jnp.zeros((len(index), 0), jnp.int32)
-        return jnp.concatenate([none, *(tokens[:, None] + beams for tokens in found)], axis=1)
+        if inputs.prefix is not None:
+            found.append(at_index(inputs.prefix.tokens, index))
+        if not found:
+            return None
+        parents = jnp.arange(self.num_beams, dtype=jnp.int32)[None]
+        return jnp.concatenate([ids[:, None] + vocab_size * parents for ids in found], axis=1)
 
-    def _bound(self, settings: Settings, request: Request, scores: Array, length: Array) -> Array:
+    def _bound(
+        self, options: DecodingOptions, inputs: RowInputs, scores: Array, length: Array
+    ) -> Array:
         """Return what no extension of live hypotheses `[B, W]` of a length can exceed, `[B]`.
 
         The length penalty is monotone, so its values at both ends of the possible lengths bound it.
         """
         best = scores.max(axis=1)
-        longest = jnp.full_like(length, settings.stopping.max_tokens)
-        ends = (self._divisor(request, one, best) for one in (length + 1, longest))
+        longest = jnp.full_like(length, options.stopping.max_tokens)
+        ends = (self._divisor(inputs, one, best) for one in (length + 1, longest))
         return jnp.maximum(*(best / divisor for divisor in ends))
 
-    def _divisor(self, request: Request, length: Array, like: Array) -> Array:
+    def _divisor(self, inputs: RowInputs, length: Array, like: Array) -> Array:
         """Return the length penalty of answers of a length `[B]`, without their prefix."""
         if self.length_penalty is None:
             return jnp.ones(length.shape, like.dtype)
-        if request.prefix is not None:
-            length = jnp.maximum(length - jnp.minimum(request.prefix.lengths, length), 1)
+        if inputs.prefix is not None:
+            length = jnp.maximum(length - jnp.minimum(inputs.prefix.lengths, length), 1)
         return self.length_penalty(length.astype(like.dtype))
 
 
@@ -250,7 +261,7 @@ def _exists(scores: Array) -> Array:
     return scores != -jnp.inf
 
 
-def _itself(scores: Array, places: Array) -> Array:
+def _identity(scores: Array, places: Array) -> Array:
     del places
     return scores
 
@@ -261,16 +272,16 @@ def _tokens_at(places: Array, block: Array, vocab_size: int) -> Array:
     return places[..., None] % vocab_size + after
 
 
-def _is_free(index: Array, request: Request, ndim: int) -> Array:
-    """Return which rows have passed their prefix, with unit axes behind."""
-    lengths = jnp.zeros_like(index) if request.prefix is None else request.prefix.lengths
-    return jnp.expand_dims(index >= lengths, tuple(range(1, ndim)))
+def _has_no_prefix(index: Array, inputs: RowInputs, ndim: int) -> Array:
+    """Return which rows are past their prefix, bool `[B, 1, ...]` of `ndim` axes."""
+    lengths = jnp.zeros_like(index) if inputs.prefix is None else inputs.prefix.lengths
+    return unit_axes(index >= lengths, ndim)
 
 
-def _with_prefix(log_probs: Array, tokens: Array, index: Array, request: Request) -> Array:
+def _with_prefix(log_probs: Array, tokens: Array, index: Array, inputs: RowInputs) -> Array:
     """Give the token of the prefix log-probability 0 and exclude all others, where there is one."""
-    if request.prefix is None:
+    if inputs.prefix is None:
         return log_probs
-    token = at_index(request.prefix.tokens, index)[:, None, None]
+    token = at_index(inputs.prefix.tokens, index)[:, None, None]
     forced = jnp.where(tokens == token, 0, -jnp.inf).astype(log_probs.dtype)
-    return jnp.where(_is_free(index, request, log_probs.ndim), log_probs, forced)
+    return jnp.where(_has_no_prefix(index, inputs, log_probs.ndim), log_probs, forced)

@@ -1,7 +1,6 @@
 """Text generation with any model that has `prefill` and `step`."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -10,29 +9,25 @@ from jax.typing import ArrayLike, DTypeLike
 
 from attention.decoding.batching import (
     bucket_lengths,
-    decode_array,
-    decode_lists,
-    prefix_rows,
-    run_program,
+    generate_array,
+    generate_lists,
+    limit_bucket,
+    runner,
 )
 from attention.decoding.inputs import (
     Tokenizer,
     array_rows,
-    check_no_lengths,
-    check_not_empty,
-    encode,
+    encode_prompts,
     encode_stop,
     is_array,
-    random_keys,
-    start_tokens,
+    other_rows,
     texts,
 )
-from attention.decoding.loop import Observe
 from attention.decoding.output import GenerationOutput
 from attention.decoding.processors import LogitProcessor
-from attention.decoding.program import GenerativeModel, Program
+from attention.decoding.program import GenerationProgram, GenerativeModel
 from attention.decoding.stopping import Prefix, StoppingCriteria
-from attention.decoding.strategy import Greedy, Strategy
+from attention.decoding.strategy import DecodingOptions, Greedy, Observe, Strategy
 
 
 def generate(
@@ -70,15 +65,15 @@ def generate(
 
     Args:
         model: any model with `prefill` and `step`, see `GenerativeModel`.
-        inputs: int `[B, P]`, padded behind; a list of lists of ids; or a list of strings.
+        inputs: int `[B, P]`, padded at the end; a list of lists of ids; or a list of strings.
         strategy: `Greedy()`, `Sample(...)`, `Beam(...)` or any other `Strategy`.
         max_tokens: largest number of tokens of an answer, prefix and end included.
         lengths: int `[B]`, number of valid tokens of each row of an array; P by default.
         start: the token, or `[B]` tokens, that an encoder-decoder model reads first.
         stop: an id, ids, or sequences of ids, that end an answer; strings with a tokenizer.
         min_tokens: smallest number of tokens of an answer.
-        pad: fills answers behind their end.
-        prefix: what the answers begin with; they score 0 and do not count in a length penalty.
+        pad: the token after the end of an answer.
+        prefix: tokens that the answers begin with; see `Prefix`.
         logit_processors: functions `(logits, History) -> logits`, applied in order.
         rng: a random key, or one for each row.
         returning: names of results of attention that `model.step` returns; they are observed.
@@ -89,8 +84,7 @@ def generate(
             (continuous batching). By default all rows of an array, or batches of lists.
         max_steps: number of tokens after which an unfinished row is discarded (arrays: length 0 and
             score -inf) or decoded again (lists); or a function of the padded length of the inputs.
-        buckets: lengths that lists are padded to; by default powers of 2 from 16. Longer ones than
-            the positions of the model cannot be used.
+        buckets: lengths that lists are padded to; by default powers of 2 from 16.
         cache_dtype: of cached keys and values.
         compile: maps a function of `(model, *arrays [R, *])` to a compiled one; it may shard R.
 
@@ -104,33 +98,38 @@ def generate(
     if slots is not None and slots < 1:
         raise ValueError(f"slots must be at least 1, got {slots}")
     stopping = StoppingCriteria(max_tokens, encode_stop(stop, tokenizer), min_tokens, pad)
-    program = Program(
-        strategy=strategy,
-        stopping=stopping,
-        logit_processors=tuple(logit_processors),
-        rng_impl=None if rng is None else jax.random.key_impl(rng),
-        cache_dtype=cache_dtype,
-        observe=observe,
-        returning=tuple(returning),
-    )
-    run = partial(run_program, compile, model)
+    observe = _attention if observe is None and returning else observe
+
+    def program(length: int, max_steps: object = max_steps) -> GenerationProgram:
+        steps = max_steps(length) if callable(max_steps) else max_steps
+        steps = None if steps is None else min(steps, max_tokens)
+        options = DecodingOptions(strategy, stopping, logit_processors, observe, steps)
+        rng_impl = None if rng is None else jax.random.key_impl(rng)
+        return GenerationProgram(options, rng_impl, cache_dtype, tuple(returning))
+
+    given = start, prefix, rng, tokenizer, max_tokens
     if is_array(inputs):
-        rows = array_rows(model, inputs, lengths, start, prefix, rng)
-        program = program.with_steps(max_steps, rows["inputs"].shape[1])
-        output = decode_array(partial(run, program), rows, slots)
+        rows = array_rows(inputs, lengths)
+        number, width = rows["inputs"].shape
+        rows |= other_rows(model, number, *given)
+        output = generate_array(runner(model, compile), program(width), rows, slots)
     else:
-        check_no_lengths(lengths)
-        prompts = encode(inputs, tokenizer, "inputs")
-        check_not_empty(prompts)
-        rows = start_tokens(model, start, len(prompts)) | random_keys(rng, len(prompts))
-        rows |= prefix_rows(prefix, tokenizer, max_tokens)
-        sizes = bucket_lengths(max(map(len, prompts), default=0), buckets)
-        passes = [(size, program.with_steps(max_steps, size)) for size in sizes]
-        if program.observation is not None:  # observed arrays are as wide as inputs and steps
+        prompts = encode_prompts(inputs, lengths, tokenizer)
+        rows = other_rows(model, len(prompts), *given)
+        sizes = bucket_lengths(prompts, buckets)
+        passes = [(size, program(size)) for size in sizes]
+        if observe is not None:  # observed arrays are as wide as inputs and steps
             passes = []
-        if not passes or passes[-1][1].steps < max_tokens:
-            passes.append((sizes[-1], program))
-        output = decode_lists(run, passes, prompts, rows, slots, pad)
+        if not passes or passes[-1][1].options.max_steps < max_tokens:
+            passes.append((sizes[-1], program(sizes[-1], None)))
+        passes = [
+            (limit_bucket(model, size, prompts, one.options.max_steps), one) for size, one in passes
+        ]
+        output = generate_lists(runner(model, compile), passes, prompts, rows, slots)
     if tokenizer is None:
         return output
     return output._replace(text=texts(jax.device_get(output), tokenizer, stopping))
+
+
+def _attention(output: Any) -> Any:  # noqa: ANN401 - of any model
+    return output.attention

@@ -8,25 +8,26 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.decoding.output import Prediction
-from attention.decoding.strategy import Selected
+from attention.decoding.strategy import NextTokens
 from attention.primitives.constant import Constant
 
 Predict = Callable[[Any, Any], tuple[Prediction, Any]]
 """`(state, tokens [B]) -> (prediction, state)`."""
 
 
+def is_constant(part: object) -> bool:
+    """Return whether a part of a state is inside `Constant`."""
+    return isinstance(part, Constant)
+
+
 def constant_leaves(state: object) -> list[bool]:
     """Return which leaves of a state are inside `Constant`."""
-
-    def is_constant(part: object) -> bool:
-        return isinstance(part, Constant)
-
     parts = jax.tree.leaves(state, is_leaf=is_constant)
     return [is_constant(part) for part in parts for _ in jax.tree.leaves(part)]
 
 
 def check_state(state: object, rows: int, num_steps: int) -> None:
-    """Check that leaves have the batch in front, and that caches hold the tokens to come.
+    """Check that leaves have the batch in front, and that caches can hold the tokens to come.
 
     Args:
         state: a state, or its shapes.
@@ -43,11 +44,7 @@ def check_state(state: object, rows: int, num_steps: int) -> None:
                 f"state{jax.tree_util.keystr(path)} needs the batch of {rows} rows in front, got "
                 f"shape {jnp.shape(leaf)}; what all rows share belongs into Constant"
             )
-
-    def is_part(part: object) -> bool:
-        return isinstance(part, Constant) or hasattr(part, "check_capacity")
-
-    for part in jax.tree.leaves(state, is_leaf=is_part):
+    for part in _parts(state, "check_capacity"):
         if hasattr(part, "check_capacity"):
             part.check_capacity(num_steps)
 
@@ -60,71 +57,69 @@ def repeat_state(state: object, num_beams: int) -> list[Array]:
     ]
 
 
-def for_each_hypothesis(predict: Predict, like: object) -> Predict:
-    """Lift a step for B rows to W hypotheses of each, whose states follow their parents.
+def vmap_hypotheses(predict: Predict, like: object) -> Predict:
+    """Lift a step for B rows to W hypotheses of each, whose states are those of their parents.
 
     Args:
         predict: the step.
         like: shapes of its state.
 
     Returns:
-        `(leaves, Selected) -> (prediction with logits [W, B, V], leaves)`.
+        `(leaves, NextTokens) -> (prediction with logits [W, B, V], leaves)`.
     """
     structure, constants = jax.tree.structure(like), constant_leaves(like)
     axes = [None if constant else 0 for constant in constants]
 
     def one(leaves: list[Array], tokens: Array) -> tuple[Array, object, list[Array]]:
         prediction, state = predict(jax.tree.unflatten(structure, leaves), tokens)
-        new = [  # of a constant, the array that the step was given
+        new = [  # a step cannot change a constant
             old if constant else leaf
             for old, leaf, constant in zip(leaves, jax.tree.leaves(state), constants, strict=True)
         ]
         return prediction.logits, prediction.observed, new
 
-    lifted = jax.vmap(one, in_axes=(axes, 1), out_axes=(0, 1, axes))
+    vmapped = jax.vmap(one, in_axes=(axes, 1), out_axes=(0, 1, axes))
 
-    def predict_all(leaves: list[Array], last: Selected) -> tuple[Prediction, list[Array]]:
-        state = jax.tree.unflatten(structure, leaves)
-        logits, observed, leaves = lifted(_gather(state, last.parents), last.tokens)
+    def predict_all(leaves: list[Array], last: NextTokens) -> tuple[Prediction, list[Array]]:
+        leaves = _gather_state(jax.tree.unflatten(structure, leaves), last.parents)
+        logits, observed, leaves = vmapped(leaves, last.tokens)
         return Prediction(logits, observed), leaves
 
     return predict_all
 
 
-def _gather(state: object, parents: Array) -> list[Array]:
-    """Return the leaves `[W, B, *]` of the parent of each hypothesis."""
-
-    def choose(leaf: Array) -> Array:
-        return follow(leaf, parents, leading=True)
-
-    def is_part(part: object) -> bool:
-        return isinstance(part, Constant) or hasattr(part, "gather_rows")
-
-    found = []
-    for part in jax.tree.leaves(state, is_leaf=is_part):
-        if isinstance(part, Constant):
-            found += jax.tree.leaves(part)
-        elif hasattr(part, "gather_rows"):
-            found += jax.tree.leaves(part.gather_rows(choose))
-        else:
-            found.append(choose(part))
-    return found
-
-
-def follow(leaf: Array, parents: Array, *, leading: bool = False) -> Array:
+def gather_hypotheses(leaf: Array, parents: Array, axis: int = 1) -> Array:
     """Select hypotheses of each row.
 
     Args:
-        leaf: `[B, W, *]`.
+        leaf: `[B, W, *]`, or `[W, B, *]`.
         parents: `[B, X]`.
-        leading: whether the leaf is `[W, B, *]`.
+        axis: of W.
 
     Returns:
         `[B, X, *]`, or `[X, B, *]`.
     """
-    axis = 1 if leading else 0
+    take = jax.vmap(lambda own, parents: jnp.take(own, parents, axis=0), (1 - axis, 0), 1 - axis)
+    return take(leaf, parents)
 
-    def one_row(own: Array, parents: Array) -> Array:
-        return jnp.take(own, parents, axis=0)
 
-    return jax.vmap(one_row, in_axes=(axis, 0), out_axes=axis)(leaf, parents)
+def _gather_state(state: object, parents: Array) -> list[Array]:
+    """Return the leaves `[W, B, *]` of the parent of each hypothesis."""
+
+    def gather(leaf: Array) -> Array:
+        return gather_hypotheses(leaf, parents, axis=0)
+
+    found = []
+    for part in _parts(state, "gather_rows"):
+        if is_constant(part):
+            found += jax.tree.leaves(part)
+        elif hasattr(part, "gather_rows"):
+            found += jax.tree.leaves(part.gather_rows(gather))
+        else:
+            found.append(gather(part))
+    return found
+
+
+def _parts(state: object, method: str) -> list[Any]:
+    """Return the constants, the parts that have a method, and the other leaves."""
+    return jax.tree.leaves(state, is_leaf=lambda x: is_constant(x) or hasattr(x, method))

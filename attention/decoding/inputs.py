@@ -1,5 +1,6 @@
 """Inputs of `generate`, checked and as arrays by name; answers as text."""
 
+import operator
 from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, Protocol
@@ -9,9 +10,10 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
+from attention.decoding.batching import pad_lists
 from attention.decoding.output import GenerationOutput
 from attention.decoding.program import GenerativeModel, Rows
-from attention.decoding.stopping import Prefix, StoppingCriteria
+from attention.decoding.stopping import Prefix, StoppingCriteria, check_prefix
 from attention.primitives.cache import check_lengths
 
 
@@ -34,67 +36,61 @@ def encode(inputs: Sequence[Any], tokenizer: Tokenizer | None, name: str) -> lis
     """Return the ids of texts, or of lists of ids.
 
     Raises:
+        TypeError: ids that are not integers.
         ValueError: text without a tokenizer.
     """
     if isinstance(inputs, str):
         raise ValueError(f"{name} is one string: pass a list of strings")
     if tokenizer is None and any(isinstance(part, str) for part in inputs):
         raise ValueError(f"{name} has strings: pass a tokenizer with encode and decode")
-    return [
-        list(tokenizer.encode(part)) if isinstance(part, str) else [int(number) for number in part]
-        for part in inputs
-    ]
+    try:
+        return [
+            [*map(operator.index, tokenizer.encode(part) if isinstance(part, str) else part)]
+            for part in inputs
+        ]
+    except TypeError as error:
+        raise TypeError(f"{name} needs lists of integer ids: {error}") from error
 
 
-def encode_stop(stop: object, tokenizer: Tokenizer | None) -> object:
+def encode_stop(
+    stop: int | str | Sequence[int | str | Sequence[int]], tokenizer: Tokenizer | None
+) -> int | Sequence[int | Sequence[int]]:
     """Return stop sequences with strings as ids.
 
     Raises:
         ValueError: a string without a tokenizer.
     """
-    if isinstance(stop, str):
-        return tuple(map(tuple, encode([stop], tokenizer, "stop")))
     if isinstance(stop, Integral):
         return stop
-    return tuple(
-        encode([part], tokenizer, "stop")[0] if isinstance(part, str) else part for part in stop
-    )
+    return [
+        encode([part], tokenizer, "stop")[0] if isinstance(part, str) else part
+        for part in ([stop] if isinstance(stop, str) else stop)
+    ]
 
 
-def check_not_empty(prompts: Sequence[Sequence[int]]) -> None:
-    """Check that each input has a token.
-
-    Raises:
-        ValueError: an input without tokens.
-    """
-    for number, ids in enumerate(prompts):
-        if not ids:
-            raise ValueError(f"inputs[{number}] has no tokens; each input needs at least 1")
-
-
-def check_no_lengths(lengths: object) -> None:
-    """Check that no lengths are given beside a list.
+def encode_prompts(
+    inputs: Sequence[Any], lengths: object, tokenizer: Tokenizer | None
+) -> list[list[int]]:
+    """Return the ids of inputs that are not an array.
 
     Raises:
-        ValueError: they are.
+        ValueError: an input without tokens; lengths beside a list.
     """
     if lengths is not None:
         raise ValueError("lengths are for arrays: a list has the length of each of its inputs")
+    prompts = encode(inputs, tokenizer, "inputs")
+    for number, ids in enumerate(prompts):
+        if not ids:
+            raise ValueError(f"inputs[{number}] has no tokens; each input needs at least 1")
+    return prompts
 
 
-def array_rows(
-    model: GenerativeModel,
-    inputs: ArrayLike,
-    lengths: ArrayLike | None,
-    start: ArrayLike | None,
-    prefix: Prefix | None,
-    rng: Array | None,
-) -> Rows:
-    """Return the rows of a batch of ids `[B, P]`.
+def array_rows(inputs: ArrayLike, lengths: ArrayLike | None) -> Rows:
+    """Return ids `[B, P]` and their lengths in int32.
 
     Raises:
         TypeError: ids that are not integers.
-        ValueError: shapes that do not fit, an input of length 0, and as `start_tokens`.
+        ValueError: shapes that do not fit; an input of length 0.
     """
     inputs = jnp.asarray(inputs)
     if inputs.ndim != 2 or not jnp.issubdtype(inputs.dtype, jnp.integer):
@@ -105,50 +101,60 @@ def array_rows(
     check_lengths(lengths, width, least=1)
     if jnp.shape(lengths) != (number,):
         raise ValueError(f"lengths need shape ({number},), got {jnp.shape(lengths)}")
-    rows = {
+    return {
         "active": jnp.ones(number, bool),
         "inputs": inputs.astype(jnp.int32),
         "lengths": jnp.asarray(lengths).astype(jnp.int32),
     }
-    rows |= start_tokens(model, start, number)
+
+
+def other_rows(
+    model: GenerativeModel,
+    number: int,
+    start: ArrayLike | None,
+    prefix: Prefix | Sequence[Any] | None,
+    rng: Array | None,
+    tokenizer: Tokenizer | None,
+    max_tokens: int,
+) -> Rows:
+    """Return the other arrays of B rows: start, prefix and data of random keys.
+
+    A prefix of lists is padded to a power of 2. The random key of a row is computed from its number
+    and from no other row.
+
+    Raises:
+        TypeError: a prefix that is not of integers; random keys that are not typed.
+        ValueError: arguments for another number of rows; a start token for a decoder-only model, or
+            none for an encoder-decoder model.
+    """
+    rows = {}
+    if model.is_prompted and start is not None:
+        raise ValueError("start is for encoder-decoder models; this one continues its inputs")
+    if not model.is_prompted:
+        if start is None:
+            raise ValueError(
+                "an encoder-decoder model needs start, the token that answers begin with"
+            )
+        rows["start"] = jnp.broadcast_to(jnp.asarray(start).astype(jnp.int32), (number,))
     if prefix is not None:
-        rows |= {"prefix": prefix.tokens, "prefix_lengths": prefix.lengths}
-    return rows | random_keys(rng, number)
-
-
-def start_tokens(model: GenerativeModel, start: ArrayLike | None, number: int) -> Rows:
-    """Return the start token of each row, of encoder-decoder models.
-
-    Raises:
-        ValueError: no start token for an encoder-decoder model, or one for a decoder-only model.
-    """
-    if model.is_prompted:
-        if start is not None:
-            raise ValueError("start is for encoder-decoder models; this one continues its inputs")
-        return {}
-    if start is None:
-        raise ValueError("an encoder-decoder model needs start, the token that answers begin with")
-    start = jnp.asarray(start)
-    return {"start": jnp.broadcast_to(start.astype(jnp.int32), (number,))}
-
-
-def random_keys(rng: Array | None, number: int) -> Rows:
-    """Return the data of a random key for each row, which depends on its number alone.
-
-    Args:
-        rng: a random key, or one for each row, `[B]`.
-        number: B.
-
-    Raises:
-        ValueError: keys for another number of rows.
-    """
-    if rng is None:
-        return {}
-    if rng.ndim == 0:
-        rng = jax.vmap(jax.random.fold_in, (None, 0))(rng, jnp.arange(number, dtype=jnp.uint32))
-    if rng.shape != (number,):
-        raise ValueError(f"rng needs one key, or one for each of {number} rows, got {rng.shape}")
-    return {"rng": jax.random.key_data(rng)}
+        if not isinstance(prefix, Prefix):
+            ids = encode(prefix, tokenizer, "prefix")
+            longest = max(1, *map(len, ids), 1)
+            width = max(longest, min(1 << (longest - 1).bit_length(), max_tokens))
+            prefix = Prefix(*pad_lists(ids, width))
+        rows["prefix"], rows["prefix_lengths"] = check_prefix(prefix, number, max_tokens)
+    if rng is not None:
+        if not jnp.issubdtype(rng.dtype, jax.dtypes.prng_key):
+            raise TypeError(f"rng needs keys that jax.random.key makes, got {rng.dtype}")
+        if rng.ndim == 0:
+            numbers = jnp.arange(number, dtype=jnp.uint32)
+            rng = jax.vmap(jax.random.fold_in, (None, 0))(rng, numbers)
+        if rng.shape != (number,):
+            raise ValueError(
+                f"rng needs one key, or one for each of {number} rows, got {rng.shape}"
+            )
+        rows["rng"] = jax.random.key_data(rng)
+    return rows
 
 
 def texts(output: GenerationOutput, tokenizer: Tokenizer, stopping: StoppingCriteria) -> list[Any]:

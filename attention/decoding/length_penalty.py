@@ -16,15 +16,12 @@ class GNMT:
 
     Attributes:
         alpha: 0 for no penalty; above 0, long hypotheses gain.
-
-    Raises:
-        ValueError: an alpha that is not finite.
     """
 
     alpha: float
 
     def __post_init__(self) -> None:
-        _check("alpha", self.alpha)
+        _check_finite("alpha", self.alpha)
 
     def __call__(self, length: Array) -> Array:
         """Return the divisor."""
@@ -37,21 +34,18 @@ class Power:
 
     Attributes:
         exponent: 1 for the mean log-probability; above 0, long hypotheses gain.
-
-    Raises:
-        ValueError: an exponent that is not finite.
     """
 
     exponent: float
 
     def __post_init__(self) -> None:
-        _check("exponent", self.exponent)
+        _check_finite("exponent", self.exponent)
 
     def __call__(self, length: Array) -> Array:
         """Return the divisor."""
         return length**self.exponent
 
 
-def _check(name: str, value: float) -> None:
+def _check_finite(name: str, value: float) -> None:
     if not math.isfinite(value):
         raise ValueError(f"{name} of a length penalty must be finite, got {value}")

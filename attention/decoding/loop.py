@@ -1,4 +1,4 @@
-"""The decoding loop over any step function, for a batch or with continuous batching."""
+"""The decoding loop over any step function, and `decode`, which runs it for a batch."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,16 +9,17 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from attention.decoding.hypotheses import (
-    Predict,
-    check_state,
-    for_each_hypothesis,
-    repeat_state,
-)
-from attention.decoding.output import GenerationOutput, Prediction, discard, where_rows
+from attention.decoding.hypotheses import Predict, check_state, repeat_state, vmap_hypotheses
+from attention.decoding.output import GenerationOutput, Prediction, discard, select_rows
 from attention.decoding.processors import History, LogitProcessor
 from attention.decoding.stopping import Prefix, StoppingCriteria, check_prefix
-from attention.decoding.strategy import Request, Selected, Settings, Strategy
+from attention.decoding.strategy import (
+    DecodingOptions,
+    NextTokens,
+    Observe,
+    RowInputs,
+    Strategy,
+)
 from attention.primitives.precision import wide
 
 State = TypeVar("State")
@@ -26,43 +27,32 @@ Step = Callable[[State, Array], tuple[Any, State]]
 """`(state, tokens [B]) -> (result, state)`: reads a token of each row and scores the next ones.
 
 `result` is logits `[B, V]`, or an object with the attribute `logits`, such as `Output`."""
-Observe = Callable[[Any], Any]
-"""Maps the result of a step to a pytree with leaves `[B, *]`, which is kept for each token."""
 
 
-class Progress(NamedTuple):
-    """Progress of the rows that are followed.
+class LoopState(NamedTuple):
+    """What the loop carries from step to step.
 
     Attributes:
         index: int32 `[B]`, number of steps of each row.
-        last: the tokens that the step reads next.
-        state: of the step.
-        search: of the strategy.
-        request: what each row is given.
+        tokens: that the step reads next: `[B]`, or `NextTokens`.
+        model_state: of the step.
+        strategy_state: of the strategy.
+        inputs: of each row.
     """
 
     index: Array
-    last: Any
-    state: Any
-    search: Any
-    request: Request
+    tokens: Any
+    model_state: Any
+    strategy_state: Any
+    inputs: RowInputs
 
 
 @dataclass(frozen=True)
-class Decoder:
-    """A step, a strategy and the settings of a decoding loop.
-
-    Attributes:
-        step: the step function.
-        strategy: chooses the tokens.
-        settings: common to all rows.
-        observe: applied to the result of each step.
-    """
+class DecodingLoop:
+    """The operations of a loop with a step function and options."""
 
     step: Step
-    strategy: Strategy
-    settings: Settings
-    observe: Observe | None = None
+    options: DecodingOptions
 
     def predict(self, state: State, tokens: Array) -> tuple[Prediction, State]:
         """Run the step for one hypothesis of each row.
@@ -78,60 +68,86 @@ class Decoder:
                 f"got {logits.shape}"
             )
         (logits,) = wide(logits)
-        return Prediction(logits, None if self.observe is None else self.observe(result)), state
+        observe = self.options.observe
+        return Prediction(logits, None if observe is None else observe(result)), state
 
     def first(self, state: object, start: Array) -> tuple[Any, Any]:
-        """Return the state and the tokens that the first step of the loop reads."""
-        num_beams = self.strategy.num_beams
+        """Return the state and the tokens for the first step, repeated for each hypothesis."""
+        num_beams, start = self.options.strategy.num_beams, start.astype(jnp.int32)
         if num_beams is None:
             return state, start
         tokens = jnp.stack([start] * num_beams, axis=1)
-        return repeat_state(state, num_beams), Selected(tokens, jnp.zeros_like(tokens))
+        return repeat_state(state, num_beams), NextTokens(tokens, jnp.zeros_like(tokens))
 
-    def lifted(self, state: object) -> Predict:
+    def predict_all(self, state: object) -> Predict:
         """Return the step for all hypotheses, given shapes of the state."""
-        if self.strategy.num_beams is None:
+        if self.options.strategy.num_beams is None:
             return self.predict
-        return for_each_hypothesis(self.predict, state)
+        return vmap_hypotheses(self.predict, state)
 
-    def first_prediction(self, state: object, start: Array) -> Prediction:
-        """Return the first prediction, of which shapes are needed before the loop.
+    def shapes(self, state: object, start: Array) -> Prediction:
+        """Return the shapes of a prediction.
 
         Raises:
             ValueError: a state that does not fit the batch or the number of steps.
         """
-        check_state(state, len(start), self.settings.max_steps)
-        return self.lifted(state)(*self.first(state, start))[0]
 
-    def unfinished(self, progress: Progress) -> Array:
+        def first_prediction(state: object, start: Array) -> Prediction:
+            check_state(state, len(start), self.options.max_steps)
+            return self.predict_all(state)(*self.first(state, start))[0]
+
+        return jax.eval_shape(first_prediction, state, start)
+
+    def begin(
+        self, state: object, start: Array, inputs: RowInputs, active: Array | None
+    ) -> LoopState:
+        """Return what the loop begins with."""
+        options = self.options
+        check_state(state, len(start), options.max_steps)  # the lengths of caches may be known
+        strategy_state = options.strategy.begin(options, inputs, self.shapes(state, start))
+        index = jnp.zeros(start.shape, jnp.int32)
+        if active is not None:
+            index = jnp.where(active, index, options.max_steps)
+        state, tokens = self.first(state, start)
+        return LoopState(index, tokens, state, strategy_state, inputs)
+
+    def unfinished(self, carry: LoopState) -> Array:
         """Return which rows need more tokens and have steps left: bool `[B]`."""
-        has_steps = progress.index < self.settings.max_steps
-        return self.strategy.unfinished(progress.search) & has_steps
+        has_steps = carry.index < self.options.max_steps
+        return self.options.strategy.unfinished(carry.strategy_state) & has_steps
 
-    def advance(self, predict: Predict, progress: Progress) -> Progress:
+    def advance(self, predict: Predict, carry: LoopState) -> LoopState:
         """Predict and choose one token of each row."""
-        index, last, state, search, request = progress
-        prediction, state = predict(state, last)
-        new, last = self.strategy.select(self.settings, request, search, index, prediction)
+        index, tokens, model_state, old, inputs = carry
+        prediction, model_state = predict(model_state, tokens)
+        new, tokens = self.options.strategy.select(self.options, inputs, old, index, prediction)
         # A row without steps left must not finish while the loop continues for other rows.
-        has_steps = index < self.settings.max_steps
-        search = jax.tree.map(lambda new, old: where_rows(has_steps, new, old), new, search)
-        return Progress(index + 1, last, state, search, request)
+        new = select_rows(index < self.options.max_steps, new, old)
+        return LoopState(index + 1, tokens, model_state, new, inputs)
 
-    def run(self, predict: Predict, progress: Progress, num_ended: ArrayLike) -> Progress:
+    def run(self, predict: Predict, carry: LoopState, num_ended: ArrayLike) -> LoopState:
         """Advance until so many rows have ended."""
 
-        def too_few(progress: Progress) -> Array:
-            return jnp.sum(~self.unfinished(progress), dtype=jnp.int32) < num_ended
+        def too_few(carry: LoopState) -> Array:
+            return jnp.sum(~self.unfinished(carry), dtype=jnp.int32) < num_ended
 
-        return jax.lax.while_loop(too_few, lambda now: self.advance(predict, now), progress)
+        return jax.lax.while_loop(too_few, lambda carry: self.advance(predict, carry), carry)
 
-    def output(self, search: object, active: Array | None) -> GenerationOutput:
+    def run_batch(
+        self, state: object, start: Array, inputs: RowInputs, active: Array | None
+    ) -> GenerationOutput:
+        """Run the loop until all rows have ended."""
+        carry = self.begin(state, start, inputs, active)
+        carry = self.run(self.predict_all(state), carry, num_ended=len(start))
+        return self.output(carry.strategy_state, active)
+
+    def output(self, strategy_state: object, active: Array | None) -> GenerationOutput:
         """Return the answers, without those of rows that are unfinished or not active."""
-        removed = self.strategy.unfinished(search)
+        strategy = self.options.strategy
+        removed = strategy.unfinished(strategy_state)
         if active is not None:
             removed |= ~active
-        return discard(self.strategy.output(search), removed, self.settings.stopping.pad)
+        return discard(strategy.output(strategy_state), removed, self.options.stopping.pad)
 
 
 def decode(
@@ -169,75 +185,36 @@ def decode(
         max_steps: the step after which an unfinished row is discarded (length 0, score -inf);
             `max_tokens` by default. Caches need to hold this many tokens.
 
-    Returns:
-        The answers.
-
     Raises:
         TypeError: start tokens or a prefix that are not integers.
         ValueError: arguments that do not fit the batch, the vocabulary or each other; a cache that
             is too small.
     """
-    decoder = make_decoder(step, strategy, stopping, logit_processors, observe, max_steps)
-    request = make_request(start, stopping, prefix, history, rng)
-    start = start.astype(jnp.int32)
-    check_state(state, len(start), decoder.settings.max_steps)  # lengths of caches may be known
-    like = jax.eval_shape(decoder.first_prediction, state, start)
-    search = strategy.begin(decoder.settings, request, like)
-    index = jnp.zeros(start.shape, jnp.int32)
-    if active is not None:
-        index = jnp.where(active, index, decoder.settings.max_steps)
-    predict = decoder.lifted(state)
-    state, last = decoder.first(state, start)
-    progress = Progress(index, last, state, search, request)
-    progress = decoder.run(predict, progress, num_ended=len(start))
-    return decoder.output(progress.search, active)
-
-
-def make_decoder(
-    step: Step,
-    strategy: Strategy,
-    stopping: StoppingCriteria,
-    logit_processors: Sequence[LogitProcessor],
-    observe: Observe | None,
-    max_steps: int | None,
-) -> Decoder:
-    """Return the decoder of these settings.
-
-    Raises:
-        ValueError: a number of steps outside [1, max_tokens].
-    """
-    max_steps = stopping.max_tokens if max_steps is None else max_steps
-    if not 1 <= max_steps <= stopping.max_tokens:
-        raise ValueError(
-            f"max_steps must be between 1 and max_tokens {stopping.max_tokens}, got {max_steps}"
-        )
-    settings = Settings(stopping, tuple(logit_processors), max_steps)
-    return Decoder(step, strategy, settings, observe)
-
-
-def make_request(
-    start: Array,
-    stopping: StoppingCriteria,
-    prefix: Prefix | None,
-    history: History | None,
-    rng: Array | None,
-) -> Request:
-    """Return what each row is given.
-
-    Raises:
-        TypeError: start tokens that are not integers.
-        ValueError: arguments for another number of rows.
-    """
+    options = DecodingOptions(strategy, stopping, logit_processors, observe, max_steps)
     if start.ndim != 1 or not jnp.issubdtype(start.dtype, jnp.integer):
         raise TypeError(
             f"start needs one integer token per row [B], got {start.dtype} {start.shape}"
         )
-    if rng is not None and rng.shape[:1] != start.shape:
-        raise ValueError(
-            f"rng needs one random key for each of {len(start)} rows, as "
-            f"jax.random.split(rng, {len(start)}) makes them, got shape {rng.shape}"
-        )
     if history is None:
         history = History(start[:, None], jnp.ones(start.shape, jnp.int32))
+    inputs = row_inputs(history, prefix, rng, stopping.max_tokens)
+    return DecodingLoop(step, options).run_batch(state, start, inputs, active)
+
+
+def row_inputs(
+    history: History, prefix: Prefix | None, rng: Array | None, max_tokens: int
+) -> RowInputs:
+    """Return the inputs of each row in int32.
+
+    Raises:
+        TypeError: a prefix that is not of integers.
+        ValueError: arguments for another number of rows.
+    """
     history = History(*(jnp.asarray(part).astype(jnp.int32) for part in history))
-    return Request(history, check_prefix(prefix, len(start), stopping.max_tokens), rng)
+    rows = len(history.length)
+    if rng is not None and rng.shape[:1] != (rows,):
+        raise ValueError(
+            f"rng needs one random key for each of {rows} rows, as "
+            f"jax.random.split(rng, {rows}) makes them, got shape {rng.shape}"
+        )
+    return RowInputs(history, check_prefix(prefix, rows, max_tokens), rng)

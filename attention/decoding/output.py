@@ -1,25 +1,27 @@
 """Result of decoding, and how it grows by one token."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+
+Tree = TypeVar("Tree")
 
 
 class GenerationOutput(NamedTuple):
     """Generated tokens and their scores; `...` is B, or B and the n best of beam search.
 
     Attributes:
-        tokens: int32 `[..., L]`, padded behind the end. L is the number of steps.
+        tokens: int32 `[..., L]`, padded at the end. L is the number of steps.
         lengths: int32 `[...]`, number of generated tokens, prefix and end included; 0 for a row
             that did not finish within `max_steps`.
         scores: `[...]`, sum of `log_probs`; in beam search the score that ranks hypotheses, with
             logit processors, divided by the length penalty; -inf where there is no answer.
         log_probs: `[..., L]`, of each token under the model, before any logit processor; 0 for
-            tokens of the prefix and behind the end. NaN where the logits contain NaN.
+            tokens of the prefix and padding. NaN where the logits contain NaN.
         observed: results of `observe` for the step that scored each token, leaves `[..., L, *]`;
-            zeros behind the end.
+            zeros at padding.
         text: decoded answers, if a tokenizer was given: a list of strings, or of n strings each.
     """
 
@@ -75,22 +77,15 @@ def append(
     observed: object,
     active: Array,
 ) -> GenerationOutput:
-    """Write token number `index` of the active answers; the others stay as they are.
+    """Write token number `index` `[B]` of the active answers; the others do not change.
 
-    Args:
-        output: the answers so far.
-        index: `[B]`, number of tokens of each answer.
-        token: `[...]`.
-        log_prob: `[...]`, added to the score.
-        observed: leaves `[..., *]`.
-        active: bool `[...]`.
+    `token`, `log_prob` (added to the score), `active` and the leaves of `observed` are `[..., *]`.
     """
     is_next = jax.nn.one_hot(index, output.tokens.shape[-1], dtype=bool)  # all False past the end
     written = active[..., None] & jnp.expand_dims(is_next, tuple(range(1, active.ndim)))
 
     def write(old: Array, new: Array) -> Array:
-        where = jnp.expand_dims(written, tuple(range(written.ndim, old.ndim)))
-        return jnp.where(where, jnp.expand_dims(new, active.ndim), old)
+        return jnp.where(unit_axes(written, old.ndim), jnp.expand_dims(new, active.ndim), old)
 
     return GenerationOutput(
         tokens=write(output.tokens, token),
@@ -103,19 +98,18 @@ def append(
 
 def discard(output: GenerationOutput, rows: Array, pad: int) -> GenerationOutput:
     """Remove the answers of rows `[B]`: length 0, score -inf."""
-
-    def clear(leaf: Array, value: float) -> Array:
-        return where_rows(rows, jnp.full_like(leaf, value), leaf)
-
-    return GenerationOutput(
-        tokens=clear(output.tokens, pad),
-        lengths=clear(output.lengths, 0),
-        scores=clear(output.scores, -jnp.inf),
-        log_probs=clear(output.log_probs, 0),
-        observed=jax.tree.map(lambda leaf: clear(leaf, 0), output.observed),
+    empty = jax.tree.map(jnp.zeros_like, output)
+    empty = empty._replace(
+        tokens=jnp.full_like(output.tokens, pad), scores=jnp.full_like(output.scores, -jnp.inf)
     )
+    return select_rows(rows, empty, output)
 
 
-def where_rows(rows: Array, new: Array, old: Array) -> Array:
-    """Select rows `[B]` of `new` and the other rows of `old`, `[B, *]` both."""
-    return jnp.where(jnp.expand_dims(rows, tuple(range(1, new.ndim))), new, old)
+def select_rows(rows: Array, new: Tree, old: Tree) -> Tree:
+    """Return rows `[B]` of `new` and the other rows of `old`, leaves `[B, *]`."""
+    return jax.tree.map(lambda a, b: jnp.where(unit_axes(rows, a.ndim), a, b), new, old)
+
+
+def unit_axes(array: Array, ndim: int) -> Array:
+    """Append axes of size 1, up to `ndim` axes."""
+    return jnp.expand_dims(array, tuple(range(array.ndim, ndim)))

@@ -2,7 +2,8 @@
 
 They apply in the order in which they are given. In sampling they receive logits, in beam search
 log-probabilities of each hypothesis (as in Hugging Face Transformers), and their results are
-summed; the early stop of beam search is exact if no result exceeds 0. -inf excludes a token.
+summed; the early stop of beam search is exact if no result exceeds 0. -inf excludes a
+token. The classes raise a ValueError for values out of range.
 """
 
 import math
@@ -22,7 +23,7 @@ class History(NamedTuple):
 
     Attributes:
         tokens: int32 `[..., L]`: the prompt, or the start token of an encoder-decoder model,
-            followed by the answer so far; padded behind.
+            followed by the answer so far; padded at the end.
         length: int32 `[...]`, number of valid tokens.
     """
 
@@ -35,11 +36,7 @@ LogitProcessor = Callable[[Array, History], Array]
 
 @dataclass(frozen=True)
 class Temperature:
-    """Divide logits by `value`: below 1 likely tokens gain, above 1 unlikely ones.
-
-    Raises:
-        ValueError: a value that is not positive and finite.
-    """
+    """Divide logits by `value`: below 1 likely tokens gain, above 1 unlikely ones."""
 
     value: float
 
@@ -51,71 +48,60 @@ class Temperature:
             )
 
     def __call__(self, logits: Array, history: History | None = None) -> Array:
-        """Map logits `[..., V]`."""
+        """Return the processed logits."""
         return logits / self.value
 
 
 @dataclass(frozen=True)
 class TopK:
-    """Keep the `number` likeliest tokens; of equal ones, the first (Fan et al. 2018, section 5).
-
-    Raises:
-        ValueError: a number that is not an integer of at least 1.
-    """
+    """Keep the `number` likeliest tokens; of equal ones, the first (Fan et al. 2018, section 5)."""
 
     number: int
 
     def __post_init__(self) -> None:
-        if self.number < 1 or self.number % 1:
-            raise ValueError(f"top_k must be an integer of at least 1, got {self.number}")
+        _check_integer("top_k", self.number)
 
     def __call__(self, logits: Array, history: History | None = None) -> Array:
-        """Map logits `[..., V]`."""
-        return jnp.where(_ranks(logits) < min(self.number, logits.shape[-1]), logits, -jnp.inf)
+        """Return the processed logits."""
+        number = min(int(self.number), logits.shape[-1])
+        smallest = jax.lax.top_k(logits, number)[0][..., -1:]
+        return _keep_first(logits, smallest, number)
 
 
 @dataclass(frozen=True)
 class TopP:
-    """Keep the fewest likeliest tokens with probability `mass` in all (Holtzman et al. 2020).
-
-    Raises:
-        ValueError: a mass outside (0, 1].
-    """
+    """Keep the fewest likeliest tokens with probability `mass` in all (Holtzman et al. 2020)."""
 
     mass: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.mass <= 1:
-            raise ValueError(f"top_p must be in (0, 1], got {self.mass}")
+        _check_share("top_p", self.mass)
 
     def __call__(self, logits: Array, history: History | None = None) -> Array:
-        """Map logits `[..., V]`."""
+        """Return the processed logits."""
         if self.mass == 1:
             return logits  # a rounded sum could reach 1 before the last token
-        descending = -jnp.sort(-jax.nn.softmax(logits, axis=-1), axis=-1)
-        above = jnp.cumsum(descending, axis=-1) - descending
-        kept = (above < self.mass).sum(-1, keepdims=True)
-        return jnp.where(_ranks(logits) < kept, logits, -jnp.inf)
+        descending = -jnp.sort(-logits, axis=-1)
+        probabilities = jax.nn.softmax(descending, axis=-1)
+        above = jnp.cumsum(probabilities, axis=-1) - probabilities
+        number = (above < self.mass).sum(-1, keepdims=True, dtype=jnp.int32)
+        smallest = jnp.take_along_axis(descending, number - 1, axis=-1)
+        return _keep_first(logits, smallest, number)
 
 
 @dataclass(frozen=True)
 class MinP:
-    """Keep tokens at least `share` times as likely as the likeliest (Nguyen et al. 2024).
-
-    Raises:
-        ValueError: a share outside (0, 1].
-    """
+    """Keep tokens at least `share` times as likely as the likeliest (Nguyen et al. 2024)."""
 
     share: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise ValueError(f"min_p must be in (0, 1], got {self.share}")
+        _check_share("min_p", self.share)
 
     def __call__(self, logits: Array, history: History | None = None) -> Array:
-        """Map logits `[..., V]`."""
+        """Return the processed logits."""
         least = logits.max(axis=-1, keepdims=True) + math.log(self.share)
-        return jnp.where(logits >= least, logits, -jnp.inf)
+        return jnp.where(logits < least, -jnp.inf, logits)
 
 
 @dataclass(frozen=True)
@@ -123,9 +109,6 @@ class RepetitionPenalty:
     """Make tokens of the history less likely (Keskar et al. 2019, section 4.1).
 
     Positive logits are divided by `penalty` and negative ones are multiplied by it.
-
-    Raises:
-        ValueError: a penalty that is not positive and finite.
     """
 
     penalty: float
@@ -135,7 +118,7 @@ class RepetitionPenalty:
             raise ValueError(f"repetition penalty must be positive, got {self.penalty}")
 
     def __call__(self, logits: Array, history: History) -> Array:
-        """Map logits `[..., V]`."""
+        """Return the processed logits."""
         valid = _counted(history.tokens) < history.length[..., None]
         seen = _mark(history.tokens, valid, logits.shape[-1])
         penalized = jnp.where(logits > 0, logits / self.penalty, logits * self.penalty)
@@ -144,20 +127,15 @@ class RepetitionPenalty:
 
 @dataclass(frozen=True)
 class NoRepeatNgram:
-    """Exclude tokens that would complete an n-gram of the history (Paulus et al. 2017).
-
-    Raises:
-        ValueError: a size that is not an integer of at least 1.
-    """
+    """Exclude tokens that would complete an n-gram of the history (Paulus et al. 2017)."""
 
     size: int
 
     def __post_init__(self) -> None:
-        if self.size < 1 or self.size % 1:
-            raise ValueError(f"the size of an n-gram must be at least 1, got {self.size}")
+        _check_integer("the size of an n-gram", self.size)
 
     def __call__(self, logits: Array, history: History) -> Array:
-        """Map logits `[..., V]`."""
+        """Return the processed logits."""
         tokens, length, before = history.tokens, history.length, self.size - 1
         num_starts = tokens.shape[-1] - before
         if num_starts < 1:
@@ -183,7 +161,7 @@ class AllowedTokens:
     allowed: Callable[[History], Array]
 
     def __call__(self, logits: Array, history: History) -> Array:
-        """Map logits `[..., V]`."""
+        """Return the processed logits."""
         return jnp.where(jnp.broadcast_to(self.allowed(history), logits.shape), logits, -jnp.inf)
 
 
@@ -222,7 +200,19 @@ def _mark(tokens: Array, valid: Array, vocab_size: int) -> Array:
     return found.reshape(*tokens.shape[:-1], vocab_size)
 
 
-def _ranks(logits: Array) -> Array:
-    """Return how many tokens are likelier than each, `[..., V]`; of equal ones, the first is."""
-    order = jnp.argsort(-logits, axis=-1, stable=True)
-    return jnp.argsort(order, axis=-1)
+def _keep_first(logits: Array, smallest: Array, number: int | Array) -> Array:
+    """Exclude logits below `smallest`, and those equal to it after the first `number` in all."""
+    equal = logits == smallest
+    num_equal = number - (logits > smallest).sum(-1, keepdims=True, dtype=jnp.int32)
+    excess = equal & (jnp.cumsum(equal, axis=-1, dtype=jnp.int32) > num_equal)
+    return jnp.where((logits < smallest) | excess, -jnp.inf, logits)
+
+
+def _check_integer(name: str, value: float) -> None:
+    if value < 1 or value % 1:
+        raise ValueError(f"{name} must be an integer of at least 1, got {value}")
+
+
+def _check_share(name: str, value: float) -> None:
+    if not 0 < value <= 1:
+        raise ValueError(f"{name} must be in (0, 1], got {value}")

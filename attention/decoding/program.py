@@ -1,8 +1,8 @@
-"""One program of `generate`: prefill and decoding loop of a model, for inputs of one shape."""
+"""The functions that `generate` and `stream` compile: prefill and decoding loop of a model."""
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
@@ -11,12 +11,12 @@ from flax import nnx
 from jax import Array
 from jax.typing import DTypeLike
 
-from attention.decoding.continuous import decode_continuously
-from attention.decoding.loop import Observe, decode
+from attention.decoding.continuous import run_in_slots
+from attention.decoding.loop import DecodingLoop, LoopState, row_inputs
 from attention.decoding.output import GenerationOutput
-from attention.decoding.processors import History, LogitProcessor
-from attention.decoding.stopping import Prefix, StoppingCriteria
-from attention.decoding.strategy import Strategy
+from attention.decoding.processors import History
+from attention.decoding.stopping import Prefix
+from attention.decoding.strategy import DecodingOptions, RowInputs
 from attention.modules.layers import unstack_layers
 
 Rows = dict[str, Any]
@@ -26,6 +26,9 @@ models), "prefix", "prefix_lengths" and "rng" (key data)."""
 
 class GenerativeModel(Protocol):
     """A model that `generate` can use: a pytree with these methods, such as any `nnx.Module`.
+
+    A model may also have `max_input_length(max_tokens) -> int | None`, the largest P that `prefill`
+    accepts, None if any: then lists are not padded further.
 
     Attributes:
         is_prompted: True if `inputs` are the beginning of the text that is continued (decoder-only
@@ -40,7 +43,7 @@ class GenerativeModel(Protocol):
         """Read the inputs.
 
         Args:
-            inputs: int32 `[B, P]`, padded behind.
+            inputs: int32 `[B, P]`, padded at the end.
             lengths: int32 `[B]`, number of valid tokens per row, at least 1.
             max_tokens: number of steps that follow.
             cache_dtype: of keys and values; None for that of the computation.
@@ -62,101 +65,86 @@ class GenerativeModel(Protocol):
 
 
 @dataclass(frozen=True)
-class Program:
-    """All settings that are fixed when a program is compiled.
+class GenerationProgram:
+    """Functions of a model and arrays, and all static options that they are compiled for.
 
     Attributes:
-        strategy, stopping, logit_processors, observe, max_steps: as in `decode`.
+        options: of the decoding loop.
         rng_impl: implementation of the random keys.
         cache_dtype: of keys and values.
         returning: names that the step returns.
-        names: of the arrays `[R, T, *]` that the program is called with.
+        names: of the arrays that `generate` is called with.
     """
 
-    strategy: Strategy
-    stopping: StoppingCriteria
-    logit_processors: tuple[LogitProcessor, ...]
-    rng_impl: Any
-    cache_dtype: DTypeLike | None
-    observe: Observe | None = None
+    options: DecodingOptions
+    rng_impl: Any = None
+    cache_dtype: DTypeLike | None = None
     returning: tuple[str, ...] = ()
-    max_steps: int | None = None
     names: tuple[str, ...] = ()
 
-    @property
-    def steps(self) -> int:
-        """Return the number of steps after which unfinished rows are discarded."""
-        return self.stopping.max_tokens if self.max_steps is None else self.max_steps
-
-    def with_steps(self, max_steps: int | Callable[[int], int] | None, length: int) -> "Program":
-        """Return the program with `max_steps`, a number or a function of the padded length."""
-        found = max_steps(length) if callable(max_steps) else max_steps
-        return replace(
-            self, max_steps=None if found is None else min(found, self.stopping.max_tokens)
-        )
-
-    def __call__(self, model: GenerativeModel, *arrays: Array) -> GenerationOutput:
-        """Generate R·T answers, R at a time.
-
-        Args:
-            model: the model.
-            arrays: `[R, T, *]`, T rows for each of R slots.
-
-        Returns:
-            Leaves `[R, T, *]`.
-        """
-        slots, turns = arrays[0].shape[:2]
-        rows = dict(zip(self.names, map(by_turns, arrays), strict=True))
+    def generate(self, model: GenerativeModel, *arrays: Array) -> GenerationOutput:
+        """Generate R·T answers, R at a time, from arrays `[R, T, *]`: leaves `[R, T, *]`."""
+        slots, rows_per_slot = arrays[0].shape[:2]
+        rows = dict(zip(self.names, map(merge_slots, arrays), strict=True))
         prefill = jax.jit(functools.partial(self.prefill, model))  # so that it is traced once
-        request = self.request(model, rows)
         given = {name: rows[name] for name in ("inputs", "lengths", "start") if name in rows}
-        common = {**request, "observe": self.observation, "max_steps": self.steps}
-        common["logit_processors"] = self.logit_processors
-        step = self.stepping(unstack(model))
-        if turns == 1:
-            output = decode(step, *prefill(given), self.strategy, self.stopping, **common)
+        inputs, loop = self.row_inputs(model, rows), self.loop(unstack(model))
+        if rows_per_slot == 1:
+            output = loop.run_batch(*prefill(given), inputs, rows["active"])
         else:
-            output = decode_continuously(
-                step, prefill, given, self.strategy, self.stopping, slots=slots, **common
-            )
-        return jax.tree.map(lambda leaf: by_slots(leaf, slots), output)
+            output = run_in_slots(loop, prefill, given, inputs, rows["active"], slots)
+        return jax.tree.map(lambda leaf: split_slots(leaf, slots), output)
+
+    def begin(self, model: GenerativeModel, rows: Rows) -> tuple[GenerativeModel, LoopState]:
+        """Return the model with separate layers, and what the loop begins with."""
+        state, start = self.prefill(model, rows)
+        inputs, model = self.row_inputs(model, rows), unstack(model)
+        return model, self.loop(model).begin(state, start, inputs, None)
+
+    def advance(
+        self, model: GenerativeModel, carry: LoopState
+    ) -> tuple[LoopState, tuple[Array, Array]]:
+        """Run one step; return the chosen tokens too, and whether any row needs more."""
+        loop = self.loop(model)
+        carry = loop.advance(loop.predict, carry)
+        return carry, (carry.tokens, loop.unfinished(carry).any())
+
+    def loop(self, model: GenerativeModel) -> DecodingLoop:
+        """Return the loop over the steps of a model."""
+
+        def step(state: object, tokens: Array) -> tuple[Any, Any]:
+            return model.step(state, tokens, returning=self.returning)
+
+        return DecodingLoop(step, self.options)
 
     def prefill(self, model: GenerativeModel, rows: Rows) -> tuple[Any, Array]:
         """Return the state and the start of rows."""
-        lengths = jnp.maximum(rows["lengths"], 1)  # rows that are not active have none
-        options = {"max_tokens": self.steps, "cache_dtype": self.cache_dtype}
-        state, first = model.prefill(rows["inputs"], lengths, **options)
+        state, first = model.prefill(
+            rows["inputs"],
+            jnp.maximum(rows["lengths"], 1),  # 0 in rows that are not active
+            max_tokens=self.options.max_steps,
+            cache_dtype=self.cache_dtype,
+        )
         return state, rows["start"] if first is None else first
 
-    def stepping(self, model: GenerativeModel) -> Callable[[Any, Array], tuple[Any, Any]]:
-        """Return the step of `decode`."""
-        return lambda state, tokens: model.step(state, tokens, returning=self.returning)
-
-    @property
-    def observation(self) -> Observe | None:
-        """Return what is kept of each step: by default what was named in `returning`."""
-        if self.observe is None and self.returning:
-            return lambda output: output.attention
-        return self.observe
-
-    def request(self, model: GenerativeModel, rows: Rows) -> dict[str, Any]:
-        """Return the arguments of `decode` that belong to rows."""
-        found = {"active": rows["active"]}
+    def row_inputs(self, model: GenerativeModel, rows: Rows) -> RowInputs:
+        """Return the inputs of the loop: the history begins with the prompt, or the start."""
         if model.is_prompted:
-            found["history"] = History(rows["inputs"], rows["lengths"])
+            history = History(rows["inputs"], rows["lengths"])
         else:
-            found["history"] = History(rows["start"][:, None], jnp.ones_like(rows["start"]))
-        if "prefix" in rows:
-            found["prefix"] = Prefix(rows["prefix"], rows["prefix_lengths"])
-        if "rng" in rows:
-            found["rng"] = jax.random.wrap_key_data(rows["rng"], impl=self.rng_impl)
-        return found
+            history = History(rows["start"][:, None], jnp.ones_like(rows["start"]))
+        prefix = Prefix(rows["prefix"], rows["prefix_lengths"]) if "prefix" in rows else None
+        rng = rows.get("rng")
+        rng = None if rng is None else jax.random.wrap_key_data(rng, impl=self.rng_impl)
+        return row_inputs(history, prefix, rng, self.options.stopping.max_tokens)
 
 
 @functools.lru_cache(maxsize=256)
-def compiled(function: Callable[..., Any], compile: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the compiled function, the same for equal arguments."""
-    return compile(function)
+def compiled(
+    program: GenerationProgram, method: str, compile: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return a compiled method, the same for equal arguments."""
+    return compile(getattr(program, method))
 
 
 def unstack(model: GenerativeModel) -> GenerativeModel:
@@ -164,11 +152,11 @@ def unstack(model: GenerativeModel) -> GenerativeModel:
     return unstack_layers(model) if isinstance(model, nnx.Module) else model
 
 
-def by_turns(array: Array) -> Array:
+def merge_slots(array: Array) -> Array:
     """Map `[R, T, *]` to `[T·R, *]`."""
     return array.swapaxes(0, 1).reshape(-1, *array.shape[2:])
 
 
-def by_slots(array: Array, slots: int) -> Array:
+def split_slots(array: Array, slots: int) -> Array:
     """Map `[T·R, *]` to `[R, T, *]`."""
     return array.reshape(-1, slots, *array.shape[1:]).swapaxes(0, 1)

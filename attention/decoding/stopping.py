@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
+from attention.decoding.output import unit_axes
 from attention.primitives.cache import check_lengths
 
 
@@ -18,7 +19,7 @@ class Prefix(NamedTuple):
     length penalty.
 
     Attributes:
-        tokens: int `[B, P]`, padded behind.
+        tokens: int `[B, P]`, padded at the end.
         lengths: int `[B]`, number of valid tokens per row.
     """
 
@@ -36,7 +37,7 @@ class StoppingCriteria:
             the vocabulary never ends one. Stored as a tuple of tuples.
         min_tokens: smallest number of tokens, counted in the same way; no stop sequence is
             completed earlier, except by the prefix.
-        pad: the token that fills an answer behind its end.
+        pad: the token that fills an answer after its end.
 
     Raises:
         ValueError: an empty stop sequence, or limits that no answer can satisfy.
@@ -90,7 +91,7 @@ class StoppingCriteria:
             if len(ids) > 1:
                 completes &= _ends_with(tokens, index - 1, ids[:-1])[..., None]
             ends |= completes
-        return ends & _for_each_row(index + 1 < self.min_tokens, candidates.ndim)
+        return ends & unit_axes(index + 1 < self.min_tokens, candidates.ndim)
 
 
 def check_prefix(prefix: Prefix | None, rows: int, max_tokens: int) -> Prefix | None:
@@ -120,20 +121,13 @@ def check_prefix(prefix: Prefix | None, rows: int, max_tokens: int) -> Prefix | 
 
 def at_index(tokens: Array, index: Array) -> Array:
     """Return token number `index` `[B]` of each of `[B, *, L]`, clipped to the first and last."""
-    index = jnp.broadcast_to(_for_each_row(index, tokens.ndim), (*tokens.shape[:-1], 1))
+    index = jnp.broadcast_to(unit_axes(index, tokens.ndim), (*tokens.shape[:-1], 1))
     return jnp.take_along_axis(tokens, index, axis=-1, mode="clip")[..., 0]
 
 
 def _ends_with(tokens: Array, index: Array, ids: tuple[int, ...]) -> Array:
     """Return whether `ids` are the tokens of `[B, *, L]` up to number `index` `[B]`."""
-    found = jnp.broadcast_to(
-        _for_each_row(index >= len(ids) - 1, tokens.ndim - 1), tokens.shape[:-1]
-    )
+    found = jnp.broadcast_to(unit_axes(index >= len(ids) - 1, tokens.ndim - 1), tokens.shape[:-1])
     for back, number in enumerate(reversed(ids)):
         found &= at_index(tokens, index - back) == number
     return found
-
-
-def _for_each_row(array: Array, ndim: int) -> Array:
-    """Give an array `[B]` unit axes behind, `ndim` axes in all."""
-    return jnp.expand_dims(array, tuple(range(1, ndim)))

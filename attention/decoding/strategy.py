@@ -1,9 +1,9 @@
 """Strategies choose the next tokens: the protocol, greedy decoding and sampling."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,104 +21,127 @@ from attention.decoding.processors import (
 )
 from attention.decoding.stopping import Prefix, StoppingCriteria, at_index
 
-Search = TypeVar("Search")
+State = TypeVar("State")
+Observe = Callable[[Any], Any]
+"""Maps the result of a step to a pytree with leaves `[B, *]`, which is kept for each token."""
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What is common to all rows.
+class DecodingOptions:
+    """Static options of a decoding loop, common to all rows; the fields are those of `decode`.
 
-    Attributes:
-        stopping: the conditions on an answer.
-        logit_processors: applied in order.
-        max_steps: number of tokens after which a row is discarded if it has not finished.
+    Raises:
+        ValueError: a number of steps outside [1, max_tokens].
     """
 
+    strategy: "Strategy"
     stopping: StoppingCriteria
-    logit_processors: tuple[LogitProcessor, ...]
-    max_steps: int
+    logit_processors: Sequence[LogitProcessor] = ()
+    observe: Observe | None = None
+    max_steps: int | None = None
 
-    def process(self, logits: Array, before: History, tokens: Array, index: Array) -> Array:
-        """Apply the logit processors to `[B, *, V]`, given answers `[B, *, L]`."""
+    def __post_init__(self) -> None:
+        most = self.stopping.max_tokens
+        object.__setattr__(self, "logit_processors", tuple(self.logit_processors))
+        object.__setattr__(self, "max_steps", most if self.max_steps is None else self.max_steps)
+        if not 1 <= self.max_steps <= most:
+            raise ValueError(
+                f"max_steps must be between 1 and max_tokens {most}, got {self.max_steps}"
+            )
+
+    def process(self, logits: Array, inputs: "RowInputs", tokens: Array, index: Array) -> Array:
+        """Apply `min_tokens` and the logit processors to `[B, *, V]`.
+
+        Args:
+            logits: scores of the next token.
+            inputs: of each row.
+            tokens: `[B, *, L]`, the answers.
+            index: `[B]`, number of tokens of each answer.
+        """
+        if self.stopping.min_tokens > 1:
+            ids = jax.lax.broadcasted_iota(
+                jnp.int32, (1,) * (logits.ndim - 1) + logits.shape[-1:], logits.ndim - 1
+            )
+            logits = jnp.where(self.stopping.too_early(ids, index, tokens), -jnp.inf, logits)
         if self.logit_processors:
-            history = join_history(before, tokens, index)
+            history = join_history(inputs.history, tokens, index)
             for processor in self.logit_processors:
                 logits = processor(logits, history)
         return logits
 
 
-class Request(NamedTuple):
-    """What each row is given, leaves `[B, *]`.
+class RowInputs(NamedTuple):
+    """Inputs of each row, leaves `[B, *]`.
 
     Attributes:
-        before: the tokens in front of the answer, for logit processors.
+        history: the tokens in front of the answer, for logit processors.
         prefix: the tokens that the answer begins with, if any.
         rng: a random key for each row, if any.
     """
 
-    before: History
+    history: History
     prefix: Prefix | None
     rng: Array | None
 
 
-class Selected(NamedTuple):
-    """The tokens that hypotheses read next.
+class NextTokens(NamedTuple):
+    """The tokens that the W hypotheses of each row read next.
 
     Attributes:
         tokens: `[B, W]`.
-        parents: `[B, W]`, the hypothesis of the row that each extends.
+        parents: `[B, W]`, number of the hypothesis that each extends.
     """
 
     tokens: Array
     parents: Array
 
 
-class Strategy(Protocol[Search]):
-    """A way to choose tokens. Its state between steps, the search, is a pytree of `[B, *]`.
+class Strategy(Protocol[State]):
+    """A way to choose tokens. Its state between steps is a pytree with leaves `[B, *]`.
 
     Subclass `TokenStrategy` for one that follows a single hypothesis per row.
 
     Attributes:
-        num_beams: W, number of hypotheses of each row that the step scores side by side; None if
-            there is one, and its state is not repeated.
+        num_beams: W, number of hypotheses per row; None if there is one, and the state of the model
+            is not repeated.
     """
 
     num_beams: int | None
 
-    def begin(self, settings: Settings, request: Request, like: Prediction) -> Search:
-        """Return the search before the first token.
+    def begin(self, options: DecodingOptions, inputs: RowInputs, like: Prediction) -> State:
+        """Return the state before the first token.
 
         Args:
-            settings: common to all rows.
-            request: of each row.
+            options: common to all rows.
+            inputs: of each row.
             like: shapes of a prediction, for any number of rows.
 
         Raises:
-            ValueError: settings that the strategy cannot follow.
+            ValueError: options that do not fit the strategy.
         """
 
     def select(
         self,
-        settings: Settings,
-        request: Request,
-        search: Search,
+        options: DecodingOptions,
+        inputs: RowInputs,
+        state: State,
         index: Array,
         prediction: Prediction,
-    ) -> tuple[Search, Array | Selected]:
+    ) -> tuple[State, Array | NextTokens]:
         """Choose token number `index` `[B]`.
 
         Returns:
-            The search, and the tokens `[B]` that the step reads next, or `Selected` of W.
+            The state, and the tokens that the step reads next: `[B]`, or `NextTokens` of W.
         """
 
-    def unfinished(self, search: Search) -> Array:
+    def unfinished(self, state: State) -> Array:
         """Return which rows need more tokens: bool `[B]`."""
 
-    def output(self, search: Search) -> GenerationOutput:
+    def output(self, state: State) -> GenerationOutput:
         """Return the answers."""
 
 
-class Answers(NamedTuple):
+class TokenState(NamedTuple):
     """The answers so far, and which of them have ended, `[B]`."""
 
     output: GenerationOutput
@@ -142,48 +165,44 @@ class TokenStrategy:
             int `[B]`.
         """
 
-    def begin(self, settings: Settings, request: Request, like: Prediction) -> Answers:
+    def begin(self, options: DecodingOptions, inputs: RowInputs, like: Prediction) -> TokenState:
         """Return answers without a token."""
-        shape = request.before.length.shape
-        output = empty_output(shape, settings.max_steps, settings.stopping.pad, like)
-        return Answers(output, jnp.zeros(shape, bool))
+        shape = inputs.history.length.shape
+        output = empty_output(shape, options.max_steps, options.stopping.pad, like)
+        return TokenState(output, jnp.zeros(shape, bool))
 
     def select(
         self,
-        settings: Settings,
-        request: Request,
-        search: Answers,
+        options: DecodingOptions,
+        inputs: RowInputs,
+        state: TokenState,
         index: Array,
         prediction: Prediction,
-    ) -> tuple[Answers, Array]:
+    ) -> tuple[TokenState, Array]:
         """Choose token number `index` `[B]` of each row that has not ended."""
-        stopping, prefix, logits = settings.stopping, request.prefix, prediction.logits
-        tokens = search.output.tokens
-        allowed = logits
-        if stopping.min_tokens > 1:
-            ids = jnp.arange(logits.shape[-1], dtype=jnp.int32)[None]
-            allowed = jnp.where(stopping.too_early(ids, index, tokens), -jnp.inf, allowed)
-        allowed = settings.process(allowed, request.before, tokens, index)
-        rng = None if request.rng is None else jax.vmap(jax.random.fold_in)(request.rng, index)
-        chosen = self.choose(allowed, rng).astype(jnp.int32)
+        stopping, prefix, logits = options.stopping, inputs.prefix, prediction.logits
+        processed = options.process(logits, inputs, state.output.tokens, index)
+        rng = None if inputs.rng is None else jax.vmap(jax.random.fold_in)(inputs.rng, index)
+        chosen = self.choose(processed, rng).astype(jnp.int32)
         if prefix is not None:
-            chosen = jnp.where(index < prefix.lengths, at_index(prefix.tokens, index), chosen)
+            is_forced = index < prefix.lengths
+            chosen = jnp.where(is_forced, at_index(prefix.tokens, index), chosen)
         log_prob = _log_prob(logits, chosen)
         if prefix is not None:
-            log_prob = jnp.where(index < prefix.lengths, 0, log_prob)
-        active = ~search.finished
-        output = append(search.output, index, chosen, log_prob, prediction.observed, active)
+            log_prob = jnp.where(is_forced, 0, log_prob)
+        active = ~state.finished
+        output = append(state.output, index, chosen, log_prob, prediction.observed, active)
         ended = stopping.ends(output.tokens, index) | (index + 1 == stopping.max_tokens)
         next_tokens = jnp.where(active, chosen, stopping.pad)
-        return Answers(output, search.finished | ended), next_tokens
+        return TokenState(output, state.finished | ended), next_tokens
 
-    def unfinished(self, search: Answers) -> Array:
+    def unfinished(self, state: TokenState) -> Array:
         """Return which rows need more tokens: bool `[B]`."""
-        return ~search.finished
+        return ~state.finished
 
-    def output(self, search: Answers) -> GenerationOutput:
+    def output(self, state: TokenState) -> GenerationOutput:
         """Return the answers, `...` = B."""
-        return search.output
+        return state.output
 
 
 @dataclass(frozen=True)
@@ -200,15 +219,16 @@ class Greedy(TokenStrategy):
 class Sample(TokenStrategy):
     """Draw tokens. The draws of a row depend on its random key and on nothing else in the batch.
 
+    `Temperature`, `TopK`, `TopP` and `MinP` apply in this order, after the logit processors.
+
     Attributes:
-        temperature: see `Temperature`; this and the others apply after the logit processors, in
-            this order.
-        top_k: see `TopK`; None for all tokens.
-        top_p: see `TopP`; None for all tokens.
-        min_p: see `MinP`; None for all tokens.
+        temperature: divides the logits.
+        top_k: number of tokens that are kept; None for all, and so below.
+        top_p: probability of the tokens that are kept.
+        min_p: smallest probability, as a share of the largest one.
 
     Raises:
-        ValueError: as these classes.
+        ValueError: a value out of range.
     """
 
     temperature: float = 1.0
@@ -219,15 +239,15 @@ class Sample(TokenStrategy):
     def __post_init__(self) -> None:
         self._processors()
 
-    def begin(self, settings: Settings, request: Request, like: Prediction) -> Answers:
+    def begin(self, options: DecodingOptions, inputs: RowInputs, like: Prediction) -> TokenState:
         """Return answers without a token.
 
         Raises:
             ValueError: no random keys.
         """
-        if request.rng is None:
+        if inputs.rng is None:
             raise ValueError("sampling needs random numbers: pass rng=jax.random.key(seed)")
-        return super().begin(settings, request, like)
+        return super().begin(options, inputs, like)
 
     def choose(self, logits: Array, rng: Array | None) -> Array:
         """Draw a token of each row."""

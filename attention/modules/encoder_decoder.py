@@ -251,6 +251,11 @@ class EncoderDecoder(nnx.Module):
         spec = CacheSpec(batch=batch, size=size, encoder_output=encoder_output, **options)
         return self.decoder.new_cache(spec)
 
+    def max_input_length(self, max_tokens: int) -> int | None:
+        """Return the largest number of source tokens that `prefill` accepts; None if any."""
+        del max_tokens  # it is limited by the target embedding alone
+        return (self.source_embedding or self.target_embedding).max_length
+
     def prefill(
         self,
         inputs: Array,

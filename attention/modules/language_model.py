@@ -129,6 +129,13 @@ class LanguageModel(nnx.Module):
             )
         return self.decoder.new_cache(CacheSpec(batch=tuple(batch), size=size, **options))
 
+    def max_input_length(self, max_tokens: int) -> int | None:
+        """Return the largest number of input tokens that `prefill` accepts; None if any."""
+        longest = self.embedding.max_length
+        if longest is None:
+            return None
+        return longest + 1 - (max_tokens if self.embedding.positions is not None else 0)
+
     def prefill(
         self,
         inputs: Array,

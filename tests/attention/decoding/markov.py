@@ -57,6 +57,9 @@ class PromptedModel:
     positions: int = static(default=1_000)
     is_prompted = True
 
+    def max_input_length(self, max_tokens):
+        return self.positions - max_tokens
+
     def prefill(self, inputs, lengths, *, max_tokens, cache_dtype=None):
         if inputs.shape[1] + max_tokens > self.positions:
             raise ValueError(f"the model has {self.positions} positions")

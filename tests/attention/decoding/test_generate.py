@@ -151,6 +151,64 @@ def test_one_program_per_bucket():
     assert not run(PROMPTS[:19][::-1])
 
 
+def test_buckets_are_as_long_as_the_inputs_of_the_model_at_most():
+    """Prompts of 17 to 20 tokens share the bucket of 20, all that 25 positions leave."""
+    traced = []
+
+    def counting(logits, history):
+        traced.append(history.tokens.shape)
+        return logits
+
+    model, given = PromptedModel(PROMPTED.table, positions=25), {"max_tokens": 5, "stop": END}
+    for prompt in ([3] * 17, [4] * 20):
+        for found in (
+            generate(model, [prompt], **given, logit_processors=(counting,)).tokens[0],
+            [*stream(model, prompt, **given, logit_processors=(counting,))],
+        ):
+            expected = generate(PROMPTED, [prompt], **given)
+            np.testing.assert_array_equal(found, expected.tokens[0, : len(found)])
+    assert {*traced} == {(1, 25)} and len(traced) <= 4
+    with pytest.raises(ValueError, match="the model has 25 positions"):
+        generate(model, [[3], [3] * 21], **given)
+
+
+def test_vmap_equals_calls():
+    """Under `vmap`, `generate` is a part of the caller's program."""
+    inputs, lengths = jnp.asarray(INPUTS[:6]), jnp.asarray(LENGTHS[:6])
+
+    def run(inputs, lengths, rng):
+        given = options("sample", "prompted") | {"rng": rng, "slots": 2}
+        return generate(PROMPTED, inputs, lengths=lengths, **given)
+
+    rngs = jax.random.split(jax.random.key(1), 2)
+    groups = inputs.reshape(2, 3, -1), lengths.reshape(2, 3), rngs
+    found = jax.jit(jax.vmap(run))(*groups)
+    for at in range(2):
+        expected = run(*(part[at] for part in groups))
+        assert_same(jax.tree.map(lambda leaf, at=at: leaf[at], found), expected)
+
+
+def test_rows_of_a_sample_do_not_depend_on_the_others():
+    given = options("sample", "prompted")
+    few = generate(PROMPTED, PROMPTS[:3], **given)
+    assert_same(few, jax.tree.map(lambda leaf: leaf[:3], reference("sample", "prompted")))
+
+
+@pytest.mark.parametrize("name", ["greedy", "beam"])
+def test_nan_logits_reach_no_other_row_in_slots(name):
+    """Row 1 reads a table of NaN."""
+    table = jnp.asarray(TABLE)
+    broken = SourceModel(table.at[1].set(jnp.nan))
+    sources = [[row] for row in (1, 2, 3, 4, 7)]  # rows of the table, modulo 5; 0 is not reached
+    given = options(name, "sourced") | {"slots": 2}
+    found = generate(broken, sources, **given)
+    expected = generate(SOURCED, sources, **given)
+    assert np.isnan(found.scores[0]).any()
+    longest = min(found.tokens.shape[-1], expected.tokens.shape[-1])
+    for ours, theirs in ((found.tokens, expected.tokens), (found.log_probs, expected.log_probs)):
+        np.testing.assert_array_equal(ours[1:, ..., :longest], theirs[1:, ..., :longest])
+
+
 def test_compile_may_shard_rows():
     """Each half of the slots is decoded for itself, and filled up with rows of zeros."""
     calls = []
@@ -280,6 +338,13 @@ def test_stream_of_one_prompt():
     assert ["".join(pieces) for pieces in zip(*both, strict=True)] == texts
 
 
+def test_stream_with_a_prefix_of_lists():
+    given = {"max_tokens": 6, "stop": END, "prefix": [[4, 5]]}
+    expected = generate(PROMPTED, [[3]], **given)
+    assert [*stream(PROMPTED, [3], **given)] == expected.tokens[0].tolist()
+    assert expected.tokens[0, :2].tolist() == [4, 5]
+
+
 def test_stream_yields_a_token_before_it_is_read():
     read, traced = [], []
 
@@ -324,6 +389,9 @@ SOURCE = {"model": SOURCED, "inputs": [[3]]}
         (PROMPT | {"inputs": "abc", "tokenizer": Letters()}, "inputs is one string: pass a list"),
         (PROMPT | {"slots": 0}, "slots must be at least 1, got 0"),
         (PROMPT | {"inputs": [[3] * 9], "buckets": (4, 8)}, "an input has 9 tokens"),
+        (PROMPT | {"inputs": [[3.5]]}, "inputs needs lists of integer ids: 'float'"),
+        (PROMPT | {"prefix": [[3], [4]]}, r"prefix needs tokens \[1, P\] and lengths \[1\] for 1"),
+        (PROMPT | {"rng": np.zeros(2, np.uint32)}, "rng needs keys that jax.random.key makes"),
         (PROMPT | {"prefix": [[3] * 6]}, "a prefix needs 1 to max_tokens 5 tokens, got 6"),
         (
             PROMPT | {"rng": jax.random.split(jax.random.key(0), 2)},

@@ -20,7 +20,13 @@ from attention.decoding import (
     recompute,
     stream,
 )
-from attention.modules import EncoderDecoder, LanguageModel, TransformerConfig
+from attention.modules import (
+    EncoderDecoder,
+    LanguageModel,
+    RecurrentConfig,
+    RecurrentEncoderDecoder,
+    TransformerConfig,
+)
 from attention.primitives import masks
 
 V, BOS, END, L = 23, 1, 3, 7
@@ -31,14 +37,14 @@ INPUTS = jnp.array([ids + [0] * (5 - len(ids)) for ids in PROMPTS], jnp.int32)
 B = len(PROMPTS)
 
 
-def randomized(model):
+def randomized(model, scale=0.3):
     """Give all parameters random values, so that logits differ."""
 
     def random(path, leaf):
         rng = jax.random.fold_in(
             jax.random.key(3), zlib.crc32(jax.tree_util.keystr(path).encode()) % 2**31
         )
-        return leaf + 0.3 * jax.random.normal(rng, leaf.shape, leaf.dtype)
+        return leaf + scale * jax.random.normal(rng, leaf.shape, leaf.dtype)
 
     definition, state = nnx.split(model)
     return nnx.merge(definition, jax.tree.map_with_path(random, state))
@@ -131,6 +137,41 @@ def test_translations_with_a_cache_equal_full_passes(positions):
         given = {"strategy": strategy, "max_tokens": L, "stop": END, "start": BOS, "rng": RNG}
         assert_same(generate(model, PROMPTS, **given), expected[name])
         assert_same(generate(model, INPUTS, lengths=LENGTHS, **given, slots=2), expected[name])
+
+
+@pytest.mark.parametrize(
+    ("cell", "attention"), [("gru", "additive"), ("lstm", "multiplicative"), ("gru", "none")]
+)
+def test_recurrent_translations_in_one_program_equal_full_passes(cell, attention):
+    """Greedy, a beam of 1 and slots agree, traced as a part of the caller's program."""
+    config = RecurrentConfig(embedding_width=12, hidden=20, cell=cell, attention=attention)
+    sizes = {"source_vocab_size": V, "target_vocab_size": V}
+    model = randomized(
+        RecurrentEncoderDecoder.from_config(config, **sizes, rngs=nnx.Rngs(0)), scale=0.7
+    )
+    given = {"lengths": LENGTHS, "max_tokens": L, "stop": END, "start": BOS}
+    wide = Beam(3, 2, GNMT(0.6))
+
+    @jax.jit
+    def run(model, source):
+        mask = masks.lengths(LENGTHS)
+        encoded = model.encode(source, mask=None, lengths=LENGTHS).features
+
+        def score(answer, index):
+            logits = model.logits(model.decode(answer, encoded, encoder_mask=mask).features)
+            return jnp.take_along_axis(logits, index[:, None, None], axis=1)[:, 0]
+
+        step, state = recompute(score, batch_size=B, max_length=L)
+        start, stopping = jnp.full(B, BOS, jnp.int32), StoppingCriteria(L, END)
+        expected = [decode(step, state, start, one, stopping) for one in (Greedy(), wide)]
+        ways = {"strategy": Greedy()}, {"strategy": Beam(1)}, {"strategy": Greedy(), "slots": 2}
+        greedy = [generate(model, source, **given, **way) for way in ways]
+        return expected, greedy, generate(model, source, **given, strategy=wide, slots=2)
+
+    (greedy, beam), found, wide_in_slots = run(model, INPUTS)
+    for one in found:
+        assert_same(one, greedy)
+    assert_same(wide_in_slots, beam)
 
 
 def test_observed_attention_equals_that_of_a_full_pass():

@@ -130,7 +130,7 @@ def test_likeliest_token_stays_likeliest_at_any_temperature():
         (lambda: MinP(0.0), r"min_p must be in \(0, 1\], got 0.0"),
         (lambda: MinP(1.1), r"min_p must be in \(0, 1\], got 1.1"),
         (lambda: RepetitionPenalty(0.0), "repetition penalty must be positive, got 0.0"),
-        (lambda: NoRepeatNgram(0), "the size of an n-gram must be at least 1, got 0"),
+        (lambda: NoRepeatNgram(0), "the size of an n-gram must be an integer of at least 1, got 0"),
     ],
 )
 def test_impossible_settings_are_refused(build, sentence):

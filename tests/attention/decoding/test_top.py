@@ -5,10 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention.decoding.top import top_places
+from attention.decoding.top import top_indices
 
 SIZES = [(5, 1_280), (5, 16 * 607), (3, 7_919), (2, 20)]
-NONE = jnp.zeros((3, 0), jnp.int32)
 
 
 def itself(block, first):
@@ -26,7 +25,7 @@ def test_places_equal_those_of_top_k(width, length):
     """Blocks of 128 and 16, a prime length, and too few numbers for blocks."""
     random = np.random.default_rng(0)
     shape = (width, 3, length)
-    find = jax.jit(lambda scores: top_places(scores, 7, itself, NONE))
+    find = jax.jit(lambda scores: top_indices(scores, 7, itself))
     sort = jax.jit(lambda scores: jax.lax.top_k(in_rows(scores), 7)[1])
     for scores in (
         random.standard_normal(shape),
@@ -55,7 +54,7 @@ def test_scores_by_place_and_exceptions(width, length):
 
     whole = score(rows.reshape(3, width, length), jnp.stack([length * jnp.arange(width)] * 3))
     expected = jax.lax.top_k(whole.reshape(3, -1), 7)[1]
-    found = jax.jit(lambda numbers: top_places(numbers, 7, score, exceptions))(numbers)
+    found = jax.jit(lambda numbers: top_indices(numbers, 7, score, exceptions))(numbers)
     np.testing.assert_array_equal(found, expected)
 
 
@@ -66,5 +65,5 @@ def test_nan_comes_first(width, length):
     def score(block, first):
         return jnp.where(first[..., None] // length == 1, jnp.nan, block)
 
-    found = jax.jit(lambda numbers: top_places(numbers, 7, score, NONE))(numbers)
+    found = jax.jit(lambda numbers: top_indices(numbers, 7, score))(numbers)
     np.testing.assert_array_equal(found, [range(length, length + 7)] * 3)
