@@ -42,6 +42,10 @@ def test_bfloat16_computation_has_float32_parameters_and_gradients(positions):
     gradient = jax.make_jaxpr(jax.grad(loss), return_shape=True)(model, jax.random.key(0))
     program, shapes = gradient
     assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype("float32")}
+    states = jax.eval_shape(
+        lambda: model(SOURCE, TARGET, returning=("hidden_states",)).hidden_states
+    )
+    assert {state.dtype for state in states} == {jnp.dtype("bfloat16")}
     # Every product with a kernel is one of bfloat16; only those of the softmax weights are not.
     products = re.findall(rf"bf16\[{B},[57],{F}\] = dot_general", str(program))
     assert products
