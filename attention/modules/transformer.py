@@ -113,7 +113,11 @@ class DecoderCache(NamedTuple):
 
 
 class Decoder(Encoder):
-    """A stack whose self-attention is causal, whatever other mask is given."""
+    """A stack whose self-attention is causal, whatever other mask is given.
+
+    With `causal=False` only the given mask decides, and a cache lets a token attend to those read
+    before it and with it.
+    """
 
     def __init__(
         self,
@@ -141,18 +145,18 @@ class Decoder(Encoder):
         cls,
         config: TransformerConfig,
         *,
+        causal: bool = True,
         cross: bool = True,
         rngs: nnx.Rngs,
         make_layer: MakeLayer | None = None,
     ) -> "Decoder":
         """Make a decoder of `config.decoder_layers` blocks, with cross-attention if `cross`.
 
-        The other arguments are those of `Encoder.from_config`.
+        The other arguments are those of `Decoder` and of `Encoder.from_config`.
         """
-        parts = _parts(
-            config, make_layer, config.decoder_layers, causal=True, cross=cross, rngs=rngs
-        )
-        return cls(**parts, cross=cross)
+        kinds = {"causal": causal, "cross": cross}
+        parts = _parts(config, make_layer, config.decoder_layers, **kinds, rngs=rngs)
+        return cls(**parts, **kinds)
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
         """Map `[..., T, D]` to `[..., T, D]`; `context.cache` is a `DecoderCache`.
@@ -168,6 +172,9 @@ class Decoder(Encoder):
             whole = num_tokens if cache is None else None
             mask = and_mask(masks.causal(), context.mask, whole)
             context = replace(context, mask=mask)
+        elif cache is not None and context.mask is None:
+            # Self-attention with a cache and without a mask would be causal.
+            context = replace(context, mask=masks.window(None, None))
         if cache is None:
             return super().__call__(inputs, context=context)
         if not isinstance(cache, DecoderCache):
