@@ -96,7 +96,7 @@ class LanguageModel(nnx.Module):
                 cache.
         """
         embedding_rng, layers_rng = split_rng(rng, 2)
-        positions = next_positions(tokens.shape[-1], positions, cache)
+        positions = next_positions(tokens.shape, positions, cache)
         inputs = self.embedding(tokens, positions=positions, rng=embedding_rng)
         context = Context(mask=mask, rng=layers_rng, cache=cache, returning=returning, **options)
         return apply_layer(self.decoder, inputs, context)

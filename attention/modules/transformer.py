@@ -153,6 +153,9 @@ class Decoder(Encoder):
         """Make a decoder of `config.decoder_layers` blocks, with cross-attention if `cross`.
 
         The other arguments are those of `Decoder` and of `Encoder.from_config`.
+
+        Raises:
+            ValueError: `cross` without cross-attention in any layer.
         """
         kinds = {"causal": causal, "cross": cross}
         parts = _parts(config, make_layer, config.decoder_layers, **kinds, rngs=rngs)
@@ -179,7 +182,7 @@ class Decoder(Encoder):
             return super().__call__(inputs, context=context)
         if not isinstance(cache, DecoderCache):
             raise ValueError(_NO_CACHE_OF_A_DECODER.format(type(cache).__name__))
-        positions = next_positions(num_tokens, context.positions, cache)
+        positions = next_positions(inputs.shape[:-1], context.positions, cache)
         context = replace(context, positions=positions, cache=cache.layers)
         output = super().__call__(inputs, context=context)
         more = num_tokens if context.lengths is None else context.lengths
@@ -205,6 +208,11 @@ def _parts(
     if make_layer is None:
         configs = [config.layer(index) for index in range(n)]
         period = next((p for p in range(1, n) if configs[p:] == configs[:-p]), n)
+        if cross and n and not any(each.cross_attention for each in configs):
+            raise ValueError(
+                "cross_attention=False in every layer ignores the encoder output: make the decoder "
+                "with cross=False"
+            )
 
         def make_layer(index: int, rngs: nnx.Rngs) -> Block:
             return transformer_block(configs[index], cross=cross, rngs=rngs)
@@ -237,12 +245,12 @@ def make_output(
 
 
 def next_positions(
-    num_tokens: int, positions: Array | None, cache: DecoderCache | None
+    shape: tuple[int, ...], positions: Array | None, cache: DecoderCache | None
 ) -> Array | None:
-    """Return the positions of T tokens that follow those in a cache; without one, as given.
+    """Return the positions of tokens `[..., T]` that follow those in a cache; else, as given.
 
     Raises:
-        ValueError: positions beside a cache, or a cache without lengths.
+        ValueError: positions beside a cache, a cache without lengths or for another batch.
     """
     if cache is None:
         return positions
@@ -250,4 +258,9 @@ def next_positions(
         raise ValueError(_NO_CACHE_OF_A_DECODER.format(type(cache).__name__))
     if positions is not None:
         raise ValueError("a cache counts the positions of its tokens: give no positions")
+    *batch, num_tokens = shape
+    if cache.lengths.shape != tuple(batch):
+        raise ValueError(
+            f"this cache is for a batch of shape {cache.lengths.shape}, got {tuple(batch)}"
+        )
     return jnp.add.outer(cache.lengths, jnp.arange(num_tokens, dtype=jnp.int32))

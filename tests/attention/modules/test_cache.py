@@ -436,6 +436,15 @@ class TestErrors:
             jax.eval_shape(read)
         assert str(raised.value).startswith(sentence)
 
+    def test_a_cache_of_another_batch(self):
+        model = language_model(decoder_layers=1)
+        cache = model.new_cache((2,), 7)
+        sentence = r"this cache is for a batch of shape \(2,\), got \(3,\)"
+        with pytest.raises(ValueError, match=sentence):
+            model(TOKENS[:, :1], cache=cache)
+        with pytest.raises(ValueError, match=sentence):
+            model.decoder(jnp.zeros((B, 1, D)), context=Context(cache=cache))
+
     def test_a_cache_of_another_kind(self):
         model = language_model(decoder_layers=LAYERS)
         cache = model.new_cache((B,), 7)
