@@ -22,8 +22,17 @@ from attention.modules.axes import map_axes, name_axis
 from attention.modules.block import Block, Residual
 from attention.modules.classifier import POOLINGS, Classifier, ClassToken, MeanPooling
 from attention.modules.config import TransformerConfig
-from attention.modules.context import CacheSpec, Context, Output, apply_layer
+from attention.modules.context import (
+    CacheSpec,
+    Context,
+    Output,
+    add_losses,
+    and_mask,
+    apply_layer,
+    new_cache,
+)
 from attention.modules.cross_attention import CrossAttention
+from attention.modules.dropout import drop, split_rng
 from attention.modules.embeddings import Embedding
 from attention.modules.encoder_decoder import EncoderDecoder
 from attention.modules.feed_forward import ACTIVATIONS, FeedForward
@@ -53,6 +62,8 @@ from attention.modules.transformer import (
     Decoder,
     DecoderCache,
     Encoder,
+    MakeLayer,
+    make_output,
     transformer_block,
 )
 
@@ -82,6 +93,7 @@ __all__ = [
     "Layers",
     "LearnedPositions",
     "LoRAFactors",
+    "MakeLayer",
     "MaskedLanguageModel",
     "MeanPooling",
     "Norm",
@@ -99,16 +111,22 @@ __all__ = [
     "SelfAttention",
     "SkipGram",
     "TransformerConfig",
+    "add_losses",
+    "and_mask",
     "apply_layer",
     "apply_lora",
+    "drop",
     "label_parameters",
     "layer_norm",
     "linear",
     "lora_factors",
+    "make_output",
     "map_axes",
     "name_axis",
+    "new_cache",
     "rms_norm",
     "select_parameters",
+    "split_rng",
     "transformer_block",
     "unstack_layers",
 ]

@@ -24,7 +24,7 @@ from attention.modules.sizes import resolve_head_width, resolve_kv_heads
 from attention.primitives import masks, scores
 from attention.primitives.arguments import RETURNING
 from attention.primitives.attend import attend
-from attention.primitives.cache import Cache, empty_cache
+from attention.primitives.cache import EMPTY_SLOT, Cache, empty_cache
 from attention.primitives.choice import one_of
 from attention.primitives.dropout import Dropout
 from attention.primitives.masks import Mask
@@ -203,17 +203,26 @@ class SelfAttention(Attention):
         With a cache the mask is causal unless the context has one.
 
         Raises:
-            ValueError: as `attention.attend` and `Cache.extend`.
+            ValueError: a cache of another layer, and as `attention.attend` and `Cache.extend`.
         """
         cache, positions, mask = context.cache, context.positions, context.mask
+        key_positions = positions
         num_tokens = inputs.shape[-2]
         query = self._queries(inputs, context)
         key, value = self._keys_and_values(inputs, context)
         if cache is not None:
+            if not isinstance(cache, Cache):
+                raise ValueError(
+                    f"self-attention needs the cache of its new_cache, got a {type(cache).__name__}"
+                )
             positions = cache.next_positions(num_tokens)
             mask = masks.causal() if mask is None else mask
         elif context.lengths is not None:
-            mask = and_mask(masks.lengths(context.lengths), mask, num_tokens)
+            valid = masks.lengths(context.lengths)
+            if positions is not None:  # which may be others than those that lengths count
+                key_positions = jnp.where(context.valid(num_tokens), positions, EMPTY_SLOT)
+                valid = masks.window(None, None)  # every position but EMPTY_SLOT
+            mask = and_mask(valid, mask, num_tokens)
         if self.window is not None:
             mask = and_mask(masks.window(self.window - 1, self.window - 1), mask, num_tokens)
         if self.rotary is not None:
@@ -221,7 +230,7 @@ class SelfAttention(Attention):
             query, key = self.rotary(query, counted), self.rotary(key, counted)
         attend_to = partial(self._attend, query, context=context, score=context.score)
         if cache is None:
-            positions = None if positions is None else (positions, positions)
+            positions = None if positions is None else (positions, key_positions)
             return attend_to(key, value, mask=mask, positions=positions)
         cache, view = cache.extend(key, value, context.lengths)
         output = attend_to(

@@ -9,12 +9,11 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from attention.modules.config import TransformerConfig
-from attention.modules.context import Context, Output, apply_layer
+from attention.modules.context import AxisNames, Context, Output, apply_layer, unconstrained
 from attention.modules.dropout import split_rng
-from attention.modules.linear import linear
+from attention.modules.linear import linear, named
 from attention.modules.table import table
 from attention.modules.transformer import Encoder, MakeLayer
-from attention.primitives.choice import one_of
 
 
 class MeanPooling(nnx.Module):
@@ -91,7 +90,7 @@ class Classifier(nnx.Module):
         embedding: Callable[..., Array],
         *,
         num_classes: int,
-        pooling: str = "mean",
+        pooling: str | Callable[..., Any] = "mean",
         rngs: nnx.Rngs,
         make_layer: MakeLayer | None = None,
     ) -> "Classifier":
@@ -101,19 +100,19 @@ class Classifier(nnx.Module):
             config: of the encoder.
             embedding: as in `__init__`.
             num_classes: C.
-            pooling: a name in `POOLINGS`.
+            pooling: a name in `POOLINGS`, or a function like those.
             rngs: source of the initial parameters.
             make_layer: as in `Encoder.from_config`.
 
         Raises:
             ValueError: an unknown pooling.
         """
-        one_of("pooling", pooling, tuple(POOLINGS))
+        make_pooling = named("pooling", pooling, POOLINGS)
         kinds = {"param_dtype": config.param_dtype, "rngs": rngs}
         return cls(
             embedding,
             Encoder.from_config(config, rngs=rngs, make_layer=make_layer),
-            POOLINGS[pooling](config.width, **kinds),
+            make_pooling(config.width, **kinds),
             linear({"embed": config.width}, {"classes": num_classes}, dtype=config.dtype, **kinds),
         )
 
@@ -124,6 +123,7 @@ class Classifier(nnx.Module):
         lengths: Array | None = None,
         rng: Array | None = None,
         returning: Collection[str] = (),
+        constrain: Callable[[Array, AxisNames], Array] = unconstrained,
     ) -> Output:
         """Score the classes: an output with logits `[..., C]`.
 
@@ -132,6 +132,7 @@ class Classifier(nnx.Module):
             lengths: `[...]`, number of valid tokens per row; S if None.
             rng: random key of dropout; None turns dropout off.
             returning: as in `Context`.
+            constrain: as in `Context`.
 
         Raises:
             ValueError: as the embedding.
@@ -143,9 +144,11 @@ class Classifier(nnx.Module):
             lengths=lengths,
             rng=layers_rng,
             returning=returning,
+            constrain=constrain,
         )
         output = apply_layer(self.encoder, vectors, context)
-        return output._replace(logits=self.output(self.pooling(output.features, lengths)))
+        logits = self.output(self.pooling(output.features, lengths))
+        return output._replace(logits=context.shard(logits, "classes"))
 
 
 def mean(features: Array, lengths: Array | None) -> Array:

@@ -57,7 +57,8 @@ class TransformerConfig:
     """Sizes and choices of the blocks of a Transformer, and of what is around them.
 
     A string that names a function or class may be replaced by the function or class itself, or by a
-    name that was added to its registry: `ACTIVATIONS`, `NORMS`, `POSITIONS` or `INITIALIZERS`.
+    name that was added to its registry: `ACTIVATIONS`, `NORMS`, `INITIALIZERS`, `MIXERS` or
+    `FEED_FORWARDS`. Positions are a name in `POSITIONS`.
 
     Attributes:
         width: D.

@@ -104,6 +104,7 @@ class CacheSpec:
         ring: whether a full row continues in its first slot, as in `attention.Cache`.
         encoder_output: `[..., S, D]`, of which cross-attention precomputes keys and values.
         encoder_positions: int32 `[..., S]`; counted from 0 if None.
+        constrain: as in `Context`, of the precomputed keys and values.
     """
 
     batch: tuple[int, ...]
@@ -112,6 +113,7 @@ class CacheSpec:
     ring: bool = False
     encoder_output: Any = None
     encoder_positions: Array | None = None
+    constrain: Callable[[Array, AxisNames], Array] = unconstrained
 
 
 class Output(NamedTuple):
@@ -176,10 +178,18 @@ def and_mask(mask: Mask, other: Mask | Array | None, num_tokens: int | None = No
         mask: a predicate on positions.
         other: a mask, None, or a bool array `[..., T, S]` at [query position, key position].
         num_tokens: if given, an array is broadcast to this T and S.
+
+    Raises:
+        TypeError: a `BlockMask`.
     """
     if other is None:
         return mask
-    if not isinstance(other, Mask | BlockMask):
+    if isinstance(other, BlockMask):
+        raise TypeError(
+            "a BlockMask cannot be combined with the causal mask, lengths or a window: combine the "
+            "masks before block_mask, and use a decoder with causal=False"
+        )
+    if not isinstance(other, Mask):
         if num_tokens is not None:
             other = jnp.broadcast_to(other, (*jnp.shape(other)[:-2], num_tokens, num_tokens))
         other = masks.from_array(other)

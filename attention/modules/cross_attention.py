@@ -9,6 +9,7 @@ from attention.modules.attention import Attention
 from attention.modules.context import DEFAULT_CONTEXT, CacheSpec, Context, Output
 from attention.primitives.cache import Cache, full_cache
 from attention.primitives.constant import Constant
+from attention.primitives.masks import Mask, leaves_of
 
 
 class EncoderCache(NamedTuple):
@@ -25,11 +26,18 @@ class CrossAttention(Attention):
         """Map inputs `[..., T, D]` to `[..., T, D]`.
 
         Raises:
-            ValueError: no encoder output or one of another width, and as `attention.attend`.
+            ValueError: no encoder output or one of another width, a cache of another layer, and as
+                `attention.attend`.
         """
         query = self._queries(inputs, context)
         if context.cache is not None:
-            source, encoder_positions = context.cache.value
+            value = getattr(context.cache, "value", None)
+            if not isinstance(value, EncoderCache):
+                raise ValueError(
+                    "cross-attention needs the cache of its new_cache, got a "
+                    f"{type(context.cache).__name__}"
+                )
+            source, encoder_positions = value
             key, value, nonfinite_keys = source.key, source.value, source.nonfinite_keys
         elif context.encoder_output is None:
             raise ValueError(
@@ -39,8 +47,9 @@ class CrossAttention(Attention):
         else:
             key, value = self._project_source(context.encoder_output, context)
             nonfinite_keys, encoder_positions = None, context.encoder_positions
-        positions = None
-        if context.positions is not None or encoder_positions is not None:
+        positions, mask = None, context.encoder_mask
+        is_given = context.positions is not None or encoder_positions is not None
+        if is_given or (query.shape[-3] != key.shape[-3] and _compares_positions(mask)):
             positions = (
                 _counted(query) if context.positions is None else context.positions,
                 _counted(key) if encoder_positions is None else encoder_positions,
@@ -49,7 +58,7 @@ class CrossAttention(Attention):
             query,
             key,
             value,
-            mask=context.encoder_mask,
+            mask=mask,
             positions=positions,
             context=context,
             nonfinite_keys=nonfinite_keys,
@@ -63,7 +72,7 @@ class CrossAttention(Attention):
         """
         if spec.encoder_output is None:
             raise ValueError("the cache of cross-attention needs CacheSpec(encoder_output=...)")
-        key, value = self._project_source(spec.encoder_output, DEFAULT_CONTEXT)
+        key, value = self._project_source(spec.encoder_output, Context(constrain=spec.constrain))
         if spec.dtype is not None:
             key, value = key.astype(spec.dtype), value.astype(spec.dtype)
         return Constant(EncoderCache(full_cache(key, value), spec.encoder_positions))
@@ -76,6 +85,11 @@ class CrossAttention(Attention):
                 f"source_width={expected}"
             )
         return self._keys_and_values(source, context)
+
+
+def _compares_positions(mask: Mask | Array | None) -> bool:
+    """Return whether `attend` requires positions for T queries and another number of keys."""
+    return isinstance(mask, Mask) and any(leaf.compares_positions for leaf in leaves_of(mask))
 
 
 def _counted(heads: Array) -> Array:

@@ -9,6 +9,7 @@ from jax.typing import DTypeLike
 
 from attention.modules.config import TransformerConfig
 from attention.modules.context import (
+    AxisNames,
     CacheSpec,
     Context,
     Output,
@@ -16,6 +17,7 @@ from attention.modules.context import (
     and_mask,
     apply_layer,
     constrain_logits,
+    unconstrained,
 )
 from attention.modules.dropout import split_rng
 from attention.modules.embeddings import Embedding
@@ -172,7 +174,7 @@ class EncoderDecoder(nnx.Module):
             returning=returning,
             **options,
         )
-        positions = next_positions(target.shape[-1], positions, cache)
+        positions = next_positions(target.shape, positions, cache)
         inputs = self.target_embedding(target, positions=positions, rng=embedding_rng)
         return apply_layer(self.decoder, inputs, context)
 
@@ -191,7 +193,7 @@ class EncoderDecoder(nnx.Module):
         target_mask: Mask | Array | None = None,
         rng: Array | None = None,
         returning: Collection[str] = (),
-        **options: object,
+        constrain: Callable[[Array, AxisNames], Array] = unconstrained,
     ) -> Output:
         """Score each next target token.
 
@@ -205,13 +207,14 @@ class EncoderDecoder(nnx.Module):
             target_mask: of self-attention in the decoder; the causal mask is added to it.
             rng: random key of dropout; None turns dropout off.
             returning: as in `Context`.
-            options: other fields of `Context` for both stacks, such as `constrain`.
+            constrain: as in `Context`.
 
         Returns:
             The output of the decoder, with logits `[..., T, V]`, the losses of both stacks, and the
             output of the encoder as `encoder`.
         """
         encoder_rng, decoder_rng = split_rng(rng, 2)
+        options = {"returning": returning, "constrain": constrain}
         if source_lengths is not None:
             encoder_mask = and_mask(masks.lengths(source_lengths), encoder_mask)
         encoded = self.encode(
@@ -219,7 +222,6 @@ class EncoderDecoder(nnx.Module):
             mask=source_mask,
             lengths=source_lengths,
             rng=encoder_rng,
-            returning=returning,
             **options,
         )
         output = self.decode(
@@ -228,7 +230,6 @@ class EncoderDecoder(nnx.Module):
             encoder_mask=encoder_mask,
             mask=target_mask,
             rng=decoder_rng,
-            returning=returning,
             **options,
         )
         losses = add_losses(encoded.losses, output.losses)

@@ -56,13 +56,16 @@ class LanguageModel(nnx.Module):
         config: TransformerConfig,
         *,
         vocab_size: int,
+        causal: bool = True,
         rngs: nnx.Rngs,
         make_layer: MakeLayer | None = None,
     ) -> "LanguageModel":
-        """Make a Transformer; `make_layer` is that of `Decoder.from_config`."""
+        """Make a Transformer; `causal` and `make_layer` are those of `Decoder.from_config`."""
         return cls(
             Embedding.from_config(vocab_size, config, rngs=rngs),
-            Decoder.from_config(config, cross=False, rngs=rngs, make_layer=make_layer),
+            Decoder.from_config(
+                config, causal=causal, cross=False, rngs=rngs, make_layer=make_layer
+            ),
             output=make_output(config, vocab_size, rngs),
         )
 
@@ -81,7 +84,7 @@ class LanguageModel(nnx.Module):
 
         Args:
             tokens: ids.
-            mask: of self-attention, to which the causal mask is added.
+            mask: of self-attention, to which a causal decoder adds the causal mask.
             positions: `[..., T]`, of the embeddings; counted by default.
             rng: random key of dropout; None turns dropout off.
             cache: of `new_cache`, with the tokens before these.
@@ -93,7 +96,7 @@ class LanguageModel(nnx.Module):
                 cache.
         """
         embedding_rng, layers_rng = split_rng(rng, 2)
-        positions = next_positions(tokens.shape[-1], positions, cache)
+        positions = next_positions(tokens.shape, positions, cache)
         inputs = self.embedding(tokens, positions=positions, rng=embedding_rng)
         context = Context(mask=mask, rng=layers_rng, cache=cache, returning=returning, **options)
         return apply_layer(self.decoder, inputs, context)

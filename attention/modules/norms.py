@@ -52,12 +52,15 @@ class Norm(nnx.Module):
         dtype = score_dtype(inputs)
         vectors, scale = inputs.astype(dtype), self.scale[...].astype(dtype)
         factor = scale.reshape((1,) * (inputs.ndim - 1) + scale.shape)
-        variance = jnp.mean(vectors**2, axis=-1, keepdims=True)
         if self.bias is None:
+            variance = jnp.mean(vectors**2, axis=-1, keepdims=True)
             outputs = vectors * (jax.lax.rsqrt(variance + self.epsilon) * factor)
         else:
+            # A constant near the mean, without which the difference below cancels far from 0.
+            vectors -= jax.lax.stop_gradient(vectors.mean(axis=-1, keepdims=True))
             mean = vectors.mean(axis=-1, keepdims=True)
-            variance = jnp.maximum(variance - mean**2, 0)
+            variance = jnp.mean(vectors**2, axis=-1, keepdims=True) - mean**2
+            variance = jnp.maximum(variance, 0)
             outputs = (vectors - mean) * (jax.lax.rsqrt(variance + self.epsilon) * factor)
             outputs += self.bias[...].astype(dtype).reshape(factor.shape)
         return outputs.astype(self.dtype or inputs.dtype)

@@ -113,7 +113,11 @@ class DecoderCache(NamedTuple):
 
 
 class Decoder(Encoder):
-    """A stack whose self-attention is causal, whatever other mask is given."""
+    """A stack whose self-attention is causal, whatever other mask is given.
+
+    With `causal=False` only the given mask decides, and a cache lets a token attend to those read
+    before it and with it.
+    """
 
     def __init__(
         self,
@@ -141,18 +145,21 @@ class Decoder(Encoder):
         cls,
         config: TransformerConfig,
         *,
+        causal: bool = True,
         cross: bool = True,
         rngs: nnx.Rngs,
         make_layer: MakeLayer | None = None,
     ) -> "Decoder":
         """Make a decoder of `config.decoder_layers` blocks, with cross-attention if `cross`.
 
-        The other arguments are those of `Encoder.from_config`.
+        The other arguments are those of `Decoder` and of `Encoder.from_config`.
+
+        Raises:
+            ValueError: `cross` without cross-attention in any layer.
         """
-        parts = _parts(
-            config, make_layer, config.decoder_layers, causal=True, cross=cross, rngs=rngs
-        )
-        return cls(**parts, cross=cross)
+        kinds = {"causal": causal, "cross": cross}
+        parts = _parts(config, make_layer, config.decoder_layers, **kinds, rngs=rngs)
+        return cls(**parts, **kinds)
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
         """Map `[..., T, D]` to `[..., T, D]`; `context.cache` is a `DecoderCache`.
@@ -168,11 +175,14 @@ class Decoder(Encoder):
             whole = num_tokens if cache is None else None
             mask = and_mask(masks.causal(), context.mask, whole)
             context = replace(context, mask=mask)
+        elif cache is not None and context.mask is None:
+            # Self-attention with a cache and without a mask would be causal.
+            context = replace(context, mask=masks.window(None, None))
         if cache is None:
             return super().__call__(inputs, context=context)
         if not isinstance(cache, DecoderCache):
             raise ValueError(_NO_CACHE_OF_A_DECODER.format(type(cache).__name__))
-        positions = next_positions(num_tokens, context.positions, cache)
+        positions = next_positions(inputs.shape[:-1], context.positions, cache)
         context = replace(context, positions=positions, cache=cache.layers)
         output = super().__call__(inputs, context=context)
         more = num_tokens if context.lengths is None else context.lengths
@@ -198,6 +208,11 @@ def _parts(
     if make_layer is None:
         configs = [config.layer(index) for index in range(n)]
         period = next((p for p in range(1, n) if configs[p:] == configs[:-p]), n)
+        if cross and n and not any(each.cross_attention for each in configs):
+            raise ValueError(
+                "cross_attention=False in every layer ignores the encoder output: make the decoder "
+                "with cross=False"
+            )
 
         def make_layer(index: int, rngs: nnx.Rngs) -> Block:
             return transformer_block(configs[index], cross=cross, rngs=rngs)
@@ -230,12 +245,12 @@ def make_output(
 
 
 def next_positions(
-    num_tokens: int, positions: Array | None, cache: DecoderCache | None
+    shape: tuple[int, ...], positions: Array | None, cache: DecoderCache | None
 ) -> Array | None:
-    """Return the positions of T tokens that follow those in a cache; without one, as given.
+    """Return the positions of tokens `[..., T]` that follow those in a cache; else, as given.
 
     Raises:
-        ValueError: positions beside a cache, or a cache without lengths.
+        ValueError: positions beside a cache, a cache without lengths or for another batch.
     """
     if cache is None:
         return positions
@@ -243,4 +258,9 @@ def next_positions(
         raise ValueError(_NO_CACHE_OF_A_DECODER.format(type(cache).__name__))
     if positions is not None:
         raise ValueError("a cache counts the positions of its tokens: give no positions")
+    *batch, num_tokens = shape
+    if cache.lengths.shape != tuple(batch):
+        raise ValueError(
+            f"this cache is for a batch of shape {cache.lengths.shape}, got {tuple(batch)}"
+        )
     return jnp.add.outer(cache.lengths, jnp.arange(num_tokens, dtype=jnp.int32))

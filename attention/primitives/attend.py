@@ -9,6 +9,7 @@ import jax
 from jax import Array
 from jax.typing import ArrayLike
 
+from attention.primitives import one_query
 from attention.primitives.arguments import Arguments, check_arguments
 from attention.primitives.block_mask import BlockMask
 from attention.primitives.choice import one_of
@@ -17,7 +18,7 @@ from attention.primitives.dropout import Dropout
 from attention.primitives.gpu import flash
 from attention.primitives.lift import possible_shards
 from attention.primitives.masks import Mask
-from attention.primitives.pytree_dataclass import arrays_of, batch_shapes
+from attention.primitives.pytree_dataclass import batch_shapes
 from attention.primitives.scores import Score
 from attention.primitives.sharding import per_shard
 from attention.primitives.tiled import attend_in_tiles
@@ -117,10 +118,10 @@ def attend(
         precision: "default", "high" or "highest" (the default), of products of float32. Products of
             narrower inputs are computed in their dtype; all are accumulated in float32.
         tile_sizes: queries and keys per tile of the "tiled" implementation.
-        implementation: "reference", "tiled", "jax", "cudnn", "pallas" or "splash": that one, or an
-            error with the reason. By default it is chosen for the arguments and the platform that
-            the computation is lowered for; `explain` reports it. "cudnn", "pallas" and "splash"
-            have first-order reverse-mode derivatives only.
+        implementation: "reference", "tiled", "one_query", "jax", "cudnn", "pallas" or "splash":
+            that one, or an error with the reason. By default it is chosen for the arguments and
+            the platform that the computation is lowered for; `explain` reports it. "cudnn",
+            "pallas" and "splash" have first-order reverse-mode derivatives only.
 
     Returns:
         The output `[..., T, N, Hv]` in the query's dtype, or with `returning` a pair of it and a
@@ -242,7 +243,7 @@ def _compute(arguments: Arguments, name: str | None) -> dict[str, Array]:
 
 
 def _few_pairs(arguments: Arguments) -> str | None:
-    if arguments.tile_sizes is not None or isinstance(arguments.block_mask, BlockMask):
+    if arguments.tile_sizes is not None or arguments.block_mask is not None:
         return None
     if arguments.query.shape[-3] * arguments.key.shape[-3] <= FEW_PAIRS:
         return "so few pairs fit a cache as they are"
@@ -259,10 +260,9 @@ def _refusal_of_tiles(arguments: Arguments, platform: str) -> str | None:
 def _preference_for_tiles(arguments: Arguments, platform: str) -> str | None:
     if _few_pairs(arguments):
         return None
-    own = arguments.mask is not None and any(batch_shapes(arguments.mask))
-    if own and possible_shards(platform) > 1:
+    if any(batch_shapes(arguments.mask)) and possible_shards(platform) > 1:
         return "linear in memory; all tiles are computed since the batch may be sharded"
-    if arguments.mask is not None and any(True for _ in arrays_of(arguments.mask)):
+    if batch_shapes(arguments.mask):
         return "linear in memory; it skips empty tiles, but not under jax.vmap over its mask"
     return "linear in memory; it skips empty tiles"
 
@@ -272,9 +272,9 @@ def _fills_a_block(arguments: Arguments, platform: str) -> str | None:
     return None if arguments.query.shape[-3] < FEW_QUERIES else "its kernel computes all of this"
 
 
-def _by_definition(arguments: Arguments, platform: str) -> dict[str, Array]:
-    del platform
-    return attend_by_definition(arguments)
+def _everywhere(run: Callable[[Arguments], dict[str, Array]]) -> Callable[..., dict[str, Array]]:
+    """Take a platform, for a function that is the same on all platforms."""
+    return lambda arguments, platform: run(arguments)
 
 
 # Up to this many pairs of one head, tiles cost more than they save (measured on a CPU).
@@ -284,19 +284,25 @@ FEW_PAIRS = 64 * 64
 FEW_QUERIES = 16
 
 IMPLEMENTATIONS = (
-    Implementation("cudnn", cudnn.refusal, cudnn.attend_by_cudnn, _fills_a_block),
-    Implementation("splash", splash.refusal, splash.attend_by_splash, _fills_a_block),
+    Implementation("cudnn", cudnn.refusal, _everywhere(cudnn.attend_by_cudnn), _fills_a_block),
+    Implementation("splash", splash.refusal, _everywhere(splash.attend_by_splash), _fills_a_block),
+    Implementation(
+        "one_query",
+        one_query.refusal,
+        _everywhere(one_query.attend_one_query),
+        one_query.preference,
+    ),
     Implementation("tiled", _refusal_of_tiles, attend_in_tiles, _preference_for_tiles),
     # By name only: never measured on a GPU.
-    Implementation("pallas", flash.refusal, flash.attend_by_kernel, lambda *_: None),
+    Implementation("pallas", flash.refusal, _everywhere(flash.attend_by_kernel), lambda *_: None),
     # By name only: all scores are in memory at once, as in the reference.
-    Implementation("jax", jax_nn.refusal, jax_nn.attend_by_jax_nn, lambda *_: None),
+    Implementation("jax", jax_nn.refusal, _everywhere(jax_nn.attend_by_jax_nn), lambda *_: None),
     Implementation(
         "reference",
         lambda arguments, _: (
             None if arguments.tile_sizes is None else "it has no tiles, and tile_sizes was given"
         ),
-        _by_definition,
+        _everywhere(attend_by_definition),
         lambda arguments, _: _few_pairs(arguments) or "there is nothing to cut into tiles",
     ),
 )

@@ -1,14 +1,14 @@
-"""A choice by name, and the sentence for a name that nobody knows."""
+"""Check names given by the user."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
 
 
 def one_of(name: str, given: str, known: Sequence[str]) -> None:
-    """Checks a word against the known ones.
+    """Check that a name is one of the known names.
 
     Raises:
-        ValueError: an unknown word, with the nearest known one.
+        ValueError: an unknown name; the message lists the known ones and suggests the nearest.
     """
     if given not in known:
         near = get_close_matches(str(given).lower(), known, n=1)

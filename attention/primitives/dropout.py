@@ -1,14 +1,15 @@
 """Counter-based dropout: a hash of (rng, head, query position, key position)."""
 
-from dataclasses import dataclass, field
+from numbers import Real
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from attention.primitives.pytree_dataclass import array_field, pytree_dataclass, static
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+
+@pytree_dataclass
 class Dropout:
     """Drop each attention weight with probability `rate`; scale the others by 1 / (1 - rate).
 
@@ -18,13 +19,15 @@ class Dropout:
         rate: a number in [0, 1).
     """
 
-    rng: Array
-    rate: float = field(metadata={"static": True})
+    rng: Array = array_field(rank=1)  # of the data of a key
+    rate: float = static()
 
     def __post_init__(self) -> None:
         """Refuse a traced rate, and one outside [0, 1)."""
-        if isinstance(self.rate, jax.Array):
-            raise TypeError("dropout rate must be a Python number: it is compiled in")
+        if not isinstance(self.rate, Real):
+            raise TypeError(
+                f"dropout rate must be a Python number, which is compiled in, got {self.rate!r}"
+            )
         if not 0 <= self.rate < 1:
             raise ValueError(f"dropout rate must lie in [0, 1), got {self.rate}")
         if isinstance(self.rng, int | float):

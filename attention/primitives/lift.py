@@ -26,7 +26,7 @@ class Plan:
         batch: how each batch axis is cut.
         kv_heads: how K is cut.
         groups: G.
-        axes: for each array of a head, its leading axes: "B" stands for all batch axes, "K" for
+        axes: for each array of a head, its leading axes: "B" means all batch axes, "K" for
             key/value heads, "G" for the query heads of a group.
     """
 

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from attention.primitives.nonfinite import nan_rows
+
 
 def merge(partials: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
     """Combine attention of the same queries over disjoint sets of keys.
@@ -47,8 +49,11 @@ def merge(partials: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
     largest = jnp.where(empty, 0, largest)
     parts = jnp.exp(logsumexps - largest)
     total = jnp.sum(parts, axis=0, keepdims=True)
-    shares = jnp.where(empty, 0, parts / jnp.where(empty, 1, total))
+    logsumexp = jnp.where(empty, -jnp.inf, jnp.log(jnp.where(empty, 1, total)) + largest)
+    # A share that is NaN would reach the masked keys of every set in the backward pass.
+    unused = empty | jnp.isnan(logsumexp)
+    shares = jnp.where(unused, 0, parts / jnp.where(unused, 1, total))
     shares = jnp.swapaxes(shares, -1, -2)[..., None]
     output = jnp.sum(shares * outputs.astype(shares.dtype), axis=0).astype(outputs.dtype)
-    logsumexp = jnp.where(empty, -jnp.inf, jnp.log(jnp.where(empty, 1, total)) + largest)
-    return output, logsumexp[0]
+    logsumexp = logsumexp[0]
+    return nan_rows(output, jnp.swapaxes(logsumexp, -1, -2)), logsumexp

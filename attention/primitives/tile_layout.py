@@ -1,8 +1,7 @@
 """From the arguments of `attend` to the heads of `tiled.py`: axes, padding, tile sizes."""
 
-import contextlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NamedTuple
 
@@ -109,6 +108,9 @@ class Lifted:
 
 def layout_of(arguments: Arguments, platform: str) -> tuple[Settings, Plan, Head]:
     """Return the sizes of tiles, the order of computation, and all heads."""
+    if arguments.allowed is not None:  # the compiler would take seconds to fold a constant array
+        allowed = jax.lax.optimization_barrier(arguments.allowed)
+        arguments = replace(arguments, allowed=allowed)
     num_queries, num_heads = arguments.query.shape[-3:-1]
     num_keys, num_kv_heads = arguments.key.shape[-3:-1]
     full, masked, entries = SIZES[platform]
@@ -222,10 +224,7 @@ def _pattern_of_array(
         cut = cut.reshape(tiles[0], sizes[0], tiles[1], sizes[1])
         return pattern_of_bounds(cut.any(axis=(1, 3)), cut.all(axis=(1, 3)))
 
-    # A constant array is reduced now: the compiler would take seconds to fold it.
-    constant = not isinstance(allowed, jax.core.Tracer)
-    with jax.ensure_compile_time_eval() if constant else contextlib.nullcontext():
-        return over_batch(example, (allowed,), (3,), allowed.shape[:-3])
+    return over_batch(example, (allowed,), (3,), allowed.shape[:-3])
 
 
 def _of_pattern(array: Array, arguments: Arguments) -> Lifted:
@@ -295,7 +294,7 @@ def _inputs_and_context(
             of_pairs(_aligned(x, arguments)) if is_bias(x) else None for x in arguments.scores
         ),
     )
-    rng = None if arguments.dropout is None else jax.random.key_data(arguments.dropout.rng)
+    rng = None if arguments.dropout is None else arguments.dropout.rng
     is_key = jnp.arange(num_columns) < num_keys
     context = Context(
         query_positions=of_positions(arguments.query_positions, num_rows),

@@ -44,8 +44,8 @@ class RecurrentEncoder(nnx.Module):
             rngs: source of the initial parameters.
             dtypes: `dtype` and `param_dtype`, as in flax.
         """
-        self.forward = cell(width, hidden, rngs=rngs, **dtypes)
-        self.backward = cell(width, hidden, rngs=rngs, **dtypes)
+        self.forward = named_cell(cell, width, hidden, rngs=rngs, **dtypes)
+        self.backward = named_cell(cell, width, hidden, rngs=rngs, **dtypes)
         self.hidden = hidden
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
@@ -84,6 +84,21 @@ class RecurrentEncoder(nnx.Module):
         tokens = time_first(inputs, -2), time_first(valid, -1)
         _, outputs = jax.lax.scan(step, carry, tokens, reverse=reverse)
         return jnp.moveaxis(outputs, 0, -2)
+
+
+def named_cell(
+    cell: Callable[..., nnx.RNNCellBase], width: int, hidden: int, **options: object
+) -> nnx.RNNCellBase:
+    """Make a cell and name the axes of its parameters, as `linear` does.
+
+    The last axis is "hidden", also that of all gates together. The first axis of a kernel is
+    "embed" for the inputs and "recurrent" for the state, the layer "dense_h" of flax.
+    """
+    made = cell(width, hidden, **options)
+    for path, parameter in nnx.to_flat_state(nnx.state(made, nnx.Param)):
+        first = "recurrent" if "dense_h" in path else "embed"
+        parameter.set_metadata(axes=(first, "hidden")[-parameter.ndim :])
+    return made
 
 
 def initial_carry(cell: nnx.RNNCellBase, vector: Array) -> Any:  # noqa: ANN401 - any pytree

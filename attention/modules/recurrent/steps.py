@@ -12,7 +12,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from attention.modules.linear import linear
-from attention.modules.recurrent.encoder import cell_output
+from attention.modules.recurrent.encoder import cell_output, named_cell
 
 Cell = Callable[..., nnx.RNNCellBase]
 Attend = Callable[[Array], Array]  # state [..., F] -> context [..., C]
@@ -50,7 +50,7 @@ class BahdanauStep(nnx.Module):
             rngs: source of the initial parameters.
             dtypes: `dtype` and `param_dtype`, as in flax.
         """
-        self.cell = cell(width + context_width, hidden, rngs=rngs, **dtypes)
+        self.cell = named_cell(cell, width + context_width, hidden, rngs=rngs, **dtypes)
         self.input_feed_width, self.features_width = 0, hidden + width + context_width
 
     def __call__(
@@ -89,7 +89,7 @@ class LuongStep(nnx.Module):
         **dtypes: DTypeLike | None,
     ) -> None:
         """Make the cell, and the layer that joins state and context; see `BahdanauStep`."""
-        self.cell = cell(width + hidden, hidden, rngs=rngs, **dtypes)
+        self.cell = named_cell(cell, width + hidden, hidden, rngs=rngs, **dtypes)
         self.join = linear(
             {"embed": context_width + hidden},
             {"hidden": hidden},

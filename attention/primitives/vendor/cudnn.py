@@ -17,12 +17,7 @@ from attention.primitives.vendor.jax_nn import common_refusal, dot_product_atten
 
 
 def refusal(arguments: Arguments, platform: str) -> str | None:
-    """Return why it cannot compute this, in half a sentence; None if it can.
-
-    Args:
-        arguments: the validated arguments.
-        platform: "cpu", "cuda", "rocm" or "tpu".
-    """
+    """Return why it cannot compute this, in half a sentence; None if it can."""
     if platform != "cuda":
         return f"it is for an NVIDIA GPU, and the platform is {platform}"
     return arguments_refusal(arguments, _compute_capability())
@@ -66,14 +61,8 @@ def arguments_refusal(arguments: Arguments, capability: tuple[int, ...]) -> str 
     return None
 
 
-def attend_by_cudnn(arguments: Arguments, platform: str | None = None) -> dict[str, Array]:
-    """Return "output" for arguments that are not refused.
-
-    Args:
-        arguments: the validated arguments.
-        platform: not used.
-    """
-    del platform
+def attend_by_cudnn(arguments: Arguments) -> dict[str, Array]:
+    """Return "output" for arguments that are not refused."""
     with forward_mode_refused("cudnn"):
         return {"output": _attend(float(arguments.scale), arguments)}
 

@@ -53,7 +53,8 @@ def randomized(model, scale=0.3):
 @functools.cache
 def language_model(**options):
     config = TransformerConfig(**SIZES | {"decoder_layers": 2, **options})
-    return randomized(LanguageModel.from_config(config, vocab_size=V, rngs=nnx.Rngs(0)))
+    model = LanguageModel.from_config(config, vocab_size=V, rngs=nnx.Rngs(0))
+    return randomized(model, scale=0.4)
 
 
 @functools.cache
@@ -74,7 +75,7 @@ def assert_same(found, expected):
     np.testing.assert_array_equal(found.lengths, expected.lengths)
     np.testing.assert_array_equal(found.tokens, expected.tokens[..., : found.tokens.shape[-1]])
     np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-3)
-    assert len({*np.ravel(found.tokens).tolist()}) > 3
+    assert len({*np.ravel(found.tokens).tolist()}) > 2
 
 
 @pytest.mark.parametrize("positions", ["rotary", "alibi", "learned"])

@@ -53,7 +53,6 @@ HISTORY = History(
             [[0, 1, 2], [1, 2, 3]],
         ),
     ],
-    ids=str,
 )
 def test_kept_logits_are_unchanged_and_others_excluded(processor, kept):
     found = np.asarray(processor(LOGITS, HISTORY))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attention import Dropout, masks, rotary, scores
+from attention import Dropout, block_mask, masks, rotary, scores
 from attention.modules import CacheSpec, Context, CrossAttention, SelfAttention
 from attention.modules.context import DEFAULT_CONTEXT
 from attention.primitives.dropout import keep_factor
@@ -134,9 +134,12 @@ def test_positions_of_queries_and_keys():
     assert_close(output, by_hand(module, INPUTS, ENCODER_OUTPUT, counted)[0])
 
 
-def test_causal_between_other_lengths_needs_positions():
-    with pytest.raises(ValueError, match=r"5.*7"):
-        attend_across(cross_attention(), encoder_mask=masks.causal())
+def test_causal_between_other_lengths_counts_positions_with_and_without_a_cache():
+    module, mask = cross_attention(), masks.causal()
+    expected, _ = by_hand(module, INPUTS, ENCODER_OUTPUT, np.tri(T, S, dtype=bool))
+    assert_close(attend_across(module, encoder_mask=mask).features, expected)
+    cache = module.new_cache(CacheSpec(batch=(B,), size=T, encoder_output=ENCODER_OUTPUT))
+    assert_close(run(module, INPUTS, Context(cache=cache, encoder_mask=mask)).features, expected)
 
 
 @pytest.mark.parametrize("mask", [None, masks.causal(), jnp.tri(T, k=1, dtype=bool)], ids=str)
@@ -157,6 +160,17 @@ def test_lengths_mask_the_padding():
     assert_close(ours.features, run(attention(), context=Context(mask=mask)).features)
     assert Context(lengths=lengths).valid(4).tolist() == [[True] * 2 + [False] * 2, [True] * 4]
     assert Context().valid(4) is None
+
+
+def test_lengths_count_tokens_whatever_their_positions():
+    module = attention(head_width=14, rotary=rotary)
+    lengths, positions = jnp.array([2, T]), jnp.arange(T, 0, -1) + 7
+    given = {"positions": positions, "mask": masks.window(T)}
+    ours = run(module, context=Context(lengths=lengths, **given)).features
+    for row, length in enumerate(lengths):
+        part = Context(positions=positions[:length], mask=given["mask"])
+        alone = run(module, INPUTS[row, :length], part).features
+        assert_close(ours[row, :length], alone)
 
 
 def test_softcap_bounds_the_scores_after_all_score_functions():
@@ -299,6 +313,20 @@ class TestErrors:
     def test_unknown_results(self, name, near):
         with pytest.raises(ValueError, match=f"got '{name}'; did you mean '{near}"):
             jax.eval_shape(lambda: run(attention(), context=Context(returning=(name,))))
+
+    def test_a_block_mask_beside_lengths(self):
+        mask = block_mask(masks.causal(), T, T)
+        with pytest.raises(TypeError, match="BlockMask cannot be combined with the causal mask, l"):
+            attention()(INPUTS, context=Context(mask=mask, lengths=jnp.array([2, T])))
+
+    def test_caches_of_another_layer(self):
+        spec = CacheSpec(batch=(B,), size=T, encoder_output=ENCODER_OUTPUT)
+        for module, other, name in (
+            (attention(), cross_attention(), "self-attention needs .*, got a Constant"),
+            (cross_attention(), attention(), "cross-attention needs .*, got a Cache"),
+        ):
+            with pytest.raises(ValueError, match=name):
+                module(INPUTS, context=Context(cache=other.new_cache(spec)))
 
     def test_encoder_output(self):
         with pytest.raises(

@@ -12,13 +12,21 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from attention import masks, rotary
-from attention.modules import POSITIONS, CacheSpec, Context, CrossAttention, SelfAttention
+from attention.modules import (
+    POSITIONS,
+    CacheSpec,
+    Context,
+    CrossAttention,
+    LanguageModel,
+    SelfAttention,
+)
 from attention.primitives.cache import empty_cache
 from tests.attention.modules.inputs import (
     DIMS,
     LENGTHS,
     filled,
     language_model,
+    small_config,
     small_translator,
     tokens,
 )
@@ -136,6 +144,20 @@ def test_no_mask_is_causal_within_a_piece():
         for context in (Context(cache=cache), Context(mask=masks.causal()))
     )
     np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_decoder_that_is_not_causal_reads_a_whole_text_at_once():
+    model = filled(
+        lambda: LanguageModel.from_config(
+            small_config(positions="relative"), vocab_size=V, causal=False, rngs=nnx.Rngs(0)
+        )
+    )
+    assert not model.decoder.score.causal
+    whole = jax.jit(lambda model: model(TOKENS).logits)(model)
+    cached = jax.jit(lambda m: m(TOKENS, cache=m.new_cache((B,), LONGEST)).logits)(model)
+    np.testing.assert_allclose(cached, whole, rtol=2e-5, atol=2e-5)
+    last = TOKENS.at[:, -1].add(1)
+    assert (jax.jit(lambda model: model(last).logits)(model) != whole)[:, 0].any(-1).all()
 
 
 def test_bfloat16_cache():
@@ -381,9 +403,8 @@ class TestErrors:
 
     def test_more_tokens_than_the_cache_or_the_model_can_hold(self):
         model = language_model(decoder_layers=1)
-        cache = model(TOKENS[:, :3], cache=model.new_cache((B,), 7)).cache
         with pytest.raises(ValueError, match="layer 0: a cache of 7 slots cannot hold 8 tokens"):
-            model(TOKENS[:, :5], cache=cache)
+            jax.eval_shape(lambda: model(TOKENS[:, :8], cache=model.new_cache((B,), 7)))
         for new_cache in (
             lambda: model.new_cache((B,), 24),
             lambda: small_translator().new_cache(jnp.zeros((B, S, D)), 24),
@@ -414,6 +435,15 @@ class TestErrors:
         with pytest.raises(ValueError) as raised:
             jax.eval_shape(read)
         assert str(raised.value).startswith(sentence)
+
+    def test_a_cache_of_another_batch(self):
+        model = language_model(decoder_layers=1)
+        cache = model.new_cache((2,), 7)
+        sentence = r"this cache is for a batch of shape \(2,\), got \(3,\)"
+        with pytest.raises(ValueError, match=sentence):
+            model(TOKENS[:, :1], cache=cache)
+        with pytest.raises(ValueError, match=sentence):
+            model.decoder(jnp.zeros((B, 1, D)), context=Context(cache=cache))
 
     def test_a_cache_of_another_kind(self):
         model = language_model(decoder_layers=LAYERS)

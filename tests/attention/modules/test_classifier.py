@@ -7,7 +7,14 @@ import pytest
 from flax import nnx
 
 from attention import masks
-from attention.modules import POOLINGS, Classifier, Context, Embedding, PatchEmbedding
+from attention.modules import (
+    POOLINGS,
+    Classifier,
+    Context,
+    Embedding,
+    MeanPooling,
+    PatchEmbedding,
+)
 from attention.modules.classifier import mean
 from attention.modules.patches import patches
 from attention.testing import find_leaks
@@ -201,3 +208,17 @@ class TestPatches:
         sentence = r"images must be 4x6x2 \(height x width x channels\), got 6x4x2"
         with pytest.raises(ValueError, match=sentence):
             self.embedding()(jnp.swapaxes(IMAGES, 1, 2))
+
+
+def test_a_pooling_of_ones_own_and_constrained_logits():
+    found = set()
+
+    def constrain(array, names):
+        assert array.ndim == len(names)
+        found.add(names)
+        return array
+
+    model = classifier(lambda width, *, param_dtype, rngs: MeanPooling())
+    assert isinstance(model.pooling, MeanPooling)
+    jax.eval_shape(lambda model: model(TOKENS, constrain=constrain), model)
+    assert ("batch", "classes") in found

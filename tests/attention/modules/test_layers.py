@@ -62,10 +62,10 @@ def affine_layers(kinds, **options):
     )
 
 
-def feed_forward_layers(n, width=D, **options):
+def feed_forward_layers(n, width=D, kinds=1, **options):
     def make(index, rngs):
-        del index
-        norm, sublayer = layer_norm(width, rngs=rngs), FeedForward(width, F, rngs=rngs)
+        norm = layer_norm(width, rngs=rngs)
+        sublayer = FeedForward(width, F + index % kinds, rngs=rngs)
         return Block(feed_forward=Residual(norm, sublayer, dropout=0.3))
 
     return filled(lambda: Layers(make, n, rngs=nnx.Rngs(0), **options))
@@ -196,7 +196,7 @@ def test_layers_of_a_known_period_are_made_once_for_each_kind():
 
 
 def test_scanned_layers_equal_unrolled_ones_with_dropout_and_in_gradient():
-    scanned = feed_forward_layers(5, remat=True)
+    scanned = feed_forward_layers(5, kinds=2)
 
     @jax.jit
     @functools.partial(jax.value_and_grad, argnums=(0, 1))
@@ -212,7 +212,7 @@ def test_scanned_layers_equal_unrolled_ones_with_dropout_and_in_gradient():
         unstack_layers(gradient).blocks, expected_gradient.blocks, rtol=1e-4, atol=1e-4
     )
     np.testing.assert_allclose(towards, expected_towards, rtol=1e-4, atol=1e-4)
-    assert (scanned.period, len(scanned.blocks)) == (1, 1)  # `unstack_layers` changes no model
+    assert (scanned.period, len(scanned.blocks)) == (2, 3)  # `unstack_layers` changes no model
 
 
 def test_losses_have_gradients_through_a_scan():

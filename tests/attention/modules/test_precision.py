@@ -1,6 +1,7 @@
 """dtype of parameters, computation and caches; axis names; lowering for every platform."""
 
 import re
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,15 @@ from flax import nnx
 from jax import export
 
 from attention import masks
-from attention.modules import FeedForward, map_axes, name_axis, unstack_layers
+from attention.modules import (
+    FeedForward,
+    RecurrentConfig,
+    RecurrentEncoderDecoder,
+    map_axes,
+    name_axis,
+    unstack_layers,
+)
+from attention.modules.recurrent import ATTENTIONS, CELLS
 from tests.attention.modules.inputs import (
     DIMS,
     LENGTHS,
@@ -42,6 +51,10 @@ def test_bfloat16_computation_has_float32_parameters_and_gradients(positions):
     gradient = jax.make_jaxpr(jax.grad(loss), return_shape=True)(model, jax.random.key(0))
     program, shapes = gradient
     assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype("float32")}
+    states = jax.eval_shape(
+        lambda: model(SOURCE, TARGET, returning=("hidden_states",)).hidden_states
+    )
+    assert {state.dtype for state in states} == {jnp.dtype("bfloat16")}
     # Every product with a kernel is one of bfloat16; only those of the softmax weights are not.
     products = re.findall(rf"bf16\[{B},[57],{F}\] = dot_general", str(program))
     assert products
@@ -116,6 +129,21 @@ def test_every_parameter_has_axis_names():
     assert kernel.get_value() == ("embed", "hidden")
 
 
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_every_parameter_of_a_recurrent_model_has_axis_names(cell, attention):
+    config = RecurrentConfig(cell=cell, attention=attention)
+    sizes = {"source_vocab_size": 19, "target_vocab_size": 17}
+    make = partial(RecurrentEncoderDecoder.from_config, config, **sizes)
+    model = jax.eval_shape(lambda: make(rngs=nnx.Rngs(0)))
+    for path, parameter in nnx.to_flat_state(nnx.state(model, nnx.Param)):
+        axes = parameter.get_metadata().get("axes", ())
+        assert len(axes) == parameter.ndim, path
+        assert None not in axes, path
+    kernel = model.encoder.forward.dense_h.kernel
+    assert kernel.get_metadata()["axes"] == ("recurrent", "hidden")
+
+
 def test_the_leading_axis_of_experts_has_a_name():
     keys = jax.random.split(jax.random.key(0), 3)
     experts = jax.vmap(lambda key: FeedForward(D, F, rngs=nnx.Rngs(key)))(keys)
@@ -141,6 +169,13 @@ def test_activations_are_constrained_by_name():
         (*batch, "kv_heads", "head"),
         (*batch, "vocab"),
     }
+
+
+def test_keys_of_an_encoder_output_are_constrained_in_a_cache():
+    found, source = [], jnp.zeros((B, S, D))
+    model = small_translator(decoder_layers=1)
+    model.new_cache(source, T, constrain=lambda array, names: found.append(names) or array)
+    assert found == [("batch", "sequence", "kv_heads", "head")] * 2
 
 
 @pytest.mark.parametrize("function", [translate, jax.grad(lambda *given: translate(*given).mean())])

@@ -139,6 +139,12 @@ class TestCrossAttention:
         with pytest.raises(ValueError, match=sentence):
             jax.eval_shape(lambda m: m(INPUTS, context=Context(**given)), decoder)
 
+    def test_no_layer_with_cross_attention(self):
+        config = small_config(cross_attention=False)
+        with pytest.raises(ValueError, match="cross_attention=False in every layer ignores"):
+            Decoder.from_config(config, rngs=nnx.Rngs(0))
+        jax.eval_shape(lambda: Decoder.from_config(config, cross=False, rngs=nnx.Rngs(0)))
+
     def test_a_decoder_of_layers_has_none_by_default(self):
         decoder = Decoder(lambda inputs: inputs)
         with pytest.raises(ValueError, match="cross=False takes no encoder output"):

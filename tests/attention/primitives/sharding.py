@@ -133,6 +133,21 @@ def check_larger(shape, implementation):
         assert found.is_equivalent_to(sharding, 4), found
 
 
+def check_one_query(shape, axis_type):
+    """Compile decoding steps, whose keys are cut into parts on each device."""
+    mesh = mesh_of(shape, axis_type)
+    inputs = draw((8, 1, N, H), (8, 1024, K, H), (8, 1024, K, H), (8, 1, N, H))
+    call = functools.partial(attend, implementation="one_query")
+    expected = jax.jit(functools.partial(forward_and_backward, call))(*inputs)
+    with jax.set_mesh(mesh):
+        sharded = put(mesh, *inputs, LENGTHS, HEADS)[:4]
+        compiled = jax.jit(functools.partial(forward_and_backward, call)).lower(*sharded).compile()
+        assert collectives(compiled) == [], collectives(compiled)
+        for ours, theirs in zip(compiled(*sharded), expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+            assert ours.sharding.is_equivalent_to(NamedSharding(mesh, SPEC), 4), ours.sharding
+
+
 CHECKS = {
     "jit": check_jit,
     "explicit axes": check_explicit,
@@ -149,6 +164,8 @@ def main():
         for implementation in ("tiled", "reference")
         for name in ("jit", "explicit axes", "shard_map")
     ]
+    for axis_type in (AxisType.Auto, AxisType.Explicit):
+        check_one_query((2, 4), axis_type)
     for name, shape, implementation in cases:
         print(name, shape, implementation, flush=True)
         CHECKS[name](shape, implementation)

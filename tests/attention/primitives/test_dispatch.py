@@ -39,7 +39,7 @@ def test_named_implementation_is_used(called, name):
 
 
 def test_docstring_names_every_implementation():
-    assert set(NAMES) == {"reference", "tiled", "jax", "cudnn", "pallas", "splash"}
+    assert set(NAMES) == {"reference", "tiled", "one_query", "jax", "cudnn", "pallas", "splash"}
     assert all(f'"{name}"' in attend.__doc__ for name in NAMES)
 
 
@@ -122,7 +122,7 @@ def test_choice_for_a_platform(platform, length, dtype):
     assert (
         name
         in {
-            "cpu": {"tiled", "reference"},
+            "cpu": {"tiled", "one_query"},
             "cuda": {"tiled", "cudnn", "jax", "reference"},
             "tpu": {"tiled", "splash", "reference"},
         }[platform]

@@ -399,12 +399,20 @@ def test_mask_may_be_larger_than_the_inputs_with_explicit_positions():
         ({"mask": lambda query, key: query > key}, "wrap a predicate in masks.from_function"),
         ({"mask": "causal"}, "a mask is a masks.Mask or a bool array, got 'causal'"),
         ({"dropout": 0.1}, "dropout must be Dropout(rng, rate), got float"),
+        ({"dropout": Dropout(None, 0.1)}, "dropout rng must be a jax.random.key, got NoneType"),
+        ({"dropout": Dropout(np.zeros(3), 0.1)}, "dropout rng must be a jax.random.key, got float"),
     ],
 )
 def test_wrong_mask_or_dropout_is_named(arguments, words):
     with pytest.raises(TypeError) as caught:
         attend(*query_key_value(), **arguments)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("rate", ["0.1", None])
+def test_dropout_rate_that_is_not_a_number_raises(rate):
+    with pytest.raises(TypeError, match="dropout rate must be a Python number"):
+        Dropout(RNG, rate)
 
 
 def test_list_as_query_raises():

@@ -91,6 +91,20 @@ def test_nan_in_a_partial_result_stays_in_its_row():
     np.testing.assert_array_equal(jnp.isnan(found).any(axis=-1), reached)
 
 
+def test_nan_in_one_set_gives_masked_keys_of_another_zero_gradients():
+    """The sets differ in which of them contains the NaN and which masks a key."""
+    query, key, value = INPUTS
+    lengths = jnp.array([S - 1, S - 1])
+    key = key.at[0, 0].set(jnp.nan)
+    _, d_key, d_value = jax.grad(lambda inputs: merged(*inputs, lengths)[0].sum())(
+        (query, key, value)
+    )
+    assert jnp.isnan(d_key[0, 0]).any()
+    for gradient in (d_key, d_value):
+        assert not gradient[:, -1].any()
+        chex.assert_tree_all_finite(gradient[1])
+
+
 def test_merge_keeps_the_dtype_of_the_output():
     output, logsumexp = whole(*INPUTS, jnp.array([7, 4]))
     found = merge([(output.astype("bfloat16"), logsumexp)] * 2)

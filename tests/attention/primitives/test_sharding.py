@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from attention import attend, masks, scores
@@ -32,6 +32,12 @@ def test_two_devices(name, shape, implementation):
     sharding.CHECKS[name](shape, implementation)
 
 
+@pytest.mark.parametrize("shape", [BATCH, HEADS], ids=str)
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=str)
+def test_one_query_on_two_devices(shape, axis_type):
+    sharding.check_one_query(shape, axis_type)
+
+
 def test_four_and_eight_devices():
     """Batch and heads are both sharded, in a process with eight devices."""
     result = subprocess.run(
@@ -46,7 +52,7 @@ def test_four_and_eight_devices():
 
 
 def test_collectives_are_detected():
-    mesh = sharding.mesh_of((2, 1), jax.sharding.AxisType.Auto)
+    mesh = sharding.mesh_of((2, 1), AxisType.Auto)
     (array,) = draw((4, 3))
     array = jax.device_put(array, NamedSharding(mesh, P("batch")))
     assert sharding.collectives(jax.jit(jnp.sum).lower(array).compile()) == ["all-reduce"]

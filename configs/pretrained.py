@@ -1,0 +1,22 @@
+"""A released model continues or translates each line of standard input.
+
+The folder contains a checkpoint in the layout of Hugging Face (GPT-2, Llama, Mistral, Qwen 2, BART,
+Marian or T5) with config.json, safetensors and tokenizer.json.
+
+command    echo "Once upon a time" | python run.py --mode=generate --weights=FOLDER
+"""
+
+from ml_collections import ConfigDict
+
+from configs import defaults
+
+
+def get_config() -> ConfigDict:
+    """How to generate."""
+    config = ConfigDict()
+    config.experiment = "pretrained"
+    config.decoding = defaults.sampling()
+    config.decoding.max_tokens = 100
+    config.decoding.num_beams = 1  # above 1: beam search, in place of sampling
+    config.decoding.length_penalty = 0.0  # alpha of the penalty of GNMT; 0 for none
+    return config
