@@ -1,7 +1,9 @@
 """A released model continues or translates each line of standard input.
 
 The folder contains a checkpoint in the layout of Hugging Face (GPT-2, Llama, Mistral, Qwen 2, BART,
-Marian or T5) with config.json, safetensors and tokenizer.json.
+Marian or T5) with config.json, safetensors and tokenizer.json, and may contain
+generation_config.json. Released Marian folders have SentencePiece files in place of a
+tokenizer.json: convert them first.
 
 command    echo "Once upon a time" | python run.py --mode=generate --weights=FOLDER
 """
@@ -16,6 +18,7 @@ def get_config() -> ConfigDict:
     config = ConfigDict()
     config.experiment = "pretrained"
     config.decoding = defaults.sampling()
+    config.decoding.strategy = "auto"  # greedy for encoder-decoders, sampling for others
     config.decoding.max_tokens = 100
     config.decoding.num_beams = 1  # above 1: beam search, in place of sampling
     config.decoding.length_penalty = 0.0  # alpha of the penalty of GNMT; 0 for none

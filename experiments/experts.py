@@ -5,8 +5,11 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
+from flax.nnx.nn.dtypes import promote_dtype
 from jax import Array
+from jax.typing import DTypeLike
 from ml_collections import ConfigDict
 
 from attention.modules import (
@@ -28,7 +31,7 @@ class Experts(nnx.Module):
 
     Lepikhin et al. 2021, "GShard", section 2.2, without random dispatch. In training an expert
     takes a limited number of tokens from each row, the first ones; otherwise it takes all that
-    choose it, so cached decoding equals a full pass.
+    choose it, so cached decoding equals a full pass. Padding is routed to no expert.
     """
 
     def __init__(
@@ -40,6 +43,8 @@ class Experts(nnx.Module):
         activation: str = "gelu",
         capacity_factor: float = 1.25,
         balance: float = 0.01,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = "float32",
         rngs: nnx.Rngs,
     ) -> None:
         """Make the router and the matrices of the experts.
@@ -51,38 +56,60 @@ class Experts(nnx.Module):
             activation: a name in `ACTIVATIONS`.
             capacity_factor: ratio of the tokens that an expert takes in training to its share.
             balance: factor of the loss that is smallest if all experts take equally many tokens.
+            dtype: of the computation; that of inputs and parameters if None. The gates are computed
+                in float32 at least.
+            param_dtype: of the parameters.
             rngs: source of the initial parameters.
         """
         init = nnx.initializers.lecun_normal(batch_axis=0)
         used = {"active": CHOSEN / number}  # share of the parameters that a token uses
-        widen = init(rngs.params(), (number, width, hidden))
-        narrow = init(rngs.params(), (number, hidden, width))
+        widen = init(rngs.params(), (number, width, hidden), param_dtype)
+        narrow = init(rngs.params(), (number, hidden, width), param_dtype)
         self.widen = nnx.Param(widen, axes=("experts", "embed", "hidden"), **used)
         self.narrow = nnx.Param(narrow, axes=("experts", "hidden", "embed"), **used)
-        self.router = linear({"embed": width}, {"experts": number}, use_bias=False, rngs=rngs)
-        self.activation = activation
+        self.router = linear(
+            {"embed": width},
+            {"experts": number},
+            use_bias=False,
+            dtype=np.promote_types(param_dtype if dtype is None else dtype, np.float32),
+            param_dtype=param_dtype,
+            rngs=rngs,
+        )
+        self.activation, self.dtype = activation, dtype
         self.number, self.capacity_factor, self.balance = number, capacity_factor, balance
 
     def __call__(self, inputs: Array, *, context: Context) -> Output:
         """Map `[B, T, D]` to `[B, T, D]`, with the loss "balance"."""
         rows, length, _ = inputs.shape
+        parameters = self.widen[...], self.narrow[...]
+        inputs, widen, narrow = promote_dtype((inputs, *parameters), dtype=self.dtype)
+        valid = context.valid(length)
+        valid = jnp.ones((rows, length), bool) if valid is None else valid
+        inputs = jnp.where(valid[..., None], inputs, 0)
         gates = jax.nn.softmax(self.router(inputs))  # [B, T, E]
         weights, experts = jax.lax.top_k(gates, CHOSEN)
         weights /= weights.sum(axis=-1, keepdims=True)
-        # All first choices are served before any second one.
-        chosen = jax.nn.one_hot(jnp.swapaxes(experts, 1, 2), self.number, dtype=inputs.dtype)
+        # All first choices are served before any second one. bfloat16 would count up to 256.
+        chosen = jax.nn.one_hot(jnp.swapaxes(experts, 1, 2), self.number, dtype=jnp.int32)
+        chosen *= valid[:, None, :, None].astype(jnp.int32)  # [B, 2, T, E]
         served = jnp.cumsum(chosen.reshape(rows, -1, self.number), axis=1).reshape(chosen.shape)
-        place = ((served - 1) * chosen).sum(axis=-1).astype(jnp.int32)  # [B, 2, T]
+        place = ((served - 1) * chosen).sum(axis=-1)  # [B, 2, T]
         share = 1.0 if context.rng is None else self.capacity_factor * CHOSEN / self.number
         capacity = max(1, min(length, round(share * length)))
         slot = jax.nn.one_hot(place, capacity, dtype=inputs.dtype)  # 0 where no slot is left
-        routed = jnp.einsum("bkte,bktc,btd->becd", chosen, slot, inputs)
-        widen, narrow = (part[...].astype(inputs.dtype) for part in (self.widen, self.narrow))
+        used = chosen.astype(inputs.dtype)
+        routed = jnp.einsum("bkte,bktc,btd->becd", used, slot, inputs)
         hidden = ACTIVATIONS[self.activation](jnp.einsum("becd,edf->becf", routed, widen))
         outputs = jnp.einsum("becf,efd->becd", hidden, narrow)
-        features = jnp.einsum("becd,bkte,bktc,btk->btd", outputs, chosen, slot, weights)
-        first = chosen[:, 0].mean(axis=(0, 1))  # share of the tokens whose first choice it is
-        loss = self.number * jnp.sum(first * gates.mean(axis=(0, 1)))
+        weights = weights.astype(inputs.dtype)
+        features = jnp.einsum("becd,bkte,bktc,btk->btd", outputs, used, slot, weights)
+        # Means over the valid tokens, of first choices and of gates.
+        share = valid.astype(gates.dtype) / jnp.maximum(valid.sum(), 1).astype(gates.dtype)
+        first, mean = (
+            jnp.einsum("bt,bte->e", share, each)
+            for each in (chosen[:, 0].astype(gates.dtype), gates)
+        )
+        loss = self.number * jnp.sum(first * mean)
         return Output(features, losses={"balance": self.balance * loss})
 
 
@@ -109,6 +136,8 @@ def _make_experts(experts: ConfigDict, config: TransformerConfig, rngs: nnx.Rngs
         activation=config.activation,
         capacity_factor=experts.capacity_factor,
         balance=experts.balance,
+        dtype=config.dtype,
+        param_dtype=config.param_dtype,
         rngs=rngs,
     )
 

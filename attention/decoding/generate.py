@@ -79,7 +79,8 @@ def generate(
         returning: names of results of attention that `model.step` returns; they are observed.
         observe: a function of the `Output` of a step to leaves `[B, *]`, kept for each token; by
             default its `attention`, if `returning` names anything.
-        tokenizer: an object with `encode` and `decode`; the output then has `text`.
+        tokenizer: an object with `encode` and `decode`; the output then has `text`. If `encode` has
+            an argument `special_tokens` or `add_special_tokens`, it is False for stop and prefix.
         slots: number of rows that are decoded at once; a finished row is replaced by the next
             (continuous batching). By default all rows of an array, or batches of lists.
         max_steps: number of tokens after which an unfinished row is discarded (arrays: length 0 and

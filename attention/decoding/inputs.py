@@ -1,5 +1,6 @@
 """Inputs of `generate`, checked and as arrays by name; answers as text."""
 
+import inspect
 import operator
 from collections.abc import Sequence
 from numbers import Integral
@@ -18,7 +19,12 @@ from attention.primitives.cache import check_lengths
 
 
 class Tokenizer(Protocol):
-    """Converts text to ids and back."""
+    """Converts text to ids and back.
+
+    A tokenizer that adds special tokens to a text, such as one for its beginning, needs a keyword
+    argument of `encode` that turns this off: `special_tokens` or, as in transformers,
+    `add_special_tokens`. Stop sequences and prefixes are encoded with False, inputs by default.
+    """
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text."""
@@ -32,8 +38,16 @@ def is_array(inputs: object) -> bool:
     return hasattr(inputs, "shape")
 
 
-def encode(inputs: Sequence[Any], tokenizer: Tokenizer | None, name: str) -> list[list[int]]:
+def encode(
+    inputs: Sequence[Any], tokenizer: Tokenizer | None, name: str, *, special_tokens: bool = True
+) -> list[list[int]]:
     """Return the ids of texts, or of lists of ids.
+
+    Args:
+        inputs: texts, or lists of ids.
+        tokenizer: for texts.
+        name: of the inputs, in errors.
+        special_tokens: whether the tokenizer may add special tokens to texts.
 
     Raises:
         TypeError: ids that are not integers.
@@ -43,13 +57,22 @@ def encode(inputs: Sequence[Any], tokenizer: Tokenizer | None, name: str) -> lis
         raise ValueError(f"{name} is one string: pass a list of strings")
     if tokenizer is None and any(isinstance(part, str) for part in inputs):
         raise ValueError(f"{name} has strings: pass a tokenizer with encode and decode")
+    options = {} if special_tokens else _without_special_tokens(tokenizer)
     try:
-        return [
-            [*map(operator.index, tokenizer.encode(part) if isinstance(part, str) else part)]
-            for part in inputs
+        listed = [
+            tokenizer.encode(part, **options) if isinstance(part, str) else part for part in inputs
         ]
+        return [[*map(operator.index, ids)] for ids in listed]
     except TypeError as error:
         raise TypeError(f"{name} needs lists of integer ids: {error}") from error
+
+
+def _without_special_tokens(tokenizer: Tokenizer | None) -> dict[str, bool]:
+    """Return the option of `tokenizer.encode` that turns special tokens off, if it has one."""
+    if tokenizer is None:
+        return {}
+    known = inspect.signature(tokenizer.encode).parameters
+    return {name: False for name in ("special_tokens", "add_special_tokens") if name in known}
 
 
 def encode_stop(
@@ -63,7 +86,9 @@ def encode_stop(
     if isinstance(stop, Integral):
         return stop
     return [
-        encode([part], tokenizer, "stop")[0] if isinstance(part, str) else part
+        encode([part], tokenizer, "stop", special_tokens=False)[0]
+        if isinstance(part, str)
+        else part
         for part in ([stop] if isinstance(stop, str) else stop)
     ]
 
@@ -138,7 +163,7 @@ def other_rows(
         rows["start"] = jnp.broadcast_to(jnp.asarray(start).astype(jnp.int32), (number,))
     if prefix is not None:
         if not isinstance(prefix, Prefix):
-            ids = encode(prefix, tokenizer, "prefix")
+            ids = encode(prefix, tokenizer, "prefix", special_tokens=False)
             longest = max(1, *map(len, ids), 1)
             width = max(longest, min(1 << (longest - 1).bit_length(), max_tokens))
             prefix = Prefix(*pad_lists(ids, width))

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from attention.primitives.choice import one_of
 from attention.weights.bart import BART, MARIAN
 from attention.weights.bert import BERT
 from attention.weights.family import Family, Settings
-from attention.weights.files import Tensor, list_tensors, read_json, write_tensors
+from attention.weights.files import Tensor, list_tensors, read_json, write_checkpoint
 from attention.weights.gpt2 import GPT2
 from attention.weights.layouts import Rule
 from attention.weights.llama import LLAMA
@@ -89,19 +89,24 @@ def load(
             shapes are used, so that `nnx.eval_shape(make_model)` is enough.
         dtype: of the parameters; that of the tensors if None.
         options: fields of `TransformerConfig` to change, such as `scan`, `remat`, `dropout` or
-            `implementation`.
+            `implementation`; none with a model.
 
     Returns:
         A model with attribute `source`, for `save`.
 
     Raises:
         FileNotFoundError: no config.json or no tensors.
-        ValueError: another architecture; a tensor that is missing, unexpected or has another shape.
+        ValueError: another architecture; a tensor that is missing, unexpected or has another shape;
+            an option that is not a field.
     """
+    if model is not None and options:
+        raise ValueError(f"model= is used as it is: it takes no {', '.join(options)}")
+    for name in options:
+        one_of("options of load", name, tuple(each.name for each in fields(TransformerConfig)))
     folder = Path(folder)
     settings = Settings(read_json(folder / "config.json"))
     family = _family(settings)
-    abstract = model or _abstract(family, settings, options)
+    abstract = _abstract(family, settings, options) if model is None else model
     parameters = parameters_of(abstract)
     tensors = list_tensors(folder, family.rename)
     places = _places(parameters, family, settings)
@@ -170,9 +175,8 @@ def save(
     settings |= {name: dtype.name for name in DTYPE_FIELDS if name in settings}
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    write_tensors(folder, sizes, tensor, max_bytes)
-    text = json.dumps(settings, indent=2, sort_keys=True)
-    (folder / "config.json").write_text(text + "\n", encoding="utf-8")
+    text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
+    write_checkpoint(folder, text, sizes, tensor, max_bytes)
 
 
 def _family(settings: Settings) -> Family:

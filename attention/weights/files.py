@@ -4,9 +4,12 @@ Nothing but safetensors and JSON is read, neither of which can contain code.
 """
 
 import json
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -90,31 +94,47 @@ def list_tensors(folder: Path, rename: Callable[[str], str]) -> dict[str, Tensor
     return tensors
 
 
-def write_tensors(
-    folder: Path, shapes: Mapping[str, int], read: Callable[[str], np.ndarray], max_bytes: int
+def write_checkpoint(
+    folder: Path,
+    config: str,
+    sizes: Mapping[str, int],
+    read: Callable[[str], np.ndarray],
+    max_bytes: int,
 ) -> None:
-    """Write tensors to `model.safetensors`, or to several files with an index.
+    """Write config.json and tensors: `model.safetensors`, or several files with an index.
+
+    The files replace those of an earlier checkpoint when all are written; if that fails, the
+    earlier checkpoint remains. Other files of the folder are kept.
 
     Args:
         folder: exists.
-        shapes: number of bytes of each tensor by name, in the order of the files.
+        config: content of config.json.
+        sizes: number of bytes of each tensor by name, in the order of the files.
         read: returns a tensor by its name; called once for each.
         max_bytes: of a file, unless one tensor is larger.
     """
-    shards = list(_shards(shapes, max_bytes))
-    for old in folder.glob("model*.safetensors"):
-        old.unlink()
-    (folder / INDEX).unlink(missing_ok=True)
+    shards = list(_shards(sizes, max_bytes))
     index = {}
-    for number, names in enumerate(shards, start=1):
-        single = len(shards) == 1
-        file = SINGLE if single else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        index |= dict.fromkeys(names, file)
-        tensors = {name: np.ascontiguousarray(read(name)) for name in names}
-        save_file(tensors, folder / file, metadata={"format": "pt"})
-    if len(shards) > 1:
-        content = {"metadata": {"total_size": sum(shapes.values())}, "weight_map": index}
-        (folder / INDEX).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    with TemporaryDirectory(prefix=".saving-", dir=folder) as name:
+        temporary = Path(name)
+        for number, names in enumerate(shards, start=1):
+            single = len(shards) == 1
+            file = SINGLE if single else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+            index |= dict.fromkeys(names, file)
+            tensors = {name: np.ascontiguousarray(read(name)) for name in names}
+            save_file(tensors, temporary / file, metadata={"format": "pt"})
+        if len(shards) > 1:
+            content = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": index}
+            text = json.dumps(content, indent=2) + "\n"
+            (temporary / INDEX).write_text(text, encoding="utf-8")
+        (temporary / "config.json").write_text(config, encoding="utf-8")
+        written = sorted(path.name for path in temporary.iterdir())
+        for file in written:
+            os.replace(temporary / file, folder / file)
+    for old in list(folder.iterdir()):
+        is_of_checkpoint = old.name in (SINGLE, INDEX) or SHARD.fullmatch(old.name)
+        if is_of_checkpoint and old.name not in written:
+            old.unlink()
 
 
 def _shards(sizes: Mapping[str, int], max_bytes: int) -> Iterable[list[str]]:

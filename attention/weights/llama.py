@@ -39,12 +39,15 @@ def rotary(settings: Settings) -> Rotary:
     """Return the rotary positions, from the fields of old and of new versions of transformers.
 
     Raises:
-        ValueError: a scaling that is not supported.
+        ValueError: a scaling that is not supported, or without one of its fields.
     """
-    fields = settings.get("rope_parameters") or {
+    given = settings.get("rope_parameters") or {
         "rope_theta": settings.get("rope_theta", 10_000.0),
         **(settings.get("rope_scaling") or {}),
     }
+    fields = Settings(given, model_type=settings["model_type"])
+    for each in (settings, fields):
+        each.require("partial_rotary_factor", 1.0, None)
     kind = fields.get("rope_type", fields.get("type", "default"))
     one_of("rope_type", kind, ("default", "linear", "llama3"))
     base = fields.get("rope_theta", 10_000.0)

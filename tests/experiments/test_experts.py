@@ -52,6 +52,69 @@ def test_balance_loss_is_smallest_for_equal_gates():
     np.testing.assert_allclose(layer(INPUTS, context=Context()).losses["balance"], 0.5, rtol=1e-6)
 
 
+def test_padding_takes_no_capacity_and_has_no_balance_loss():
+    layer = experts(4, capacity_factor=0.5)
+    training = Context(rng=jax.random.key(0), lengths=jnp.array([8, 3]))
+    padded = INPUTS.repeat(2, axis=1)[:, :8].at[1, 3:].set(jnp.nan)
+    found = layer(padded, context=training)
+    assert not found.features[1, 3:].any()
+    alone = [
+        layer(padded[row : row + 1, :length], context=Context()).losses["balance"]
+        for row, length in enumerate((8, 3))
+    ]
+    for row, length in enumerate((8, 3)):
+        context = Context(lengths=jnp.array([length]))
+        loss = layer(padded[row : row + 1], context=context).losses["balance"]
+        np.testing.assert_allclose(loss, alone[row], rtol=1e-6)
+    nothing = layer(padded, context=Context(lengths=jnp.array([0, 0])))
+    assert not nothing.features.any() and nothing.losses["balance"] == 0
+
+
+def test_second_choices_are_served_in_spite_of_padding():
+    layer = experts(2, capacity_factor=0.5)  # each of two experts takes half of the 8 tokens
+    layer.router.kernel[...] = jnp.zeros((6, 2)).at[0].set(jnp.array([1.0, -1.0]))
+    tokens = jnp.ones((1, 8, 6)).at[:, 2:, 0].set(-1.0)  # padding chooses the other expert first
+    context = Context(rng=jax.random.key(0), lengths=jnp.array([2]))
+    found = layer(tokens, context=context).features[:, :2]
+    expected = layer(tokens[:, :2], context=Context()).features
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "dtype, param_dtype", [("bfloat16", "float32"), ("bfloat16", "bfloat16"), (None, "float32")]
+)
+def test_dtypes_of_the_config(dtype, param_dtype):
+    settings = TransformerConfig(
+        width=8, num_heads=2, hidden=6, decoder_layers=2, dtype=dtype, param_dtype=param_dtype
+    )
+    model = LanguageModel.from_config(
+        settings,
+        vocab_size=9,
+        rngs=nnx.Rngs(0),
+        make_layer=lambda index, rngs: make_layer(settings, config().experts, index, rngs),
+    )
+    assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(model, nnx.Param))} == {
+        jnp.dtype(param_dtype)
+    }
+    output = model(jnp.arange(12, dtype=jnp.int32).reshape(2, 6) % 9)
+    assert output.features.dtype == jnp.dtype(dtype or param_dtype)
+    assert output.losses["balance"].dtype == jnp.float32
+
+
+def test_router_computes_in_float32():
+    layer = experts(dtype="bfloat16")
+    inputs = INPUTS.astype(jnp.bfloat16)
+    assert layer.router(inputs).dtype == jnp.float32
+    assert layer(inputs, context=Context()).features.dtype == jnp.bfloat16
+
+
+def test_more_tokens_than_bfloat16_can_count():
+    layer = experts(2, dtype="bfloat16")
+    inputs = jnp.ones((1, 600, 6), jnp.bfloat16)
+    features = layer(inputs, context=Context()).features
+    np.testing.assert_array_equal(features[0], jnp.broadcast_to(features[0, :1], (600, 6)))
+
+
 def config(**changes):
     config = char_lm_moe.get_config("tiny")
     config.train.microbatches = 1

@@ -63,6 +63,18 @@ def test_tensors_that_do_not_fit(tensors, sentence, tmp_path):
         ("gpt2", {"n_embd": 20}, "the config needs"),
         ("llama", {"mlp_bias": True}, "mlp_bias=True is not supported: it must be False"),
         ("llama", {"rope_parameters": {"rope_type": "yarn"}}, "rope_type must be one of default"),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "linear"}},
+            "of a llama .* lacks 'factor'",
+        ),
+        ("llama", {"rope_parameters": {"rope_type": "llama3"}}, "lacks 'low_freq_factor'"),
+        ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 is not supported"),
+        (
+            "llama",
+            {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+            "partial_rotary_factor=0.5 is not supported: it must be 1.0",
+        ),
         ("bart", {"decoder_ffn_dim": 7}, "equal encoder_ffn_dim and decoder_ffn_dim, got 20 and 7"),
         ("t5", {"tie_word_embeddings": False}, "must have tie_word_embeddings=True"),
         ("bert", {"position_embedding_type": "relative_key"}, "it must be 'absolute'"),
@@ -72,6 +84,13 @@ def test_config_that_is_not_supported(name, settings, sentence, tmp_path):
     folder = changed_copy(name, tmp_path / "bad", **settings)
     with pytest.raises(ValueError, match=sentence):
         weights.load(folder)
+
+
+def test_options_that_are_not_supported():
+    with pytest.raises(ValueError, match=r"got 'drpout'; did you mean 'dropout'\?"):
+        weights.load(FOLDER / "gpt2", drpout=0.7)
+    with pytest.raises(ValueError, match=r"model= is used as it is: it takes no dropout, nonsense"):
+        weights.load(FOLDER / "gpt2", model=model_of("gpt2"), dropout=0.7, nonsense=3)
 
 
 def test_field_that_is_missing(tmp_path):

@@ -5,8 +5,11 @@ import pytest
 pytest.importorskip("safetensors", reason="needs the extra attention[weights]")
 pytest.importorskip("tokenizers", reason="needs the extra attention[weights]")
 
+import tokenizers
+
 from attention import weights
 from attention.decoding import generate
+from attention.decoding.inputs import encode_prompts, encode_stop
 from tests.attention.weights.checkpoints import FOLDER, model_of
 
 TEXT = "the encoder reads attention"
@@ -32,6 +35,28 @@ def test_generate_continues_a_text():
     tokenizer = weights.load_tokenizer(FOLDER / "gpt2")
     output = generate(model_of("gpt2"), ["the head", "one"], max_tokens=5, tokenizer=tokenizer)
     assert output.text == [tokenizer.decode(row) for row in output.tokens]
+
+
+def beginning_with(token):
+    """Return a tokenizer of words that adds a token before each text."""
+    words = {"[BOS]": 0, "[UNK]": 1, "a": 2, "b": 3}
+    plain = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    plain.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    plain.add_special_tokens([token])
+    plain.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f"{token} $A", special_tokens=[(token, words[token])]
+    )
+    return weights.Tokenizer(plain)
+
+
+def test_stops_and_prefixes_have_no_special_tokens():
+    tokenizer = beginning_with("[BOS]")
+    assert tokenizer.encode("a b") == [0, 2, 3]
+    assert encode_prompts(["a b"], None, tokenizer) == [[0, 2, 3]]
+    assert encode_stop("a", tokenizer) == [[2]]
+    assert encode_stop(["a b", 1, [0, 1]], tokenizer) == [[2, 3], 1, [0, 1]]
+    output = generate(model_of("gpt2"), ["b"], prefix=["a b"], max_tokens=4, tokenizer=tokenizer)
+    assert output.tokens[0, :2].tolist() == [2, 3]
 
 
 def test_mistakes(tmp_path):
