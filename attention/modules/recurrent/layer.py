@@ -1,5 +1,7 @@
 """Gated linear recurrence as a sublayer, for hybrids of Transformers and recurrent networks."""
 
+from collections.abc import Iterator
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -48,20 +50,16 @@ class RecurrentLayer(nnx.Module):
 
         Args:
             inputs: `[..., T, D]`.
-            context: after its `lengths` the state stays as it is; at its `positions` 0, if given,
-                the state starts anew; `cache` is the state of `new_cache`. `mask` has no effect,
-                so without `lengths` padding must follow the valid tokens.
+            context: after its `lengths` the state stays as it is; where `masks.segments` or
+                `masks.cu_seqlens` in its `mask` begin a sequence, the state starts anew; `cache`
+                is the state of `new_cache`. No other mask has an effect, so without `lengths`
+                padding must follow the valid tokens.
 
         Raises:
-            ValueError: a mask of packed rows without positions; lengths outside [0, T]; a cache of
-                another layer.
+            ValueError: lengths outside [0, T]; a cache of another layer.
             TypeError: lengths that are not integers.
         """
         *batch, num_tokens, _ = inputs.shape
-        if context.positions is None and _is_packed(context.mask):
-            raise ValueError(
-                "a recurrent layer needs positions that start at 0 in each segment of a packed row"
-            )
         valid = valid_tokens(context.lengths, batch, num_tokens)
         if valid is not None:
             inputs = jnp.where(valid[..., None], inputs, 0)
@@ -69,8 +67,8 @@ class RecurrentLayer(nnx.Module):
         gate, candidate = wide(narrow, self.candidate(inputs))
         update = jax.nn.sigmoid(gate)
         keep, new = 1 - update, update * candidate
-        if context.positions is not None:
-            keep = jnp.where(context.positions[..., None] == 0, 0, keep)
+        for starts in _starts(context, num_tokens):
+            keep = jnp.where(starts[..., None], 0, keep)
         if valid is not None:
             keep, new = jnp.where(valid[..., None], keep, 1), jnp.where(valid[..., None], new, 0)
         kept, states = jax.lax.associative_scan(_compose, (keep, new), axis=inputs.ndim - 2)
@@ -93,7 +91,16 @@ def _compose(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[A
     return first[0] * second[0], second[0] * first[1] + second[1]
 
 
-def _is_packed(mask: Mask | Array | None) -> bool:
-    return isinstance(mask, Mask) and any(
-        isinstance(leaf, Segments | CuSeqlens) for leaf in leaves_of(mask)
-    )
+def _starts(context: Context, num_tokens: int) -> Iterator[Array]:
+    """Yield where a packed sequence begins, bool `[..., T]`, for each mask of packed rows."""
+    positions = context.positions
+    positions = jnp.arange(num_tokens, dtype=jnp.int32) if positions is None else positions
+    for leaf in leaves_of(context.mask) if isinstance(context.mask, Mask) else ():
+        if isinstance(leaf, Segments):
+            starts = jnp.diff(leaf.query_segments, axis=-1, prepend=0) != 0
+            batch = jnp.broadcast_shapes(starts.shape[:-1], positions.shape[:-1])
+            starts = jnp.broadcast_to(starts, (*batch, starts.shape[-1]))
+            at = jnp.broadcast_to(positions, (*batch, positions.shape[-1]))
+            yield jnp.take_along_axis(starts, at, axis=-1, mode="clip")
+        elif isinstance(leaf, CuSeqlens):
+            yield (positions[..., :, None] == leaf.query_offsets[..., None, :]).any(axis=-1)

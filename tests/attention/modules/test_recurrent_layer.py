@@ -123,12 +123,23 @@ def test_gradient_is_finite_with_padding_of_nan():
         assert slopes.any()
 
 
-def test_state_starts_anew_at_position_0():
-    positions = jnp.array([0, 1, 2, 0, 1])
-    mask = masks.segments([0, 0, 0, 1, 1])
-    features = small()(INPUTS, context=Context(mask=mask, positions=positions)).features
+PACKED = {
+    "segments": masks.segments([1, 1, 1, 2, 2]),
+    "batch of segments": masks.segments(np.broadcast_to([0, 0, 0, 1, 1], (B, T))),
+    "cu_seqlens": masks.cu_seqlens([0, 3, 5]),
+}
+
+
+@pytest.mark.parametrize("mask", PACKED.values(), ids=PACKED)
+def test_state_starts_anew_in_each_packed_sequence(mask):
+    mask &= masks.causal()
+    features = call(small(), INPUTS, Context(mask=mask)).features
     assert_close(features[:, :3], small()(INPUTS[:, :3]).features)
     assert_close(features[:, 3:], small()(INPUTS[:, 3:]).features)
+    # In pieces, the second of which begins a sequence in its middle.
+    first = call(small(), INPUTS[:, :2], Context(mask=mask, cache=empty(small())))
+    context = Context(mask=mask, cache=first.cache, positions=jnp.arange(2, T))
+    assert_close(call(small(), INPUTS[:, 2:], context).features, features[:, 2:])
 
 
 def test_causal():
@@ -157,13 +168,12 @@ def test_dtypes():
 @pytest.mark.parametrize(
     "context, error, sentence",
     [
-        ({"mask": masks.causal() & masks.segments([0, 0, 0, 1, 1])}, ValueError, "start at 0 in e"),
         ({"lengths": np.array([1, 6, 1])}, ValueError, "must lie in 0 to 5 tokens"),
         ({"lengths": np.ones(B)}, TypeError, "lengths must be integers"),
         ({"cache": jnp.zeros((B, D))}, ValueError, r"needs a cache of shape \(3, 13\)"),
         ({"cache": {"key": 0}}, ValueError, r"needs a cache of shape \(3, 13\)"),
     ],
-    ids=["segments", "too many", "floats", "width", "other cache"],
+    ids=["too many", "floats", "width", "other cache"],
 )
 def test_errors(context, error, sentence):
     with pytest.raises(error, match=sentence):
@@ -200,6 +210,15 @@ class TestHybrid:
         for number in range(3):
             output, state = step(state, inputs[rows, positions + number])
             assert_close(output.logits, whole[rows, positions + number], tolerance=1e-4)
+
+    @pytest.mark.parametrize("mask", PACKED.values(), ids=PACKED)
+    def test_packed_texts_equal_separate_texts(self, mask):
+        model, inputs = filled(hybrid), tokens(B, T, seed=4)
+        positions = jnp.array([0, 1, 2, 0, 1])
+        packed = jax.jit(lambda m: m(inputs, mask=mask, positions=positions).logits)(model)
+        for part in (slice(3), slice(3, T)):
+            alone = jax.jit(model)(inputs[:, part]).logits
+            assert_close(packed[:, part], alone, tolerance=1e-4)
 
     def test_layers_repeat_with_period_3(self):
         assert jax.eval_shape(hybrid).decoder.layers.period == 3

@@ -163,6 +163,12 @@ CROSS_WEIGHTS = Context(
 )
 
 
+def test_options_of_one_stack_are_not_those_of_both():
+    for name in ("positions", "lengths"):
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+            small_translator()(SOURCE, TARGET, **{name: jnp.arange(T)})
+
+
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_a_decoder_is_its_blocks_one_by_one(placement):
     decoder = stack(Decoder, norm_placement=placement)
