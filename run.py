@@ -9,6 +9,7 @@ python run.py --mode=evaluate --split=validation    on this part of the data alo
 python run.py --mode=evaluate --against=workdirs/B  beside what another run says
 echo "Jane visits Africa" | python run.py --mode=translate
 echo "the girl" | python run.py --mode=generate --workdir=workdirs/char_lm
+echo "Once upon a time" | python run.py --mode=generate --weights=FOLDER
 python run.py --mode=compare --config=configs/A.py --config=configs/B.py
 python run.py --mode=describe                       parameters, cache and FLOPs of a model
 python run.py --mode=benchmark                      measure attention beside its peers
@@ -33,6 +34,7 @@ from experiments import (
     language_model,
     ledger,
     masked_language_model,
+    pretrained,
     translation,
     word_vectors,
 )
@@ -51,6 +53,7 @@ EXPERIMENTS = {
     "masked_language_model": masked_language_model,
     "classification": classification,
     "word_vectors": word_vectors,
+    "pretrained": pretrained,
     "comparison": comparison,
     "preset": describe,
     "benchmark": suite,
@@ -87,7 +90,7 @@ def run(command: Command) -> int:
     """Calls the experiment that the configuration names."""
     if command.cache.exists() and not command.cache.is_dir():
         raise UsageError(f"--cache={command.cache} is no folder")
-    workdir = Workdir(command.workdir)
+    workdir = Workdir(command.weights or command.workdir)
     config, cache = command.config, command.cache
     with as_usage_errors():
         one_of("experiment", config.experiment, tuple(EXPERIMENTS))
@@ -103,7 +106,7 @@ def run(command: Command) -> int:
     if command.mode == "describe":
         describe.describe(config, abstract_model(command))
         return 0
-    if command.mode in USES:
+    if command.mode in USES and command.weights is None:
         config = workdir.as_trained(config)
     do = getattr(experiment, command.mode)
     if command.mode in LINE_BY_LINE:

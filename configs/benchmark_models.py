@@ -26,7 +26,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     decoding.model.max_length = 64
     decoding.length = 64
     decoding.batches = (1, 32)
-    decoding.beam = 5
+    decoding.num_beams = 5
     decoding.seconds = 10.0  # that one way may take
 
     # A language model of the size of char_lm, less and more deep.
@@ -56,7 +56,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     if is_tiny(form):
         config.rounds = 2
         decoding.model.update({"width": 32, "hidden": 48, "max_length": 8})
-        decoding.length, decoding.batches, decoding.beam, decoding.seconds = 8, (2,), 2, 0.2
+        decoding.length, decoding.batches, decoding.num_beams, decoding.seconds = 8, (2,), 2, 0.2
         depth.model.max_length = 8
         depth.batch, depth.length, depth.layers = 2, 8, (1, 2)
         depth.compilations, depth.seconds = 1, 0.2

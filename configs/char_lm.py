@@ -55,5 +55,5 @@ def get_config(form: str = FULL) -> ConfigDict:
         data.context = 24
         train.batch_tokens = 240
         model.update({"width": 32, "hidden": 48, "decoder_layers": 2, "dropout": 0.1})
-        config.decoding.length = 20
+        config.decoding.max_tokens = 20
     return config

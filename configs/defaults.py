@@ -14,9 +14,11 @@ def transformer() -> ConfigDict:
     model.head_width = config_dict.placeholder(int)  # width / num_heads
     model.hidden = 256
     model.activation = "relu"
-    model.norm = "pre"
-    model.norm_kind = "layer"
-    model.qk_norm = "none"
+    model.gated = False
+    model.norm = "layer"
+    model.norm_placement = "pre"
+    model.norm_epsilon = 1e-6
+    model.qk_norm = config_dict.placeholder(str)  # a norm of queries and keys
     model.positions = "rotary"
     model.rotary = rotary = ConfigDict()
     rotary.base = 10_000.0
@@ -28,10 +30,16 @@ def transformer() -> ConfigDict:
     model.decoder_layers = 2
     model.tie = "output"
     model.use_bias = True
+    model.window = config_dict.placeholder(int)  # tokens on either side that attention sees
+    model.softcap = config_dict.placeholder(float)  # bound of attention scores
+    model.logit_scale = 1.0
+    model.logit_softcap = config_dict.placeholder(float)  # bound of the scores of the vocabulary
+    model.kernel_init = "lecun_normal"
     model.dropout = 0.0
     model.attention_dropout = 0.0
     model.implementation = config_dict.placeholder(str)  # of attention; chosen if not named
     model.remat = True
+    model.per_layer = ()  # overrides of these fields, which the layers cycle through
     return model
 
 
@@ -114,11 +122,11 @@ def make_short(train: ConfigDict) -> None:
 
 
 def greedy() -> ConfigDict:
-    """The likeliest word each time; `beam` above 1 follows more hypotheses."""
+    """The likeliest word each time; beam search if `num_beams` is above 1."""
     decoding = ConfigDict()
-    decoding.beam = 1
+    decoding.num_beams = 1
     decoding.hypotheses = 100  # at once, of all sentences: soonest on two cores
-    decoding.alpha = 0.0  # of the length penalty
+    decoding.length_penalty = 0.0  # alpha of the penalty of GNMT; 0 for none
     decoding.details = False  # translate: a line of JSON with scores and alignments of the n best
     decoding.n_best = 1
     return decoding
@@ -133,7 +141,7 @@ def sampling() -> ConfigDict:
     decoding.top_p = 0.95
     decoding.min_p = 0.0
     decoding.seed = 0
-    decoding.length = 300
+    decoding.max_tokens = 300
     return decoding
 
 

@@ -23,7 +23,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     data.seed = 0
     data.patch_size = 2
 
-    config.pooling = "mean"  # or "first"
+    config.pooling = "mean"  # or "class_token"
     config.model = model = defaults.encoder()
     del model.tie  # no word is said
     model.width = 64

@@ -49,7 +49,7 @@ def get_config(form: str = FULL) -> ConfigDict:
 
     config.model = model = defaults.transformer()
     model.width = 128
-    model.norm = "post"
+    model.norm_placement = "post"
     model.positions = "sinusoidal"
     model.max_length = 80
     model.encoder_layers = 4
@@ -72,8 +72,8 @@ def get_config(form: str = FULL) -> ConfigDict:
     train.average = 10
 
     config.decoding = defaults.greedy()
-    config.decoding.beam = 5
-    config.decoding.alpha = 1.0
+    config.decoding.num_beams = 5
+    config.decoding.length_penalty = 1.0
 
     if is_tiny(form):
         defaults.make_short(train)
@@ -82,5 +82,5 @@ def get_config(form: str = FULL) -> ConfigDict:
         data.bucket_lengths = (model.max_length,)
         train.batch_tokens = 640
         model.update({"width": 32, "hidden": 48, "encoder_layers": 1, "decoder_layers": 1})
-        config.decoding.beam = 2
+        config.decoding.num_beams = 2
     return config

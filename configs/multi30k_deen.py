@@ -28,7 +28,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.tie = "none"
     train.schedule = "cosine"
     train.average = 1
-    config.decoding.beam = 1
+    config.decoding.num_beams = 1
     config.literature.test.tok_bleu = "36.52 (bentrevett/pytorch-seq2seq, notebook 6)"
     config.literature.test.text = "bf2a16fefc77122c"
 

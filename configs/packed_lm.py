@@ -31,12 +31,12 @@ def get_config(form: str = FULL) -> ConfigDict:
     train.batch_tokens = 2_048
 
     config.decoding = defaults.sampling()
-    config.decoding.length = 40
+    config.decoding.max_tokens = 40
 
     if is_tiny(form):
         defaults.make_short(train)
         data.sizes = defaults.toy_sizes(few=True)
         train.batch_tokens = 256
         model.update({"width": 32, "hidden": 48})
-        config.decoding.length = 20
+        config.decoding.max_tokens = 20
     return config

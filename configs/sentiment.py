@@ -28,7 +28,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     data.sizes.test = 2_000
     data.sizes.longer = 1_000
 
-    config.pooling = "mean"  # or "first"
+    config.pooling = "mean"  # or "class_token"
     config.model = model = defaults.encoder()
     del model.tie  # no word is said
     model.width = 64
@@ -42,5 +42,5 @@ def get_config(form: str = FULL) -> ConfigDict:
         data.sizes.update({"train": 2_000, "validation": 20, "test": 20, "longer": 20})
         train.batch_size = 16
         model.update({"width": 32, "hidden": 48, "dropout": 0.1})
-        config.pooling = "first"
+        config.pooling = "class_token"
     return config

@@ -17,8 +17,9 @@ def get_config(form: str = FULL) -> ConfigDict:
     config = toy_translation.get_config(form)
     model = config.model
     model.num_kv_heads = 2
-    model.norm_kind = "rms"
-    model.activation = "gated"
+    model.norm = "rms"
+    model.activation = "silu"
+    model.gated = True
     model.use_bias = False
     model.positions = "rotary"
     return config

@@ -15,6 +15,6 @@ from configs.forms import FULL
 def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = toy_translation.get_config(form)
-    config.model.norm = "post"
+    config.model.norm_placement = "post"
     config.model.positions = "learned"
     return config

@@ -1,6 +1,6 @@
 """Classification: train an encoder to name the class of what it reads, words or images."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -9,10 +9,7 @@ from flax import nnx
 from jax import Array
 from ml_collections import ConfigDict
 
-from attention.modules.classifier import Classifier
-from attention.modules.config import TransformerConfig
-from attention.modules.embedding import Embedding
-from attention.modules.patches import PatchEmbedding
+from attention.modules import Classifier, Embedding, PatchEmbedding, TransformerConfig
 from experiments.data.batching import evaluation_batches, resumable
 from experiments.data.labelled import (
     Examples,
@@ -119,12 +116,12 @@ class Task:
         self.data: Labelled = load_labelled(config.data, config.train.batch_size)
         self.learner = Learner(self._make_model, self._sum_losses, config)
         self._classify = self.learner.apply(
-            lambda model, inputs, lengths: model(inputs, lengths=lengths).argmax(axis=-1)
+            lambda model, inputs, lengths: model(inputs, lengths=lengths).logits.argmax(axis=-1)
         )
 
     def _make_model(self, rngs: nnx.Rngs) -> Classifier:
         config = TransformerConfig(**self.config.model)
-        return Classifier(
+        return Classifier.from_config(
             config,
             self._make_embedding(config, rngs),
             num_classes=len(self.data.classes),
@@ -136,17 +133,19 @@ class Task:
         self, config: TransformerConfig, rngs: nnx.Rngs
     ) -> Embedding | PatchEmbedding:
         if self.data.vocabulary is not None:
-            return Embedding(len(self.data.vocabulary), config, rngs=rngs)
+            return Embedding.from_config(len(self.data.vocabulary), config, rngs=rngs)
         image_shape = self.data.splits["train"].inputs.shape[1:]
         patch_size = self.config.data.patch_size
-        return PatchEmbedding(config, image_shape=image_shape, patch_size=patch_size, rngs=rngs)
+        return PatchEmbedding.from_config(
+            config, image_shape=image_shape, patch_size=patch_size, rngs=rngs
+        )
 
     def _sum_losses(
-        self, model: Classifier, batch: LabelledBatch, key: Array | None
-    ) -> TokenLosses:
-        logits = model(batch.inputs, lengths=batch.lengths, key=key)
-        loss = objective(self.config.train, training=key is not None)
-        return token_losses(logits, batch.labels, batch.counted, loss)
+        self, model: Classifier, batch: LabelledBatch, rng: Array | None
+    ) -> tuple[TokenLosses, Mapping[str, Array]]:
+        output = model(batch.inputs, lengths=batch.lengths, rng=rng)
+        loss = objective(self.config.train, training=rng is not None)
+        return token_losses(output.logits, batch.labels, batch.counted, loss), output.losses
 
     @property
     def tests(self) -> tuple[str, ...]:

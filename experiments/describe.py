@@ -10,6 +10,7 @@ from attention.modules import (
     EncoderDecoder,
     LanguageModel,
     MaskedLanguageModel,
+    RecurrentEncoderDecoder,
     TransformerConfig,
 )
 from attention.primitives.choice import one_of
@@ -26,7 +27,8 @@ TRANSFORMERS = EncoderDecoder, LanguageModel, MaskedLanguageModel
 
 NOTE = """\
 FLOPs are 2 for each parameter of a matrix that a token passes, and 2 N (H + Hv) for each key that
-it attends to in each layer: here all of the context, of which a causal token sees half on average.
+it attends to in each layer: here all of the context, or of a window; a causal token of a long text
+attends to half of the context on average.
 Training is worth 3 forward passes (Kaplan et al. 2020, section 2.1), without recomputation."""
 
 
@@ -40,7 +42,7 @@ def describe(config: ConfigDict, model: nnx.Module) -> None:
     Raises:
         UsageError: it is no Transformer.
     """
-    if not isinstance(model, TRANSFORMERS):
+    if isinstance(model, RecurrentEncoderDecoder) or not isinstance(model, TRANSFORMERS):
         raise UsageError(
             f"architecture={config.architecture!r} cannot be described, a Transformer can"
         )
@@ -105,9 +107,10 @@ def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:
     def build() -> nnx.Module:
         rngs = nnx.Rngs(0)
         if config.architecture == "encoder":
-            return MaskedLanguageModel(model, vocab_size=size, rngs=rngs)
+            return MaskedLanguageModel.from_config(model, vocab_size=size, rngs=rngs)
         if config.architecture == "decoder":
-            return LanguageModel(model, vocab_size=size, rngs=rngs)
-        return EncoderDecoder(model, source_vocab_size=size, target_vocab_size=size, rngs=rngs)
+            return LanguageModel.from_config(model, vocab_size=size, rngs=rngs)
+        sizes = {"source_vocab_size": size, "target_vocab_size": size}
+        return EncoderDecoder.from_config(model, **sizes, rngs=rngs)
 
     return jax.eval_shape(build)

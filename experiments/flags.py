@@ -26,6 +26,7 @@ MODES = ("train", "evaluate", "translate", "generate", "compare", "describe", "b
 USES = ("evaluate", "translate", "generate")  # what is done with a trained model
 DEFAULTS = {"benchmark": "configs/benchmark.py", "ledger": "configs/ledger.py"}
 DEFAULT = "configs/toy_translation.py"
+PRETRAINED = "configs/pretrained.py"
 
 
 class Command(NamedTuple):
@@ -39,6 +40,7 @@ class Command(NamedTuple):
         split: what alone is evaluated, if not all that tests.
         against: the folder of a run that another is held against as it is evaluated.
         is_of_run: whether the configuration is that of the run in the workdir.
+        weights: the folder of a checkpoint that generates text in place of a run.
     """
 
     mode: str
@@ -48,6 +50,7 @@ class Command(NamedTuple):
     split: str | None = None
     against: Path | None = None
     is_of_run: bool = False
+    weights: Path | None = None
 
 
 def parse(argv: Sequence[str]) -> Command:
@@ -65,7 +68,7 @@ def parse(argv: Sequence[str]) -> Command:
     """
     program, *arguments = argv
     arguments = without_negation(arguments)
-    for name in ("config", "workdir", "against", "cache", "mode", "split"):
+    for name in ("config", "workdir", "against", "cache", "mode", "split", "weights"):
         if "" in values_of(name, arguments):
             raise UsageError(f"--{name} needs a name, got none")
     mode, files = last_of("mode", arguments), values_of("config", arguments)
@@ -75,10 +78,15 @@ def parse(argv: Sequence[str]) -> Command:
         return _together(commands, files, given=last_of("workdir", arguments))
     if len(files) > 1:
         raise UsageError("--config is given more than once, which only --mode=compare understands")
-    default = DEFAULTS.get(mode, DEFAULT)
+    weights = last_of("weights", arguments)
+    default = DEFAULTS.get(mode, DEFAULT) if weights is None else PRETRAINED
     file = files[-1] if files else default
     named = last_of("workdir", arguments)
-    is_of_run = not files and (mode in USES or (mode == "describe" and named is not None))
+    is_of_run = (
+        not files
+        and weights is None
+        and (mode in USES or (mode == "describe" and named is not None))
+    )
     if is_of_run:
         base = Workdir(named or _default_workdir(default)).load_config()
         define = partial(config_flags.DEFINE_config_dict, "config", base)
@@ -98,6 +106,8 @@ def parse(argv: Sequence[str]) -> Command:
     for name in ("split", "against"):
         if values[name].value is not None and values.mode != "evaluate":
             raise UsageError(f"--{name} is for --mode=evaluate alone, got --mode={values.mode}")
+    if weights is not None and (values.mode != "generate" or values.workdir is not None):
+        raise UsageError("--weights is for --mode=generate alone, without a --workdir")
     if values.mode == "ledger" and values.workdir is not None:
         raise UsageError(
             "--mode=ledger tells of all runs below --config.folder: it has no --workdir"
@@ -112,6 +122,7 @@ def parse(argv: Sequence[str]) -> Command:
         split=values.split,
         against=None if values.against is None else Path(values.against),
         is_of_run=is_of_run,
+        weights=None if weights is None else Path(weights),
     )
 
 
@@ -153,6 +164,13 @@ def _read(argv: Sequence[str], define: Callable[..., object]) -> flags.FlagValue
         None,
         "With --mode=evaluate, the folder of another run that was measured on the same sentences: "
         "whether its BLEU differs from this one by more than chance (paired bootstrap).",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "weights",
+        None,
+        "With --mode=generate, a folder with a released checkpoint (config.json, safetensors and "
+        "tokenizer.json), in place of a run.",
         flag_values=values,
     )
     flags.DEFINE_bool("help", False, "Show this help.", short_name="h", flag_values=values)

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -11,9 +11,7 @@ from flax import nnx
 from jax import Array
 from ml_collections import ConfigDict
 
-from attention.modules.config import TransformerConfig
-from attention.modules.language_model import LanguageModel
-from attention.modules.positions import SCHEMES
+from attention.modules import POSITIONS, LanguageModel, TransformerConfig
 from attention.primitives import masks
 from experiments.data.batching import resumable
 from experiments.data.corpus import (
@@ -27,6 +25,7 @@ from experiments.data.packing import PackedBatch
 from experiments.data.text import Characters, TextBatch
 from experiments.errors import UsageError, as_usage_errors, check_at_least
 from experiments.evaluation.writer import Writer, check_decoding
+from experiments.experts import check_experts, make_layer
 from experiments.model_checks import check_model
 from experiments.training.duration import settled
 from experiments.training.learner import Learner
@@ -137,11 +136,13 @@ def check_use(config: ConfigDict) -> None:
     with as_usage_errors():
         check_decoding(config.decoding)
         check_at_least("model.decoder_layers", config.model.decoder_layers, 1)
+        if "experts" in config:
+            check_experts(config.experts)
     kind, longest = config.model.positions, config.model.max_length
-    if SCHEMES[kind].is_added and config.decoding.length >= longest:
+    if POSITIONS[kind].embed is not None and config.decoding.max_tokens >= longest:
         raise UsageError(
-            f"{kind} positions end at model.max_length={longest}, and decoding.length="
-            f"{config.decoding.length} goes on behind it: lower it, or choose rotary positions"
+            f"{kind} positions end at model.max_length={longest}, and decoding.max_tokens="
+            f"{config.decoding.max_tokens} goes on behind it: lower it, or choose rotary positions"
         )
     if not config.data.context <= config.model.max_length:
         raise UsageError(
@@ -179,19 +180,22 @@ class Task:
 
     def _make_model(self, rngs: nnx.Rngs) -> LanguageModel:
         settings = TransformerConfig(**self.config.model)
-        return LanguageModel(settings, vocab_size=len(self._language.vocabulary), rngs=rngs)
+        experts = self.config.get("experts")
+        make = None if experts is None else partial(make_layer, settings, experts)
+        vocab_size = len(self._language.vocabulary)
+        return LanguageModel.from_config(
+            settings, vocab_size=vocab_size, rngs=rngs, make_layer=make
+        )
 
     def _sum_losses(
-        self, model: LanguageModel, batch: TextBatch | PackedBatch, key: Array | None
-    ) -> TokenLosses:
-        mask, positions = masks.causal(), None
-        if isinstance(batch, PackedBatch):  # neighbours in a row know nothing of each other
-            mask &= masks.segments(batch.segments)
-            is_added = SCHEMES[self.config.model.positions].is_added
-            positions = batch.positions if is_added else None
-        logits = model(batch.inputs, mask=mask, positions=positions, key=key)
-        loss = objective(self.config.train, training=key is not None)
-        return token_losses(logits, batch.labels, batch.counted, loss)
+        self, model: LanguageModel, batch: TextBatch | PackedBatch, rng: Array | None
+    ) -> tuple[TokenLosses, Mapping[str, Array]]:
+        mask = positions = None
+        if isinstance(batch, PackedBatch):  # texts of a row do not attend to each other
+            mask, positions = masks.segments(batch.segments), batch.positions
+        output = model(batch.inputs, mask=mask, positions=positions, rng=rng)
+        loss = objective(self.config.train, training=rng is not None)
+        return token_losses(output.logits, batch.labels, batch.counted, loss), output.losses
 
     def measure(
         self, state: TrainState, validation: Sequence[TextBatch | PackedBatch]

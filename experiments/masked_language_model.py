@@ -10,8 +10,7 @@ from flax import nnx
 from jax import Array
 from ml_collections import ConfigDict
 
-from attention.modules.config import TransformerConfig
-from attention.modules.masked_language_model import MaskedLanguageModel
+from attention.modules import MaskedLanguageModel, TransformerConfig
 from attention.primitives import masks
 from experiments.data.batching import Buckets, check_buckets, evaluation_batches, resumable
 from experiments.data.gaps import GapBatch, GapEpochs, Gaps, buckets, fixed_gaps
@@ -118,22 +117,26 @@ class Task:
         self._words = words
         self.learner = Learner(self._make_model, self._sum_losses, config)
         self._encode = self.learner.apply(
-            lambda model, tokens, lengths: model.encode(tokens, mask=masks.lengths(lengths))
+            lambda model, tokens, lengths: (
+                model.encode(tokens, mask=masks.lengths(lengths)).features
+            )
         )
         self._fill = self.learner.apply(
-            lambda model, tokens, lengths: model(tokens, mask=masks.lengths(lengths)).argmax(-1)
+            lambda model, tokens, lengths: model(tokens, mask=masks.lengths(lengths)).logits.argmax(
+                -1
+            )
         )
 
     def _make_model(self, rngs: nnx.Rngs) -> MaskedLanguageModel:
         config = TransformerConfig(**self.config.model)
-        return MaskedLanguageModel(config, vocab_size=len(self._words) + 1, rngs=rngs)
+        return MaskedLanguageModel.from_config(config, vocab_size=len(self._words) + 1, rngs=rngs)
 
     def _sum_losses(
-        self, model: MaskedLanguageModel, batch: GapBatch, key: Array | None
-    ) -> TokenLosses:
-        logits = model(batch.inputs, mask=masks.lengths(batch.lengths), key=key)
-        loss = objective(self.config.train, training=key is not None)
-        return token_losses(logits, batch.labels, batch.counted, loss)
+        self, model: MaskedLanguageModel, batch: GapBatch, rng: Array | None
+    ) -> tuple[TokenLosses, Mapping[str, Array]]:
+        output = model(batch.inputs, mask=masks.lengths(batch.lengths), rng=rng)
+        loss = objective(self.config.train, training=rng is not None)
+        return token_losses(output.logits, batch.labels, batch.counted, loss), output.losses
 
     def _buckets(self, pairs: list[SentencePair], lengths: tuple[int, ...] = ()) -> Buckets:
         longest = self.config.model.max_length

@@ -9,8 +9,7 @@ from flax import nnx
 from jax import Array
 from ml_collections import ConfigDict
 
-from attention.modules.config import TransformerConfig
-from attention.modules.transformer import Decoder, Encoder
+from attention.modules import Context, Decoder, Encoder, TransformerConfig
 from attention.primitives import masks
 from experiments.errors import as_usage_errors
 from experiments.training.step import cast
@@ -29,22 +28,23 @@ def check_model(config: ConfigDict, kind: Callable[..., object] = TransformerCon
     with as_usage_errors("model: "):
         settings = kind(**config.model)
         if isinstance(settings, TransformerConfig) and settings.implementation is not None:
-            _try_stacks(replace(settings, encoder_layers=1, decoder_layers=1), config)
+            number = max(1, len(settings.per_layer))  # of each kind one
+            _try_stacks(replace(settings, encoder_layers=number, decoder_layers=number), config)
 
 
 def _try_stacks(settings: TransformerConfig, config: ConfigDict) -> None:
     """Asks for what a layer of each stack that there is asks for while it trains."""
     dtype, visible = jnp.dtype(config.train.dtype), masks.lengths(jnp.ones(1, jnp.int32))
 
-    def encode(inputs: Array, key: Array) -> Array:
-        encoder = cast(Encoder(settings, rngs=nnx.Rngs(0)), dtype)
-        return encoder(inputs, mask=visible, key=key)[0]
+    def encode(inputs: Array, rng: Array) -> Array:
+        encoder = cast(Encoder.from_config(settings, rngs=nnx.Rngs(0)), dtype)
+        return encoder(inputs, context=Context(mask=visible, rng=rng)).features
 
-    def decode(inputs: Array, key: Array) -> Array:
+    def decode(inputs: Array, rng: Array) -> Array:
         cross = "encoder_layers" in config.model
-        decoder = cast(Decoder(settings, cross=cross, rngs=nnx.Rngs(0)), dtype)
-        memory = {"memory": inputs, "memory_mask": visible} if cross else {}
-        return decoder(inputs, **memory, key=key)[0]
+        decoder = cast(Decoder.from_config(settings, cross=cross, rngs=nnx.Rngs(0)), dtype)
+        encoded = {"encoder_output": inputs, "encoder_mask": visible} if cross else {}
+        return decoder(inputs, context=Context(**encoded, rng=rng)).features
 
     inputs = jax.ShapeDtypeStruct((1, settings.max_length, settings.width), dtype)
     for stack, name in ((encode, "encoder_layers"), (decode, "decoder_layers")):

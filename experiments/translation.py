@@ -3,18 +3,20 @@
 import json
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from flax import nnx
 from jax import Array
 from ml_collections import ConfigDict
 
-from attention.decoding import Rules
-from attention.modules.config import TransformerConfig
-from attention.modules.positions import SCHEMES
-from attention.modules.recurrent import RecurrentConfig, RecurrentEncoderDecoder
-from attention.modules.transformer import EncoderDecoder
+from attention.decoding import StoppingCriteria
+from attention.modules import (
+    EncoderDecoder,
+    RecurrentConfig,
+    RecurrentEncoderDecoder,
+    TransformerConfig,
+)
 from attention.primitives.choice import one_of
 from experiments.analysis.pictures import draw_cross_attention
 from experiments.data.batching import Batch, check_buckets
@@ -48,7 +50,7 @@ from experiments.training.tiled_loss import tiled_token_losses
 from experiments.translation_checks import check_decoding, check_rows, check_transformer
 from experiments.workdir import Workdir
 
-# What reads a source and says a target, and what its numbers are.
+# Architecture name -> (config class, model class)
 ARCHITECTURES = {
     "transformer": (TransformerConfig, EncoderDecoder),
     "recurrent": (RecurrentConfig, RecurrentEncoderDecoder),
@@ -220,33 +222,33 @@ class Task:
         self.config = config
         self.source = SOURCES[config.data.name]
         self._tokenizers = tokenizers
-        if config.decoding.beam > len(tokenizers.target):
+        if config.decoding.num_beams > len(tokenizers.target):
             raise UsageError(
-                f"decoding.beam must be at most the {len(tokenizers.target)} words of the target "
-                f"vocabulary, got {config.decoding.beam}"
+                f"decoding.num_beams must be at most the {len(tokenizers.target)} words of the "
+                f"target vocabulary, got {config.decoding.num_beams}"
             )
         self.batches = PairBatches(config, tokenizers)
         self.learner = Learner(self._make_model, self._sum_losses, config)
-        self.rules = Rules(end=EOS, pad=PAD, max_length=config.model.max_length)
-        self.translator = self.make_translator(self.rules)
+        self.stopping = StoppingCriteria(config.model.max_length, stop=EOS, pad=PAD)
+        self.translator = self.make_translator(self.stopping)
 
-    def make_translator(self, rules: Rules) -> Translator:
-        """A translator that obeys these rules of an answer."""
+    def make_translator(self, stopping: StoppingCriteria) -> Translator:
+        """Return a translator whose translations end as these criteria say."""
         decoding = self.config.decoding
         return Translator(
             self.learner.definition,
             self._tokenizers,
             max_length=self.config.model.max_length,
-            rules=rules,
-            beam=decoding.beam,
-            alpha=decoding.alpha,
+            stopping=stopping,
+            num_beams=decoding.num_beams,
+            length_penalty=decoding.length_penalty,
             n_best=decoding.n_best,
             aligns=self.config.model.get("attention") != "none",
         )
 
     def _make_model(self, rngs: nnx.Rngs) -> nnx.Module:
         settings, model = ARCHITECTURES[self.config.architecture]
-        return model(
+        return model.from_config(
             settings(**self.config.model),
             source_vocab_size=len(self._tokenizers.source),
             target_vocab_size=len(self._tokenizers.target),
@@ -254,15 +256,15 @@ class Task:
         )
 
     def _sum_losses(
-        self, model: EncoderDecoder, batch: Batch | PackedPairs, key: Array | None
-    ) -> TokenLosses:
+        self, model: EncoderDecoder, batch: Batch | PackedPairs, rng: Array | None
+    ) -> tuple[TokenLosses, Mapping[str, Array]]:
         if isinstance(batch, PackedPairs):
-            placed = SCHEMES[self.config.model.positions].is_added
-            features, labels = packed_features(model, batch, placed, key), batch.target.labels
+            output, labels = packed_features(model, batch, rng), batch.target.labels
         else:
-            features, labels = padded_features(model, batch, key), batch.target_labels
-        loss = objective(self.config.train, training=key is not None)
-        return tiled_token_losses(model.logits, features, labels, labels != PAD, loss)
+            output, labels = padded_features(model, batch, rng), batch.target_labels
+        loss = objective(self.config.train, training=rng is not None)
+        sums = tiled_token_losses(model.logits, output.features, labels, labels != PAD, loss)
+        return sums, output.losses
 
     def measuring(
         self,
@@ -373,7 +375,7 @@ class Task:
     @property
     def sentences_at_once(self) -> int:
         """How many sentences are translated together."""
-        return self.config.decoding.hypotheses // self.config.decoding.beam
+        return self.config.decoding.hypotheses // self.config.decoding.num_beams
 
 
 def _as_json(source: list[str], found: list[Hypothesis]) -> str:

@@ -14,17 +14,18 @@ def check_decoding(config: ConfigDict) -> None:
     Raises:
         ValueError: in one sentence.
     """
-    if not math.isfinite(config.alpha):
-        raise ValueError(f"decoding.alpha must be finite, got {config.alpha}")
-    check_at_least("decoding.beam", config.beam, 1)
-    if config.hypotheses < config.beam:
+    if not math.isfinite(config.length_penalty):
+        raise ValueError(f"decoding.length_penalty must be finite, got {config.length_penalty}")
+    check_at_least("decoding.num_beams", config.num_beams, 1)
+    if config.hypotheses < config.num_beams:
         raise ValueError(
-            f"decoding.hypotheses={config.hypotheses} are fewer than the decoding.beam="
-            f"{config.beam} of one sentence"
+            f"decoding.hypotheses={config.hypotheses} are fewer than the decoding.num_beams="
+            f"{config.num_beams} of one sentence"
         )
-    if not 1 <= config.n_best <= config.beam:
+    if not 1 <= config.n_best <= config.num_beams:
         raise ValueError(
-            f"decoding.n_best must lie in 1 to decoding.beam={config.beam}, got {config.n_best}"
+            f"decoding.n_best must lie in 1 to decoding.num_beams={config.num_beams}, "
+            f"got {config.n_best}"
         )
     if config.n_best > 1 and not config.details:
         raise ValueError(f"decoding.n_best={config.n_best} is shown by decoding.details=True alone")

@@ -114,9 +114,11 @@ class Task:
     def _make_model(self, rngs: nnx.Rngs) -> SkipGram:
         return SkipGram(len(self._words), self.config.model.width, rngs=rngs)
 
-    def _sum_losses(self, model: SkipGram, batch: SkipGramBatch, key: Array | None) -> TokenLosses:
-        del key  # nothing is dropped
-        return negative_sampling_losses(model(batch.center, batch.others), batch.counted)
+    def _sum_losses(
+        self, model: SkipGram, batch: SkipGramBatch, rng: Array | None
+    ) -> tuple[TokenLosses, Mapping[str, Array]]:
+        del rng  # the model has no dropout
+        return negative_sampling_losses(model(batch.center, batch.others), batch.counted), {}
 
     def batches(self, pairs: list[SentencePair], number: int, seed: int) -> SkipGramBatches:
         """Skip-grams of the English sentences, drawn at random."""

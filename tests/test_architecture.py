@@ -20,6 +20,7 @@ ORDER = [
     "attention.primitives",
     "attention.modules",
     "attention.decoding",
+    "attention.weights",
     "attention",
     "attention.testing",
     "experiments",
@@ -27,7 +28,10 @@ ORDER = [
 ]
 OURS = {"attention", "experiments", "configs", "run", "tests"}
 LIBRARY_NEEDS = {"jax", "flax", "chex"}
-TESTING = "attention/testing"  # may use NumPy, to be independent of the code that it tests
+# These may use NumPy, which jax needs in any case: to be independent of the code that they test, or
+# to make arrays without compiling anything.
+NUMPY = ("attention/testing", "attention/decoding/batching.py")
+EXTRA = {"numpy", "safetensors", "tokenizers"}  # attention[weights]
 
 
 def module_name(path: Path) -> str:
@@ -65,7 +69,8 @@ def wrong_imports(source: str, path: Path) -> list[str]:
         top, there = name.split(".")[0], layer(name)
         backwards = here and there and ORDER.index(there) > ORDER.index(here)
         known = LIBRARY_NEEDS | {"attention"} | sys.stdlib_module_names
-        known |= {"numpy"} if path.as_posix().startswith(TESTING) else set()
+        known |= {"numpy"} if path.as_posix().startswith(NUMPY) else set()
+        known |= EXTRA if path.as_posix().startswith("attention/weights") else set()
         foreign = in_library and top not in known
         framework = here == "attention.primitives" and top == "flax"
         not_data = in_configs and top in OURS - {"configs"}
@@ -130,6 +135,9 @@ def test_imports_run_one_way(path):
         ("attention/testing/new.py", "from tests import oracle"),
         ("attention/testing/new.py", "import hypothesis"),
         ("attention/modules/new.py", "from attention.testing import check_attention"),
+        ("attention/weights/new.py", "import torch"),
+        ("attention/decoding/new.py", "from attention.weights import load"),
+        ("attention/__init__.py", "from safetensors import safe_open"),
         ("attention/__init__.py", "import optax"),
         ("attention/decoding/new.py", "from configs import base"),
         ("experiments/translation.py", "import run"),
@@ -154,6 +162,7 @@ def test_wrong_import_is_detected(path, source):
         ),
         ("attention/decoding/new.py", "from attention.modules import multi_head\nimport chex"),
         ("attention/testing/new.py", "import numpy as np\nfrom attention import attend"),
+        ("attention/weights/new.py", "import safetensors\nfrom attention.modules import Layers"),
         ("attention/__init__.py", "from attention.decoding import beam"),
         ("experiments/translation.py", "import numpy\nimport optax\nfrom attention import attend"),
         ("configs/new.py", "from configs import common\nfrom ml_collections import ConfigDict"),

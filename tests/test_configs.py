@@ -22,7 +22,7 @@ NAMES = sorted(path.stem for path in (REPOSITORY / "configs").glob("*.py"))
 LAUNCHABLE = [name for name in NAMES if name not in HELPERS]
 # What is no run of its own has a test of its own.
 OTHERS = {
-    *("benchmark", "benchmark_models", "ledger", "presets"),
+    *("benchmark", "benchmark_models", "ledger", "presets", "pretrained"),
     *("multi30k_rnn", "reverse_positions", "scan_positions"),
 }
 RUNS = [name for name in LAUNCHABLE if name not in OTHERS]

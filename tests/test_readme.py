@@ -1,4 +1,4 @@
-"""What the README says works: its Python runs, its commands are understood, its links lead on."""
+"""README and docs/architectures.md: Python blocks run, commands are understood, links exist."""
 
 import importlib
 import re
@@ -16,8 +16,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 
 
-def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def blocks(language, text=README):
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 @pytest.fixture(autouse=True)
@@ -27,12 +27,20 @@ def as_a_user_has_it(monkeypatch):
         yield
 
 
-def test_python_runs_and_prints_what_it_says(capsys):
-    names = {}
-    for block in blocks("python"):
-        exec(compile(block, "README.md", "exec"), names)
-        promised = re.findall(r"^# ([01](?: [01])*)$", block, re.MULTILINE)
-        assert capsys.readouterr().out.split("\n")[:-1] == promised
+@pytest.mark.parametrize("document", ["README.md", "docs/architectures.md"])
+def test_python_runs_and_prints_its_comments(document, capsys):
+    names, text = {}, (REPOSITORY / document).read_text(encoding="utf-8")
+    for block in blocks("python", text):
+        exec(compile(block, document, "exec"), names)
+        printed = re.findall(r"^print\(.*\n((?:# .*\n)+)", block, re.MULTILINE)
+        expected = [line.removeprefix("# ") for lines in printed for line in lines.splitlines()]
+        assert capsys.readouterr().out.splitlines() == expected
+
+
+def test_architectures_are_described_by_two_snippets():
+    text = (REPOSITORY / "docs/architectures.md").read_text(encoding="utf-8")
+    assert len(blocks("python", text)) == 2
+    assert len(text.splitlines()) <= 80
 
 
 def test_the_sketch_is_the_definition():

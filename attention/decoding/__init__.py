@@ -1,35 +1,65 @@
-"""Decoding over any function `step(state, tokens) -> (logits, state)`."""
+"""Text generation: `generate` and `stream` for models, `decode` for any step function."""
 
-from attention.decoding.answer import Answer
-from attention.decoding.beam import beam_search
-from attention.decoding.cached import attending, cached, nothing_seen, prefill
-from attention.decoding.filters import Filter, MinP, Temperature, TopK, TopP
-from attention.decoding.greedy import greedy
-from attention.decoding.memory import WithMemory
-from attention.decoding.queue import Queue
+from attention.decoding.beam import Beam
+from attention.decoding.continuous import decode_continuously
+from attention.decoding.generate import generate
+from attention.decoding.length_penalty import GNMT, LengthPenalty, Power
+from attention.decoding.loop import decode
+from attention.decoding.output import GenerationOutput, Prediction
+from attention.decoding.processors import (
+    AllowedTokens,
+    History,
+    LogitProcessor,
+    MinP,
+    NoRepeatNgram,
+    RepetitionPenalty,
+    Temperature,
+    TopK,
+    TopP,
+)
+from attention.decoding.program import GenerativeModel
 from attention.decoding.recompute import recompute
-from attention.decoding.rules import Forced, Rules
-from attention.decoding.sample import sample
+from attention.decoding.stopping import Prefix, StoppingCriteria
+from attention.decoding.strategy import (
+    DecodingOptions,
+    Greedy,
+    NextTokens,
+    RowInputs,
+    Sample,
+    Strategy,
+    TokenStrategy,
+)
 from attention.decoding.stream import stream
 
 __all__ = [
-    "Answer",
-    "Filter",
-    "Forced",
+    "GNMT",
+    "AllowedTokens",
+    "Beam",
+    "DecodingOptions",
+    "GenerationOutput",
+    "GenerativeModel",
+    "Greedy",
+    "History",
+    "LengthPenalty",
+    "LogitProcessor",
     "MinP",
-    "Queue",
-    "Rules",
+    "NextTokens",
+    "NoRepeatNgram",
+    "Power",
+    "Prediction",
+    "Prefix",
+    "RepetitionPenalty",
+    "RowInputs",
+    "Sample",
+    "StoppingCriteria",
+    "Strategy",
     "Temperature",
+    "TokenStrategy",
     "TopK",
     "TopP",
-    "WithMemory",
-    "attending",
-    "beam_search",
-    "cached",
-    "greedy",
-    "nothing_seen",
-    "prefill",
+    "decode",
+    "decode_continuously",
+    "generate",
     "recompute",
-    "sample",
     "stream",
 ]

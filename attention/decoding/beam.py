@@ -1,6 +1,5 @@
-"""Beam search: the best of several hypotheses that are followed side by side."""
+"""Beam search: the best of several hypotheses that are extended side by side."""
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -8,215 +7,281 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attention.decoding.answer import Answer, append, blank, discard
-from attention.decoding.hypotheses import Chosen, batch_axes, follow, for_each, spread
-from attention.decoding.loop import Observe, State, Step, nothing, predicting
-from attention.decoding.queue import Queue, example, follow_all
-from attention.decoding.room import resolve_room
-from attention.decoding.rules import Forced, Rules
-from attention.decoding.top import at_places, comparable, maxima, top_places
+from attention.decoding.hypotheses import gather_hypotheses
+from attention.decoding.length_penalty import LengthPenalty
+from attention.decoding.output import (
+    GenerationOutput,
+    Prediction,
+    append,
+    empty_output,
+    unit_axes,
+)
+from attention.decoding.stopping import at_index
+from attention.decoding.strategy import DecodingOptions, NextTokens, RowInputs
+from attention.decoding.top import at_indices, block_maxima, nan_as_largest, top_indices
 
 
-def beam_search(
-    step: Step,
-    state: State,
-    start: Array,
-    rules: Rules,
-    *,
-    beam: int,
-    n_best: int = 1,
-    alpha: float = 0.0,
-    forced: Forced | None = None,
-    observe: Observe = nothing,
-    state_axes: object = 0,
-    room: int | None = None,
-) -> Answer:
-    """Follows the `beam` likeliest hypotheses of each row and returns the best that ended.
-
-    A hypothesis that ends leaves the beam, which grows narrower by it (Cho et al. 2014, "On the
-    properties of neural machine translation", section 4.2.1), so a beam of 1 is `greedy` whatever
-    the penalty, as long as some token is possible. Ended hypotheses compete by
-    `log p / ((5 + n) / 6) ** alpha`, n tokens long with their end (Wu et al. 2016, equation 14
-    without coverage). A row stops as soon as nothing that may still come would be among its
-    n best.
-
-    Args:
-        step: `(state, tokens [B]) -> (logits [B, V], state)`, the same as for `greedy`; it is
-            lifted by `vmap`, and what it closes over is not repeated.
-        state: what the step knows before the first token; any pytree, or a `Queue` of rows.
-        start: the first token of each row, `[B]`; not part of the answer.
-        rules: the end and the lengths of an answer.
-        beam: W, how many hypotheses are followed.
-        n_best: how many are returned.
-        alpha: of the length penalty: 0 for none, above 0 in favour of long answers.
-        forced: tokens that come first; this is how prompts of several lengths are read.
-        observe: a function of the state the step returned, with leaves `[B, *]`, for instance
-            attention weights; kept for each token.
-        state_axes: where leaves of the state have their batch axis, in the manner of `in_axes` of
-            `jax.vmap`: an integer, None, or a tree of them. Scalars have none in any case.
-        room: as in `sample`.
-
-    Returns:
-        The answers, `...` = B, n_best, the best first. Where a row has fewer, the score is -inf
-        and the length 0.
-
-    Raises:
-        ValueError: a beam wider than the vocabulary, an n_best wider than the beam, a penalty that
-            is not finite, arrays that do not fit the batch, or a room or a cache as in `sample`.
-    """
-    if not 1 <= n_best <= beam:
-        raise ValueError(f"n_best must be between 1 and the beam of {beam}, got {n_best}")
-    if not math.isfinite(alpha):
-        raise ValueError(f"alpha must be finite, got {alpha}")
-    room = resolve_room(state, rules, room)
-    one, first = example(state, start)
-    axes = batch_axes(one, state_axes, len(first))
-    if isinstance(state, Queue) and any(axes):
-        raise ValueError("rows of a queue stand in front: state_axes must be 0, or None")
-    predict = for_each(predicting(step, observe), jax.tree.structure(one), axes)
-
-    def begin(state: State) -> list[Array]:
-        return spread(state, axes, beam)
-
-    def first_read(start: Array) -> Chosen:
-        tokens = jnp.stack([start] * beam, 1)
-        return Chosen(tokens, jnp.zeros(tokens.shape, jnp.int32))
-
-    logits, seen, _ = jax.eval_shape(
-        lambda state, start: predict(begin(state), first_read(start)), one, first
-    )
-    if beam > logits.shape[-1]:
-        raise ValueError(
-            f"beam must be at most the vocabulary's {logits.shape[-1]} tokens, got {beam}"
-        )
-    searcher = _Searcher(rules, n_best, alpha)
-    forced = rules.prepare(forced, start, logits.shape[-1])
-    last = first_read(start)
-    begun = searcher.begin(last.tokens, room, forced, logits, seen)
-    if isinstance(state, Queue):
-        state = state.then(begin, axes=[0 if axis is None else 1 for axis in axes])
-    else:
-        state = begin(state)
-    search = follow_all(predict, searcher, state, last, begun, room)
-    return discard(search.ended, searcher.unfinished(search), rules)
-
-
-class _Search(NamedTuple):
-    """The state of the search.
+class BeamState(NamedTuple):
+    """State of beam search.
 
     Attributes:
-        live: the hypotheses that go on, `...` = B, W; score -inf: there is none in this place.
-        ended: the best that ended, `...` = B, n_best, sorted.
-        width: how wide the beam of each row still is, `[B]`.
-        forced: the tokens that come first.
+        live: unfinished hypotheses, `...` = B, W; score -inf where there is none. Scores are not
+            divided by the length penalty.
+        finished: the best that ended, `...` = B, n_best, best first.
+        width: int32 `[B]`, largest number of live hypotheses of each row.
     """
 
-    live: Answer
-    ended: Answer
+    live: GenerationOutput
+    finished: GenerationOutput
     width: Array
-    forced: Forced
 
 
 @dataclass(frozen=True)
-class _Searcher:
-    rules: Rules
-    n_best: int
-    alpha: float
+class Beam:
+    """Follow the likeliest `num_beams` hypotheses of each row; return the best that ended.
 
-    def begin(
-        self, start: Array, room: int, forced: Forced, logits: jax.ShapeDtypeStruct, seen: object
-    ) -> _Search:
-        """One empty hypothesis in each row of start `[B, W]`."""
-        rows, beam = start.shape
-        live = blank(start.shape, self.rules, room, start, logits, seen)
+    Each row stops as soon as no live hypothesis can become one of its n best: log-probabilities
+    only fall, and the length penalty is monotone.
+
+    By default a hypothesis that ends makes the beam one narrower (Cho et al. 2014, "On the
+    properties of neural machine translation", section 4.2.1), so a beam of 1 is greedy decoding.
+    With `keep_width`, as in Hugging Face Transformers (without its early stopping) and fairseq,
+    `num_beams` live hypotheses remain: of the best `num_beams` extensions those that end are
+    collected, and the best others are followed.
+
+    Attributes:
+        num_beams: W.
+        n_best: number of answers per row; the output then has an axis of n_best behind B. None for
+            the best answer alone, without that axis.
+        length_penalty: divides the score of a finished hypothesis of n tokens, the end included and
+            tokens of the prefix not; None for no penalty.
+        keep_width: whether the beam keeps its width.
+
+    Raises:
+        ValueError: an n_best above num_beams.
+    """
+
+    num_beams: int
+    n_best: int | None = None
+    length_penalty: LengthPenalty | None = None
+    keep_width: bool = False
+
+    def __post_init__(self) -> None:
+        if self.num_beams < 1:
+            raise ValueError(f"num_beams must be at least 1, got {self.num_beams}")
+        if self.n_best is not None and not 1 <= self.n_best <= self.num_beams:
+            raise ValueError(
+                f"n_best must be between 1 and num_beams {self.num_beams}, got {self.n_best}"
+            )
+
+    def begin(self, options: DecodingOptions, inputs: RowInputs, like: Prediction) -> BeamState:
+        """Return one hypothesis without a token for each row.
+
+        Raises:
+            ValueError: more beams than tokens in the vocabulary.
+        """
+        vocab_size = like.logits.shape[-1]
+        if self.num_beams > vocab_size:
+            raise ValueError(
+                f"num_beams must be at most the {vocab_size} tokens of the vocabulary, "
+                f"got {self.num_beams}"
+            )
+        shape = (*inputs.history.length.shape, self.num_beams)
+        live = empty_output(shape, options.max_steps, options.stopping.pad, like)
         live = live._replace(scores=live.scores.at[:, 1:].set(-jnp.inf))
-        ended = jax.tree.map(lambda leaf: leaf[:, : self.n_best], live)
-        ended = ended._replace(scores=jnp.full_like(ended.scores, -jnp.inf))
-        return _Search(live, ended, jnp.full(rows, beam, jnp.int32), forced)
+        finished = jax.tree.map(lambda leaf: leaf[:, : self.n_best or 1], live)
+        finished = finished._replace(scores=jnp.full_like(finished.scores, -jnp.inf))
+        return BeamState(live, finished, jnp.full(shape[:1], self.num_beams, jnp.int32))
 
-    def unfinished(self, search: _Search) -> Array:
-        """In which rows a hypothesis lives, `[B]`."""
-        return _exists(search.live.scores).any(axis=1)
+    def unfinished(self, state: BeamState) -> Array:
+        """Return which rows have live hypotheses: bool `[B]`."""
+        return _exists(state.live.scores).any(axis=1)
+
+    def output(self, state: BeamState) -> GenerationOutput:
+        """Return the best answers, `...` = B, n_best, or B."""
+        if self.n_best is not None:
+            return state.finished
+        return jax.tree.map(lambda leaf: leaf[:, 0], state.finished)
 
     def select(
-        self, search: _Search, index: Array, logits: Array, observed: object
-    ) -> tuple[_Search, Chosen]:
-        """Extends the live hypotheses, moves those that end, and stops rows that are decided.
+        self,
+        options: DecodingOptions,
+        inputs: RowInputs,
+        state: BeamState,
+        index: Array,
+        prediction: Prediction,
+    ) -> tuple[BeamState, NextTokens]:
+        """Extend the live hypotheses, collect those that end, and stop rows that are decided."""
+        stopping, length = options.stopping, index + 1
+        found, parents = self._extend(options, inputs, state, index, prediction)
+        exists, rank = _exists(found.scores), jnp.arange(parents.shape[1], dtype=jnp.int32)[None]
+        stops = exists & stopping.ends(found.tokens, index)
+        is_live = ~stops
+        if self.keep_width:
+            is_live &= jnp.cumsum(is_live, axis=1, dtype=jnp.int32) <= self.num_beams
+        ends = stops & (rank < self.num_beams)
+        ends |= exists & is_live & (length == stopping.max_tokens)[:, None]
 
-        The logits are `[W, B, V]`.
-        """
-        live, chosen = self._extend(search, index, logits, observed)
-        last = (chosen.tokens == self.rules.end) | (index + 1 == self.rules.max_length)[:, None]
-        ends = _exists(live.scores) & last
-
-        scores = jnp.where(
-            ends, live.scores / self._penalty(index + 1, live.scores)[:, None], -jnp.inf
+        divisor = self._divisor(inputs, length, found.scores)[:, None]
+        scores = jnp.where(ends, found.scores / divisor, -jnp.inf)
+        pool = jax.tree.map(
+            lambda *leaves: jnp.concatenate(leaves, 1),
+            state.finished,
+            found._replace(scores=scores),
         )
-        rivals = jax.tree.map(
-            lambda *leaves: jnp.concatenate(leaves, 1), search.ended, live._replace(scores=scores)
-        )
-        _, best = jax.lax.top_k(comparable(rivals.scores), self.n_best)
-        ended = jax.tree.map(lambda leaf: follow(leaf, best), rivals)
+        _, best = jax.lax.top_k(nan_as_largest(pool.scores), self.n_best or 1)
+        finished = jax.tree.map(lambda leaf: gather_hypotheses(leaf, best), pool)
 
-        totals = jnp.where(ends, -jnp.inf, live.scores)
-        decided = self._bound(totals, index + 1) <= ended.scores[:, -1]
-        live = live._replace(scores=jnp.where(decided[:, None], -jnp.inf, totals))
-        width = search.width - ends.sum(1, dtype=jnp.int32)
-        return _Search(live, ended, width, search.forced), chosen
+        width = state.width
+        live = found._replace(scores=jnp.where(is_live & ~ends, found.scores, -jnp.inf))
+        if self.keep_width:
+            order = jnp.argsort(~is_live, axis=1, stable=True)[:, : self.num_beams]
+            live, parents = jax.tree.map(
+                lambda leaf: gather_hypotheses(leaf, order), (live, parents)
+            )
+        else:
+            width = width - ends.sum(1, dtype=jnp.int32)
+        decided = self._bound(options, inputs, live.scores, length) <= finished.scores[:, -1]
+        next_tokens = at_index(live.tokens, index)
+        live = live._replace(scores=jnp.where(decided[:, None], -jnp.inf, live.scores))
+        return BeamState(live, finished, width), NextTokens(next_tokens, parents)
 
     def _extend(
-        self, search: _Search, index: Array, logits: Array, observed: object
-    ) -> tuple[Answer, Chosen]:
-        """The likeliest extensions by logits `[W, B, V]`, as many as the beam is wide."""
-        beam, _, vocabulary = logits.shape
-        peak = maxima(logits).max(axis=-1)  # which XLA finds once, for `top_places` too
+        self,
+        options: DecodingOptions,
+        inputs: RowInputs,
+        state: BeamState,
+        index: Array,
+        prediction: Prediction,
+    ) -> tuple[GenerationOutput, Array]:
+        """Return the likeliest extensions, best first, and their parents `[B, X]`.
+
+        An extension has a place in `[W·V]`: V times the number of its parent, plus its token.
+        """
+        logits, stopping = prediction.logits, options.stopping
+        num_beams, _, vocab_size = logits.shape
+        number = num_beams
+        if self.keep_width:  # so many that num_beams of them do not end
+            number = min((1 + max(1, len(stopping.last_ids))) * num_beams, num_beams * vocab_size)
+        peak = block_maxima(logits).max(axis=-1)  # `top_indices` uses the same maxima
         rest = jnp.log(jnp.exp(logits - peak.T[..., None]).sum(axis=-1)).T
 
-        def of_parents(each: Array, places: Array) -> Array:
-            return jnp.take_along_axis(each, places // vocabulary, axis=1)[..., None]
+        def of_parents(values: Array, places: Array) -> Array:
+            return jnp.take_along_axis(values, places // vocab_size, axis=1)[..., None]
 
-        def log_probs(logits: Array, first: Array) -> Array:
-            """Of tokens `[B, X, S]` that stand one after another."""
-            found = logits - of_parents(peak, first) - of_parents(rest, first)  # as log-softmax
-            after = jnp.arange(logits.shape[-1], dtype=first.dtype)[None, None]
-            tokens = first[..., None] % vocabulary + after
-            return self.rules.constrain(found, tokens, index, search.forced)
+        def log_probs(logits: Array, places: Array) -> Array:
+            """Return log-probabilities `[B, X, S]` of successive tokens from each place on."""
+            found = logits - of_parents(peak, places) - of_parents(rest, places)
+            return _with_prefix(found, _tokens_at(places, found, vocab_size), index, inputs)
 
-        def total(logits: Array, first: Array) -> Array:
-            so_far = of_parents(search.live.scores, first)
-            # Where there is no hypothesis, its scores may be anything, NaN included.
-            return jnp.where(_exists(so_far), so_far + log_probs(logits, first), -jnp.inf)
+        def totals(logits: Array, places: Array) -> Array:
+            found = log_probs(logits, places)
+            if stopping.min_tokens > 1:
+                early = stopping.too_early(_tokens_at(places, found, vocab_size), index)
+                found = jnp.where(early & _has_no_prefix(index, inputs, 3), -jnp.inf, found)
+            before = of_parents(state.live.scores, places)
+            # Scores of a hypothesis that does not exist may be anything, NaN included.
+            return jnp.where(_exists(before), before + found, -jnp.inf)
 
-        exception = self.rules.exception(index, search.forced)
-        exceptions = exception[:, None] + vocabulary * jnp.arange(beam, dtype=jnp.int32)[None]
-        picks = top_places(logits, beam, total, exceptions)
-        picked = at_places(logits, picks)[..., None]
-        totals, log_prob = total(picked, picks)[..., 0], log_probs(picked, picks)[..., 0]
-        totals = jnp.where(
-            jnp.arange(beam, dtype=jnp.int32)[None] < search.width[:, None], totals, -jnp.inf
+        values, score, exceptions = logits, totals, None
+        if options.logit_processors or (stopping.min_tokens > 1 and stopping.has_sequences):
+            normalized = logits - peak.T[..., None] - rest.T[..., None]
+            values = self._processed(options, inputs, state, index, normalized)
+            score = _identity
+        else:
+            exceptions = self._exceptions(options, inputs, index, vocab_size)
+        places = top_indices(values, number, score, exceptions)
+        scores = score(at_indices(values, places)[..., None], places)[..., 0]
+        log_prob = log_probs(at_indices(logits, places)[..., None], places)[..., 0]
+        if not self.keep_width:
+            rank = jnp.arange(number, dtype=jnp.int32)[None]
+            scores = jnp.where(rank < state.width[:, None], scores, -jnp.inf)
+
+        parents, tokens = jnp.divmod(places, vocab_size)
+        live, observed = jax.tree.map(
+            lambda leaf: gather_hypotheses(leaf, parents), (state.live, prediction.observed)
         )
+        live = append(live, index, tokens, log_prob, observed, _exists(scores))
+        return live._replace(scores=scores), parents
 
-        parents, tokens = jnp.divmod(picks, vocabulary)
-        live = jax.tree.map(lambda leaf: follow(leaf, parents), search.live)
-        observed = jax.tree.map(lambda leaf: follow(leaf, parents), observed)
-        tokens = tokens.astype(live.tokens.dtype)
-        live = append(live, index, tokens, log_prob, observed, _exists(totals))
-        return live._replace(scores=totals), Chosen(tokens, parents)
+    def _processed(
+        self,
+        options: DecodingOptions,
+        inputs: RowInputs,
+        state: BeamState,
+        index: Array,
+        log_probs: Array,
+    ) -> Array:
+        """Return the scores of all extensions `[W, B, V]`, for any logit processors."""
+        found = jnp.moveaxis(log_probs, 0, 1)
+        found = options.process(found, inputs, state.live.tokens, index)
+        ids = jnp.arange(found.shape[-1], dtype=jnp.int32)[None, None]
+        found = _with_prefix(found, ids, index, inputs)
+        before = state.live.scores[..., None]
+        return jnp.moveaxis(jnp.where(_exists(before), before + found, -jnp.inf), 1, 0)
 
-    def _bound(self, totals: Array, length: Array) -> Array:
-        """What no extension of the live hypotheses can exceed, `[B]`.
+    def _exceptions(
+        self, options: DecodingOptions, inputs: RowInputs, index: Array, vocab_size: int
+    ) -> Array | None:
+        """Return the places `[B, E]` of tokens whose order may differ from that of their logits."""
+        found = []
+        if options.stopping.min_tokens > 1:
+            ids = [number for number in options.stopping.last_ids if 0 <= number < vocab_size]
+            found += [jnp.full(index.shape, number, jnp.int32) for number in ids]
+        if inputs.prefix is not None:
+            found.append(at_index(inputs.prefix.tokens, index))
+        if not found:
+            return None
+        parents = jnp.arange(self.num_beams, dtype=jnp.int32)[None]
+        return jnp.concatenate([ids[:, None] + vocab_size * parents for ids in found], axis=1)
 
-        Their log-probabilities only fall, and the penalty is monotone in the length, so its two
-        ends bound the score, whatever the sign of alpha.
+    def _bound(
+        self, options: DecodingOptions, inputs: RowInputs, scores: Array, length: Array
+    ) -> Array:
+        """Return what no extension of live hypotheses `[B, W]` of a length can exceed, `[B]`.
+
+        The length penalty is monotone, so its values at both ends of the possible lengths bound it.
         """
-        best = totals.max(axis=1)
-        ends = (self._penalty(n, best) for n in (length + 1, jnp.int32(self.rules.max_length)))
-        return jnp.maximum(*(best / penalty for penalty in ends))
+        best = scores.max(axis=1)
+        longest = jnp.full_like(length, options.stopping.max_tokens)
+        ends = (self._divisor(inputs, one, best) for one in (length + 1, longest))
+        return jnp.maximum(*(best / divisor for divisor in ends))
 
-    def _penalty(self, length: Array, like: Array) -> Array:
-        return ((5 + length.astype(like.dtype)) / 6) ** self.alpha
+    def _divisor(self, inputs: RowInputs, length: Array, like: Array) -> Array:
+        """Return the length penalty of answers of a length `[B]`, without their prefix."""
+        if self.length_penalty is None:
+            return jnp.ones(length.shape, like.dtype)
+        if inputs.prefix is not None:
+            length = jnp.maximum(length - jnp.minimum(inputs.prefix.lengths, length), 1)
+        return self.length_penalty(length.astype(like.dtype))
 
 
 def _exists(scores: Array) -> Array:
-    """Which places hold a hypothesis; one whose score is NaN exists."""
+    """Return where there is a hypothesis, its score may be NaN."""
     return scores != -jnp.inf
+
+
+def _identity(scores: Array, places: Array) -> Array:
+    del places
+    return scores
+
+
+def _tokens_at(places: Array, block: Array, vocab_size: int) -> Array:
+    """Return the ids of successive tokens `[B, X, S]` from each place `[B, X]` on."""
+    after = jnp.arange(block.shape[-1], dtype=places.dtype)[None, None]
+    return places[..., None] % vocab_size + after
+
+
+def _has_no_prefix(index: Array, inputs: RowInputs, ndim: int) -> Array:
+    """Return which rows are past their prefix, bool `[B, 1, ...]` of `ndim` axes."""
+    lengths = jnp.zeros_like(index) if inputs.prefix is None else inputs.prefix.lengths
+    return unit_axes(index >= lengths, ndim)
+
+
+def _with_prefix(log_probs: Array, tokens: Array, index: Array, inputs: RowInputs) -> Array:
+    """Give the token of the prefix log-probability 0 and exclude all others, where there is one."""
+    if inputs.prefix is None:
+        return log_probs
+    token = at_index(inputs.prefix.tokens, index)[:, None, None]
+    forced = jnp.where(tokens == token, 0, -jnp.inf).astype(log_probs.dtype)
+    return jnp.where(_has_no_prefix(index, inputs, log_probs.ndim), log_probs, forced)

@@ -1,138 +1,125 @@
-"""One step for all the hypotheses of a beam: the step, lifted by `vmap`.
+"""States of the W hypotheses of each row: the step for B rows, lifted by `vmap`."""
 
-The step itself reads B tokens and knows of no beam; what it closes over (parameters, the
-memory of an encoder, its mask) is shared by the W hypotheses of a row and never repeated.
-"""
-
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attention.decoding.loop import Predict
-from attention.decoding.memory import are_memory
+from attention.decoding.output import Prediction
+from attention.decoding.strategy import NextTokens
+from attention.primitives.constant import Constant
+
+Predict = Callable[[Any, Any], tuple[Prediction, Any]]
+"""`(state, tokens [B]) -> (prediction, state)`."""
 
 
-class Chosen(NamedTuple):
-    """The last tokens `[B, W]`, and which hypotheses of the row they extend, `[B, W]`."""
-
-    tokens: Array
-    parents: Array
+def is_constant(part: object) -> bool:
+    """Return whether a part of a state is inside `Constant`."""
+    return isinstance(part, Constant)
 
 
-def batch_axes(state: object, state_axes: object, batch_size: int) -> list[int | None]:
-    """Where leaves have their batch axis, if each hypothesis has its own; None if they share them.
+def constant_leaves(state: object) -> list[bool]:
+    """Return which leaves of a state are inside `Constant`."""
+    parts = jax.tree.leaves(state, is_leaf=is_constant)
+    return [is_constant(part) for part in parts for _ in jax.tree.leaves(part)]
+
+
+def check_state(state: object, rows: int, num_steps: int) -> None:
+    """Check that leaves have the batch in front, and that caches can hold the tokens to come.
 
     Args:
-        state: of a step for B rows, or its shapes.
-        state_axes: the same as `in_axes` of `jax.vmap`. Scalars have none in any case.
-        batch_size: B.
+        state: a state, or its shapes.
+        rows: B.
+        num_steps: number of tokens; passed to `check_capacity` of each part that has it.
 
     Raises:
-        ValueError: a leaf whose batch axis is not B long, or an axis below 0.
+        ValueError: a leaf of another shape, outside `Constant`; a cache that is too small.
     """
-    if any(axis < 0 for axis in jax.tree.leaves(state_axes)):
-        raise ValueError(f"state_axes count from the front, from 0 on, got {state_axes}")
-    axes = jax.tree.map(
-        lambda axis, part: [axis] * len(jax.tree.leaves(part)),
-        state_axes,
-        state,
-        is_leaf=lambda axis: axis is None,
-    )
-    axes = jax.tree.leaves(axes, is_leaf=lambda axis: axis is None)
-    found = []
     leaves = jax.tree.leaves_with_path(state)
-    for (path, leaf), axis, is_memory in zip(leaves, axes, are_memory(state), strict=True):
-        shared = axis is None or is_memory or not leaf.ndim
-        if not shared and leaf.shape[axis : axis + 1] != (batch_size,):
+    for (path, leaf), constant in zip(leaves, constant_leaves(state), strict=True):
+        if not constant and jnp.shape(leaf)[:1] != (rows,):
             raise ValueError(
-                f"state{jax.tree_util.keystr(path)} must have the batch of {batch_size} at axis "
-                f"{axis}, got shape {leaf.shape}; state_axes says where it is, None for nowhere"
+                f"state{jax.tree_util.keystr(path)} needs the batch of {rows} rows in front, got "
+                f"shape {jnp.shape(leaf)}; what all rows share belongs into Constant"
             )
-        found.append(None if shared else axis)
-    return found
+    for part in _parts(state, "check_capacity"):
+        if hasattr(part, "check_capacity"):
+            part.check_capacity(num_steps)
 
 
-def spread(state: object, axes: list[int | None], beam: int) -> list[Array]:
-    """The leaves of a state, repeated for each of W hypotheses.
-
-    W is their first axis, so that `vmap` moves none of them; those without a batch axis stay.
-    """
+def repeat_state(state: object, num_beams: int) -> list[Array]:
+    """Return the leaves of a state, `[W, B, *]`; those inside `Constant` are not repeated."""
     return [
-        leaf if axis is None else jnp.stack([leaf] * beam)
-        for leaf, axis in zip(jax.tree.leaves(state), axes, strict=True)
+        leaf if constant else jnp.stack([leaf] * num_beams)
+        for leaf, constant in zip(jax.tree.leaves(state), constant_leaves(state), strict=True)
     ]
 
 
-def for_each(
-    predict: Predict, structure: jax.tree_util.PyTreeDef, axes: list[int | None]
-) -> Predict:
-    """Lifts `predict` for B rows to B rows of W hypotheses, whose states follow their parents.
+def vmap_hypotheses(predict: Predict, like: object) -> Predict:
+    """Lift a step for B rows to W hypotheses of each, whose states are those of their parents.
 
     Args:
-        predict: `(state, tokens [B]) -> (logits [B, V], observed, state)`.
-        structure: of the state.
-        axes: of the leaves, as `batch_axes` finds them.
+        predict: the step.
+        like: shapes of its state.
 
     Returns:
-        `(leaves, Chosen) -> (logits [W, B, V], observed [B, W, *], leaves)`, where the logits stand
-        as they were made, for they are many.
+        `(leaves, NextTokens) -> (prediction with logits [W, B, V], leaves)`.
     """
+    structure, constants = jax.tree.structure(like), constant_leaves(like)
+    axes = [None if constant else 0 for constant in constants]
 
-    def flat(leaves: list[Array], tokens: Array) -> tuple[Array, object, list[Array]]:
-        logits, observed, state = predict(jax.tree.unflatten(structure, leaves), tokens)
-        return logits, observed, jax.tree.leaves(state)
+    def one(leaves: list[Array], tokens: Array) -> tuple[Array, object, list[Array]]:
+        prediction, state = predict(jax.tree.unflatten(structure, leaves), tokens)
+        new = [  # a step cannot change a constant
+            old if constant else leaf
+            for old, leaf, constant in zip(leaves, jax.tree.leaves(state), constants, strict=True)
+        ]
+        return prediction.logits, prediction.observed, new
 
-    first = [None if axis is None else 0 for axis in axes]
-    lifted = jax.vmap(flat, in_axes=(first, 1), out_axes=(0, 1, first))
+    vmapped = jax.vmap(one, in_axes=(axes, 1), out_axes=(0, 1, axes))
 
-    def predict_all(leaves: list[Array], last: Chosen) -> tuple[Array, object, list[Array]]:
-        state = jax.tree.unflatten(structure, leaves)
-        return lifted(_of_parents(state, axes, last.parents), last.tokens)
+    def predict_all(leaves: list[Array], last: NextTokens) -> tuple[Prediction, list[Array]]:
+        leaves = _gather_state(jax.tree.unflatten(structure, leaves), last.parents)
+        logits, observed, leaves = vmapped(leaves, last.tokens)
+        return Prediction(logits, observed), leaves
 
     return predict_all
 
 
-def _of_parents(state: object, axes: list[int | None], parents: Array) -> list[Array]:
-    """The leaves of the state of its parent for each hypothesis."""
+def gather_hypotheses(leaf: Array, parents: Array, axis: int = 1) -> Array:
+    """Select hypotheses of each row.
 
-    def moves_itself(part: object) -> bool:  # as a cache does, which knows what it holds
-        return hasattr(part, "gather_rows")
+    Args:
+        leaf: `[B, W, *]`, or `[W, B, *]`.
+        parents: `[B, X]`.
+        axis: of W.
 
-    def choose(leaf: Array, axis: int) -> Array:
-        return follow(leaf, parents, rows=axis + 1, leading=True)
+    Returns:
+        `[B, X, *]`, or `[X, B, *]`.
+    """
+    take = jax.vmap(lambda own, parents: jnp.take(own, parents, axis=0), (1 - axis, 0), 1 - axis)
+    return take(leaf, parents)
 
-    found, rest = [], iter(axes)
-    for part in jax.tree.leaves(state, is_leaf=moves_itself):
-        leaves = jax.tree.leaves(part)
-        own = [next(rest) for _ in leaves]
-        if moves_itself(part) and len({*own}) == 1 and own[0] is not None:
-            found += jax.tree.leaves(part.gather_rows(partial(choose, axis=own[0])))
+
+def _gather_state(state: object, parents: Array) -> list[Array]:
+    """Return the leaves `[W, B, *]` of the parent of each hypothesis."""
+
+    def gather(leaf: Array) -> Array:
+        return gather_hypotheses(leaf, parents, axis=0)
+
+    found = []
+    for part in _parts(state, "gather_rows"):
+        if is_constant(part):
+            found += jax.tree.leaves(part)
+        elif hasattr(part, "gather_rows"):
+            found += jax.tree.leaves(part.gather_rows(gather))
         else:
-            found += [
-                leaf if axis is None else choose(leaf, axis)
-                for leaf, axis in zip(leaves, own, strict=True)
-            ]
+            found.append(gather(part))
     return found
 
 
-def follow(leaf: Array, parents: Array, *, rows: int = 0, leading: bool = False) -> Array:
-    """Takes for each hypothesis what belongs to its parent.
-
-    Args:
-        leaf: an array with an axis of B and one of W.
-        parents: `[B, W']`.
-        rows: the axis of B.
-        leading: whether the axis of W is the first; else it follows that of B.
-
-    Returns:
-        The same with W' in place of W.
-    """
-    axis = 0 if leading else rows  # once the axis of B is mapped over
-
-    def row(own: Array, parents: Array) -> Array:
-        return jnp.take(own, parents, axis=axis)
-
-    return jax.vmap(row, in_axes=(rows, 0), out_axes=rows)(leaf, parents)
+def _parts(state: object, method: str) -> list[Any]:
+    """Return the constants, the parts that have a method, and the other leaves."""
+    return jax.tree.leaves(state, is_leaf=lambda x: is_constant(x) or hasattr(x, method))

@@ -1,55 +1,52 @@
-"""A decoding step without a cache: it reads the whole prefix again for every token."""
+"""A decoding step without a cache: it reads the whole answer again for every token."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
 
-class Prefix(NamedTuple):
-    """The tokens read so far.
+class ReadTokens(NamedTuple):
+    """The tokens that were read.
 
     Attributes:
-        tokens: `[B, T]`, zeros from `index` on.
-        index: how many were read.
+        tokens: int32 `[B, T]`, zeros from `index` on.
+        index: int32 `[B]`, number of tokens that were read.
     """
 
     tokens: Array
     index: Array
 
     def check_capacity(self, num_tokens: int) -> None:
-        """Checks that so many tokens fit into the longest prefix.
+        """Check that a number of tokens fits.
 
         Raises:
-            ValueError: they do not.
+            ValueError: it does not.
         """
         longest = self.tokens.shape[1]
         if num_tokens > longest:
-            raise ValueError(f"a prefix of at most {longest} tokens has no room for {num_tokens}")
+            raise ValueError(f"recompute holds at most {longest} tokens, not {num_tokens}")
 
 
 def recompute(
     score: Callable[[Array, Array], Array], *, batch_size: int, max_length: int
-) -> tuple[Callable[[Prefix, Array], tuple[Array, Prefix]], Prefix]:
-    """Makes a step of a function that scores prefixes.
+) -> tuple[Callable[[ReadTokens, Array], tuple[Array, ReadTokens]], ReadTokens]:
+    """Return a step that computes the logits of all tokens again, as a baseline, and its state.
 
     Args:
-        score: `(tokens [B, max_length], index) -> logits [B, V]` of the token after `index`; it
-            must be causal, since what stands behind `index` has no meaning.
+        score: `(tokens [B, max_length], index [B]) -> logits [B, V]` of the token after number
+            `index`; causal, since tokens behind `index` have no meaning.
         batch_size: B.
-        max_length: the longest prefix.
-
-    Returns:
-        The step for `greedy` and the state it starts from. Tokens after `max_length` score NaN.
+        max_length: largest number of tokens. Logits behind it are NaN.
     """
 
-    def step(prefix: Prefix, tokens: Array) -> tuple[Array, Prefix]:
-        # Past the end there is no place for the token: NaN, which nobody overlooks.
-        fits = prefix.index < max_length
-        tokens = tokens.astype(prefix.tokens.dtype)
-        read = jax.lax.dynamic_update_index_in_dim(prefix.tokens, tokens, prefix.index, axis=1)
-        return jnp.where(fits, score(read, prefix.index), jnp.nan), Prefix(read, prefix.index + 1)
+    def step(state: ReadTokens, tokens: Array) -> tuple[Array, ReadTokens]:
+        rows = jnp.arange(len(tokens), dtype=jnp.int32)
+        read = state.tokens.at[rows, state.index].set(tokens.astype(jnp.int32), mode="drop")
+        fits = state.index < max_length
+        logits = jnp.where(fits[:, None], score(read, state.index), jnp.nan)
+        return logits, ReadTokens(read, state.index + 1)
 
-    return step, Prefix(jnp.zeros((batch_size, max_length), jnp.int32), jnp.int32(0))
+    tokens = jnp.zeros((batch_size, max_length), jnp.int32)
+    return step, ReadTokens(tokens, jnp.zeros(batch_size, jnp.int32))

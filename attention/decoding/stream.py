@@ -1,80 +1,133 @@
-"""Tokens as they come, for a person who waits."""
+"""Streaming: yield each token when it is chosen."""
 
-import functools
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from numbers import Integral
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike, DTypeLike
 
-from attention.decoding.filters import Filter
-from attention.decoding.loop import State, Step, nothing, predicting
-from attention.decoding.queue import Queue, example
-from attention.decoding.room import resolve_room
-from attention.decoding.rules import Forced, Rules
-from attention.decoding.sample import Sampler, Sampling
-from attention.primitives.precision import wide
+from attention.decoding.batching import bucket_lengths, limit_bucket, pad_lists
+from attention.decoding.inputs import (
+    Tokenizer,
+    array_rows,
+    encode_prompts,
+    encode_stop,
+    is_array,
+    other_rows,
+    without_stop,
+)
+from attention.decoding.loop import LoopState
+from attention.decoding.processors import LogitProcessor
+from attention.decoding.program import GenerationProgram, GenerativeModel, compiled
+from attention.decoding.stopping import Prefix, StoppingCriteria
+from attention.decoding.strategy import DecodingOptions, Greedy, Strategy
+
+INCOMPLETE = "\ufffd"  # at the end of a text: bytes of a character that is not complete
 
 
 def stream(
-    step: Step,
-    state: State,
-    start: Array,
-    rules: Rules,
-    keys: Array | None = None,
+    model: GenerativeModel,
+    inputs: ArrayLike | Sequence[Any] | str,
     *,
-    filters: Sequence[Filter] = (),
-    forced: Forced | None = None,
-) -> Iterator[Array]:
-    """Yields the tokens that `sample`, or `greedy` without keys, would return at the end.
+    strategy: Strategy = Greedy(),  # noqa: B008 - frozen
+    max_tokens: int,
+    lengths: ArrayLike | None = None,
+    start: ArrayLike | None = None,
+    stop: int | str | Sequence[int | str | Sequence[int]] = (),
+    min_tokens: int = 0,
+    pad: int = 0,
+    prefix: Prefix | Sequence[Sequence[int]] | Sequence[str] | None = None,
+    logit_processors: Sequence[LogitProcessor] = (),
+    rng: Array | None = None,
+    tokenizer: Tokenizer | None = None,
+    buckets: Sequence[int] | None = None,
+    cache_dtype: DTypeLike | None = None,
+    compile: Callable[..., Any] = jax.jit,
+) -> Iterator[Any]:
+    """Yield the tokens that `generate` returns, one step at a time.
 
-    The loop runs in Python, so each token costs two calls of compiled functions, a wait for the
-    device and a copy of what the step changes in its state; `sample` pays none of them. The step
-    is compiled by `jax.jit` here: hand over the same function again and nothing compiles anew, and
-    keep what changes between calls in the state, since what a function closes over is read once.
-
-    Args:
-        step: `(state, tokens [B]) -> (logits [B, V], state)`: reads a token, scores the next.
-        state: what the step knows before the first token; any pytree.
-        start: the first token of each row, `[B]`; not yielded.
-        rules: the end and the lengths of an answer.
-        keys: a random key for each row, `[B]`; without keys each token is the likeliest.
-        filters: what may be drawn.
-        forced: tokens that come first; they are yielded too.
+    The loop runs in Python, so each token costs a call of a compiled function, and `generate` does
+    not pay for that. The arguments are those of `generate`, with these differences: `inputs` may be
+    one prompt, a string or a list of ids; `strategy` follows one hypothesis per row; `pad` is
+    yielded for rows that have ended; text does not contain stop sequences, ids do; `compile` maps
+    functions of pytrees.
 
     Returns:
-        An iterator over the next token of each row, `[B]`; `pad` for rows that have ended.
+        An iterator over int32 `[B]`, or an id for one prompt; with a tokenizer over a list of B
+        pieces of text, or a piece for one prompt.
 
     Raises:
-        TypeError: a queue, or as `sample`.
-        ValueError: as `sample`.
+        TypeError, ValueError: as `generate`, before the first token; a strategy with hypotheses.
     """
-    if isinstance(state, Queue):
-        raise TypeError(
-            "stream needs the state of a batch: the rows of a Queue do not go on together"
-        )
-    room = resolve_room(state, rules, None)
-    step, sampler = jax.jit(step), Sampler(rules, tuple(filters))
-    logits, seen, _ = jax.eval_shape(predicting(step, nothing), *example(state, start))
-    sampling = sampler.begin(start, room, keys, forced, logits, seen)
-    return _speak(step, state, start, sampler, sampling)
+    if strategy.num_beams is not None:
+        raise ValueError("stream needs a strategy that follows one hypothesis per row, not beams")
+    stopping = StoppingCriteria(max_tokens, encode_stop(stop, tokenizer), min_tokens, pad)
+    single = isinstance(inputs, str) or (
+        not is_array(inputs) and len(inputs) > 0 and isinstance(inputs[0], Integral)
+    )
+    if not is_array(inputs):
+        prompts = encode_prompts([inputs] if single else inputs, lengths, tokenizer)
+        longest = max(map(len, prompts), default=0)
+        size = next(size for size in bucket_lengths(prompts, buckets) if size >= longest)
+        inputs, lengths = pad_lists(prompts, limit_bucket(model, size, prompts, max_tokens))
+    rows = array_rows(inputs, lengths)
+    number = len(rows["active"])
+    rows |= other_rows(model, number, start, prefix, rng, tokenizer, max_tokens)
+    options = DecodingOptions(strategy, stopping, logit_processors)
+    rng_impl = None if rng is None else jax.random.key_impl(rng)
+    program = GenerationProgram(options, rng_impl, cache_dtype)
+    begun = compiled(program, "begin", compile)(model, rows)
+    tokens = _tokens(compiled(program, "advance", compile), *begun)
+    if tokenizer is None:
+        return (int(one[0]) for one in tokens) if single else tokens
+    pieces = _pieces(tokens, tokenizer, stopping)
+    return (one[0] for one in pieces) if single else pieces
 
 
-def _speak(
-    step: Step, state: State, last: Array, sampler: Sampler, sampling: Sampling
+def _tokens(
+    advance: Callable[..., Any], model: GenerativeModel, carry: LoopState
 ) -> Iterator[Array]:
-    for index in itertools.count():
-        logits, state = step(state, last)
-        sampling, last = _select(sampler, sampling, jnp.full(len(last), index, jnp.int32), logits)
-        yield last
-        if not sampler.unfinished(sampling).any():
-            return
+    more = True
+    while more:
+        carry, (tokens, more) = advance(model, carry)
+        yield jax.device_get(tokens)
 
 
-@functools.partial(jax.jit, static_argnames="sampler")
-def _select(
-    sampler: Sampler, sampling: Sampling, index: Array, logits: Array
-) -> tuple[Sampling, Array]:
-    (logits,) = wide(logits)  # as `predicting` does where a step and its choice are compiled as one
-    return sampler.select(sampling, index, logits, None)
+def _pieces(
+    tokens: Iterator[Array], tokenizer: Tokenizer, stopping: StoppingCriteria
+) -> Iterator[list[str]]:
+    """Yield what each token adds to the text of its row.
+
+    Tokens are held back while they may belong to a stop sequence or to an incomplete character.
+    """
+    rows: list[tuple[list[int], str]] | None = None
+    for chosen in tokens:
+        rows = [([], "") for _ in chosen] if rows is None else rows
+        pieces = []
+        for row, token in enumerate(chosen.tolist()):
+            ids, before = rows[row]
+            stopped = len(without_stop(ids, stopping)) < len(ids)
+            ids = ids if stopped else [*ids, token]
+            kept = without_stop(ids, stopping)
+            last = stopped or len(kept) < len(ids) or len(ids) == stopping.max_tokens
+            text = tokenizer.decode(
+                kept if last else kept[: len(kept) - _begun_stop(kept, stopping)]
+            )
+            if text.endswith(INCOMPLETE) and not last:
+                text = before
+            rows[row] = ids, text
+            pieces.append(text[len(before) :])
+        yield pieces
+
+
+def _begun_stop(ids: list[int], stopping: StoppingCriteria) -> int:
+    """Return how many of the last ids may begin a stop sequence."""
+    begun = [
+        length
+        for stop in stopping.stop
+        for length in range(1, len(stop))
+        if tuple(ids[-length:]) == stop[:length]
+    ]
+    return max(begun, default=0)

@@ -1,38 +1,132 @@
-"""Flax (nnx) modules: they hold parameters and call primitives, and do no attention themselves.
+"""Flax (nnx) modules that compose attention into models.
 
-Every module is a plain pytree: build it once, then use `jax.jit`, `jax.grad`, `jax.vmap` and
-`jax.lax.scan` on it, or `flax.nnx.split` it into a definition and a state of arrays. No module
-holds a random state: a `key` argument turns dropout on for that call, and no key turns it off.
+Every module is a plain pytree: use `jax.jit`, `jax.grad`, `jax.vmap` and `jax.lax.scan` on it, or
+`flax.nnx.split` it into a definition and a state of arrays. No module has a random state: an `rng`
+argument turns dropout on for that call.
+
+A sublayer is any callable `sublayer(inputs [..., T, D])`, or one with a parameter `context` that
+receives the mask, the encoder output, the cache and the other fields of `Context`. It returns
+features or an `Output`. `Residual` connects a sublayer, `Block` joins sublayers by name, and
+`Layers` stacks layers of any kind; `from_config` of the models assembles the usual ones.
 """
 
-from attention.modules.attention import Attention
-from attention.modules.classifier import Classifier
+from attention.modules.adaptation import (
+    LoRAFactors,
+    apply_lora,
+    label_parameters,
+    lora_factors,
+    select_parameters,
+)
+from attention.modules.attention import Attention, SelfAttention
+from attention.modules.axes import map_axes, name_axis
+from attention.modules.block import Block, Residual
+from attention.modules.classifier import POOLINGS, Classifier, ClassToken, MeanPooling
 from attention.modules.config import TransformerConfig
-from attention.modules.embedding import Embedding
-from attention.modules.feed_forward import FeedForward
+from attention.modules.context import (
+    CacheSpec,
+    Context,
+    Output,
+    add_losses,
+    and_mask,
+    apply_layer,
+    new_cache,
+)
+from attention.modules.cross_attention import CrossAttention
+from attention.modules.dropout import drop, split_rng
+from attention.modules.embeddings import Embedding
+from attention.modules.encoder_decoder import EncoderDecoder
+from attention.modules.feed_forward import ACTIVATIONS, FeedForward
 from attention.modules.language_model import LanguageModel
-from attention.modules.masked_language_model import MaskedLanguageModel
+from attention.modules.layers import Layers, unstack_layers
+from attention.modules.linear import INITIALIZERS, linear
+from attention.modules.masked_language_model import MaskedLanguageModel, PredictionHead
+from attention.modules.norms import NORMS, Norm, layer_norm, rms_norm
 from attention.modules.patches import PatchEmbedding
-from attention.modules.recurrent import RecurrentConfig, RecurrentEncoderDecoder
+from attention.modules.positions import (
+    POSITIONS,
+    AlibiScores,
+    LearnedPositions,
+    PositionEncoding,
+    Relative,
+    RelativeScores,
+    Rotary,
+)
+from attention.modules.recurrent import (
+    RecurrentConfig,
+    RecurrentEncoderDecoder,
+    RecurrentLayer,
+)
 from attention.modules.skip_gram import SkipGram
-from attention.modules.transformer import Block, Decoder, Encoder, EncoderDecoder
-from attention.modules.unrolled import unrolled
+from attention.modules.sublayers import FEED_FORWARDS, MIXERS
+from attention.modules.transformer import (
+    Decoder,
+    DecoderCache,
+    Encoder,
+    MakeLayer,
+    make_output,
+    transformer_block,
+)
 
 __all__ = [
+    "ACTIVATIONS",
+    "FEED_FORWARDS",
+    "INITIALIZERS",
+    "MIXERS",
+    "NORMS",
+    "POOLINGS",
+    "POSITIONS",
+    "AlibiScores",
     "Attention",
     "Block",
+    "CacheSpec",
+    "ClassToken",
     "Classifier",
+    "Context",
+    "CrossAttention",
     "Decoder",
+    "DecoderCache",
     "Embedding",
     "Encoder",
     "EncoderDecoder",
     "FeedForward",
     "LanguageModel",
+    "Layers",
+    "LearnedPositions",
+    "LoRAFactors",
+    "MakeLayer",
     "MaskedLanguageModel",
+    "MeanPooling",
+    "Norm",
+    "Output",
     "PatchEmbedding",
+    "PositionEncoding",
+    "PredictionHead",
     "RecurrentConfig",
     "RecurrentEncoderDecoder",
+    "RecurrentLayer",
+    "Relative",
+    "RelativeScores",
+    "Residual",
+    "Rotary",
+    "SelfAttention",
     "SkipGram",
     "TransformerConfig",
-    "unrolled",
+    "add_losses",
+    "and_mask",
+    "apply_layer",
+    "apply_lora",
+    "drop",
+    "label_parameters",
+    "layer_norm",
+    "linear",
+    "lora_factors",
+    "make_output",
+    "map_axes",
+    "name_axis",
+    "new_cache",
+    "rms_norm",
+    "select_parameters",
+    "split_rng",
+    "transformer_block",
+    "unstack_layers",
 ]

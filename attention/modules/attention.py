@@ -1,17 +1,30 @@
-"""Attention with learned projections: one module for self- and cross-attention."""
+"""Attention with learned projections, and self-attention."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jax.nn.initializers import Initializer
+from jax.typing import DTypeLike
 
-from attention.modules.config import resolve_head_width, resolve_kv_heads
-from attention.modules.linear import LinearGeneral
-from attention.modules.norm import NORMS
+from attention.modules.context import (
+    DEFAULT_CONTEXT,
+    CacheSpec,
+    Context,
+    Output,
+    and_mask,
+    check_score,
+)
+from attention.modules.linear import LECUN_NORMAL, linear
+from attention.modules.norms import norm_of
+from attention.modules.sizes import resolve_head_width, resolve_kv_heads
+from attention.primitives import masks, scores
+from attention.primitives.arguments import RETURNING
 from attention.primitives.attend import attend
-from attention.primitives.cache import Cache, full_cache
+from attention.primitives.cache import EMPTY_SLOT, Cache, empty_cache
 from attention.primitives.choice import one_of
 from attention.primitives.dropout import Dropout
 from attention.primitives.masks import Mask
@@ -19,9 +32,9 @@ from attention.primitives.scores import Score
 
 
 class Attention(nnx.Module):
-    """Projects inputs to queries, a memory to keys and values, attends, and projects back.
+    """Projections of queries, keys, values and outputs around `attention.attend`.
 
-    The memory is the input itself (self-attention) unless another is given (cross-attention).
+    It is the common part of `SelfAttention` and `CrossAttention`, which define what is attended to.
     """
 
     def __init__(
@@ -32,176 +45,213 @@ class Attention(nnx.Module):
         num_kv_heads: int | None = None,
         head_width: int | None = None,
         value_width: int | None = None,
-        memory_width: int | None = None,
+        source_width: int | None = None,
         use_bias: bool = True,
-        qk_norm: str = "none",
-        turn: Callable[[Array, Array], Array] | None = None,
-        implementation: str | None = None,
+        qkv_bias: bool | None = None,
+        qk_norm: str | Callable[..., Callable[[Array], Array]] | None = None,
+        norm_epsilon: float = 1e-6,
+        scale: float | None = None,
+        softcap: float | None = None,
+        score: Callable[[], Score] | None = None,
         dropout: float = 0.0,
+        implementation: str | None = None,
+        kernel_init: Initializer = LECUN_NORMAL,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        """Makes the four projections and the norms of queries and keys.
+        """Make the projections.
 
         Args:
             width: D, of the inputs and the outputs.
             num_heads: N.
-            num_kv_heads: K, N by default; must divide N.
-            head_width: H of queries and keys, D / N by default.
-            value_width: Hv, H by default.
-            memory_width: width of the memory, D by default.
+            num_kv_heads: K, a divisor of N; N if None.
+            head_width: H of queries and keys, D / N if None.
+            value_width: Hv, H if None.
+            source_width: width of the vectors that are attended to, D if None.
             use_bias: whether the projections add a bias.
-            qk_norm: "none", or the norm of queries and keys over H: "layer" or "rms".
-            turn: turns queries and keys `[..., T, N, H]` by their positions `[..., T]`, as
-                `attention.rotary` does; hashable.
-            implementation: as in `attention.attend`.
+            qkv_bias: the same for queries, keys and values alone; `use_bias` if None.
+            qk_norm: norm of queries and keys over H (Dehghani et al. 2023, section 2): a function
+                like `norms.layer_norm`, or its name in `NORMS`.
+            norm_epsilon: of `qk_norm`.
+            scale: factor of the products of queries and keys, 1/√H if None.
+            softcap: bound c of the scores, c·tanh(scores / c), after all score functions.
+            score: returns a score function of this layer, applied after those of the context; a
+                module if it has parameters.
             dropout: rate on the attention weights.
+            implementation: as in `attention.attend`.
+            kernel_init: initializer of the four kernels.
+            dtype: of the computation; that of inputs and parameters if None.
+            param_dtype: of the parameters.
             rngs: source of the initial parameters.
 
         Raises:
-            ValueError: N not divisible by K, D not by N where H is not given, a rate outside
+            ValueError: N not divisible by K, D not by N without `head_width`, a rate outside
                 [0, 1), or an unknown norm.
         """
-        one_of("qk_norm", qk_norm, ("none", *NORMS))
         if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
+            raise ValueError(f"dropout must be in [0, 1), got {dropout}")
         num_kv_heads = resolve_kv_heads(num_heads, num_kv_heads)
         head_width = resolve_head_width(width, num_heads, head_width)
         value_width = head_width if value_width is None else value_width
-        memory_width = width if memory_width is None else memory_width
-
-        def heads(features: int, number: int, head_features: int) -> nnx.LinearGeneral:
-            shape = (number, head_features)
-            return LinearGeneral(features, shape, use_bias=use_bias, rngs=rngs)
-
-        self.query = heads(width, num_heads, head_width)
-        self.key = heads(memory_width, num_kv_heads, head_width)
-        self.value = heads(memory_width, num_kv_heads, value_width)
-        self.output = LinearGeneral(
-            (num_heads, value_width), width, axis=(-2, -1), use_bias=use_bias, rngs=rngs
+        qkv_bias = use_bias if qkv_bias is None else qkv_bias
+        check_score(score)
+        source = {"embed": width} if source_width is None else {"source": source_width}
+        kinds = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        make = partial(linear, kernel_init=kernel_init, **kinds)
+        self.query = make(
+            {"embed": width}, {"heads": num_heads, "head": head_width}, use_bias=qkv_bias
         )
-        norm = NORMS.get(qk_norm)
-        self.query_norm = norm and norm(head_width, rngs=rngs)
-        self.key_norm = norm and norm(head_width, rngs=rngs)
-        self.turn = turn
-        self.implementation = implementation
+        self.key = make(source, {"kv_heads": num_kv_heads, "head": head_width}, use_bias=qkv_bias)
+        self.value = make(
+            source, {"kv_heads": num_kv_heads, "head": value_width}, use_bias=qkv_bias
+        )
+        self.output = make(
+            {"heads": num_heads, "head": value_width}, {"embed": width}, use_bias=use_bias
+        )
+        norm = partial(norm_of(qk_norm), epsilon=norm_epsilon, axis="head") if qk_norm else None
+        self.query_norm = norm and norm(head_width, **kinds)
+        self.key_norm = norm and norm(head_width, **kinds)
+        self.score = score
+        self.scale, self.softcap = scale, softcap
         self.dropout = dropout
+        self.implementation = implementation
 
-    def __call__(
+    def _queries(self, inputs: Array, context: Context) -> Array:
+        query = self.query(inputs)
+        query = query if self.query_norm is None else self.query_norm(query)
+        return context.shard(query, "sequence", "heads", "head")
+
+    def _keys_and_values(self, source: Array, context: Context) -> tuple[Array, Array]:
+        key = self.key(source)
+        key = key if self.key_norm is None else self.key_norm(key)
+        return tuple(
+            context.shard(each, "sequence", "kv_heads", "head")
+            for each in (key, self.value(source))
+        )
+
+    def _attend(
         self,
-        inputs: Array,
-        memory: Array | Cache | None = None,
+        query: Array,
+        key: Array,
+        value: Array,
         *,
-        mask: Mask | Array | None = None,
-        score: Score | Collection[Score] = (),
-        positions: tuple[Array, Array] | None = None,
-        key: Array | None = None,
-        cache: Cache | None = None,
-        lengths: Array | None = None,
-        returning: Collection[str] = (),
-    ) -> tuple[Array, dict[str, Array]] | tuple[Array, dict[str, Array], Cache]:
-        """Attends from the inputs to the memory.
-
-        Args:
-            inputs: `[..., T, D]`.
-            memory: `[..., S, memory_width]`, or what `remember` made of it; the inputs by default.
-            mask: as in `attention.attend`; beside a cache a `Mask`.
-            score: as in `attention.attend`.
-            positions: as in `attention.attend`.
-            key: random key for dropout, none without.
-            cache: keys and values of what stands before the inputs, which are counted from there.
-            lengths: with a cache, `[...]`: how many of the T inputs of each row are no padding.
-            returning: as in `attention.attend`.
-
-        Returns:
-            `[..., T, D]`, and a dict with what was asked for in `returning`; with a cache, the new
-            cache too.
-
-        Raises:
-            ValueError: a memory or positions beside a cache, lengths without one; and as `attend`.
-        """
-        if cache is None and lengths is not None:
-            raise ValueError("lengths says how much a cache shall read, and no cache is given")
-        if cache is not None:
-            if memory is not None or positions is not None:
-                raise ValueError(
-                    "a cache holds the keys of the inputs and knows where they stand: it takes "
-                    "neither memory nor positions beside it"
-                )
-            counted = cache.next_positions(inputs.shape[-2])
-            positions = counted, counted
-        query, key_heads, value = self._project(inputs, memory, positions)
-        nonfinite_keys = memory.nonfinite_keys if isinstance(memory, Cache) else None
-        if cache is not None:
-            cache, view = cache.extend(key_heads, value, lengths)
-            key_heads, value, nonfinite_keys = view.key, view.value, view.nonfinite_keys
-            positions = counted, view.positions
-            mask = view.mask if mask is None else view.mask & mask
+        mask: Mask | Array | None,
+        positions: tuple[Array, Array] | None,
+        context: Context,
+        score: tuple[Score, ...] = (),
+        nonfinite_keys: Array | None = None,
+    ) -> Output:
+        """Attend and project the result."""
+        score += () if self.score is None else (self.score(),)
+        score += () if self.softcap is None else (scores.softcap(self.softcap),)
         dropout = None
-        if key is not None and self.dropout:  # a key for each example: each drops its own pairs
-            dropout = Dropout(jax.random.split(key, inputs.shape[:-2]), self.dropout)
+        if context.rng is not None and self.dropout:  # each example has its own key
+            dropout = Dropout(jax.random.split(context.rng, query.shape[:-3]), self.dropout)
+        for name in context.returning:
+            one_of("returning", name, (*RETURNING, "hidden_states"))
+        returning = tuple(name for name in context.returning if name != "hidden_states")
         attended = attend(
             query,
-            key_heads,
+            key,
             value,
             mask=mask,
             score=score,
+            scale=self.scale,
             positions=positions,
             dropout=dropout,
             returning=returning,
             nonfinite_keys=nonfinite_keys,
             implementation=self.implementation,
         )
-        attended, extras = attended if returning else (attended, {})
-        output = self.output(attended)
-        return (output, extras) if cache is None else (output, extras, cache)
+        attended, results = attended if returning else (attended, None)
+        attended = context.shard(attended, "sequence", "heads", "head")
+        return Output(self.output(attended), attention=results)
 
-    def remember(self, memory: Array, positions: Array | None = None) -> Cache:
-        """Keys and values of a memory, computed once to be attended to often.
+
+class SelfAttention(Attention):
+    """Attention from the inputs to themselves and, with a cache, to the tokens before them."""
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        rotary: Callable[[Array, Array], Array] | None = None,
+        window: int | None = None,
+        **options: object,
+    ) -> None:
+        """Make the projections.
 
         Args:
-            memory: `[..., S, memory_width]`.
-            positions: `[..., S]`, counted from 0 by default.
+            width: D.
+            rotary: rotates queries and keys `[..., T, N, H]` by their positions `[..., T]`, such as
+                `Rotary(base=10_000)`; layers that are scanned together need equal ones.
+            window: number of tokens on either side that a query may attend to, itself included.
+            options: as in `Attention`.
 
-        Returns:
-            Keys `[..., S, K, H]` and values `[..., S, K, Hv]`.
+        Raises:
+            ValueError: a window below 1, and as `Attention`.
         """
-        key, value = self._keys(memory), self.value(memory)
-        if self.turn is not None:
-            key = self.turn(key, jnp.arange(memory.shape[-2]) if positions is None else positions)
-        return full_cache(key, value)
+        if window is not None and window < 1:
+            raise ValueError(f"window must be at least 1, got {window}")
+        super().__init__(width, **options)
+        self.rotary, self.window = rotary, window
 
-    def _project(
-        self,
-        inputs: Array,
-        memory: Array | Cache | None,
-        positions: tuple[Array, Array] | None,
-    ) -> tuple[Array, Array, Array]:
-        remembered = isinstance(memory, Cache)
-        memory = inputs if memory is None else memory
-        query = self.query(inputs)
-        query = query if self.query_norm is None else self.query_norm(query)
-        key = memory.key if remembered else self._keys(memory)
-        value = memory.value if remembered else self.value(memory)
-        if self.turn is not None:
-            query_positions, key_positions = _standing(query, key, positions)
-            query = self.turn(query, query_positions)
-            key = key if remembered else self.turn(key, key_positions)
-        return query, key, value
+    def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
+        """Map inputs `[..., T, D]` to `[..., T, D]`.
 
-    def _keys(self, memory: Array) -> Array:
-        key = self.key(memory)
-        return key if self.key_norm is None else self.key_norm(key)
+        With a cache the mask is causal unless the context has one.
 
-
-def _standing(
-    query: Array, key: Array, positions: tuple[Array, Array] | None
-) -> tuple[Array, Array]:
-    if positions is not None:
-        return positions
-    num_queries, num_keys = query.shape[-3], key.shape[-3]
-    if num_queries != num_keys:
-        raise ValueError(
-            f"{num_queries} queries and {num_keys} keys leave open where they stand: "
-            "rotary positions need positions=(query_positions, key_positions)"
+        Raises:
+            ValueError: a cache of another layer, and as `attention.attend` and `Cache.extend`.
+        """
+        cache, positions, mask = context.cache, context.positions, context.mask
+        key_positions = positions
+        num_tokens = inputs.shape[-2]
+        query = self._queries(inputs, context)
+        key, value = self._keys_and_values(inputs, context)
+        if cache is not None:
+            if not isinstance(cache, Cache):
+                raise ValueError(
+                    f"self-attention needs the cache of its new_cache, got a {type(cache).__name__}"
+                )
+            positions = cache.next_positions(num_tokens)
+            mask = masks.causal() if mask is None else mask
+        elif context.lengths is not None:
+            valid = masks.lengths(context.lengths)
+            if positions is not None:  # which may be others than those that lengths count
+                key_positions = jnp.where(context.valid(num_tokens), positions, EMPTY_SLOT)
+                valid = masks.window(None, None)  # every position but EMPTY_SLOT
+            mask = and_mask(valid, mask, num_tokens)
+        if self.window is not None:
+            mask = and_mask(masks.window(self.window - 1, self.window - 1), mask, num_tokens)
+        if self.rotary is not None:
+            counted = jnp.arange(num_tokens) if positions is None else positions
+            query, key = self.rotary(query, counted), self.rotary(key, counted)
+        attend_to = partial(self._attend, query, context=context, score=context.score)
+        if cache is None:
+            positions = None if positions is None else (positions, key_positions)
+            return attend_to(key, value, mask=mask, positions=positions)
+        cache, view = cache.extend(key, value, context.lengths)
+        output = attend_to(
+            view.key,
+            view.value,
+            mask=and_mask(view.mask, mask),
+            positions=(positions, view.positions),
+            nonfinite_keys=view.nonfinite_keys,
         )
-    return jnp.arange(num_queries), jnp.arange(num_keys)
+        return output._replace(cache=cache)
+
+    def new_cache(self, spec: CacheSpec) -> Cache:
+        """Return an empty cache; with a window shorter than its size, a ring of one window."""
+        kernel, values = self.key.kernel, self.value.kernel
+        size = spec.size if self.window is None else min(spec.size, self.window)
+        return empty_cache(
+            spec.batch,
+            size,
+            num_kv_heads=kernel.shape[-2],
+            head_width=kernel.shape[-1],
+            value_width=values.shape[-1],
+            dtype=spec.dtype or self.key.dtype or kernel.dtype,
+            ring=spec.ring or size < spec.size,
+        )

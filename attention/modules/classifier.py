@@ -1,86 +1,158 @@
-"""An encoder with one answer for all it has read: which class."""
+"""An encoder that scores classes of a whole input."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jax.typing import DTypeLike
 
 from attention.modules.config import TransformerConfig
-from attention.modules.dropout import split_key
-from attention.modules.linear import Linear
+from attention.modules.context import AxisNames, Context, Output, apply_layer, unconstrained
+from attention.modules.dropout import split_rng
+from attention.modules.linear import linear, named
 from attention.modules.table import table
-from attention.modules.transformer import Encoder
-from attention.primitives import masks
-from attention.primitives.choice import one_of
+from attention.modules.transformer import Encoder, MakeLayer
 
-POOLINGS = ("mean", "first")
+
+class MeanPooling(nnx.Module):
+    """The mean of the features of the valid tokens."""
+
+    def before(self, vectors: Array, lengths: Array | None) -> tuple[Array, Array | None]:
+        """Return the inputs of the encoder as they are."""
+        return vectors, lengths
+
+    def __call__(self, features: Array, lengths: Array | None) -> Array:
+        """Map `[..., S, D]` to `[..., D]`; 0 for rows without a token."""
+        return mean(features, lengths)
+
+
+class ClassToken(nnx.Module):
+    """The features of a learned vector in front of the inputs.
+
+    "[CLS]" of Devlin et al. 2019, section 3; Dosovitskiy et al. 2021, equation 4.
+    """
+
+    def __init__(self, width: int, *, param_dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs) -> None:
+        """Make the vector, with entries of unit variance."""
+        init = nnx.initializers.normal(1.0)
+        self.vector = table((1, width), (None, "embed"), init=init, dtype=param_dtype, rngs=rngs)
+
+    def before(self, vectors: Array, lengths: Array | None) -> tuple[Array, Array | None]:
+        """Prepend the vector to `[..., S, D]`: `[..., 1 + S, D]`."""
+        shape = (*vectors.shape[:-2], 1, vectors.shape[-1])
+        front = jnp.broadcast_to(self.vector[...], shape).astype(vectors.dtype)
+        lengths = None if lengths is None else lengths + 1
+        return jnp.concatenate([front, vectors], axis=-2), lengths
+
+    def __call__(self, features: Array, lengths: Array | None) -> Array:
+        """Map `[..., 1 + S, D]` to `[..., D]`."""
+        del lengths
+        return features[..., 0, :]
+
+
+# name -> f(width, *, param_dtype, rngs). Add your own.
+POOLINGS: dict[str, Callable[..., Any]] = {
+    "mean": lambda width, *, param_dtype, rngs: MeanPooling(),
+    "class_token": ClassToken,
+}
 
 
 class Classifier(nnx.Module):
-    """Embeds inputs, reads them on both sides, makes one vector of them, and scores the classes.
-
-    The vector is the mean of what was read, or that of a learned vector put in front, which
-    belongs to no input and so is free to gather what matters ("[CLS]" of Devlin et al. 2019,
-    section 3; Dosovitskiy et al. 2021, equation 4). What it is made from does not matter: an
-    `Embedding` reads words, a `PatchEmbedding` images.
-    """
+    """Embed inputs, encode them, pool the features, and score classes."""
 
     def __init__(
         self,
+        embedding: Callable[..., Array],
+        encoder: Encoder,
+        pooling: MeanPooling | ClassToken,
+        output: Callable[[Array], Array],
+    ) -> None:
+        """Assemble a classifier.
+
+        Args:
+            embedding: `embedding(inputs, rng=...)` to `[..., S, D]`, such as `Embedding` or
+                `PatchEmbedding`.
+            encoder: maps `[..., S, D]` to `[..., S, D]`.
+            pooling: a module with the methods of `ClassToken`.
+            output: maps pooled features `[..., D]` to scores `[..., C]`.
+        """
+        self.embedding = embedding
+        self.encoder = encoder
+        self.pooling = pooling
+        self.output = output
+
+    @classmethod
+    def from_config(
+        cls,
         config: TransformerConfig,
         embedding: Callable[..., Array],
         *,
         num_classes: int,
-        pooling: str = "mean",
+        pooling: str | Callable[..., Any] = "mean",
         rngs: nnx.Rngs,
-    ) -> None:
-        """Makes the encoder, the output layer and, if pooling is "first", the vector in front.
+        make_layer: MakeLayer | None = None,
+    ) -> "Classifier":
+        """Make the encoder of a config and a linear output.
 
         Args:
             config: of the encoder.
-            embedding: a module that maps inputs to `[..., S, D]` and takes a `key`.
+            embedding: as in `__init__`.
             num_classes: C.
-            pooling: "mean" or "first".
+            pooling: a name in `POOLINGS`, or a function like those.
             rngs: source of the initial parameters.
+            make_layer: as in `Encoder.from_config`.
 
         Raises:
             ValueError: an unknown pooling.
         """
-        one_of("pooling", pooling, POOLINGS)
-        self.embedding = embedding
-        self.encoder = Encoder(config, rngs=rngs)
-        self.first = (
-            table((1, config.width), config.width, rngs=rngs) if pooling == "first" else None
+        make_pooling = named("pooling", pooling, POOLINGS)
+        kinds = {"param_dtype": config.param_dtype, "rngs": rngs}
+        return cls(
+            embedding,
+            Encoder.from_config(config, rngs=rngs, make_layer=make_layer),
+            make_pooling(config.width, **kinds),
+            linear({"embed": config.width}, {"classes": num_classes}, dtype=config.dtype, **kinds),
         )
-        self.output = Linear(config.width, num_classes, rngs=rngs)
 
     def __call__(
-        self, inputs: Array, *, lengths: Array | None = None, key: Array | None = None
-    ) -> Array:
-        """Maps inputs to scores of the classes `[..., C]`.
+        self,
+        inputs: Array,
+        *,
+        lengths: Array | None = None,
+        rng: Array | None = None,
+        returning: Collection[str] = (),
+        constrain: Callable[[Array, AxisNames], Array] = unconstrained,
+    ) -> Output:
+        """Score the classes: an output with logits `[..., C]`.
 
         Args:
-            inputs: what the embedding takes, as ids `[..., S]`.
-            lengths: `[...]`, how many of the S vectors of each row are no padding; all by default.
-            key: random key for dropout, none without.
+            inputs: what the embedding takes, such as ids `[..., S]`.
+            lengths: `[...]`, number of valid tokens per row; S if None.
+            rng: random key of dropout; None turns dropout off.
+            returning: as in `Context`.
+            constrain: as in `Context`.
 
         Raises:
             ValueError: as the embedding.
         """
-        embed_key, layer_key = split_key(key, 2)
-        vectors = self.embedding(inputs, key=embed_key)
-        if self.first is not None:
-            vectors = _behind(self.first[...] * vectors.shape[-1] ** 0.5, vectors)
-            lengths = None if lengths is None else lengths + 1
-        mask = None if lengths is None else masks.lengths(lengths)
-        features, _ = self.encoder(vectors, mask=mask, key=layer_key)
-        pooled = features[..., 0, :] if self.first is not None else mean(features, lengths)
-        return self.output(pooled)
+        embedding_rng, layers_rng = split_rng(rng, 2)
+        vectors = self.embedding(inputs, rng=embedding_rng)
+        vectors, lengths = self.pooling.before(vectors, lengths)
+        context = Context(
+            lengths=lengths,
+            rng=layers_rng,
+            returning=returning,
+            constrain=constrain,
+        )
+        output = apply_layer(self.encoder, vectors, context)
+        logits = self.output(self.pooling(output.features, lengths))
+        return output._replace(logits=context.shard(logits, "classes"))
 
 
 def mean(features: Array, lengths: Array | None) -> Array:
-    """The mean of the first `lengths` `[...]` of the features `[..., S, D]`; 0 of none."""
+    """Return the mean of the first `lengths` `[...]` features of `[..., S, D]`; 0 of none."""
     if lengths is None:
         return features.mean(axis=-2)
     counts = jnp.broadcast_to(jnp.arange(features.shape[-2]), features.shape[:-1])
@@ -88,9 +160,3 @@ def mean(features: Array, lengths: Array | None) -> Array:
     total = jnp.sum(features, axis=-2, where=counts[..., None])
     number = jnp.maximum(counts.sum(axis=-1, keepdims=True), 1)
     return total / number.astype(total.dtype)
-
-
-def _behind(first: Array, vectors: Array) -> Array:
-    """Vectors `[..., S, D]` behind one `[1, D]`: `[..., 1 + S, D]`."""
-    front = jnp.broadcast_to(first, (*vectors.shape[:-2], *first.shape))
-    return jnp.concatenate([front, vectors], axis=-2)

@@ -1,138 +1,246 @@
-"""The numbers that make a Transformer, checked before anything is built."""
+"""Sizes and choices of a Transformer."""
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from typing import Any
 
-from attention.modules.norm import NORMS
-from attention.modules.positions import SCHEMES, Rotary
+from flax import nnx
+from jax.nn.initializers import Initializer
+from jax.typing import DTypeLike
+
+from attention.modules.feed_forward import Activation, activation_of
+from attention.modules.linear import INITIALIZERS, named
+from attention.modules.norms import norm_of
+from attention.modules.positions import POSITIONS, Relative, Rotary, resolve_scale
+from attention.modules.sizes import resolve_head_width, resolve_kv_heads
+from attention.modules.sublayers import FEED_FORWARDS, MIXERS
 from attention.primitives.attend import IMPLEMENTATIONS
 from attention.primitives.choice import one_of
+
+Overrides = Mapping[str, Any]
+
+# The fields that `per_layer` may override: those that `transformer_block` reads.
+BLOCK_FIELDS = (
+    "num_heads",
+    "num_kv_heads",
+    "head_width",
+    "value_width",
+    "hidden",
+    "mixer",
+    "cross_attention",
+    "feed_forward",
+    "activation",
+    "gated",
+    "norm",
+    "norm_placement",
+    "norm_epsilon",
+    "qk_norm",
+    "positions",
+    "rotary",
+    "use_bias",
+    "qkv_bias",
+    "attention_scale",
+    "softcap",
+    "window",
+    "kernel_init",
+    "dropout",
+    "attention_dropout",
+    "implementation",
+    "dtype",
+    "param_dtype",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
-    """Sizes and choices shared by every block of a Transformer.
+    """Sizes and choices of the blocks of a Transformer, and of what is around them.
+
+    A string that names a function or class may be replaced by the function or class itself, or by a
+    name that was added to its registry: `ACTIVATIONS`, `NORMS`, `INITIALIZERS`, `MIXERS` or
+    `FEED_FORWARDS`. Positions are a name in `POSITIONS`.
 
     Attributes:
-        width: D, of the embeddings and of what flows between the blocks.
+        width: D.
         num_heads: N query heads.
-        num_kv_heads: K key/value heads, a divisor of N; None means N (multi-head attention), 1 is
-            multi-query attention, what lies between is grouped-query attention.
-        head_width: H; None means D / N.
-        hidden: F, the inner width of the feed-forward layer.
-        activation: "relu", "gelu" or "gated" (SiLU-gated linear units, Shazeer 2020).
-        norm: where the norms stand, "pre" (inside the residual branch) or "post" (after the
-            residual sum, Vaswani et al. 2017).
-        norm_kind: "layer" (Ba et al. 2016) or "rms" (Zhang and Sennrich 2019).
-        qk_norm: "none", or the kind of norm of each query and key before the two are multiplied
-            (Henry et al. 2020; Dehghani et al. 2023, section 2).
-        positions: "none"; "sinusoidal" or "learned", which are added to the embeddings; "rotary",
-            which turn the queries and keys of self-attention; "alibi" or "relative" (buckets of
-            T5, one table for all layers of a stack), which change its scores.
-        rotary: base and scaling of rotary positions, a `Rotary` or a mapping of its fields.
-        max_length: the longest sequence; the size of the table of learned positions.
+        num_kv_heads: K key/value heads, a divisor of N: None for N (multi-head attention), 1 for
+            multi-query attention, numbers between for grouped-query attention.
+        head_width: H, D / N if None.
+        value_width: Hv, H if None.
+        hidden: F.
+        mixer: first sublayer of a block, a function `(config, rngs)` to a layer, or its name in
+            `MIXERS`.
+        cross_attention: whether blocks of a decoder with an encoder have cross-attention.
+        feed_forward: last sublayer of a block, as `mixer`, of `FEED_FORWARDS`.
+        activation: of the feed-forward layer, of `ACTIVATIONS`.
+        gated: whether the feed-forward layer is gated (Shazeer 2020).
+        norm: "layer", "rms", or another of `NORMS`.
+        norm_placement: "pre" (before each sublayer), "post" (after the residual sum) or "both"
+            (before and after each sublayer, before the sum; Gemma 2).
+        norm_epsilon: added to the variance.
+        qk_norm: norm of queries and keys, of `NORMS`; None for none.
+        positions: "none", "sinusoidal", "learned", "rotary", "alibi", "relative", or another of
+            `POSITIONS`.
+        rotary: base and scaling of rotary positions, a `Rotary` or its fields.
+        relative: buckets of relative positions, a `Relative` or its fields.
+        max_length: the longest sequence, and the number of learned positions.
         encoder_layers: number of encoder blocks.
         decoder_layers: number of decoder blocks.
-        tie: which embeddings are one table: "none"; "output" (target and output); "all" (source
-            too, learned positions included; Press and Wolf 2017).
+        tie: which token tables are one: "none"; "output" (target embedding and output); "all"
+            (source embedding too; Press and Wolf 2017); "embeddings" (source and target
+            embedding, as of T5 1.1).
         use_bias: whether the linear layers of blocks have biases.
+        qkv_bias: the same for queries, keys and values; `use_bias` if None.
+        output_bias: whether the scores of the vocabulary have a bias.
+        attention_scale: factor of the products of queries and keys, 1/√H if None.
+        softcap: bound of attention scores, none if None (Gemma 2).
+        window: number of tokens on either side that self-attention may attend to, itself included;
+            any if None.
+        embedding_scale: factor of token embeddings, "sqrt_width" for √D.
+        embedding_norm: whether embeddings are normalised.
+        num_token_types: number of token type embeddings, as of BERT.
+        logit_scale: factor of the scores of a tied vocabulary.
+        logit_softcap: bound of the scores of a tied vocabulary, none if None (Gemma 2).
+        kernel_init: initializer of the kernels, of `INITIALIZERS`.
+        embedding_init: initializer of the tables; normal with variance 1/D if None.
         dropout: rate on embeddings and on the output of every sublayer.
         attention_dropout: rate on the attention weights.
-        implementation: of attention, by name as in `attention.attend`; None lets it choose.
-        remat: whether the backward pass computes the inside of each block again instead of
-            remembering it: far less memory, and faster where memory is what the step waits for.
-            Shallow stacks without it are no loop over layers, which would copy what is remembered.
+        implementation: of attention, as in `attention.attend`.
+        scan: whether layers that repeat are scanned; if not, they are unrolled.
+        remat: whether the backward pass recomputes the inside of each block: less memory, and
+            faster if memory bounds the step.
+        dtype: of the computation; that of the parameters if None.
+        param_dtype: of the parameters.
+        per_layer: fields of blocks that differ between layers: a list of overrides, which the
+            layers cycle through, or a function from the index of a layer to its overrides.
     """
 
     width: int = 128
     num_heads: int = 4
     num_kv_heads: int | None = None
     head_width: int | None = None
+    value_width: int | None = None
     hidden: int = 512
-    activation: str = "relu"
-    norm: str = "pre"
-    norm_kind: str = "layer"
-    qk_norm: str = "none"
+    mixer: str | Callable[..., Any] = "attention"
+    cross_attention: bool = True
+    feed_forward: str | Callable[..., Any] = "dense"
+    activation: str | Activation = "relu"
+    gated: bool = False
+    norm: str | Callable[..., Any] = "layer"
+    norm_placement: str = "pre"
+    norm_epsilon: float = 1e-6
+    qk_norm: str | Callable[..., Any] | None = None
     positions: str = "sinusoidal"
     rotary: Rotary = field(default_factory=Rotary)
+    relative: Relative = field(default_factory=Relative)
     max_length: int = 128
     encoder_layers: int = 2
     decoder_layers: int = 2
     tie: str = "output"
     use_bias: bool = True
+    qkv_bias: bool | None = None
+    output_bias: bool = False
+    attention_scale: float | None = None
+    softcap: float | None = None
+    window: int | None = None
+    embedding_scale: float | str = "sqrt_width"
+    embedding_norm: bool = False
+    num_token_types: int = 0
+    logit_scale: float = 1.0
+    logit_softcap: float | None = None
+    kernel_init: str | Initializer = "lecun_normal"
+    embedding_init: str | Initializer | None = None
     dropout: float = 0.0
     attention_dropout: float = 0.0
     implementation: str | None = None
+    scan: bool = True
     remat: bool = True
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = "float32"
+    per_layer: Sequence[Overrides] | Callable[[int], Overrides] = ()
 
     def __post_init__(self) -> None:
-        """Fills in what follows from the rest and refuses what does not fit, in one sentence."""
-        for name in ("width", "num_heads", "hidden", "max_length"):
-            _check(
-                getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}"
-            )
-        for name in ("encoder_layers", "decoder_layers"):
-            _check(
-                getattr(self, name) >= 0, f"{name} must be at least 0, got {getattr(self, name)}"
-            )
+        """Fill in derived fields and check all of them."""
+        for name in ("width", "num_heads", "hidden", "max_length", "value_width", "window"):
+            if getattr(self, name) is not None:
+                _check_at_least(name, getattr(self, name), 1)
+        for name in ("encoder_layers", "decoder_layers", "num_token_types"):
+            _check_at_least(name, getattr(self, name), 0)
         for name in ("dropout", "attention_dropout"):
-            rate = getattr(self, name)
-            _check(0 <= rate < 1, f"{name} must lie in [0, 1), got {rate}")
-        one_of("activation", self.activation, ("relu", "gelu", "gated"))
-        one_of("norm", self.norm, ("pre", "post"))
-        one_of("norm_kind", self.norm_kind, tuple(NORMS))
-        one_of("qk_norm", self.qk_norm, ("none", *NORMS))
-        one_of("positions", self.positions, tuple(SCHEMES))
-        one_of("tie", self.tie, ("none", "output", "all"))
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
+        activation_of(self.activation)
+        norm_of(self.norm)
+        if self.qk_norm is not None:
+            norm_of(self.qk_norm)
+        named("mixer", self.mixer, MIXERS)
+        named("feed_forward", self.feed_forward, FEED_FORWARDS)
+        one_of("norm_placement", self.norm_placement, ("pre", "post", "both"))
+        one_of("positions", self.positions, tuple(POSITIONS))
+        one_of("tie", self.tie, ("none", "output", "all", "embeddings"))
         if self.implementation is not None:
             known = tuple(one.name for one in IMPLEMENTATIONS)
             one_of("implementation", self.implementation, known)
+        for name in ("kernel_init", "embedding_init"):
+            self.initializer(name)
+        resolve_scale(self.embedding_scale, self.width)
         num_kv_heads = resolve_kv_heads(self.num_heads, self.num_kv_heads)
         head_width = resolve_head_width(self.width, self.num_heads, self.head_width)
         object.__setattr__(self, "num_kv_heads", num_kv_heads)
         object.__setattr__(self, "head_width", head_width)
-        if not isinstance(self.rotary, Rotary):
-            object.__setattr__(self, "rotary", Rotary(**self.rotary))
-        even = SCHEMES[self.positions].even
-        _check(
-            even is None or getattr(self, even) % 2 == 0,
-            f"{self.positions} positions need an even {even}, got {even and getattr(self, even)}",
+        for name, kind in (("rotary", Rotary), ("relative", Relative)):
+            if not isinstance(getattr(self, name), kind):
+                object.__setattr__(self, name, kind(**getattr(self, name)))
+        even = POSITIONS[self.positions].even
+        if even is not None and getattr(self, even) % 2:
+            raise ValueError(
+                f"{self.positions} positions need an even {even}, got {getattr(self, even)}"
+            )
+        for overrides in () if callable(self.per_layer) else self.per_layer:
+            self._check_overrides(overrides)
+
+    def layer(self, index: int) -> "TransformerConfig":
+        """Return the config of the layer with this index."""
+        if callable(self.per_layer):
+            overrides = self.per_layer(index)
+            self._check_overrides(overrides)
+        else:
+            overrides = self.per_layer[index % len(self.per_layer)] if self.per_layer else {}
+        return replace(self, **{"per_layer": (), **overrides})
+
+    def _check_overrides(self, overrides: Overrides) -> None:
+        for name in overrides:
+            if name not in BLOCK_FIELDS:
+                near = get_close_matches(name, BLOCK_FIELDS, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ValueError(f"per_layer: blocks have no field {name!r}{hint}")
+        positions = overrides.get("positions", "none")
+        one_of("positions", positions, tuple(POSITIONS))
+        if POSITIONS[positions].embed or POSITIONS[positions].score:
+            raise ValueError(
+                f"per_layer: positions may be 'none' or one that rotates, got {positions!r}"
+            )
+
+    def initializer(self, name: str) -> Initializer | None:
+        """Return the initializer of a field, "kernel_init" or "embedding_init".
+
+        Raises:
+            ValueError: an unknown initializer.
+        """
+        given = getattr(self, name)
+        return None if given is None else named(name, given, INITIALIZERS)
+
+    def make_norm(self, rngs: nnx.Rngs) -> Any:  # noqa: ANN401 - any module
+        """Make a norm of D."""
+        return norm_of(self.norm)(
+            self.width,
+            epsilon=self.norm_epsilon,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            rngs=rngs,
         )
 
 
-def resolve_kv_heads(num_heads: int, num_kv_heads: int | None) -> int:
-    """K, which is N unless given.
-
-    Raises:
-        ValueError: K does not divide N.
-    """
-    _check(num_heads >= 1, f"num_heads must be at least 1, got {num_heads}")
-    num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-    divisors = [n for n in range(1, num_heads + 1) if num_heads % n == 0]
-    _check(
-        num_kv_heads in divisors,
-        f"num_heads={num_heads} cannot be shared evenly by num_kv_heads={num_kv_heads}: "
-        f"use one of {', '.join(map(str, divisors))}",
-    )
-    return num_kv_heads
-
-
-def resolve_head_width(width: int, num_heads: int, head_width: int | None) -> int:
-    """H, which is D / N unless given.
-
-    Raises:
-        ValueError: D / N is no whole number.
-    """
-    if head_width is None:
-        _check(
-            width % num_heads == 0,
-            f"width={width} is not divisible by num_heads={num_heads}: "
-            "change one of them, or set head_width",
-        )
-        return width // num_heads
-    _check(head_width >= 1, f"head_width must be at least 1, got {head_width}")
-    return head_width
-
-
-def _check(holds: bool, sentence: str) -> None:
-    if not holds:
-        raise ValueError(sentence)
+def _check_at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")

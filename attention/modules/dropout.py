@@ -1,4 +1,4 @@
-"""Dropout where the presence of a key decides: a key is given, or nothing is dropped."""
+"""Dropout that is on if a random key is given."""
 
 import math
 from collections.abc import Sequence
@@ -10,23 +10,23 @@ from jax import Array
 from attention.primitives.dropout import is_kept
 
 
-def drop(inputs: Array, rate: float, key: Array | None) -> Array:
-    """Zeroes entries with probability `rate` and scales up the rest; the identity without a key.
+def drop(inputs: Array, rate: float, rng: Array | None) -> Array:
+    """Zero entries with probability `rate` and scale up the rest; the identity without a key.
 
-    Which entries, the hash of `attention.Dropout` decides: random bits of JAX would cost a tenth of
-    a training step on a CPU, where they are made apart from the sums that read them.
+    The entries are chosen by the hash of `attention.Dropout`: on a CPU, random bits of JAX would
+    take a tenth of a training step.
 
     Args:
         inputs: `[..., D]`.
         rate: in [0, 1).
-        key: a JAX random key, or None.
+        rng: a JAX random key, or None.
 
     Raises:
         ValueError: several keys; `jax.vmap` gives each example its own.
     """
-    if key is None or not rate:
+    if rng is None or not rate:
         return inputs
-    words = jax.random.key_data(key)
+    words = jax.random.key_data(rng)
     if words.ndim > 1:
         raise ValueError(f"drop takes one key, got {words.shape[:-1]} of them: use jax.vmap")
     *rows, width = inputs.shape
@@ -35,6 +35,6 @@ def drop(inputs: Array, rate: float, key: Array | None) -> Array:
     return jnp.where(kept, inputs / (1 - rate), 0)
 
 
-def split_key(key: Array | None, number: int) -> Sequence[Array | None]:
-    """Independent keys, or as many times None."""
-    return [None] * number if key is None else list(jax.random.split(key, number))
+def split_rng(rng: Array | None, number: int) -> Sequence[Array | None]:
+    """Return independent keys, or as many times None."""
+    return [None] * number if rng is None else list(jax.random.split(rng, number))

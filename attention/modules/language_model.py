@@ -1,72 +1,186 @@
-"""A decoder alone: scores each next token of a text."""
+"""A decoder that scores the next token of a text."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
+import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jax.typing import DTypeLike
 
 from attention.modules.config import TransformerConfig
-from attention.modules.dropout import split_key
-from attention.modules.embedding import Embedding
-from attention.modules.linear import Linear
-from attention.modules.transformer import Caches, Decoder
+from attention.modules.context import (
+    CacheSpec,
+    Context,
+    Output,
+    apply_layer,
+    constrain_logits,
+)
+from attention.modules.dropout import split_rng
+from attention.modules.embeddings import Embedding
+from attention.modules.transformer import (
+    Decoder,
+    DecoderCache,
+    MakeLayer,
+    make_output,
+    next_positions,
+)
 from attention.primitives.masks import Mask
 
 
 class LanguageModel(nnx.Module):
-    """Embeds tokens, reads them with a causal decoder, and scores what comes next."""
+    """Embed tokens, map them with a causal decoder, and score the next token (GPT)."""
 
-    def __init__(self, config: TransformerConfig, *, vocab_size: int, rngs: nnx.Rngs) -> None:
-        """Makes the embedding, the decoder and, if tie is "none", the output layer."""
-        self.embedding = Embedding(vocab_size, config, rngs=rngs)
-        self.decoder = Decoder(config, cross=False, rngs=rngs)
-        self.output = (
-            Linear(config.width, vocab_size, use_bias=False, rngs=rngs)
-            if config.tie == "none"
-            else None
+    is_prompted = True  # `prefill` reads the beginning of the text
+
+    def __init__(
+        self,
+        embedding: Embedding,
+        decoder: Decoder,
+        *,
+        output: Callable[[Array], Array] | None = None,
+    ) -> None:
+        """Assemble a model.
+
+        Args:
+            embedding: of the tokens.
+            decoder: without cross-attention.
+            output: maps features to scores of the vocabulary; None for the embedding.
+        """
+        self.embedding = embedding
+        self.decoder = decoder
+        self.output = output
+
+    @classmethod
+    def from_config(
+        cls,
+        config: TransformerConfig,
+        *,
+        vocab_size: int,
+        causal: bool = True,
+        rngs: nnx.Rngs,
+        make_layer: MakeLayer | None = None,
+    ) -> "LanguageModel":
+        """Make a Transformer; `causal` and `make_layer` are those of `Decoder.from_config`."""
+        return cls(
+            Embedding.from_config(vocab_size, config, rngs=rngs),
+            Decoder.from_config(
+                config, causal=causal, cross=False, rngs=rngs, make_layer=make_layer
+            ),
+            output=make_output(config, vocab_size, rngs),
         )
 
-    def __call__(
+    def decode(
         self,
         tokens: Array,
         *,
-        mask: Mask | None = None,
+        mask: Mask | Array | None = None,
         positions: Array | None = None,
-        key: Array | None = None,
-        cache: Caches | None = None,
-        lengths: Array | None = None,
-    ) -> Array | tuple[Array, Caches]:
-        """Maps tokens `[..., T]` to scores of each next token `[..., T, V]`.
+        rng: Array | None = None,
+        cache: DecoderCache | None = None,
+        returning: Collection[str] = (),
+        **options: object,
+    ) -> Output:
+        """Map tokens `[..., T]` to features `[..., T, D]` for `logits`.
 
         Args:
             tokens: ids.
-            mask: who may attend to whom; causal by default.
-            positions: where the embeddings stand, `[..., T]`; counted by default.
-            key: random key for dropout, none without.
-            cache: of `new_cache`, what was read so far; `tokens` are what comes next.
-            lengths: with a cache, `[...]`: how many of the T tokens of each row are no padding.
+            mask: of self-attention, to which a causal decoder adds the causal mask.
+            positions: `[..., T]`, of the embeddings; counted by default.
+            rng: random key of dropout; None turns dropout off.
+            cache: of `new_cache`, with the tokens before these.
+            returning: as in `Context`.
+            options: other fields of `Context`, such as `lengths`.
+
+        Raises:
+            ValueError: more tokens than `max_length` or than the cache can hold; positions beside a
+                cache.
+        """
+        embedding_rng, layers_rng = split_rng(rng, 2)
+        positions = next_positions(tokens.shape, positions, cache)
+        inputs = self.embedding(tokens, positions=positions, rng=embedding_rng)
+        context = Context(mask=mask, rng=layers_rng, cache=cache, returning=returning, **options)
+        return apply_layer(self.decoder, inputs, context)
+
+    def logits(self, features: Array) -> Array:
+        """Map features `[..., D]` to scores of the next token `[..., V]`."""
+        return (self.output or self.embedding.unembed)(features)
+
+    def __call__(self, tokens: Array, **options: object) -> Output:
+        """Score each next token of `[..., T]`: an output with logits `[..., T, V]`.
+
+        The options are those of `decode`.
+        """
+        output = self.decode(tokens, **options)
+        return output._replace(logits=constrain_logits(self.logits(output.features), options))
+
+    def new_cache(self, batch: Sequence[int], size: int, **options: object) -> DecoderCache:
+        """Return a cache that contains no tokens.
+
+        Args:
+            batch: the leading axes of the tokens.
+            size: largest number of tokens; of a ring, of its window.
+            options: other fields of `CacheSpec`.
+
+        Raises:
+            ValueError: a size above `max_length`, or a ring for positions that end.
+        """
+        self.embedding.check_length(size)
+        if options.get("ring") and self.embedding.num_positions is not None:
+            raise ValueError(
+                f"learned positions end at max_length={self.embedding.num_positions}, and a ring "
+                "continues"
+            )
+        return self.decoder.new_cache(CacheSpec(batch=tuple(batch), size=size, **options))
+
+    def max_input_length(self, max_tokens: int) -> int | None:
+        """Return the largest number of input tokens that `prefill` accepts; None if any."""
+        longest = self.embedding.max_length
+        if longest is None:
+            return None
+        return longest + 1 - (max_tokens if self.embedding.positions is not None else 0)
+
+    def prefill(
+        self,
+        inputs: Array,
+        lengths: Array,
+        *,
+        max_tokens: int,
+        cache_dtype: DTypeLike | None = None,
+    ) -> tuple[DecoderCache, Array]:
+        """Read all but the last token of each prompt, for `attention.decoding.generate`.
+
+        A model without learned positions continues beyond `max_length`: each token then attends to
+        the last `max_length` tokens.
+
+        Args:
+            inputs: int `[B, T]`, padded at the end.
+            lengths: int `[B]`, number of valid tokens per row, at least 1.
+            max_tokens: largest number of tokens that are read by `step`.
+            cache_dtype: of keys and values; that of the computation if None.
 
         Returns:
-            The scores; with a cache, a pair of them and the new cache.
+            The state for `step`, and the last token of each prompt `[B]`, which `step` reads first.
 
         Raises:
-            ValueError: more tokens than `max_length`, or than the cache has room for; positions
-                beside a cache.
+            ValueError: more positions than the embedding has.
         """
-        embed_key, layer_key = split_key(key, 2)
-        start = self.decoder.num_read(cache)
-        inputs = self.embedding(tokens, positions=positions, start=start, key=embed_key)
-        features, _, *kept = self.decoder(
-            inputs, mask=mask, key=layer_key, cache=cache, lengths=lengths
-        )
-        scores = self.embedding.unembed(features) if self.output is None else self.output(features)
-        return (scores, *kept) if kept else scores
+        batch, num_tokens = inputs.shape
+        size, longest = num_tokens - 1 + max_tokens, self.embedding.max_length
+        ring = longest is not None and size > longest
+        if ring and self.embedding.num_positions is not None:
+            raise ValueError(
+                f"a prompt of {num_tokens} tokens and max_tokens={max_tokens} need {size} "
+                f"positions, and the embedding has max_length={longest}"
+            )
+        cache = self.new_cache((batch,), longest if ring else size, ring=ring, dtype=cache_dtype)
+        if num_tokens > 1:
+            cache = self.decode(inputs[:, :-1], cache=cache, lengths=lengths - 1).cache
+        last = jnp.take_along_axis(inputs, lengths[:, None] - 1, axis=1)[:, 0]
+        return cache, last
 
-    def new_cache(self, batch: Sequence[int], size: int, *, ring: bool = False) -> Caches:
-        """Caches that have read nothing, as `Decoder.new_cache` makes them.
-
-        Raises:
-            ValueError: a size above `max_length`, or a ring for learned positions.
-        """
-        self.embedding.check_cache(size, ring=ring)
-        return self.decoder.new_cache(batch, size, ring=ring)
+    def step(
+        self, state: DecoderCache, tokens: Array, *, returning: Collection[str] = ()
+    ) -> tuple[Output, DecoderCache]:
+        """Read the next tokens `[B]`; return an output with logits `[B, V]`, and the state."""
+        output = self.decode(tokens[:, None], cache=state, returning=returning)
+        return output._replace(logits=self.logits(output.features[:, -1])), output.cache

@@ -1,51 +1,120 @@
-"""An encoder alone: reads a text with gaps, and scores what stood in them."""
+"""An encoder that scores the tokens at masked positions of a text."""
+
+from collections.abc import Callable, Collection
 
 from flax import nnx
 from jax import Array
 
 from attention.modules.config import TransformerConfig
-from attention.modules.dropout import split_key
-from attention.modules.embedding import Embedding
-from attention.modules.linear import Linear
-from attention.modules.transformer import Encoder
+from attention.modules.context import Context, Output, apply_layer, constrain_logits
+from attention.modules.dropout import split_rng
+from attention.modules.embeddings import Embedding
+from attention.modules.feed_forward import activation_of
+from attention.modules.linear import linear
+from attention.modules.transformer import Encoder, MakeLayer, make_output
 from attention.primitives.masks import Mask
 
 
+class PredictionHead(nnx.Module):
+    """A linear layer, an activation and a norm before the scores (Devlin et al. 2019)."""
+
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
+        """Make the head with the activation and the norm of a config."""
+        self.linear = linear(
+            {"embed": config.width},
+            {"hidden": config.width},
+            kernel_init=config.initializer("kernel_init"),
+            dtype=config.dtype,
+            param_dtype=config.param_dtype,
+            rngs=rngs,
+        )
+        self.activation = activation_of(config.activation)
+        self.norm = config.make_norm(rngs)
+
+    def __call__(self, features: Array) -> Array:
+        """Map `[..., D]` to `[..., D]`."""
+        return self.norm(self.activation(self.linear(features)))
+
+
 class MaskedLanguageModel(nnx.Module):
-    """Embeds tokens, reads them on both sides, and scores each (Devlin et al. 2019, section 3.1).
+    """Embed tokens, encode them, and score each position (Devlin et al. 2019, section 3.1)."""
 
-    Beside BERT it is bare: one sentence at a time, and no layer between encoder and scores.
-    """
+    def __init__(
+        self,
+        embedding: Embedding,
+        encoder: Encoder,
+        *,
+        head: Callable[[Array], Array] | None = None,
+        output: Callable[[Array], Array] | None = None,
+    ) -> None:
+        """Assemble a model.
 
-    def __init__(self, config: TransformerConfig, *, vocab_size: int, rngs: nnx.Rngs) -> None:
-        """Makes the embedding, the encoder and, if tie is "none", the output layer."""
-        self.embedding = Embedding(vocab_size, config, rngs=rngs)
-        self.encoder = Encoder(config, rngs=rngs)
-        self.output = (
-            Linear(config.width, vocab_size, use_bias=False, rngs=rngs)
-            if config.tie == "none"
-            else None
+        Args:
+            embedding: of the tokens.
+            encoder: maps `[..., T, D]` to `[..., T, D]`.
+            head: maps features before they are scored, such as `PredictionHead`.
+            output: maps features to scores of the vocabulary; None for the embedding.
+        """
+        self.embedding = embedding
+        self.encoder = encoder
+        self.head = head
+        self.output = output
+
+    @classmethod
+    def from_config(
+        cls,
+        config: TransformerConfig,
+        *,
+        vocab_size: int,
+        rngs: nnx.Rngs,
+        has_head: bool = False,
+        make_layer: MakeLayer | None = None,
+    ) -> "MaskedLanguageModel":
+        """Make a Transformer, with the `PredictionHead` of BERT if `has_head`."""
+        return cls(
+            Embedding.from_config(vocab_size, config, rngs=rngs),
+            Encoder.from_config(config, rngs=rngs, make_layer=make_layer),
+            head=PredictionHead(config, rngs=rngs) if has_head else None,
+            output=make_output(config, vocab_size, rngs),
         )
 
-    def encode(self, tokens: Array, *, mask: Mask | None, key: Array | None = None) -> Array:
-        """Maps tokens `[..., T]` to vectors that depend on their neighbours `[..., T, D]`.
+    def encode(
+        self,
+        tokens: Array,
+        *,
+        mask: Mask | Array | None = None,
+        token_types: Array | None = None,
+        rng: Array | None = None,
+        returning: Collection[str] = (),
+        **options: object,
+    ) -> Output:
+        """Map tokens `[..., T]` to contextual features `[..., T, D]`.
 
         Args:
             tokens: ids.
-            mask: who may attend to whom; None is everyone, padding too.
-            key: random key for dropout, none without.
+            mask: of self-attention; None attends to padding too.
+            token_types: `[..., T]`, as in `Embedding`.
+            rng: random key of dropout; None turns dropout off.
+            returning: as in `Context`.
+            options: other fields of `Context`.
 
         Raises:
             ValueError: more tokens than `max_length`.
         """
-        embed_key, layer_key = split_key(key, 2)
-        features, _ = self.encoder(self.embedding(tokens, key=embed_key), mask=mask, key=layer_key)
-        return features
+        embedding_rng, layers_rng = split_rng(rng, 2)
+        inputs = self.embedding(tokens, token_types=token_types, rng=embedding_rng)
+        context = Context(mask=mask, rng=layers_rng, returning=returning, **options)
+        return apply_layer(self.encoder, inputs, context)
 
-    def __call__(self, tokens: Array, *, mask: Mask | None, key: Array | None = None) -> Array:
-        """Maps tokens `[..., T]` to scores of what stands at each place `[..., T, V]`.
+    def logits(self, features: Array) -> Array:
+        """Map features `[..., D]` to scores of the vocabulary `[..., V]`."""
+        features = features if self.head is None else self.head(features)
+        return (self.output or self.embedding.unembed)(features)
 
-        Args and errors are those of `encode`.
+    def __call__(self, tokens: Array, **options: object) -> Output:
+        """Score every position of `[..., T]`: an output with logits `[..., T, V]`.
+
+        The options are those of `encode`.
         """
-        features = self.encode(tokens, mask=mask, key=key)
-        return self.embedding.unembed(features) if self.output is None else self.output(features)
+        output = self.encode(tokens, **options)
+        return output._replace(logits=constrain_logits(self.logits(output.features), options))

@@ -1,90 +1,136 @@
-"""From images to vectors that an encoder reads like those of words."""
+"""Image patches as tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jax.nn.initializers import Initializer
+from jax.typing import DTypeLike
 
 from attention.modules.config import TransformerConfig
 from attention.modules.dropout import drop
-from attention.modules.linear import Linear
-from attention.modules.positions import SCHEMES, placed
-from attention.modules.table import table
+from attention.modules.linear import LECUN_NORMAL, linear
+from attention.modules.positions import POSITIONS
 
 
 class PatchEmbedding(nnx.Module):
-    """One vector for each square of an image (Dosovitskiy et al. 2021, equation 1).
+    """One vector per square patch of an image (Dosovitskiy et al. 2021, equation 1).
 
-    The pixels of a square are projected to D numbers; squares count from the upper left corner,
-    row by row, and positions are added as they are to tokens.
+    Patches count from the upper left corner, row by row.
     """
 
     def __init__(
         self,
+        width: int,
+        *,
+        image_shape: Sequence[int],
+        patch_size: int,
+        positions: Callable[[Array, int], Array] | None = None,
+        use_bias: bool = True,
+        dropout: float = 0.0,
+        kernel_init: Initializer = LECUN_NORMAL,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
+        """Make the projection of a patch to D numbers.
+
+        Args:
+            width: D.
+            image_shape: height, width and channels.
+            patch_size: pixels on a side of a patch; must divide height and width.
+            positions: as in `Embedding`.
+            use_bias: whether the projection adds a bias.
+            dropout: rate on the vectors.
+            kernel_init: initializer of the projection.
+            dtype: of the computation.
+            param_dtype: of the parameters.
+            rngs: source of the initial parameters.
+
+        Raises:
+            ValueError: patches that do not fill the image.
+        """
+        height, across, channels = image_shape
+        if patch_size < 1 or height % patch_size or across % patch_size:
+            raise ValueError(
+                f"patches of {patch_size}x{patch_size} pixels do not fill an image of "
+                f"{height}x{across}: patch_size must divide both sides"
+            )
+        self.num_patches = (height // patch_size) * (across // patch_size)
+        self.projection = linear(
+            {"pixels": patch_size * patch_size * channels},
+            {"embed": width},
+            use_bias=use_bias,
+            kernel_init=kernel_init,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            rngs=rngs,
+        )
+        self.positions = positions
+        self.image_shape = height, across, channels
+        self.patch_size = patch_size
+        self.dropout = dropout
+
+    @classmethod
+    def from_config(
+        cls,
         config: TransformerConfig,
         *,
         image_shape: Sequence[int],
         patch_size: int,
         rngs: nnx.Rngs,
-    ) -> None:
-        """Makes the projection, and a table of positions if they are learned.
-
-        Args:
-            config: of the encoder that will read the vectors.
-            image_shape: height, width and channels.
-            patch_size: pixels on a side of a square; must divide height and width.
-            rngs: source of the initial parameters.
+    ) -> "PatchEmbedding":
+        """Make the embedding of a Transformer.
 
         Raises:
-            ValueError: squares that do not fill the image, or more of them than `max_length`.
+            ValueError: patches that do not fill the image, or more of them than `max_length`.
         """
-        height, width, channels = image_shape
-        if patch_size < 1 or height % patch_size or width % patch_size:
-            raise ValueError(
-                f"patches of {patch_size}x{patch_size} pixels do not fill an image of "
-                f"{height}x{width}: patch_size must divide both sides"
-            )
-        num_patches = (height // patch_size) * (width // patch_size)
-        if num_patches > config.max_length:
-            raise ValueError(
-                f"an image of {num_patches} patches is longer than max_length={config.max_length}"
-            )
-        self.projection = Linear(
-            patch_size * patch_size * channels, config.width, use_bias=config.use_bias, rngs=rngs
+        embed = POSITIONS[config.positions].embed
+        made = cls(
+            config.width,
+            image_shape=image_shape,
+            patch_size=patch_size,
+            positions=embed and embed(config, rngs),
+            use_bias=config.use_bias,
+            dropout=config.dropout,
+            kernel_init=config.initializer("kernel_init"),
+            dtype=config.dtype,
+            param_dtype=config.param_dtype,
+            rngs=rngs,
         )
-        self.positions = table(SCHEMES[config.positions].add_table(config), config.width, rngs=rngs)
-        self.kind = config.positions
-        self.image_shape = height, width, channels
-        self.patch_size = patch_size
-        self.dropout = config.dropout
+        if made.num_patches > config.max_length:
+            raise ValueError(
+                f"an image of {made.num_patches} patches is longer than "
+                f"max_length={config.max_length}"
+            )
+        return made
 
-    def __call__(self, images: Array, *, key: Array | None = None) -> Array:
-        """Maps images `[..., height, width, channels]` to vectors `[..., S, D]`.
-
-        Args:
-            images: floats.
-            key: random key for dropout, none without.
+    def __call__(self, images: Array, *, rng: Array | None = None) -> Array:
+        """Map images `[..., height, width, channels]` to vectors `[..., S, D]`.
 
         Raises:
             ValueError: images of another shape than that of `__init__`.
         """
         if images.shape[-3:] != self.image_shape:
             raise ValueError(
-                f"images must be {_by(self.image_shape)} (height x width x channels), "
-                f"got {_by(images.shape[-3:])}"
+                f"images must be {_times(self.image_shape)} (height x width x channels), "
+                f"got {_times(images.shape[-3:])}"
             )
         vectors = self.projection(patches(images, self.patch_size))
-        return drop(placed(vectors, self.kind, self.positions), self.dropout, key)
+        if self.positions is not None:
+            added = self.positions(jnp.arange(self.num_patches), vectors.shape[-1])
+            vectors += jnp.broadcast_to(added.astype(vectors.dtype), vectors.shape)
+        return drop(vectors, self.dropout, rng)
 
 
 def patches(images: Array, size: int) -> Array:
-    """Cuts images `[..., height, width, channels]` into flat squares `[..., S, size²·channels]`."""
+    """Cut images `[..., height, width, channels]` into patches `[..., S, size²·channels]`."""
     *batch, height, width, channels = images.shape
     down, across = height // size, width // size
     squares = images.reshape(*batch, down, size, across, size, channels)
     return jnp.swapaxes(squares, -4, -3).reshape(*batch, down * across, size * size * channels)
 
 
-def _by(shape: Sequence[int]) -> str:
+def _times(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape))

@@ -1,7 +1,8 @@
-"""How a model knows where its tokens stand: one name, and what it does where it can do something.
+"""Position encodings: added to embeddings, rotating queries and keys, or changing scores.
 
-A scheme adds vectors to the embeddings, turns queries and keys, or changes scores. A new one is a
-function and a name in `SCHEMES`.
+A position encoding is a name in `POSITIONS` with up to three functions of a config. Without a
+config, pass its parts to the modules: `Embedding(positions=...)`, `SelfAttention(rotary=...)`,
+`Encoder(score=...)`.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
+from flax import nnx
 from jax import Array
+from jax.nn.initializers import Initializer
+from jax.typing import DTypeLike
 
-from attention.modules.table import rows
+from attention.modules.table import rows, table
 from attention.primitives.choice import one_of
 from attention.primitives.positions import rotary, sinusoidal
 from attention.primitives.rotary_scaling import SCALINGS
@@ -23,20 +27,17 @@ from attention.primitives.scores import Score, alibi, alibi_slopes, relative_bia
 if TYPE_CHECKING:
     from attention.modules.config import TransformerConfig
 
-# Raffel et al. 2020, section 2.1: 32 numbers a head, for offsets up to 128.
-NUM_BUCKETS, MAX_DISTANCE = 32, 128
-
 
 @dataclass(frozen=True, kw_only=True)
 class Rotary:
-    """Rotary positions of one kind: a function `(vectors [..., T, N, H], positions [..., T])`.
+    """Rotary positions: a function `(vectors [..., T, N, H], positions [..., T]) -> vectors`.
 
     Attributes:
         base: of the wavelengths.
         scaling: for texts longer than those of the training: "none", "linear", "ntk", "llama3" or
-            "yarn" of `rotary_scaling.py`.
-        factor: how many times longer.
-        original_length: the longest text of the training; what "llama3" and "yarn" start from.
+            "yarn", as in `attention.primitives.rotary_scaling`.
+        factor: ratio of the longest text to `original_length`.
+        original_length: the longest text of the training; used by "llama3" and "yarn".
     """
 
     base: float = 10_000.0
@@ -45,10 +46,10 @@ class Rotary:
     original_length: int = 8_192
 
     def __post_init__(self) -> None:
-        """Refuses what makes no sense, in one sentence."""
+        """Check the fields."""
         one_of("rotary.scaling", self.scaling, tuple(SCALINGS))
-        for name, least in (("base", 1), ("factor", 1), ("original_length", 1)):
-            if not getattr(self, name) >= least:
+        for name in ("base", "factor", "original_length"):
+            if not getattr(self, name) >= 1:
                 raise ValueError(f"rotary.{name} must be at least 1, got {getattr(self, name)}")
         if self.scaling == "none" and self.factor != 1:
             raise ValueError(
@@ -57,104 +58,147 @@ class Rotary:
             )
 
     def __call__(self, vectors: Array, positions: Array) -> Array:
-        """Turns queries or keys, as `attention.rotary` does."""
+        """Rotate queries or keys, as `attention.rotary`."""
         scale = SCALINGS[self.scaling]
         scaling = partial(scale, factor=self.factor, original_length=self.original_length)
         return rotary(vectors, positions, self.base, scaling)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scheme:
-    """What a scheme does; by default nothing.
-
-    Attributes:
-        add: `(positions [..., T], D, table) -> [..., T, D]`, what the embeddings get on top.
-        turn: of a config, the function that turns queries and keys by their positions.
-        score: `(N, table, causal)` to what changes the scores of every layer of a stack, where
-            `causal` says that no key ahead of the query will be seen.
-        add_table: the shape of the table for `add`, of a config.
-        score_table: the shape of the table for `score`, of a config.
-        even: the field of a config that must be even.
-    """
-
-    add: Callable[[Array, int, Array | None], Array] | None = None
-    turn: Callable[[TransformerConfig], Rotary | None] = lambda config: None
-    score: Callable[[int, Array | None, bool], tuple[Score, ...]] = lambda heads, table, causal: ()
-    add_table: Callable[[TransformerConfig], tuple[int, int] | None] = lambda config: None
-    score_table: Callable[[TransformerConfig], tuple[int, int] | None] = lambda config: None
-    even: str | None = None
-
-    @property
-    def is_added(self) -> bool:
-        """Whether embeddings know their positions, which may then be given."""
-        return self.add is not None
-
-
-def _sinusoidal(positions: Array, width: int, table: Array | None) -> Array:
-    del table
-    return sinusoidal(positions, width)
-
-
-def _learned(positions: Array, width: int, table: Array | None) -> Array:
-    return rows(table, positions) * width**0.5  # entries like those of the tokens
-
-
-def _alibi(num_heads: int, table: Array | None, causal: bool) -> tuple[Score, ...]:
-    del table, causal
-    return (alibi(alibi_slopes(num_heads)),)
-
-
-def _relative(num_heads: int, table: Array | None, causal: bool) -> tuple[Score, ...]:
-    del num_heads
-    return (relative_bias(table, max_distance=MAX_DISTANCE, causal=causal),)
-
-
-SCHEMES = {
-    "none": Scheme(),
-    "sinusoidal": Scheme(add=_sinusoidal, even="width"),
-    "learned": Scheme(add=_learned, add_table=lambda config: (config.max_length, config.width)),
-    "rotary": Scheme(turn=lambda config: config.rotary, even="head_width"),
-    "alibi": Scheme(score=_alibi),
-    "relative": Scheme(score=_relative, score_table=lambda config: (config.num_heads, NUM_BUCKETS)),
-}
-
-
-def placed(
-    vectors: Array,
-    kind: str,
-    table: Array | None,
-    *,
-    positions: Array | None = None,
-    start: Array | None = None,
-) -> Array:
-    """Vectors with what their scheme adds where they stand; by most schemes, as they are.
-
-    Args:
-        vectors: `[..., T, D]`.
-        kind: the name of the scheme.
-        table: of the shape `add_table`.
-        positions: where the vectors stand, `[..., T]`; counted by default.
-        start: where counting starts, `[...]`; 0 by default.
-
-    Returns:
-        `[..., T, D]`.
+def resolve_scale(scale: float | str, width: int) -> float:
+    """Return a factor of embeddings, √D for "sqrt_width".
 
     Raises:
-        ValueError: positions where none are added, or beside a start.
+        ValueError: another word.
     """
-    if positions is not None and start is not None:
-        raise ValueError("a cache counts the positions of its tokens: give none beside it")
-    add = SCHEMES[kind].add
-    if add is None:
-        if positions is not None:
-            raise ValueError(
-                f'positions="{kind}" are not added to embeddings: attention counts its own, '
-                "and none can be given here"
-            )
-        return vectors
-    length, width = vectors.shape[-2:]
-    if positions is None:
-        positions = jnp.arange(length, dtype=jnp.int32)
-        positions = positions if start is None else jnp.add.outer(start, positions)
-    added = add(positions, width, table).astype(vectors.dtype)
-    return vectors + jnp.broadcast_to(added, vectors.shape)
+    if isinstance(scale, str):
+        one_of("scale", scale, ("sqrt_width",))
+        return width**0.5
+    return scale
+
+
+class LearnedPositions(nnx.Module):
+    """A table with a vector for each position (Gehring et al. 2017)."""
+
+    def __init__(
+        self,
+        max_length: int,
+        width: int,
+        *,
+        scale: float | str = "sqrt_width",
+        init: Initializer | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
+        """Make the table.
+
+        Args:
+            max_length: number of positions; a position outside gives NaN.
+            width: D.
+            scale: factor of the vectors, "sqrt_width" for √D as of token embeddings.
+            init: initializer of the table, normal with variance 1/D if None.
+            param_dtype: of the table.
+            rngs: source of the initial parameters.
+        """
+        self.table = table(
+            (max_length, width), ("positions", "embed"), init=init, dtype=param_dtype, rngs=rngs
+        )
+        self.scale = resolve_scale(scale, width)
+        self.max_length = max_length
+
+    def __call__(self, positions: Array, width: int) -> Array:
+        """Return the vectors `[..., T, D]` of positions `[..., T]`."""
+        del width
+        return rows(self.table[...], positions) * self.scale
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relative:
+    """Buckets of relative positions (Raffel et al. 2020, section 2.1).
+
+    Attributes:
+        num_buckets: numbers per head.
+        max_distance: distances from here on share the last bucket.
+    """
+
+    num_buckets: int = 32
+    max_distance: int = 128
+
+
+class RelativeScores(nnx.Module):
+    """A learned bias per head and bucket of the distance, shared by the layers of a stack."""
+
+    def __init__(
+        self,
+        num_heads: int,
+        relative: Relative = Relative(),
+        *,
+        causal: bool,
+        param_dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
+        """Make the table; a causal one has no buckets for keys after the query."""
+        shape = (num_heads, relative.num_buckets)
+        init = nnx.initializers.normal(num_heads**-0.5)
+        self.table = table(shape, ("heads", None), init=init, dtype=param_dtype, rngs=rngs)
+        self.max_distance = relative.max_distance
+        self.causal = causal
+
+    def __call__(self) -> Score:
+        """Return the score function for `Context.score`."""
+        return relative_bias(self.table[...], max_distance=self.max_distance, causal=self.causal)
+
+
+class AlibiScores(nnx.Module):
+    """Linear biases of the distance (Press et al. 2022)."""
+
+    def __init__(self, num_heads: int) -> None:
+        """Take the slopes of the paper for N heads."""
+        self.num_heads = num_heads
+
+    def __call__(self) -> Score:
+        """Return the score function for `Context.score`."""
+        return alibi(alibi_slopes(self.num_heads))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionEncoding:
+    """What a position encoding makes of a config; by default nothing.
+
+    Attributes:
+        embed: `(config, rngs)` to `(positions [..., T], D) -> [..., T, D]`, added to embeddings.
+        rotary: `(config)` to the function that rotates queries and keys.
+        score: `(config, causal, rngs)` to a module that returns a score function for all layers.
+        even: name of the field of the config that must be even.
+    """
+
+    embed: Callable[[TransformerConfig, nnx.Rngs], Any] | None = None
+    rotary: Callable[[TransformerConfig], Any] | None = None
+    score: Callable[[TransformerConfig, bool, nnx.Rngs], Any] | None = None
+    even: str | None = None
+
+
+def _learned(config: TransformerConfig, rngs: nnx.Rngs) -> LearnedPositions:
+    return LearnedPositions(
+        config.max_length,
+        config.width,
+        scale=config.embedding_scale,
+        init=config.initializer("embedding_init"),
+        param_dtype=config.param_dtype,
+        rngs=rngs,
+    )
+
+
+def _relative(config: TransformerConfig, causal: bool, rngs: nnx.Rngs) -> RelativeScores:
+    return RelativeScores(
+        config.num_heads, config.relative, causal=causal, param_dtype=config.param_dtype, rngs=rngs
+    )
+
+
+POSITIONS: dict[str, PositionEncoding] = {
+    "none": PositionEncoding(),
+    "sinusoidal": PositionEncoding(embed=lambda config, rngs: sinusoidal, even="width"),
+    "learned": PositionEncoding(embed=_learned),
+    "rotary": PositionEncoding(rotary=lambda config: config.rotary, even="head_width"),
+    "alibi": PositionEncoding(score=lambda config, causal, rngs: AlibiScores(config.num_heads)),
+    "relative": PositionEncoding(score=_relative),
+}

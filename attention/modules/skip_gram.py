@@ -1,4 +1,4 @@
-"""Static word vectors: one for each word, wherever it stands."""
+"""Static word vectors: one per word, whatever its context."""
 
 import jax.numpy as jnp
 from flax import nnx
@@ -8,25 +8,23 @@ from attention.modules.table import rows, table
 
 
 class SkipGram(nnx.Module):
-    """Scores whether words stand near a word (Mikolov et al. 2013, "Distributed representations").
+    """Score pairs of words as neighbours (Mikolov et al. 2013, "Distributed representations").
 
-    A word has a vector as the centre and another one as a neighbour. The first are what is kept.
+    Each word has one vector as a center and one as a neighbour. The vectors of centers are the word
+    vectors.
     """
 
     def __init__(self, vocab_size: int, width: int, *, rngs: nnx.Rngs) -> None:
-        """Makes both tables, `[V, D]`."""
-        self.centers = table((vocab_size, width), width, rngs=rngs)
-        self.neighbours = table((vocab_size, width), width, rngs=rngs)
+        """Make both tables, `[V, D]`."""
+        self.centers = table((vocab_size, width), ("vocab", "embed"), rngs=rngs)
+        self.neighbours = table((vocab_size, width), ("vocab", "embed"), rngs=rngs)
 
     def __call__(self, center: Array, others: Array) -> Array:
-        """Maps words and perhaps their neighbours to scores, the logits of equation 4.
+        """Return the logits `[..., M]` of equation 4.
 
         Args:
             center: ids `[...]`.
-            others: ids `[..., M]`.
-
-        Returns:
-            `[..., M]`.
+            others: ids `[..., M]`, of words that may be neighbours.
         """
         center, others = rows(self.centers[...], center), rows(self.neighbours[...], others)
         return jnp.einsum("...D,...MD->...M", center, others)

@@ -1,514 +1,266 @@
-"""Blocks of attention and feed-forward layers, stacked into encoder, decoder and both."""
+"""Blocks of a Transformer, and stacks of them: encoder and decoder."""
 
-from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from attention.modules.attention import Attention
+from attention.modules.block import Block, Residual
 from attention.modules.config import TransformerConfig
-from attention.modules.dropout import drop, split_key
-from attention.modules.embedding import Embedding
-from attention.modules.feed_forward import FeedForward
-from attention.modules.linear import Linear
-from attention.modules.norm import NORMS, Norm
-from attention.modules.positions import SCHEMES
-from attention.modules.table import table
-from attention.primitives.cache import Cache, empty_cache
-from attention.primitives.masks import Mask, causal
+from attention.modules.context import (
+    DEFAULT_CONTEXT,
+    CacheSpec,
+    Context,
+    Layer,
+    Output,
+    and_mask,
+    apply_layer,
+    check_score,
+)
+from attention.modules.layers import Layers
+from attention.modules.linear import linear, named
+from attention.modules.positions import POSITIONS
+from attention.modules.sublayers import FEED_FORWARDS, MIXERS, cross_attention
+from attention.primitives import masks
 from attention.primitives.scores import Score
 
-Extras = dict[str, dict[str, Array]]
-Caches = tuple[Cache, ...]  # one for each layer
+_NO_CACHE_OF_A_DECODER = "a decoder needs the cache of its new_cache, got a {}"
 
-SHALLOW = 4  # layers, which are compiled one by one as soon as a loop of them
+MakeLayer = Callable[[int, nnx.Rngs], Layer]
 
 
-class Block(nnx.Module):
-    """Self-attention, in a decoder cross-attention, and a feed-forward layer, each a residual."""
+def transformer_block(config: TransformerConfig, *, cross: bool = False, rngs: nnx.Rngs) -> Block:
+    """Make a block: self-attention, cross-attention if `cross`, and a feed-forward layer.
 
-    def __init__(self, config: TransformerConfig, *, cross: bool, rngs: nnx.Rngs) -> None:
-        """Makes one block; `cross` adds attention to a memory."""
-        norm = NORMS[config.norm_kind]
+    The config may omit the cross-attention, and replace the other two.
+    """
 
-        def attention(turn: Callable[[Array, Array], Array] | None = None) -> Attention:
-            return Attention(
-                config.width,
-                num_heads=config.num_heads,
-                num_kv_heads=config.num_kv_heads,
-                head_width=config.head_width,
-                use_bias=config.use_bias,
-                qk_norm=config.qk_norm,
-                turn=turn,
-                implementation=config.implementation,
-                dropout=config.attention_dropout,
-                rngs=rngs,
-            )
-
-        self.self_attention = attention(SCHEMES[config.positions].turn(config))
-        self.self_norm = norm(config.width, rngs=rngs)
-        if cross:
-            self.cross_attention = attention()
-            self.cross_norm = norm(config.width, rngs=rngs)
-        self.feed_forward = FeedForward(
-            config.width,
-            config.hidden,
-            activation=config.activation,
-            use_bias=config.use_bias,
-            rngs=rngs,
+    def residual(sublayer: Layer) -> Residual:
+        is_both = config.norm_placement == "both"
+        return Residual(
+            config.make_norm(rngs),
+            sublayer,
+            placement="pre" if is_both else config.norm_placement,
+            output_norm=config.make_norm(rngs) if is_both else None,
+            dropout=config.dropout,
         )
-        self.feed_forward_norm = norm(config.width, rngs=rngs)
-        self.dropout = config.dropout
-        self.pre_norm = config.norm == "pre"
 
-    def __call__(
+    make_mixer = named("mixer", config.mixer, MIXERS)
+    sublayers = {"self_attention": residual(make_mixer(config, rngs))}
+    if cross and config.cross_attention:
+        sublayers["cross_attention"] = residual(cross_attention(config, rngs))
+    make_feed_forward = named("feed_forward", config.feed_forward, FEED_FORWARDS)
+    return Block(**sublayers, feed_forward=residual(make_feed_forward(config, rngs)))
+
+
+class Encoder(nnx.Module):
+    """A stack of layers, a norm after it, and a score function that its layers share."""
+
+    def __init__(
         self,
-        inputs: Array,
-        memory: Array | Cache | None = None,
+        layers: Layer,
         *,
-        mask: Mask | None,
-        memory_mask: Mask | None = None,
-        score: Collection[Score] = (),
-        key: Array | None = None,
-        cache: Cache | None = None,
-        lengths: Array | None = None,
-        returning: Collection[str] = (),
-    ) -> tuple[Array, Extras] | tuple[Array, Extras, Cache]:
-        """Maps inputs `[..., T, D]` and a memory `[..., S, D]` to `[..., T, D]`.
+        norm: Callable[[Array], Array] | None = None,
+        score: Callable[[], Score] | None = None,
+    ) -> None:
+        """Assemble an encoder.
 
-        `mask`, `score` and `cache` are those of self-attention; the rest is as in `Decoder`.
+        Args:
+            layers: such as `Layers`.
+            norm: of the output; pre-norm blocks need one.
+            score: returns a score function of all self-attention, for instance `RelativeScores`.
         """
-        keys = split_key(key, 5)
-        extras: Extras = {}
-        kept: list[Cache] = []
+        check_score(score)
+        self.layers = layers
+        self.norm = norm
+        self.score = score
 
-        def attend_to_itself(inputs: Array) -> Array:
-            nonlocal kept
-            output, extras["self"], *kept = self.self_attention(
-                inputs,
-                mask=mask,
-                score=score,
-                key=keys[0],
-                cache=cache,
-                lengths=lengths,
-                returning=returning,
-            )
-            return output
+    @classmethod
+    def from_config(
+        cls, config: TransformerConfig, *, rngs: nnx.Rngs, make_layer: MakeLayer | None = None
+    ) -> "Encoder":
+        """Make an encoder of `config.encoder_layers` blocks.
 
-        def attend_to_memory(inputs: Array) -> Array:
-            output, extras["cross"] = self.cross_attention(
-                inputs, memory, mask=memory_mask, key=keys[1], returning=returning
-            )
-            return output
+        Args:
+            config: of the blocks.
+            rngs: source of the initial parameters.
+            make_layer: `(index, rngs)` to a layer, in place of `transformer_block`.
+        """
+        return cls(**_parts(config, make_layer, config.encoder_layers, rngs=rngs))
 
-        outputs = self._residual(self.self_norm, attend_to_itself, inputs, keys[2])
-        if memory is not None:
-            outputs = self._residual(self.cross_norm, attend_to_memory, outputs, keys[3])
-        outputs = self._residual(self.feed_forward_norm, self.feed_forward, outputs, keys[4])
-        return outputs, extras, *kept
-
-    def _residual(
-        self,
-        norm: Norm,
-        sublayer: Callable[[Array], Array],
-        inputs: Array,
-        key: Array | None,
-    ) -> Array:
-        if self.pre_norm:
-            return inputs + drop(sublayer(norm(inputs)), self.dropout, key)
-        return norm(inputs + drop(sublayer(inputs), self.dropout, key))
+    def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
+        """Map `[..., T, D]` to `[..., T, D]`."""
+        inputs = context.shard(inputs, "sequence", "embed")
+        if self.score is not None:
+            context = replace(context, score=(*context.score, self.score()))
+        output = apply_layer(self.layers, inputs, context)
+        return output if self.norm is None else output._replace(features=self.norm(output.features))
 
 
-class Stack(nnx.Module):
-    """Equal blocks one after another.
+class DecoderCache(NamedTuple):
+    """The state of a decoder between steps.
 
-    Their parameters are stacked on a leading axis of layers and scanned over, so that the time to
-    compile does not grow with the depth; up to `SHALLOW` without remat are run one by one instead.
-    With caches there is no scan, for a step is short: each layer is compiled, and writes to a
-    buffer of its own. `unrolled` takes the stack apart for who makes many such steps.
+    Attributes:
+        layers: cache of each layer.
+        lengths: int32 `[...]`, number of tokens that each row has read.
+    """
+
+    layers: Any
+    lengths: Array
+
+
+class Decoder(Encoder):
+    """A stack whose self-attention is causal, whatever other mask is given.
+
+    With `causal=False` only the given mask decides, and a cache lets a token attend to those read
+    before it and with it.
     """
 
     def __init__(
         self,
-        config: TransformerConfig,
-        num_layers: int,
+        layers: Layer,
         *,
-        cross: bool,
-        causal: bool,
-        rngs: nnx.Rngs,
+        norm: Callable[[Array], Array] | None = None,
+        score: Callable[[], Score] | None = None,
+        causal: bool = True,
+        cross: bool = False,
     ) -> None:
-        """Makes the blocks and what they share."""
-        keys = jax.random.split(rngs.params(), num_layers)
-        self.layers = jax.vmap(lambda key: Block(config, cross=cross, rngs=nnx.Rngs(key)))(keys)
-        self.num_layers = num_layers
-        self.remat = config.remat
-        # The residual stream of pre-norm blocks is never normalised on its way.
-        norm = NORMS[config.norm_kind]
-        self.norm = norm(config.width, rngs=rngs) if config.norm == "pre" else None
-        # What positions do to scores, all layers do alike (Raffel et al. 2020, section 2.1).
-        scheme = SCHEMES[config.positions]
-        self.positions = table(scheme.score_table(config), config.width, rngs=rngs)
-        self.kind = config.positions
-        self.num_heads = config.num_heads
-        self.causal = causal
-
-    def _run(
-        self,
-        inputs: Array,
-        memory: Array | Caches | None,
-        *,
-        mask: Mask | None,
-        memory_mask: Mask | None,
-        key: Array | None,
-        cache: Caches | None = None,
-        lengths: Array | None = None,
-        returning: Collection[str],
-    ) -> tuple[Array, Extras] | tuple[Array, Extras, Caches]:
-        learned = None if self.positions is None else self.positions[...]
-        score = SCHEMES[self.kind].score(self.num_heads, learned, self.causal)
-
-        def step(
-            inputs: Array, layer: tuple[Block, Array | None, Cache | None, Cache | None]
-        ) -> tuple[Array, tuple[Extras, *tuple[Cache, ...]]]:
-            block, key, cache, remembered = layer
-            outputs, *found = block(
-                inputs,
-                memory if remembered is None else remembered,
-                mask=mask,
-                memory_mask=memory_mask,
-                score=score,
-                key=key,
-                cache=cache,
-                lengths=lengths,
-                returning=returning,
-            )
-            return outputs, tuple(found)
-
-        keys = None if key is None else jax.random.split(key, self.num_layers)
-        memories = memory if isinstance(memory, tuple) else ()
-        if self.remat and cache is None:  # in a loop nothing can be merged with its other self
-            step = jax.checkpoint(step, prevent_cse=not self.is_stacked)
-        if cache is None and self.is_stacked:
-            # What a loop keeps for the derivative, it copies into arrays of all layers and back.
-            unroll = not self.remat and self.num_layers <= SHALLOW
-            stacked = jax.tree.map(lambda *each: jnp.stack(each), *memories) if memories else None
-            layers = self.layers, keys, None, stacked
-            outputs, (extras,) = jax.lax.scan(step, inputs, layers, unroll=unroll)
-            kept = ()
-        else:
-            outputs, found = inputs, []
-            for number, block in enumerate(self.blocks()):
-                key = None if keys is None else keys[number]
-                own = None if cache is None else cache[number]
-                remembered = memories[number] if memories else None
-                outputs, each = step(outputs, (block, key, own, remembered))
-                found.append(each)
-            extras, *kept = zip(*found, strict=True)
-            extras = jax.tree.map(lambda *layers: jnp.stack(layers), *extras)
-        outputs = outputs if self.norm is None else self.norm(outputs)
-        return outputs, extras, *kept
-
-    @property
-    def is_stacked(self) -> bool:
-        """Whether the parameters of all layers stand in one array."""
-        return isinstance(self.layers, Block)
-
-    def blocks(self) -> list[Block]:
-        """The blocks, each with parameters of its own."""
-        if not self.is_stacked:
-            return list(self.layers)
-        return [
-            jax.tree.map(lambda leaf, at=at: leaf[at], self.layers) for at in range(self.num_layers)
-        ]
-
-
-class Encoder(Stack):
-    """A stack of self-attention blocks, each position seeing both sides (Vaswani et al. 2017)."""
-
-    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
-        """Makes `config.encoder_layers` blocks."""
-        super().__init__(config, config.encoder_layers, cross=False, causal=False, rngs=rngs)
-
-    def __call__(
-        self,
-        inputs: Array,
-        *,
-        mask: Mask | None,
-        key: Array | None = None,
-        returning: Collection[str] = (),
-    ) -> tuple[Array, Extras]:
-        """Maps `[..., S, D]` to `[..., S, D]`.
+        """Assemble a decoder.
 
         Args:
-            inputs: `[..., S, D]`.
-            mask: who may attend to whom; None is everyone, padding too.
-            key: random key for dropout, none without.
-            returning: what attention shall return besides, as in `attention.attend`.
-
-        Returns:
-            The outputs, and what was asked for as `{"self": {name: [layer, ...]}}`.
+            layers: such as `Layers`.
+            norm: of the output; pre-norm blocks need one.
+            score: returns a score function of all self-attention.
+            causal: whether the causal mask is added to every mask.
+            cross: whether layers attend to an encoder output.
         """
-        return self._run(inputs, None, mask=mask, memory_mask=None, key=key, returning=returning)
+        super().__init__(layers, norm=norm, score=score)
+        self.causal, self.cross = causal, cross
 
-
-class Decoder(Stack):
-    """A stack of causal self-attention blocks, with attention to a memory if `cross`."""
-
-    def __init__(self, config: TransformerConfig, *, cross: bool = True, rngs: nnx.Rngs) -> None:
-        """Makes `config.decoder_layers` blocks; without `cross` they are a language model's."""
-        super().__init__(config, config.decoder_layers, cross=cross, causal=True, rngs=rngs)
-        self.cross = cross
-
-    def __call__(
-        self,
-        inputs: Array,
-        memory: Array | Caches | None = None,
+    @classmethod
+    def from_config(
+        cls,
+        config: TransformerConfig,
         *,
-        mask: Mask | None = None,
-        memory_mask: Mask | None = None,
-        key: Array | None = None,
-        cache: Caches | None = None,
-        lengths: Array | None = None,
-        returning: Collection[str] = (),
-    ) -> tuple[Array, Extras] | tuple[Array, Extras, Caches]:
-        """Maps `[..., T, D]`, and a memory `[..., S, D]`, to `[..., T, D]`.
+        causal: bool = True,
+        cross: bool = True,
+        rngs: nnx.Rngs,
+        make_layer: MakeLayer | None = None,
+    ) -> "Decoder":
+        """Make a decoder of `config.decoder_layers` blocks, with cross-attention if `cross`.
 
-        Args:
-            inputs: `[..., T, D]`.
-            memory: `[..., S, D]`, what cross-attention attends to; or what `remember` made of it.
-            mask: who may attend to whom among the inputs; causal by default.
-            memory_mask: who may attend to whom in the memory; None is everyone, padding too.
-            key: random key for dropout, none without.
-            cache: of `new_cache`, what each layer has read before the inputs.
-            lengths: with a cache, `[...]`: how many of the T inputs of each row are no padding.
-            returning: what attention shall return besides, as in `attention.attend`.
-
-        Returns:
-            The outputs, and what was asked for as `{"self"|"cross": {name: [layer, ...]}}`; with a
-            cache, the new cache too.
+        The other arguments are those of `Decoder` and of `Encoder.from_config`.
 
         Raises:
-            ValueError: no memory to attend to, a memory that nothing attends to, a cache that is
-                full, or another number of caches, or of memories remembered, than of layers.
+            ValueError: `cross` without cross-attention in any layer.
         """
-        if self.cross and memory is None:
-            raise ValueError("a decoder with cross=True attends to a memory, and none is given")
-        if not self.cross and (memory is not None or memory_mask is not None):
-            raise ValueError("a decoder with cross=False takes neither memory nor memory_mask")
-        if cache is not None:
-            self._check_caches(cache)
-        if isinstance(memory, tuple | list | Cache):
-            self._check_caches(memory)
-        mask = causal() if mask is None else mask
-        return self._run(
-            inputs,
-            memory,
-            mask=mask,
-            memory_mask=memory_mask,
-            key=key,
-            cache=cache,
-            lengths=lengths,
-            returning=returning,
-        )
+        kinds = {"causal": causal, "cross": cross}
+        parts = _parts(config, make_layer, config.decoder_layers, **kinds, rngs=rngs)
+        return cls(**parts, **kinds)
 
-    def new_cache(self, batch: Sequence[int], size: int, *, ring: bool = False) -> Caches:
-        """A cache for the self-attention of each layer, that has read nothing.
-
-        Args:
-            batch: the leading axes of the inputs to come.
-            size: S, the most tokens of a row; in a ring, of its window.
-            ring: whether a full row goes on in its first slot, forgetting what stood there.
-
-        Returns:
-            For each layer, keys `[..., S, K, H]` and values `[..., S, K, Hv]`.
+    def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
+        """Map `[..., T, D]` to `[..., T, D]`; `context.cache` is a `DecoderCache`.
 
         Raises:
-            ValueError: a decoder without layers.
+            ValueError: an encoder output for a decoder without cross-attention, positions beside a
+                cache, a cache of another model, and as `Layers`.
         """
-        self._check_layers()
-        any_layer = self.layers if self.is_stacked else self.layers[0]
-        key = any_layer.self_attention.key.kernel  # [..., D, K, H]
-        value = any_layer.self_attention.value.kernel
-        new = partial(
-            empty_cache,
-            batch,
-            size,
-            num_kv_heads=key.shape[-2],
-            head_width=key.shape[-1],
-            value_width=value.shape[-1],
-            dtype=key.dtype,
-            ring=ring,
-        )
-        return tuple(new() for _ in range(self.num_layers))
-
-    def num_read(self, cache: Caches | None) -> Array | None:
-        """How many tokens each row has read, `[...]`; None without caches.
-
-        Raises:
-            ValueError: another number of caches than of layers.
-        """
+        cache, num_tokens = context.cache, inputs.shape[-2]
+        if not self.cross and not (context.encoder_output is context.encoder_mask is None):
+            raise ValueError("a decoder with cross=False takes no encoder output and no mask of it")
+        if self.causal:
+            whole = num_tokens if cache is None else None
+            mask = and_mask(masks.causal(), context.mask, whole)
+            context = replace(context, mask=mask)
+        elif cache is not None and context.mask is None:
+            # Self-attention with a cache and without a mask would be causal.
+            context = replace(context, mask=masks.window(None, None))
         if cache is None:
-            return None
-        self._check_caches(cache)
-        return cache[0].lengths
+            return super().__call__(inputs, context=context)
+        if not isinstance(cache, DecoderCache):
+            raise ValueError(_NO_CACHE_OF_A_DECODER.format(type(cache).__name__))
+        positions = next_positions(inputs.shape[:-1], context.positions, cache)
+        context = replace(context, positions=positions, cache=cache.layers)
+        output = super().__call__(inputs, context=context)
+        more = num_tokens if context.lengths is None else context.lengths
+        lengths = cache.lengths + jnp.asarray(more, jnp.int32)
+        return output._replace(cache=DecoderCache(output.cache, lengths))
 
-    def _check_caches(self, caches: Caches) -> None:
-        if not isinstance(caches, tuple) or len(caches) != self.num_layers:
-            number = len(caches) if isinstance(caches, tuple | list) else "a single one"
+    def new_cache(self, spec: CacheSpec) -> DecoderCache:
+        """Return a cache that contains no tokens."""
+        return DecoderCache(self.layers.new_cache(spec), jnp.zeros(spec.batch, jnp.int32))
+
+
+def _parts(
+    config: TransformerConfig,
+    make_layer: MakeLayer | None,
+    n: int,
+    *,
+    causal: bool = False,
+    cross: bool = False,
+    rngs: nnx.Rngs,
+) -> dict[str, Any]:
+    """Return layers, norm and score of a stack."""
+    period = None
+    if make_layer is None:
+        configs = [config.layer(index) for index in range(n)]
+        period = next((p for p in range(1, n) if configs[p:] == configs[:-p]), n)
+        if cross and n and not any(each.cross_attention for each in configs):
             raise ValueError(
-                f"a decoder of {self.num_layers} layers needs a tuple of as many caches, "
-                f"got {number}"
+                "cross_attention=False in every layer ignores the encoder output: make the decoder "
+                "with cross=False"
             )
 
-    def remember(self, memory: Array) -> Caches:
-        """Keys and values of a memory `[..., S, D]` for the cross-attention of each layer.
+        def make_layer(index: int, rngs: nnx.Rngs) -> Block:
+            return transformer_block(configs[index], cross=cross, rngs=rngs)
 
-        Raises:
-            ValueError: a decoder without layers.
-        """
-        self._check_layers()
-        return tuple(block.cross_attention.remember(memory) for block in self.blocks())
+    score = POSITIONS[config.positions].score
+    layers = {"rngs": rngs, "period": period, "scan": config.scan, "remat": config.remat}
+    return {
+        "layers": Layers(make_layer, n, **layers),
+        # The features of post-norm blocks are normalised already.
+        "norm": config.make_norm(rngs) if config.norm_placement != "post" else None,
+        "score": score and score(config, causal, rngs),
+    }
 
-    def _check_layers(self) -> None:
-        if not self.num_layers:
-            raise ValueError("a decoder without layers has nothing to remember")
+
+def make_output(
+    config: TransformerConfig, vocab_size: int, rngs: nnx.Rngs
+) -> nnx.LinearGeneral | None:
+    """Make the layer that scores the vocabulary, None if the embedding does (`config.tie`)."""
+    if config.tie in ("output", "all"):
+        return None
+    return linear(
+        {"embed": config.width},
+        {"vocab": vocab_size},
+        use_bias=config.output_bias,
+        kernel_init=config.initializer("kernel_init"),
+        dtype=config.dtype,
+        param_dtype=config.param_dtype,
+        rngs=rngs,
+    )
 
 
-class EncoderDecoder(nnx.Module):
-    """Reads a source with an encoder and scores each next target token with a decoder."""
+def next_positions(
+    shape: tuple[int, ...], positions: Array | None, cache: DecoderCache | None
+) -> Array | None:
+    """Return the positions of tokens `[..., T]` that follow those in a cache; else, as given.
 
-    def __init__(
-        self,
-        config: TransformerConfig,
-        *,
-        source_vocab_size: int,
-        target_vocab_size: int,
-        rngs: nnx.Rngs,
-    ) -> None:
-        """Makes embeddings, encoder, decoder and, if it is not tied, the output layer.
-
-        Raises:
-            ValueError: tie="all" of two vocabularies of different size.
-        """
-        if config.tie == "all" and source_vocab_size != target_vocab_size:
-            raise ValueError(
-                f"tie='all' needs one vocabulary, got {source_vocab_size} source and "
-                f"{target_vocab_size} target words: use tie='output'"
-            )
-        shared = config.tie == "all"
-        self.target_embedding = Embedding(target_vocab_size, config, rngs=rngs)
-        self.source_embedding = None if shared else Embedding(source_vocab_size, config, rngs=rngs)
-        self.encoder = Encoder(config, rngs=rngs)
-        self.decoder = Decoder(config, rngs=rngs)
-        self.output = (
-            Linear(config.width, target_vocab_size, use_bias=False, rngs=rngs)
-            if config.tie == "none"
-            else None
+    Raises:
+        ValueError: positions beside a cache, a cache without lengths or for another batch.
+    """
+    if cache is None:
+        return positions
+    if not hasattr(cache, "lengths"):
+        raise ValueError(_NO_CACHE_OF_A_DECODER.format(type(cache).__name__))
+    if positions is not None:
+        raise ValueError("a cache counts the positions of its tokens: give no positions")
+    *batch, num_tokens = shape
+    if cache.lengths.shape != tuple(batch):
+        raise ValueError(
+            f"this cache is for a batch of shape {cache.lengths.shape}, got {tuple(batch)}"
         )
-
-    def encode(
-        self,
-        source: Array,
-        *,
-        mask: Mask | None,
-        positions: Array | None = None,
-        key: Array | None = None,
-    ) -> Array:
-        """Maps source tokens `[..., S]` to the memory `[..., S, D]`.
-
-        Args:
-            source: token ids.
-            mask: who may attend to whom; None is everyone, padding too.
-            positions: where the embeddings stand, `[..., S]`; counted by default.
-            key: random key for dropout, none without.
-        """
-        embed_key, layer_key = split_key(key, 2)
-        embedding = (
-            self.target_embedding if self.source_embedding is None else self.source_embedding
-        )
-        inputs = embedding(source, positions=positions, key=embed_key)
-        memory, _ = self.encoder(inputs, mask=mask, key=layer_key)
-        return memory
-
-    def decode(
-        self,
-        target: Array,
-        memory: Array | Caches,
-        *,
-        memory_mask: Mask | None,
-        mask: Mask | None = None,
-        positions: Array | None = None,
-        key: Array | None = None,
-        cache: Caches | None = None,
-        lengths: Array | None = None,
-        returning: Collection[str] = (),
-    ) -> tuple[Array, Extras] | tuple[Array, Extras, Caches]:
-        """Maps target tokens `[..., T]` and the memory `[..., S, D]` to features `[..., T, D]`.
-
-        Args:
-            target: token ids, from the start symbol on.
-            memory: what `encode` returned, or what `remember` made of it.
-            memory_mask: who may attend to whom in the memory; None is everyone, padding too.
-            mask: who may attend to whom in the target; causal by default.
-            positions: where the embeddings stand, `[..., T]`; counted by default.
-            key: random key for dropout, none without.
-            cache: of `new_cache`, the target read so far; `target` is what comes next.
-            lengths: with a cache, `[...]`: how many of the T tokens of each row are no padding.
-            returning: what attention shall return besides, as in `attention.attend`.
-
-        Returns:
-            Features for `logits`, and what was asked for, as `Decoder` returns it; with a cache,
-            the new cache too.
-        """
-        embed_key, layer_key = split_key(key, 2)
-        start = self.decoder.num_read(cache)
-        return self.decoder(
-            self.target_embedding(target, positions=positions, start=start, key=embed_key),
-            memory,
-            mask=mask,
-            memory_mask=memory_mask,
-            key=layer_key,
-            cache=cache,
-            lengths=lengths,
-            returning=returning,
-        )
-
-    def new_cache(self, batch: Sequence[int], size: int, *, ring: bool = False) -> Caches:
-        """Caches for `decode` that have read nothing, as `Decoder.new_cache` makes them.
-
-        Raises:
-            ValueError: a size above `max_length`, or a ring for learned positions.
-        """
-        self.target_embedding.check_cache(size, ring=ring)
-        return self.decoder.new_cache(batch, size, ring=ring)
-
-    def remember(self, memory: Array) -> Caches:
-        """What every layer of `decode` would compute anew of the memory: keys and values."""
-        return self.decoder.remember(memory)
-
-    def logits(self, features: Array) -> Array:
-        """Maps features `[..., D]` to scores of the next token `[..., V]`."""
-        if self.output is None:
-            return self.target_embedding.unembed(features)
-        return self.output(features)
-
-    def __call__(
-        self,
-        source: Array,
-        target: Array,
-        *,
-        source_mask: Mask | None,
-        memory_mask: Mask | None,
-        target_mask: Mask | None = None,
-        key: Array | None = None,
-    ) -> Array:
-        """Scores each next target token: source `[..., S]`, target `[..., T]` → `[..., T, V]`."""
-        encode_key, decode_key = split_key(key, 2)
-        memory = self.encode(source, mask=source_mask, key=encode_key)
-        features, _ = self.decode(
-            target, memory, memory_mask=memory_mask, mask=target_mask, key=decode_key
-        )
-        return self.logits(features)
+    return jnp.add.outer(cache.lengths, jnp.arange(num_tokens, dtype=jnp.int32))

@@ -1,8 +1,7 @@
 """Validated arguments of one `attend` call."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -14,37 +13,21 @@ from attention.primitives.block_mask import BlockMask, check_extent, check_tile_
 from attention.primitives.choice import one_of
 from attention.primitives.dropout import Dropout
 from attention.primitives.masks import Mask, checked_array, to_int32
-from attention.primitives.pytree_dataclass import arrays_of, batch_shapes
+from attention.primitives.pytree_dataclass import (
+    array_field,
+    arrays_of,
+    batch_shapes,
+    pytree_dataclass,
+    static,
+)
 from attention.primitives.scores import AttentionSinks, Score
 
 STATISTICS = ("entropy", "mean_distance", "largest_score", "strongest")
 RETURNING = ("weights", "logsumexp", *STATISTICS)
 PRECISIONS = ("default", "high", "highest")
 
-_STATIC = ("counted", "global_heads", "returning", "num_strongest", "precision", "tile_sizes")
 
-
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=(
-        "query",
-        "key",
-        "value",
-        "mask",
-        "allowed",
-        "block_mask",
-        "scores",
-        "sinks",
-        "query_positions",
-        "key_positions",
-        "heads",
-        "scale",
-        "dropout",
-        "nonfinite_keys",
-    ),
-    meta_fields=_STATIC,
-)
-@dataclass(frozen=True)
+@pytree_dataclass
 class Arguments:
     """The arguments of `attend`; shapes fit, names are known, defaults are filled in.
 
@@ -61,7 +44,7 @@ class Arguments:
         key_positions: int32 `[S]` or `[..., S]`.
         heads: int32 `[N]`, the global number of each query head.
         scale: factor of the products.
-        dropout: or None.
+        dropout: with the data of its key, uint32 `[..., words]`, or None.
         nonfinite_keys: bool `[..., S, K]`, or None.
         counted: whether both positions count from 0 because none were given.
         global_heads: whether `heads` was given.
@@ -71,26 +54,26 @@ class Arguments:
         tile_sizes: queries and keys per tile, or None.
     """
 
-    query: Array
-    key: Array
-    value: Array
+    query: Array = array_field(rank=3)
+    key: Array = array_field(rank=3)
+    value: Array = array_field(rank=3)
     mask: Mask | None
-    allowed: Array | None
+    allowed: Array | None = array_field(rank=3)
     block_mask: BlockMask | None
     scores: tuple[Score, ...]
     sinks: tuple[AttentionSinks, ...]
-    query_positions: Array
-    key_positions: Array
-    heads: Array
-    scale: float | Array
+    query_positions: Array = array_field(rank=1)
+    key_positions: Array = array_field(rank=1)
+    heads: Array = array_field(rank=1)
+    scale: float | Array = array_field(rank=0)
     dropout: Dropout | None
-    nonfinite_keys: Array | None
-    counted: bool
-    global_heads: bool
-    returning: tuple[str, ...]
-    num_strongest: int
-    precision: str
-    tile_sizes: tuple[int, int] | None
+    nonfinite_keys: Array | None = array_field(rank=2)
+    counted: bool = static()
+    global_heads: bool = static()
+    returning: tuple[str, ...] = static()
+    num_strongest: int = static()
+    precision: str = static()
+    tile_sizes: tuple[int, int] | None = static()
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -140,14 +123,6 @@ def check_arguments(
     check_names("returning", returning, RETURNING)
     if "strongest" in returning and not 1 <= num_strongest <= num_keys:
         raise ValueError(f"num_strongest must lie in 1 to {num_keys} keys, got {num_strongest}")
-    if dropout is not None and not isinstance(dropout, Dropout):
-        raise TypeError(f"dropout must be Dropout(rng, rate), got {type(dropout).__name__}")
-    if dropout is not None:
-        dtype = getattr(dropout.rng, "dtype", None)
-        if dtype is None or not (dtype == jnp.uint32 or jnp.issubdtype(dtype, jax.dtypes.prng_key)):
-            kind = type(dropout.rng).__name__ if dtype is None else dtype
-            raise TypeError(f"dropout rng must be a jax.random.key, got {kind}")
-        check_broadcasts("dropout.rng", jax.random.key_data(dropout.rng).shape[:-1], batch)
     precision = "highest" if precision is None else str(precision).lower()
     one_of("precision", precision, PRECISIONS)
     check_tile_sizes(tile_sizes)
@@ -187,7 +162,7 @@ def check_arguments(
         key_positions=key_positions,
         heads=_check_heads(heads, num_heads),
         scale=head_width**-0.5 if scale is None else scale,
-        dropout=dropout,
+        dropout=_check_dropout(dropout, batch),
         nonfinite_keys=_check_nonfinite_keys(nonfinite_keys, key.shape[:-1]),
         counted=counted,
         global_heads=heads is not None,
@@ -335,6 +310,20 @@ def _check_scores(
         for array, rank in arrays_of(part):
             check_broadcasts("score", array.shape[: array.ndim - rank], batch)
     return tuple(given)
+
+
+def _check_dropout(dropout: Dropout | None, batch: Sequence[int]) -> Dropout | None:
+    if dropout is None:
+        return None
+    if not isinstance(dropout, Dropout):
+        raise TypeError(f"dropout must be Dropout(rng, rate), got {type(dropout).__name__}")
+    dtype = getattr(dropout.rng, "dtype", None)
+    if dtype is None or not (dtype == jnp.uint32 or jnp.issubdtype(dtype, jax.dtypes.prng_key)):
+        kind = type(dropout.rng).__name__ if dtype is None else dtype
+        raise TypeError(f"dropout rng must be a jax.random.key, got {kind}")
+    words = jax.random.key_data(dropout.rng)
+    check_broadcasts("dropout.rng", words.shape[:-1], batch)
+    return replace(dropout, rng=words)
 
 
 def _check_nonfinite_keys(given: ArrayLike | None, shape: tuple[int, ...]) -> Array | None:

@@ -18,7 +18,7 @@ from attention.primitives.dropout import Dropout
 from attention.primitives.gpu import flash
 from attention.primitives.lift import possible_shards
 from attention.primitives.masks import Mask
-from attention.primitives.pytree_dataclass import arrays_of, batch_shapes
+from attention.primitives.pytree_dataclass import batch_shapes
 from attention.primitives.scores import Score
 from attention.primitives.sharding import per_shard
 from attention.primitives.tiled import attend_in_tiles
@@ -243,7 +243,7 @@ def _compute(arguments: Arguments, name: str | None) -> dict[str, Array]:
 
 
 def _few_pairs(arguments: Arguments) -> str | None:
-    if arguments.tile_sizes is not None or isinstance(arguments.block_mask, BlockMask):
+    if arguments.tile_sizes is not None or arguments.block_mask is not None:
         return None
     if arguments.query.shape[-3] * arguments.key.shape[-3] <= FEW_PAIRS:
         return "so few pairs fit a cache as they are"
@@ -260,10 +260,9 @@ def _refusal_of_tiles(arguments: Arguments, platform: str) -> str | None:
 def _preference_for_tiles(arguments: Arguments, platform: str) -> str | None:
     if _few_pairs(arguments):
         return None
-    own = arguments.mask is not None and any(batch_shapes(arguments.mask))
-    if own and possible_shards(platform) > 1:
+    if any(batch_shapes(arguments.mask)) and possible_shards(platform) > 1:
         return "linear in memory; all tiles are computed since the batch may be sharded"
-    if arguments.mask is not None and any(True for _ in arrays_of(arguments.mask)):
+    if batch_shapes(arguments.mask):
         return "linear in memory; it skips empty tiles, but not under jax.vmap over its mask"
     return "linear in memory; it skips empty tiles"
 
@@ -273,9 +272,9 @@ def _fills_a_block(arguments: Arguments, platform: str) -> str | None:
     return None if arguments.query.shape[-3] < FEW_QUERIES else "its kernel computes all of this"
 
 
-def _by_definition(arguments: Arguments, platform: str) -> dict[str, Array]:
-    del platform
-    return attend_by_definition(arguments)
+def _everywhere(run: Callable[[Arguments], dict[str, Array]]) -> Callable[..., dict[str, Array]]:
+    """Take a platform, for a function that is the same on all platforms."""
+    return lambda arguments, platform: run(arguments)
 
 
 # Up to this many pairs of one head, tiles cost more than they save (measured on a CPU).
@@ -285,22 +284,25 @@ FEW_PAIRS = 64 * 64
 FEW_QUERIES = 16
 
 IMPLEMENTATIONS = (
-    Implementation("cudnn", cudnn.refusal, cudnn.attend_by_cudnn, _fills_a_block),
-    Implementation("splash", splash.refusal, splash.attend_by_splash, _fills_a_block),
+    Implementation("cudnn", cudnn.refusal, _everywhere(cudnn.attend_by_cudnn), _fills_a_block),
+    Implementation("splash", splash.refusal, _everywhere(splash.attend_by_splash), _fills_a_block),
     Implementation(
-        "one_query", one_query.refusal, one_query.attend_one_query, one_query.preference
+        "one_query",
+        one_query.refusal,
+        _everywhere(one_query.attend_one_query),
+        one_query.preference,
     ),
     Implementation("tiled", _refusal_of_tiles, attend_in_tiles, _preference_for_tiles),
     # By name only: never measured on a GPU.
-    Implementation("pallas", flash.refusal, flash.attend_by_kernel, lambda *_: None),
+    Implementation("pallas", flash.refusal, _everywhere(flash.attend_by_kernel), lambda *_: None),
     # By name only: all scores are in memory at once, as in the reference.
-    Implementation("jax", jax_nn.refusal, jax_nn.attend_by_jax_nn, lambda *_: None),
+    Implementation("jax", jax_nn.refusal, _everywhere(jax_nn.attend_by_jax_nn), lambda *_: None),
     Implementation(
         "reference",
         lambda arguments, _: (
             None if arguments.tile_sizes is None else "it has no tiles, and tile_sizes was given"
         ),
-        _by_definition,
+        _everywhere(attend_by_definition),
         lambda arguments, _: _few_pairs(arguments) or "there is nothing to cut into tiles",
     ),
 )

@@ -23,9 +23,9 @@ def over_batch(
 
     Args:
         function: takes the operands in order, each without batch axes.
-        operands: arrays, None, or tuples of masks and scores. Batch axes broadcast to `batch`; an
-            array without any is shared by all examples.
-        ranks: the rank of each operand for one example; None for masks and scores, whose fields
+        operands: arrays, or pytree dataclasses. Batch axes broadcast to `batch`; an array without
+            any is shared by all examples.
+        ranks: the rank of each operand for one example; None for a pytree dataclass, whose fields
             declare it.
         batch: the sizes of the batch axes.
 
@@ -34,7 +34,8 @@ def over_batch(
     """
     leaf_ranks = []
     for operand, rank in zip(operands, ranks, strict=True):
-        leaf_ranks += [rank] * (operand is not None) if rank is not None else _ranks_of(operand)
+        declared = rank is None
+        leaf_ranks += [each for _, each in arrays_of(operand)] if declared else [rank]
     leaves, structure = jax.tree.flatten(tuple(operands))
     leaves = [
         to_batch("array", leaf, batch, rank) for leaf, rank in zip(leaves, leaf_ranks, strict=True)
@@ -49,14 +50,6 @@ def over_batch(
     for size in reversed(batch):
         flat = jax.vmap(flat, in_axes=axes, axis_size=size)
     return flat(*leaves)
-
-
-def _ranks_of(tree: Tree) -> list[int]:
-    if tree is None:
-        return []
-    if isinstance(tree, tuple):
-        return [rank for part in tree for rank in _ranks_of(part)]
-    return [rank for _, rank in arrays_of(tree)]
 
 
 def to_batch(name: str, array: Array | None, batch: Sequence[int], rank: int) -> Array | None:

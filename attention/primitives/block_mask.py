@@ -4,7 +4,7 @@ Computed inside `attend`, or once by `block_mask` for all layers and steps with 
 FlexAttention (Dong et al. 2024, section 4.2).
 """
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,12 @@ from jax.typing import ArrayLike
 
 from attention.primitives.batch import over_batch
 from attention.primitives.masks import Mask, PositionTiles, leaves_of, to_int32
-from attention.primitives.pytree_dataclass import batch_shapes, pytree_dataclass, static
+from attention.primitives.pytree_dataclass import (
+    array_field,
+    batch_shapes,
+    pytree_dataclass,
+    static,
+)
 
 EMPTY, PARTIAL, FULL = 0, 1, 2
 
@@ -64,7 +69,8 @@ def _visited_by_any_vmap(
         reduction(array, axis=0) if batched else array
         for reduction, array, batched in zip(reductions, pattern, in_batched[0], strict=True)
     )
-    return Pattern(*reduced), jax.tree.map(lambda _: False, pattern)
+    # Again, for a `vmap` around this one.
+    return visited_by_any(Pattern(*reduced)), jax.tree.map(lambda _: False, pattern)
 
 
 @pytree_dataclass
@@ -84,24 +90,14 @@ class BlockMask:
         tile_sizes: queries and keys per tile.
     """
 
-    RANKS: ClassVar[dict[str, int]] = {
-        "start": 1,
-        "stop": 1,
-        "full_start": 1,
-        "full_stop": 1,
-        "kinds": 2,
-        "query_positions": 1,
-        "key_positions": 1,
-    }
-
     mask: Mask
-    start: Array
-    stop: Array
-    full_start: Array
-    full_stop: Array
-    kinds: Array | None
-    query_positions: Array | None
-    key_positions: Array | None
+    start: Array = array_field(rank=1)
+    stop: Array = array_field(rank=1)
+    full_start: Array = array_field(rank=1)
+    full_stop: Array = array_field(rank=1)
+    kinds: Array | None = array_field(rank=2)
+    query_positions: Array | None = array_field(rank=1)
+    key_positions: Array | None = array_field(rank=1)
     lengths: tuple[int, int] = static()
     tile_sizes: tuple[int, int] = static()
 

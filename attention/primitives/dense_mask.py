@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 from jax import Array
 
-from attention.primitives.arguments import check_arguments
+from attention.primitives.arguments import Arguments, check_arguments
 from attention.primitives.batch import over_batch
 from attention.primitives.masks import Mask, leaves_of
 from attention.primitives.pytree_dataclass import batch_shapes
@@ -27,6 +27,18 @@ def allowed_pairs(mask: Mask, query_positions: Array, key_positions: Array) -> A
         return jnp.broadcast_to(mask(query[:, None], key[None, :]), shape)
 
     return over_batch(example, (mask, *positions), (None, 1, 1), batch)
+
+
+def dense_mask(arguments: Arguments) -> Array | None:
+    """Return the mask as bool `[..., N or 1, T or 1, S or 1]`, or None if all keys are visible.
+
+    Args:
+        arguments: with any batch axes; the mask may have fewer.
+    """
+    if arguments.mask is None:
+        return arguments.allowed
+    positions = arguments.query_positions, arguments.key_positions
+    return allowed_pairs(arguments.mask, *positions)[..., None, :, :]
 
 
 def visible_keys(mask: Mask | None, batch: Sequence[int], num_keys: int) -> Array | None:

@@ -11,11 +11,9 @@ from jax.typing import ArrayLike
 
 from attention.primitives.arguments import Arguments, score_dtype
 from attention.primitives.batch import over_batch
-from attention.primitives.dense_mask import allowed_pairs
-from attention.primitives.dropout import Dropout, keep_factor
-from attention.primitives.masks import Mask
+from attention.primitives.dense_mask import dense_mask
+from attention.primitives.dropout import keep_factor
 from attention.primitives.nonfinite import nan_rows, nan_where, replace_nonfinite
-from attention.primitives.scores import Score
 from attention.primitives.softmax import share_with_sinks, softmax
 from attention.primitives.statistics import SUMS, strongest
 
@@ -92,16 +90,7 @@ def multi_head(
         )
 
     per_head = 0 if jnp.ndim(allowed) == 3 else None
-    axes = (
-        1,
-        1,
-        1,
-        per_head,
-        None if keep is None else 0,
-        None if nonfinite_keys is None else 1,
-        0,
-    )
-    each = jax.vmap(one_head, in_axes=axes, out_axes=(1, 0, 0))
+    each = jax.vmap(one_head, in_axes=(1, 1, 1, per_head, 0, 1, 0), out_axes=(1, 0, 0))
     return each(query, key, value, allowed, keep, nonfinite_keys, heads)
 
 
@@ -148,7 +137,7 @@ def grouped_query(
         )
 
     per_head = jnp.ndim(allowed) == 3
-    axes = (2, 1 if per_head else None, None if keep is None else 1, 1)
+    axes = (2, 1 if per_head else None, 1, 1)
     groups = jax.vmap(one_group, in_axes=axes, out_axes=(2, 1, 1))
     output, weights, logsumexp = groups(
         split(query, 1),
@@ -162,81 +151,43 @@ def grouped_query(
 @partial(jax.jit, inline=True)
 def attend_by_definition(arguments: Arguments) -> dict[str, Array]:
     """`grouped_query` for a batch, with all weights `[..., N, T, S]` in memory."""
-    sizes = (arguments.query.shape[-2], arguments.query.shape[-3], arguments.key.shape[-3])
 
-    def example(
-        query: Array,
-        key: Array,
-        value: Array,
-        mask: Mask | None,
-        allowed: Array | None,
-        scores: tuple[Score, ...],
-        rng: Array | None,
-        nonfinite_keys: Array | None,
-        query_positions: Array,
-        key_positions: Array,
-    ) -> dict[str, Array]:
-        rows, columns = query_positions[:, None], key_positions[None, :]
+    def example(one: Arguments) -> dict[str, Array]:
+        rows, columns = one.query_positions[:, None], one.key_positions[None, :]
+        allowed = dense_mask(one)
         if allowed is None:
             allowed = True
-            if mask is not None:
-                allowed = allowed_pairs(mask, query_positions, key_positions)
-        elif allowed.shape[0] > 1:
-            allowed = jnp.broadcast_to(allowed, sizes)
-        else:
-            allowed = jnp.broadcast_to(allowed[0], sizes[1:])
+        elif allowed.shape[0] == 1:
+            allowed = allowed[0]
         keep = None
-        if rng is not None:
-            dropout = Dropout(rng, arguments.dropout.rate)
-            keep = keep_factor(dropout, arguments.heads, query_positions, key_positions)
+        if one.dropout is not None:
+            keep = keep_factor(one.dropout, one.heads, one.query_positions, one.key_positions)
 
         def change(values: Array, head: Array) -> Array:
-            for score in scores:
+            for score in one.scores:
                 values = score(values, rows, columns, head)
             return values
 
         output, weights, logsumexp = grouped_query(
-            query,
-            key,
-            value,
+            one.query,
+            one.key,
+            one.value,
             allowed,
-            arguments.scale,
+            one.scale,
             keep,
             change,
-            arguments.heads,
-            nonfinite_keys,
-            arguments.precision,
+            one.heads,
+            one.nonfinite_keys,
+            one.precision,
         )
         return {"output": output, "weights": weights, "logsumexp": logsumexp}
 
     return _with_statistics(over_examples(example, arguments), arguments)
 
 
-def over_examples(example: Callable[..., Tree], arguments: Arguments) -> Tree:
-    """Map a function of the arrays of one example over the batch axes.
-
-    Args:
-        example: takes query, key, value, mask, allowed, scores, the data of the dropout key,
-            nonfinite_keys, query_positions and key_positions, each without batch axes.
-        arguments: the validated arguments.
-    """
-    return over_batch(
-        example,
-        (
-            arguments.query,
-            arguments.key,
-            arguments.value,
-            arguments.mask,
-            arguments.allowed,
-            arguments.scores,
-            None if arguments.dropout is None else jax.random.key_data(arguments.dropout.rng),
-            arguments.nonfinite_keys,
-            arguments.query_positions,
-            arguments.key_positions,
-        ),
-        (3, 3, 3, None, 3, None, 1, 2, 1, 1),
-        arguments.batch,
-    )
+def over_examples(example: Callable[[Arguments], Tree], arguments: Arguments) -> Tree:
+    """Map a function of the arguments of one example, without batch axes, over the batch axes."""
+    return over_batch(example, (arguments,), (None,), arguments.batch)
 
 
 def _with_statistics(results: dict[str, Array], arguments: Arguments) -> dict[str, Array]:

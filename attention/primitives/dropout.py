@@ -1,15 +1,15 @@
 """Counter-based dropout: a hash of (rng, head, query position, key position)."""
 
-from dataclasses import dataclass, field
 from numbers import Real
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from attention.primitives.pytree_dataclass import array_field, pytree_dataclass, static
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+
+@pytree_dataclass
 class Dropout:
     """Drop each attention weight with probability `rate`; scale the others by 1 / (1 - rate).
 
@@ -19,8 +19,8 @@ class Dropout:
         rate: a number in [0, 1).
     """
 
-    rng: Array
-    rate: float = field(metadata={"static": True})
+    rng: Array = array_field(rank=1)  # of the data of a key
+    rate: float = static()
 
     def __post_init__(self) -> None:
         """Refuse a traced rate, and one outside [0, 1)."""

@@ -81,7 +81,9 @@ class Mask:
         return self._allows(query_position, key_position)
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
-        raise NotImplementedError
+        """Return whether the key is in `key_range`; other masks override this."""
+        start, stop = self.key_range(jnp.asarray(query_position, jnp.int32))
+        return (key_position >= start) & (key_position < stop)
 
     def extent(self) -> tuple[int | None, int | None]:
         """Return the numbers of query and key positions that it describes; None = any number."""
@@ -101,9 +103,16 @@ class Mask:
     def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
         """Return which tiles may contain a visible pair, and which contain only visible pairs.
 
-        Masks that can derive this from the bounds of the positions do; for any other, every pair
-        is evaluated once, one tile after another.
+        Computed from `key_range` where it is known. Masks that can derive it otherwise override
+        this; for any other, every pair is evaluated once, one tile after another.
         """
+        if (ranges := self.key_range(query.low)) is not None:
+            (start, least_stop), (most_start, stop) = ranges, self.key_range(query.high)
+            low, high = key.low[None, :], key.high[None, :]
+            return TileBounds(
+                (high >= start[:, None]) & (low < stop[:, None]),
+                (low >= most_start[:, None]) & (high < least_stop[:, None]),
+            )
 
         def tile(query_tile: Array, key_tile: Array) -> TileBounds:
             allowed = self(query_tile[:, None], key_tile[None, :])
@@ -197,38 +206,18 @@ class Window(Mask):
     after: int | None = static()
     compares_positions = True
 
-    def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
-        distance = jnp.subtract(query_position, key_position)
-        return self._reaches(distance, distance)
-
-    def _reaches(self, least: Array, largest: Array) -> Array:
-        """Return whether `largest` <= before and `least` >= -after."""
-        allowed = jnp.ones(jnp.broadcast_shapes(least.shape, largest.shape), bool)
-        if self.before is not None and self.before < INT32.max:
-            allowed = allowed & (largest <= self.before)
-        if self.after is not None and self.after < INT32.max:
-            allowed = allowed & (least >= -self.after)
-        return allowed
-
     def key_range(self, query_position: Array) -> tuple[Array, Array]:
-        query_position = jnp.asarray(query_position, jnp.int32)
-        start = stop = None
+        start, stop = (jnp.full_like(query_position, end) for end in (INT32.min, INT32.max))
         if self.before is not None:
             reach = min(self.before, INT32.max)
             start = jnp.maximum(query_position, INT32.min + reach) - reach
         if self.after is not None:
             reach = min(self.after, INT32.max - 1) + 1
             stop = jnp.minimum(query_position, INT32.max - reach) + reach
-        start = jnp.full_like(query_position, INT32.min) if start is None else start
-        return start, jnp.full_like(query_position, INT32.max) if stop is None else stop
+        return start, stop
 
     def max_keys(self) -> int | None:
         return None if None in (self.before, self.after) else self.before + self.after + 1
-
-    def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
-        nearest = query.low[:, None] - key.high[None, :]
-        farthest = query.high[:, None] - key.low[None, :]
-        return TileBounds(self._reaches(farthest, nearest), self._reaches(nearest, farthest))
 
 
 def lengths(lengths: ArrayLike, query_lengths: ArrayLike | None = None) -> Mask:
@@ -259,21 +248,9 @@ class Lengths(Mask):
 
     lengths: Array = array_field(rank=0)
 
-    def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
-        query_position, key_position = jnp.broadcast_arrays(query_position, key_position)
-        return (key_position >= 0) & (key_position < self.lengths)
-
     def key_range(self, query_position: Array) -> tuple[Array, Array]:
         start = jnp.zeros_like(query_position)
         return start, start + self.lengths
-
-    def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
-        shape = query.low.shape[0], key.low.shape[0]
-        bounds = (
-            (key.high >= 0) & (key.low < self.lengths),
-            (key.low >= 0) & (key.high < self.lengths),
-        )
-        return TileBounds(*(jnp.broadcast_to(bound[None, :], shape) for bound in bounds))
 
 
 @pytree_dataclass
@@ -378,24 +355,12 @@ class CuSeqlens(Mask):
     query_offsets: Array = array_field(rank=1)
     key_offsets: Array = array_field(rank=1)
 
-    def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
-        start, stop = self.key_range(jnp.asarray(query_position))
-        return (key_position >= start) & (key_position < stop)
-
     def key_range(self, query_position: Array) -> tuple[Array, Array]:
         sequence = jnp.searchsorted(self.query_offsets, query_position, side="right")
         num_offsets = self.key_offsets.shape[-1]
         start = _at(self.key_offsets, jnp.where(sequence > 0, sequence - 1, 0))
         stop = _at(self.key_offsets, jnp.minimum(sequence, num_offsets - 1))
         return jnp.where(sequence > 0, start, stop), stop
-
-    def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
-        (start, first_stop), (last_start, stop) = map(self.key_range, (query.low, query.high))
-        low, high = key.low[None, :], key.high[None, :]
-        return TileBounds(
-            (high >= start[:, None]) & (low < stop[:, None]),
-            (low >= last_start[:, None]) & (high < first_stop[:, None]),
-        )
 
 
 def prefix(length: ArrayLike) -> Mask:
@@ -441,22 +406,12 @@ class Block(Mask):
     size: int = static()
     compares_positions = True
 
-    def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
-        query_block = jnp.floor_divide(query_position, self.size)
-        return query_block == jnp.floor_divide(key_position, self.size)
-
     def key_range(self, query_position: Array) -> tuple[Array, Array]:
         start = query_position // self.size * self.size
         return start, start + self.size
 
     def max_keys(self) -> int:
         return self.size
-
-    def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
-        first, last = (jnp.floor_divide(x, self.size)[:, None] for x in (query.low, query.high))
-        start, end = (jnp.floor_divide(x, self.size)[None, :] for x in (key.low, key.high))
-        one = (first == last) & (start == end) & (first == start)
-        return TileBounds((start <= last) & (first <= end), one)
 
 
 def from_array(array: ArrayLike) -> Mask:

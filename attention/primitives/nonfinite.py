@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.primitives.arguments import Arguments
-from attention.primitives.dense_mask import allowed_pairs
+from attention.primitives.dense_mask import dense_mask
 
 
 @jax.custom_jvp
@@ -92,11 +92,7 @@ def attends_to_nonfinite(
     """
     groups = arguments.query.shape[-2] // arguments.key.shape[-2]
     flags = jnp.swapaxes(jnp.repeat(nonfinite_keys, groups, axis=-1), -1, -2)  # [..., N, S]
-    allowed = arguments.allowed
-    if allowed is None and arguments.mask is not None:
-        allowed = allowed_pairs(arguments.mask, arguments.query_positions, arguments.key_positions)[
-            ..., None, :, :
-        ]
+    allowed = dense_mask(arguments)
     if allowed is None:
         return nonfinite_queries | flags.any(axis=-1)[..., None, :]
     allowed = allowed.reshape((1,) * (flags.ndim + 1 - allowed.ndim) + allowed.shape)

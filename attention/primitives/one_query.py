@@ -10,13 +10,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.primitives.arguments import Arguments
-from attention.primitives.dense_mask import allowed_pairs
+from attention.primitives.dense_mask import dense_mask
 from attention.primitives.dot_product import over_examples, scaled_dot_product
-from attention.primitives.dropout import Dropout, keep_factor
-from attention.primitives.masks import Mask
+from attention.primitives.dropout import keep_factor
 from attention.primitives.merge import merge
 from attention.primitives.nonfinite import nan_where, replace_nonfinite
-from attention.primitives.scores import Score
 from attention.primitives.softmax import share_with_sinks
 
 # At most so many parts, of at least so many keys (measured on a CPU).
@@ -49,42 +47,25 @@ def num_parts(num_keys: int) -> int:
     return next((parts for parts in range(most, 1, -1) if num_keys % parts == 0), 1)
 
 
-def attend_one_query(arguments: Arguments, platform: str = "cpu") -> dict[str, Array]:
-    """Return "output" and "logsumexp" for arguments that are not refused."""
-    del platform
-    return _attend(arguments)
-
-
 @jax.jit
-def _attend(arguments: Arguments) -> dict[str, Array]:
-    """Return "output" and "logsumexp"."""
+def attend_one_query(arguments: Arguments) -> dict[str, Array]:
+    """Return "output" and "logsumexp" for arguments that are not refused."""
     num_keys, num_kv_heads = arguments.key.shape[-3:-1]
     num_heads = arguments.query.shape[-2]
     parts = num_parts(num_keys)
 
-    def example(
-        query: Array,
-        key: Array,
-        value: Array,
-        mask: Mask | None,
-        allowed: Array | None,
-        scores: tuple[Score, ...],
-        rng: Array | None,
-        nonfinite_keys: Array | None,
-        query_positions: Array,
-        key_positions: Array,
-    ) -> tuple[Array, Array]:
-        query, key, value, *nonfinite = replace_nonfinite(query, key, value, nonfinite_keys)
-        if mask is not None:
-            allowed = allowed_pairs(mask, query_positions, key_positions)
+    def example(one: Arguments) -> tuple[Array, Array]:
+        query, key, value, *nonfinite = replace_nonfinite(
+            one.query, one.key, one.value, one.nonfinite_keys
+        )
+        allowed = dense_mask(one)
         visible = True if allowed is None else jnp.broadcast_to(allowed, (num_heads, 1, num_keys))
         flags = jnp.repeat(nonfinite[1], num_heads // num_kv_heads, axis=1).T[:, None, :]
         # A non-finite key in one part concerns all parts: NaN is added to all scores of its head.
         nan = nan_where((visible & flags).any(axis=(1, 2)) | nonfinite[0][0], arguments.dtype)
         keep = None
-        if rng is not None:
-            dropout = Dropout(rng, arguments.dropout.rate)
-            keep = keep_factor(dropout, arguments.heads, query_positions, key_positions)
+        if one.dropout is not None:
+            keep = keep_factor(one.dropout, one.heads, one.query_positions, one.key_positions)
 
         def one_part(
             query: Array,
@@ -99,8 +80,9 @@ def _attend(arguments: Arguments) -> dict[str, Array]:
             """Queries `[G, H]` of one group over keys `[S/parts, H]`."""
 
             def change(values: Array) -> Array:
-                for score in scores:
-                    values = score(values, query_positions[0], positions[None, :], heads[:, None])
+                for score in one.scores:
+                    rows, columns = one.query_positions[0], positions[None, :]
+                    values = score(values, rows, columns, heads[:, None])
                 return values + nan[:, None]
 
             output, _, logsumexp = scaled_dot_product(
@@ -108,11 +90,11 @@ def _attend(arguments: Arguments) -> dict[str, Array]:
                 key,
                 value,
                 True if allowed is None else allowed,
-                arguments.scale,
+                one.scale,
                 1.0 if keep is None else keep,
                 change,
                 jnp.zeros(key.shape[0], bool),
-                arguments.precision,
+                one.precision,
             )
             return output, logsumexp
 
@@ -137,8 +119,8 @@ def _attend(arguments: Arguments) -> dict[str, Array]:
             of_pairs(allowed),
             of_pairs(keep),
             of_heads(nan),
-            of_heads(arguments.heads),
-            key_positions.reshape(parts, -1),
+            of_heads(one.heads),
+            one.key_positions.reshape(parts, -1),
         )
         over_parts = jax.vmap(one_part, (0, 0, 0, 0, 0, None, None, 0))
         outputs, logsumexps = jax.vmap(over_parts, (0, 0, 0, 0, 0, 0, 0, None), 1)(*operands)

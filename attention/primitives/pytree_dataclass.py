@@ -1,11 +1,11 @@
-"""Frozen dataclasses that are pytrees: the form of masks, scores and caches.
+"""Frozen dataclasses that are pytrees: the form of masks, scores, caches and arguments.
 
 Each array field declares its rank for one example; further leading axes are batch axes.
 """
 
 import functools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 import jax
@@ -26,30 +26,36 @@ def pytree_dataclass(cls: type[Node]) -> type[Node]:
     return jax.tree_util.register_dataclass(dataclass(frozen=True, eq=False)(cls))
 
 
-def arrays_of(tree: object) -> Iterator[tuple[Array, int]]:
-    """Yield every array in the tree with its rank for one example."""
-    for part in fields(tree):
-        value = getattr(tree, part.name)
-        if "rank" in part.metadata:
-            yield value, part.metadata["rank"]
-        elif "static" not in part.metadata and is_dataclass(value):
-            yield from arrays_of(value)
-        elif "static" not in part.metadata:
-            yield from zip(value, tree.ranks, strict=True)  # the arrays of a function
-
-
 def map_arrays(tree: Node, function: Callable[[Array, int], Any]) -> Node:
-    """Replace every array by `function(array, rank for one example)`."""
+    """Replace every array by `function(array, rank for one example)`.
+
+    Args:
+        tree: a pytree dataclass, or a tuple of them; None is returned unchanged.
+        function: of an array and its rank.
+    """
+    if tree is None:
+        return None
+    if isinstance(tree, tuple):
+        return tuple(map_arrays(part, function) for part in tree)
     changed = {}
     for part in fields(tree):
         value = getattr(tree, part.name)
+        if value is None or "static" in part.metadata:
+            continue
         if "rank" in part.metadata:
             changed[part.name] = function(value, part.metadata["rank"])
-        elif "static" not in part.metadata and is_dataclass(value):
-            changed[part.name] = map_arrays(value, function)
-        elif "static" not in part.metadata:
+        elif hasattr(tree, "ranks"):  # the arrays of a function
             changed[part.name] = tuple(map(function, value, tree.ranks))
+        else:
+            changed[part.name] = map_arrays(value, function)
     return replace(tree, **changed)
+
+
+def arrays_of(tree: object) -> list[tuple[Array, int]]:
+    """Return every array in the tree with its rank for one example."""
+    found = []
+    map_arrays(tree, lambda array, rank: found.append((array, rank)))
+    return found
 
 
 def batch_shapes(tree: object) -> list[tuple[int, ...]]:

@@ -9,18 +9,16 @@ compiler decides the shardings.
 from collections.abc import Callable
 from dataclasses import replace
 from math import prod
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.typing import ArrayLike
 
 from attention.primitives.arguments import Arguments
-from attention.primitives.block_mask import BlockMask
 from attention.primitives.pytree_dataclass import map_arrays
 
-Tree = Any
 Axis = str | tuple[str, ...] | None
 
 
@@ -78,49 +76,27 @@ def _size(shape: dict[str, int], axis: Axis) -> int:
 def _specs(arguments: Arguments, batch: tuple[Axis, ...], heads: Axis) -> Arguments:
     """Return the arguments with the sharding of each array in its place."""
 
-    def lead(array: Array, rank: int, *axes: Axis) -> PartitionSpec:
+    def lead(array: ArrayLike, rank: int, *axes: Axis) -> PartitionSpec:
         """Shard the batch axes that an array of this rank has; `axes` shard the others."""
-        sizes = array.shape[: array.ndim - rank]
-        own = batch[len(batch) - len(sizes) :] if sizes else ()
+        sizes = jnp.shape(array)[: jnp.ndim(array) - rank]
+        own = batch[len(batch) - len(sizes) :]
         return PartitionSpec(
             *(axis if size > 1 else None for axis, size in zip(own, sizes, strict=True)), *axes
         )
 
-    def fields(tree: Tree) -> Tree:
-        return None if tree is None else map_arrays(tree, lead)
-
-    def of_block_mask(block: BlockMask | None) -> BlockMask | None:
-        if block is None:
-            return None
-        arrays = {
-            name: None if getattr(block, name) is None else lead(getattr(block, name), rank)
-            for name, rank in BlockMask.RANKS.items()
-        }
-        return replace(block, mask=fields(block.mask), **arrays)
-
     def optional(array: Array | None, rank: int, *axes: Axis) -> PartitionSpec | None:
         return None if array is None else lead(array, rank, *axes)
 
-    allowed, dropout = arguments.allowed, arguments.dropout
-    if dropout is not None:
-        rank = dropout.rng.ndim + 1 - jax.random.key_data(dropout.rng).ndim
-        dropout = replace(dropout, rng=lead(dropout.rng, rank))
+    allowed = arguments.allowed
     return replace(
-        arguments,
+        map_arrays(arguments, lead),
         query=lead(arguments.query, 3, None, heads),
         key=lead(arguments.key, 3, None, heads),
         value=lead(arguments.value, 3, None, heads),
-        mask=fields(arguments.mask),
         allowed=optional(
             allowed, 3, heads if allowed is not None and allowed.shape[-3] > 1 else None
         ),
-        block_mask=of_block_mask(arguments.block_mask),
-        scores=tuple(map(fields, arguments.scores)),
         sinks=tuple(replace(sink, logits=lead(sink.logits, 1, heads)) for sink in arguments.sinks),
-        query_positions=lead(arguments.query_positions, 1),
-        key_positions=lead(arguments.key_positions, 1),
         heads=PartitionSpec(heads),
-        scale=PartitionSpec(),
-        dropout=dropout,
         nonfinite_keys=optional(arguments.nonfinite_keys, 2, None, heads),
     )

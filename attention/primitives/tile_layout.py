@@ -294,7 +294,7 @@ def _inputs_and_context(
             of_pairs(_aligned(x, arguments)) if is_bias(x) else None for x in arguments.scores
         ),
     )
-    rng = None if arguments.dropout is None else jax.random.key_data(arguments.dropout.rng)
+    rng = None if arguments.dropout is None else arguments.dropout.rng
     is_key = jnp.arange(num_columns) < num_keys
     context = Context(
         query_positions=of_positions(arguments.query_positions, num_rows),

@@ -331,6 +331,7 @@ def _attention_jvp(
     return (output, logsumexp, largest), (d_output, d_logsumexp, jnp.zeros_like(largest))
 
 
+@partial(jax.jit, static_argnums=1, inline=True)
 def attend_in_tiles(arguments: Arguments, platform: str = "cpu") -> dict[str, Array]:
     """`attend` with memory linear in T and S: "output" and what `arguments.returning` names.
 
@@ -338,11 +339,6 @@ def attend_in_tiles(arguments: Arguments, platform: str = "cpu") -> dict[str, Ar
         arguments: with at least one query and one key.
         platform: for the default tile sizes.
     """
-    return _attend(arguments, platform)
-
-
-@partial(jax.jit, static_argnums=1, inline=True)
-def _attend(arguments: Arguments, platform: str) -> dict[str, Array]:
     settings, plan, head = layout_of(arguments, platform)
     num_queries = arguments.query.shape[-3]
     output, logsumexp, largest = _attention(settings, plan, head.inputs, head[1:])
@@ -367,11 +363,10 @@ def _attend(arguments: Arguments, platform: str) -> dict[str, Array]:
             rows = jnp.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, missing)])
             rows = rows.reshape(logsumexp.shape)
             function = partial(_statistic, name, arguments.num_strongest, settings)
-            operands = (head, plan.axes), (rows, "BKG")
+            given = head, rows
             if name == "strongest":
-                operands = jax.lax.stop_gradient(operands[0][0]), jax.lax.stop_gradient(rows)
-                operands = (operands[0], plan.axes), (operands[1], "BKG")
-            found = lift(plan, function, *operands)
+                given = jax.lax.stop_gradient(given)
+            found = lift(plan, function, (given[0], plan.axes), (given[1], "BKG"))
             results[name] = jax.tree.map(by_head, found)
     if "weights" in results:
         results["weights"] = results["weights"][..., : arguments.key.shape[-3]]

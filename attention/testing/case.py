@@ -69,6 +69,10 @@ class Case:
         )
         return query, key, value
 
+    def cotangents(self) -> np.ndarray:
+        """Return random cotangents of the output, `[B, T, N, Hv]`."""
+        return self.normal(10, self.B, self.T, self.N, self.Hv)
+
     def mask(self) -> np.ndarray:
         """Return a random mask, bool `[B, T, S]`; every query may attend to at least one key."""
         random = self.random(3)

@@ -24,7 +24,7 @@ def closures_in_masks(implementation: Implementation, case: Case) -> str | None:
         mask = masks.from_function(lambda query, key: documents[query] == documents[key])
         return implementation.function(*inputs, mask=mask)
 
-    inputs, cotangents = case.query_key_value(), _cotangents(case)
+    inputs, cotangents = case.query_key_value(), case.cotangents()
     output, gradients = _value_and_gradients(
         implementation, case, call, jnp.asarray(documents), inputs, cotangents, first=1
     )
@@ -53,7 +53,7 @@ def closures_in_scores(implementation: Implementation, case: Case) -> str | None
     def score(products: np.ndarray) -> np.ndarray:
         return products - slopes[:, None, None] * distance
 
-    inputs, cotangents = case.query_key_value(), _cotangents(case)
+    inputs, cotangents = case.query_key_value(), case.cotangents()
     given = jnp.asarray(slopes, jnp.float32)
     output, gradients = _value_and_gradients(
         implementation, case, call, given, inputs, cotangents, first=0
@@ -104,10 +104,6 @@ def _value_and_gradients(
     cotangents = implementation.convert(cotangents, case.dtype)
     output, *gradients = jax.jit(output_and_gradients)(cotangents, array, *given)
     return np.asarray(output, np.float64), tuple(np.asarray(x, np.float64) for x in gradients)
-
-
-def _cotangents(case: Case) -> np.ndarray:
-    return case.normal(10, case.B, case.T, case.N, case.Hv)
 
 
 CASES = tuple(Case(B=2, T=T, S=T, N=2, K=1, H=4, Hv=3) for T in (64, 300))

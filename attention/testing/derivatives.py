@@ -13,8 +13,8 @@ from attention.testing.implementation import Implementation
 
 def gradients(implementation: Implementation, case: Case) -> str | None:
     """Compare reverse-mode gradients of the output."""
-    inputs, cotangents = case.query_key_value(), _cotangents(case)
-    arguments = _mask(implementation, case)
+    inputs, cotangents = case.query_key_value(), case.cotangents()
+    arguments = implementation.mask_of(case)
     actual = implementation.pullback(inputs, case.dtype, cotangents, **arguments)
     expected = reference.gradients(*inputs, **arguments, output=cotangents)
     return difference_of_gradients("gradient", actual, expected[:3], _tolerance(case))
@@ -22,7 +22,7 @@ def gradients(implementation: Implementation, case: Case) -> str | None:
 
 def forward_mode(implementation: Implementation, case: Case) -> str | None:
     """Compare the forward-mode derivative along a random direction."""
-    inputs, arguments = case.query_key_value(), _mask(implementation, case)
+    inputs, arguments = case.query_key_value(), implementation.mask_of(case)
     tangents = _tangents(case)
     actual = implementation.pushforward(inputs, case.dtype, tangents, **arguments)
     expected = _along(lambda *at: (reference.attention(*at, **arguments).output,), inputs, tangents)
@@ -31,8 +31,8 @@ def forward_mode(implementation: Implementation, case: Case) -> str | None:
 
 def second_derivatives(implementation: Implementation, case: Case) -> str | None:
     """Compare second derivatives: forward over reverse mode."""
-    inputs, arguments = case.query_key_value(), _mask(implementation, case)
-    cotangents, tangents = _cotangents(case), _tangents(case)
+    inputs, arguments = case.query_key_value(), implementation.mask_of(case)
+    cotangents, tangents = case.cotangents(), _tangents(case)
     actual = implementation.push_pullback(inputs, case.dtype, cotangents, tangents, **arguments)
     expected = _along(
         lambda *at: reference.gradients(*at, **arguments, output=cotangents)[:3], inputs, tangents
@@ -42,9 +42,9 @@ def second_derivatives(implementation: Implementation, case: Case) -> str | None
 
 def gradients_of_logsumexp(implementation: Implementation, case: Case) -> str | None:
     """Compare reverse-mode gradients of output and logsumexp together."""
-    inputs, arguments = case.query_key_value(), _mask(implementation, case)
+    inputs, arguments = case.query_key_value(), implementation.mask_of(case)
     of_logsumexp = case.normal(11, case.B, case.N, case.T)
-    cotangents = _cotangents(case), {"logsumexp": of_logsumexp}
+    cotangents = case.cotangents(), {"logsumexp": of_logsumexp}
     actual = implementation.pullback(
         inputs, case.dtype, cotangents, returning=("logsumexp",), **arguments
     )
@@ -68,17 +68,9 @@ def _along(
     return tuple((one - other) / (2 * step) for one, other in zip(ahead, behind, strict=True))
 
 
-def _mask(implementation: Implementation, case: Case) -> dict[str, np.ndarray]:
-    return {"mask": case.mask()} if implementation.can("mask") else {}
-
-
 def _tolerance(case: Case) -> float:
     """Return the tolerance for derivatives, which are sums of rounded products."""
     return 5 * TOLERANCE[case.dtype]
-
-
-def _cotangents(case: Case) -> np.ndarray:
-    return case.normal(10, case.B, case.T, case.N, case.Hv)
 
 
 def _tangents(case: Case) -> tuple[np.ndarray, ...]:

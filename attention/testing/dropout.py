@@ -69,7 +69,7 @@ def gradients(implementation: Implementation, case: Case) -> str | None:
     """Check that the backward pass drops the same pairs as the forward pass."""
     kept, weights = _kept_weights(implementation, case, seed=0)
     inputs = case.query_key_value()
-    cotangents = case.normal(10, *kept.transpose(0, 2, 1, 3).shape[:3], case.Hv)
+    cotangents = case.cotangents()
     dropout = Dropout(jax.random.key(0), RATE)
     actual = implementation.pullback(inputs, case.dtype, cotangents, dropout=dropout)
     expected = reference.gradients(*inputs, output=cotangents, keep=kept / weights)

@@ -49,6 +49,10 @@ class Implementation:
         """Return whether the function claims all of these capabilities."""
         return self.supports.issuperset(names)
 
+    def mask_of(self, case: Case) -> dict[str, np.ndarray]:
+        """Return the mask of a case as an argument, if the function supports masks."""
+        return {"mask": case.mask()} if self.can("mask") else {}
+
     def fit(self, case: Case) -> Case:
         """Return the case, restricted to the capabilities of the function."""
         if not self.can("cross"):

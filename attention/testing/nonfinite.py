@@ -34,7 +34,7 @@ def gradients_with_masked_nonfinite(implementation: Implementation, case: Case) 
     """Check that gradients have the same bits for a masked NaN or infinity as for a masked 0."""
     inputs = case.query_key_value()
     mask = _without_key_0(case)
-    cotangents = case.normal(10, case.B, case.T, case.N, case.Hv)
+    cotangents = case.cotangents()
     for what, zero, nonfinite in _replaced_at_key_0(inputs) if case.S > 1 else ():
         actual, expected = (
             implementation.pullback(array, case.dtype, cotangents, mask=mask)
@@ -64,7 +64,7 @@ def gradients_of_visible_nan(implementation: Implementation, case: Case) -> str 
     The cotangent of that row is random, then 0: 0 · NaN is NaN. Gradients of the keys and values
     that the row attends to may be NaN.
     """
-    random = case.normal(10, case.B, case.T, case.N, case.Hv)
+    random = case.cotangents()
     last = np.broadcast_to(np.arange(case.T) == case.T - 1, (case.B, case.T))
     zero = np.where(last[..., None, None], 0, random)
     for what, mask, inputs in _with_visible_nan(case):

@@ -52,7 +52,7 @@ def sharded(implementation: Implementation, case: Case, *, axis: int) -> str | N
         output, pullback = jax.vjp(forward, *inputs)
         return output, *pullback(cotangents)
 
-    cotangents = case.normal(10, case.B, case.T, case.N, case.Hv)
+    cotangents = case.cotangents()
     given = [
         jax.device_put(implementation.convert(array, case.dtype), sharding)
         for array in (cotangents, *inputs)

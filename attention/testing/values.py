@@ -126,7 +126,7 @@ def key_order(implementation: Implementation, case: Case) -> str | None:
 
 def batch(implementation: Implementation, case: Case) -> str | None:
     """Check that a batch equals its examples computed one at a time."""
-    arguments = {"mask": case.mask()} if implementation.can("mask") else {}
+    arguments = implementation.mask_of(case)
     inputs = case.query_key_value()
     batched = implementation(inputs, case.dtype, **arguments)
     for b in range(case.B):
@@ -167,7 +167,7 @@ def logsumexp(implementation: Implementation, case: Case) -> str | None:
 
 def returning_more(implementation: Implementation, case: Case) -> str | None:
     """Check that `returning` does not change any bit of the output."""
-    arguments = {"mask": case.mask()} if implementation.can("mask") else {}
+    arguments = implementation.mask_of(case)
     inputs = case.query_key_value()
     alone = implementation(inputs, case.dtype, **arguments)
     names = [name for name in ("weights", "logsumexp") if implementation.can(name)]
@@ -184,7 +184,7 @@ def returning_more(implementation: Implementation, case: Case) -> str | None:
 
 
 def _returned(implementation: Implementation, case: Case, name: str, axes: str) -> str | None:
-    arguments = {"mask": case.mask()} if implementation.can("mask") else {}
+    arguments = implementation.mask_of(case)
     inputs = case.query_key_value()
     expected = getattr(reference.attention(*inputs, **arguments), name)
     _, extras = implementation(inputs, case.dtype, returning=(name,), **arguments)

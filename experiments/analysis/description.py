@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from attention.modules import Attention
+from attention.modules import Attention, Layers
 
-Path = tuple[str, ...]
+Path = tuple[str | int, ...]
 
-# Parts stand in the order in which a reader meets them; what is not named here comes last.
+# Parts in the order of a forward pass; parts without a name here come last.
 ORDER = ("embedding", "source_embedding", "target_embedding", "encoder", "decoder")
 ORDER += ("self_attention", "cross_attention", "feed_forward", "norms", "tokens", "positions")
 
@@ -25,7 +25,7 @@ class Part(NamedTuple):
     Attributes:
         name: as "decoder self attention".
         parameters: how many, in all layers.
-        per_layer: in each of them; None for a part that has no layers.
+        per_layer: mean over the layers; None for a part outside the layers.
     """
 
     name: str
@@ -79,9 +79,9 @@ class Description(NamedTuple):
         """Describes an encoder, a decoder or both.
 
         A product of a token with a matrix is 2 FLOPs a parameter, a multiplication and an addition
-        (Kaplan et al. 2020, section 2.1). A token that attends to S keys takes 2 S N (H + Hv) more
-        in each layer; the section counts half of that, the mean of a causal pass. What is not a
-        matrix product is left out.
+        (Kaplan et al. 2020, section 2.1). A token that attends to S keys, or to those of a window,
+        takes 2 S N (H + Hv) more in each layer; the section counts half of that, the mean of a
+        causal pass. What is not a matrix product is left out.
 
         Args:
             model: as `jax.eval_shape` makes it.
@@ -120,22 +120,29 @@ class Description(NamedTuple):
 
 
 def _parts(model: nnx.Module) -> tuple[Part, ...]:
-    totals: dict[Path, list[int]] = {}
+    stacks = {path: part.n for path, part in nnx.iter_modules(model) if isinstance(part, Layers)}
+    totals: dict[Path, list[float]] = {}
     for path, parameter in _parameters(model):
-        layers = parameter.shape[0] if "layers" in path else 0
-        total = totals.setdefault(_part(path), [0, 0])
+        layers = [n for stack, n in stacks.items() if path[: len(stack)] == stack]
+        total = totals.setdefault(_part(path), [0, 0.0])
         total[0] += parameter.size
-        total[1] += parameter.size // layers if layers else 0
+        total[1] += parameter.size / layers[0] if layers else 0
     return tuple(
-        Part(" ".join(names).replace("_", " "), parameters, per_layer or None)
+        Part(" ".join(names).replace("_", " "), parameters, round(per_layer) or None)
         for names, (parameters, per_layer) in sorted(totals.items(), key=_place)
     )
 
 
 def _part(path: Path) -> Path:
-    """("decoder", "layers", "self_norm", "scale") belongs to ("decoder", "norms")."""
-    names = [name for name in path if name not in ("layers", "kernel", "bias", "scale")][:2]
-    return tuple("norms" if name.endswith("norm") else name for name in names)
+    """Return the part to which a parameter belongs.
+
+    For instance ("decoder", "layers", "blocks", 0, "self_attention", "norm", "scale") belongs to
+    ("decoder", "norms"), and the norms of queries and keys to their attention.
+    """
+    if not {"norm", "output_norm"}.isdisjoint(path):
+        return path[0], "norms"
+    inner = ("layers", "blocks", "sublayer", "kernel", "bias", "scale", "table")
+    return tuple(name for name in path if isinstance(name, str) and name not in inner)[:2]
 
 
 def _place(part: tuple[Path, list[int]]) -> list[int]:
@@ -143,7 +150,7 @@ def _place(part: tuple[Path, list[int]]) -> list[int]:
 
 
 def _costs(model: nnx.Module, context: int) -> tuple[TokenCost, ...]:
-    caches = _cache_bytes(model)
+    caches = _cache_bytes(model, context)
     sides = tuple(caches)
 
     def side(path: Path) -> str:
@@ -155,51 +162,66 @@ def _costs(model: nnx.Module, context: int) -> tuple[TokenCost, ...]:
     pairs = dict.fromkeys(sides, 0)
     for path, module in nnx.iter_modules(model):
         if isinstance(module, Attention):
-            query, output = module.query.kernel, module.output.kernel  # [L, D, N, H], [L, N, Hv, D]
+            query, output = module.query.kernel, module.output.kernel  # [*, D, N, H], [*, N, Hv, D]
             widths = query.size // query.shape[-3] + output.size // output.shape[-1]
-            pairs[side(path)] += 2 * widths
-    return tuple(
-        TokenCost(name, caches[name], matrices[name], context * pairs[name]) for name in sides
-    )
+            pairs[side(path)] += 2 * widths * min(context, _reach(path, module) or context)
+    return tuple(TokenCost(name, caches[name], matrices[name], pairs[name]) for name in sides)
 
 
-def _cache_bytes(model: nnx.Module) -> dict[str, int]:
-    """What one more token adds to a cache, for each kind of token that the model reads."""
+def _reach(path: Path, attention: Attention) -> int | None:
+    """Return the number of keys that the window of attention allows; None without a window."""
+    window = getattr(attention, "window", None)
+    is_causal = path[0] == "decoder"
+    return window if window is None or is_causal else 2 * window - 1
+
+
+def _cache_bytes(model: nnx.Module, context: int) -> dict[str, int]:
+    """Return the bytes that a token takes in a cache, for each kind of token."""
     if not hasattr(model, "new_cache"):
         return {"token": 0}
-    read = _growth(lambda model, size: model.new_cache((), size), model)
     if not hasattr(model, "encoder"):
-        return {"token": read}
+        return {"token": _growth(lambda model, size: model.new_cache((), size), model, context)}
 
-    def remember(model: nnx.Module, size: int) -> object:
-        return model.remember(model.encode(jnp.zeros(size, jnp.int32), mask=None))
+    def for_source(model: nnx.Module, size: int) -> object:
+        encoded = model.encode(jnp.zeros(size, jnp.int32), mask=None)
+        return model.new_cache(encoded.features, 1)
 
-    return {"source token": _growth(remember, model), "target token": read}
+    def for_target(model: nnx.Module, size: int) -> object:
+        encoded = model.encode(jnp.zeros(1, jnp.int32), mask=None)
+        return model.new_cache(encoded.features, size)
+
+    return {
+        "source token": _growth(for_source, model, context),
+        "target token": _growth(for_target, model, context),
+    }
 
 
-def _growth(make: Callable[[nnx.Module, int], object], model: nnx.Module) -> int:
-    """Bytes of numbers that what is made for two tokens has more than what is made for one."""
+def _growth(make: Callable[[nnx.Module, int], object], model: nnx.Module, context: int) -> int:
+    """Return the mean bytes of numbers that each token of a context adds to what is made."""
 
     def bytes_for(size: int) -> int:
         made = jax.tree.leaves(jax.eval_shape(lambda model: make(model, size), model))
         numbers = [array for array in made if jnp.issubdtype(array.dtype, jnp.floating)]
         return sum(array.size * array.dtype.itemsize for array in numbers)
 
-    return bytes_for(2) - bytes_for(1)
+    more = max(1, context - 1)
+    return (bytes_for(1 + more) - bytes_for(1)) // more
 
 
 def _of_source(path: Path) -> bool:
-    """Whether source tokens pass here: also where cross-attention makes keys and values of them."""
-    remembered = "cross_attention" in path and path[-2] in ("key", "value")
-    return remembered or path[0] in ("source_embedding", "encoder")
+    """Return whether source tokens pass here: keys and values of cross-attention included."""
+    precomputed = "cross_attention" in path and path[-2] in ("key", "value")
+    return precomputed or path[0] in ("source_embedding", "encoder")
 
 
 def _matrices(model: nnx.Module) -> Iterator[tuple[Path, int]]:
-    """What tokens are multiplied with: a table of tokens too, where it is tied to the output."""
+    """Yield sizes of the matrices that a token is multiplied with, a tied token table included."""
     tied = getattr(model, "output", model) is None
     for path, parameter in _parameters(model):
         if path[-1] == "kernel" or (tied and path[-1] == "tokens" and not _of_source(path)):
             yield path, parameter.size
+        elif active := parameter.get_metadata().get("active"):  # of experts
+            yield path, round(active * parameter.size)
 
 
 def _parameters(model: nnx.Module) -> Iterator[tuple[Path, nnx.Param]]:

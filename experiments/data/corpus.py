@@ -59,6 +59,10 @@ class Language(NamedTuple):
             raise ValueError("the prompt is empty")
         return np.array(ids, np.int32)
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids."""
+        return self.join(self.vocabulary.decode(ids))
+
 
 class Corpus(NamedTuple):
     """A language and what is read of it.

@@ -1,7 +1,6 @@
-"""A trained model as a function from sentences to sentences."""
+"""Translation of plain text with a trained model."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -10,41 +9,27 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from attention.decoding import (
-    Answer,
-    Queue,
-    Rules,
-    WithMemory,
-    attending,
-    beam_search,
-    greedy,
-    nothing_seen,
-)
-from attention.decoding.cached import Attending
-from attention.modules.transformer import EncoderDecoder
-from attention.modules.unrolled import unrolled
-from attention.primitives import masks
+from attention.decoding import GNMT, Beam, GenerationOutput, Greedy, StoppingCriteria, generate
+from attention.modules import Output
 from experiments.compilation import compiled
-from experiments.data.batching import EncodedPair, pad_batch
 from experiments.data.tokenizers import Tokenizers
 from experiments.data.vocabulary import BOS, EOS
 from experiments.training.sharding import by_rows
 
-REPLACEMENT = "\ufffd"  # which stands where bytes could not be read
-SHORTEST = 16  # positions: what is shorter is padded sooner than compiled for
-TURNS = 1, 8, 64  # of each place, for which programs are compiled: who is absent costs little
+REPLACEMENT = "\ufffd"  # in place of bytes that are not UTF-8
+SHORTEST = 16  # tokens: shorter sources are padded rather than compiled for
 
 
 class Hypothesis(NamedTuple):
-    """A translation, and how it came about.
+    """A translation, and how it was scored.
 
     Attributes:
-        text: of the target language.
-        score: its log-probability over the length penalty.
-        tokens: what was said, with the end if it came in time.
+        text: in the target language.
+        score: its log-probability divided by the length penalty.
+        tokens: its tokens, with the end if it has one.
         log_probs: of each of them.
-        alignment: for each of them the place of the source token that was looked at most, from 0;
-            empty for a model that looks at none.
+        alignment: for each of them the index of the source token with the largest weight; empty for
+            a model without attention.
     """
 
     text: str
@@ -55,7 +40,7 @@ class Hypothesis(NamedTuple):
 
 
 class Translator:
-    """Translates plain text in batches.
+    """Translate plain text in batches.
 
     Attributes:
         aligns: whether the model attends to the source.
@@ -67,62 +52,40 @@ class Translator:
         tokenizers: Tokenizers,
         *,
         max_length: int,
-        rules: Rules,
-        beam: int,
-        alpha: float,
+        stopping: StoppingCriteria,
+        num_beams: int,
+        length_penalty: float,
         n_best: int = 1,
         aligns: bool = True,
     ) -> None:
-        """Prepares translation for a model.
+        """Prepare translation with a model.
 
         Args:
             definition: an `EncoderDecoder` without its parameters.
             tokenizers: of both languages.
-            max_length: the most tokens the model can read, the end included.
-            rules: of an answer.
-            beam: hypotheses that are followed; 1 is greedy.
-            alpha: of the length penalty of `attention.decoding.beam_search`.
-            n_best: how many hypotheses `details` has.
-            aligns: whether the model attends to the source, as some recurrent ones do not.
+            max_length: largest number of source tokens, the end included.
+            stopping: when a translation ends.
+            num_beams: of beam search; 1 for greedy decoding.
+            length_penalty: alpha of `attention.decoding.GNMT`.
+            n_best: number of hypotheses that `details` returns.
+            aligns: whether the model attends to the source; some recurrent ones do not.
         """
+        self._definition = definition
         self._tokenizers = tokenizers
         self._max_length = max_length
-        self._rules = rules
+        self._stopping = stopping
         self.aligns = aligns
-
-        def translate(
-            parameters: nnx.State, source: Array, source_lengths: Array
-        ) -> tuple[Array, Array]:
-            model = nnx.merge(definition, parameters)
-            decode = greedy if beam == 1 else partial(beam_search, beam=beam, alpha=alpha)
-            asked, lengths = _by_turns(source), _by_turns(source_lengths)
-            room, places = self._room_for(source.shape[-1]), len(source)
-            answer = generate(model, asked, lengths, rules, decode, room=room, places=places)
-            best = slice(None) if beam == 1 else (slice(None), 0)
-            return _by_places(answer.tokens[best], places), _by_places(answer.lengths[best], places)
-
-        def details(parameters: nnx.State, source: Array, source_lengths: Array) -> Answer:
-            model = nnx.merge(definition, parameters)
-            decode = partial(beam_search, beam=beam, alpha=alpha, n_best=n_best)
-            room = rules.max_length
-            return generate(model, source, source_lengths, rules, decode, room=room, aligns=aligns)
-
-        def look(parameters: nnx.State, source: Array, target: Array) -> Array:
-            model = nnx.merge(definition, parameters)
-            memory = model.encode(source, mask=None)
-            _, extras = model.decode(target, memory, memory_mask=None, returning=("weights",))
-            return extras["cross"]["weights"]
-
-        self._translate = by_rows(translate)
-        self._details = compiled(details)
-        self._look = compiled(look)
+        penalty = GNMT(length_penalty)
+        self._strategy = Greedy() if num_beams == 1 else Beam(num_beams, length_penalty=penalty)
+        self._detailed = Beam(num_beams, n_best, penalty)
+        self._weights = compiled(self._cross_attention_weights)
 
     def encode(self, sentence: str) -> list[int]:
-        """The ids of a sentence as a person types it.
+        """Return the ids of a sentence as a person types it.
 
         Raises:
-            ValueError: an empty sentence, one too long for the model, an unknown word, or what was
-                no text.
+            ValueError: an empty sentence, one too long for the model, an unknown word, or bytes
+                that are not UTF-8.
         """
         if REPLACEMENT in sentence:
             raise ValueError("the sentence has bytes that are no UTF-8")
@@ -139,207 +102,145 @@ class Translator:
     def __call__(
         self, parameters: nnx.State, sentences: Sequence[str], *, batch_size: int
     ) -> list[str]:
-        """Translates each sentence.
+        """Translate sentences.
 
         Args:
             parameters: of the model.
             sentences: plain text.
-            batch_size: sentences that are translated at once.
+            batch_size: number of sentences that are decoded at once.
 
         Raises:
             ValueError: as `encode`.
         """
-        read = [self.encode(sentence) for sentence in sentences]
-        said = self.translate_ids(parameters, read, batch_size=batch_size)
-        return [self._text(ids.tolist()) for ids in said]
+        sources = [self.encode(sentence) for sentence in sentences]
+        targets = self.translate_ids(parameters, sources, batch_size=batch_size)
+        return [self._text(ids.tolist()) for ids in targets]
 
     def translate_ids(
         self, parameters: nnx.State, sources: Sequence[Sequence[int]], *, batch_size: int
     ) -> list[np.ndarray]:
-        """Translates ids into ids: sentences of similar length take turns.
-
-        The room for an answer is half as long again as the sources are padded to, since what
-        decoding costs grows with it; who needs more is asked again with the longer sentences.
+        """Translate lists of ids.
 
         Args:
             parameters: of the model.
-            sources: each without its end.
-            batch_size: sentences that are translated at once.
+            sources: without their ends.
+            batch_size: number of sentences that are decoded at once.
 
         Returns:
-            What was said of each, with the end if it came in time.
+            The ids of each translation, with the end if it has one.
 
         Raises:
-            ValueError: a source that the model cannot read.
+            ValueError: a source longer than the model can read.
         """
         longest = max(map(len, sources), default=0)
         if longest >= self._max_length:
             raise ValueError(f"the model reads at most {self._max_length - 1} ids, got {longest}")
-        answers: dict[int, np.ndarray] = {}
-        for length in lengths_for(self._max_length):
-            fits = [
-                number
-                for number, source in enumerate(sources)
-                if number not in answers and len(source) < length
-            ]
-            # The last ones to be asked are short, so that no place stands empty for long.
-            fits.sort(key=lambda number: -len(sources[number]))
-            decided = self._room_for(length) == self._rules.max_length
-            most = max(TURNS) * batch_size
-            # All are asked for before the first is waited for, so no device stands still.
-            parts = [fits[start : start + most] for start in range(0, len(fits), most)]
-            asked = [
-                self._translate_part(
-                    parameters, [sources[number] for number in members], batch_size, length
-                )
-                for members in parts
-            ]
-            for members, said in zip(parts, asked, strict=True):
-                tokens, lengths = (_by_turns(np.asarray(each)) for each in said)
-                for number, ids, num_tokens in zip(members, tokens, lengths, strict=False):
-                    if num_tokens or decided:
-                        answers[number] = ids[:num_tokens]
-        return [answers[number] for number in range(len(sources))]
-
-    def _translate_part(
-        self, parameters: nnx.State, sources: Sequence[Sequence[int]], places: int, length: int
-    ) -> tuple[Array, Array]:
-        """The best answers `[places, turns, *]` and their lengths, 0 for want of room."""
-        turns = next(number for number in TURNS if number * places >= len(sources))
-        pairs = [EncodedPair(source, ()) for source in sources]
-        batch = pad_batch(pairs, turns * places, length)
-        asked = _by_places(batch.source, places), _by_places(batch.source_lengths, places)
-        return self._translate(parameters, *asked)
-
-    def _room_for(self, length: int) -> int:
-        """How many tokens an answer to sources so long may have, for the longest as many as any."""
-        seldom_more = max(3 * length // 2, self._rules.min_length)
-        most = self._rules.max_length
-        return most if length == self._max_length else min(seldom_more, most)
+        output = self._generate(
+            parameters,
+            [[*source, EOS] for source in sources],
+            strategy=self._strategy,
+            buckets=lengths_for(self._max_length),
+            slots=batch_size,
+            max_steps=self._max_steps,
+        )
+        return [ids[:length] for ids, length in zip(output.tokens, output.lengths, strict=True)]
 
     def details(self, parameters: nnx.State, sentence: str) -> tuple[list[str], list[Hypothesis]]:
-        """The tokens of a sentence with their end, and its best translations, the best first.
+        """Return the tokens of a sentence with the end, and its best translations, best first.
 
         Raises:
             ValueError: as `encode`.
         """
-        read = self.encode(sentence)
-        length = min(length for length in lengths_for(self._max_length) if length > len(read))
-        batch = pad_batch([EncodedPair(read, ())], 1, length)
-        answer = self._details(parameters, batch.source, batch.source_lengths)
-        found = [
-            self._hypothesis(jax.tree.map(lambda leaf, at=at: np.asarray(leaf[0, at]), answer))
-            for at in range(answer.scores.shape[1])
-            if answer.lengths[0, at]
-        ]
-        return [self._tokenizers.source.token(number) for number in (*read, EOS)], found
-
-    def _text(self, ids: list[int]) -> str:
-        """What was said on one line, for a model that spells bytes can say a line feed."""
-        return " ".join(self._tokenizers.target.decode(ids).splitlines())
-
-    def _hypothesis(self, answer: Answer) -> Hypothesis:
-        said = slice(int(answer.lengths))
-        tokens = answer.tokens[said].tolist()
-        return Hypothesis(
-            text=self._text(tokens),
-            score=float(answer.scores),
-            tokens=[self._tokenizers.target.token(number) for number in tokens],
-            log_probs=answer.log_probs[said].tolist(),
-            alignment=[] if answer.observed is None else answer.observed[said].tolist(),
+        source = [*self.encode(sentence), EOS]
+        length = min(each for each in lengths_for(self._max_length) if each >= len(source))
+        aligned = {"returning": ("weights",), "observe": aligned_source} if self.aligns else {}
+        output = self._generate(
+            parameters, [source], strategy=self._detailed, buckets=(length,), **aligned
         )
+        found = [
+            self._hypothesis(jax.tree.map(lambda leaf, at=at: leaf[0, at], output))
+            for at in range(output.scores.shape[1])
+            if output.lengths[0, at]
+        ]
+        return [self._tokenizers.source.token(number) for number in source], found
 
     def cross_attention(
         self, parameters: nnx.State, source: str, target: str
     ) -> tuple[np.ndarray, list[str], list[str]]:
-        """What the decoder looks at while it says a given translation.
+        """Return the weights of cross-attention for a given translation.
 
         Returns:
-            Weights `[layers, N, T, S]`, the S words it reads and the T words it says, both with
-            their end.
+            Weights `[layers, N, T, S]`, the S source tokens and the T target tokens, both with
+            their ends.
         """
         read, said = self.encode(source), self._tokenizers.target.encode(target)
-        weights = self._look(parameters, jnp.array([[*read, EOS]]), jnp.array([[BOS, *said]]))
+        weights = self._weights(parameters, jnp.array([[*read, EOS]]), jnp.array([[BOS, *said]]))
         return (
             np.asarray(weights)[:, 0],
             [self._tokenizers.source.token(number) for number in (*read, EOS)],
             [self._tokenizers.target.token(number) for number in (*said, EOS)],
         )
 
+    def _generate(
+        self, parameters: nnx.State, sources: list[list[int]], **options: object
+    ) -> GenerationOutput:
+        return generate(
+            nnx.merge(self._definition, parameters),
+            sources,
+            max_tokens=self._stopping.max_tokens,
+            min_tokens=self._stopping.min_tokens,
+            stop=self._stopping.stop,
+            pad=self._stopping.pad,
+            start=BOS,
+            compile=by_rows,
+            **options,
+        )
+
+    def _max_steps(self, length: int) -> int:
+        """Return the number of steps that nearly all translations of such sources need."""
+        if length == self._max_length:
+            return self._stopping.max_tokens
+        return max(3 * length // 2, self._stopping.min_tokens)
+
+    def _text(self, ids: list[int]) -> str:
+        """Return a translation in one line; a model of bytes may generate line feeds."""
+        return " ".join(self._tokenizers.target.decode(ids).splitlines())
+
+    def _hypothesis(self, output: GenerationOutput) -> Hypothesis:
+        valid = slice(int(output.lengths))
+        ids = output.tokens[valid].tolist()
+        return Hypothesis(
+            text=self._text(ids),
+            score=float(output.scores),
+            tokens=[self._tokenizers.target.token(number) for number in ids],
+            log_probs=output.log_probs[valid].tolist(),
+            alignment=[] if output.observed is None else output.observed[valid].tolist(),
+        )
+
+    def _cross_attention_weights(
+        self, parameters: nnx.State, source: Array, target: Array
+    ) -> Array:
+        model = nnx.merge(self._definition, parameters)
+        encoded = model.encode(source, mask=None).features
+        output = model.decode(target, encoded, encoder_mask=None, returning=("weights",))
+        return jnp.stack(cross_weights(output))
+
 
 def lengths_for(max_length: int) -> list[int]:
-    """The source lengths to compile for: the longest, its half, and so on down to `SHORTEST`."""
+    """Return the source lengths to compile for: `max_length`, its half, and so on."""
     lengths = [max_length]
     while lengths[0] >= 2 * SHORTEST:
         lengths.insert(0, -(-lengths[0] // 2))
     return lengths
 
 
-def generate(
-    model: EncoderDecoder,
-    source: Array,
-    source_lengths: Array,
-    rules: Rules,
-    decode: Callable[..., Answer],
-    *,
-    room: int,
-    places: int | None = None,
-    aligns: bool = False,
-) -> Answer:
-    """Generates translations, token by token.
-
-    Args:
-        model: the model.
-        source: `[B, S]` ids.
-        source_lengths: `[B]`.
-        rules: of an answer; one that needs more than `max_length` is cut.
-        decode: `(step, state, start, rules) -> Answer`, as `attention.decoding.greedy`.
-        room: the most tokens followed; a row that needs more has no answer.
-        places: how many rows are followed at once, all of them by default. Of a row without a
-            source there is no answer then.
-        aligns: whether what is observed of each token is the source token that was looked at most,
-            over all layers and heads together.
-    """
-    model = unrolled(model)
-    returning = ("weights",) if aligns else ()
-
-    def read(target: Array, known: WithMemory) -> tuple[Array, Array | None, WithMemory]:
-        memory, lengths = known.memory
-        features, extras, cache = model.decode(
-            target,
-            memory,
-            memory_mask=masks.lengths(lengths),
-            cache=known.state,
-            returning=returning,
-        )
-        seen = _most_seen(extras) if aligns else None
-        return model.logits(features), seen, known._replace(state=cache)
-
-    @jax.jit  # so that it is traced once
-    def prefill(requests: tuple[Array, Array]) -> Attending:
-        source, lengths = requests
-        memory = model.remember(model.encode(source, mask=masks.lengths(lengths)))
-        known = WithMemory((memory, lengths), model.new_cache(lengths.shape, room))
-        return nothing_seen(read, known, len(source))
-
-    asked = source, source_lengths
-    present = source_lengths > 0
-    state = prefill(asked) if places is None else Queue(prefill, asked, places, present)
-    begin = jnp.full(len(source), BOS, jnp.int32)
-    step = attending(read)
-    return decode(step, state, begin, rules, observe=lambda state: state.seen, room=room)
+def cross_weights(output: Output) -> list[Array]:
+    """Return the weights `[..., N, T, S]` of each layer with cross-attention."""
+    layers = (layer.get("cross_attention") for layer in output.attention)
+    return [results["weights"] for results in layers if results is not None]
 
 
-def _by_turns(arrays: Array) -> Array:
-    """From `[places, turns, *]` to the order in which they are asked: `[turns * places, *]`."""
-    return arrays.swapaxes(0, 1).reshape(-1, *arrays.shape[2:])
-
-
-def _by_places(arrays: Array, places: int) -> Array:
-    """From `[turns * places, *]` to `[places, turns, *]`."""
-    return arrays.reshape(-1, places, *arrays.shape[1:]).swapaxes(0, 1)
-
-
-def _most_seen(extras: dict[str, dict[str, Array]]) -> Array:
-    """Of weights `[layers, B, N, 1, S]`, the largest of each row: `[B]`."""
-    return jnp.argmax(jnp.mean(extras["cross"]["weights"], axis=(0, 2, 3)), axis=-1)
+def aligned_source(output: Output) -> Array:
+    """Return the source token with the largest mean weight, `[B]`, of one target token per row."""
+    means = [weights.mean(axis=(-3, -2)) for weights in cross_weights(output)]
+    return jnp.argmax(jnp.mean(jnp.stack(means), axis=0), axis=-1)

@@ -1,48 +1,60 @@
-"""What a translator scores the next tokens by, of batches that are padded or packed."""
+"""Decoder features of a translation model, for padded and for packed batches."""
 
 from jax import Array
 
-from attention.modules.dropout import split_key
-from attention.modules.transformer import EncoderDecoder
+from attention.modules import EncoderDecoder, Output
+from attention.modules.context import add_losses
+from attention.modules.dropout import split_rng
 from attention.primitives import masks
 from experiments.data.batching import Batch
 from experiments.data.packing import PackedPairs
 
 
-def padded_features(model: EncoderDecoder, batch: Batch, key: Array | None) -> Array:
-    """What a model scores the next tokens by, where each row is one pair."""
+def padded_features(model: EncoderDecoder, batch: Batch, rng: Array | None) -> Output:
+    """Compute the features that `logits` maps to scores; each row is one pair.
+
+    Args:
+        model: an encoder-decoder, recurrent or not.
+        batch: the rows.
+        rng: random key of dropout; None turns dropout off.
+
+    Returns:
+        The output of the decoder, with the losses of encoder and decoder.
+    """
     mask = masks.lengths(batch.source_lengths)
-    encode_key, decode_key = split_key(key, 2)
-    memory = model.encode(batch.source, mask=mask, key=encode_key)
-    features, _ = model.decode(batch.target_inputs, memory, memory_mask=mask, key=decode_key)
-    return features
+    encoder_rng, decoder_rng = split_rng(rng, 2)
+    encoded = model.encode(batch.source, mask=mask, rng=encoder_rng)
+    decoded = model.decode(
+        batch.target_inputs, encoded.features, encoder_mask=mask, rng=decoder_rng
+    )
+    return decoded._replace(losses=add_losses(encoded.losses, decoded.losses))
 
 
-def packed_features(
-    model: EncoderDecoder, batch: PackedPairs, placed: bool, key: Array | None
-) -> Array:
-    """The same where rows hold several pairs, which know nothing of each other.
+def packed_features(model: EncoderDecoder, batch: PackedPairs, rng: Array | None) -> Output:
+    """Compute the features of rows that hold several pairs, which do not attend to each other.
 
     Args:
         model: a Transformer.
         batch: the rows.
-        placed: whether positions are added to embeddings, where they begin anew in each pair.
-        key: random key for dropout, none without.
+        rng: random key of dropout; None turns dropout off.
+
+    Returns:
+        As `padded_features`.
     """
     source, target = batch
-    encode_key, decode_key = split_key(key, 2)
-    memory = model.encode(
+    encoder_rng, decoder_rng = split_rng(rng, 2)
+    encoded = model.encode(
         source.labels,
         mask=masks.segments(source.segments),
-        positions=source.positions if placed else None,
-        key=encode_key,
+        positions=source.positions,
+        rng=encoder_rng,
     )
-    features, _ = model.decode(
+    decoded = model.decode(
         target.inputs,
-        memory,
-        mask=masks.causal() & masks.segments(target.segments),
-        memory_mask=masks.segments(target.segments, source.segments),
-        positions=target.positions if placed else None,
-        key=decode_key,
+        encoded.features,
+        mask=masks.segments(target.segments),
+        encoder_mask=masks.segments(target.segments, source.segments),
+        positions=target.positions,
+        rng=decoder_rng,
     )
-    return features
+    return decoded._replace(losses=add_losses(encoded.losses, decoded.losses))

@@ -45,15 +45,15 @@ class Learner:
         optimizing = optimizer(train)
 
         def make_state() -> TrainState:
-            model_key, step_key = jax.random.split(jax.random.key(config.seed))
-            parameters = nnx.state(make_model(nnx.Rngs(model_key)))
+            model_rng, step_rng = jax.random.split(jax.random.key(config.seed))
+            parameters = nnx.state(make_model(nnx.Rngs(model_rng)))
             return TrainState(
                 step=jax.numpy.int32(0),
                 parameters=parameters,
                 average=parameters if train.ema else None,
                 slowdown=jax.numpy.float32(1),
                 optimizer=optimizing.init(parameters),
-                key=step_key,
+                rng=step_rng,
             )
 
         self.abstract_model = jax.eval_shape(lambda: make_model(nnx.Rngs(0)))

@@ -1,6 +1,6 @@
 """The training objective, of logits in memory; `tiled_loss.py` computes them tile by tile."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -23,12 +23,14 @@ class TokenLosses(NamedTuple):
         nll: negative log-likelihood of the labels, nats.
         correct: tokens that score highest where they should.
         tokens: tokens that count.
+        auxiliary: losses of sublayers by name, times the tokens.
     """
 
     loss: Array
     nll: Array
     correct: Array
     tokens: Array
+    auxiliary: Mapping[str, Array] = {}
 
 
 def per_token(sums: TokenLosses) -> dict[str, Array]:
@@ -39,7 +41,25 @@ def per_token(sums: TokenLosses) -> dict[str, Array]:
         "nll": sums.nll / tokens,
         "accuracy": sums.correct / tokens,
         "tokens": sums.tokens,
+        **{name: loss / tokens for name, loss in sums.auxiliary.items()},
     }
+
+
+def add_auxiliary(
+    sums: TokenLosses, losses: Mapping[str, Array], *, to_objective: bool
+) -> TokenLosses:
+    """Add the auxiliary losses of a model, such as the balance loss of a mixture of experts.
+
+    They are means over a batch, so they are weighted by its tokens.
+
+    Args:
+        sums: of a batch.
+        losses: `Output.losses` of the model.
+        to_objective: whether `loss` contains them, as in training.
+    """
+    weighted = {name: loss * sums.tokens for name, loss in losses.items()}
+    total = sum(weighted.values(), sums.loss) if to_objective else sums.loss
+    return sums._replace(loss=total, auxiliary=weighted)
 
 
 def objective(train: ConfigDict, *, training: bool) -> Objective:

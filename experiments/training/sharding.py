@@ -49,10 +49,10 @@ def accumulated(
     function: Callable[[Any, Any, Array], Any],
     parameters: Any,  # noqa: ANN401 - any pytree
     batch: Any,  # noqa: ANN401 - any pytree
-    key: Array,
+    rng: Array,
     num_parts: int,
 ) -> Any:  # noqa: ANN401 - whatever pytree the function returns
-    """The sum of `function(parameters, part, key)` over parts of the rows of a batch.
+    """The sum of `function(parameters, part, rng)` over parts of the rows of a batch.
 
     Each device takes equally many parts, one at a time. Rows of zeros fill the last part up: they
     are padding, which counts nowhere.
@@ -61,17 +61,17 @@ def accumulated(
         function: returns arrays that add up.
         parameters: which every part reads whole.
         batch: arrays `[B, *]`.
-        key: of which each part gets its own.
+        rng: random key, from which that of each part is split.
         num_parts: how many; 1 for the batch as it is.
     """
     if num_parts == 1:
-        return function(parameters, batch, key)
+        return function(parameters, batch, rng)
 
     def parts(array: Array) -> Array:
         array = padded_rows(array, num_parts)
         return array.reshape(num_parts, -1, *array.shape[1:])
 
-    each = jax.tree.map(parts, batch), jax.random.split(key, num_parts)
+    each = jax.tree.map(parts, batch), jax.random.split(rng, num_parts)
     mesh = _mesh(num_parts)
     if mesh.size == 1:
         return _one_by_one(function, parameters, each)

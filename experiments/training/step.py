@@ -1,6 +1,6 @@
 """One step of training, a pure function from state and batch to state and metrics."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Self, TypeVar
 
 import jax
@@ -10,12 +10,12 @@ from flax import nnx
 from jax import Array
 
 from experiments.compilation import compiled
-from experiments.training.loss import TokenLosses, per_token
+from experiments.training.loss import TokenLosses, add_auxiliary, per_token
 from experiments.training.sharding import accumulated, on_one_device
 
 Batch = TypeVar("Batch")
-# (model, batch, dropout key or None) -> sums of losses
-LossFunction = Callable[[Any, Batch, Array | None], TokenLosses]
+# (model, batch, random key of dropout or None) -> sums of losses, `Output.losses` of the model
+LossFunction = Callable[[Any, Batch, Array | None], tuple[TokenLosses, Mapping[str, Array]]]
 
 
 class TrainState(NamedTuple):
@@ -27,7 +27,7 @@ class TrainState(NamedTuple):
         average: their exponential moving average; None if none is kept.
         optimizer: the optimizer's own memory.
         slowdown: what updates are multiplied by, below 1 once the validation loss stalls.
-        key: what the randomness of each step is derived from; constant.
+        rng: random key from which that of each step is derived; constant.
     """
 
     step: Array
@@ -35,7 +35,7 @@ class TrainState(NamedTuple):
     average: nnx.State | None
     optimizer: optax.OptState
     slowdown: Array
-    key: Array
+    rng: Array
 
     def to_use(self) -> Self:
         """On one device, with the parameters that are measured: their average, if one is kept."""
@@ -59,7 +59,8 @@ def make_steps(
 
     Args:
         definition: the model without its parameters.
-        loss_function: sums the losses of a batch.
+        loss_function: sums the losses of a batch; the auxiliary losses of the model are added to
+            the objective in training, and are reported by name.
         optimizer: turns gradients into updates.
         dtype: what the model computes in while it trains; parameters, their gradients and the
             optimizer stay what they are.
@@ -73,15 +74,16 @@ def make_steps(
         without dropout.
     """
 
-    def summed(parameters: nnx.State, batch: Batch, key: Array) -> tuple[Array, TokenLosses]:
+    def summed(parameters: nnx.State, batch: Batch, rng: Array) -> tuple[Array, TokenLosses]:
         model = nnx.merge(definition, cast(parameters, dtype))
-        sums = loss_function(model, cast(batch, dtype), key)  # images too
+        sums, losses = loss_function(model, cast(batch, dtype), rng)  # images too
+        sums = add_auxiliary(sums, losses, to_objective=True)
         return sums.loss, sums
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
-        key = jax.random.fold_in(state.key, state.step)
+        rng = jax.random.fold_in(state.rng, state.step)
         gradient = jax.grad(summed, has_aux=True)
-        gradients, sums = accumulated(gradient, state.parameters, batch, key, microbatches)
+        gradients, sums = accumulated(gradient, state.parameters, batch, rng, microbatches)
         gradients = optax.tree.scale(1 / jnp.maximum(sums.tokens, 1), gradients)
         updates, memory = optimizer.update(gradients, state.optimizer, state.parameters)
         updates = optax.tree.scale(state.slowdown, updates)
@@ -91,7 +93,8 @@ def make_steps(
         return state._replace(average=moved(state, decay)), metrics
 
     def evaluate_step(parameters: nnx.State, batch: Batch) -> TokenLosses:
-        return loss_function(nnx.merge(definition, parameters), batch, None)
+        sums, losses = loss_function(nnx.merge(definition, parameters), batch, None)
+        return add_auxiliary(sums, losses, to_objective=False)
 
     return compiled(train_step, donate=(0,)), compiled(evaluate_step)
 

@@ -62,7 +62,7 @@ def _loss_alone(sums: TokenLosses) -> TokenLosses:
 
 
 def _nothing(features: Array) -> TokenLosses:
-    return TokenLosses(*wide(*[jnp.zeros((), features.dtype)] * len(TokenLosses._fields)))
+    return TokenLosses(*wide(*[jnp.zeros((), features.dtype)] * 4))
 
 
 Logits = Callable[..., Array]

@@ -66,7 +66,7 @@ def test_scores_of_what_was_measured_otherwise_are_left_out(own, knock, what):
     before = results.read_text()
     if what == "step":
         results.write_text(json.dumps(json.loads(before) | {"step": 10}))
-    otherwise = ["--config.decoding.alpha=0.5"] if what == "decoding" else []
+    otherwise = ["--config.decoding.length_penalty=0.5"] if what == "decoding" else []
     _, output, _ = knock("--mode=evaluate", "--split=longer", *otherwise, workdir=own)
     told = "scores of agreement, compositional, order, polysemy, test were measured otherwise"
     assert told in output
@@ -136,7 +136,7 @@ def test_text_that_moved_is_found_again_and_no_other(place, knock, captions, tmp
     said = knock("--mode=translate", workdir="moved", given="sniez\n\nierd")
     assert said == (0, "sniez\n\nierd\n", "")
     assert knock(*flags, new, workdir="moved")[0] == 0
-    evaluate = "--mode=evaluate", "--config.decoding.alpha=0.5"
+    evaluate = "--mode=evaluate", "--config.decoding.length_penalty=0.5"
     status, _, error = knock(*evaluate, workdir="moved")
     assert (status, f"data.path={here} has no test_2016.en" in error) == (2, True)
     assert knock("--mode=evaluate", "--split=train", new, workdir="moved")[0] == 0
@@ -185,10 +185,10 @@ def test_a_run_is_held_against_another(place, own, knock, rival):
     (p,) = paired_bootstrap(said, [pair.target for pair in pairs]).values()
     assert (status, p < 1) == (0, True)
     against = {"workdir": str(rival), "bleu": scores["bleu"], "p": p}
-    assert scores["against"] == against | {"decoding": {"beam": 1, "alpha": 0.0}}
+    assert scores["against"] == against | {"decoding": {"num_beams": 1, "length_penalty": 0.0}}
     assert f"against {rival}: BLEU {scores['bleu']:.2f}, p = {p:.3f} that chance" in output
-    beams = knock(*longer, "--config.decoding.beam=2", f"--against={rival}", workdir=own)
-    assert f"against {rival} (decoding: beam=1): BLEU " in beams[1]
+    beams = knock(*longer, "--config.decoding.num_beams=2", f"--against={rival}", workdir=own)
+    assert f"against {rival} (decoding: num_beams=1): BLEU " in beams[1]
 
 
 def test_what_cannot_be_held_against_is_refused(place, knock, rival):

@@ -31,7 +31,7 @@ def test_each_prompt_is_continued_on_its_own_line_and_alike_each_time(write):
     half = len(output) // 2
     assert output[:half] == output[half:]  # equal prompts, equal seeds
     assert output.startswith(PROMPT)
-    assert len(output[:half]) == len(PROMPT) + 20 + 1  # decoding.length, and the line's end
+    assert len(output[:half]) == len(PROMPT) + 20 + 1  # decoding.max_tokens, and the line's end
     assert write("--config.decoding.seed=1", given=f"{PROMPT}\n")[1] != output[:half]
 
 
@@ -61,7 +61,7 @@ def test_the_likeliest_letter_is_what_a_low_temperature_draws(write):
 
 
 def test_an_answer_may_be_longer_than_what_the_model_reads(write):
-    status, output, _ = write("--config.decoding.length=70", given=f"{PROMPT}\n")  # it reads 64
+    status, output, _ = write("--config.decoding.max_tokens=70", given=f"{PROMPT}\n")  # it reads 64
     assert status == 0
     assert len(output) >= len(PROMPT) + 70
 
@@ -82,13 +82,13 @@ def test_a_prompt_that_cannot_be_read_is_named_and_the_others_are_answered(write
         ("decoding.strategy=gredy", "got 'gredy'; did you mean 'greedy'?"),
         (
             "decoding.temperature=0.0",
-            "got 0.0; for 0 use greedy",
+            "got 0.0; for 0 use Greedy",
         ),
-        ("decoding.top_p=1.5", "top-p must be in (0, 1], got 1.5"),
-        ("decoding.top_k=-1", "top-k must keep a whole number of tokens, 1 or more, got -1"),
-        ("decoding.length=0", "decoding.length must be at least 1, got 0"),
+        ("decoding.top_p=1.5", "top_p must be in (0, 1], got 1.5"),
+        ("decoding.top_k=-1", "top_k must be an integer of at least 1, got -1"),
+        ("decoding.max_tokens=0", "decoding.max_tokens must be at least 1, got 0"),
         ("model.num_kv_heads=1", "config.model.num_kv_heads is None in the run of the workdir"),
-        ("decoding.lenght=3", "did you mean --config.decoding.length?"),
+        ("decoding.max_tokns=3", "did you mean --config.decoding.max_tokens?"),
         ("model.width=64", "holds a run of another configuration (model.width is 32 there and 64"),
     ],
 )

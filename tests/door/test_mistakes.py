@@ -41,7 +41,7 @@ from tests.door.command import command
         (["--config.train.batch_tokens=40"], "train.batch_tokens=40 has no room for a sentence of"),
         (["--config.train.learning_rate=nan"], "train.learning_rate must be a number above 0"),
         (
-            ["--config.decoding.beam=200"],
+            ["--config.decoding.num_beams=200"],
             "decoding.hypotheses=100 are fewer than the",
         ),
         (["--config.train.beta1=2.0"], "train.beta1 must lie in [0, 1), got 2.0"),
@@ -52,7 +52,7 @@ from tests.door.command import command
             "num_heads=4 cannot be shared evenly by num_kv_heads=3",
         ),
         (["--config.model.width=130"], "run.py: model: width=130 is not divisible by num_heads=4"),
-        (["--config.model.norm=prre"], "got 'prre'; did you mean 'pre'?"),
+        (["--config.model.norm_placement=prre"], "got 'prre'; did you mean 'pre'?"),
         (["--config.model.implementation=splash"], "'splash' cannot compute this: "),
         (
             ["--config.model.implementation=jax", "--config.model.attention_dropout=0.1"],

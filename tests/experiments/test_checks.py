@@ -19,7 +19,11 @@ REPOSITORY = Path(__file__).resolve().parents[2]
         ("char_lm", "data.path=nowhere.txt", "data.path=nowhere.txt is not there"),
         ("char_lm", "train.batch_tokens=10", "has no room for a row of data.context=64"),
         ("char_lm", "train.label_smoothing=1.5", "label_smoothing must lie in [0, 1), got 1.5"),
-        ("char_lm", "decoding.temperature=-1.0", "temperature must be positive and finite"),
+        (
+            "char_lm",
+            "decoding.temperature=-1.0",
+            "temperature must be between 1e-30 and 1e+30, got -1.0; for 0 use Greedy",
+        ),
         (
             "char_lm",
             "data.name=sentences",
@@ -43,8 +47,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
         ("reverse", "architecture=recurrent", "not a configuration of the kind that its names"),
         ("denoising", "data.noise=('msk',)", "got 'msk'; did you mean 'mask'?"),
         ("scan", "data.path=nowhere", "data.path=nowhere has no file simple_train.txt"),
-        ("copy", "decoding.beam=0", "decoding.beam must be at least 1, got 0"),
-        ("copy", "decoding.n_best=2", "decoding.n_best must lie in 1 to decoding.beam=1, got 2"),
+        ("copy", "decoding.num_beams=0", "decoding.num_beams must be at least 1, got 0"),
+        (
+            "copy",
+            "decoding.n_best=2",
+            "decoding.n_best must lie in 1 to decoding.num_beams=1, got 2",
+        ),
         ("copy", "train.average=0", "train.average must be at least 1, got 0"),
         ("copy", "train.microbatches=0", "train.microbatches must be at least 1, got 0"),
         ("copy", "train.dtype=float16", "train.dtype must be one of float32, bfloat16"),
@@ -61,9 +69,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
         (
             "copy",
             "decoding.hypotheses=0",
-            "decoding.hypotheses=0 are fewer than the decoding.beam",
+            "decoding.hypotheses=0 are fewer than the decoding.num_beams",
         ),
-        ("copy", "decoding.alpha=nan", "decoding.alpha must be finite, got nan"),
+        ("copy", "decoding.length_penalty=nan", "decoding.length_penalty must be finite, got nan"),
     ],
 )
 def test_a_configuration_that_cannot_run_is_refused(name, override, sentence, monkeypatch):

@@ -99,7 +99,10 @@ def test_a_field_that_no_run_has_is_named():
     [
         (("--config=configs/reverse.py:tiny",), "needs configurations that differ"),
         (("--config=configs/copy.py:tiny",), r"differ in data\..*longest_train, .*: a comparison"),
-        (("--config.decoding.beam=0",), "reverse_rnn_tiny: decoding.beam must be at least 1"),
+        (
+            ("--config.decoding.num_beams=0",),
+            "reverse_rnn_tiny: decoding.num_beams must be at least 1",
+        ),
         (("--config=configs/digits.py:tiny",), "translation compares"),
     ],
 )

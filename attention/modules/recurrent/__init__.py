@@ -1,12 +1,32 @@
-"""The recurrent encoder-decoder, with attention and without: where the story starts.
+"""Recurrent encoder-decoder with and without attention, and a recurrent layer for hybrids."""
 
-It has the interface of the Transformer's `EncoderDecoder`, so whatever trains, decodes and explains
-the one does the same with the other.
-"""
+from attention.modules.recurrent.attention import (
+    AdditiveAttention,
+    MultiplicativeAttention,
+    NoAttention,
+)
+from attention.modules.recurrent.decoder import RecurrentCache, RecurrentDecoder
+from attention.modules.recurrent.encoder import CELLS, RecurrentEncoder
+from attention.modules.recurrent.encoder_decoder import (
+    ATTENTIONS,
+    RecurrentConfig,
+    RecurrentEncoderDecoder,
+)
+from attention.modules.recurrent.layer import RecurrentLayer
+from attention.modules.recurrent.steps import BahdanauStep, LuongStep
 
-from attention.modules.recurrent.config import RecurrentConfig
-from attention.modules.recurrent.decoder import DecoderState
-from attention.modules.recurrent.encoder_decoder import RecurrentEncoderDecoder
-from attention.modules.recurrent.memory import Memory
-
-__all__ = ["DecoderState", "Memory", "RecurrentConfig", "RecurrentEncoderDecoder"]
+__all__ = [
+    "ATTENTIONS",
+    "CELLS",
+    "AdditiveAttention",
+    "BahdanauStep",
+    "LuongStep",
+    "MultiplicativeAttention",
+    "NoAttention",
+    "RecurrentCache",
+    "RecurrentConfig",
+    "RecurrentDecoder",
+    "RecurrentEncoder",
+    "RecurrentEncoderDecoder",
+    "RecurrentLayer",
+]

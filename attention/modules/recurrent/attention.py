@@ -1,149 +1,122 @@
-"""Ways for a decoder to look at its source: from its state to a context, one token at a time."""
+"""Attention from one decoder state over an encoder output.
 
-from collections.abc import Collection
+A decoder can use any class with the interface of `AdditiveAttention`.
+"""
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jax.typing import DTypeLike
 
-from attention.modules.linear import Linear
-from attention.modules.recurrent.memory import Memory
-from attention.modules.table import table
+from attention.modules.linear import linear
 from attention.primitives.additive import additive_attention
 from attention.primitives.attend import attend
-from attention.primitives.masks import Mask
 
-Found = dict[str, Array]
+Result = Array | tuple[Array, dict[str, Array]]
 
 
 class AdditiveAttention(nnx.Module):
-    """A small network compares state and annotation (Bahdanau et al. 2015, appendix A.1.2)."""
+    """Scores vᵀ tanh(W s + U h) (Bahdanau et al. 2015, appendix A.1.2).
 
-    def __init__(self, hidden: int, *, rngs: nnx.Rngs) -> None:
-        """Makes the projections W of states and U of annotations, and the vector v."""
-        self.query = Linear(hidden, hidden, use_bias=False, rngs=rngs)
-        self.key = Linear(2 * hidden, hidden, rngs=rngs)
-        self.vector = table((1, hidden), hidden, rngs=rngs)
-        self.context_width = 2 * hidden
+    Attributes:
+        context_width: C, of the contexts.
+    """
 
-    def remember(self, memory: Memory) -> Memory:
-        """The memory with the projections of its annotations, which are the same at every step."""
-        return memory._replace(key=self.key(memory.annotations))
+    def __init__(
+        self, hidden: int, encoder_width: int, *, rngs: nnx.Rngs, **dtypes: DTypeLike | None
+    ) -> None:
+        """Make W, U and v.
 
-    def __call__(
-        self,
-        state: Array,
-        memory: Memory,
-        *,
-        mask: Mask | None,
-        positions: tuple[Array, Array],
-        returning: Collection[str],
-    ) -> tuple[Array, Found]:
-        """Looks from a state `[..., F]`.
+        Args:
+            hidden: F, of the decoder state.
+            encoder_width: E, of the encoder output.
+            rngs: source of the initial parameters.
+            dtypes: `dtype` and `param_dtype`, as in flax.
+        """
+        units = {"hidden": hidden}
+        self.query = linear({"embed": hidden}, units, use_bias=False, rngs=rngs, **dtypes)
+        self.key = linear({"embed": encoder_width}, units, rngs=rngs, **dtypes)
+        initial = jax.nn.initializers.normal(hidden**-0.5)
+        vector = initial(rngs.params(), (1, hidden), dtypes.get("param_dtype", jnp.float32))
+        self.vector = nnx.Param(vector, axes=("heads", "hidden"))
+        self.context_width = encoder_width
+
+    def precompute(self, encoder_output: Array, summary: Array) -> tuple[Array, Array]:
+        """Return arrays that are the same in every step: keys `[..., S, F]` and values.
+
+        Args:
+            encoder_output: `[..., S, E]`.
+            summary: `[..., F]`, of the source.
+        """
+        del summary
+        return self.key(encoder_output), encoder_output
+
+    def __call__(self, state: Array, precomputed: tuple[Array, Array], **options: object) -> Result:
+        """Compute the context `[..., T, N, C]` of a state, with T = N = 1.
 
         Args:
             state: `[..., F]`.
-            memory: that was remembered.
-            mask: which positions of the source a position of the target may see.
-            positions: of the one query `[..., 1]` and of the keys `[S]`.
-            returning: as in `attention.attend`.
+            precomputed: result of `precompute`.
+            options: mask, positions and returning, as in `attention.attend`.
 
         Returns:
-            The context `[..., 2·F]`, and what was asked for with N = T = 1.
+            As `attention.attend`.
         """
-        found = additive_attention(
-            _one(self.query(state)),
-            memory.key[..., None, :],
-            memory.annotations[..., None, :],
-            self.vector[...],
-            mask=mask,
-            positions=positions,
-            returning=returning,
-        )
-        return _context(found, returning)
+        query, key, value = _with_head(self.query(state), *precomputed)
+        return additive_attention(query, key, value, self.vector[...], **options)
 
 
 class MultiplicativeAttention(nnx.Module):
-    """A product compares state and annotation (Luong et al. 2015, equation 8, "general")."""
+    """Scores sᵀ W h (Luong et al. 2015, equation 8, "general")."""
 
-    def __init__(self, hidden: int, *, rngs: nnx.Rngs) -> None:
-        """Makes the matrix W of the product sᵀ W h."""
-        self.query = Linear(hidden, 2 * hidden, use_bias=False, rngs=rngs)
-        self.context_width = 2 * hidden
-
-    def remember(self, memory: Memory) -> Memory:
-        """The memory as it is: the product is taken with the annotations themselves."""
-        return memory
-
-    def __call__(
-        self,
-        state: Array,
-        memory: Memory,
-        *,
-        mask: Mask | None,
-        positions: tuple[Array, Array],
-        returning: Collection[str],
-    ) -> tuple[Array, Found]:
-        """As `AdditiveAttention`."""
-        annotations = memory.annotations[..., None, :]
-        found = attend(
-            _one(self.query(state)),
-            annotations,
-            annotations,
-            mask=mask,
-            positions=positions,
-            scale=1.0,
-            returning=returning,
+    def __init__(
+        self, hidden: int, encoder_width: int, *, rngs: nnx.Rngs, **dtypes: DTypeLike | None
+    ) -> None:
+        """Make W; see `AdditiveAttention`."""
+        self.query = linear(
+            {"embed": hidden}, {"hidden": encoder_width}, use_bias=False, rngs=rngs, **dtypes
         )
-        return _context(found, returning)
+        self.context_width = encoder_width
+
+    def precompute(self, encoder_output: Array, summary: Array) -> Array:
+        """Return the encoder output, which is both keys and values."""
+        del summary
+        return encoder_output
+
+    def __call__(self, state: Array, precomputed: Array, **options: object) -> Result:
+        """Compute the context of a state; see `AdditiveAttention`."""
+        query, key, value = _with_head(self.query(state), precomputed, precomputed)
+        return attend(query, key, value, scale=1.0, **options)
 
 
 class NoAttention(nnx.Module):
-    """Whatever the state, the context is the summary of the source (Cho et al. 2014)."""
+    """The context of every state is the summary of the source (Cho et al. 2014)."""
 
-    def __init__(self, hidden: int, *, rngs: nnx.Rngs) -> None:
-        """Makes nothing."""
-        del rngs
+    def __init__(
+        self, hidden: int, encoder_width: int, *, rngs: nnx.Rngs, **dtypes: DTypeLike | None
+    ) -> None:
+        """Make no parameters; see `AdditiveAttention`."""
+        del encoder_width, rngs, dtypes
         self.context_width = hidden
 
-    def remember(self, memory: Memory) -> Memory:
-        """The memory as it is."""
-        return memory
+    def precompute(self, encoder_output: Array, summary: Array) -> Array:
+        """Return the summary."""
+        del encoder_output
+        return summary
 
-    def __call__(
-        self,
-        state: Array,
-        memory: Memory,
-        *,
-        mask: Mask | None,
-        positions: tuple[Array, Array],
-        returning: Collection[str],
-    ) -> tuple[Array, Found]:
-        """The summary `[..., F]`; the encoder has left out already what a mask would hide.
+    def __call__(self, state: Array, precomputed: Array, **options: object) -> Result:
+        """Return the summary, which depends neither on the state nor on the mask.
 
         Raises:
-            ValueError: something to return besides.
+            ValueError: `returning` is not empty.
         """
-        del state, mask, positions
-        if returning:
-            raise ValueError(
-                f'a decoder with attention="none" has no {", ".join(returning)} to return'
-            )
-        return memory.summary, {}
+        if options.get("returning"):
+            names = ", ".join(options["returning"])
+            raise ValueError(f"a decoder without attention cannot return {names}")
+        return precomputed[..., None, None, :].astype(state.dtype)
 
 
-ATTENTIONS = {
-    "additive": AdditiveAttention,
-    "multiplicative": MultiplicativeAttention,
-    "none": NoAttention,
-}
-
-
-def _one(query: Array) -> Array:
-    """[..., H] -> [..., T, N, H] of one query with one head."""
-    return query[..., None, None, :]
-
-
-def _context(found: Array | tuple[Array, Found], returning: Collection[str]) -> tuple[Array, Found]:
-    output, extras = found if returning else (found, {})
-    return jnp.squeeze(output, (-3, -2)), extras
+def _with_head(query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
+    """Add axes T = 1 of the query and N = K = 1 of all."""
+    return query[..., None, None, :], key[..., None, :], value[..., None, :]

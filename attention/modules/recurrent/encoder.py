@@ -1,61 +1,143 @@
-"""Reads a source in both directions."""
+"""Bidirectional recurrent encoder, and functions of recurrent cells."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jax.typing import ArrayLike, DTypeLike
 
-from attention.modules.linear import Linear
-from attention.modules.recurrent.cells import CELLS, Carry, hold, time_first
-from attention.modules.recurrent.config import RecurrentConfig
-from attention.modules.recurrent.memory import Memory
+from attention.modules.context import DEFAULT_CONTEXT, Context, Output
+from attention.primitives.cache import check_lengths
+from attention.primitives.dense_mask import visible_keys
+
+# Name in a config -> class of a cell as in flax: `cell(carry, inputs) -> (carry, output)`, where
+# every leaf of the carry is `[..., F]` and the last leaf is the output. Users may add their own.
+CELLS: dict[str, Callable[..., nnx.RNNCellBase]] = {
+    "gru": nnx.GRUCell,
+    "lstm": nnx.OptimizedLSTMCell,
+}
+
+State = TypeVar("State")
 
 
 class RecurrentEncoder(nnx.Module):
-    """A recurrent cell in each direction (Bahdanau et al. 2015, section 3.2)."""
+    """One recurrent cell per direction (Bahdanau et al. 2015, section 3.2)."""
 
-    def __init__(self, config: RecurrentConfig, *, rngs: nnx.Rngs) -> None:
-        """Makes both cells, and the layer that sums up where they end."""
-        build = CELLS[config.cell].build
-        self.forwards = build(config.embedding_width, config.hidden, rngs=rngs)
-        self.backwards = build(config.embedding_width, config.hidden, rngs=rngs)
-        self.summary = Linear(2 * config.hidden, config.hidden, rngs=rngs)
-        self.cell = config.cell
-        self.hidden = config.hidden
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        *,
+        cell: Callable[..., nnx.RNNCellBase] = nnx.GRUCell,
+        rngs: nnx.Rngs,
+        **dtypes: DTypeLike | None,
+    ) -> None:
+        """Make the cells of both directions.
 
-    def __call__(self, inputs: Array, *, reads: Array | None) -> Memory:
-        """Reads vectors.
+        Args:
+            width: D, of the inputs.
+            hidden: F, of the state of each cell.
+            cell: class of the cells, as in `CELLS`.
+            rngs: source of the initial parameters.
+            dtypes: `dtype` and `param_dtype`, as in flax.
+        """
+        self.forward = named_cell(cell, width, hidden, rngs=rngs, **dtypes)
+        self.backward = named_cell(cell, width, hidden, rngs=rngs, **dtypes)
+        self.hidden = hidden
+
+    def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
+        """Map `[..., S, D]` to annotations `[..., S, 2·F]`.
+
+        At padding a cell keeps its state. So the last position contains the final state of the
+        forward cell and the first position that of the backward cell, wherever the padding is.
 
         Args:
             inputs: `[..., S, D]`.
-            reads: bool `[..., S]`, False for padding: there a cell stays in the state it is in. So
-                the backward direction begins at the last token. None reads everything.
+            context: its `mask` hides padding, as `masks.lengths` does; without it, its `lengths`.
+
+        Raises:
+            ValueError: a mask that depends on the query.
         """
-        if reads is not None:
-            inputs = jnp.where(reads[..., None], inputs, 0)
-        there, last = self._read(self.forwards, inputs, reads, reverse=False)
-        back, first = self._read(self.backwards, inputs, reads, reverse=True)
-        summary = jnp.tanh(self.summary(jnp.concatenate([last, first], axis=-1)))
-        return Memory(jnp.concatenate([there, back], axis=-1), summary)
+        valid = visible_keys(context.mask, inputs.shape[:-2], inputs.shape[-2])
+        if valid is None:
+            valid = valid_tokens(context.lengths, inputs.shape[:-2], inputs.shape[-2])
+        vectors = inputs if valid is None else jnp.where(valid[..., None], inputs, 0)
+        forward = self._scan(self.forward, vectors, valid, reverse=False)
+        backward = self._scan(self.backward, vectors, valid, reverse=True)
+        features = jnp.concatenate([forward, backward], axis=-1)
+        has_states = "hidden_states" in context.returning
+        return Output(features, hidden_states=(inputs, features) if has_states else ())
 
-    def _read(
-        self,
-        cell: nnx.GRUCell | nnx.OptimizedLSTMCell,
-        inputs: Array,
-        reads: Array | None,
-        *,
-        reverse: bool,
-    ) -> tuple[Array, Array]:
-        """The output at each token `[..., S, F]` and at the end `[..., F]`."""
-        kind = CELLS[self.cell]
-
-        def step(carry: Carry, token: tuple[Array, Array | None]) -> tuple[Carry, Array]:
-            vector, reads = token
+    def _scan(
+        self, cell: nnx.RNNCellBase, inputs: Array, valid: Array | None, *, reverse: bool
+    ) -> Array:
+        def step(carry: State, token: tuple[Array, Array | None]) -> tuple[State, Array]:
+            vector, valid = token
             after, _ = cell(carry, vector)
-            carry = hold(reads, after, carry)
-            return carry, kind.output(carry)
+            carry = select_rows(valid, after, carry)
+            return carry, cell_output(carry)
 
-        begin = kind.begin(jnp.zeros((*inputs.shape[:-2], self.hidden), inputs.dtype))
-        tokens = time_first(inputs, -2), time_first(reads, -1)
-        carry, outputs = jax.lax.scan(step, begin, tokens, reverse=reverse)
-        return jnp.moveaxis(outputs, 0, -2), kind.output(carry)
+        carry = initial_carry(cell, jnp.zeros((*inputs.shape[:-2], self.hidden), inputs.dtype))
+        tokens = time_first(inputs, -2), time_first(valid, -1)
+        _, outputs = jax.lax.scan(step, carry, tokens, reverse=reverse)
+        return jnp.moveaxis(outputs, 0, -2)
+
+
+def named_cell(
+    cell: Callable[..., nnx.RNNCellBase], width: int, hidden: int, **options: object
+) -> nnx.RNNCellBase:
+    """Make a cell and name the axes of its parameters, as `linear` does.
+
+    The last axis is "hidden", also that of all gates together. The first axis of a kernel is
+    "embed" for the inputs and "recurrent" for the state, the layer "dense_h" of flax.
+    """
+    made = cell(width, hidden, **options)
+    for path, parameter in nnx.to_flat_state(nnx.state(made, nnx.Param)):
+        first = "recurrent" if "dense_h" in path else "embed"
+        parameter.set_metadata(axes=(first, "hidden")[-parameter.ndim :])
+    return made
+
+
+def initial_carry(cell: nnx.RNNCellBase, vector: Array) -> Any:  # noqa: ANN401 - any pytree
+    """Return the carry of a cell in which every leaf is a vector `[..., F]`."""
+    like = jax.eval_shape(lambda: cell.initialize_carry((1,), nnx.Rngs(0)))
+    return jax.tree.map(lambda _: vector, like)
+
+
+def cell_output(carry: Any) -> Array:  # noqa: ANN401 - any pytree
+    """Return the output `[..., F]` that a cell gave with a carry: its last leaf."""
+    return jax.tree.leaves(carry)[-1]
+
+
+def select_rows(valid: Array | None, after: State, before: State) -> State:
+    """Return the state `after` in valid rows `[...]` and the state `before` in the others."""
+    if valid is None:
+        return after
+
+    def select(after: Array, before: Array) -> Array:
+        rows = valid.reshape(*valid.shape, *[1] * (after.ndim - valid.ndim))
+        return jnp.where(rows, after, before)
+
+    return jax.tree.map(select, after, before)
+
+
+def valid_tokens(lengths: ArrayLike | None, batch: Sequence[int], size: int) -> Array | None:
+    """Return which of T tokens are valid, bool `[..., T]`; None if lengths are None.
+
+    Raises:
+        TypeError: lengths that are not integers.
+        ValueError: lengths outside [0, T].
+    """
+    if lengths is None:
+        return None
+    check_lengths(lengths, size)
+    lengths = jnp.broadcast_to(jnp.asarray(lengths), tuple(batch))
+    return jnp.subtract.outer(lengths, jnp.arange(size, dtype=lengths.dtype)) > 0
+
+
+def time_first(array: Array | None, axis: int) -> Array | None:
+    """Move the time axis to the front, for `jax.lax.scan`."""
+    return None if array is None else jnp.moveaxis(array, axis, 0)

@@ -3,7 +3,6 @@
 Imports Pallas when it is called for the first time.
 """
 
-from dataclasses import dataclass
 from functools import partial
 
 import jax
@@ -52,7 +51,6 @@ def refusal(arguments: Arguments, platform: str, interpret: bool = False) -> str
 
 def attend_by_kernel(
     arguments: Arguments,
-    platform: str | None = None,
     *,
     interpret: bool = False,
     sizes: KernelSizes | None = None,
@@ -61,30 +59,20 @@ def attend_by_kernel(
 
     Args:
         arguments: the validated arguments.
-        platform: not used.
         interpret: whether to run the kernels as ordinary JAX, on any platform.
         sizes: tile sizes; by default from a table, by dtype and head width.
     """
-    del platform
     if sizes is None:
         width = power_of_two(max(arguments.query.shape[-1], arguments.value.shape[-1]))
         sizes = sizes_for(common_dtype(arguments.query, arguments.key, arguments.value), width)
     with forward_mode_refused("pallas"):
-        output, logsumexp = _attend(Settings(sizes, interpret), arguments)
+        output, logsumexp = _attend(sizes, interpret, arguments)
     sinks = arguments.sinks
     return share_with_sinks({"output": output, "logsumexp": logsumexp}, sinks)
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Tile sizes, and whether the kernels are interpreted."""
-
-    sizes: KernelSizes
-    interpret: bool
-
-
-@partial(jax.jit, static_argnums=0)
-def _attend(settings: Settings, arguments: Arguments) -> tuple[Array, Array]:
+@partial(jax.jit, static_argnums=(0, 1))
+def _attend(sizes: KernelSizes, interpret: bool, arguments: Arguments) -> tuple[Array, Array]:
     from attention.primitives.gpu.backward import backward
     from attention.primitives.gpu.forward import forward
 
@@ -97,10 +85,10 @@ def _attend(settings: Settings, arguments: Arguments) -> tuple[Array, Array]:
         query_nan=nan_where(nonfinite_queries, jnp.float32),
         key_nan=nan_where(nonfinite_keys, jnp.float32),
     )
-    size, interpret, precision = settings.sizes.backward, settings.interpret, arguments.precision
+    precision = arguments.precision
 
     def attention(inputs: Inputs, constants: Constants) -> tuple[Array, Array]:
-        return forward(inputs, constants, precision, settings.sizes.forward, interpret)
+        return forward(inputs, constants, precision, sizes.forward, interpret)
 
     def attention_forward(inputs: Inputs, constants: Constants) -> tuple:
         results = attention(inputs, constants)
@@ -108,7 +96,9 @@ def _attend(settings: Settings, arguments: Arguments) -> tuple[Array, Array]:
 
     def attention_backward(residuals: tuple, constants: Constants, cotangents: tuple) -> Inputs:
         inputs, results = residuals
-        return backward(inputs, constants, results, cotangents, precision, size, interpret)
+        return backward(
+            inputs, constants, results, cotangents, precision, sizes.backward, interpret
+        )
 
     return first_order(
         "pallas", attention, attention_forward, attention_backward, inputs, constants

@@ -220,7 +220,7 @@ def constant_operands(
             mask_axes(mask),
         )
     if constants.dropout is not None:
-        operands["words"] = layout.one_batch_axis(jax.random.key_data(constants.dropout.rng), 1)
+        operands["words"] = layout.one_batch_axis(constants.dropout.rng, 1)
         operands["heads"] = constants.heads[None, :, None]
     return operands, bounds
 

@@ -61,9 +61,8 @@ def arguments_refusal(arguments: Arguments, capability: tuple[int, ...]) -> str 
     return None
 
 
-def attend_by_cudnn(arguments: Arguments, platform: str | None = None) -> dict[str, Array]:
+def attend_by_cudnn(arguments: Arguments) -> dict[str, Array]:
     """Return "output" for arguments that are not refused."""
-    del platform
     with forward_mode_refused("cudnn"):
         return {"output": _attend(float(arguments.scale), arguments)}
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.primitives.arguments import Arguments
-from attention.primitives.dense_mask import allowed_pairs
+from attention.primitives.dense_mask import dense_mask
 from attention.primitives.nonfinite import (
     attends_to_nonfinite,
     replace_nonfinite,
@@ -34,7 +34,7 @@ def handle_edge_cases(
     if visible is not None:
         visible = jnp.broadcast_to(visible, query.shape[:-1])
         output = jnp.where(visible[..., None], output, 0)
-    dense = dense_mask(arguments)
+    dense = with_dense_mask(arguments)
     rows = attends_to_nonfinite(dense, nonfinite_queries, nonfinite_keys)
     return set_nonfinite_rows(output, rows, _affected_inputs(dense, rows))
 
@@ -64,12 +64,9 @@ def _affected_inputs(arguments: Arguments, rows: Array) -> Array:
     return jnp.where(rows[..., None], query, 0) + total
 
 
-def dense_mask(arguments: Arguments) -> Arguments:
+def with_dense_mask(arguments: Arguments) -> Arguments:
     """Return the arguments with any mask as `allowed`, with all batch axes (which may be 1)."""
-    allowed = arguments.allowed
-    if arguments.mask is not None:
-        positions = arguments.query_positions, arguments.key_positions
-        allowed = allowed_pairs(arguments.mask, *positions)[..., None, :, :]
+    allowed = dense_mask(arguments)
     if allowed is None:
         return arguments
     missing = len(arguments.batch) + 3 - allowed.ndim

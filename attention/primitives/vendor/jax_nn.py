@@ -9,7 +9,7 @@ from jax import Array
 from attention.primitives.arguments import Arguments
 from attention.primitives.scores import BiasArray
 from attention.primitives.vendor.band import Band, split_band
-from attention.primitives.vendor.edge_cases import dense_mask, handle_edge_cases
+from attention.primitives.vendor.edge_cases import handle_edge_cases, with_dense_mask
 
 NO_BAND = Band()
 
@@ -59,9 +59,8 @@ def option_refusal(arguments: Arguments) -> str | None:
     return None
 
 
-def attend_by_jax_nn(arguments: Arguments, platform: str | None = None) -> dict[str, Array]:
+def attend_by_jax_nn(arguments: Arguments) -> dict[str, Array]:
     """Return "output" for arguments that are not refused."""
-    del platform
     return {"output": _attend(arguments)}
 
 
@@ -99,7 +98,7 @@ def _attend(arguments: Arguments) -> Array:
     band, others = split_band(arguments)
     if not (others or arguments.scores or arguments.allowed is not None):
         return handle_edge_cases(arguments, partial(_by_xla, band=band))
-    allowed = dense_mask(arguments).allowed  # [..., N|1, T|1, S|1]
+    allowed = with_dense_mask(arguments).allowed  # [..., N|1, T|1, S|1]
     if arguments.scores:
         return _attend_with_bias(arguments, allowed)
     attention = partial(_by_xla, mask=_four_axes(allowed, arguments))

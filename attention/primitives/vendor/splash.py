@@ -15,7 +15,7 @@ from attention.primitives.arguments import Arguments
 from attention.primitives.first_order import first_order_library, forward_mode_refused
 from attention.primitives.nonfinite import attends_to_nonfinite
 from attention.primitives.vendor.band import Band, split_band
-from attention.primitives.vendor.edge_cases import dense_mask, handle_edge_cases
+from attention.primitives.vendor.edge_cases import handle_edge_cases, with_dense_mask
 from attention.primitives.vendor.jax_nn import option_refusal
 
 LANES = 128  # the kernel needs multiples of this many queries and keys
@@ -63,17 +63,13 @@ def _mask_refusal(arguments: Arguments) -> str | None:
     return None
 
 
-def attend_by_splash(
-    arguments: Arguments, platform: str | None = None, *, interpret: bool = False
-) -> dict[str, Array]:
+def attend_by_splash(arguments: Arguments, *, interpret: bool = False) -> dict[str, Array]:
     """Return "output" for arguments that are not refused.
 
     Args:
         arguments: the validated arguments.
-        platform: not used.
         interpret: whether to run the kernel as ordinary JAX, on any platform.
     """
-    del platform
     scale = arguments.scale
     constant = None if isinstance(scale, jax.Array) else float(scale)
     with forward_mode_refused("splash"):
@@ -113,7 +109,7 @@ def _visible(arguments: Arguments) -> Array:
     """Return which queries have a visible key, bool `[..., T, N]`."""
     none = jnp.zeros(arguments.query.shape[:-1], bool)
     return attends_to_nonfinite(
-        dense_mask(arguments), none, jnp.ones(arguments.key.shape[:-1], bool)
+        with_dense_mask(arguments), none, jnp.ones(arguments.key.shape[:-1], bool)
     )
 
 

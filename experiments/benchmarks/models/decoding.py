@@ -1,6 +1,7 @@
-"""What decoding costs: with a cache beside reading the prefix again, and several hypotheses."""
+"""Cost of decoding: with a cache beside recomputation, and beam search beside greedy decoding."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +10,17 @@ from flax import nnx
 from jax import Array
 from ml_collections import ConfigDict
 
-from attention.decoding import Answer, Rules, beam_search, cached, greedy, recompute
-from attention.modules.config import TransformerConfig
-from attention.modules.transformer import Caches, EncoderDecoder
-from attention.modules.unrolled import unrolled
+from attention.decoding import (
+    Beam,
+    GenerationOutput,
+    Greedy,
+    StoppingCriteria,
+    Strategy,
+    decode,
+    generate,
+    recompute,
+)
+from attention.modules import EncoderDecoder, TransformerConfig, unstack_layers
 from experiments.benchmarks.models.figure import Figure
 from experiments.clock import round_robin, seconds_of
 
@@ -21,13 +29,13 @@ FIRST = 3  # a token that is neither padding nor the end
 
 
 def measure(config: ConfigDict) -> Iterator[Figure]:
-    """Decodes with random parameters, which say exactly as many tokens as they are told to.
+    """Decode with random parameters, always the same number of tokens.
 
     Args:
         config: `decoding` of the benchmark, and its `rounds`.
     """
     settings = config.decoding
-    length, beam = settings.length, settings.beam
+    length, beam = settings.length, settings.num_beams
     for batch in settings.batches:
         ways = programs(settings, batch)
         for run in ways.values():
@@ -44,50 +52,49 @@ def measure(config: ConfigDict) -> Iterator[Figure]:
             yield Figure(name, median[ours] / median[theirs], limit, parts)
 
 
-def programs(settings: ConfigDict, batch: int) -> dict[str, Callable[[], Answer]]:
-    """Greedy with a cache, the same without, and beam search, compiled when they first run."""
-    length, beam = settings.length, settings.beam
-    model = EncoderDecoder(
+def programs(settings: ConfigDict, batch: int) -> dict[str, Callable[[], GenerationOutput]]:
+    """Return greedy decoding with and without a cache, and beam search, compiled when first run."""
+    length, beam = settings.length, settings.num_beams
+    model = EncoderDecoder.from_config(
         TransformerConfig(**settings.model),
         source_vocab_size=VOCABULARY,
         target_vocab_size=VOCABULARY,
         rngs=nnx.Rngs(0),
     )
     source = jax.random.randint(jax.random.key(1), (batch, length), FIRST, VOCABULARY)
-    start = jnp.full(batch, FIRST, jnp.int32)
-    rules = Rules(end=1, pad=0, max_length=length, min_length=length)
+    stopping = StoppingCriteria(length, stop=1, min_tokens=length)
 
-    def remembering(model: EncoderDecoder, source: Array) -> tuple[Callable[..., object], Caches]:
-        memory = model.remember(model.encode(source, mask=None))
-        model = unrolled(model)
+    def with_cache(strategy: Strategy) -> Callable[[], GenerationOutput]:
+        options = {"max_tokens": length, "min_tokens": length, "stop": 1, "start": FIRST}
 
-        def read(tokens: Array, cache: Caches) -> tuple[Array, Caches]:
-            features, _, cache = model.decode(tokens, memory, memory_mask=None, cache=cache)
-            return model.logits(features), cache
+        @jax.jit  # as below, so that both are one call of a compiled program
+        def run(model: EncoderDecoder, source: Array) -> GenerationOutput:
+            return generate(model, source, strategy=strategy, **options)
 
-        return cached(read), model.new_cache((batch,), length)
+        return lambda: run(model, source)
 
-    def forgetting(model: EncoderDecoder, source: Array) -> tuple[Callable[..., object], object]:
-        memory = model.remember(model.encode(source, mask=None))
-        model = unrolled(model)
+    @jax.jit
+    def recomputed(model: EncoderDecoder, source: Array) -> GenerationOutput:
+        encoder_output = model.encode(source, mask=None).features
+        model = unstack_layers(model)
 
         def score(tokens: Array, index: Array) -> Array:
-            features, _ = model.decode(tokens, memory, memory_mask=None)
-            return model.logits(jax.lax.dynamic_index_in_dim(features, index, 1, keepdims=False))
+            features = model.decode(tokens, encoder_output, encoder_mask=None).features
+            last = jnp.take_along_axis(features, index[:, None, None], axis=1)
+            return model.logits(last[:, 0])
 
-        # One shape serves every prefix, so each is read at its full length.
-        return recompute(score, batch_size=batch, max_length=length)
+        # One shape for every prefix, so each is computed at its full length.
+        step, state = recompute(score, batch_size=batch, max_length=length)
+        start = jnp.full(batch, FIRST, jnp.int32)
+        return decode(step, state, start, Greedy(), stopping)
 
-    decoders = {
-        "greedy": lambda model, source: greedy(*remembering(model, source), start, rules),
-        "recomputed": lambda model, source: greedy(*forgetting(model, source), start, rules),
-        "beam": lambda model, source: beam_search(
-            *remembering(model, source), start, rules, beam=beam, n_best=beam
-        ),
+    runs = {
+        "greedy": with_cache(Greedy()),
+        "recomputed": lambda: recomputed(model, source),
+        "beam": with_cache(Beam(beam, n_best=beam)),
     }
+    return {name: partial(_finished, run) for name, run in runs.items()}
 
-    def ready(decode: Callable[[EncoderDecoder, Array], Answer]) -> Callable[[], Answer]:
-        run = jax.jit(decode)
-        return lambda: jax.block_until_ready(run(model, source))
 
-    return {name: ready(decode) for name, decode in decoders.items()}
+def _finished(run: Callable[[], GenerationOutput]) -> GenerationOutput:
+    return jax.block_until_ready(run())

@@ -1,7 +1,7 @@
 """What depth costs: the time to compile a training step, and layers scanned beside unrolled."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 
 import jax
 import numpy as np
@@ -9,9 +9,7 @@ from flax import nnx
 from jax import Array
 from ml_collections import ConfigDict
 
-from attention.modules.config import TransformerConfig
-from attention.modules.language_model import LanguageModel
-from attention.modules.unrolled import unrolled
+from attention.modules import LanguageModel, TransformerConfig
 from experiments.benchmarks.models.figure import Figure
 from experiments.clock import round_robin, seconds_of
 from experiments.data.text import TextBatch
@@ -41,7 +39,7 @@ def measure(config: ConfigDict) -> Iterator[Figure]:
     for layers in (shallow, deep):
         steps = {
             "scanned": _Step(settings, learner(settings, layers)),
-            "unrolled": _Step(settings, learner(settings, layers, unrolled)),
+            "unrolled": _Step(settings, learner(settings, layers, scan=False)),
         }
         warm_ups = {name: seconds_of(step) for name, step in steps.items()}
         times = round_robin(steps, warm_ups, seconds=settings.seconds, rounds=10 * config.rounds)
@@ -51,20 +49,21 @@ def measure(config: ConfigDict) -> Iterator[Figure]:
         yield Figure(name, ours / theirs, 1.0, parts)
 
 
-def learner(
-    settings: ConfigDict, layers: int, form: Callable[[LanguageModel], nnx.Module] | None = None
-) -> Learner:
-    """A language model of so many layers, in the form that `form` gives it, ready to be trained."""
+def learner(settings: ConfigDict, layers: int, *, scan: bool = True) -> Learner:
+    """Return the learner of a language model with this number of layers, scanned or unrolled."""
     # Without remat, a shallow stack is unrolled in any case.
-    config = TransformerConfig(**{**settings.model, "decoder_layers": layers, "remat": True})
+    changed = {"decoder_layers": layers, "remat": True, "scan": scan}
+    config = TransformerConfig(**{**settings.model, **changed})
 
     def make_model(rngs: nnx.Rngs) -> nnx.Module:
-        model = LanguageModel(config, vocab_size=VOCABULARY, rngs=rngs)
-        return model if form is None else form(model)
+        return LanguageModel.from_config(config, vocab_size=VOCABULARY, rngs=rngs)
 
-    def sum_losses(model: nnx.Module, batch: TextBatch, key: Array | None) -> TokenLosses:
-        del key  # nothing is dropped
-        return token_losses(model(batch.inputs), batch.labels, batch.counted)
+    def sum_losses(
+        model: LanguageModel, batch: TextBatch, rng: Array | None
+    ) -> tuple[TokenLosses, Mapping[str, Array]]:
+        del rng  # the model has no dropout
+        output = model(batch.inputs)
+        return token_losses(output.logits, batch.labels, batch.counted), output.losses
 
     return Learner(make_model, sum_losses, settings)
 

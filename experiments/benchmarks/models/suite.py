@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from ml_collections import ConfigDict
 
-from attention.modules.config import TransformerConfig
+from attention.modules import TransformerConfig
 from experiments import language_model, translation
 from experiments.benchmarks.models import characters, decoding, depth, training, translating
 from experiments.benchmarks.models.figure import Figure
@@ -76,10 +76,10 @@ def check(config: ConfigDict) -> None:
         check_at_least("rounds", config.rounds, 1)
         for part in ("decoding", "depth"):
             check_sizes(part, config[part])
-        if not 1 <= config.decoding.beam <= decoding.VOCABULARY:
+        if not 1 <= config.decoding.num_beams <= decoding.VOCABULARY:
             raise ValueError(
-                f"decoding.beam must lie in 1 to the vocabulary's {decoding.VOCABULARY}, "
-                f"got {config.decoding.beam}"
+                f"decoding.num_beams must lie in 1 to the vocabulary's {decoding.VOCABULARY}, "
+                f"got {config.decoding.num_beams}"
             )
         if len(config.depth.layers) != 2:
             raise ValueError(f"depth.layers must be two numbers, got {config.depth.layers}")

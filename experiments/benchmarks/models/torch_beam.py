@@ -8,29 +8,35 @@ from typing import Any
 
 import numpy as np
 
-from attention.decoding import Rules
+from attention.decoding import StoppingCriteria
 from experiments.benchmarks.models.torch_transformer import TorchTransformer
 from experiments.data.vocabulary import BOS, PAD
 
 
 def beam_search(
-    peer: TorchTransformer, source: np.ndarray, rules: Rules, *, beam: int, alpha: float
+    peer: TorchTransformer,
+    source: np.ndarray,
+    stopping: StoppingCriteria,
+    *,
+    num_beams: int,
+    length_penalty: float,
 ) -> list[np.ndarray]:
-    """The likeliest answers that a beam finds, as `attention.decoding.beam_search` defines them.
+    """Return the best answers of a beam, as `attention.decoding.Beam` defines them.
 
     Args:
         peer: the model.
         source: `[B, S]` ids, padded.
-        rules: of an answer.
-        beam: W, hypotheses that are followed; one that ends leaves the beam narrower.
-        alpha: of the length penalty.
+        stopping: with one id that ends an answer.
+        num_beams: W; a hypothesis that ends makes the beam narrower.
+        length_penalty: alpha of `attention.decoding.GNMT`.
 
     Returns:
         The ids of each answer, its end included if it has one.
     """
     import torch
 
-    model, rows = peer.model.eval(), len(source)
+    model, rows, beam = peer.model.eval(), len(source), num_beams
+    ((end,),), alpha = stopping.stop, length_penalty
     with torch.inference_mode():
         decoder = _Decoder(model, torch.from_numpy(source).long(), beam)
         start = torch.arange(rows)[:, None] * beam  # where the hypotheses of a row begin
@@ -40,10 +46,10 @@ def beam_search(
         width = torch.full((rows, 1), beam)
         best = torch.full((rows,), -torch.inf)
         answers = [said[0]] * rows
-        for index in range(rules.max_length):
+        for index in range(stopping.max_tokens):
             log_probs = decoder.read(said[:, -1:]).log_softmax(-1)
-            if index + 1 < rules.min_length:
-                log_probs[:, rules.end] = -torch.inf
+            if index + 1 < stopping.min_tokens:
+                log_probs[:, end] = -torch.inf
             totals = scores[..., None] + log_probs.view(rows, beam, -1)
             scores, picks = totals.flatten(1).topk(beam)
             scores[torch.arange(beam) >= width] = -torch.inf
@@ -51,7 +57,7 @@ def beam_search(
             tokens = picks % log_probs.shape[-1]
             said = torch.cat([said.index_select(0, parents), tokens.view(-1, 1)], 1)
 
-            ends = (tokens == rules.end) | (index + 1 == rules.max_length)
+            ends = (tokens == end) | (index + 1 == stopping.max_tokens)
             ends &= scores > -torch.inf
             ended = torch.where(ends, scores / ((6 + index) / 6) ** alpha, -torch.inf)
             score, place = ended.max(1)
@@ -60,7 +66,7 @@ def beam_search(
             best = torch.maximum(best, score)
             width -= ends.sum(1, keepdim=True)
             scores[ends] = -torch.inf
-            likeliest, ahead = scores.amax(1), (index + 2, rules.max_length)
+            likeliest, ahead = scores.amax(1), (index + 2, stopping.max_tokens)
             bounds = [likeliest / ((5 + length) / 6) ** alpha for length in ahead]
             scores[torch.maximum(*bounds) <= best] = -torch.inf  # nothing to come is better
             if not (scores > -torch.inf).any():

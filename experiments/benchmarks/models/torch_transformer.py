@@ -1,8 +1,8 @@
 """The model of `configs/multi30k.py` as a plain PyTorch loop around `nn.Transformer`."""
 
-from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
@@ -80,23 +80,19 @@ class TorchTransformer:
 
 
 def torch_weights(parameters: nnx.State) -> list[tuple[str, np.ndarray]]:
-    """Our parameters of an `EncoderDecoder` by the names that `nn.Transformer` gives them."""
+    """Return our parameters of an `EncoderDecoder` by the names of `nn.Transformer`."""
     found = [("tokens.weight", _array(parameters["target_embedding"]["tokens"]))]
     for side, attentions in (
-        ("encoder", {"self": "self_attn"}),
-        ("decoder", {"self": "self_attn", "cross": "multihead_attn"}),
+        ("encoder", {"self_attention": "self_attn"}),
+        ("decoder", {"self_attention": "self_attn", "cross_attention": "multihead_attn"}),
     ):
-        layers = parameters[side]["layers"]
-        norms = *(f"{kind}_norm" for kind in attentions), "feed_forward_norm"
-        for number in range(len(layers["self_norm"]["scale"][...])):
-            of_layer = _reader(layers, number)
+        for number, layer in enumerate(_layers(parameters[side]["layers"]["blocks"])):
             into = f"transformer.{side}.layers.{number}"
-            for kind, name in attentions.items():
-                projections = [
-                    of_layer(f"{kind}_attention", each) for each in ("query", "key", "value")
-                ]
+            for ours, name in attentions.items():
+                sublayer = layer[ours]["sublayer"]
+                projections = [_linear(sublayer[each]) for each in ("query", "key", "value")]
                 kernels, biases = zip(*projections, strict=True)
-                kernel, bias = of_layer(f"{kind}_attention", "output")
+                kernel, bias = _linear(sublayer["output"])
                 found += [
                     (f"{into}.{name}.in_proj_weight", np.concatenate(kernels)),
                     (f"{into}.{name}.in_proj_bias", np.concatenate(biases)),
@@ -104,24 +100,31 @@ def torch_weights(parameters: nnx.State) -> list[tuple[str, np.ndarray]]:
                     (f"{into}.{name}.out_proj.bias", bias),
                 ]
             for name, ours in (("linear1", "widen"), ("linear2", "narrow")):
-                kernel, bias = of_layer("feed_forward", ours)
+                kernel, bias = _linear(layer["feed_forward"]["sublayer"][ours])
                 found += [(f"{into}.{name}.weight", kernel), (f"{into}.{name}.bias", bias)]
-            for place, ours in enumerate(norms, start=1):
+            for place, ours in enumerate((*attentions, "feed_forward"), start=1):
+                norm = layer[ours]["norm"]
                 found += [
-                    (f"{into}.norm{place}.weight", _array(layers[ours]["scale"])[number]),
-                    (f"{into}.norm{place}.bias", _array(layers[ours]["bias"])[number]),
+                    (f"{into}.norm{place}.weight", norm["scale"]),
+                    (f"{into}.norm{place}.bias", norm["bias"]),
                 ]
     return found
 
 
-def _reader(layers: nnx.State, number: int) -> Callable[[str, str], tuple[np.ndarray, np.ndarray]]:
-    """Kernels `[out, in]` and biases `[out]` of one layer, heads side by side."""
+def _layers(blocks: nnx.State) -> list[dict]:
+    """Return the parameters of each layer of a stack of equal layers, stacked or not."""
+    every = [jax.tree.map(np.asarray, nnx.to_pure_dict(blocks[index])) for index in blocks]
+    if every[0]["feed_forward"]["norm"]["scale"].ndim == 1:
+        return every
+    (stacked,) = every
+    number = len(stacked["feed_forward"]["norm"]["scale"])
+    return [jax.tree.map(lambda leaf, at=at: leaf[at], stacked) for at in range(number)]
 
-    def read(part: str, name: str) -> tuple[np.ndarray, np.ndarray]:
-        kernel, bias = (_array(layers[part][name][each])[number] for each in ("kernel", "bias"))
-        return kernel.reshape(-1, bias.size).T, bias.ravel()
 
-    return read
+def _linear(layer: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the kernel `[out, in]` and the bias `[out]` of a layer, heads side by side."""
+    kernel, bias = layer["kernel"], layer["bias"]
+    return kernel.reshape(-1, bias.size).T, bias.ravel()
 
 
 def _array(parameter: nnx.Variable) -> np.ndarray:

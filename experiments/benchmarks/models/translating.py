@@ -22,7 +22,7 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from attention.decoding import Rules
+from attention.decoding import StoppingCriteria
 from experiments.benchmarks.models import torch_beam
 from experiments.benchmarks.models.ctranslate import make_ctranslator, named
 from experiments.benchmarks.models.figure import Figure
@@ -47,13 +47,13 @@ class Trial(NamedTuple):
     Attributes:
         found: the model, and the sentences.
         parameters: of the model.
-        rules: of an answer.
+        stopping: when a translation ends.
         described: how long answers are, in words.
     """
 
     found: Sentences
     parameters: nnx.State
-    rules: Rules
+    stopping: StoppingCriteria
     described: str
 
 
@@ -72,7 +72,7 @@ def measure(config: ConfigDict, cache: Path) -> Iterator[Figure]:
         UsageError: as `load_trial`.
     """
     trial = load_trial(config, cache)
-    number, beam = len(trial.found.test), config.translation.decoding.beam
+    number, beam = len(trial.found.test), config.translation.decoding.num_beams
     our_way = ours(trial)
     our_way()  # compiles
     for peer, make, limit in (
@@ -100,14 +100,14 @@ def load_trial(config: ConfigDict, cache: Path) -> Trial:
     settings, length = config.translation, config.translating.length
     if not config.translating.workdir:
         found = load_sentences(settings, cache)
-        rules = Rules(end=EOS, pad=PAD, min_length=length, max_length=length)
+        stopping = StoppingCriteria(length, stop=EOS, min_tokens=length, pad=PAD)
         parameters = found.task.learner.initial_state().parameters
-        return Trial(found, parameters, rules, f"{length} tokens each")
+        return Trial(found, parameters, stopping, f"{length} tokens each")
     run = Workdir(config.translating.workdir)
     settings = run.as_trained(settings)
     found = load_sentences(settings, cache, run)
     parameters = restore(run, found.task.learner, settings).parameters
-    return Trial(found, parameters, found.task.rules, "by a trained model")
+    return Trial(found, parameters, found.task.stopping, "by a trained model")
 
 
 def _compared(ours: Translate, theirs: Translate, config: ConfigDict) -> tuple[float, float, int]:
@@ -126,9 +126,9 @@ def _compared(ours: Translate, theirs: Translate, config: ConfigDict) -> tuple[f
 
 
 def ours(trial: Trial) -> Translate:
-    """By the translator of the task, but for the rules."""
+    """Return the translation by the translator of the task, with the criteria of the trial."""
     task, sources = trial.found.task, [pair.source for pair in trial.found.test]
-    translator = task.make_translator(trial.rules)
+    translator = task.make_translator(trial.stopping)
     size = task.sentences_at_once
     return lambda: translator.translate_ids(trial.parameters, sources, batch_size=size)
 
@@ -140,13 +140,14 @@ def in_torch(trial: Trial, at_once: int = SENTENCES) -> Translate:
     peer.load(trial.parameters)
     order = sorted(range(len(test)), key=lambda place: len(test[place].source))
     batches = [order[start : start + at_once] for start in range(0, len(order), at_once)]
-    settings = {"beam": config.decoding.beam, "alpha": config.decoding.alpha}
+    decoding = config.decoding
+    settings = {"num_beams": decoding.num_beams, "length_penalty": decoding.length_penalty}
 
     def translate() -> list[Ids]:
         answers: list[Ids] = [()] * len(test)
         for members in batches:
             source = padded([test[place] for place in members]).source
-            said = torch_beam.beam_search(peer, source, trial.rules, **settings)
+            said = torch_beam.beam_search(peer, source, trial.stopping, **settings)
             for place, ids in zip(members, said, strict=True):
                 answers[place] = ids
         return answers
@@ -164,12 +165,12 @@ def in_ctranslate(trial: Trial) -> Translate:
     def translate() -> list[Ids]:
         answers = translator.translate_batch(
             sentences,
-            beam_size=config.decoding.beam,
-            length_penalty=config.decoding.alpha,
+            beam_size=config.decoding.num_beams,
+            length_penalty=config.decoding.length_penalty,
             max_batch_size=TOKENS,
             batch_type="tokens",
-            min_decoding_length=max(trial.rules.min_length - 1, 0),  # before the end
-            max_decoding_length=trial.rules.max_length,
+            min_decoding_length=max(trial.stopping.min_tokens - 1, 0),  # before the end
+            max_decoding_length=trial.stopping.max_tokens,
             return_end_token=True,
         )
         return [[int(token) for token in one.hypotheses[0]] for one in answers]

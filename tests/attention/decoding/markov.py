@@ -1,9 +1,10 @@
-"""Random models whose next token depends on the last two, and all that they can say.
+"""Random models whose next token depends on the last two, and all their possible answers.
 
-The second token back is known only through the state, so a search that mixes up the states of its
-hypotheses says something else.
+The second last token is known through the state alone, so a search that mixes up the states of its
+hypotheses gives other answers.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -11,36 +12,90 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from attention.decoding import StoppingCriteria
+from attention.primitives.constant import Constant
+from attention.primitives.pytree_dataclass import pytree_dataclass, static
+
 PAD, BOS, END = 0, 1, 2
 
 
-class Memory(NamedTuple):
-    """What a step knows: the token before the last `[B]`, and how many were read."""
+class Read(NamedTuple):
+    """State of a step: the second last and the last token it read `[B]`, and their number `[B]`."""
 
     before: Array
-    heard: Array
+    last: Array
     count: Array
 
 
-def memory(rows):
+class Result(NamedTuple):
+    """Result of a step, with the tokens that it read, in place of attention."""
+
+    logits: Array
+    attention: Array
+
+
+def empty_state(rows):
     start = jnp.full(rows, BOS, jnp.int32)
-    return Memory(start, start, jnp.int32(0))
+    return Read(start, start, jnp.zeros(rows, jnp.int32))
 
 
 def step_of(table):
-    """A step that looks its logits up in `[B, V, V, V]`."""
+    """Return a step that looks its logits up in `[B, V, V, V]`."""
 
     def step(state, tokens):
-        logits = table[jnp.arange(len(table)), state.heard, tokens]
-        return logits, Memory(state.heard, tokens, state.count + 1)
+        logits = table[jnp.arange(len(table)), state.last, tokens]
+        return Result(logits, tokens), Read(state.last, tokens, state.count + 1)
 
     return step
 
 
-def random_table(rows, vocabulary, branches=None, seed=0):
-    """Logits `[B, V, V, V]`; with branches, only the end and so many words are possible each time.
+@pytree_dataclass
+class PromptedModel:
+    """A decoder-only model: logits `[V, V, V]` by the last two tokens."""
 
-    No word is BOS or PAD.
+    table: Array
+    positions: int = static(default=1_000)
+    is_prompted = True
+
+    def max_input_length(self, max_tokens):
+        return self.positions - max_tokens
+
+    def prefill(self, inputs, lengths, *, max_tokens, cache_dtype=None):
+        if inputs.shape[1] + max_tokens > self.positions:
+            raise ValueError(f"the model has {self.positions} positions")
+        padded = jnp.pad(inputs, ((0, 0), (1, 0)), constant_values=BOS)
+        before, last = (
+            jnp.take_along_axis(padded, (lengths - back)[:, None], axis=1)[:, 0] for back in (1, 0)
+        )
+        return Read(before, before, lengths - 1), last
+
+    def step(self, state, tokens, *, returning=()):
+        logits = self.table[state.last, tokens]
+        return Result(logits, tokens), Read(state.last, tokens, state.count + 1)
+
+
+@pytree_dataclass
+class SourceModel:
+    """An encoder-decoder model: logits `[Q, V, V, V]` by the source, and the last two tokens."""
+
+    table: Array
+    is_prompted = False
+
+    def prefill(self, inputs, lengths, *, max_tokens, cache_dtype=None):
+        valid = jnp.arange(inputs.shape[1])[None] < lengths[:, None]
+        source = jnp.where(valid, inputs, 0).sum(1) % len(self.table)
+        return (Constant(source), empty_state(len(inputs))), None
+
+    def step(self, state, tokens, *, returning=()):
+        source, read = state
+        logits = self.table[source.value, read.last, tokens]
+        return Result(logits, tokens), (source, Read(read.last, tokens, read.count + 1))
+
+
+def random_table(rows, vocabulary, branches=None, seed=0):
+    """Return logits `[B, V, V, V]`; with branches, only the end and so many others are possible.
+
+    PAD and BOS are never possible.
     """
     random = np.random.default_rng(seed)
     table = random.normal(0, 1.5, (rows, *[vocabulary] * 3)).astype(np.float32)
@@ -56,66 +111,104 @@ def log_softmax(logits):
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
-def penalty(length, alpha):
-    return ((5 + length) / 6) ** alpha
+class Reference(NamedTuple):
+    """Decoding of one row with lists.
+
+    Attributes:
+        table: logits `[V, V, V]`.
+        prefix: ids.
+        stopping: the conditions.
+        penalty: of lengths.
+        process: of log-probabilities and the answer so far.
+    """
+
+    table: np.ndarray
+    prefix: list
+    stopping: StoppingCriteria
+    penalty: object = None
+    process: object = None
+
+    def following(self, answer):
+        """Return the scores and the log-probabilities of each next token."""
+        if len(answer) < len(self.prefix):
+            only = np.full(len(self.table), -np.inf)
+            only[self.prefix[len(answer)]] = 0
+            return only, only
+        before, last = [BOS, BOS, *answer][-2:]
+        log_probs = log_softmax(self.table[before, last])
+        scores = log_probs.copy()
+        if len(answer) + 1 < self.stopping.min_tokens:
+            for token in range(len(scores)):
+                if self.stops([*answer, token]):
+                    scores[token] = -np.inf
+        if self.process is not None:
+            scores = self.process(scores, answer)
+        return scores, log_probs
+
+    def stops(self, answer):
+        return any(tuple(answer[-len(ids) :]) == ids for ids in self.stopping.stop)
+
+    def ends(self, answer):
+        return bool(answer) and (self.stops(answer) or len(answer) == self.stopping.max_tokens)
+
+    def score(self, total, answer):
+        if self.penalty is None:
+            return total
+        return total / self.penalty(np.float64(max(1, len(answer) - len(self.prefix))))
+
+    def all_answers(self):
+        """Return `(score, tokens, log-probabilities)` of all answers, the best first."""
+        found = []
+
+        def extend(total, answer, log_probs):
+            if self.ends(answer):
+                found.append((self.score(total, answer), answer, log_probs))
+                return
+            scores, following = self.following(answer)
+            for token in np.flatnonzero(scores > -np.inf):
+                longer = [*answer, int(token)], [*log_probs, following[token]]
+                extend(total + scores[token], *longer)
+
+        extend(0.0, [], [])
+        return sorted(found, key=lambda answer: -answer[0])
+
+    def beam(self, num_beams, *, keep_width=False):
+        """Return the answers of beam search without early stop, the best first."""
+        live, found, width = [(0.0, [], [])], [], num_beams
+        while live:
+            longer = []
+            for total, answer, log_probs in live:
+                scores, following = self.following(answer)
+                longer += [
+                    (total + scores[token], [*answer, int(token)], [*log_probs, following[token]])
+                    for token in np.flatnonzero(scores > -np.inf)
+                ]
+            longer.sort(key=lambda answer: -answer[0])
+            if keep_width:
+                done = [one for one in longer[:num_beams] if self.stops(one[1])]
+                live = [one for one in longer if not self.stops(one[1])][:num_beams]
+            else:
+                done = [one for one in longer[:width] if self.stops(one[1])]
+                live = [one for one in longer[:width] if not self.stops(one[1])]
+            if live and len(live[0][1]) == self.stopping.max_tokens:
+                done, live = [*done, *live], []
+            found += [(self.score(total, answer), answer, rest) for total, answer, rest in done]
+            width -= 0 if keep_width else len(done)
+        return sorted(found, key=lambda answer: -answer[0])
 
 
-def constrained(table, said, forced, min_length):
-    """Log-probabilities of what one row may say next."""
-    if len(said) < len(forced):
-        only = np.full(len(table), -np.inf)
-        only[forced[len(said)]] = 0
-        return only
-    before, last = [BOS, BOS, *said][-2:]
-    log_probs = log_softmax(table[before, last])
-    if len(said) + 1 < min_length:
-        log_probs[END] = -np.inf
-    return log_probs
+def assert_equals(output, expected):
+    """Compare one answer (leaves without leading axes) with `(score, tokens, log-probs)`."""
+    score, answer, log_probs = expected
+    rest = len(output.tokens) - len(answer)
+    np.testing.assert_array_equal(output.tokens, [*answer, *[PAD] * rest])
+    assert output.lengths == len(answer)
+    np.testing.assert_allclose(output.scores, score, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(output.log_probs, [*log_probs, *[0.0] * rest], rtol=1e-4, atol=1e-5)
 
 
-def everything(table, forced, *, max_length, min_length, alpha):
-    """All answers of one row with their scores, the best first."""
-    found = []
-
-    def go_on(said, log_probs):
-        if said and (said[-1] == END or len(said) == max_length):
-            found.append((sum(log_probs) / penalty(len(said), alpha), said, log_probs))
-            return
-        following = constrained(table, said, forced, min_length)
-        for token in np.flatnonzero(following > -np.inf):
-            go_on([*said, int(token)], [*log_probs, following[token]])
-
-    go_on([], [])
-    return sorted(found, key=lambda answer: -answer[0])
+def pick(output, *index):
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[index], output)
 
 
-def narrow_beam(table, forced, *, max_length, min_length, alpha, beam):
-    """Beam search of one row with lists, which stops when the beam is empty and not before."""
-    live, ended, room = [(0.0, [], [])], [], beam
-    for length in range(1, max_length + 1):
-        longer = [
-            (total + following[token], [*said, int(token)], [*log_probs, following[token]])
-            for total, said, log_probs in live
-            for following in [constrained(table, said, forced, min_length)]
-            for token in np.flatnonzero(following > -np.inf)
-        ]
-        longer = sorted(longer, key=lambda answer: -answer[0])[:room]
-        live = [answer for answer in longer if answer[1][-1] != END and length < max_length]
-        done = [answer for answer in longer if answer not in live]
-        ended += [(total / penalty(length, alpha), *rest) for total, *rest in done]
-        room -= len(done)
-    return sorted(ended, key=lambda answer: -answer[0])
-
-
-def assert_says(answer, expected):
-    """Holds one answer of the library (leaves without a leading axis) against one of the above."""
-    score, said, log_probs = expected
-    rest = len(answer.tokens) - len(said)
-    np.testing.assert_array_equal(answer.tokens, [*said, *[PAD] * rest])
-    assert answer.lengths == len(said)
-    np.testing.assert_allclose(answer.scores, score, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(answer.log_probs, [*log_probs, *[0.0] * rest], rtol=1e-4, atol=1e-5)
-
-
-def pick(answer, *index):
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[index], answer)
+jit = functools.partial(jax.jit, static_argnames=("strategy", "stopping", "options"))

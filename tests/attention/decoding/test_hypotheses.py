@@ -1,4 +1,4 @@
-"""States of every form follow their hypotheses; ragged prompts in a batch are as each alone."""
+"""States follow their hypotheses; rows of a batch are decoded as each alone."""
 
 import functools
 from typing import NamedTuple
@@ -10,101 +10,106 @@ import numpy as np
 import pytest
 
 from attention import attend
-from attention.decoding import Rules, TopK, beam_search, greedy, sample
+from attention.decoding import GNMT, Beam, Greedy, Sample, StoppingCriteria, decode, recompute
+from attention.decoding.hypotheses import constant_leaves
 from attention.primitives.cache import empty_cache
+from attention.primitives.constant import Constant
 
-LAYERS, B, S, H, V = 2, 3, 11, 5, 7
+B, S, H, V = 3, 11, 5, 7
 PAD, BOS, END = 0, 1, 2
 PROMPTS = [[BOS, 4, 5, 3], [BOS], [BOS, 6]]
-RULES = Rules(END, PAD, max_length=5, min_length=2)
+STOPPING = StoppingCriteria(5, END, 2)
 RANDOM = np.random.default_rng(0)
-EMBEDDING = jnp.asarray(RANDOM.normal(size=(LAYERS, V, H)), jnp.float32)
-PLACE = jnp.asarray(RANDOM.normal(size=(LAYERS, S, H)), jnp.float32)
-OUTPUT = jnp.asarray(RANDOM.normal(size=(LAYERS, H, V)), jnp.float32)
-# Layers come first, as in a scanned decoder; the table, the scalar and the None have no batch.
-AXES = {"cache": 1, "lengths": 0, "table": None, "count": 0, "none": None}
+EMBEDDING = jnp.asarray(RANDOM.normal(size=(V, H)), jnp.float32)
+PLACE = jnp.asarray(RANDOM.normal(size=(S, H)), jnp.float32)
+OUTPUT = jnp.asarray(RANDOM.normal(size=(H, V)), jnp.float32)
 
 
 def step(state, tokens):
-    """Writes to a cache where each row stands, and scores from all that the row has read."""
+    """Write to the next place of each row, and score from all that the row has read."""
     rows = jnp.arange(len(tokens))
-    cache = state["cache"].at[:, rows, state["lengths"]].set(state["table"][:, tokens])
+    cache = state["cache"].at[rows, state["lengths"]].set(state["table"].value[tokens])
     lengths = state["lengths"] + 1
     seen = jnp.arange(S)[None] < lengths[:, None]
-    features = jnp.tanh(cache * PLACE[:, None])
-    summed = jnp.where(seen[None, :, :, None], features, 0).sum(2)
-    logits = 2 * jnp.einsum("lbh,lhv->bv", summed, OUTPUT)
-    return logits, {**state, "cache": cache, "lengths": lengths, "count": state["count"] + 1}
+    features = jnp.where(seen[..., None], jnp.tanh(cache * PLACE[None]), 0).sum(1)
+    return 3 * features @ OUTPUT, {**state, "cache": cache, "lengths": lengths}
 
 
 def prefilled(prompts):
-    """The state after all of each prompt but its last token; what stands behind is garbage."""
-    cache = np.full((LAYERS, len(prompts), S, H), 99, np.float32)
+    """Return the state after all tokens but the last of each prompt; 99 in empty places."""
+    cache = np.full((len(prompts), S, H), 99, np.float32)
     for row, prompt in enumerate(prompts):
-        cache[:, row, : len(prompt) - 1] = EMBEDDING[:, np.array(prompt[:-1], int)]
+        cache[row, : len(prompt) - 1] = EMBEDDING[np.array(prompt[:-1], int)]
     lengths = np.array([len(prompt) - 1 for prompt in prompts], np.int32)
-    state = {"cache": cache, "lengths": lengths, "table": EMBEDDING}
-    state |= {"count": np.int32(0), "none": None}
+    state = {"cache": cache, "lengths": lengths, "table": Constant(EMBEDDING), "none": None}
     return jax.tree.map(jnp.asarray, state), jnp.array([p[-1] for p in prompts], jnp.int32)
 
 
 @jax.jit
-def every_way(state, start, keys):
+def every_strategy(state, start, rng):
     return {
-        "greedy": greedy(step, state, start, RULES),
-        "sample": sample(step, state, start, RULES, keys, filters=(TopK(5),)),
-        "beam": beam_search(
-            step, state, start, RULES, beam=4, n_best=3, alpha=0.6, state_axes=AXES
-        ),
+        "greedy": decode(step, state, start, Greedy(), STOPPING),
+        "sample": decode(step, state, start, Sample(top_k=5), STOPPING, rng=rng),
+        "beam": decode(step, state, start, Beam(4, 3, GNMT(0.6)), STOPPING),
     }
 
 
 @functools.cache
 def together():
-    return every_way(*prefilled(PROMPTS), jax.random.split(jax.random.key(5), B))
+    return every_strategy(*prefilled(PROMPTS), jax.random.split(jax.random.key(5), B))
 
 
-def test_ragged_prompts_in_a_batch_are_as_each_alone():
+def test_ragged_prompts_are_decoded_as_each_alone():
     keys = jax.random.split(jax.random.key(5), B)
     assert len(np.unique(together()["beam"].tokens[:, 0], axis=0)) == B
     for row in range(B):
-        alone = every_way(*prefilled(PROMPTS[row : row + 1]), keys[row : row + 1])
+        alone = every_strategy(*prefilled(PROMPTS[row : row + 1]), keys[row : row + 1])
         for whole, single in zip(jax.tree.leaves(together()), jax.tree.leaves(alone), strict=True):
             np.testing.assert_allclose(single[0], whole[row], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("rank", range(3))
-def test_each_token_is_scored_by_the_state_of_its_own_hypothesis(rank):
+def test_each_token_is_scored_by_the_state_of_its_hypothesis(rank):
     found = jax.tree.map(lambda leaf: leaf[:, rank], together()["beam"])
     state, last = prefilled(PROMPTS)
-    for index in range(RULES.max_length):
+    for index in range(STOPPING.max_tokens):
         logits, state = jax.jit(step)(state, last)
         last = found.tokens[:, index]
         expected = jax.nn.log_softmax(logits)[jnp.arange(B), last]
-        said = index < np.asarray(found.lengths)
+        valid = index < np.asarray(found.lengths)
         np.testing.assert_allclose(
-            found.log_probs[:, index][said], expected[said], rtol=1e-4, atol=1e-5
+            found.log_probs[:, index][valid], expected[valid], rtol=1e-4, atol=1e-5
         )
 
 
-def test_a_leaf_without_the_batch_is_refused():
+def test_leaf_without_the_batch_is_refused():
     state, start = prefilled(PROMPTS)
-    with pytest.raises(ValueError, match=r"state\['cache'\] must have the batch of 3 at axis 0"):
-        beam_search(step, state, start, RULES, beam=2)
-    with pytest.raises(ValueError, match="at axis 7, got shape"):
-        beam_search(step, state, start, RULES, beam=2, state_axes={**AXES, "cache": 7})
-    with pytest.raises(ValueError, match="state_axes count from the front, from 0 on"):
-        beam_search(step, state, start, RULES, beam=2, state_axes=-1)
+    state["cache"] = state["cache"][:2]
+    with pytest.raises(ValueError, match=r"state\['cache'\] needs the batch of 3 rows in front"):
+        decode(step, state, start, Beam(2), STOPPING)
+
+
+def test_constants_are_found():
+    state = [Constant({"a": BOS, "b": None}), (BOS, Constant(Constant(BOS))), BOS]
+    assert constant_leaves(state) == [True, False, True, False]
+
+
+def test_step_may_change_a_constant_without_effect():
+    def changing(state, tokens):
+        logits, new = step(state, tokens)
+        return logits, {**new, "table": Constant(jnp.zeros_like(EMBEDDING))}
+
+    found = decode(changing, *prefilled(PROMPTS), Beam(4, 3, GNMT(0.6)), STOPPING)
+    np.testing.assert_array_equal(found.tokens, together()["beam"].tokens)
 
 
 @pytest.mark.parametrize("ring", [False, True], ids=["growing", "ring"])
 @pytest.mark.parametrize("size", [5, 11])
-def test_a_cache_follows_as_plain_arrays_do(size, ring):
-    """`gather_rows` of a cache equals gathering its arrays as plain leaves."""
+def test_gather_rows_of_a_cache_equals_gathering_plain_arrays(size, ring):
     size = size if ring else 11
 
     def attending(state, tokens):
-        key = EMBEDDING[0][tokens][:, None, None]
+        key = EMBEDDING[tokens][:, None, None]
         cache, view = state.extend(key, key)
         output = attend(
             key,
@@ -113,19 +118,57 @@ def test_a_cache_follows_as_plain_arrays_do(size, ring):
             positions=(cache.lengths[:, None] - 1, view.positions),
             nonfinite_keys=view.nonfinite_keys,
         )
-        return 3 * output[:, 0, 0] @ OUTPUT[1], cache
+        return 3 * output[:, 0, 0] @ OUTPUT, cache
 
-    class Held(NamedTuple):
+    class Plain(NamedTuple):
         leaves: list
 
-    def held(state, tokens):
+    def plain(state, tokens):
         logits, cache = attending(jax.tree.unflatten(structure, state.leaves), tokens)
-        return logits, Held(jax.tree.leaves(cache))
+        return logits, Plain(jax.tree.leaves(cache))
 
     cache = empty_cache((B,), size, num_kv_heads=1, head_width=H, ring=ring)
     leaves, structure = jax.tree.flatten(cache)
-    rules, start = Rules(END, PAD, max_length=9), jnp.array([4, 5, 6], jnp.int32)
-    search = functools.partial(beam_search, beam=4, n_best=2)
-    both = search(attending, cache, start, rules), search(held, Held(leaves), start, rules)
+    options = jnp.array([4, 5, 6], jnp.int32), Beam(4, 2), StoppingCriteria(9, END)
+    both = decode(attending, cache, *options), decode(plain, Plain(leaves), *options)
     chex.assert_trees_all_equal(*both)
     assert len(np.unique(both[0].tokens)) > 3
+
+
+@pytest.mark.parametrize("strategy", [Greedy(), Beam(2)], ids=str)
+def test_cache_that_is_too_small_is_refused_before_the_step_is_called(strategy):
+    def never(state, tokens):
+        pytest.fail("it must not be called")
+
+    def run(state, step=never):
+        return decode(step, state, jnp.full(B, BOS, jnp.int32), strategy, StoppingCriteria(6, END))
+
+    cache = empty_cache((B,), 7, num_kv_heads=1, head_width=2).advance(2)
+    with pytest.raises(ValueError, match="a cache of 7 slots cannot hold 8 tokens"):
+        run(cache)
+    short = empty_cache((B,), 5, num_kv_heads=1, head_width=2)
+    with pytest.raises(ValueError, match="a cache of 5 slots cannot hold 6 tokens"):
+        jax.eval_shape(run, short)
+    with pytest.raises(ValueError, match="a cache of 5 slots cannot hold 6 tokens"):
+        run(({"a part": jnp.zeros(B)}, short))
+    _, state = recompute(never, batch_size=B, max_length=5)
+    with pytest.raises(ValueError, match="recompute holds at most 5 tokens, not 6"):
+        run(state)
+    found = run(
+        (Constant(short), jnp.zeros(B)),
+        lambda state, tokens: (jax.nn.one_hot(tokens + 1, V), state),
+    )
+    np.testing.assert_array_equal(found.lengths, np.ones(B))
+
+
+@pytest.mark.parametrize("strategy", [Greedy(), Beam(1)], ids=str)
+def test_cache_needs_to_hold_max_steps_only(strategy):
+    """A step that counts up reaches the end, 3, after one token, after two, and too late."""
+
+    def counting(cache, tokens):
+        return 9 * jax.nn.one_hot(tokens + 1, V), cache.advance(1)
+
+    cache = empty_cache((3,), 2, num_kv_heads=1, head_width=2)
+    start = jnp.array([2, 1, 0], jnp.int32)
+    found = decode(counting, cache, start, strategy, StoppingCriteria(6, 3), max_steps=2)
+    np.testing.assert_array_equal(found.lengths, [1, 2, 0])

@@ -1,14 +1,13 @@
-"""The largest of many scores against the sort of jax, ties, infinities and NaN included."""
+"""Top-k in blocks against `jax.lax.top_k`, with ties, infinities and NaN."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention.decoding.top import top_places
+from attention.decoding.top import top_indices
 
 SIZES = [(5, 1_280), (5, 16 * 607), (3, 7_919), (2, 20)]
-NONE = jnp.zeros((3, 0), jnp.int32)
 
 
 def itself(block, first):
@@ -22,11 +21,11 @@ def in_rows(numbers):
 
 
 @pytest.mark.parametrize(("width", "length"), SIZES)
-def test_they_stand_where_a_sort_finds_them(width, length):
-    """Blocks of 128, of 16, none that divide a prime, and too few numbers for blocks."""
+def test_places_equal_those_of_top_k(width, length):
+    """Blocks of 128 and 16, a prime length, and too few numbers for blocks."""
     random = np.random.default_rng(0)
     shape = (width, 3, length)
-    find = jax.jit(lambda scores: top_places(scores, 7, itself, NONE))
+    find = jax.jit(lambda scores: top_indices(scores, 7, itself))
     sort = jax.jit(lambda scores: jax.lax.top_k(in_rows(scores), 7)[1])
     for scores in (
         random.standard_normal(shape),
@@ -38,13 +37,13 @@ def test_they_stand_where_a_sort_finds_them(width, length):
 
 
 @pytest.mark.parametrize(("width", "length"), SIZES)
-def test_scores_are_those_of_a_place_and_some_are_exceptions(width, length):
-    """A bonus for each of the W, and places that score as if nothing were there, or everything."""
+def test_scores_by_place_and_exceptions(width, length):
+    """A bonus for each of the W, one exception with the lowest score and one with the highest."""
     numbers = jax.random.normal(jax.random.key(0), (width, 3, length))
     rows = in_rows(numbers)
     bonus = jnp.arange(width, dtype=jnp.float32) % 2
-    worst = rows.argmax(axis=-1)  # the largest of all shall not be found,
-    best = jnp.array([0, length - 1, width * length - 1])  # and these first
+    worst = rows.argmax(axis=-1)  # the largest number gets the lowest score,
+    best = jnp.array([0, length - 1, width * length - 1])  # these get the highest
     exceptions = jnp.stack([worst, best], axis=1)
 
     def score(block, first):
@@ -55,16 +54,16 @@ def test_scores_are_those_of_a_place_and_some_are_exceptions(width, length):
 
     whole = score(rows.reshape(3, width, length), jnp.stack([length * jnp.arange(width)] * 3))
     expected = jax.lax.top_k(whole.reshape(3, -1), 7)[1]
-    found = jax.jit(lambda numbers: top_places(numbers, 7, score, exceptions))(numbers)
+    found = jax.jit(lambda numbers: top_indices(numbers, 7, score, exceptions))(numbers)
     np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(("width", "length"), SIZES)
-def test_what_scores_nan_comes_first(width, length):
+def test_nan_comes_first(width, length):
     numbers = jax.random.normal(jax.random.key(0), (width, 3, length))
 
     def score(block, first):
         return jnp.where(first[..., None] // length == 1, jnp.nan, block)
 
-    found = jax.jit(lambda numbers: top_places(numbers, 7, score, NONE))(numbers)
+    found = jax.jit(lambda numbers: top_indices(numbers, 7, score))(numbers)
     np.testing.assert_array_equal(found, [range(length, length + 7)] * 3)

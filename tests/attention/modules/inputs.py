@@ -1,4 +1,4 @@
-"""Modules with drawn parameters, and one small Transformer whose sizes all differ."""
+"""Modules with random parameters, and a small Transformer whose sizes all differ."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -11,11 +11,11 @@ from flax import nnx
 from jax import Array
 
 from attention import masks
-from attention.modules import EncoderDecoder, TransformerConfig
+from attention.modules import EncoderDecoder, LanguageModel, TransformerConfig
 
 Module = TypeVar("Module", bound=nnx.Module)
 
-# The letters of the axis legend; V is the target vocabulary and v the source's.
+# The letters of DESIGN, section 3; V is the target vocabulary and v that of the source.
 DIMS = chex.Dimensions(B=3, S=7, T=5, N=6, K=3, H=4, D=14, F=13, V=17, v=19)
 B, S, T = DIMS["BST"]
 ENCODER_LAYERS, DECODER_LAYERS = 2, 3
@@ -23,14 +23,14 @@ LENGTHS = np.array([S, 2, 4])  # of the sources: one without padding, two with
 
 
 def filled(build: Callable[[], Module], seed: int = 0) -> Module:
-    """A module with every parameter drawn anew.
+    """Return a module with random parameters.
 
-    As they are built, biases are 0 and norms 1: no test could tell whether anybody uses them.
+    Initial biases are 0 and initial norms are 1, so no test could tell whether they are used.
     """
     random = np.random.default_rng(seed)
 
     def parameter(path: jax.tree_util.KeyPath, like: jax.ShapeDtypeStruct) -> Array:
-        # A norm that is not near 1 would flatten what the next layer could tell apart.
+        # A norm whose scale is not near 1 would hide what the next layer depends on.
         centre = 1 if ".scale" in jax.tree_util.keystr(path) else 0
         return jnp.asarray(random.normal(centre, 0.3, like.shape), like.dtype)
 
@@ -38,7 +38,7 @@ def filled(build: Callable[[], Module], seed: int = 0) -> Module:
 
 
 def small_config(**changes: object) -> TransformerConfig:
-    """A Transformer that compiles in a second."""
+    """Return the config of a Transformer that compiles in a second."""
     sizes = {
         "width": DIMS["D"][0],
         "num_heads": DIMS["N"][0],
@@ -52,12 +52,21 @@ def small_config(**changes: object) -> TransformerConfig:
     return TransformerConfig(**(sizes | changes))
 
 
-def small_translator(seed: int = 0, **changes: object) -> EncoderDecoder:
-    """An `EncoderDecoder` of drawn parameters."""
+def language_model(seed: int = 0, **changes: object) -> LanguageModel:
+    """Return a `LanguageModel` with random parameters."""
+    (vocab_size,) = DIMS["V"]
     config = small_config(**changes)
-    (source_vocab_size,) = DIMS["V" if config.tie == "all" else "v"]
     return filled(
-        lambda: EncoderDecoder(
+        lambda: LanguageModel.from_config(config, vocab_size=vocab_size, rngs=nnx.Rngs(0)), seed
+    )
+
+
+def small_translator(seed: int = 0, **changes: object) -> EncoderDecoder:
+    """Return an `EncoderDecoder` with random parameters."""
+    config = small_config(**changes)
+    (source_vocab_size,) = DIMS["V" if config.tie in ("all", "embeddings") else "v"]
+    return filled(
+        lambda: EncoderDecoder.from_config(
             config,
             source_vocab_size=source_vocab_size,
             target_vocab_size=DIMS["V"][0],
@@ -68,7 +77,7 @@ def small_translator(seed: int = 0, **changes: object) -> EncoderDecoder:
 
 
 def tokens(*shape: int, seed: int = 0) -> Array:
-    """Ids that both vocabularies know."""
+    """Return random ids below both vocabulary sizes."""
     return jnp.asarray(np.random.default_rng(seed).integers(DIMS["V"][0], size=shape), jnp.int32)
 
 
@@ -78,8 +87,8 @@ def translate(
     source: Array,
     target: Array,
     lengths: Array,
-    key: Array | None = None,
+    rng: Array | None = None,
 ) -> Array:
-    """Logits `[B, T, V]` for sources of these lengths."""
+    """Return logits `[B, T, V]` for sources of these lengths."""
     mask = masks.lengths(lengths)
-    return model(source, target, source_mask=mask, memory_mask=mask, key=key)
+    return model(source, target, source_mask=mask, encoder_mask=mask, rng=rng).logits

@@ -1,4 +1,4 @@
-"""The attention module against its own parameters, by hand and through the oracle."""
+"""Self-attention and cross-attention: their own parameters by hand, through the oracle."""
 
 import functools
 
@@ -8,31 +8,45 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attention import Dropout, masks, rotary
-from attention.modules import Attention
+from attention import Dropout, block_mask, masks, rotary, scores
+from attention.modules import CacheSpec, Context, CrossAttention, SelfAttention
+from attention.modules.context import DEFAULT_CONTEXT
 from attention.primitives.dropout import keep_factor
 from tests import oracle
 from tests.attention.modules.inputs import filled
 from tests.attention.primitives.inputs import CAUSAL, DIMS, POSITIONS, K, N, S, T, draw
 
 B, H = DIMS["BH"]
-WIDTH, MEMORY_WIDTH, VALUE_WIDTH = 18, 17, 13
+WIDTH, SOURCE_WIDTH, VALUE_WIDTH = 18, 17, 13
 RATE = 0.4
-INPUTS, MEMORY = draw((B, T, WIDTH), (B, S, MEMORY_WIDTH))
-
-run = jax.jit(Attention.__call__, static_argnames="returning")
+INPUTS, ENCODER_OUTPUT = draw((B, T, WIDTH), (B, S, SOURCE_WIDTH))
 
 
 def attention(width=WIDTH, **changes):
-    return filled(lambda: Attention(width, **({"num_heads": N} | changes), rngs=nnx.Rngs(0)))
+    return filled(lambda: SelfAttention(width, **({"num_heads": N} | changes), rngs=nnx.Rngs(0)))
 
 
-cross_attention = functools.partial(
-    attention, num_kv_heads=K, head_width=H, value_width=VALUE_WIDTH, memory_width=MEMORY_WIDTH
-)
+def cross_attention(width=WIDTH, **changes):
+    sizes = {
+        "num_heads": N,
+        "num_kv_heads": K,
+        "head_width": H,
+        "value_width": VALUE_WIDTH,
+        "source_width": SOURCE_WIDTH,
+    }
+    return filled(lambda: CrossAttention(width, **(sizes | changes), rngs=nnx.Rngs(0)))
 
 
-def by_hand(module, inputs, memory, allowed=None, keep=None):
+@jax.jit
+def run(module, inputs=INPUTS, context=DEFAULT_CONTEXT):
+    return module(inputs, context=context)
+
+
+def attend_across(module, inputs=INPUTS, encoder_output=ENCODER_OUTPUT, **fields):
+    return run(module, inputs, Context(encoder_output=encoder_output, **fields))
+
+
+def by_hand(module, inputs, source, allowed=None, keep=None, scale=None):
     """Four matrix products and the oracle, in float64; output and weights."""
 
     def project(linear, array, equation):
@@ -41,18 +55,20 @@ def by_hand(module, inputs, memory, allowed=None, keep=None):
         return np.einsum(equation, np.asarray(array, np.float64), kernel) + bias
 
     def normal(norm, vectors):
-        if isinstance(norm, nnx.LayerNorm):
-            vectors = vectors - vectors.mean(-1, keepdims=True)
-        elif norm is None:
+        if norm is None:
             return vectors
-        vectors = vectors / np.sqrt((vectors**2).mean(-1, keepdims=True) + 1e-6)
-        bias = 0 if getattr(norm, "bias", None) is None else np.asarray(norm.bias[...])
-        return vectors * np.asarray(norm.scale[...]) + bias
+        if norm.bias is not None:
+            vectors = vectors - vectors.mean(-1, keepdims=True)
+        vectors = vectors / np.sqrt((vectors**2).mean(-1, keepdims=True) + norm.epsilon)
+        return vectors * np.asarray(norm.scale[...]) + (
+            0 if norm.bias is None else np.asarray(norm.bias[...])
+        )
 
+    query = normal(module.query_norm, project(module.query, inputs, "BTD,DNH->BTNH"))
     attended = oracle.attention(
-        normal(module.query_norm, project(module.query, inputs, "BTD,DNH->BTNH")),
-        normal(module.key_norm, project(module.key, memory, "BSD,DKH->BSKH")),
-        project(module.value, memory, "BSD,DKH->BSKH"),
+        query if scale is None else query * scale * query.shape[-1] ** 0.5,
+        normal(module.key_norm, project(module.key, source, "BSD,DKH->BSKH")),
+        project(module.value, source, "BSD,DKH->BSKH"),
         allowed,
         keep=keep,
     )
@@ -69,52 +85,100 @@ def assert_close(ours, theirs):
         {},
         {"num_kv_heads": 1},
         {"num_kv_heads": K, "use_bias": False},
-        {"head_width": H, "value_width": VALUE_WIDTH, "qk_norm": "layer"},
+        {"use_bias": False, "qkv_bias": True, "scale": 0.3},
+        {"head_width": H, "value_width": VALUE_WIDTH, "qk_norm": "layer", "norm_epsilon": 0.1},
         {"num_kv_heads": K, "qk_norm": "rms"},
     ],
-    ids=["defaults", "multi-query", "grouped-without-bias", "widths-and-norm", "grouped-rms"],
+    ids=["defaults", "multi-query", "grouped-without-bias", "scale", "widths-and-norm", "rms"],
 )
-def test_self_attention_is_its_projections_and_the_primitive(changes):
+def test_self_attention_is_its_projections_and_attend(changes):
     module = attention(**changes)
-    output, extras = run(module, INPUTS, mask=masks.causal())
-    expected, _ = by_hand(module, INPUTS, INPUTS, lambda row, column: column <= row)
-    assert_close(output, expected)
-    assert extras == {}
+    output = run(module, context=Context(mask=masks.causal()))
+    expected, _ = by_hand(
+        module, INPUTS, INPUTS, lambda row, column: column <= row, scale=changes.get("scale")
+    )
+    assert_close(output.features, expected)
+    assert (output.attention, output.cache, output.losses) == (None, None, {})
 
 
 @pytest.mark.parametrize("use_bias", [True, False])
-def test_cross_attention_reads_a_memory_of_another_width_and_length(use_bias):
+def test_cross_attention_to_an_encoder_output_of_another_width_and_length(use_bias):
     module = cross_attention(use_bias=use_bias)
-    lengths = [3, S]
-    output, extras = run(
-        module, INPUTS, MEMORY, mask=masks.lengths(lengths), returning=("weights",)
-    )
+    lengths = jnp.array([3, S])
+    output = attend_across(module, encoder_mask=masks.lengths(lengths), returning=("weights",))
     allowed = np.broadcast_to(np.arange(S) < np.array(lengths)[:, None, None], (B, T, S))
-    expected, weights = by_hand(module, INPUTS, MEMORY, allowed)
-    assert output.shape == (B, T, WIDTH)
-    assert_close(output, expected)
-    assert_close(extras["weights"], weights)
+    expected, weights = by_hand(module, INPUTS, ENCODER_OUTPUT, allowed)
+    assert output.features.shape == (B, T, WIDTH)
+    assert_close(output.features, expected)
+    assert_close(output.attention["weights"], weights)
 
 
 def test_a_bool_array_is_a_mask():
     module = cross_attention()
     allowed = np.random.default_rng(0).random((B, T, S)) < 0.5
-    allowed[0, 0] = False  # a query that sees nothing gets the output's bias alone
-    output, _ = run(module, INPUTS, MEMORY, mask=jnp.asarray(allowed))
-    assert_close(output, by_hand(module, INPUTS, MEMORY, allowed)[0])
+    allowed[0, 0] = False  # a fully masked query gets the output bias
+    output = attend_across(module, encoder_mask=jnp.asarray(allowed)).features
+    assert_close(output, by_hand(module, INPUTS, ENCODER_OUTPUT, allowed)[0])
     assert_close(output[0, 0], module.output.bias[...])
 
 
-def test_positions_say_where_the_queries_stand_among_the_keys():
+def test_positions_of_queries_and_keys():
     module = cross_attention()
-    output, _ = run(module, INPUTS, MEMORY, mask=masks.causal(), positions=POSITIONS)
+    positions, encoder_positions = map(jnp.asarray, POSITIONS)
+    fields = {"encoder_mask": masks.causal(), "positions": positions}
+    output = attend_across(module, encoder_positions=encoder_positions, **fields).features
     allowed = np.broadcast_to(CAUSAL, (B, T, S))
-    assert_close(output, by_hand(module, INPUTS, MEMORY, allowed)[0])
+    assert_close(output, by_hand(module, INPUTS, ENCODER_OUTPUT, allowed)[0])
+    counted = np.broadcast_to(POSITIONS[0][:, None] >= np.arange(S), (B, T, S))
+    output = attend_across(module, **fields).features
+    assert_close(output, by_hand(module, INPUTS, ENCODER_OUTPUT, counted)[0])
 
 
-def test_causal_between_lengths_that_differ_is_refused_without_positions():
-    with pytest.raises(ValueError, match=r"5.*7"):
-        jax.eval_shape(functools.partial(cross_attention(), mask=masks.causal()), INPUTS, MEMORY)
+def test_causal_between_other_lengths_counts_positions_with_and_without_a_cache():
+    module, mask = cross_attention(), masks.causal()
+    expected, _ = by_hand(module, INPUTS, ENCODER_OUTPUT, np.tri(T, S, dtype=bool))
+    assert_close(attend_across(module, encoder_mask=mask).features, expected)
+    cache = module.new_cache(CacheSpec(batch=(B,), size=T, encoder_output=ENCODER_OUTPUT))
+    assert_close(run(module, INPUTS, Context(cache=cache, encoder_mask=mask)).features, expected)
+
+
+@pytest.mark.parametrize("mask", [None, masks.causal(), jnp.tri(T, k=1, dtype=bool)], ids=str)
+def test_a_window_counts_the_query_itself(mask):
+    distance = np.arange(T)[:, None] - np.arange(T)
+    allowed = np.abs(distance) < 3
+    if mask is not None:
+        allowed &= distance >= (0 if isinstance(mask, masks.Mask) else -1)
+    output = run(attention(window=3), context=Context(mask=mask)).features
+    expected, _ = by_hand(attention(), INPUTS, INPUTS, np.broadcast_to(allowed, (B, T, T)))
+    assert_close(output, expected)
+
+
+def test_lengths_mask_the_padding():
+    lengths = jnp.array([2, T])
+    ours = run(attention(), context=Context(lengths=lengths, mask=jnp.tri(T, dtype=bool)))
+    mask = masks.lengths(lengths) & masks.causal()
+    assert_close(ours.features, run(attention(), context=Context(mask=mask)).features)
+    assert Context(lengths=lengths).valid(4).tolist() == [[True] * 2 + [False] * 2, [True] * 4]
+    assert Context().valid(4) is None
+
+
+def test_lengths_count_tokens_whatever_their_positions():
+    module = attention(head_width=14, rotary=rotary)
+    lengths, positions = jnp.array([2, T]), jnp.arange(T, 0, -1) + 7
+    given = {"positions": positions, "mask": masks.window(T)}
+    ours = run(module, context=Context(lengths=lengths, **given)).features
+    for row, length in enumerate(lengths):
+        part = Context(positions=positions[:length], mask=given["mask"])
+        alone = run(module, INPUTS[row, :length], part).features
+        assert_close(ours[row, :length], alone)
+
+
+def test_softcap_bounds_the_scores_after_all_score_functions():
+    bias = scores.bias_array(draw((N, T, T))[0])
+    given = Context(score=(bias,))
+    output = run(attention(softcap=0.7, score=lambda: bias), context=given).features
+    plain = Context(score=(bias, bias, scores.softcap(0.7)))
+    assert_close(output, run(attention(), context=plain).features)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +186,7 @@ def test_causal_between_lengths_that_differ_is_refused_without_positions():
     [
         ({}, {"query": (18, 6, 3), "key": (18, 6, 3), "value": (18, 6, 3), "output": (6, 3, 18)}),
         (
-            {"num_kv_heads": 2, "head_width": 7, "memory_width": 5},
+            {"num_kv_heads": 2, "head_width": 7, "source_width": 5},
             {"query": (18, 6, 7), "key": (5, 2, 7), "value": (5, 2, 7), "output": (6, 7, 18)},
         ),
         (
@@ -132,12 +196,11 @@ def test_causal_between_lengths_that_differ_is_refused_without_positions():
     ],
     ids=["defaults", "widths", "value-width"],
 )
-def test_what_is_not_given_follows_from_the_rest(changes, shapes):
-    build = functools.partial(Attention, 18, num_heads=6, **changes)
+def test_default_sizes(changes, shapes):
+    build = functools.partial(CrossAttention, 18, num_heads=6, **changes)
     module = jax.eval_shape(lambda: build(rngs=nnx.Rngs(0)))
     bare = jax.eval_shape(lambda: build(use_bias=False, rngs=nnx.Rngs(0)))
     for name, shape in shapes.items():
-        # A kernel has its inputs' axes first: one for the heads to come, two for the heads behind.
         bias = shape[2:] if name == "output" else shape[1:]
         assert getattr(module, name).kernel.shape == shape
         assert getattr(module, name).bias.shape == bias
@@ -145,8 +208,8 @@ def test_what_is_not_given_follows_from_the_rest(changes, shapes):
 
 
 def test_projections_start_with_variance_one_over_their_inputs():
-    module = Attention(
-        120, num_heads=12, num_kv_heads=6, value_width=20, memory_width=90, rngs=nnx.Rngs(0)
+    module = CrossAttention(
+        120, num_heads=12, num_kv_heads=6, value_width=20, source_width=90, rngs=nnx.Rngs(0)
     )
     inputs = {"query": 120, "key": 90, "value": 90, "output": 12 * 20}
     for name, number in inputs.items():
@@ -156,95 +219,123 @@ def test_projections_start_with_variance_one_over_their_inputs():
 
 
 class TestDropout:
-    """A key drops, no key does not; whose key, whose pairs."""
+    """An `rng` turns dropout on; each example has a random key of its own."""
 
-    def test_without_a_key_nothing_is_dropped(self):
-        output, _ = run(cross_attention(dropout=RATE), INPUTS, MEMORY)
-        np.testing.assert_array_equal(output, run(cross_attention(), INPUTS, MEMORY)[0])
+    def test_no_dropout_without_rng_or_with_rate_0(self):
+        plain = attend_across(cross_attention()).features
+        output = attend_across(cross_attention(dropout=RATE)).features
+        np.testing.assert_array_equal(output, plain)
+        output = attend_across(cross_attention(), rng=jax.random.key(0)).features
+        np.testing.assert_array_equal(output, plain)
 
-    def test_a_rate_of_zero_drops_nothing(self):
-        module, key = cross_attention(), jax.random.key(0)
-        output, _ = run(module, INPUTS, MEMORY, key=key)
-        np.testing.assert_array_equal(output, run(module, INPUTS, MEMORY)[0])
-
-    def test_the_key_decides(self):
+    def test_the_rng_decides(self):
         module = cross_attention(dropout=RATE)
         first, again, other = (
-            run(module, INPUTS, MEMORY, key=jax.random.key(seed))[0] for seed in (0, 0, 1)
+            attend_across(module, rng=jax.random.key(seed)).features for seed in (0, 0, 1)
         )
         np.testing.assert_array_equal(first, again)
         assert not np.allclose(first, other)
 
-    def test_each_example_drops_by_a_key_of_its_own(self):
-        module, key = cross_attention(dropout=RATE), jax.random.key(0)
-        output, _ = run(module, INPUTS, MEMORY, key=key)
-        dropout = Dropout(jax.random.split(key, B), RATE)
+    def test_each_example_has_its_own_key(self):
+        module, rng = cross_attention(dropout=RATE), jax.random.key(0)
+        output = attend_across(module, rng=rng).features
+        dropout = Dropout(jax.random.split(rng, B), RATE)
         keep = np.asarray(keep_factor(dropout, *(jnp.arange(size) for size in (N, T, S))))
         assert (keep[0] != keep[1]).mean() > 0.3  # 0.48 of the pairs differ by chance
-        assert_close(output, by_hand(module, INPUTS, MEMORY, keep=keep)[0])
+        assert_close(output, by_hand(module, INPUTS, ENCODER_OUTPUT, keep=keep)[0])
 
-    def test_a_single_example_drops_too(self):
+    def test_a_single_example(self):
         module = cross_attention(dropout=RATE)
-        output, _ = run(module, INPUTS[0], MEMORY[0], key=jax.random.key(0))
+        given = INPUTS[0], ENCODER_OUTPUT[0]
+        output = attend_across(module, *given, rng=jax.random.key(0)).features
         assert output.shape == (T, WIDTH)
-        assert not np.allclose(output, run(module, INPUTS[0], MEMORY[0])[0])
+        assert not np.allclose(output, attend_across(module, *given).features)
 
     def test_the_mean_over_keys_is_the_output_without_dropout(self):
         module = cross_attention(dropout=RATE)
         keys = jax.random.split(jax.random.key(0), 4000)
-        outputs = jax.jit(jax.vmap(lambda key: module(INPUTS, MEMORY, key=key)[0]))(keys)
-        error = outputs.mean(0) - run(module, INPUTS, MEMORY)[0]
+        outputs = jax.jit(jax.vmap(lambda rng: attend_across(module, rng=rng).features))(keys)
+        error = outputs.mean(0) - attend_across(module).features
         assert np.abs(error / (outputs.std(0) / len(keys) ** 0.5)).max() < 5  # standard errors
 
 
 @pytest.mark.parametrize("dropout", [0.0, RATE], ids=["", "dropout"])
-def test_asking_for_more_never_changes_the_output(dropout):
-    module, key = cross_attention(dropout=dropout), jax.random.key(0)
-    alone, _ = run(module, INPUTS, MEMORY, key=key)
-    everything = ("weights", "logsumexp")
-    output, extras = run(module, INPUTS, MEMORY, key=key, returning=everything)
-    np.testing.assert_array_equal(output, alone)
-    assert {name: array.shape for name, array in extras.items()} == {
+def test_returning_more_never_changes_the_output(dropout):
+    module, rng = cross_attention(dropout=dropout), jax.random.key(0)
+    alone = attend_across(module, rng=rng).features
+    names = ("weights", "logsumexp", "hidden_states")
+    output = attend_across(module, rng=rng, returning=names)
+    np.testing.assert_array_equal(output.features, alone)
+    assert {name: array.shape for name, array in output.attention.items()} == {
         "weights": (B, N, T, S),
         "logsumexp": (B, N, T),
     }
-    np.testing.assert_allclose(extras["weights"].sum(-1), 1, rtol=1e-5)  # before any dropout
+    np.testing.assert_allclose(output.attention["weights"].sum(-1), 1, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "changes, sentence",
-    [
-        ({"num_kv_heads": 4}, r"num_heads=6 .* num_kv_heads=4: use one of 1, 2, 3, 6"),
-        ({"num_kv_heads": 0}, r"num_heads=6 .* num_kv_heads=0: use one of 1, 2, 3, 6"),
-        ({"width": 20}, r"width=20 is not divisible by num_heads=6: .* set head_width"),
-        ({"head_width": 0}, r"head_width must be at least 1, got 0"),
-    ],
-)
-def test_sizes_that_do_not_fit_are_refused_in_one_sentence(changes, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        attention(**changes)
-
-
-def test_a_word_that_attention_cannot_return_is_refused():
-    with pytest.raises(ValueError, match=r"weight'.*weights"):
-        jax.eval_shape(functools.partial(attention(), returning=("weight",)), INPUTS)
-
-
-def test_rotary_positions_are_relative_and_heard():
-    module = attention(head_width=14, turn=rotary)
-    unturned = attention(head_width=14)
+def test_rotary_positions_are_relative_and_rotate_queries_and_keys():
+    module = attention(head_width=14, rotary=rotary)
 
     def at(start):
-        positions = jnp.arange(start, start + T)
-        return run(module, INPUTS, mask=masks.causal(), positions=(positions, positions))[0]
+        positions = None if start is None else jnp.arange(start, start + T)
+        return run(module, context=Context(mask=masks.causal(), positions=positions)).features
 
-    counted, _ = run(module, INPUTS, mask=masks.causal())
+    counted = at(None)
     assert_close(counted, at(0))
     assert_close(counted, at(29))
-    assert abs(counted - run(unturned, INPUTS, mask=masks.causal())[0]).max() > 1e-2
+    plain = run(attention(head_width=14), context=Context(mask=masks.causal())).features
+    assert abs(counted - plain).max() > 1e-2
 
 
-def test_rotary_positions_are_never_guessed():
-    module = attention(head_width=14, memory_width=MEMORY_WIDTH, turn=rotary)
-    with pytest.raises(ValueError, match="5 queries and 7 keys leave open where they stand"):
-        module(INPUTS, MEMORY)
+class TestErrors:
+    @pytest.mark.parametrize(
+        "changes, sentence",
+        [
+            ({"num_kv_heads": 4}, r"num_heads=6 .* num_kv_heads=4: use one of 1, 2, 3, 6"),
+            ({"num_kv_heads": 0}, r"num_heads=6 .* num_kv_heads=0: use one of 1, 2, 3, 6"),
+            ({"num_heads": 0}, r"num_heads must be at least 1, got 0"),
+            ({"width": 20}, r"width=20 is not divisible by num_heads=6: .* set head_width"),
+            ({"head_width": 0}, r"head_width must be at least 1, got 0"),
+            ({"window": 0}, r"window must be at least 1, got 0"),
+            ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
+            ({"qk_norm": "rsm"}, r"norm must be one of layer, rms, got 'rsm'; did you mean 'rms'"),
+        ],
+    )
+    def test_sizes_and_names(self, changes, sentence):
+        with pytest.raises(ValueError, match=sentence):
+            attention(**changes)
+
+    def test_a_score_function_in_place_of_a_function_that_returns_one(self):
+        with pytest.raises(TypeError, match="a function that returns a score function, got a Soft"):
+            attention(score=scores.softcap(3.0))
+
+    @pytest.mark.parametrize("name, near", [("weight", "weights"), ("hidden_state", "hidden_s")])
+    def test_unknown_results(self, name, near):
+        with pytest.raises(ValueError, match=f"got '{name}'; did you mean '{near}"):
+            jax.eval_shape(lambda: run(attention(), context=Context(returning=(name,))))
+
+    def test_a_block_mask_beside_lengths(self):
+        mask = block_mask(masks.causal(), T, T)
+        with pytest.raises(TypeError, match="BlockMask cannot be combined with the causal mask, l"):
+            attention()(INPUTS, context=Context(mask=mask, lengths=jnp.array([2, T])))
+
+    def test_caches_of_another_layer(self):
+        spec = CacheSpec(batch=(B,), size=T, encoder_output=ENCODER_OUTPUT)
+        for module, other, name in (
+            (attention(), cross_attention(), "self-attention needs .*, got a Constant"),
+            (cross_attention(), attention(), "cross-attention needs .*, got a Cache"),
+        ):
+            with pytest.raises(ValueError, match=name):
+                module(INPUTS, context=Context(cache=other.new_cache(spec)))
+
+    def test_encoder_output(self):
+        with pytest.raises(
+            ValueError, match=r"cross-attention needs Context\(encoder_output=...\)"
+        ):
+            run(cross_attention())
+        with pytest.raises(ValueError, match=r"needs CacheSpec\(encoder_output=...\)"):
+            cross_attention().new_cache(CacheSpec(batch=(B,), size=3))
+        with pytest.raises(
+            ValueError, match="has width 18, and cross-attention has source_width=17"
+        ):
+            attend_across(cross_attention(), encoder_output=INPUTS)

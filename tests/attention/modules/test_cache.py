@@ -1,4 +1,4 @@
-"""Decoding with a cache equals one full pass, for every mask and position encoding."""
+"""Cached decoding equals one full pass, for every mask and position encoding."""
 
 import functools
 
@@ -12,13 +12,20 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from attention import masks, rotary
-from attention.modules import Attention, LanguageModel
-from attention.modules.positions import SCHEMES
+from attention.modules import (
+    POSITIONS,
+    CacheSpec,
+    Context,
+    CrossAttention,
+    LanguageModel,
+    SelfAttention,
+)
 from attention.primitives.cache import empty_cache
 from tests.attention.modules.inputs import (
     DIMS,
     LENGTHS,
     filled,
+    language_model,
     small_config,
     small_translator,
     tokens,
@@ -31,47 +38,42 @@ FIRST, SECOND, STEPS = 5, 3, 5
 LONGEST = FIRST + SECOND + STEPS
 TOKENS = tokens(B, LONGEST)
 
-# Who may attend to whom; each knows the keys of its prefix when the first piece is read.
+# Masks of the tests; the keys of the prefix are in the first piece.
 MASKS = {
     "causal": masks.causal(),
     "window": masks.causal() & masks.window(before=3),
     "prefix": masks.prefix(2),
     "block": masks.causal() & masks.block(4),
     "segments": masks.causal() & masks.segments([1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3, 3]),
-    "sees nothing": masks.causal() & ~masks.window(before=2),
+    "nothing": masks.causal() & ~masks.window(before=2),
 }
-# How many tokens of each row come with the first piece and with the second.
+# Number of tokens of each row in the first piece and in the second.
 RAGGED = [([5, 5, 5], [3, 3, 3]), ([2, 5, 3], [3, 0, 1]), ([4, 2, 5], [0, 2, 3])]
 
-# Each scheme of positions with a grouping and a kind of norm.
+# Each position encoding with a grouping and a kind of norm.
 MODELS = {
     "none": {"num_kv_heads": N, "qk_norm": "layer"},
-    "sinusoidal": {"num_kv_heads": 1, "norm": "post"},
-    "learned": {"num_kv_heads": K, "norm_kind": "rms"},
+    "sinusoidal": {"num_kv_heads": 1, "norm_placement": "post"},
+    "learned": {"num_kv_heads": K, "norm": "rms"},
     "rotary": {"num_kv_heads": K, "qk_norm": "rms", "rotary": {"base": 100.0}},
-    "alibi": {"num_kv_heads": 1},
-    "relative": {"num_kv_heads": N},
+    "alibi": {"num_kv_heads": 1, "norm_placement": "both"},
+    "relative": {"num_kv_heads": N, "softcap": 5.0},
 }
 
 
-def language_model(**changes):
-    config = small_config(**changes)
-    return filled(lambda: LanguageModel(config, vocab_size=V, rngs=nnx.Rngs(0)))
+def in_pieces(model, mask, first, second, cache):
+    """Read two ragged pieces and then one token at a time: logits by position, and the cache."""
 
-
-def in_pieces(model, allowed, first, second, cache):
-    """Logits `[B, T, V]` of two pieces and then one token at a time; NaN for what was not read."""
-    mask = None if allowed is None else masks.from_array(allowed)
-    rows = jnp.arange(B)[:, None]
-
-    def read(carry, num_tokens, lengths=None):
+    def read(carry, number, lengths=None):
         cache, logits = carry
-        positions = cache[0].next_positions(num_tokens)
-        piece = TOKENS.at[rows, positions].get(mode="clip")
-        found, after = model(piece, cache=cache, mask=mask, lengths=lengths)
-        read = positions < after[0].lengths[:, None]
-        places = jnp.where(read, positions, LONGEST)
-        return after, logits.at[rows, places].set(found, mode="drop")
+        start = cache.lengths
+        positions = start[:, None] + jnp.arange(number)[None]
+        piece = jnp.take_along_axis(TOKENS, jnp.minimum(positions, LONGEST - 1), axis=1)
+        output = model(piece, mask=mask, cache=cache, lengths=lengths)
+        end = output.cache.lengths[:, None]
+        places = jnp.where(positions < end, positions, LONGEST)  # drop the padding
+        rows, found = jnp.arange(B)[:, None], output.logits.astype(logits.dtype)
+        return output.cache, logits.at[rows, places].set(found, mode="drop")
 
     carry = cache, jnp.full((B, LONGEST, V), jnp.nan)
     carry = read(carry, FIRST, first)
@@ -82,19 +84,19 @@ def in_pieces(model, allowed, first, second, cache):
     return logits, cache
 
 
-def assert_same_as_at_once(model, ring, cases, full_mask):
-    """Compiles once: masks are tables of who sees whom, and lengths are traced."""
+def assert_equal_to_full_pass(model, cases, *, ring=None):
+    """Compile once: masks are arrays, and lengths are traced."""
 
     @jax.jit
     def both(model, allowed, full, first, second):
-        size = ring or LONGEST
-        cache = model.new_cache((B,), size, ring=bool(ring))
-        pieces, cache = in_pieces(model, allowed, first, second, cache)
-        return pieces, model(TOKENS, mask=masks.from_array(full)), cache[0].lengths
+        cache = model.new_cache((B,), ring or LONGEST, ring=bool(ring))
+        pieces, cache = in_pieces(model, masks.from_array(allowed), first, second, cache)
+        return pieces, model(TOKENS, mask=full).logits, cache.lengths
 
-    places = jnp.arange(LONGEST)
+    counted = jnp.arange(LONGEST)
     for mask in cases:
-        allowed, full = (m(places[:, None], places[None]) for m in (mask, full_mask(mask)))
+        window = mask & masks.window(before=ring - 1) if ring else mask
+        allowed, full = (each(counted[:, None], counted[None]) for each in (mask, window))
         for first, second in RAGGED:
             pieces, whole, read = both(model, allowed, full, jnp.array(first), jnp.array(second))
             np.testing.assert_array_equal(read, np.add(first, second) + STEPS)
@@ -104,34 +106,89 @@ def assert_same_as_at_once(model, ring, cases, full_mask):
                 )
 
 
-@pytest.mark.parametrize("kind", SCHEMES)
-def test_cached_decoding_equals_full_pass(kind):
-    model = language_model(positions=kind, decoder_layers=LAYERS, **MODELS[kind])
-    assert_same_as_at_once(model, None, MASKS.values(), lambda mask: mask)
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_cached_decoding_equals_full_pass(positions):
+    model = language_model(positions=positions, decoder_layers=LAYERS, **MODELS[positions])
+    model.decoder.causal = False  # the masks alone decide
+    assert_equal_to_full_pass(model, MASKS.values())
 
 
-@pytest.mark.parametrize("kind", ["rotary", "relative"])
-def test_ring_equals_window(kind):
-    model = language_model(positions=kind, decoder_layers=LAYERS)
-    cases = [masks.causal(), masks.causal() & masks.block(4)]
-    assert_same_as_at_once(model, 4, cases, lambda mask: mask & masks.window(before=3))
+@pytest.mark.parametrize("positions", ["rotary", "relative"])
+def test_ring_equals_window(positions):
+    model = language_model(positions=positions, decoder_layers=LAYERS)
+    cases = [masks.window(1, 1) | masks.causal(), masks.block(4)]
+    assert_equal_to_full_pass(model, cases, ring=4)
 
 
-def small_attention():
-    sizes = {"num_heads": N, "num_kv_heads": K, "head_width": H}
-    return filled(lambda: Attention(D, **sizes, rngs=nnx.Rngs(0)))
+@pytest.mark.parametrize("window", [1, 4])
+def test_local_and_global_layers_have_caches_of_their_own(window):
+    """The pieces are longer than the window, and ragged."""
+    local = {"window": window, "rotary": {"base": 100.0}}
+    model = language_model(positions="rotary", decoder_layers=3, per_layer=[local, {}])
+    shapes = [each["self_attention"] for each in model.new_cache((B,), LONGEST).layers]
+    assert [(each.size, each.ring) for each in shapes] == [
+        (window, True),
+        (LONGEST, False),
+        (window, True),
+    ]
+    assert_equal_to_full_pass(model, [masks.block(6)])
+
+
+def test_no_mask_is_causal_within_a_piece():
+    """With a cache; without one, self-attention alone attends in both directions."""
+    module = small_attention()
+    (inputs,) = draw((B, 5, D))
+    cache = module.new_cache(CacheSpec(batch=(B,), size=5))
+    ours, expected = (
+        module(inputs, context=context).features
+        for context in (Context(cache=cache), Context(mask=masks.causal()))
+    )
+    np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_decoder_that_is_not_causal_reads_a_whole_text_at_once():
+    model = filled(
+        lambda: LanguageModel.from_config(
+            small_config(positions="relative"), vocab_size=V, causal=False, rngs=nnx.Rngs(0)
+        )
+    )
+    assert not model.decoder.score.causal
+    whole = jax.jit(lambda model: model(TOKENS).logits)(model)
+    cached = jax.jit(lambda m: m(TOKENS, cache=m.new_cache((B,), LONGEST)).logits)(model)
+    np.testing.assert_allclose(cached, whole, rtol=2e-5, atol=2e-5)
+    last = TOKENS.at[:, -1].add(1)
+    assert (jax.jit(lambda model: model(last).logits)(model) != whole)[:, 0].any(-1).all()
+
+
+def test_bfloat16_cache():
+    model = language_model(decoder_layers=LAYERS, dtype="bfloat16")
+
+    @jax.jit
+    def both(model):
+        cache = model.new_cache((B,), LONGEST)
+        pieces, _ = in_pieces(model, None, jnp.full(B, FIRST), jnp.full(B, SECOND), cache)
+        return pieces, model(TOKENS).logits
+
+    pieces, whole = both(model)
+    np.testing.assert_allclose(pieces, whole.astype(jnp.float32), atol=0.1)
+
+
+def small_attention(cls=SelfAttention, **changes):
+    sizes = {"num_heads": N, "num_kv_heads": K, "head_width": H} | changes
+    return filled(lambda: cls(D, **sizes, rngs=nnx.Rngs(0)))
 
 
 @pytest.mark.parametrize("ring", [False, True], ids=["growing", "ring"])
 def test_visible_nan_in_a_cache_gives_nan(ring):
     """The second token of the first row is NaN; a ring of four slots replaces it."""
-    attention = small_attention()
+    module = small_attention()
     (inputs,) = draw((2, 7, D))
     inputs, outputs = inputs.at[0, 1].set(jnp.nan), []
     cache = empty_cache((2,), 4 if ring else 7, num_kv_heads=K, head_width=H, ring=ring)
     for token in jnp.split(inputs, 7, axis=1):
-        output, _, cache = attention(token, cache=cache, mask=masks.causal())
-        outputs.append(output)
+        output = module(token, context=Context(cache=cache))
+        outputs.append(output.features)
+        cache = output.cache
     lost = np.zeros((2, 7), bool)
     lost[0, 1 : 5 if ring else 7] = True
     found = jnp.concatenate(outputs, axis=1)
@@ -139,14 +196,19 @@ def test_visible_nan_in_a_cache_gives_nan(ring):
 
 
 def test_visible_nan_in_cross_attention_keys_gives_nan():
-    attention = small_attention()
-    inputs, memory = draw((2, 3, D), (2, S, D))
-    memory = memory.at[0, 1].set(jnp.nan)
-    for known in (memory, attention.remember(memory)):
-        output, _ = attention(inputs, known)
+    module = small_attention(CrossAttention)
+    inputs, source = draw((2, 3, D), (2, S, D))
+    source = source.at[0, 1].set(jnp.nan)
+    cache = module.new_cache(CacheSpec(batch=(2,), size=3, encoder_output=source))
+    for context in (Context(encoder_output=source), Context(cache=cache)):
+        output = module(inputs, context=context).features
         np.testing.assert_array_equal(jnp.isnan(output).all((1, 2)), [True, False])
-        output, _ = attention(inputs, known, mask=masks.lengths([1, 1]))
-        assert jnp.isfinite(output).all()
+        masked = module(inputs, context=with_encoder_mask(context, masks.lengths([1, 1]))).features
+        assert jnp.isfinite(masked).all()
+
+
+def with_encoder_mask(context, mask):
+    return Context(encoder_output=context.encoder_output, cache=context.cache, encoder_mask=mask)
 
 
 LEAVES = st.one_of(
@@ -161,34 +223,33 @@ LEAVES = st.one_of(
 # Each example compiles, so there are few, and a failing one is not made smaller.
 @settings(max_examples=5, phases=[Phase.generate])
 @given(
-    kind=st.sampled_from(sorted(SCHEMES)),
+    positions=st.sampled_from(sorted(POSITIONS)),
     num_kv_heads=st.sampled_from([1, K, N]),
     mask=st.builds(lambda a, b, c: (a & b) | ~c, LEAVES, LEAVES, LEAVES),
     lengths=st.lists(st.integers(0, 4), min_size=B, max_size=B),
     ring=st.booleans(),
 )
-def test_whatever_is_drawn(kind, num_kv_heads, mask, lengths, ring):
-    """Masks as they are composed, read by a cache that may be a ring where positions go on."""
-    ring = ring and kind != "learned"
-    model = language_model(positions=kind, num_kv_heads=num_kv_heads, decoder_layers=1)
-    mask = masks.causal() & mask
+def test_composed_masks(positions, num_kv_heads, mask, lengths, ring):
+    """Masks of masks, with a cache that may be a ring where positions continue."""
+    ring = ring and positions != "learned"
+    model = language_model(positions=positions, num_kv_heads=num_kv_heads, decoder_layers=1)
     size = 5 if ring else 7
 
     @jax.jit
     def both(model, lengths):
         cache = model.new_cache((B,), size, ring=ring)
-        logits, cache = model(TOKENS[:, :4], mask=mask, cache=cache, lengths=lengths)
-        pieces = [(logits, jnp.arange(4)[None] < lengths[:, None])]
-        text = jnp.where(pieces[0][1], TOKENS[:, :4], 0)
+        output = model(TOKENS[:, :4], mask=mask, cache=cache, lengths=lengths)
+        first = output.logits, jnp.arange(4)[None] < lengths[:, None]
+        text = jnp.where(first[1], TOKENS[:, :4], 0)
         text = jnp.concatenate([text, jnp.zeros((B, 3), text.dtype)], axis=1)
         steps = []
         for step in range(3):
             token = TOKENS[:, 4 + step]
             text = text.at[jnp.arange(B), lengths + step].set(token)
-            logits, cache = model(token[:, None], mask=mask, cache=cache)
-            steps.append(logits[:, 0])
-        seen = mask & masks.window(before=size - 1) if ring else mask
-        return pieces[0], jnp.stack(steps, 1), model(text, mask=seen)
+            output = model(token[:, None], mask=mask, cache=output.cache)
+            steps.append(output.logits[:, 0])
+        visible = mask & masks.window(before=size - 1) if ring else mask
+        return first, jnp.stack(steps, 1), model(text, mask=visible).logits
 
     (first, read), steps, whole = both(model, jnp.array(lengths))
     np.testing.assert_allclose(first[read], whole[:, :4][read], rtol=2e-5, atol=2e-5)
@@ -197,99 +258,117 @@ def test_whatever_is_drawn(kind, num_kv_heads, mask, lengths, ring):
         np.testing.assert_allclose(steps[row], expected, rtol=2e-5, atol=2e-5)
 
 
-def test_one_attention_with_masks_for_a_batch():
-    module = filled(lambda: Attention(D, num_heads=N, head_width=H, turn=rotary, rngs=nnx.Rngs(0)))
+def test_masks_with_batch_axes():
+    module = small_attention(rotary=rotary)
     (inputs,) = draw((B, LONGEST, D))
     segments = np.sort(np.random.default_rng(0).integers(4, size=(B, LONGEST)))
-    run = jax.jit(module)
+    run = jax.jit(lambda inputs, context: module(inputs, context=context))
     for mask in (masks.segments(segments), masks.lengths([3, 9, LONGEST])):
         mask &= masks.causal()
-        full, _ = run(inputs, mask=mask)
-        cache = empty_cache((B,), LONGEST, num_kv_heads=N, head_width=H)
+        full = run(inputs, Context(mask=mask)).features
+        cache = module.new_cache(CacheSpec(batch=(B,), size=LONGEST))
         for piece in (slice(0, 6), slice(6, 7), slice(7, 13)):
-            ours, _, cache = run(inputs[:, piece], mask=mask, cache=cache)
-            np.testing.assert_allclose(ours, full[:, piece], rtol=2e-5, atol=2e-5)
+            output = run(inputs[:, piece], Context(mask=mask, cache=cache))
+            cache = output.cache
+            np.testing.assert_allclose(output.features, full[:, piece], rtol=2e-5, atol=2e-5)
 
 
 class TestTranslator:
-    """A decoder with a memory, whose keys and values are computed once."""
+    """Keys and values of the encoder output are computed once."""
 
-    SOURCE, TARGET = tokens(B, S, seed=1), tokens(B, FIRST + 2, seed=2)
-    MASK = masks.lengths(LENGTHS)
+    SOURCE, TARGET = tokens(B, S, seed=1), tokens(B, S, seed=2)
+    PIECES = (slice(0, FIRST), slice(FIRST, FIRST + 1), slice(FIRST + 1, None))
+    SEGMENTS = np.sort(np.random.default_rng(0).integers(3, size=(2, B, S)))
 
-    def test_cached_decoding_equals_full_pass(self):
+    @pytest.mark.parametrize(
+        "encoder_mask",
+        [
+            masks.lengths(LENGTHS),
+            masks.segments(*SEGMENTS),
+            masks.causal(),
+            masks.causal() & ~masks.window(2, 0),
+        ],
+        ids=["lengths", "segments", "causal", "nothing"],
+    )
+    def test_cached_decoding_equals_full_pass(self, encoder_mask):
         model = small_translator(positions="relative", tie="none")
 
         @jax.jit
-        def at_once(model):
-            memory = model.encode(self.SOURCE, mask=self.MASK)
-            return model.decode(
-                self.TARGET, memory, memory_mask=self.MASK, returning=("logsumexp",)
-            )
+        def both(model):
+            encoded = model.encode(self.SOURCE, mask=masks.lengths(LENGTHS)).features
+            fields = {"encoder_mask": encoder_mask, "returning": ("logsumexp", "hidden_states")}
+            whole = model.decode(self.TARGET, encoded, **fields)
+            cache, pieces = model.new_cache(encoded, S), []
+            for piece in self.PIECES:
+                output = model.decode(self.TARGET[:, piece], None, cache=cache, **fields)
+                cache = output.cache
+                pieces.append(output._replace(cache=None))
+            return whole, pieces
 
-        @jax.jit
-        def in_pieces(model):
-            memory = model.remember(model.encode(self.SOURCE, mask=self.MASK))
-            cache, found = model.new_cache((B,), FIRST + 2), []
-            for piece in (slice(0, FIRST), slice(FIRST, FIRST + 1), slice(FIRST + 1, None)):
-                features, extras, cache = model.decode(
-                    self.TARGET[:, piece],
-                    memory,
-                    memory_mask=self.MASK,
-                    cache=cache,
-                    returning=("logsumexp",),
-                )
-                found.append((features, extras))
-            return found
+        whole, pieces = both(model)
+        close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
+        close(jnp.concatenate([each.features for each in pieces], 1), whole.features)
+        assert len(whole.attention) == len(pieces[0].attention) == 3
+        for layer, attention in enumerate(whole.attention):
+            for name, results in attention.items():
+                found = [each.attention[layer][name]["logsumexp"] for each in pieces]
+                close(jnp.concatenate(found, axis=-1), results["logsumexp"])
+            found = [each.hidden_states[layer + 1] for each in pieces]
+            close(jnp.concatenate(found, axis=1), whole.hidden_states[layer + 1])
 
-        features, extras = at_once(model)
-        pieces, found = zip(*in_pieces(model), strict=True)
-        np.testing.assert_allclose(jnp.concatenate(pieces, axis=1), features, rtol=2e-5, atol=2e-5)
-        for name in ("self", "cross"):
-            together = jnp.concatenate([each[name]["logsumexp"] for each in found], axis=-1)
-            np.testing.assert_allclose(together, extras[name]["logsumexp"], rtol=2e-5, atol=2e-5)
+    def test_encoder_positions_are_kept_in_the_cache(self):
+        module = small_attention(CrossAttention)
+        inputs, source = draw((B, 2, D), (B, S, D))
+        positions, queries = jnp.arange(S, 0, -1), jnp.array([3, 4])
+        fields = {"encoder_mask": masks.causal(), "positions": queries}
+        full = Context(encoder_output=source, encoder_positions=positions, **fields)
+        spec = CacheSpec(batch=(B,), size=2, encoder_output=source, encoder_positions=positions)
+        cached = Context(cache=module.new_cache(spec), **fields)
+        ours, expected = (module(inputs, context=each).features for each in (cached, full))
+        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
 
-    def test_the_memory_is_projected_once_for_all_layers(self):
+    def test_keys_and_values_of_every_layer_are_those_of_its_projections(self):
         model = small_translator()
-        (memory,) = draw((B, S, D))
-        remembered = model.remember(memory)
-        for number in range(model.decoder.num_layers):
-            block = jax.tree.map(lambda x, number=number: x[number], model.decoder.layers)
-            layer = remembered[number]
-            for name in ("key", "value"):
-                projected = getattr(block.cross_attention, name)(memory)
-                np.testing.assert_allclose(getattr(layer, name), projected, rtol=1e-5, atol=1e-5)
-        cache = model.new_cache((B,), 7)
-        step = functools.partial(model.decode, self.TARGET[:, :1], memory_mask=None, cache=cache)
-        sources = [
-            str(jax.make_jaxpr(step)(given)).count(f"[{B},{S},{D}]")
-            for given in (memory, remembered)
-        ]
-        assert sources[0] > 0 == sources[1]  # no array of the memory's shape is left to project
+        (source,) = draw((B, S, D))
+        cache = model.new_cache(source, S)
+        for block, layer in zip(model.decoder.layers.unstacked(), cache.layers, strict=True):
+            cross = block.cross_attention.sublayer
+            keys = layer["cross_attention"].value.keys
+            np.testing.assert_allclose(keys.key, cross.key(source), rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(keys.value, cross.value(source), rtol=1e-5, atol=1e-5)
+
+    def test_a_step_projects_and_checks_new_tokens_only(self):
+        """No array of a step has the shape of the encoder output, to be projected or checked."""
+        model = small_translator(decoder_layers=1)
+        cache = model.new_cache(jnp.zeros((B, S, D)), 17)
+        program = str(jax.make_jaxpr(lambda: model.decode(self.TARGET[:, :1], None, cache=cache))())
+        assert f"[{B},{S},{D}]" not in program
+        checks = [line for line in program.splitlines() if "is_finite" in line]
+        assert checks
+        assert not [line for line in checks if f",{S}," in line or ",17," in line]
 
     def test_rows_past_the_end_give_nan(self):
         model = small_translator(decoder_layers=1)
 
         @jax.jit
-        def decode(cache, target):
-            memory = jnp.zeros((B, S, D))
-            features, _, cache = model.decode(target, memory, memory_mask=None, cache=cache)
-            return features, cache
+        def decode(cache, target, lengths):
+            output = model.decode(target, None, cache=cache, lengths=lengths)
+            return output.features, output.cache
 
-        (cache,) = model.new_cache((B,), 2)
-        cache = (cache.advance(1, jnp.array([0, 1, 0])),)
+        cache = model.new_cache(jnp.zeros((B, S, D)), 2)
+        _, cache = decode(cache, self.TARGET[:, :1], jnp.array([0, 1, 0]))
         for overflowed in ([0, 0, 0], [0, 1, 0], [1, 1, 1]):
-            features, cache = decode(cache, self.TARGET[:, :1])
+            features, cache = decode(cache, self.TARGET[:, :1], jnp.ones(B, jnp.int32))
             np.testing.assert_array_equal(np.isnan(features).any((1, 2)), overflowed)
 
 
 class TestShapes:
-    """What a cache holds, read off without a byte of it."""
+    """Sizes of caches, without allocating them."""
 
-    def test_grouped_queries_make_it_smaller_by_the_size_of_a_group(self):
+    def test_grouped_queries_make_a_cache_smaller_by_the_group_size(self):
         def cache(num_kv_heads):
             model = language_model(num_kv_heads=num_kv_heads, decoder_layers=LAYERS)
-            return model.new_cache((B,), 11)
+            return [each["self_attention"] for each in model.new_cache((B,), 11).layers]
 
         caches = {k: jax.eval_shape(functools.partial(cache, k)) for k in (N, K, 1)}
         for num_kv_heads, layers in caches.items():
@@ -299,96 +378,84 @@ class TestShapes:
                 assert each.nbytes * N == whole.nbytes * num_kv_heads
                 assert whole.nbytes == B * 11 * N * 2 * H * 4
 
-    def test_a_ring_holds_its_window_however_much_is_read(self):
+    def test_a_ring_does_not_grow(self):
         model = jax.eval_shape(lambda: language_model(decoder_layers=LAYERS))
 
         def read(model):
             cache = model.new_cache((2, B), 5, ring=True)
             return model(tokens(2, B, 23), cache=cache)
 
-        logits, cache = jax.eval_shape(read, model)
-        chex.assert_shape(logits, (2, B, 23, V))
-        chex.assert_shape([each.key_slots for each in cache], (2, B, K, 5, H))
-        assert len(cache) == LAYERS
+        output = jax.eval_shape(read, model)
+        chex.assert_shape(output.logits, (2, B, 23, V))
+        layers = [each["self_attention"].key_slots for each in output.cache.layers]
+        chex.assert_shape(layers, (2, B, K, 5, H))
+        assert len(layers) == LAYERS
 
 
-class TestRefusals:
+class TestErrors:
     """One sentence, before anything is compiled."""
 
-    INPUTS = draw((B, 5, D))[0]
+    def test_positions_beside_a_cache(self):
+        model = language_model()
+        cache = model.new_cache((B,), 7)
+        with pytest.raises(ValueError, match="a cache counts the positions of its tokens"):
+            model(TOKENS[:, :5], cache=cache, positions=jnp.arange(5))
 
-    def attention(self):
-        return filled(lambda: Attention(D, num_heads=N, head_width=H, rngs=nnx.Rngs(0)))
-
-    def test_a_cache_knows_keys_and_positions(self):
-        cache = empty_cache((B,), 7, num_kv_heads=N, head_width=H)
-        positions = jnp.arange(5), jnp.arange(5)
-        for beside in ({"memory": self.INPUTS}, {"positions": positions}):
-            with pytest.raises(ValueError, match="takes neither memory nor positions beside it"):
-                self.attention()(self.INPUTS, cache=cache, **beside)
-
-    def test_lengths_without_a_cache(self):
-        with pytest.raises(ValueError, match="no cache is given"):
-            self.attention()(self.INPUTS, lengths=jnp.array([1, 2, 3]))
-        with pytest.raises(ValueError, match="no cache is given"):
-            model = jax.eval_shape(language_model)
-            jax.eval_shape(lambda m: m(tokens(B, 5), lengths=jnp.array([1, 2, 3])), model)
-
-    def test_a_mask_without_positions(self):
-        cache = empty_cache((B,), 7, num_kv_heads=N, head_width=H)
-        with pytest.raises(TypeError, match=r"wrap a bool array in masks\.from_array"):
-            self.attention()(self.INPUTS, cache=cache, mask=jnp.ones((5, 5), bool))
-
-    def test_more_than_the_cache_or_the_model_holds(self):
+    def test_more_tokens_than_the_cache_or_the_model_can_hold(self):
         model = language_model(decoder_layers=1)
-        (cache,) = model.new_cache((B,), 7)
-        cache = (cache.advance(3),)
-        with pytest.raises(ValueError, match="a cache of 7 slots cannot hold 8 tokens"):
-            model(tokens(B, 5), cache=cache)
-        with pytest.raises(ValueError, match="24 tokens is longer than max_length=23"):
-            model.new_cache((B,), 24)
-        translator = jax.eval_shape(small_translator)
-        with pytest.raises(ValueError, match="24 tokens is longer than max_length=23"):
-            translator.new_cache((B,), 24)
-
-    def test_a_decoder_without_layers(self):
-        translator = small_translator(decoder_layers=0)
-        for remember in (
-            lambda: translator.remember(jnp.ones((B, S, 8))),
-            lambda: translator.new_cache((B,), 7),
+        with pytest.raises(ValueError, match="layer 0: a cache of 7 slots cannot hold 8 tokens"):
+            jax.eval_shape(lambda: model(TOKENS[:, :8], cache=model.new_cache((B,), 7)))
+        for new_cache in (
+            lambda: model.new_cache((B,), 24),
+            lambda: small_translator().new_cache(jnp.zeros((B, S, D)), 24),
         ):
-            with pytest.raises(ValueError, match="a decoder without layers has nothing to"):
-                remember()
+            with pytest.raises(ValueError, match="24 tokens is longer than max_length=23"):
+                jax.eval_shape(new_cache)
 
-    def test_caches_of_another_decoder(self):
-        model = jax.eval_shape(lambda: language_model(decoder_layers=LAYERS))
-        cache = jax.eval_shape(lambda model: model.new_cache((B,), 7), model)
-        wanted = f"a decoder of {LAYERS} layers needs a tuple of as many caches"
-        for wrong, number in ((cache[:-1], LAYERS - 1), (cache * 2, 2 * LAYERS)):
-            with pytest.raises(ValueError, match=f"{wanted}, got {number}"):
-                model(tokens(B, 1), cache=wrong)
-        with pytest.raises(ValueError, match=f"{wanted}, got a single one"):
-            model(tokens(B, 1), cache=cache[0])
+    def test_a_ring_of_learned_positions(self):
+        with pytest.raises(ValueError, match="learned positions end at max_length=23"):
+            language_model(positions="learned").new_cache((2,), 7, ring=True)
 
-    def test_memories_of_another_decoder(self):
-        model = small_translator(decoder_layers=LAYERS)
-        known = model.remember(jnp.zeros((B, S, D)))
-        wanted = f"a decoder of {LAYERS} layers needs a tuple of as many caches"
-        for wrong, number in (
-            (known[:-1], LAYERS - 1),
-            (known * 2, 2 * LAYERS),
-            (known[0], "a single one"),
-            ([*known], LAYERS),
-        ):
-            with pytest.raises(ValueError, match=f"{wanted}, got {number}"):
-                model.decode(tokens(B, 1), wrong, memory_mask=None)
+    @pytest.mark.parametrize(
+        "changes, sentence",
+        [
+            ({"decoder_layers": 3}, "2 layers need a tuple of as many caches, got 3"),
+            ({"num_kv_heads": 1}, "layer 0: this cache needs keys of shape (3, 1, 1, 4), got (3"),
+            ({"head_width": 2}, "layer 0: this cache needs keys of shape (3, 1, 3, 2), got (3"),
+        ],
+        ids=str,
+    )
+    def test_a_cache_of_another_language_model(self, changes, sentence):
+        changes = {"decoder_layers": LAYERS} | changes
 
-    def test_step_checks_only_new_tokens(self):
-        """No check for finite numbers has the length of the cache or of the encoder output."""
-        model = small_translator(decoder_layers=1)
-        known, cache = model.remember(jnp.zeros((B, S, D))), model.new_cache((B,), 17)
-        step = jax.make_jaxpr(
-            lambda: model.decode(tokens(B, 1), known, memory_mask=None, cache=cache)
+        def read():
+            cache = language_model(**changes).new_cache((B,), 7)
+            return language_model(decoder_layers=LAYERS)(TOKENS[:, :1], cache=cache)
+
+        with pytest.raises(ValueError) as raised:
+            jax.eval_shape(read)
+        assert str(raised.value).startswith(sentence)
+
+    def test_a_cache_of_another_batch(self):
+        model = language_model(decoder_layers=1)
+        cache = model.new_cache((2,), 7)
+        sentence = r"this cache is for a batch of shape \(2,\), got \(3,\)"
+        with pytest.raises(ValueError, match=sentence):
+            model(TOKENS[:, :1], cache=cache)
+        with pytest.raises(ValueError, match=sentence):
+            model.decoder(jnp.zeros((B, 1, D)), context=Context(cache=cache))
+
+    def test_a_cache_of_another_kind(self):
+        model = language_model(decoder_layers=LAYERS)
+        cache = model.new_cache((B,), 7)
+        for wrong, name in ((cache.layers, "tuple"), (cache.layers[0]["self_attention"], "Cache")):
+            sentence = f"a decoder needs the cache of its new_cache, got a {name}"
+            with pytest.raises(ValueError, match=sentence):
+                model(TOKENS[:, :1], cache=wrong)
+        translator = small_translator(decoder_layers=LAYERS)
+        sentence = (
+            "layer 0: a block of self_attention, cross_attention, feed_forward cannot use a cache "
+            "of self_attention, feed_forward"
         )
-        looks = [line for line in str(step()).splitlines() if "is_finite" in line]
-        assert looks and not [line for line in looks if f",{S}," in line or ",17," in line]
+        with pytest.raises(ValueError, match=sentence):
+            translator.decode(TOKENS[:, :1], None, cache=cache)

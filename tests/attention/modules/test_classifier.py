@@ -1,4 +1,4 @@
-"""One answer for a sentence or an image, from all of it and from nothing else."""
+"""Classifiers of texts and images, and patches as tokens."""
 
 import jax
 import jax.numpy as jnp
@@ -7,8 +7,16 @@ import pytest
 from flax import nnx
 
 from attention import masks
-from attention.modules import Classifier, Embedding, PatchEmbedding
-from attention.modules.classifier import POOLINGS, mean
+from attention.modules import (
+    POOLINGS,
+    Classifier,
+    Context,
+    Embedding,
+    MeanPooling,
+    PatchEmbedding,
+)
+from attention.modules.classifier import mean
+from attention.modules.patches import patches
 from attention.testing import find_leaks
 from tests.attention.modules.inputs import DIMS, LENGTHS, B, S, filled, small_config, tokens
 from tests.attention.primitives.inputs import draw
@@ -16,106 +24,201 @@ from tests.attention.primitives.inputs import draw
 D, V = DIMS["DV"]
 C = 5
 TOKENS = tokens(B, S)
-IMAGES = draw((B, 4, 6, 2))[0]
+SHAPE, PATCH = (4, 6, 2), 2
+(IMAGES,) = draw((B, *SHAPE))
+NUM_PATCHES = 6
 
-classify = jax.jit(Classifier.__call__)
+
+@jax.jit
+def classify(model, inputs, **options):
+    return model(inputs, **options).logits
 
 
-def reader(pooling, embed=lambda config, rngs: Embedding(V, config, rngs=rngs), **changes):
+def embed_tokens(config, rngs):
+    return Embedding.from_config(V, config, rngs=rngs)
+
+
+def embed_patches(config, rngs):
+    return PatchEmbedding.from_config(config, image_shape=SHAPE, patch_size=PATCH, rngs=rngs)
+
+
+def classifier(pooling, embed=embed_tokens, **changes):
     config = small_config(**changes)
 
     def build():
         rngs = nnx.Rngs(0)
-        return Classifier(config, embed(config, rngs), num_classes=C, pooling=pooling, rngs=rngs)
+        embedding = embed(config, rngs)
+        return Classifier.from_config(config, embedding, num_classes=C, pooling=pooling, rngs=rngs)
 
     return filled(build)
 
 
-def viewer(pooling, **changes):
-    return reader(
-        pooling,
-        lambda config, rngs: PatchEmbedding(
-            config, image_shape=IMAGES.shape[1:], patch_size=2, rngs=rngs
-        ),
-        **changes,
+class TestClassifier:
+    def test_mean_by_hand(self):
+        features = jnp.array([[[1.0, 2], [3, 6], [jnp.nan, 7]]] * 3)
+        means = mean(features, jnp.array([2, 1, 0], jnp.int32))
+        assert means.tolist() == [[2, 4], [1, 2], [0, 0]]
+        assert mean(features[:, :2], None).tolist() == [[2, 4]] * 3
+
+    @pytest.mark.parametrize("pooling", POOLINGS)
+    def test_embedding_encoder_pooling_and_output(self, pooling):
+        model = classifier(pooling)
+        vectors, lengths = model.embedding(TOKENS), LENGTHS
+        if pooling == "class_token":
+            front = jnp.broadcast_to(model.pooling.vector[...], (B, 1, D))
+            vectors, lengths = jnp.concatenate([front, vectors], axis=1), LENGTHS + 1
+        context = Context(mask=masks.lengths(lengths))
+        features = np.asarray(model.encoder(vectors, context=context).features)
+        pooled = [
+            row[0] if pooling == "class_token" else row[:n].mean(axis=0)
+            for row, n in zip(features, lengths, strict=True)
+        ]
+        kernel, bias = model.output.kernel[...], model.output.bias[...]
+        expected = pooled @ np.asarray(kernel) + np.asarray(bias)
+        scores = classify(model, TOKENS, lengths=LENGTHS)
+        assert scores.shape == (B, C)
+        np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
+
+    @pytest.mark.parametrize("pooling", POOLINGS)
+    def test_scores_depend_on_every_token_but_not_on_padding_or_other_rows(self, pooling):
+        model = classifier(pooling)
+        report = find_leaks(
+            lambda given: classify(model, given, lengths=LENGTHS),
+            TOKENS,
+            lambda row, given: row == given[0] and given[1] < LENGTHS[row],
+            vocab_size=V,
+        )
+        report.raise_if_failed()
+        assert not report.blind_spots
+
+    @pytest.mark.parametrize("pooling", POOLINGS)
+    def test_scores_depend_on_every_pixel_and_nan_stays_in_its_image(self, pooling):
+        model = classifier(pooling, embed_patches)
+        report = find_leaks(
+            lambda images: classify(model, images),
+            IMAGES,
+            lambda row, given: row == given[0],
+            trials=1,
+            nonfinite=True,
+        )
+        report.raise_if_failed()
+        assert not report.blind_spots
+
+    @pytest.mark.parametrize("pooling", POOLINGS)
+    def test_a_padded_text_is_classified_like_one_alone(self, pooling):
+        model = classifier(pooling)
+        padding = np.arange(S) >= LENGTHS[:, None]
+        outside = np.where(padding, V, TOKENS)  # an id out of range: its vector is NaN
+        together = classify(model, outside, lengths=LENGTHS)
+        assert np.isfinite(together).all()
+        alone = classify(model, TOKENS[2, : LENGTHS[2]])
+        np.testing.assert_allclose(together[2], alone, rtol=1e-4, atol=1e-4)
+
+    @pytest.mark.parametrize("batch", [(), (2,), (3, 2)], ids=str)
+    @pytest.mark.parametrize("pooling", POOLINGS)
+    def test_leading_axes_are_kept(self, pooling, batch):
+        images = jnp.zeros((*batch, *SHAPE))
+        scores = jax.eval_shape(lambda: classify(classifier(pooling, embed_patches), images))
+        assert scores.shape == (*batch, C)
+        given, lengths = tokens(*batch, S), jnp.full(batch, 2, jnp.int32)
+        scores = jax.eval_shape(lambda: classify(classifier(pooling), given, lengths=lengths))
+        assert scores.shape == (*batch, C)
+
+    def test_hidden_states_and_attention(self):
+        returning = ("weights", "hidden_states")
+        model = classifier("class_token")
+        output = jax.eval_shape(lambda: model(TOKENS, lengths=LENGTHS, returning=returning))
+        assert output.hidden_states[2].shape == (B, S + 1, D)
+        assert output.attention[1]["self_attention"]["weights"].shape == (B, 6, S + 1, S + 1)
+
+    @pytest.mark.parametrize("changes", [{"attention_dropout": 0.5}, {"dropout": 0.5}], ids=str)
+    def test_dropout_in_the_encoder_and_in_the_embedding(self, changes):
+        layers = 0 if "dropout" in changes else 2  # without layers only the embedding has dropout
+        model = classifier("mean", encoder_layers=layers, **changes)
+        plain = classify(model, TOKENS)
+        dropped = classify(model, TOKENS, rng=jax.random.key(0))
+        assert not np.allclose(dropped, plain, atol=1e-2)
+        never = classify(classifier("mean", encoder_layers=layers), TOKENS)
+        np.testing.assert_array_equal(plain, never)
+
+    def test_unknown_pooling(self):
+        sentence = "pooling must be one of mean, class_token, got 'class'; did you mean 'class_t"
+        with pytest.raises(ValueError, match=sentence):
+            classifier("class")
+
+
+class TestPatches:
+    def embedding(self, **changes):
+        return filled(lambda: embed_patches(small_config(**changes), nnx.Rngs(0)))
+
+    def test_patches_by_hand(self):
+        image = jnp.arange(24).reshape(4, 6, 1)
+        assert patches(image, 2).tolist() == [
+            [0, 1, 6, 7],
+            [2, 3, 8, 9],
+            [4, 5, 10, 11],
+            [12, 13, 18, 19],
+            [14, 15, 20, 21],
+            [16, 17, 22, 23],
+        ]
+        channels = jnp.arange(8).reshape(2, 2, 2)
+        assert patches(channels, 2).tolist() == [list(range(8))]
+        assert patches(channels, 1).tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+    @pytest.mark.parametrize("positions", ["learned", "rotary"])
+    def test_a_vector_is_the_projected_patch_plus_its_position(self, positions):
+        module = self.embedding(positions=positions)
+        expected = np.asarray(patches(IMAGES, PATCH)) @ np.asarray(module.projection.kernel[...])
+        expected += np.asarray(module.projection.bias[...])
+        if positions == "learned":
+            expected += D**0.5 * np.asarray(module.positions.table[...])[:NUM_PATCHES]
+        vectors = module(IMAGES)
+        assert vectors.shape == (B, NUM_PATCHES, D)
+        np.testing.assert_allclose(vectors, expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(module(IMAGES[0]), expected[0], rtol=1e-5, atol=1e-5)
+
+    def test_use_bias(self):
+        assert self.embedding(use_bias=False).projection.bias is None
+
+    def test_the_rng_drops_entries(self):
+        module = self.embedding(dropout=0.25)
+        plain, dropped = module(IMAGES), module(IMAGES, rng=jax.random.key(0))
+        lost = np.asarray(dropped == 0)
+        assert lost.any()
+        assert not lost.all()
+        np.testing.assert_allclose(dropped[~lost], plain[~lost] / 0.75, rtol=1e-6)
+
+    @pytest.mark.parametrize(
+        "shape, size, max_length, sentence",
+        [
+            ((4, 6, 1), 3, 99, r"patches of 3x3 pixels do not fill an image of 4x6: patch_size m"),
+            ((4, 6, 1), 4, 99, r"patches of 4x4 pixels do not fill an image of 4x6: patch_size m"),
+            ((4, 6, 1), 0, 99, r"patches of 0x0 pixels do not fill an image of 4x6: patch_size m"),
+            ((4, 6, 1), 1, 23, r"an image of 24 patches is longer than max_length=23"),
+        ],
+        ids=["height", "width", "nothing", "too many"],
     )
+    def test_images_that_do_not_fit(self, shape, size, max_length, sentence):
+        config = small_config(max_length=max_length)
+        build = PatchEmbedding.from_config
+        with pytest.raises(ValueError, match=sentence):
+            build(config, image_shape=shape, patch_size=size, rngs=nnx.Rngs(0))
+
+    def test_an_image_of_another_size(self):
+        sentence = r"images must be 4x6x2 \(height x width x channels\), got 6x4x2"
+        with pytest.raises(ValueError, match=sentence):
+            self.embedding()(jnp.swapaxes(IMAGES, 1, 2))
 
 
-def test_a_mean_by_hand():
-    features = jnp.array([[[1.0, 2], [3, 6], [jnp.nan, 7]]] * 3)
-    means = mean(features, jnp.array([2, 1, 0], jnp.int32))
-    assert means.tolist() == [[2, 4], [1, 2], [0, 0]]
-    assert mean(features[:, :2], None).tolist() == [[2, 4]] * 3
+def test_a_pooling_of_ones_own_and_constrained_logits():
+    found = set()
 
+    def constrain(array, names):
+        assert array.ndim == len(names)
+        found.add(names)
+        return array
 
-@pytest.mark.parametrize("pooling", POOLINGS)
-def test_scores_the_classes_of_what_the_encoder_made(pooling):
-    model = reader(pooling)
-    vectors, lengths = model.embedding(TOKENS), LENGTHS
-    if pooling == "first":
-        front = jnp.broadcast_to(D**0.5 * model.first[...], (B, 1, D))
-        vectors, lengths = jnp.concatenate([front, vectors], axis=1), LENGTHS + 1
-    features, _ = model.encoder(vectors, mask=masks.lengths(lengths))
-    pooled = [row[0] if pooling == "first" else row[:n].mean(axis=0)
-              for row, n in zip(np.asarray(features), lengths, strict=True)]  # fmt: skip
-    expected = pooled @ np.asarray(model.output.kernel[...]) + np.asarray(model.output.bias[...])
-    scores = classify(model, TOKENS, lengths=LENGTHS)
-    assert scores.shape == (B, C)
-    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("pooling", POOLINGS)
-def test_every_word_counts_but_padding_and_other_rows_do_not(pooling):
-    model = reader(pooling)
-    report = find_leaks(
-        lambda given: model(given, lengths=LENGTHS),
-        TOKENS,
-        lambda row, given: row == given[0] and given[1] < LENGTHS[row],
-        vocab_size=V,
-    )
-    report.raise_if_failed()
-    assert not report.blind_spots
-
-
-@pytest.mark.parametrize("pooling", POOLINGS)
-def test_every_pixel_counts_and_nan_stays_in_its_image(pooling):
-    model = viewer(pooling)
-    report = find_leaks(model, IMAGES, lambda row, given: row == given[0], trials=1, nonfinite=True)
-    report.raise_if_failed()
-    assert not report.blind_spots
-
-
-@pytest.mark.parametrize("pooling", POOLINGS)
-def test_a_padded_sentence_is_classified_as_alone(pooling):
-    model = reader(pooling)
-    padding = np.arange(S) >= LENGTHS[:, None]
-    outside = np.where(padding, V, TOKENS)  # no id: its vector is NaN
-    together = classify(model, outside, lengths=LENGTHS)
-    assert np.isfinite(together).all()
-    alone = classify(model, TOKENS[2, : LENGTHS[2]])
-    np.testing.assert_allclose(together[2], alone, rtol=1e-4, atol=1e-4)
-
-
-def test_leading_axes_are_kept():
-    for pooling in POOLINGS:
-        for batch in ((), (2,), (3, 2)):
-            images = jnp.zeros((*batch, *IMAGES.shape[1:]))
-            assert jax.eval_shape(viewer(pooling), images).shape == (*batch, C)
-            lengths = jnp.full(batch, 2, jnp.int32)
-            classes = jax.eval_shape(reader(pooling), tokens(*batch, S), lengths=lengths)
-            assert classes.shape == (*batch, C)
-
-
-@pytest.mark.parametrize("changes", [{"attention_dropout": 0.5}, {"dropout": 0.5}], ids=str)
-def test_only_a_key_drops_in_the_encoder_and_in_the_embedding(changes):
-    layers = 0 if "dropout" in changes else 2  # without layers nothing but the embedding drops
-    model = reader("mean", encoder_layers=layers, **changes)
-    plain = classify(model, TOKENS)
-    assert not np.allclose(classify(model, TOKENS, key=jax.random.key(0)), plain, atol=1e-2)
-    never = classify(reader("mean", encoder_layers=layers), TOKENS)
-    np.testing.assert_array_equal(plain, never)
-
-
-def test_an_unknown_pooling_is_refused():
-    with pytest.raises(ValueError, match="pooling must be one of mean, first, got 'fist'; did you"):
-        reader("fist")
+    model = classifier(lambda width, *, param_dtype, rngs: MeanPooling())
+    assert isinstance(model.pooling, MeanPooling)
+    jax.eval_shape(lambda model: model(TOKENS, constrain=constrain), model)
+    assert ("batch", "classes") in found

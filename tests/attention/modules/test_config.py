@@ -1,122 +1,241 @@
-"""No knob is connected to nothing, and no sentence is left unsaid."""
+"""Fields of `TransformerConfig`: effects, defaults, errors, and models of published sizes."""
 
 import dataclasses
+import time
 
 import jax
 import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from attention.modules import EncoderDecoder, TransformerConfig
+from attention.modules import (
+    ACTIVATIONS,
+    FEED_FORWARDS,
+    NORMS,
+    EncoderDecoder,
+    LanguageModel,
+    Relative,
+    Rotary,
+    TransformerConfig,
+    layer_norm,
+)
 from tests.attention.modules.inputs import DIMS, filled
 
 (V,) = DIMS["V"]
 BASE = {
     "width": 12,
     "num_heads": 6,
-    "num_kv_heads": None,
-    "head_width": None,
     "hidden": 13,
-    "activation": "relu",
-    "norm": "pre",
-    "norm_kind": "layer",
-    "qk_norm": "none",
-    "positions": "sinusoidal",
     "max_length": 7,
     "encoder_layers": 1,
     "decoder_layers": 1,
-    "tie": "output",
-    "use_bias": True,
     "dropout": 0.1,
     "attention_dropout": 0.1,
-    "remat": True,
 }
-# What each field is changed to, and what changes by it.
+
+
+def no_layer(config, rngs):
+    del config, rngs
+    return lambda inputs: inputs
+
+
+# A new value of each field, and what it changes.
 CHANGES = {
     "width": (18, "parameters"),
     "num_heads": (4, "parameters"),
     "num_kv_heads": (2, "parameters"),
     "head_width": (5, "parameters"),
+    "value_width": (5, "parameters"),
     "hidden": (17, "parameters"),
+    "mixer": (no_layer, "parameters"),
+    "cross_attention": (False, "parameters"),
+    "feed_forward": (no_layer, "parameters"),
     "activation": ("gelu", "logits"),
-    "norm": ("post", "parameters"),
-    "norm_kind": ("rms", "parameters"),
+    "gated": (True, "parameters"),
+    "norm": ("rms", "parameters"),
+    "norm_placement": ("both", "parameters"),
+    "norm_epsilon": (0.1, "logits"),
     "qk_norm": ("rms", "parameters"),
     "positions": ("learned", "parameters"),
     "rotary": ({"base": 100.0}, "logits"),
-    "max_length": (4, "refusal"),
+    "relative": ({"num_buckets": 4}, "parameters"),
+    "max_length": (4, "error"),
     "encoder_layers": (2, "parameters"),
     "decoder_layers": (2, "parameters"),
     "tie": ("none", "parameters"),
     "use_bias": (False, "parameters"),
+    "qkv_bias": (False, "parameters"),
+    "output_bias": (True, "parameters"),
+    "attention_scale": (1.0, "logits"),
+    "softcap": (0.1, "logits"),
+    "window": (2, "logits"),
+    "embedding_scale": (1.0, "logits"),
+    "embedding_norm": (True, "parameters"),
+    "num_token_types": (2, "parameters"),
+    "logit_scale": (0.5, "logits"),
+    "logit_softcap": (1.0, "logits"),
+    "kernel_init": ("normal_0.02", "initial"),
+    "embedding_init": ("normal_0.02", "initial"),
     "dropout": (0.2, "logits"),
     "attention_dropout": (0.2, "logits"),
     "implementation": ("tiled", "program"),
+    "scan": (False, "parameters"),
     "remat": (False, "backward"),
+    "dtype": ("bfloat16", "logits"),
+    "param_dtype": ("bfloat16", "parameters"),
+    "per_layer": ([{"hidden": 5}], "parameters"),
 }
-# What has to be so for the field to matter.
-GIVEN = {"rotary": {"positions": "rotary", "head_width": 4}}
+# Without these, the field has no effect.
+GIVEN = {
+    "rotary": {"positions": "rotary", "head_width": 4},
+    "relative": {"positions": "relative"},
+    "scan": {"encoder_layers": 2},
+}
 
 
 def build(changes):
     config = TransformerConfig(**(BASE | changes))
-    return EncoderDecoder(config, source_vocab_size=V, target_vocab_size=V, rngs=nnx.Rngs(0))
+    sizes = {"source_vocab_size": V, "target_vocab_size": V}
+    return EncoderDecoder.from_config(config, **sizes, rngs=nnx.Rngs(0))
 
 
 @jax.jit
 def logits(model):
     tokens = jnp.arange(5, dtype=jnp.int32)[None]
-    return model(tokens, tokens, source_mask=None, memory_mask=None, key=jax.random.key(0))
+    return model(tokens, tokens, rng=jax.random.key(0)).logits
 
 
-def shapes(model):
+def parameters(model):
     return {
-        jax.tree_util.keystr(path): parameter.shape
+        jax.tree_util.keystr(path): (parameter.shape, parameter.dtype)
         for path, parameter in jax.tree_util.tree_leaves_with_path(model)
     }
 
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(TransformerConfig)])
-def test_every_field_changes_something(field):
+def test_every_field_has_an_effect(field):
     value, effect = CHANGES[field]
     given = GIVEN.get(field, {})
     change = given | {field: value}
-    if effect == "refusal":
+    if effect == "error":
         with pytest.raises(ValueError, match=f"{field}={value}"):
             jax.eval_shape(lambda: logits(build(change)))
         return
-    before, after = (jax.eval_shape(lambda given=given: build(given)) for given in (given, change))
-    assert (shapes(before) != shapes(after)) == (effect == "parameters")
+    before, after = (jax.eval_shape(lambda each=each: build(each)) for each in (given, change))
+    assert (parameters(before) != parameters(after)) == (effect == "parameters")
+    if effect == "initial":
+        deviations = (
+            jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(build(each))]).std()
+            for each in (given, change)
+        )
+        assert next(deviations) > next(deviations)
     if effect == "backward":
         before, after = (
-            str(jax.make_jaxpr(jax.grad(lambda model: logits(model).sum()))(build(given)))
-            for given in ({}, change)
+            str(jax.make_jaxpr(jax.grad(lambda model: logits(model).sum()))(build(each)))
+            for each in ({}, change)
         )
         assert "remat" in before
         assert "remat" not in after
     if effect == "program":
-        programs = (str(jax.make_jaxpr(logits)(build(given))) for given in ({}, change))
+        programs = (str(jax.make_jaxpr(logits)(build(each))) for each in ({}, change))
         tiled = "name=_attention"  # the custom_jvp of tiled.py
         assert [tiled in program for program in programs] == [False, True]
     if effect == "logits":
         before, after = (
-            logits(filled(lambda given=given: build(given))) for given in (given, change)
+            logits(filled(lambda each=each: build(each))).astype(jnp.float32)
+            for each in (given, change)
         )
         assert (before != after).any()
 
 
-def test_learned_positions_are_as_many_as_the_longest_sequence():
-    model = jax.eval_shape(lambda: build({"positions": "learned", "max_length": 11}))
-    assert model.source_embedding.positions.shape == (11, BASE["width"])
-    assert model.target_embedding.positions.shape == (11, BASE["width"])
+def test_defaults():
+    expected = {
+        "width": 128,
+        "num_heads": 4,
+        "num_kv_heads": 4,
+        "head_width": 32,
+        "value_width": None,
+        "hidden": 512,
+        "mixer": "attention",
+        "cross_attention": True,
+        "feed_forward": "dense",
+        "activation": "relu",
+        "gated": False,
+        "norm": "layer",
+        "norm_placement": "pre",
+        "norm_epsilon": 1e-6,
+        "qk_norm": None,
+        "positions": "sinusoidal",
+        "rotary": Rotary(base=10_000.0, scaling="none", factor=1.0, original_length=8192),
+        "relative": Relative(num_buckets=32, max_distance=128),
+        "max_length": 128,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "tie": "output",
+        "use_bias": True,
+        "qkv_bias": None,
+        "output_bias": False,
+        "attention_scale": None,
+        "softcap": None,
+        "window": None,
+        "embedding_scale": "sqrt_width",
+        "embedding_norm": False,
+        "num_token_types": 0,
+        "logit_scale": 1.0,
+        "logit_softcap": None,
+        "kernel_init": "lecun_normal",
+        "embedding_init": None,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "implementation": None,
+        "scan": True,
+        "remat": True,
+        "dtype": None,
+        "param_dtype": "float32",
+        "per_layer": (),
+    }
+    config = TransformerConfig()
+    names = [field.name for field in dataclasses.fields(TransformerConfig)]
+    assert {name: getattr(config, name) for name in names} == expected
 
 
-@pytest.mark.parametrize("field", BASE)
-def test_what_is_not_given_is_what_the_docstring_says(field):
-    defaults = TransformerConfig()
-    derived = {"num_kv_heads": defaults.num_heads, "head_width": 128 // 4}
-    declared = {each.name: each.default for each in dataclasses.fields(TransformerConfig)}
-    assert getattr(defaults, field) == derived.get(field, declared[field])
+class TestPerLayer:
+    def test_a_list_repeats(self):
+        config = TransformerConfig(per_layer=[{"window": 3}, {}])
+        assert [config.layer(index).window for index in range(5)] == [3, None, 3, None, 3]
+        assert config.layer(1).per_layer == ()
+
+    def test_a_function_of_the_index(self):
+        config = TransformerConfig(per_layer=lambda index: {"hidden": 5 + index})
+        assert [config.layer(index).hidden for index in range(3)] == [5, 6, 7]
+
+    @pytest.mark.parametrize("wrap", [lambda each: [each], lambda each: lambda index: each])
+    @pytest.mark.parametrize(
+        "overrides, sentence",
+        [
+            ({"windw": 3}, "per_layer: blocks have no field 'windw'; did you mean 'window'?"),
+            ({"max_length": 3}, "per_layer: blocks have no field 'max_length'"),
+            ({"positions": "alibi"}, "per_layer: positions may be 'none' or one that rotates, got"),
+        ],
+        ids=str,
+    )
+    def test_fields_that_blocks_do_not_have(self, wrap, overrides, sentence):
+        with pytest.raises(ValueError) as raised:
+            TransformerConfig(per_layer=wrap(overrides)).layer(0)
+        assert str(raised.value).startswith(sentence)
+
+    def test_layers_without_positions_between_rotary_ones(self):
+        config = TransformerConfig(positions="rotary", per_layer=[{"positions": "none"}, {}])
+        assert [config.layer(index).positions for index in (0, 1)] == ["none", "rotary"]
+
+
+def test_registered_names(monkeypatch):
+    monkeypatch.setitem(NORMS, "mine", layer_norm)
+    monkeypatch.setitem(ACTIVATIONS, "sine", jnp.sin)
+    monkeypatch.setitem(FEED_FORWARDS, "none", no_layer)
+    changes = {"norm": "mine", "activation": "sine", "feed_forward": "none"}
+    model = jax.eval_shape(lambda: build(changes))
+    assert not [path for path in parameters(model) if "widen" in path]
 
 
 @pytest.mark.parametrize(
@@ -127,30 +246,35 @@ def test_what_is_not_given_is_what_the_docstring_says(field):
         ({"hidden": -1}, "hidden must be at least 1, got -1"),
         ({"max_length": 0}, "max_length must be at least 1, got 0"),
         ({"head_width": 0}, "head_width must be at least 1, got 0"),
+        ({"value_width": 0}, "value_width must be at least 1, got 0"),
+        ({"window": 0}, "window must be at least 1, got 0"),
         ({"encoder_layers": -1}, "encoder_layers must be at least 0, got -1"),
         ({"decoder_layers": -2}, "decoder_layers must be at least 0, got -2"),
-        ({"dropout": 1.0}, r"dropout must lie in \[0, 1\), got 1.0"),
-        ({"dropout": -0.1}, r"dropout must lie in \[0, 1\), got -0.1"),
-        ({"attention_dropout": 1.5}, r"attention_dropout must lie in \[0, 1\), got 1.5"),
-        ({"dropout": float("nan")}, r"dropout must lie in \[0, 1\), got nan"),
+        ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
+        ({"dropout": -0.1}, r"dropout must be in \[0, 1\), got -0.1"),
+        ({"attention_dropout": 1.5}, r"attention_dropout must be in \[0, 1\), got 1.5"),
+        ({"dropout": float("nan")}, r"dropout must be in \[0, 1\), got nan"),
         (
             {"activation": "rely"},
-            "activation must be one of relu, gelu, gated, got 'rely'; did you mean 'relu'[?]",
+            "activation must be one of relu, gelu, gelu_exact, silu, tanh, got 'rely'; "
+            "did you mean 'relu'[?]",
         ),
-        ({"norm": "pst"}, "norm must be one of pre, post, got 'pst'; did you mean 'post'[?]"),
+        (
+            {"norm_placement": "pst"},
+            "norm_placement must be one of pre, post, both, got 'pst'; did you mean 'post'[?]",
+        ),
         (
             {"positions": "learnt"},
             "positions must be one of none, sinusoidal, learned, rotary, alibi, relative, "
             "got 'learnt'; did you mean 'learned'[?]",
         ),
-        (
-            {"norm_kind": "rsm"},
-            "norm_kind must be one of layer, rms, got 'rsm'; did you mean 'rms'[?]",
-        ),
-        (
-            {"qk_norm": "rsm"},
-            "qk_norm must be one of none, layer, rms, got 'rsm'; did you mean 'rms'[?]",
-        ),
+        ({"norm": "rsm"}, "norm must be one of layer, rms, got 'rsm'; did you mean 'rms'[?]"),
+        ({"qk_norm": "rsm"}, "norm must be one of layer, rms, got 'rsm'; did you mean 'rms'[?]"),
+        ({"mixer": "atention"}, "mixer must be one of attention, .*did you mean 'attention'[?]"),
+        ({"feed_forward": "dens"}, "feed_forward must be one of dense, .*did you mean 'dense'[?]"),
+        ({"kernel_init": "lecun_norm"}, "kernel_init must be one of .*mean 'lecun_normal'[?]"),
+        ({"embedding_scale": "sqrt"}, "scale must be one of sqrt_width, got 'sqrt'"),
+        ({"implementation": "tile"}, "implementation must be one of .*did you mean 'tiled'[?]"),
         (
             {"rotary": {"scaling": "liner"}},
             "rotary.scaling must be one of none, linear, ntk, llama3, yarn, got 'liner'; "
@@ -165,7 +289,7 @@ def test_what_is_not_given_is_what_the_docstring_says(field):
             "rotary.factor=2.0 needs a rotary.scaling: one of linear, ntk, llama3, yarn",
         ),
         ({"tie": "outputs"}, "tie must be one of .* got 'outputs'; did you mean 'output'[?]"),
-        ({"tie": "xyz"}, "tie must be one of none, output, all, got 'xyz'$"),
+        ({"tie": "xyz"}, "tie must be one of none, output, all, embeddings, got 'xyz'$"),
         (
             {"num_kv_heads": 4},
             "num_heads=6 cannot be shared evenly by num_kv_heads=4: use one of 1, 2, 3, 6",
@@ -184,12 +308,12 @@ def test_what_is_not_given_is_what_the_docstring_says(field):
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_in_one_sentence(changes, sentence):
+def test_values_that_do_not_fit(changes, sentence):
     with pytest.raises(ValueError, match=f"^{sentence}"):
         TransformerConfig(**(BASE | changes))
 
 
-def test_an_odd_width_is_fine_with_learned_positions():
+def test_an_odd_width_with_learned_positions():
     config = TransformerConfig(**(BASE | {"width": 15, "head_width": 2, "positions": "learned"}))
     assert (config.width, config.head_width) == (15, 2)
 
@@ -197,3 +321,55 @@ def test_an_odd_width_is_fine_with_learned_positions():
 def test_a_config_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         TransformerConfig().width = 3
+
+
+class TestPublishedSizes:
+    """Models are described in no memory, in less than a second."""
+
+    def parameters(self, config, vocab_size):
+        tokens = jax.ShapeDtypeStruct((2, config.max_length), jnp.int32)
+        start = time.process_time()
+        model = jax.eval_shape(
+            lambda: LanguageModel.from_config(config, vocab_size=vocab_size, rngs=nnx.Rngs(0))
+        )
+        seconds = time.process_time() - start
+        scored = jax.eval_shape(lambda model, tokens: model(tokens).logits, model, tokens)
+        assert scored.shape == (2, config.max_length, vocab_size)
+        assert seconds < 1  # 0.1: layers made one by one need minutes
+        return sum(parameter.size for parameter in jax.tree.leaves(model))
+
+    def test_gpt3(self):
+        width, layers = 12_288, 96
+        config = TransformerConfig(
+            width=width,
+            num_heads=96,
+            hidden=4 * width,
+            activation="gelu",
+            positions="learned",
+            max_length=2048,
+            decoder_layers=layers,
+        )
+        attention = 4 * width * width + 4 * width
+        feed_forward = 2 * width * 4 * width + 4 * width + width
+        tables = 50_257 * width + 2048 * width
+        expected = layers * (attention + feed_forward + 2 * 2 * width) + 2 * width + tables
+        assert self.parameters(config, 50_257) == expected
+        assert expected / 1e9 == pytest.approx(174.6, abs=0.05)
+
+    def test_llama3_8b(self):
+        config = TransformerConfig(
+            width=4096,
+            num_heads=32,
+            num_kv_heads=8,
+            hidden=14_336,
+            activation="silu",
+            gated=True,
+            norm="rms",
+            positions="rotary",
+            rotary={"base": 500_000.0},
+            max_length=8192,
+            decoder_layers=32,
+            tie="none",
+            use_bias=False,
+        )
+        assert self.parameters(config, 128_256) == 8_030_261_248

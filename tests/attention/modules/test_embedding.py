@@ -1,4 +1,4 @@
-"""Token vectors, their positions, and the way back to logits."""
+"""Token vectors plus positions, tied logits, and vectors of the skip-gram model."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attention.modules import Embedding, TransformerConfig
+from attention.modules import Embedding, LearnedPositions, SkipGram, TransformerConfig, layer_norm
+from attention.primitives.positions import sinusoidal
 from tests.attention.modules.inputs import filled
 from tests.attention.primitives.inputs import draw
 
@@ -16,8 +17,8 @@ KINDS = ("sinusoidal", "learned")
 
 
 def embedding(**changes):
-    sizes = {"width": D, "num_heads": 1, "max_length": LONGEST}
-    return filled(lambda: Embedding(V, TransformerConfig(**(sizes | changes)), rngs=nnx.Rngs(0)))
+    config = TransformerConfig(**({"width": D, "num_heads": 1, "max_length": LONGEST} | changes))
+    return filled(lambda: Embedding.from_config(V, config, rngs=nnx.Rngs(0)))
 
 
 def sines(positions):
@@ -29,35 +30,49 @@ def sines(positions):
     return np.reshape(rows, (*np.shape(positions), D))
 
 
-def places(module, positions):
-    if module.positions is None:
+def position_vectors(module, positions):
+    if module.positions is sinusoidal:
         return sines(positions)
-    return D**0.5 * np.asarray(module.positions[...])[positions]
+    return module.positions.scale * np.asarray(module.positions.table[...])[positions]
 
 
+@pytest.mark.parametrize("scale", ["sqrt_width", 1.0, 3])
 @pytest.mark.parametrize("kind", KINDS)
-def test_embeds_a_token_times_the_root_of_the_width_plus_its_place(kind):
-    module = embedding(positions=kind)
-    vectors = D**0.5 * np.asarray(module.tokens[...])[np.asarray(TOKENS)]
-    expected = vectors + places(module, np.arange(5))
+def test_a_vector_is_the_scaled_token_vector_plus_the_position(kind, scale):
+    module = embedding(positions=kind, embedding_scale=scale)
+    factor = D**0.5 if scale == "sqrt_width" else scale
+    vectors = factor * np.asarray(module.tokens[...])[np.asarray(TOKENS)]
+    if kind == "learned":
+        assert module.positions.scale == factor
+    expected = vectors + position_vectors(module, np.arange(5))
     np.testing.assert_allclose(module(TOKENS), expected, rtol=1e-5, atol=1e-5)
 
 
+def test_token_types_and_norm():
+    module = embedding(num_token_types=2, embedding_norm=True, positions="none")
+    types = jnp.array([[0, 0, 1, 1, 1], [1, 1, 0, 0, 0]])
+    vectors = D**0.5 * module.tokens[...][TOKENS]
+    for given, rows in ((types, types), (None, jnp.zeros_like(types))):
+        expected = module.norm(vectors + module.token_types[...][rows])
+        ours = module(TOKENS, token_types=given)
+        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_positions_say_where_tokens_stand(kind):
-    # A row of two packed sequences is embedded as each alone; the other row stands further back.
+def test_positions_of_packed_texts(kind):
+    # Each text of a row is embedded like one alone; the other row begins at position 2.
     module = embedding(positions=kind)
     positions = jnp.array([[0, 1, 2, 0, 1], [2, 3, 4, 5, 6]], jnp.int32)
     packed = module(TOKENS, positions=positions)
     np.testing.assert_array_equal(packed[0, :3], module(TOKENS[0, :3]))
     np.testing.assert_array_equal(packed[0, 3:], module(TOKENS[0, 3:]))
     shift = packed[1] - module(TOKENS[1])
-    expected = places(module, np.arange(2, 7)) - places(module, np.arange(5))
+    expected = position_vectors(module, np.arange(2, 7)) - position_vectors(module, np.arange(5))
     np.testing.assert_allclose(shift, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_as_many_tokens_as_the_longest_are_read_and_one_more_is_refused(kind):
+def test_the_longest_sequence(kind):
     module = embedding(positions=kind)
     full = jax.eval_shape(module, jnp.zeros((2, LONGEST), jnp.int32))
     assert full.shape == (2, LONGEST, D)
@@ -66,25 +81,32 @@ def test_as_many_tokens_as_the_longest_are_read_and_one_more_is_refused(kind):
 
 
 @pytest.mark.parametrize("outside", [LONGEST, -1], ids=["behind", "before"])
-def test_a_learned_position_outside_the_table_is_nan_and_no_other(outside):
+def test_a_learned_position_outside_the_table_is_nan(outside):
     module = embedding(positions="learned")
     vectors = module(TOKENS[0, :3], positions=jnp.array([0, outside, LONGEST - 1], jnp.int32))
     assert np.isnan(vectors[1]).all()
     assert np.isfinite(vectors[jnp.array([0, 2])]).all()
 
 
-def test_unembeds_by_the_transposed_table():
-    module = embedding()
+@pytest.mark.parametrize(
+    "changes", [{}, {"logit_scale": 0.5, "output_bias": True}, {"logit_softcap": 0.3}], ids=str
+)
+def test_unembed_by_the_transposed_table(changes):
+    module = embedding(**changes)
     (features,) = draw((2, 5, D))
     expected = np.asarray(features) @ np.asarray(module.tokens[...]).T
+    if changes.get("output_bias"):
+        expected = 0.5 * expected + np.asarray(module.bias[...])
+    if changes.get("logit_softcap"):
+        expected = 0.3 * np.tanh(expected / 0.3)
     np.testing.assert_allclose(module.unembed(features), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("width", [16, 64])
 def test_embeddings_and_tied_logits_start_with_unit_variance(width):
     config = TransformerConfig(width=width, positions="learned", max_length=499)
-    module = Embedding(503, config, rngs=nnx.Rngs(0))
-    tables = np.asarray(module.tokens[...]), np.asarray(module.positions[...])
+    module = Embedding.from_config(503, config, rngs=nnx.Rngs(0))
+    tables = np.asarray(module.tokens[...]), np.asarray(module.positions.table[...])
     for table in tables:
         np.testing.assert_allclose(table.var() * width, 1, rtol=0.1)
     assert abs(np.corrcoef(tables[0][:499].ravel(), tables[1].ravel())[0, 1]) < 0.05
@@ -92,10 +114,47 @@ def test_embeddings_and_tied_logits_start_with_unit_variance(width):
     np.testing.assert_allclose(np.var(module.unembed(features)), 1, rtol=0.1)
 
 
-def test_a_key_drops_entries_of_the_sum():
+def test_initial_tables_of_an_initializer():
+    config = TransformerConfig(width=64, positions="learned", embedding_init="normal_0.02")
+    module = Embedding.from_config(503, config, rngs=nnx.Rngs(0))
+    for table in (module.tokens, module.positions.table):
+        np.testing.assert_allclose(np.std(table[...]), 0.02, rtol=0.1)
+
+
+def test_without_a_config():
+    def build():
+        rngs = nnx.Rngs(0)
+        positions, norm = (
+            LearnedPositions(LONGEST, D, scale=1.0, rngs=rngs),
+            layer_norm(D, rngs=rngs),
+        )
+        return Embedding(V, D, positions=positions, norm=norm, scale=2.0, rngs=rngs)
+
+    module = filled(build)
+    expected = module.norm(2 * module.tokens[...][TOKENS[0]] + module.positions.table[...][:5])
+    np.testing.assert_allclose(module(TOKENS[0]), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_rng_drops_entries_of_the_sum():
     module = embedding(dropout=0.25)
-    plain, dropped = module(TOKENS), module(TOKENS, key=jax.random.key(0))
+    plain, dropped = module(TOKENS), module(TOKENS, rng=jax.random.key(0))
     lost = np.asarray(dropped == 0)
-    assert lost.any() and not lost.all()
+    assert lost.any()
+    assert not lost.all()
     np.testing.assert_allclose(dropped[~lost], plain[~lost] / 0.75, rtol=1e-6)
-    np.testing.assert_array_equal(plain, embedding()(TOKENS, key=jax.random.key(0)))
+    np.testing.assert_array_equal(plain, embedding()(TOKENS, rng=jax.random.key(0)))
+
+
+class TestSkipGram:
+    def test_a_score_is_the_product_of_a_center_and_a_neighbour(self):
+        model = filled(lambda: SkipGram(7, 3, rngs=nnx.Rngs(0)))
+        centers, neighbours = np.asarray(model.centers[...]), np.asarray(model.neighbours[...])
+        center, others = jnp.array([2, 6]), jnp.array([[1, 2, 0, 5], [6, 6, 3, 4]])
+        expected = np.einsum("bd,bmd->bm", centers[center], neighbours[others])
+        np.testing.assert_allclose(model(center, others), expected, rtol=1e-5)
+        np.testing.assert_allclose(model(center[1], others[1]), expected[1], rtol=1e-5)
+
+    def test_an_id_out_of_range_scores_nan(self):
+        model = filled(lambda: SkipGram(7, 3, rngs=nnx.Rngs(0)))
+        scores = model(jnp.array([0, 7]), jnp.array([[1, -1], [1, 2]]))
+        assert np.isnan(scores).tolist() == [[False, True], [True, True]]

@@ -1,4 +1,6 @@
-"""A decoder alone: no memory, no future, and packed texts that do not hear each other."""
+"""Decoder-only and encoder-only language models, and decoding with `prefill` and `step`."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -7,72 +9,200 @@ import pytest
 from flax import nnx
 
 from attention import masks
-from attention.modules import LanguageModel
-from tests.attention.modules.inputs import DIMS, filled, small_config, tokens
+from attention.modules import Context, MaskedLanguageModel
+from attention.testing import find_leaks
+from tests.attention.modules.inputs import (
+    DIMS,
+    LENGTHS,
+    B,
+    S,
+    filled,
+    language_model,
+    small_config,
+    small_translator,
+    tokens,
+    translate,
+)
 
 D, V = DIMS["DV"]
 T = 7
 TOKENS = tokens(2, T)
-
-score = jax.jit(LanguageModel.__call__)
-
-
-def language_model(**changes):
-    config = small_config(**changes)
-    return filled(lambda: LanguageModel(config, vocab_size=V, rngs=nnx.Rngs(0)))
+SENTENCES = tokens(B, S)
+MASK = masks.lengths(LENGTHS)
+PADDING = np.arange(S) >= LENGTHS[:, None]
 
 
-@pytest.mark.parametrize("tie", ["none", "output"])
-def test_scores_every_next_token_and_knows_no_later_one(tie):
-    model = language_model(tie=tie)
-    assert (model.output is None) == (tie == "output")
-    before = score(model, TOKENS)
-    assert before.shape == (2, T, V)
-    after = score(model, TOKENS.at[:, 4].set((TOKENS[:, 4] + 1) % V))
-    np.testing.assert_array_equal(after[:, :4], before[:, :4])
-    assert (after[:, 4:] != before[:, 4:]).any(-1).all()
+@jax.jit
+def score(model, given, **fields):
+    return model(given, **fields).logits
 
 
-def test_is_its_embedding_its_decoder_and_its_output():
-    model = language_model(tie="none")
-    features, _ = model.decoder(model.embedding(TOKENS))
-    expected = np.asarray(features) @ np.asarray(model.output.kernel[...])
-    np.testing.assert_allclose(score(model, TOKENS), expected, rtol=1e-4, atol=1e-4)
+def masked_language_model(has_head=False, **changes):
+    build = functools.partial(MaskedLanguageModel.from_config, small_config(**changes))
+    return filled(lambda: build(vocab_size=V, has_head=has_head, rngs=nnx.Rngs(0)))
 
 
-@pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
-def test_packed_texts_are_scored_as_each_alone(kind):
-    model = language_model(positions=kind)
-    numbers = jnp.array([1, 1, 1, 1, 2, 2, 2], jnp.int32)
-    positions = jnp.array([0, 1, 2, 3, 0, 1, 2], jnp.int32)
-    mask = masks.causal() & masks.segments(numbers)
-    packed = score(model, TOKENS, mask=mask, positions=positions)
-    for text in (slice(0, 4), slice(4, 7)):
-        alone = score(model, TOKENS[:, text])
-        np.testing.assert_allclose(packed[:, text], alone, rtol=1e-4, atol=1e-4)
+class TestLanguageModel:
+    @pytest.mark.parametrize("tie", ["none", "output"])
+    def test_a_logit_depends_on_no_later_token(self, tie):
+        model = language_model(tie=tie)
+        assert (model.output is None) == (tie == "output")
+        before = score(model, TOKENS)
+        assert before.shape == (2, T, V)
+        after = score(model, TOKENS.at[:, 4].set((TOKENS[:, 4] + 1) % V))
+        np.testing.assert_array_equal(after[:, :4], before[:, :4])
+        assert (after[:, 4:] != before[:, 4:]).any(-1).all()
+
+    def test_embedding_decoder_and_output(self):
+        model = language_model(tie="none")
+        features = model.decoder(model.embedding(TOKENS)).features
+        expected = np.asarray(features) @ np.asarray(model.output.kernel[...])
+        np.testing.assert_allclose(score(model, TOKENS), expected, rtol=1e-4, atol=1e-4)
+
+    @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
+    def test_packed_texts_are_scored_like_separate_ones(self, positions):
+        model = language_model(positions=positions)
+        mask = masks.segments(jnp.array([1, 1, 1, 1, 2, 2, 2], jnp.int32))
+        counted = jnp.array([0, 1, 2, 3, 0, 1, 2], jnp.int32)
+        packed = score(model, TOKENS, mask=mask, positions=counted)
+        for text in (slice(0, 4), slice(4, 7)):
+            alone = score(model, TOKENS[:, text])
+            np.testing.assert_allclose(packed[:, text], alone, rtol=1e-4, atol=1e-4)
+
+    def test_the_rng_turns_dropout_on(self):
+        model = language_model(dropout=0.2, attention_dropout=0.2)
+        plain, keys = score(language_model(), TOKENS), jax.random.split(jax.random.key(0))
+        np.testing.assert_array_equal(score(model, TOKENS), plain)
+        first, again, other = (score(model, TOKENS, rng=keys[i]) for i in (0, 0, 1))
+        np.testing.assert_array_equal(first, again)
+        assert not np.allclose(first, plain, atol=1e-2)
+        assert not np.allclose(first, other, atol=1e-2)
+
+    def test_the_embedding_has_dropout(self):
+        model = language_model(dropout=0.5, decoder_layers=0)
+        dropped = score(model, TOKENS, rng=jax.random.key(0))
+        assert not np.allclose(dropped, score(model, TOKENS), atol=1e-2)
 
 
-def test_only_a_key_drops():
-    model = language_model(dropout=0.2, attention_dropout=0.2)
-    plain, keys = score(language_model(), TOKENS), jax.random.split(jax.random.key(0))
-    np.testing.assert_array_equal(score(model, TOKENS), plain)
-    first, again, other = (score(model, TOKENS, key=keys[i]) for i in (0, 0, 1))
-    np.testing.assert_array_equal(first, again)
-    assert not np.allclose(first, plain, atol=1e-2)
-    assert not np.allclose(first, other, atol=1e-2)
+class TestDecoding:
+    """`prefill` and `step` equal the full pass."""
+
+    @pytest.mark.parametrize("changes", [{}, {"positions": "rotary", "per_layer": [{"window": 2}]}])
+    def test_ragged_prompts(self, changes):
+        model = language_model(**changes)
+        lengths = jnp.array([3, 1])
+
+        @jax.jit
+        def decode(model, prompts, lengths):
+            state, first = model.prefill(prompts, lengths, max_tokens=3)
+            output, state = model.step(state, first, returning=("weights",))
+            more, _ = model.step(state, jnp.array([5, 6]))
+            return first, output, more.logits
+
+        first, output, more = decode(model, TOKENS[:, :4], lengths)
+        assert first.tolist() == [int(TOKENS[0, 2]), int(TOKENS[1, 0])]
+        assert output.logits.shape == more.shape == (2, V)
+        assert len(output.attention) == 3
+        for row, length in enumerate([3, 1]):
+            text = jnp.append(TOKENS[row, :length], 5 + row)[None]
+            expected = score(model, text)[0, length - 1 :]
+            ours = jnp.stack([output.logits[row], more[row]])
+            np.testing.assert_allclose(ours, expected, rtol=2e-5, atol=2e-5)
+
+    @pytest.mark.parametrize("positions", ["rotary", "sinusoidal"])
+    def test_positions_that_continue_attend_to_the_last_max_length_tokens(self, positions):
+        model = language_model(positions=positions, max_length=3, decoder_layers=1)
+        lengths = jnp.array([3, 3])
+        state, token = model.prefill(TOKENS[:, :3], lengths, max_tokens=4)
+        step = jax.jit(model.step)
+        for place in range(2, 6):
+            output, state = step(state, token)
+            token = TOKENS[:, place + 1]
+        model.embedding.max_length = None
+        expected = score(model, TOKENS[:, :6], mask=masks.window(2))[:, 5]
+        np.testing.assert_allclose(output.logits, expected, rtol=2e-5, atol=2e-5)
+
+    def test_more_tokens_than_learned_positions(self):
+        model = language_model(positions="learned")
+        sentence = "a prompt of 7 tokens and max_tokens=18 need 24 positions, .* max_length=23"
+        with pytest.raises(ValueError, match=sentence):
+            model.prefill(TOKENS, jnp.array([7, 7]), max_tokens=18)
+        with pytest.raises(ValueError, match="24 tokens is longer than max_length=23"):
+            small_translator().prefill(SENTENCES, LENGTHS, max_tokens=24)
+
+    def test_encoder_decoder(self):
+        model, target = small_translator(decoder_layers=1), tokens(B, 5, seed=2)
+
+        @jax.jit
+        def decode(model, source, lengths):
+            state, first = model.prefill(source, lengths, max_tokens=5)
+            assert first is None
+            logits = []
+            for place in range(5):
+                output, state = model.step(state, target[:, place])
+                logits.append(output.logits)
+            return jnp.stack(logits, axis=1)
+
+        expected = translate(model, SENTENCES, target, LENGTHS)
+        ours = decode(model, SENTENCES, LENGTHS)
+        np.testing.assert_allclose(ours, expected, rtol=2e-5, atol=2e-5)
 
 
-def test_the_embedding_drops_too():
-    model = language_model(dropout=0.5, decoder_layers=0)  # nothing else could
-    dropped = score(model, TOKENS, key=jax.random.key(0))
-    assert not np.allclose(dropped, score(model, TOKENS), atol=1e-2)
+class TestMaskedLanguageModel:
+    @pytest.mark.parametrize("tie", ["none", "output"])
+    def test_embedding_encoder_and_output(self, tie):
+        model = masked_language_model(tie=tie)
+        assert (model.output is None) == (tie == "output")
+        features = model.encode(SENTENCES, mask=MASK).features
+        assert features.shape == (B, S, D)
+        encoded = model.encoder(model.embedding(SENTENCES), context=Context(mask=MASK))
+        np.testing.assert_allclose(features, encoded.features, rtol=1e-4, atol=1e-4)
+        table = model.embedding.tokens[...].T if tie == "output" else model.output.kernel[...]
+        expected = np.asarray(features) @ np.asarray(table)
+        ours = score(model, SENTENCES, mask=MASK)
+        np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-4)
 
+    def test_the_head_of_bert(self):
+        """Linear, activation, norm, tied table and a bias."""
+        changes = {"output_bias": True, "activation": "gelu_exact", "num_token_types": 2}
+        changes |= {"embedding_norm": True, "norm_placement": "post"}
+        model = masked_language_model(has_head=True, **changes)
+        types = jnp.array([[0] * 4 + [1] * 3] * B)
+        output = model(SENTENCES, mask=MASK, token_types=types)
+        wide = output.features @ model.head.linear.kernel[...]
+        wide = wide + model.head.linear.bias[...][None, None]
+        features = model.head.norm(jax.nn.gelu(wide, approximate=False))
+        expected = features @ model.embedding.tokens[...].T + model.embedding.bias[...][None, None]
+        np.testing.assert_allclose(output.logits, expected, rtol=1e-4, atol=1e-4)
+        other = model(SENTENCES, mask=MASK).logits
+        assert np.abs(other - output.logits).max() > 1e-2
 
-def test_a_cache_counts_its_own_positions_and_is_no_ring_where_they_end():
-    model = language_model(positions="learned")
-    cache = model.new_cache((2,), T)
-    with pytest.raises(ValueError, match="a cache counts the positions of its tokens"):
-        model(TOKENS, cache=cache, positions=jnp.arange(T))
-    with pytest.raises(ValueError, match="learned positions end at max_length"):
-        model.new_cache((2,), T, ring=True)
-    language_model(positions="sinusoidal").new_cache((2,), T, ring=True)
+    def test_every_position_depends_on_its_sentence_without_padding(self):
+        model = masked_language_model()
+
+        def may_see(output, given):
+            (row, place), (other_row, other) = output, given
+            return row == other_row and (other < LENGTHS[row] or other == place)
+
+        report = find_leaks(
+            lambda given: score(model, given, mask=MASK), SENTENCES, may_see, vocab_size=V
+        )
+        report.raise_if_failed()
+        assert not report.blind_spots
+
+    def test_padding_may_be_nan(self):
+        model = masked_language_model()
+        outside = np.where(PADDING, V, SENTENCES)  # an id out of range: its vector is NaN
+        ours, theirs = (np.asarray(score(model, each, mask=MASK)) for each in (SENTENCES, outside))
+        assert np.isnan(theirs[PADDING]).all()
+        np.testing.assert_array_equal(ours[~PADDING], theirs[~PADDING])
+
+    @pytest.mark.parametrize("changes", [{"attention_dropout": 0.5}, {"dropout": 0.5}], ids=str)
+    def test_dropout_in_the_encoder_and_in_the_embedding(self, changes):
+        layers = 0 if "dropout" in changes else 2  # without layers only the embedding has dropout
+        model = masked_language_model(encoder_layers=layers, **changes)
+        plain = score(model, SENTENCES)
+        dropped = score(model, SENTENCES, rng=jax.random.key(0))
+        assert not np.allclose(dropped, plain, atol=1e-2)
+        never = score(masked_language_model(encoder_layers=layers), SENTENCES)
+        np.testing.assert_array_equal(plain, never)

@@ -1,4 +1,4 @@
-"""Products are those of `lax.dot_general`, whatever its arguments, with other gradients inside."""
+"""Linear layers, and matrix products that equal `lax.dot_general` with other gradients inside."""
 
 import re
 from functools import partial
@@ -10,7 +10,8 @@ import pytest
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from attention.modules.linear import Linear, LinearGeneral, dot_general
+from attention.modules import linear
+from attention.modules.linear import dot_general
 from tests.attention.modules.inputs import B, S, T, small_translator, tokens
 from tests.attention.primitives.inputs import draw
 
@@ -21,9 +22,9 @@ CASES = {
     "sequences": ((2, 5, H), (H, F), (2,), (0,), ((), ())),
     "into heads": ((2, 5, F), (F, N, H), (2,), (0,), ((), ())),
     "out of heads": ((2, 5, N, H), (N, H, F), (2, 3), (0, 1), ((), ())),
-    "out of heads, turned": ((2, 5, H, N), (N, H, F), (3, 2), (0, 1), ((), ())),
+    "out of heads, transposed": ((2, 5, H, N), (N, H, F), (3, 2), (0, 1), ((), ())),
     "no rows": ((0, 5, H), (H, F), (2,), (0,), ((), ())),
-    "nothing to add": ((2, 5, 0), (0, F), (2,), (0,), ((), ())),
+    "empty sums": ((2, 5, 0), (0, F), (2,), (0,), ((), ())),
     "no features": ((2, 5, H), (H, 0), (2,), (0,), ((), ())),
     "contracted first": ((H, 5, 2), (H, F), (0,), (0,), ((), ())),
     "a kernel for each": ((2, 5, H), (H, 2, F), (2,), (0,), ((0,), (1,))),
@@ -31,66 +32,70 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_numbers_and_derivatives_are_those_of_lax(name):
+def test_values_and_derivatives_equal_lax(name):
     shape, kernel_shape, *contracted, batch = CASES[name]
     primals, tangents = draw(shape, kernel_shape), draw(shape, kernel_shape, seed=1)
 
-    def found(multiply):
+    def results(multiply):
         multiply = partial(multiply, dimension_numbers=(contracted, batch))
 
         def loss(*operands):
             return jnp.sum(jnp.sin(multiply(*operands)))
 
-        forwards = jax.jvp(jax.grad(loss, (0, 1)), tuple(primals), tuple(tangents))
-        return multiply(*primals), forwards
+        second = jax.jvp(jax.grad(loss, (0, 1)), tuple(primals), tuple(tangents))
+        return multiply(*primals), second
 
-    ours, expected = (jax.tree.leaves(found(each)) for each in (dot_general, jax.lax.dot_general))
+    ours, expected = (jax.tree.leaves(results(each)) for each in (dot_general, jax.lax.dot_general))
     for one, other in zip(ours, expected, strict=True):
         assert one.shape == other.shape
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
-def test_options_are_passed_on():
+def test_precision_and_dtype_of_products():
     inputs, kernel = draw((2, 5, H), (H, F))
-    layer = Linear(H, F, precision="highest", rngs=nnx.Rngs(0))
-    program = str(jax.make_jaxpr(jax.grad(lambda layer: layer(inputs).sum()))(layer))
-    assert program.count("precision=(Precision.HIGHEST") == program.count("= dot_general[") == 2
-    half = dot_general(
-        inputs, kernel, (((2,), (0,)), ((), ())), preferred_element_type=jnp.bfloat16
-    )
+    numbers = ((2,), (0,)), ((), ())
+
+    def product(inputs, kernel):
+        return dot_general(inputs, kernel, numbers, precision="highest").sum()
+
+    program = str(jax.make_jaxpr(jax.grad(product, (0, 1)))(inputs, kernel))
+    assert program.count("precision=(Precision.HIGHEST") == program.count("= dot_general[") == 3
+    half = dot_general(inputs, kernel, numbers, preferred_element_type=jnp.bfloat16)
     assert half.dtype == jnp.bfloat16
 
 
 def sums(function, *operands):
-    """How many axes each product sums over, in the program of a gradient."""
+    """Return how many axes each product sums over, in the program of a gradient."""
     program = str(jax.make_jaxpr(function)(*operands))
     return [len(axes.split(",")) for axes in re.findall(r"numbers=\(\(\[([\d, ]*)\]", program)]
 
 
 @pytest.mark.parametrize(
-    ("layer", "shape", "outputs"),
+    ("inputs", "outputs", "shape", "merged"),
     [
-        (lambda rngs: Linear(H, F, rngs=rngs), (2, 5, H), 1),
-        (lambda rngs: LinearGeneral(F, (N, H), rngs=rngs), (2, 5, F), 1),
-        (lambda rngs: LinearGeneral((N, H), F, axis=(-2, -1), rngs=rngs), (2, 5, N, H), 2),
+        ({"embed": H}, {"hidden": F}, (2, 5, H), 1),
+        ({"embed": F}, {"heads": N, "head": H}, (2, 5, F), 1),
+        ({"heads": N, "head": H}, {"embed": F}, (2, 5, N, H), 2),
     ],
 )
-def test_gradients_sum_over_one_axis_and_only_where_they_are_asked_for(layer, shape, outputs):
-    (inputs,) = draw(shape)
+def test_gradients_sum_over_one_axis_and_only_as_far_as_needed(inputs, outputs, shape, merged):
+    (given,) = draw(shape)
 
     def loss(layer, inputs):
         return jnp.sum(layer(inputs) ** 2)
 
-    layer = layer(nnx.Rngs(0))
-    assert sums(jax.grad(loss, (0, 1)), layer, inputs) == [outputs, 1, 1]
-    for asked in (0, 1):
-        assert sums(jax.grad(loss, asked), layer, inputs) == [outputs, 1]
+    layer = linear(inputs, outputs, rngs=nnx.Rngs(0))
+    assert layer(given).shape == (2, 5, *outputs.values())
+    assert layer.kernel.get_metadata()["axes"] == (*inputs, *outputs)
+    assert layer.bias.get_metadata()["axes"] == tuple(outputs)
+    assert sums(jax.grad(loss, (0, 1)), layer, given) == [merged, 1, 1]
+    for argument in (0, 1):
+        assert sums(jax.grad(loss, argument), layer, given) == [merged, 1]
 
 
 def test_no_gradient_of_a_translator_sums_over_batch_and_position():
     def loss(model):
-        said = model(tokens(B, S, seed=1), tokens(B, T), source_mask=None, memory_mask=None)
-        return jnp.mean(said**2)
+        return jnp.mean(model(tokens(B, S, seed=1), tokens(B, T)).logits ** 2)
 
     program = str(jax.make_jaxpr(jax.grad(loss))(small_translator(remat=False)))
     summed = re.findall(r"numbers=\(\(\[([\d, ]*)\], \[([\d, ]*)\]\)", program)
@@ -98,7 +103,7 @@ def test_no_gradient_of_a_translator_sums_over_batch_and_position():
     assert ("0, 1", "0, 1") not in summed
 
 
-def test_what_an_explicit_mesh_parts_is_as_in_lax():
+def test_products_sharded_over_an_explicit_mesh_equal_lax():
     mesh = jax.make_mesh((1,), ("x",), axis_types=(AxisType.Explicit,))
     inputs, kernel = draw((2, 5, H), (H, F))
     with jax.set_mesh(mesh):

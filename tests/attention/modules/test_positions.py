@@ -1,4 +1,4 @@
-"""Every scheme of positions: what a model with it learns, hears and cannot hear."""
+"""Position encodings: their parameters, and what each makes of the order of tokens."""
 
 import functools
 
@@ -9,27 +9,36 @@ import pytest
 from flax import nnx
 
 from attention import masks, scores
-from attention.modules import Block, Decoder, Encoder, LanguageModel
-from attention.modules.positions import NUM_BUCKETS, SCHEMES, Rotary
-from tests.attention.modules.inputs import DIMS, filled, small_config, tokens
+from attention.modules import (
+    POSITIONS,
+    AlibiScores,
+    Context,
+    Decoder,
+    Encoder,
+    PositionEncoding,
+    Relative,
+    RelativeScores,
+    Rotary,
+)
+from tests.attention.modules.inputs import DIMS, filled, language_model, small_config
 from tests.attention.primitives.inputs import draw
 
-B, T, D, N, V = DIMS["BTDNV"]
+B, T, D, N = DIMS["BTDN"]
 (INPUTS,) = draw((B, T, D))
 ORDER = np.array([3, 0, 4, 1, 2])
 
 
 def stack(cls, **changes):
-    return filled(lambda: cls(small_config(**changes), rngs=nnx.Rngs(0)))
+    return filled(lambda: cls.from_config(small_config(**changes), rngs=nnx.Rngs(0)))
 
 
-def language_model(**changes):
-    config = small_config(**changes)
-    return filled(lambda: LanguageModel(config, vocab_size=V, rngs=nnx.Rngs(0)))
+@jax.jit
+def run(module, inputs=INPUTS, context=Context()):  # noqa: B008 - a context is never changed
+    return module(inputs, context=context).features
 
 
-@pytest.mark.parametrize("kind", SCHEMES)
-def test_only_learned_schemes_have_parameters_and_share_them_among_layers(kind):
+@pytest.mark.parametrize("kind", POSITIONS)
+def test_parameters_are_shared_by_the_layers(kind):
     def sizes(kind):
         model = jax.eval_shape(lambda: language_model(positions=kind))
         return {
@@ -37,59 +46,94 @@ def test_only_learned_schemes_have_parameters_and_share_them_among_layers(kind):
             for path, parameter in jax.tree_util.tree_leaves_with_path(model)
         }
 
-    expected = {"learned": {(23, D)}, "relative": {(N, NUM_BUCKETS)}}
-    assert {*(sizes(kind).items() - sizes("none").items())} == {
-        (f".{owner}.positions.value", shape)
-        for owner in (["embedding"] if kind == "learned" else ["decoder"])
-        for shape in expected.get(kind, ())
+    expected = {
+        "learned": {(".embedding.positions.table.value", (23, D))},
+        "relative": {(".decoder.score.table.value", (N, 32))},
     }
+    assert {*(sizes(kind).items() - sizes("none").items())} == expected.get(kind, set())
 
 
-@pytest.mark.parametrize("kind", ["none", "alibi", "relative"])
-def test_an_encoder_hears_an_order_by_its_scheme_alone(kind):
+def test_learned_positions_are_as_many_as_the_longest_sequence():
+    model = jax.eval_shape(lambda: language_model(positions="learned", max_length=11))
+    assert model.embedding.positions.table.shape == (11, D)
+
+
+@pytest.mark.parametrize("kind", ["none", "rotary", "alibi", "relative"])
+def test_the_order_of_tokens_has_an_effect_by_the_encoding_alone(kind):
     encoder = stack(Encoder, positions=kind, encoder_layers=1)
-    run = jax.jit(functools.partial(encoder, mask=None))
-    moved = run(INPUTS[:, ORDER])[0] - run(INPUTS)[0][:, ORDER]
+    moved = run(encoder, INPUTS[:, ORDER]) - run(encoder)[:, ORDER]
     assert (np.abs(moved).max() < 1e-4) == (kind == "none")
 
 
 @pytest.mark.parametrize(
     "cls, kind", [(Encoder, "relative"), (Decoder, "relative"), (Decoder, "alibi")]
 )
-def test_every_layer_of_a_stack_gets_the_same_scores(cls, kind):
-    arguments = {"cross": False} if cls is Decoder else {}
-    module = stack(functools.partial(cls, **arguments), positions=kind)
+def test_every_layer_of_a_stack_has_the_same_scores(cls, kind):
+    build = functools.partial(cls.from_config, **({"cross": False} if cls is Decoder else {}))
+    config = small_config(positions=kind, relative={"num_buckets": 6, "max_distance": 4})
+    module = filled(lambda: build(config, rngs=nnx.Rngs(0)))
     if kind == "alibi":
         score = scores.alibi(scores.alibi_slopes(N))
     else:
-        table = module.positions[...]
-        score = scores.relative_bias(table, max_distance=128, causal=cls is Decoder)
-    mask = masks.causal() if cls is Decoder else None
-    run = jax.jit(Block.__call__)
-    outputs = INPUTS
-    for layer in range(module.num_layers):
-        alone = jax.tree.map(lambda parameter, layer=layer: parameter[layer], module.layers)
-        outputs, _ = run(alone, outputs, mask=mask, score=(score,))
-    ours, _ = jax.jit(functools.partial(module, mask=mask))(INPUTS)
-    np.testing.assert_allclose(ours, module.norm(outputs), rtol=1e-4, atol=1e-4)
+        table = module.score.table[...]
+        score = scores.relative_bias(table, max_distance=4, causal=cls is Decoder)
+    context = Context(mask=masks.causal() if cls is Decoder else None, score=(score,))
+    features = INPUTS
+    for layer in module.layers.unstacked():
+        features = run(layer, features, context)
+    np.testing.assert_allclose(run(module), module.norm(features), rtol=1e-4, atol=1e-4)
 
 
-def test_the_table_of_relative_positions_learns():
+def test_the_table_of_relative_positions_has_gradients():
     module = stack(Encoder, positions="relative")
-    slopes = jax.grad(lambda module: (module(INPUTS, mask=None)[0] ** 2).sum())(module)
-    reached = np.abs(slopes.positions[...]).max(0) > 0
-    near = [0, 1, 2, 3, 4]  # distances that occur among five tokens, behind and ahead
+    gradient = jax.grad(lambda module: (module(INPUTS).features ** 2).sum())(module)
+    reached = np.abs(gradient.score.table[...]).max(0) > 0
+    near = [0, 1, 2, 3, 4]  # distances between five tokens, before and after
     assert set(np.flatnonzero(reached)) == {*near, *(16 + distance for distance in near[1:])}
 
 
-@pytest.mark.parametrize("kind", ["none", "rotary", "alibi", "relative"])
-def test_positions_that_nobody_would_read_are_refused(kind):
-    model = jax.eval_shape(lambda: language_model(positions=kind))
-    with pytest.raises(ValueError, match=f'positions="{kind}" are not added to embeddings'):
-        jax.eval_shape(lambda model: model(tokens(B, T), positions=jnp.arange(T)), model)
+def test_stacks_without_a_config():
+    layers = stack(Encoder).layers
+    for score in (AlibiScores(N), RelativeScores(N, Relative(), causal=False, rngs=nnx.Rngs(0))):
+        ours = run(Encoder(layers, score=score))
+        expected = run(Encoder(layers), context=Context(score=(score(),)))
+        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(TypeError, match="a function that returns a score function, got a Alibi"):
+        Encoder(layers, score=AlibiScores(N)())
 
 
-def test_a_rotary_of_a_config_is_compared_by_value():
+def test_a_registered_encoding(monkeypatch):
+    """Every position adds its number to the embedding."""
+
+    def embed(config, rngs):
+        del config, rngs
+        return lambda positions, width: jnp.broadcast_to(
+            positions[..., None], (*positions.shape, width)
+        )
+
+    monkeypatch.setitem(POSITIONS, "number", PositionEncoding(embed=embed))
+    model, plain = (language_model(positions=kind) for kind in ("number", "none"))
+    tokens = jnp.array([[3, 3, 3]])
+    added = model.embedding(tokens) - plain.embedding(tokens)
+    np.testing.assert_allclose(added[0, :, 0], [0, 1, 2], atol=1e-5)
+
+
+def test_layers_with_bases_of_their_own():
+    """Positions of the context rotate; a layer without positions ignores them."""
+    bases = [{"rotary": {"base": 100.0}}, {"rotary": {"base": 1e4}}, {"positions": "none"}]
+    encoder = stack(Encoder, positions="rotary", encoder_layers=3, per_layer=bases)
+    first, second, third = (layer.self_attention.sublayer for layer in encoder.layers.unstacked())
+    assert (first.rotary, second.rotary, third.rotary) == (Rotary(base=100.0), Rotary(), None)
+    stretched = Context(positions=3 * jnp.arange(T))
+    changes = [
+        np.abs(run(each, context=stretched) - run(each)).max() for each in (first, second, third)
+    ]
+    assert changes[0] > 1e-3
+    assert changes[1] > 1e-3
+    assert changes[2] == 0
+
+
+def test_rotary_is_compared_by_value():
     given = small_config(rotary={"base": 5e5, "scaling": "llama3", "factor": 8.0})
     assert given.rotary == Rotary(base=5e5, scaling="llama3", factor=8.0)
     assert small_config().rotary == Rotary()

@@ -1,4 +1,4 @@
-"""The recurrent encoder-decoder: its equations, its padding, its memory of what it said."""
+"""Recurrent encoder-decoder: equations, padding, cache, decoding protocol."""
 
 import dataclasses
 import functools
@@ -11,9 +11,16 @@ import pytest
 from flax import nnx
 
 from attention import masks
-from attention.decoding import Rules, beam_search, cached, greedy, prefill
-from attention.modules import RecurrentConfig, RecurrentEncoderDecoder
-from attention.modules.recurrent import Memory
+from attention.modules import DecoderCache
+from attention.modules.recurrent import (
+    ATTENTIONS,
+    CELLS,
+    AdditiveAttention,
+    BahdanauStep,
+    RecurrentConfig,
+    RecurrentEncoderDecoder,
+)
+from attention.primitives.constant import Constant
 from attention.testing import find_leaks
 from tests.attention.modules.inputs import DIMS, LENGTHS, B, S, T, filled, tokens
 from tests.attention.primitives.inputs import draw
@@ -22,7 +29,7 @@ D, F, V = DIMS["DFV"]
 SOURCE, TARGET = tokens(B, S, seed=1), tokens(B, T, seed=2)
 SOURCE_MASK = masks.lengths(LENGTHS)
 PADDING = np.arange(S) >= LENGTHS[:, None]
-# Between them they have every cell and every attention.
+# Every cell and every attention occurs once.
 MODELS = {
     "additive": {"attention": "additive", "cell": "gru"},
     "multiplicative": {"attention": "multiplicative", "cell": "lstm"},
@@ -38,22 +45,25 @@ def small(kind, seed=0, **changes):
 
 
 def build(given):
-    config = RecurrentConfig(**given)
     sizes = {"source_vocab_size": DIMS["v"][0], "target_vocab_size": V}
-    return RecurrentEncoderDecoder(config, **sizes, rngs=nnx.Rngs(0))
+    return RecurrentEncoderDecoder.from_config(RecurrentConfig(**given), **sizes, rngs=nnx.Rngs(0))
 
 
-@jax.jit
-def translate(model, source, target, lengths, key=None):
+@functools.partial(jax.jit, static_argnames="returning")
+def call(model, source, target, lengths, rng=None, returning=()):
     mask = masks.lengths(lengths)
-    return model(source, target, source_mask=mask, memory_mask=mask, key=key)
+    return model(source, target, source_mask=mask, encoder_mask=mask, rng=rng, returning=returning)
+
+
+def logits_of(*arguments):
+    return call(*arguments).logits
 
 
 def assert_close(ours, theirs, tolerance=2e-5):
     np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
 
 
-# The equations, in float64, for one sentence at a time and without a thought of padding.
+# The equations in float64, of one row without padding.
 
 
 def double(parameter):
@@ -70,48 +80,49 @@ def sigmoid(x):
 
 
 def gru(cell, carry, inputs):
-    read, kept = (
+    inputs, carried = (
         np.split(linear(*pair), 3) for pair in ((cell.dense_i, inputs), (cell.dense_h, carry))
     )
-    reset, update = (sigmoid(a + b) for a, b in zip(read[:2], kept[:2], strict=True))
-    new = np.tanh(read[2] + reset * kept[2])
+    reset, update = (sigmoid(a + b) for a, b in zip(inputs[:2], carried[:2], strict=True))
+    new = np.tanh(inputs[2] + reset * carried[2])
     return (1 - update) * new + update * carry
 
 
 def lstm(cell, carry, inputs):
-    memory, output = carry
+    cell_state, output = carry
     gates = np.split(linear(cell.dense_i, inputs) + linear(cell.dense_h, output), 4)
-    let_in, forget, new, let_out = (
+    input_gate, forget_gate, new, output_gate = (
         f(x) for f, x in zip((sigmoid, sigmoid, np.tanh, sigmoid), gates, strict=True)
     )
-    memory = forget * memory + let_in * new
-    return memory, let_out * np.tanh(memory)
+    cell_state = forget_gate * cell_state + input_gate * new
+    return cell_state, output_gate * np.tanh(cell_state)
 
 
 def equations(model, kind, source, target):
-    """Logits `[T, V]` and weights `[T, S]`."""
+    """Return logits `[T, V]` and weights `[T, S]`."""
     step = {"gru": gru, "lstm": lstm}[MODELS[kind]["cell"]]
-    begin = (lambda x: x) if step is gru else (lambda x: (x, x))
+    initial = (lambda x: x) if step is gru else (lambda x: (x, x))
     output = (lambda x: x) if step is gru else (lambda x: x[1])
 
-    def embed(embedding, words):
-        return double(embedding.tokens)[np.asarray(words)] * np.sqrt(D)
+    def embed(embedding, ids):
+        return double(embedding.tokens)[np.asarray(ids)] * np.sqrt(D)
 
-    def read(cell, vectors):
-        carry, states = begin(np.zeros(F)), []
+    def run(cell, vectors):
+        carry, outputs = initial(np.zeros(F)), []
         for vector in vectors:
             carry = step(cell, carry, vector)
-            states.append(output(carry))
-        return states
+            outputs.append(output(carry))
+        return outputs
 
     vectors = embed(model.source_embedding, source)
-    there = read(model.encoder.forwards, vectors)
-    back = read(model.encoder.backwards, vectors[::-1])[::-1]
-    annotations = np.concatenate([there, back], axis=1)
-    summary = np.tanh(linear(model.encoder.summary, np.concatenate([there[-1], back[0]])))
+    forward = run(model.encoder.forward, vectors)
+    backward = run(model.encoder.backward, vectors[::-1])[::-1]
+    annotations = np.concatenate([forward, backward], axis=1)
     decoder, attention = model.decoder.step, model.decoder.attention
+    final = np.concatenate([forward[-1], backward[0]])
+    summary = np.tanh(linear(model.decoder.summary, final))
 
-    def look(state):
+    def attend(state):
         if kind == "none":
             return summary, np.zeros(len(source))
         query = linear(attention.query, state)
@@ -123,99 +134,102 @@ def equations(model, kind, source, target):
         weights = np.exp(scores) / np.exp(scores).sum()
         return weights @ annotations, weights
 
-    carry, fed, logits, found = begin(summary), np.zeros(F), [], []
+    carry, input_feed, logits, all_weights = initial(summary), np.zeros(F), [], []
     for vector in embed(model.target_embedding, target):
         if kind == "multiplicative":
-            carry = step(decoder.cell, carry, np.concatenate([vector, fed]))
-            context, weights = look(output(carry))
-            fed = features = np.tanh(linear(decoder.join, np.concatenate([context, output(carry)])))
+            carry = step(decoder.cell, carry, np.concatenate([vector, input_feed]))
+            context, weights = attend(output(carry))
+            joined = np.concatenate([context, output(carry)])
+            input_feed = features = np.tanh(linear(decoder.join, joined))
         else:
-            context, weights = look(output(carry))
+            context, weights = attend(output(carry))
             carry = step(decoder.cell, carry, np.concatenate([vector, context]))
             features = np.concatenate([output(carry), vector, context])
         logits.append(linear(model.output, features))
-        found.append(weights)
-    return np.array(logits), np.array(found)
-
-
-@functools.partial(jax.jit, static_argnames="returning")
-def decode(model, returning=("weights",)):
-    memory = model.encode(SOURCE, mask=SOURCE_MASK)
-    features, extras = model.decode(TARGET, memory, memory_mask=SOURCE_MASK, returning=returning)
-    return model.logits(features), extras
+        all_weights.append(weights)
+    return np.array(logits), np.array(all_weights)
 
 
 @every_model
-def test_it_is_its_equations_and_padding_is_not_there(kind):
+def test_values_equal_the_equations_without_padding(kind):
     model = small(kind)
-    logits = translate(model, SOURCE, TARGET, LENGTHS)
+    logits = logits_of(model, SOURCE, TARGET, LENGTHS)
     chex.assert_shape(logits, (B, T, V))
     if kind == "none":
         weights = np.zeros((B, T, S))
     else:
-        observed, extras = decode(model)
-        np.testing.assert_array_equal(observed, logits)  # asking changes nothing
-        weights = extras["cross"]["weights"]
-        chex.assert_shape(weights, (1, B, 1, T, S))
-        weights = weights[0, :, 0]
+        output = call(model, SOURCE, TARGET, LENGTHS, returning=("weights",))
+        np.testing.assert_array_equal(output.logits, logits)
+        (layer,) = output.attention
+        weights = layer["cross_attention"]["weights"]
+        chex.assert_shape(weights, (B, 1, T, S))
+        weights = weights[:, 0]
         assert not np.where(PADDING[:, None], weights, 0).any()
     for row, length in enumerate(LENGTHS):
-        expected, looks = equations(model, kind, SOURCE[row, :length], TARGET[row])
+        expected, expected_weights = equations(model, kind, SOURCE[row, :length], TARGET[row])
         assert_close(logits[row], expected)
-        assert_close(weights[row, :, :length], looks)
+        assert_close(weights[row, :, :length], expected_weights)
 
 
-def test_all_that_attention_returns_has_the_axes_of_a_transformer():
-    returning = ("logsumexp", "mean_distance", "strongest")
-    _, extras = jax.eval_shape(functools.partial(decode, returning=returning), small("additive"))
-    one = (1, B, 1, T)
-    shapes = jax.tree.map(lambda array: array.shape, extras)
+def test_returned_results_have_the_axes_of_attend():
+    returning = ("logsumexp", "mean_distance", "strongest", "hidden_states")
+    run = functools.partial(call, returning=returning)
+    output = jax.eval_shape(run, small("additive"), SOURCE, TARGET, LENGTHS)
+    one = (B, 1, T)
+    shapes = jax.tree.map(lambda array: array.shape, output.attention)
     strongest = (*one, 1), (*one, 1)
-    assert shapes == {"cross": {"logsumexp": one, "mean_distance": one, "strongest": strongest}}
+    expected = {"logsumexp": one, "mean_distance": one, "strongest": strongest}
+    assert shapes == ({"cross_attention": expected},)
+    widths = [states.shape for states in output.hidden_states]
+    assert widths == [(B, T, D), (B, T, F + D + 2 * F)]
+    encoded = jax.eval_shape(
+        lambda: small("none").encode(SOURCE, mask=None, returning=("hidden_states",))
+    )
+    assert [states.shape for states in encoded.hidden_states] == [(B, S, D), (B, S, 2 * F)]
 
 
 @every_model
 def test_leading_axes_are_kept(kind):
     for batch in ((), (2,), (3, 2)):
-        run = functools.partial(small(kind), source_mask=None, memory_mask=None)
-        logits = jax.eval_shape(run, tokens(*batch, S), tokens(*batch, T))
-        chex.assert_shape(logits, (*batch, T, V))
+        run = functools.partial(small(kind), source_mask=None, encoder_mask=None)
+        output = jax.eval_shape(run, tokens(*batch, S), tokens(*batch, T))
+        chex.assert_shape(output.logits, (*batch, T, V))
 
 
 class TestPadding:
-    """What stands behind the length of a source does not exist."""
+    """Padding of the source has no effect."""
 
     @every_model
-    def test_neither_what_it_is_nor_how_long_it_is_matters(self, kind):
+    def test_neither_values_nor_number_of_padding_tokens_matter(self, kind):
         model = small(kind)
-        before = translate(model, SOURCE, TARGET, LENGTHS)
-        # An id outside the vocabulary is embedded as NaN: not even that is read.
+        before = logits_of(model, SOURCE, TARGET, LENGTHS)
+        # An id out of range is embedded as NaN, which must not reach the output either.
         for other in (tokens(B, S, seed=3), jnp.full((B, S), 1000)):
             changed = jnp.where(PADDING, other, SOURCE)
-            np.testing.assert_array_equal(translate(model, changed, TARGET, LENGTHS), before)
+            np.testing.assert_array_equal(logits_of(model, changed, TARGET, LENGTHS), before)
         longer = jnp.concatenate([SOURCE, jnp.full((B, 4), 1000)], axis=1)
-        assert_close(translate(model, longer, TARGET, LENGTHS), before)
+        assert_close(logits_of(model, longer, TARGET, LENGTHS), before)
 
-    def test_padding_may_stand_in_front(self):
+    def test_padding_may_be_in_front(self):
         model = small("additive")
 
         @jax.jit
         def run(source, mask):
-            return model(source, TARGET, source_mask=mask, memory_mask=mask)
+            return model(source, TARGET, source_mask=mask, encoder_mask=mask).logits
 
         shifted = jnp.concatenate([jnp.full((B, 2), 1000), SOURCE], axis=1)
         mask = masks.lengths(LENGTHS + 2) & ~masks.lengths(2)
-        assert_close(run(shifted, mask), translate(model, SOURCE, TARGET, LENGTHS))
+        assert_close(run(shifted, mask), logits_of(model, SOURCE, TARGET, LENGTHS))
 
     @every_model
-    def test_an_empty_source_and_padding_of_nan_leave_the_gradient_finite(self, kind):
+    def test_gradient_is_finite_with_an_empty_source_and_padding_of_nan(self, kind):
         lengths = np.array([S, 0, 2])
         source = jnp.where(np.arange(S) >= lengths[:, None], 1000, SOURCE)
 
         @jax.jit
         @jax.value_and_grad
         def loss(model):
-            scores = translate(model, source, TARGET, lengths)
+            scores = logits_of(model, source, TARGET, lengths)
             return -jnp.take_along_axis(jax.nn.log_softmax(scores), TARGET[..., None], -1).mean()
 
         value, gradient = loss(small(kind))
@@ -225,16 +239,16 @@ class TestPadding:
             assert np.abs(slopes).max() > 1e-6, jax.tree_util.keystr(path)
 
     @every_model
-    def test_no_token_sees_the_future_the_padding_or_another_row(self, kind):
+    def test_no_leak_from_future_tokens_padding_or_other_rows(self, kind):
         model = small(kind)
         future = find_leaks(
-            lambda target: translate(model, SOURCE, target, LENGTHS),
+            lambda target: logits_of(model, SOURCE, target, LENGTHS),
             TARGET,
             np.tri(T, dtype=bool),
             vocab_size=V,
         )
         padding = find_leaks(
-            lambda source: translate(model, source, TARGET, LENGTHS),
+            lambda source: logits_of(model, source, TARGET, LENGTHS),
             SOURCE,
             np.broadcast_to(~PADDING[:, None], (B, T, S)),
             vocab_size=V,
@@ -245,140 +259,234 @@ class TestPadding:
 
 
 class TestCache:
-    """The state of a decoder, an argument and a result."""
+    """Cached decoding equals the full pass."""
 
     @every_model
-    def test_pieces_say_what_the_whole_says(self, kind):
+    def test_pieces_of_several_lengths_per_row(self, kind):
         model = small(kind)
-        lengths = jnp.array([3, 0, 2])  # of the first piece; the others are read whole
+        lengths = jnp.array([3, 0, 2])  # of the first piece; the others are valid in all rows
         rows = jnp.arange(B)[:, None]
 
         @jax.jit
         def in_pieces(model, lengths):
-            memory = model.remember(model.encode(SOURCE, mask=SOURCE_MASK))
-            cache, logits = model.new_cache((B,), T), jnp.full((B, T + 1, V), jnp.nan)
+            cache = model.new_cache(model.encode(SOURCE, mask=SOURCE_MASK).features, T)
+            logits = jnp.full((B, T + 1, V), jnp.nan)
             for size in (3, 1, 1):
-                places = cache.lengths[:, None] + jnp.arange(size)[None]
-                piece = TARGET.at[rows, places].get(mode="clip")
-                features, _, after = model.decode(
-                    piece,
-                    memory,
-                    memory_mask=SOURCE_MASK,
+                columns = cache.lengths[:, None] + jnp.arange(size)[None]
+                output = model.decode(
+                    TARGET.at[rows, columns].get(mode="clip"),
+                    None,
+                    encoder_mask=SOURCE_MASK,
                     cache=cache,
                     lengths=lengths if size == 3 else None,
                 )
-                places = jnp.where(places < after.lengths[:, None], places, T)
-                logits, cache = logits.at[rows, places].set(model.logits(features)), after
+                cache = output.cache
+                columns = jnp.where(columns < cache.lengths[:, None], columns, T)
+                logits = logits.at[rows, columns].set(model.logits(output.features))
             return logits[:, :T], cache.lengths
 
-        whole = translate(model, SOURCE, TARGET, LENGTHS)
+        whole = logits_of(model, SOURCE, TARGET, LENGTHS)
         pieces, read = in_pieces(model, lengths)
         np.testing.assert_array_equal(read, lengths + 2)
         for row in range(B):
             assert_close(pieces[row, : read[row]], whole[row, : read[row]])
 
-    def test_a_mask_may_know_the_target_position_and_a_cache_counts_it(self):
+    def test_encoder_mask_may_depend_on_positions(self):
         model = small("multiplicative")
         allowed = np.random.default_rng(0).random((T, S)) < 0.5
-        seen = masks.from_array(allowed)
+        mask = masks.from_array(allowed)
 
         @jax.jit
         def both(model):
-            memory = model.encode(SOURCE, mask=None)
-            whole, extras = model.decode(TARGET, memory, memory_mask=seen, returning=("weights",))
-            cache, pieces = model.new_cache((B,), T), []
+            encoder_output = model.encode(SOURCE, mask=None).features
+            returning = ("weights",)
+            # Column p of the mask is the encoder output at S - 1 - p.
+            positions = jnp.arange(S)[::-1]
+            whole = model.decode(
+                TARGET,
+                encoder_output,
+                encoder_mask=mask,
+                encoder_positions=positions,
+                returning=returning,
+            )
+            cache, pieces = model.new_cache(encoder_output, T, encoder_positions=positions), []
             for piece in (slice(0, 3), slice(3, T)):
-                found, _, cache = model.decode(
-                    TARGET[:, piece], memory, memory_mask=seen, cache=cache
-                )
-                pieces.append(found)
-            return whole, jnp.concatenate(pieces, axis=1), extras["cross"]["weights"]
+                output = model.decode(TARGET[:, piece], None, encoder_mask=mask, cache=cache)
+                cache = output.cache
+                pieces.append(output.features)
+            return whole, jnp.concatenate(pieces, axis=1)
 
-        whole, pieces, weights = both(model)
-        assert_close(pieces, whole)
-        np.testing.assert_array_equal(weights[0, :, 0] > 0, np.broadcast_to(allowed, (B, T, S)))
+        whole, pieces = both(model)
+        assert_close(pieces, whole.features)
+        weights = whole.attention[0]["cross_attention"]["weights"]
+        np.testing.assert_array_equal(
+            weights[:, 0] > 0, np.broadcast_to(allowed[:, ::-1], (B, T, S))
+        )
 
-    def test_greedy_and_beam_search_say_of_a_batch_what_they_say_of_each_row(self):
+
+@functools.partial(jax.jit, static_argnames=("returning", "cache_dtype"))
+def decode_steps(model, target, returning=(), cache_dtype=None):
+    """Return the outputs of T steps, stacked on a leading axis, and the last state."""
+    lengths = jnp.asarray(LENGTHS)
+    state, first = model.prefill(SOURCE, lengths, max_tokens=T, cache_dtype=cache_dtype)
+    assert first is None
+
+    def step(state, tokens):
+        output, state = model.step(state, tokens, returning=returning)
+        return state, (output.logits, output.attention)
+
+    state, outputs = jax.lax.scan(step, state, target.T)
+    return *outputs, state
+
+
+def is_constant(node):
+    return isinstance(node, Constant)
+
+
+class TestDecodingProtocol:
+    """`prefill` and `step`, which `attention.decoding.generate` calls."""
+
+    @every_model
+    def test_steps_equal_the_full_pass(self, kind):
+        returning = () if kind == "none" else ("weights",)
+        logits, attention, _ = decode_steps(small(kind), TARGET, returning)
+        whole = call(small(kind), SOURCE, TARGET, LENGTHS, returning=returning)
+        assert_close(jnp.swapaxes(logits, 0, 1), whole.logits)
+        if returning:
+            weights = attention[0]["cross_attention"]["weights"]
+            chex.assert_shape(weights, (T, B, 1, 1, S))
+            expected = whole.attention[0]["cross_attention"]["weights"]
+            assert_close(weights[:, :, 0, 0], jnp.moveaxis(expected[:, 0], 1, 0))
+        assert not small(kind).is_prompted
+
+    @every_model
+    def test_state_has_rows_in_front_and_shares_the_encoder_output(self, kind):
+        state, _ = small(kind).prefill(SOURCE, jnp.asarray(LENGTHS), max_tokens=T)
+        chex.assert_tree_shape_prefix(state, (B,))
+        leaves = jax.tree.leaves(state, is_leaf=is_constant)
+        assert sum(map(is_constant, leaves)) == 2
+        assert all(S not in leaf.shape for leaf in leaves if not is_constant(leaf))
+
+    def test_hypotheses_of_a_row_share_constants(self):
         model = small("additive")
-        rules = Rules(end=15, pad=0, max_length=6)  # a word that these parameters like to say
+        state, _ = model.prefill(SOURCE, jnp.asarray(LENGTHS), max_tokens=T)
 
-        @jax.jit
-        def say(model, source, lengths, prompts):
-            mask = masks.lengths(lengths)
-            memory = model.remember(model.encode(source, mask=mask))
+        def axes(leaf):
+            return None if is_constant(leaf) else 1
 
-            def read(target, cache, lengths=None):
-                features, _, cache = model.decode(
-                    target, memory, memory_mask=mask, cache=cache, lengths=lengths
-                )
-                return model.logits(features), cache
+        in_axes = jax.tree.map(axes, state, is_leaf=is_constant)
+        hypotheses = jax.tree.map(
+            lambda leaf: leaf if is_constant(leaf) else jnp.stack([leaf] * 2, axis=1),
+            state,
+            is_leaf=is_constant,
+        )
+        step = jax.jit(jax.vmap(lambda *a: model.step(*a)[0].logits, in_axes=(in_axes, 1)))
+        logits = step(hypotheses, TARGET[:, :2])
+        for column in range(2):
+            assert_close(logits[column], model.step(state, TARGET[:, column])[0].logits)
 
-            begun = prefill(read, model.new_cache((B,), 10), TARGET, prompts)
-            found = beam_search(cached(read), *begun, rules, beam=1)
-            return greedy(cached(read), *begun, rules).tokens, found.tokens[:, 0]
-
-        prompts = jnp.array([2, 1, 4])
-        said, beamed = say(model, SOURCE, LENGTHS, prompts)
-        np.testing.assert_array_equal(beamed, said)
-        for row in range(B):
-            alone = jnp.broadcast_to(SOURCE[row], (B, S)), jnp.full(B, LENGTHS[row])
-            once, _ = say(model, *alone, prompts)
-            np.testing.assert_array_equal(once[row], said[row])
-        assert len({*np.ravel(said).tolist()}) > 3
-        assert (said == rules.end).any()
-
-    def test_the_memory_is_projected_once(self):
+    def test_keys_are_computed_once(self, monkeypatch):
         model = small("additive")
-        (annotations,) = draw((B, S, 2 * F))
-        memory = Memory(annotations, annotations[:, 0, :F])
-        remembered = model.remember(memory)
-        assert_close(remembered.key, model.decoder.attention.key(annotations))
-        assert model.remember(remembered) is remembered
-        assert small("none").remember(memory) is memory
+        state, _ = model.prefill(SOURCE, jnp.asarray(LENGTHS), max_tokens=T)
+        (key, value), _ = state.cache.encoder_output.value
+        assert_close(key, model.decoder.attention.key(value))
+        monkeypatch.delattr(AdditiveAttention, "precompute")
+        jax.eval_shape(model.step, state, TARGET[:, 0])
+
+    @every_model
+    def test_cache_dtype_is_that_of_the_encoder_output(self, kind):
+        model = small(kind)
+        logits, _, state = decode_steps(model, TARGET, cache_dtype="bfloat16")
+        precomputed, _ = state.cache.encoder_output.value
+        chex.assert_type(jax.tree.leaves(precomputed), jnp.bfloat16)
+        chex.assert_type([*jax.tree.leaves(state.cache.carry), logits], jnp.float32)
+        whole = logits_of(model, SOURCE, TARGET, LENGTHS).swapaxes(0, 1)
+        assert 1e-5 < np.abs(logits - whole).max() < 0.1
 
 
-def test_the_key_drops_embeddings_of_both_sides():
+@every_model
+def test_bfloat16_computation_with_float32_parameters(kind):
+    half = small(kind, dtype="bfloat16")
+    chex.assert_type(jax.tree.leaves(half), jnp.float32)
+    logits = logits_of(half, SOURCE, TARGET, LENGTHS)
+    chex.assert_type(logits, jnp.bfloat16)
+    expected = logits_of(small(kind), SOURCE, TARGET, LENGTHS)
+    assert_close(logits.astype(jnp.float32), expected, tolerance=0.2)
+    parameters = jax.eval_shape(lambda: build({"param_dtype": "bfloat16"} | MODELS[kind]))
+    chex.assert_type(jax.tree.leaves(parameters), jnp.bfloat16)
+
+
+def test_dropout_is_applied_to_embeddings_of_both_sides():
     model = small("additive", dropout=0.3)
-    plain = translate(model, SOURCE, TARGET, LENGTHS)
-    np.testing.assert_array_equal(plain, translate(small("additive"), SOURCE, TARGET, LENGTHS))
+    plain = logits_of(model, SOURCE, TARGET, LENGTHS)
+    np.testing.assert_array_equal(plain, logits_of(small("additive"), SOURCE, TARGET, LENGTHS))
     first, again, other = (
-        translate(model, SOURCE, TARGET, LENGTHS, jax.random.key(seed)) for seed in (0, 0, 1)
+        logits_of(model, SOURCE, TARGET, LENGTHS, jax.random.key(seed)) for seed in (0, 0, 1)
     )
     np.testing.assert_array_equal(first, again)
     assert not np.allclose(first, plain, atol=1e-2)
     assert not np.allclose(first, other, atol=1e-2)
 
     @jax.jit
-    def sides(model, key):
-        memory = model.encode(SOURCE, mask=SOURCE_MASK)
-        dropped = model.encode(SOURCE, mask=SOURCE_MASK, key=key)
-        features = [
-            model.decode(TARGET, memory, memory_mask=SOURCE_MASK, key=k)[0] for k in (None, key)
-        ]
-        return (memory.annotations, dropped.annotations), features
+    def sides(model, rng):
+        encoder_output = model.encode(SOURCE, mask=SOURCE_MASK).features
+        dropped = model.encode(SOURCE, mask=SOURCE_MASK, rng=rng).features
+        run = functools.partial(model.decode, encoder_mask=None)
+        decoded = [run(TARGET, encoder_output, rng=r).features for r in (None, rng)]
+        return (encoder_output, dropped), decoded
 
     for before, after in sides(model, jax.random.key(0)):
         assert not np.allclose(before, after, atol=1e-2)
 
 
-CHANGES = {"embedding_width": 5, "hidden": 7, "cell": "lstm", "attention": "none"}
+class MeanAttention(nnx.Module):
+    """Uniform weights: a user's attention."""
+
+    def __init__(self, hidden, encoder_width, *, rngs, dtype, param_dtype):
+        self.context_width = encoder_width
+
+    def precompute(self, encoder_output, summary):
+        return encoder_output
+
+    def __call__(self, state, precomputed, **options):
+        return precomputed.mean(-2)[..., None, None, :]
+
+
+class TestRegistries:
+    def test_attention_and_cell_of_a_user(self, monkeypatch):
+        monkeypatch.setitem(ATTENTIONS, "mean", (MeanAttention, BahdanauStep))
+        monkeypatch.setitem(CELLS, "simple", nnx.SimpleCell)
+        model = small("additive", attention="mean", cell="simple")
+        logits, _, _ = decode_steps(model, TARGET)
+        whole = logits_of(model, SOURCE, TARGET, LENGTHS)
+        assert_close(logits.swapaxes(0, 1), whole)
+        assert not np.allclose(whole, logits_of(small("additive"), SOURCE, TARGET, LENGTHS))
+
+
+CHANGES = {
+    "embedding_width": 5,
+    "hidden": 7,
+    "cell": "lstm",
+    "attention": "none",
+    "param_dtype": "bfloat16",
+}
 
 
 class TestConfig:
-    """No knob is connected to nothing, and no sentence is left unsaid."""
-
     @pytest.mark.parametrize("field", CHANGES)
-    def test_every_field_changes_the_parameters(self, field):
+    def test_field_changes_the_parameters(self, field):
         given = {"embedding_width": D, "hidden": F}
         before, after = (
-            jax.tree.map(lambda x: x.shape, jax.eval_shape(functools.partial(build, each)))
+            jax.tree.map(
+                lambda x: (x.shape, x.dtype), jax.eval_shape(functools.partial(build, each))
+            )
             for each in (given, given | {field: CHANGES[field]})
         )
         assert str(before) != str(after)
 
-    def test_these_are_all_but_those_that_are_tried_elsewhere(self):
+    def test_other_fields_have_tests_of_their_own(self):
         fields = {field.name for field in dataclasses.fields(RecurrentConfig)}
-        assert fields == {*CHANGES, "max_length", "dropout"}
+        assert fields == {*CHANGES, "max_length", "dropout", "dtype"}
 
     @pytest.mark.parametrize(
         "changes, sentence",
@@ -395,21 +503,25 @@ class TestConfig:
             ),
         ],
     )
-    def test_what_does_not_fit_is_refused_in_one_sentence(self, changes, sentence):
+    def test_invalid_values(self, changes, sentence):
         with pytest.raises(ValueError, match=f"^{sentence}"):
             RecurrentConfig(**changes)
 
-    def test_the_published_size(self):
-        """bentrevett/pytorch-seq2seq counts 20,518,917; its GRUs have a second bias of 3·F each."""
-        config = RecurrentConfig(embedding_width=256, hidden=512, attention="additive")
+    def test_number_of_parameters_of_a_published_model(self):
+        """bentrevett/pytorch-seq2seq has 20,518,917; its GRUs have a second bias of 3·F each."""
+        config = {"embedding_width": 256, "hidden": 512, "attention": "additive"}
         sizes = {"source_vocab_size": 7855, "target_vocab_size": 5893}
-        model = jax.eval_shape(lambda: RecurrentEncoderDecoder(config, **sizes, rngs=nnx.Rngs(0)))
+        model = jax.eval_shape(
+            lambda: RecurrentEncoderDecoder.from_config(
+                RecurrentConfig(**config), **sizes, rngs=nnx.Rngs(0)
+            )
+        )
         total = sum(parameter.size for parameter in jax.tree.leaves(model))
         assert total == 20_518_917 - 3 * (3 * 512)
 
 
-class TestRefusals:
-    """One sentence, before anything is compiled."""
+class TestErrors:
+    """Errors before compilation."""
 
     @pytest.mark.parametrize(
         "mask",
@@ -421,40 +533,41 @@ class TestRefusals:
         ],
         ids=["causal", "array", "segments", "no mask"],
     )
-    def test_a_source_mask_that_depends_on_the_query(self, mask):
+    def test_source_mask_that_depends_on_the_query(self, mask):
         with pytest.raises(ValueError, match="this mask depends on the position of the query"):
             small("none").encode(SOURCE, mask=mask)
 
-    def test_a_source_mask_for_another_batch(self):
+    def test_source_mask_of_another_batch(self):
         with pytest.raises(ValueError, match=r"mask has the leading axes \(2,\)"):
             small("none").encode(SOURCE, mask=masks.lengths([1, 2]))
+
+    ENCODER_OUTPUT = draw((B, S, 2 * F))[0]
 
     @pytest.mark.parametrize(
         "given, error, sentence",
         [
-            ({"mask": masks.causal()}, ValueError, "no mask can hide it"),
-            ({"lengths": jnp.array([1, 1, 1])}, ValueError, "and no cache is given"),
-            ({"returning": ("weights",)}, ValueError, '"none" has no weights to return'),
-            ({"cache": 7, "lengths": jnp.ones(B)}, TypeError, "lengths must be integers"),
-            (
-                {"cache": 7, "lengths": jnp.array([0, 6, 1])},
-                ValueError,
-                "must lie in 0 to 5 tokens",
-            ),
+            ({"mask": masks.causal()}, ValueError, "cannot mask target tokens"),
+            ({"returning": ("weights",)}, ValueError, "without attention cannot return weights"),
+            ({"encoder_output": None}, ValueError, "needs an encoder output or a cache of one"),
+            ({"lengths": jnp.ones(B)}, TypeError, "lengths must be integers"),
+            ({"lengths": jnp.array([0, 6, 1])}, ValueError, "must lie in 0 to 5 tokens"),
         ],
-        ids=["mask", "lengths", "weights", "floats", "too many"],
+        ids=["mask", "weights", "no encoder output", "floats", "too many"],
     )
-    def test_what_a_decoder_cannot_do(self, given, error, sentence):
-        model = small("none")
-        if "cache" in given:
-            given = given | {"cache": model.new_cache((B,), given["cache"])}
-        memory = Memory(*draw((B, S, 2 * F), (B, F)))
+    def test_arguments_of_decode(self, given, error, sentence):
         with pytest.raises(error, match=sentence):
-            model.decode(TARGET, memory, memory_mask=None, **given)
+            arguments = {"encoder_output": self.ENCODER_OUTPUT, "encoder_mask": None} | given
+            small("none").decode(TARGET, **arguments)
 
-    def test_longer_than_the_model_allows(self):
+    def test_cache_of_another_model(self):
+        other = small("none", hidden=F + 1).new_cache(draw((B, S, 2 * F + 2))[0], T)
+        for cache in (other, DecoderCache((), jnp.zeros(B, jnp.int32))):
+            with pytest.raises(ValueError, match=r"RecurrentCache with a carry of shape \(3, 13\)"):
+                small("none").decode(TARGET, None, encoder_mask=None, cache=cache)
+
+    def test_more_tokens_than_max_length(self):
         model = small("none")
         with pytest.raises(ValueError, match="24 tokens is longer than max_length=23"):
             model.encode(tokens(B, 24), mask=None)
         with pytest.raises(ValueError, match="24 tokens is longer than max_length=23"):
-            model.new_cache((B,), 24)
+            model.prefill(SOURCE, jnp.asarray(LENGTHS), max_tokens=24)

@@ -1,4 +1,4 @@
-"""Blocks, stacks and the encoder-decoder: what they compute, what they may see, what they hold."""
+"""Transformer blocks, stacks and the encoder-decoder: values, visibility and parameters."""
 
 import functools
 
@@ -10,7 +10,15 @@ import pytest
 from flax import nnx
 
 from attention import masks
-from attention.modules import Block, Decoder, Encoder, EncoderDecoder
+from attention.modules import (
+    Block,
+    Context,
+    Decoder,
+    Encoder,
+    EncoderDecoder,
+    Layers,
+    transformer_block,
+)
 from tests.attention.modules.inputs import (
     DECODER_LAYERS,
     DIMS,
@@ -20,6 +28,7 @@ from tests.attention.modules.inputs import (
     S,
     T,
     filled,
+    language_model,
     small_config,
     small_translator,
     tokens,
@@ -29,29 +38,38 @@ from tests.attention.primitives.inputs import draw
 
 D, N, V = DIMS["DNV"]
 SOURCE, TARGET = tokens(B, S, seed=1), tokens(B, T, seed=2)
-INPUTS, MEMORY = draw((B, T, D), (B, S, D))
+INPUTS, ENCODER_OUTPUT = draw((B, T, D), (B, S, D))
 SOURCE_MASK = masks.lengths(LENGTHS)
-NORMS = ("pre", "post")
-# Two models that between them choose everything there is to choose.
-PRE = {"norm": "pre", "activation": "gated", "positions": "learned", "tie": "none"}
-POST = {"norm": "post", "activation": "relu", "positions": "sinusoidal", "tie": "all"}
+PLACEMENTS = ("pre", "post", "both")
+# Two models that between them choose every option.
+PRE = {"norm_placement": "pre", "activation": "silu", "gated": True, "positions": "learned"}
+PRE |= {"tie": "none", "output_bias": True}
+POST = {"norm_placement": "post", "activation": "relu", "positions": "sinusoidal", "tie": "all"}
+CROSS = Context(encoder_output=ENCODER_OUTPUT, encoder_mask=SOURCE_MASK)
 
 small_translator = functools.cache(small_translator)
 
 
 def block(cross=True, **changes):
-    return filled(lambda: Block(small_config(**changes), cross=cross, rngs=nnx.Rngs(0)))
+    config = small_config(**changes)
+    return filled(lambda: transformer_block(config, cross=cross, rngs=nnx.Rngs(0)))
 
 
 def stack(cls, seed=0, **changes):
-    return filled(lambda: cls(small_config(**changes), rngs=nnx.Rngs(0)), seed)
+    return filled(lambda: cls.from_config(small_config(**changes), rngs=nnx.Rngs(0)), seed)
+
+
+@jax.jit
+def run(module, inputs=INPUTS, context=CROSS):
+    return module(inputs, context=context)
 
 
 def layer_norm(module, inputs):
     inputs = np.asarray(inputs, np.float64)
     centred = inputs - inputs.mean(-1, keepdims=True)
     normal = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
-    return normal * np.asarray(module.scale[...]) + np.asarray(module.bias[...])
+    normal = normal * np.asarray(module.scale[...]) + np.asarray(module.bias[...])
+    return jnp.asarray(normal, jnp.float32)
 
 
 def assert_close(ours, theirs, tolerance=1e-4):
@@ -59,119 +77,139 @@ def assert_close(ours, theirs, tolerance=1e-4):
 
 
 class ShapeTest(chex.TestCase):
-    """Named axes in, named axes out, with and without jit."""
+    """Shapes with named axes, with and without jit."""
 
     @chex.variants(with_jit=True, without_jit=True)
     def test_encoder_decoder(self):
-        model = small_translator()
+        model = small_translator(encoder_layers=1, decoder_layers=1)
 
         @self.variant
-        def run(source, target):
-            return model(source, target, source_mask=SOURCE_MASK, memory_mask=SOURCE_MASK)
+        def logits(source, target):
+            given = {"source_mask": SOURCE_MASK, "encoder_mask": SOURCE_MASK}
+            return model(source, target, **given).logits
 
-        logits = run(SOURCE, TARGET)
-        chex.assert_shape(logits, DIMS["BTV"])
-        assert_close(logits, translate(model, SOURCE, TARGET, LENGTHS))
+        ours = logits(SOURCE, TARGET)
+        chex.assert_shape(ours, DIMS["BTV"])
+        assert_close(ours, translate(model, SOURCE, TARGET, LENGTHS))
 
     def test_leading_axes_are_kept(self):
         model = small_translator()
         for batch in ((), (2,), (3, 2)):
-            run = functools.partial(model, source_mask=None, memory_mask=None)
-            logits = jax.eval_shape(run, tokens(*batch, S), tokens(*batch, T))
-            chex.assert_shape(logits, (*batch, T, V))
-            memory = jax.eval_shape(functools.partial(model.encode, mask=None), tokens(*batch, S))
-            chex.assert_shape(memory, (*batch, S, D))
+            lengths = jnp.full(batch, 2, jnp.int32)
+            score = functools.partial(model, source_lengths=lengths)
+            output = jax.eval_shape(score, tokens(*batch, S), tokens(*batch, T))
+            chex.assert_shape(output.logits, (*batch, T, V))
+            chex.assert_shape(output.features, (*batch, T, D))
+            chex.assert_shape(output.encoder.features, (*batch, S, D))
 
 
-@pytest.mark.parametrize("norm", NORMS)
-def test_a_block_is_three_residual_sublayers(norm):
-    module = block(norm=norm)
-    mask = masks.causal()
-
-    def residual(layer_norm_module, sublayer, inputs):
-        if norm == "pre":
-            normal = jnp.asarray(layer_norm(layer_norm_module, inputs), jnp.float32)
-            return inputs + sublayer(normal)
-        return jnp.asarray(layer_norm(layer_norm_module, inputs + sublayer(inputs)), jnp.float32)
-
-    def to_itself(x):
-        return module.self_attention(x, mask=mask)[0]
-
-    def to_memory(x):
-        return module.cross_attention(x, MEMORY, mask=SOURCE_MASK)[0]
-
-    expected = residual(module.self_norm, to_itself, INPUTS)
-    expected = residual(module.cross_norm, to_memory, expected)
-    expected = residual(module.feed_forward_norm, module.feed_forward, expected)
-    outputs, _ = jax.jit(module)(INPUTS, MEMORY, mask=mask, memory_mask=SOURCE_MASK)
-    assert_close(outputs, expected)
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_a_block_is_three_residual_sublayers(placement):
+    module = block(norm_placement=placement)
+    context = Context(mask=masks.causal(), encoder_output=ENCODER_OUTPUT, encoder_mask=SOURCE_MASK)
+    expected = INPUTS
+    for name in ("self_attention", "cross_attention", "feed_forward"):
+        residual = getattr(module, name)
+        given = expected if placement == "post" else layer_norm(residual.norm, expected)
+        added = residual.sublayer(given, context=context)
+        added = added if name == "feed_forward" else added.features
+        if placement == "both":
+            added = layer_norm(residual.output_norm, added)
+        expected = expected + added
+        if placement == "post":
+            expected = layer_norm(residual.norm, expected)
+    assert_close(run(module, context=context).features, expected)
 
 
-@pytest.mark.parametrize(
-    "cross, given, sentence",
-    [
-        (True, {}, "cross=True attends to a memory, and none is given"),
-        (False, {"memory": MEMORY}, "cross=False takes neither memory nor memory_mask"),
-        (False, {"memory_mask": SOURCE_MASK}, "cross=False takes neither memory nor memory_mask"),
-    ],
-    ids=["no memory", "unread memory", "unread mask"],
-)
-def test_a_decoder_drops_no_argument_silently(cross, given, sentence):
-    decoder = jax.eval_shape(lambda: Decoder(small_config(), cross=cross, rngs=nnx.Rngs(0)))
-    with pytest.raises(ValueError, match=sentence):
-        decoder(INPUTS, **given)
+class TestCrossAttention:
+    """No encoder output and no cross-attention is ever ignored."""
 
-
-@pytest.mark.parametrize("norm", NORMS)
-def test_a_scanned_stack_is_its_blocks_one_by_one(norm):
-    decoder = stack(Decoder, norm=norm)
-    expected, expected_weights = INPUTS, {"self": [], "cross": []}
-    run = jax.jit(Block.__call__, static_argnames="returning")
-    for layer in range(DECODER_LAYERS):
-        alone = jax.tree.map(lambda parameter, layer=layer: parameter[layer], decoder.layers)
-        expected, extras = run(
-            alone,
-            expected,
-            MEMORY,
-            mask=masks.causal(),
-            memory_mask=SOURCE_MASK,
-            returning=("weights",),
-        )
-        for name, weights in expected_weights.items():
-            weights.append(extras[name]["weights"])
-    if norm == "pre":
-        expected = layer_norm(decoder.norm, expected)
-    outputs, extras = jax.jit(functools.partial(decoder, returning=("weights",)))(
-        INPUTS, MEMORY, memory_mask=SOURCE_MASK
+    @pytest.mark.parametrize(
+        "cross, given, sentence",
+        [
+            (True, {}, r"layer 0: cross-attention needs Context\(encoder_output=...\)"),
+            (False, {"encoder_output": ENCODER_OUTPUT}, "cross=False takes no encoder output"),
+            (False, {"encoder_mask": SOURCE_MASK}, "cross=False takes no encoder output"),
+        ],
+        ids=["no encoder output", "encoder output", "encoder mask"],
     )
-    assert_close(outputs, expected)
-    for name, weights in expected_weights.items():
-        assert_close(extras[name]["weights"], np.stack(weights))
+    def test_decoders_with_and_without(self, cross, given, sentence):
+        build = functools.partial(Decoder.from_config, small_config(), cross=cross)
+        decoder = jax.eval_shape(lambda: build(rngs=nnx.Rngs(0)))
+        with pytest.raises(ValueError, match=sentence):
+            jax.eval_shape(lambda m: m(INPUTS, context=Context(**given)), decoder)
+
+    def test_no_layer_with_cross_attention(self):
+        config = small_config(cross_attention=False)
+        with pytest.raises(ValueError, match="cross_attention=False in every layer ignores"):
+            Decoder.from_config(config, rngs=nnx.Rngs(0))
+        jax.eval_shape(lambda: Decoder.from_config(config, cross=False, rngs=nnx.Rngs(0)))
+
+    def test_a_decoder_of_layers_has_none_by_default(self):
+        decoder = Decoder(lambda inputs: inputs)
+        with pytest.raises(ValueError, match="cross=False takes no encoder output"):
+            decoder(INPUTS, context=CROSS)
+
+    def test_every_second_layer(self):
+        per_layer = [{"cross_attention": False}, {}]
+        decoder = stack(Decoder, decoder_layers=4, per_layer=per_layer)
+        assert decoder.layers.period == 2
+        output = jax.eval_shape(lambda: run(decoder, context=CROSS_WEIGHTS))
+        assert ["cross_attention" in each for each in output.attention] == [False, True] * 2
 
 
-@pytest.mark.parametrize("norm", NORMS)
-def test_what_leaves_a_stack_is_normalised_once(norm):
-    encoder = stack(Encoder, norm=norm)
-    assert (encoder.norm is None) == (norm == "post")
-    last = encoder.norm
-    if norm == "post":
-        last = jax.tree.map(lambda parameter: parameter[-1], encoder.layers.feed_forward_norm)
-    outputs, _ = jax.jit(Encoder.__call__)(encoder, INPUTS, mask=None)
-    normal = (outputs - last.bias[...][None, None]) / last.scale[...][None, None]
-    assert_close(normal.mean(-1), np.zeros((B, T)), 1e-3)
-    assert_close(normal.var(-1), np.ones((B, T)), 1e-3)
+CROSS_WEIGHTS = Context(
+    encoder_output=ENCODER_OUTPUT, encoder_mask=SOURCE_MASK, returning=("weights", "hidden_states")
+)
+
+
+def test_options_of_one_stack_are_not_those_of_both():
+    for name in ("positions", "lengths"):
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+            small_translator()(SOURCE, TARGET, **{name: jnp.arange(T)})
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_a_decoder_is_its_blocks_one_by_one(placement):
+    decoder = stack(Decoder, norm_placement=placement)
+    assert decoder.layers.period == 1
+    context = Context(
+        mask=masks.causal(),
+        encoder_output=ENCODER_OUTPUT,
+        encoder_mask=SOURCE_MASK,
+        returning=("weights", "hidden_states"),
+    )
+    output = run(decoder, context=CROSS_WEIGHTS)
+    features = INPUTS
+    assert_close(output.hidden_states[0], features)
+    for index, alone in enumerate(decoder.layers.unstacked()):
+        each = run(alone, features, context)
+        features = each.features
+        assert_close(output.hidden_states[index + 1], features)
+        for name, results in each.attention.items():
+            assert_close(output.attention[index][name]["weights"], results["weights"])
+    assert (decoder.norm is None) == (placement == "post")  # whose features are normal already
+    assert_close(
+        output.features, features if placement == "post" else layer_norm(decoder.norm, features)
+    )
 
 
 def test_a_stack_without_layers_is_its_norm():
     encoder = stack(Encoder, encoder_layers=0)
-    outputs, extras = encoder(INPUTS, mask=None, returning=("weights",))
-    assert_close(outputs, layer_norm(encoder.norm, INPUTS))
-    assert extras["self"]["weights"].shape == (0, B, N, T, T)
+    output = encoder(INPUTS, context=Context(returning=("weights", "hidden_states")))
+    assert_close(output.features, layer_norm(encoder.norm, INPUTS))
+    assert output.attention == ()
+    assert len(output.hidden_states) == 1
+    decoder = stack(Decoder, decoder_layers=0)
+    rng = jax.random.key(0)
+    assert_close(
+        decoder(INPUTS, context=Context(rng=rng)).features, layer_norm(decoder.norm, INPUTS)
+    )
 
 
 def test_layers_start_as_different_as_if_built_one_by_one():
-    encoder = Encoder(small_config(width=64), rngs=nnx.Rngs(0))
-    first, second = encoder.layers.feed_forward.widen.kernel[...]
+    encoder = Encoder.from_config(small_config(width=64), rngs=nnx.Rngs(0))
+    first, second = encoder.layers.blocks[0].feed_forward.sublayer.widen.kernel[...]
     np.testing.assert_allclose(np.var([first, second]) * 64, 1, rtol=0.2)
     assert abs(np.corrcoef(np.ravel(first), np.ravel(second))[0, 1]) < 0.2
 
@@ -185,8 +223,34 @@ def test_the_program_does_not_grow_with_the_depth():
     assert lines(12) == lines(2) > 100
 
 
+def test_sublayers_by_name_and_by_function():
+    """An encoder whose second layer is a function of its own."""
+
+    def shift(config, rngs):
+        del config, rngs
+        return lambda inputs: jnp.roll(inputs, 1, axis=-2)
+
+    encoder = stack(Encoder, per_layer=[{}, {"mixer": shift, "feed_forward": shift}])
+    before, after = encoder.layers.unstacked()
+    assert isinstance(before, Block)
+    features = run(after, context=Context()).features
+    expected = INPUTS + jnp.roll(layer_norm(after.self_attention.norm, INPUTS), 1, axis=-2)
+    expected += jnp.roll(layer_norm(after.feed_forward.norm, expected), 1, axis=-2)
+    assert_close(features, expected)
+
+
+def test_layers_of_another_width_than_the_model():
+    def make(index, rngs):
+        return transformer_block(small_config(width=14 + 2 * (index == 1)), rngs=rngs)
+
+    config = small_config()
+    encoder = jax.eval_shape(lambda: Encoder.from_config(config, rngs=nnx.Rngs(0), make_layer=make))
+    with pytest.raises(ValueError, match="layer 1 has width 16, and its inputs have width 14"):
+        jax.eval_shape(lambda m: m(INPUTS), encoder)
+
+
 class TestCausality:
-    """No score depends on a token that comes later."""
+    """No score depends on a later token."""
 
     def test_a_later_target_token_never_changes_an_earlier_logit(self):
         model = small_translator()
@@ -197,36 +261,59 @@ class TestCausality:
             np.testing.assert_array_equal(after[:, :changed], before[:, :changed])
             assert (after[:, changed:] != before[:, changed:]).any(-1).all()
 
-    def test_derivatives_vanish_exactly_above_the_diagonal(self):
+    def test_derivatives_vanish_above_the_diagonal(self):
         decoder = stack(Decoder)
-        (direction,) = draw((D,))  # any: the sum of normalised features would be constant
+        (direction,) = draw((D,))  # the sum of normalised features would be constant
 
         @jax.jit
         @jax.jacrev
         def derivative(inputs):
-            outputs, _ = decoder(inputs, MEMORY[0])
-            return outputs @ direction
+            context = Context(encoder_output=ENCODER_OUTPUT[0])
+            return decoder(inputs, context=context).features @ direction
 
         depends = (np.asarray(derivative(INPUTS[0])) != 0).any(-1)
         np.testing.assert_array_equal(depends, np.tri(T, dtype=bool))
 
-    def test_a_given_target_mask_replaces_the_causal_one(self):
-        model = small_translator()
+    @pytest.mark.parametrize("kind", ["mask", "array", "batch of arrays", "row"])
+    def test_a_mask_is_added_to_the_causal_one(self, kind):
+        lengths = np.array([3, 5, 1])
+        columns = np.arange(T) < lengths[:, None, None]
+        mask, expected = {
+            "mask": (masks.lengths(lengths), masks.lengths(lengths)),
+            "array": (jnp.tri(T, k=1, dtype=bool), None),
+            "batch of arrays": (np.broadcast_to(columns, (B, T, T)), masks.lengths(lengths)),
+            "row": (columns, masks.lengths(lengths)),
+        }[kind]
+        decoder = stack(Decoder)
+        ours = run(decoder, context=Context(mask=mask, encoder_output=ENCODER_OUTPUT))
+        decoder.causal = False
+        expected = masks.causal() if expected is None else masks.causal() & expected
+        context = Context(mask=expected, encoder_output=ENCODER_OUTPUT)
+        assert_close(ours.features, run(decoder, context=context).features)
 
-        def run(mask):
-            return model(SOURCE, TARGET, source_mask=None, memory_mask=None, target_mask=mask)
+    def test_models_with_a_mask_are_causal(self):
+        lengths = masks.lengths([T, 3, 2])
+        score = jax.jit(lambda model, mask: model(TARGET, mask=mask).logits)
+        ours, expected = (score(language_model(), mask) for mask in (lengths, None))
+        for row, length in enumerate([T, 3, 2]):
+            assert_close(ours[row, :length], expected[row, :length])
+        given = {"source_lengths": LENGTHS, "target_mask": masks.window(T, T)}
+        ours = jax.jit(lambda m: m(SOURCE, TARGET, **given).logits)(small_translator())
+        assert_close(ours, translate(small_translator(), SOURCE, TARGET, LENGTHS))
 
-        default, causal, full = (
-            jax.jit(run)(mask) for mask in (None, masks.causal(), masks.window(T, T))
-        )
-        np.testing.assert_array_equal(default, causal)
-        assert not np.allclose(full[:, 0], causal[:, 0], atol=1e-3)
+    def test_a_decoder_that_is_not_causal(self):
+        layers = stack(Decoder).layers
+        last = INPUTS.at[:, -1].add(1.0)
+        for causal in (True, False):
+            decoder = Decoder(layers, causal=causal, cross=True)
+            same = run(decoder).features[:, 0] == run(decoder, last).features[:, 0]
+            assert same.all() == causal
 
 
 class TestPadding:
-    """What stands behind the length of a source does not exist."""
+    """Tokens behind the length of a source have no effect."""
 
-    def test_tokens_behind_the_length_never_matter(self):
+    def test_padding_tokens(self):
         model = small_translator()
         padding = np.arange(S) >= LENGTHS[:, None]
         other = jnp.where(padding, tokens(B, S, seed=3), SOURCE)
@@ -235,14 +322,15 @@ class TestPadding:
             translate(model, other, TARGET, LENGTHS), translate(model, SOURCE, TARGET, LENGTHS)
         )
 
-    def test_nor_does_their_number(self):
+    def test_number_of_padding_tokens(self):
         model = small_translator()
         longer = jnp.concatenate([SOURCE, tokens(B, 4, seed=3)], axis=1)
-        assert_close(
-            translate(model, longer, TARGET, LENGTHS), translate(model, SOURCE, TARGET, LENGTHS)
-        )
+        expected = translate(model, SOURCE, TARGET, LENGTHS)
+        assert_close(translate(model, longer, TARGET, LENGTHS), expected)
+        lengths = jax.jit(lambda m: m(longer, TARGET, source_lengths=LENGTHS).logits)
+        assert_close(lengths(model), expected)
 
-    def test_tokens_before_the_length_matter(self):
+    def test_the_last_token_before_the_length_has_an_effect(self):
         model = small_translator()
         before = translate(model, SOURCE, TARGET, LENGTHS)
         for row, length in enumerate(LENGTHS):
@@ -250,7 +338,7 @@ class TestPadding:
             after = translate(model, last, TARGET, LENGTHS)
             assert (after[row] != before[row]).any(-1).all()
 
-    def test_rows_of_a_batch_do_not_hear_each_other(self):
+    def test_rows_of_a_batch_are_independent(self):
         model = small_translator()
         before = translate(model, SOURCE, TARGET, LENGTHS)
         for row in range(B):
@@ -266,9 +354,9 @@ class TestPadding:
     def test_an_empty_source_gives_finite_logits_and_gradients(self):
         lengths = np.array([S, 0, 0])
         for changes in (PRE, POST):
-            loss, slopes = loss_and_gradient(small_translator(**changes), lengths)
+            loss, gradient = loss_and_gradient(small_translator(**changes), lengths)
             assert np.isfinite(loss)
-            chex.assert_tree_all_finite(nnx.split(slopes)[1])
+            chex.assert_tree_all_finite(nnx.split(gradient)[1])
 
 
 @jax.jit
@@ -280,12 +368,13 @@ def loss_and_gradient(model, lengths):
 
 
 class TestParameters:
-    """How many there are, who shares them, and that each is of use."""
+    """Their number, which are shared, and that each has an effect."""
 
-    @pytest.mark.parametrize("tie", ["none", "output", "all"])
-    def test_ties_save_a_table_each(self, tie):
+    @pytest.mark.parametrize("tie", ["none", "output", "embeddings", "all"])
+    def test_each_tie_saves_a_table(self, tie):
         model = small_translator(tie=tie)
         (K, H, F, source_words) = DIMS["KHFv"]
+        source_words = V if tie == "embeddings" else source_words
         attention = (D + 1) * (N + 2 * K) * H + (N * H + 1) * D
         feed_forward = (D + 1) * F + (F + 1) * D
         encoder = ENCODER_LAYERS * (attention + feed_forward + 2 * 2 * D) + 2 * D
@@ -293,6 +382,7 @@ class TestParameters:
         tables = {
             "none": V * D + source_words * D + D * V,  # the output layer has no bias
             "output": V * D + source_words * D,
+            "embeddings": V * D + D * V,
             "all": V * D,
         }
         total = sum(parameter.size for parameter in jax.tree.leaves(model))
@@ -306,80 +396,89 @@ class TestParameters:
             assert_close(model.logits(features), expected)
 
     def test_an_untied_output_is_a_layer_of_its_own(self):
-        model = small_translator(tie="none")
-        (features,) = draw((B, T, D))
-        expected = np.asarray(features) @ np.asarray(model.output.kernel[...])
-        assert_close(model.logits(features), expected)
+        for tie in ("none", "embeddings"):
+            model = small_translator(tie=tie, output_bias=True)
+            (features,) = draw((B, T, D))
+            expected = np.asarray(features) @ np.asarray(model.output.kernel[...])
+            assert_close(model.logits(features), expected + np.asarray(model.output.bias[...]))
 
-    def test_all_tied_reads_the_source_by_the_target_table(self):
-        model = small_translator(tie="all")
-        assert model.source_embedding is None
-        expected, _ = model.encoder(model.target_embedding(SOURCE), mask=SOURCE_MASK)
-        assert_close(model.encode(SOURCE, mask=SOURCE_MASK), expected)
+    @pytest.mark.parametrize("tie", ["embeddings", "all"])
+    def test_one_table_embeds_source_and_target(self, tie):
+        model = small_translator(tie=tie)
+        assert model.source_embedding.tokens is None
+        context = Context(mask=SOURCE_MASK)
+        expected = run(model.encoder, model.target_embedding(SOURCE), context).features
+        encode = jax.jit(lambda model: model.encode(SOURCE, mask=SOURCE_MASK).features)
+        assert_close(encode(model), expected)
+        model.source_embedding = None
+        assert_close(encode(model), expected)
 
-    def test_two_vocabularies_of_different_size_cannot_share_a_table(self):
+    @pytest.mark.parametrize("tie", ["embeddings", "all"])
+    def test_vocabularies_of_different_size_cannot_share_a_table(self, tie):
         with pytest.raises(ValueError, match="got 19 source and 17 target words: use tie='output'"):
-            EncoderDecoder(
-                small_config(tie="all"),
+            EncoderDecoder.from_config(
+                small_config(tie=tie),
                 source_vocab_size=19,
                 target_vocab_size=17,
                 rngs=nnx.Rngs(0),
             )
 
-    @pytest.mark.parametrize("changes", [PRE, POST], ids=NORMS)
-    def test_the_gradient_reaches_every_parameter_of_every_layer(self, changes):
+    @pytest.mark.parametrize("changes", [PRE, POST], ids=["pre", "post"])
+    def test_every_parameter_of_every_layer_has_a_gradient(self, changes):
         model = small_translator(**changes)
         _, gradient = loss_and_gradient(model, LENGTHS)
         for path, slopes in jax.tree_util.tree_leaves_with_path(gradient):
             name = jax.tree_util.keystr(path)
-            layers = slopes if ".layers" in name else slopes[None]
+            layers = slopes if ".blocks" in name else slopes[None]
             for layer in layers:
                 steepest = np.abs(layer).max()
                 if ".key.bias" in name:
-                    # It adds the same number to every score of a query, and softmax forgets it.
+                    # It adds the same number to every score of a query, which softmax ignores.
                     assert steepest < 1e-7, name
                 else:
                     assert steepest > 1e-5, name
 
 
-class TestObservation:
-    """Weights for whoever asks, and nothing changes because somebody asked."""
+class TestReturning:
+    """Weights and hidden states of every layer, which never change the output."""
 
-    def test_decode_returns_the_weights_of_every_layer(self):
+    def test_encoder_and_decoder(self):
         model = small_translator()
         # Without its optimisations, XLA rounds a program that returns more in another way.
         as_usual = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
 
         @functools.partial(jax.jit, static_argnums=0, compiler_options=as_usual)
-        def decode(returning):
-            memory = model.encode(SOURCE, mask=SOURCE_MASK)
-            return model.decode(TARGET, memory, memory_mask=SOURCE_MASK, returning=returning)
+        def score(returning):
+            return model(SOURCE, TARGET, source_lengths=LENGTHS, returning=returning)
 
-        features, nothing = decode(())
-        observed, extras = decode(("weights",))
-        assert nothing == {"self": {}, "cross": {}}
-        np.testing.assert_array_equal(observed, features)
-        chex.assert_shape(extras["self"]["weights"], (DECODER_LAYERS, B, N, T, T))
-        chex.assert_shape(extras["cross"]["weights"], (DECODER_LAYERS, B, N, T, S))
-        for weights in (extras["self"]["weights"], extras["cross"]["weights"]):
-            assert_close(weights.sum(-1), np.ones(weights.shape[:-1]))
-        behind = np.arange(S) >= LENGTHS[:, None, None, None]
-        assert not np.where(behind, extras["cross"]["weights"], 0).any()
-
-    def test_the_encoder_returns_the_weights_of_every_layer(self):
-        encoder = stack(Encoder)
-        _, extras = jax.eval_shape(
-            functools.partial(encoder, mask=None, returning=("weights", "logsumexp")), INPUTS
-        )
-        shapes = jax.tree.map(lambda array: array.shape, extras)
-        weights = (ENCODER_LAYERS, B, N, T, T)
-        assert shapes == {"self": {"weights": weights, "logsumexp": weights[:-1]}}
+        plain = score(())
+        output = score(("weights", "logsumexp", "hidden_states"))
+        assert plain.attention == ({},) * DECODER_LAYERS
+        assert plain.hidden_states == ()
+        np.testing.assert_array_equal(output.logits, plain.logits)
+        assert len(output.attention) == DECODER_LAYERS
+        assert len(output.encoder.attention) == ENCODER_LAYERS
+        padding = np.arange(S) >= LENGTHS[:, None, None, None]
+        for each in output.attention:
+            chex.assert_shape(each["self_attention"]["weights"], (B, N, T, T))
+            chex.assert_shape(each["cross_attention"]["weights"], (B, N, T, S))
+            chex.assert_shape(each["cross_attention"]["logsumexp"], (B, N, T))
+            assert not np.where(padding, each["cross_attention"]["weights"], 0).any()
+            for results in each.values():
+                assert_close(results["weights"].sum(-1), np.ones((B, N, T)))
+        for each in output.encoder.attention:
+            chex.assert_shape(each["self_attention"]["weights"], (B, N, S, S))
+            assert not np.where(padding, each["self_attention"]["weights"], 0).any()
+        chex.assert_shape(output.hidden_states, (B, T, D))
+        chex.assert_shape(output.encoder.hidden_states, (B, S, D))
+        assert len(output.hidden_states) == DECODER_LAYERS + 1
+        assert len(output.encoder.hidden_states) == ENCODER_LAYERS + 1
 
 
 class TestDropout:
-    """A key drops; every sublayer of every layer draws its own."""
+    """Each sublayer of each layer has a random key of its own."""
 
-    def test_the_key_decides(self):
+    def test_the_rng_decides(self):
         model = small_translator(dropout=0.3, attention_dropout=0.2)
         plain = translate(small_translator(), SOURCE, TARGET, LENGTHS)
         np.testing.assert_array_equal(translate(model, SOURCE, TARGET, LENGTHS), plain)
@@ -391,95 +490,93 @@ class TestDropout:
             assert not np.allclose(dropped, plain, atol=1e-2)
         assert not np.allclose(first, other, atol=1e-2)
 
-    def test_encoder_decoder_and_both_embeddings_drop_by_keys_of_their_own(self):
-        # The same words on both sides, embedded by one table and read by no layer: what remains is
+    def test_encoder_decoder_and_both_embeddings_have_keys_of_their_own(self):
+        # The same tokens on both sides, embedded by one table without any layer: what remains is
         # the dropout of the embeddings, and two equal keys would drop the same entries.
-        model = small_translator(
-            dropout=0.5, tie="all", norm="post", encoder_layers=0, decoder_layers=0
-        )
-        key = jax.random.key(0)
-        memory, features = sides(model, *jax.random.split(key))
-        lost = np.asarray(memory == 0), np.asarray(features == 0)
-        for mine in (*lost, lost[0] ^ lost[1]):
-            np.testing.assert_allclose(mine.mean(), 0.5, atol=0.2)
-        logits = model(TARGET, TARGET, source_mask=None, memory_mask=None, key=key)
-        assert_close(logits, model.logits(features))
+        changes = {"tie": "all", "norm_placement": "post", "encoder_layers": 0, "decoder_layers": 0}
+        model, rng = small_translator(dropout=0.5, **changes), jax.random.key(0)
+        output = model(TARGET, TARGET, rng=rng)
+        lost = np.asarray(output.encoder.features == 0), np.asarray(output.features == 0)
+        for each in (*lost, lost[0] ^ lost[1]):
+            np.testing.assert_allclose(each.mean(), 0.5, atol=0.2)
+        encoder_rng, decoder_rng = jax.random.split(rng)
+        encoded = model.encode(TARGET, rng=encoder_rng).features
+        np.testing.assert_array_equal(output.encoder.features, encoded)
+        decoded = model.decode(TARGET, encoded, rng=decoder_rng)
+        np.testing.assert_array_equal(output.features, decoded.features)
 
     def test_every_sublayer_of_every_layer_drops_entries_of_its_own(self):
-        # All sublayers say 1 and nobody normalises their sum, so the residual stream counts how
-        # many were kept. Six fair coins have the variance 6/4; two that fall alike add 1/2.
+        # Each sublayer adds 1 and their sum is not normalised, so that it counts how many were
+        # kept. Six fair coins have the variance 6/4; two that fall alike add 1/2.
         decoder = stack(Decoder, dropout=0.5, decoder_layers=2)
         decoder.norm = None
-        constants = {".output.bias.value": 1, ".narrow.bias.value": 1}
-        decoder.layers = jax.tree_util.tree_map_with_path(
-            lambda path, x: jnp.full_like(x, ending(constants, jax.tree_util.keystr(path))),
-            decoder.layers,
-        )
+        ones = {".output.bias.value": 1, ".narrow.bias.value": 1}
+        decoder.layers = constant(decoder.layers, ones)
         inputs = jnp.zeros((50, T, D))
-        outputs, _ = decoder(inputs, inputs, key=jax.random.key(0))
-        kept = np.asarray(outputs) / 2
+        context = Context(encoder_output=inputs, rng=jax.random.key(0))
+        kept = np.asarray(run(decoder, inputs, context).features) / 2
         assert set(kept.ravel()) == set(range(7))
         np.testing.assert_allclose(kept.var(), 6 / 4, atol=0.2)
         assert (kept[0] != kept[1]).mean() > 0.5  # 0.77 by chance
 
     def test_self_and_cross_attention_drop_pairs_of_their_own(self):
-        # Each says how many of its pairs were kept, as a mean over N heads and T keys of 0 or 2,
+        # Each adds the share of its pairs that were kept, a mean over N heads and T keys of 0 or 2,
         # which has the variance 1 / (N * T). Two that drop alike would add up to 4 of these.
-        module = block(attention_dropout=0.5)
-        constants = {".value.bias.value": 1, ".output.kernel.value": 1 / (N * DIMS["H"][0])}
-        module = jax.tree_util.tree_map_with_path(
-            lambda path, x: jnp.full_like(x, ending(constants, jax.tree_util.keystr(path))), module
-        )
+        values = {".value.bias.value": 1, ".output.kernel.value": 1 / (N * DIMS["H"][0])}
+        module = constant(block(attention_dropout=0.5), values)
         inputs = jnp.zeros((200, T, D))
-        outputs, _ = module(inputs, inputs, mask=None, key=jax.random.key(0))
-        np.testing.assert_allclose(np.var(outputs[..., 0]) * N * T, 2, rtol=0.25)
+        context = Context(encoder_output=inputs, rng=jax.random.key(0))
+        features = run(module, inputs, context).features
+        np.testing.assert_allclose(np.var(features[..., 0]) * N * T, 2, rtol=0.25)
 
 
-def ending(constants, path):
-    return next((number for end, number in constants.items() if path.endswith(end)), 0)
+def constant(module, values):
+    """Fill parameters whose path ends so with a number, and the others with 0."""
 
+    def fill(path, leaf):
+        name = jax.tree_util.keystr(path)
+        return jnp.full_like(leaf, next((values[end] for end in values if name.endswith(end)), 0))
 
-def sides(model, encode_key, decode_key):
-    """What the encoder and the decoder make of the same words."""
-    memory = model.encode(TARGET, mask=None, key=encode_key)
-    features, _ = model.decode(TARGET, memory, memory_mask=None, key=decode_key)
-    return memory, features
+    return jax.tree_util.tree_map_with_path(fill, module)
 
 
 class TestPytree:
-    """A module is a plain pytree: every transform of jax takes it as it is."""
+    """A module is a plain pytree for every transformation of jax."""
 
-    def test_split_and_merge_are_a_round_trip(self):
+    def test_split_and_merge(self):
         model = small_translator()
-        definition, parameters = nnx.split(model)
-        again = nnx.merge(definition, parameters)
+        again = nnx.merge(*nnx.split(model))
         np.testing.assert_array_equal(
             translate(again, SOURCE, TARGET, LENGTHS), translate(model, SOURCE, TARGET, LENGTHS)
         )
 
-    def test_vmap_runs_an_ensemble(self):
+    def test_vmap_over_an_ensemble(self):
         members = [stack(Encoder, seed) for seed in range(3)]
         ensemble = jax.tree.map(lambda *parameters: jnp.stack(parameters), *members)
-        run = functools.partial(Encoder.__call__, mask=None)
-        together, _ = jax.jit(jax.vmap(run, in_axes=(0, None)))(ensemble, INPUTS)
-        apart = [jax.jit(run)(member, INPUTS)[0] for member in members]
-        assert_close(together, np.stack(apart))
+        together = jax.jit(jax.vmap(Encoder.__call__, in_axes=(0, None)))(ensemble, INPUTS)
+        apart = [run(member, context=Context()).features for member in members]
+        assert_close(together.features, np.stack(apart))
 
-    def test_scan_trains_one(self):
+    def test_scan_over_training_steps(self):
         start = stack(Encoder, encoder_layers=1)
 
-        def step(model, inputs):
-            def loss(model):
-                return (model(inputs, mask=None)[0] ** 2).mean()
+        def loss(model, inputs):
+            return (model(inputs).features ** 2).mean()
 
-            value, slopes = jax.value_and_grad(loss)(model)
-            return jax.tree.map(lambda x, slope: x - 0.1 * slope, model, slopes), value
+        def step(model, inputs):
+            value, gradient = jax.value_and_grad(loss)(model, inputs)
+            return jax.tree.map(lambda x, slope: x - 0.1 * slope, model, gradient), value
 
         batches = jnp.stack([INPUTS, INPUTS[::-1], INPUTS])
         scanned, losses = jax.jit(functools.partial(jax.lax.scan, step))(start, batches)
-        model, run = start, jax.jit(step)
+        model, train = start, jax.jit(step)
         for inputs, value in zip(batches, losses, strict=True):
-            model, expected = run(model, inputs)
+            model, expected = train(model, inputs)
             assert_close(value, expected)
         assert losses[-1] < losses[0]
         chex.assert_trees_all_close(nnx.split(scanned)[1], nnx.split(model)[1], atol=1e-4)
+
+
+def test_layers_of_an_encoder_may_be_any_callable():
+    layers = Layers(lambda index, _: Block(shift=lambda x: x + 1), 3, rngs=nnx.Rngs(0))
+    assert_close(Encoder(layers, norm=lambda x: 2 * x)(INPUTS).features, 2 * (INPUTS + 3))

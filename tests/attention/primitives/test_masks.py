@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import attention
 from attention import attend, masks
+from attention.primitives.cache import EMPTY_SLOT
 from attention.primitives.dense_mask import allowed_pairs
 from tests.attention.primitives.inputs import S, T, draw, in_tiles, query_key_value
 
@@ -353,6 +354,12 @@ def test_picture_of_a_rectangle():
 def test_window_without_limit_before_is_causal():
     everywhere = np.arange(-3, 10)[:, None], np.arange(-3, 10)[None, :]
     np.testing.assert_array_equal(masks.window(None, 0)(*everywhere), masks.causal()(*everywhere))
+
+
+def test_window_masks_empty_slots():
+    """An empty slot of a cache has the largest position; the distance to it exceeds int32."""
+    for mask in (masks.window(None, 0), masks.window(3), masks.window(3, 3)):
+        assert not mask(jnp.int32(-5), jnp.int32(EMPTY_SLOT))
 
 
 @pytest.mark.parametrize("implementation", ["reference", "tiled"])

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import os
+import re
 import subprocess
 import sys
 import time
@@ -426,6 +427,21 @@ def test_vmap_runs_as_many_steps_as_a_batch(mask, differentiated):
         return sequential_steps(jax.make_jaxpr(function)(*[shape] * 3))
 
     assert steps(jax.vmap(run)) <= steps(run)
+
+
+def test_loops_stop_after_one_number_of_tiles_under_nested_vmap():
+    """A number of tiles per example would make each step compute and select all examples."""
+    lengths = jax.ShapeDtypeStruct((2, 3), jnp.int32)
+    tokens = jax.ShapeDtypeStruct((2, 3, 64, 2, 4), jnp.float32)
+
+    def run(tokens, length):
+        mask = masks.causal() & masks.lengths(length)
+        return attend(*[tokens] * 3, mask=mask, implementation="tiled", tile_sizes=(8, 8))
+
+    program = str(jax.make_jaxpr(jax.vmap(jax.vmap(run)))(tokens, lengths))
+    conditions = re.findall(r"cond_jaxpr=\{ lambda.*?in \((\w+),\) \}", program, re.DOTALL)
+    assert len(conditions) == 1
+    assert f"{conditions[0]}:bool[] =" in program
 
 
 def test_steps_of_nested_loops_are_counted():

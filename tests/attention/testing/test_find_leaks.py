@@ -9,9 +9,15 @@ import pytest
 from flax import nnx
 
 from attention import attend, masks, rotary
-from attention.modules import Attention, Decoder, Encoder, LanguageModel
+from attention.modules import Context, Decoder, Encoder, SelfAttention
 from attention.testing import BlindSpot, find_leaks
-from tests.attention.modules.inputs import filled, small_config, small_translator, tokens
+from tests.attention.modules.inputs import (
+    filled,
+    language_model,
+    small_config,
+    small_translator,
+    tokens,
+)
 
 B, T = 2, 5
 CAUSAL = np.tril(np.ones((T, T), bool))
@@ -29,13 +35,13 @@ def drawn(*shape, seed=0):
 
 @functools.cache
 def encoder():
-    return filled(lambda: Encoder(small_config(), rngs=nnx.Rngs(0)))
+    return filled(lambda: Encoder.from_config(small_config(), rngs=nnx.Rngs(0)))
 
 
 @functools.cache
 def decoder():
     config = small_config(positions="rotary")
-    return filled(lambda: Decoder(config, cross=False, rngs=nnx.Rngs(0)))
+    return filled(lambda: Decoder.from_config(config, cross=False, rngs=nnx.Rngs(0)))
 
 
 # The models of this library. The width is 14, as in the tests of the modules.
@@ -53,14 +59,15 @@ def decoder():
 )
 def test_attention_depends_on_visible_keys_only(mask, may_see):
     module = filled(
-        lambda: Attention(
-            14, num_heads=6, num_kv_heads=3, head_width=4, turn=rotary, rngs=nnx.Rngs(0)
+        lambda: SelfAttention(
+            14, num_heads=6, num_kv_heads=3, head_width=4, rotary=rotary, rngs=nnx.Rngs(0)
         )
     )
-
     # Constant queries: outputs depend on inputs through keys and values only.
+    module.query = lambda inputs: jnp.ones((*inputs.shape[:-1], 6, 4))
+
     def model(inputs):
-        return module(jnp.ones_like(inputs), inputs, mask=mask)[0]
+        return module(inputs, context=Context(mask=mask)).features
 
     report = find_leaks(model, drawn(B, T, 14), may_see, nonfinite=True)
     report.raise_if_failed()
@@ -73,32 +80,35 @@ def test_attention_depends_on_visible_keys_only(mask, may_see):
     ids=["padding", "segments"],
 )
 def test_encoder_depends_on_neither_padding_nor_other_segments(mask, may_see):
-    model = functools.partial(encoder(), mask=mask)
-    report = find_leaks(lambda inputs: model(inputs)[0], drawn(B, T, 14), may_see)
+    model = functools.partial(encoder(), context=Context(mask=mask))
+    report = find_leaks(lambda inputs: model(inputs).features, drawn(B, T, 14), may_see)
     report.raise_if_failed()
     assert not report.blind_spots
 
 
 @pytest.mark.parametrize(
     "mask, may_see",
-    [(None, CAUSAL), (masks.causal() & masks.segments(SEGMENTS), PACKED & CAUSAL)],
+    [(None, CAUSAL), (masks.segments(SEGMENTS), PACKED & CAUSAL)],
     ids=["future", "packed"],
 )
 def test_decoder_does_not_depend_on_later_positions(mask, may_see):
     module = decoder()
-    report = find_leaks(lambda inputs: module(inputs, mask=mask)[0], drawn(B, T, 14), may_see)
+    model = functools.partial(module, context=Context(mask=mask))
+    report = find_leaks(lambda inputs: model(inputs).features, drawn(B, T, 14), may_see)
     report.raise_if_failed()
     assert not report.blind_spots
 
 
 @pytest.mark.parametrize(
     "mask, may_see",
-    [(None, CAUSAL), (masks.causal() & masks.segments(SEGMENTS), PACKED & CAUSAL)],
+    [(None, CAUSAL), (masks.segments(SEGMENTS), PACKED & CAUSAL)],
     ids=["future", "packed"],
 )
 def test_language_model_does_not_depend_on_later_tokens(mask, may_see):
-    model = filled(lambda: LanguageModel(small_config(), vocab_size=17, rngs=nnx.Rngs(0)))
-    report = find_leaks(lambda given: model(given, mask=mask), tokens(B, T), may_see, vocab_size=17)
+    model = language_model()
+    report = find_leaks(
+        lambda given: model(given, mask=mask).logits, tokens(B, T), may_see, vocab_size=17
+    )
     report.raise_if_failed()
     assert not report.blind_spots
 
@@ -109,10 +119,8 @@ def translator():
 
 
 def test_translation_does_not_depend_on_later_tokens(translator):
-    visible = masks.lengths(LENGTHS)
-
     def model(target):
-        return translator(tokens(B, T, seed=1), target, source_mask=visible, memory_mask=visible)
+        return translator(tokens(B, T, seed=1), target, source_lengths=LENGTHS).logits
 
     report = find_leaks(model, tokens(B, T), CAUSAL, vocab_size=17)
     report.raise_if_failed()
@@ -120,10 +128,8 @@ def test_translation_does_not_depend_on_later_tokens(translator):
 
 
 def test_translation_depends_on_source_tokens_without_padding(translator):
-    visible = masks.lengths(LENGTHS)
-
     def model(source):
-        return translator(source, tokens(B, T), source_mask=visible, memory_mask=visible)
+        return translator(source, tokens(B, T), source_lengths=LENGTHS).logits
 
     may_see = np.broadcast_to(REAL[:, None], (B, T, T))
     report = find_leaks(model, tokens(B, T, seed=1), may_see, vocab_size=17)
@@ -166,8 +172,8 @@ def test_a_leak_of_integer_tokens():
 
 def test_lengths_too_long_by_one_leak_the_first_padded_position():
     module = encoder()
-    mask = masks.lengths(LENGTHS + 1)
-    report = find_leaks(lambda inputs: module(inputs, mask=mask)[0], drawn(B, T, 14), UNPADDED)
+    model = functools.partial(module, context=Context(mask=masks.lengths(LENGTHS + 1)))
+    report = find_leaks(lambda inputs: model(inputs).features, drawn(B, T, 14), UNPADDED)
     assert {(leak.output[0], leak.input) for leak in report} == {(0, (0, 3))}
 
 

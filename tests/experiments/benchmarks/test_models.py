@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import run as door
-from attention.modules import unrolled
 from configs import benchmark_models
 from experiments.benchmarks.models import decoding, depth, sentences, suite, training, translating
 from experiments.benchmarks.models.figure import Figure
@@ -55,15 +54,15 @@ def test_with_a_cache_and_without_the_same_is_said(config):
     greedy, recomputed, beam = (ways[name]() for name in ("greedy", "recomputed", "beam"))
     np.testing.assert_array_equal(greedy.tokens, recomputed.tokens)
     assert greedy.lengths.tolist() == [config.decoding.length] * 2
-    assert beam.tokens.shape == (2, config.decoding.beam, config.decoding.length)
+    assert beam.tokens.shape == (2, config.decoding.num_beams, config.decoding.length)
 
 
 def test_scanned_and_unrolled_layers_are_the_same_model(config):
-    scanned, apart = depth.learner(config.depth, 2), depth.learner(config.depth, 2, unrolled)
+    scanned, apart = depth.learner(config.depth, 2), depth.learner(config.depth, 2, scan=False)
     assert scanned.num_parameters == apart.num_parameters
     tokens = np.arange(16).reshape(2, 8)
     both = [
-        learner.apply(lambda model, tokens: model(tokens))(
+        learner.apply(lambda model, tokens: model(tokens).logits)(
             learner.initial_state().parameters, tokens
         )
         for learner in (scanned, apart)
@@ -80,11 +79,12 @@ def test_the_plain_loop_has_the_same_model():
     parameters = ours.initial_state().parameters
     peer = torch_gpt.TorchGPT(config, depth.VOCABULARY)
     assert peer.num_parameters == ours.num_parameters
-    blocks, weights = parameters["decoder"]["layers"], {}
+    (stacked,) = parameters["decoder"]["layers"]["blocks"].values()
+    weights = {}
     for layer in range(config.model.decoder_layers):
 
         def matrix(part, name, layer=layer):
-            kernel = np.array(blocks[part][name]["kernel"][...])[layer]
+            kernel = np.array(stacked[part]["sublayer"][name]["kernel"][...])[layer]
             into = kernel.shape[0] if name != "output" else kernel.shape[0] * kernel.shape[1]
             return kernel.reshape(into, -1).T
 
@@ -144,8 +144,9 @@ def test_all_translators_say_the_same(captions, tmp_path, longest, seed):
     trial = translating.load_trial(captions, tmp_path)
     # As they are drawn, little depends on what was said before.
     parameters = jax.tree.map(lambda leaf: 3 * leaf, trial.parameters)
-    rules = replace(trial.rules, min_length=5 if longest == 5 else 0, max_length=longest)
-    trial = trial._replace(parameters=parameters, rules=rules)
+    limits = {"max_tokens": longest, "min_tokens": 5 if longest == 5 else 0}
+    stopping = replace(trial.stopping, **limits)
+    trial = trial._replace(parameters=parameters, stopping=stopping)
     answers = [list(ids) for ids in translating.ours(trial)()]
     lengths = {len(ids) for ids in answers}
     assert lengths == {5} if longest == 5 else len(lengths) > 3
@@ -153,7 +154,7 @@ def test_all_translators_say_the_same(captions, tmp_path, longest, seed):
     for at_once in (translating.SENTENCES, 1):
         assert [list(ids) for ids in translating.in_torch(trial, at_once)()] == answers
     pytest.importorskip("ctranslate2")
-    captions.translation.decoding.alpha = 0.0  # for its power is another
+    captions.translation.decoding.length_penalty = 0.0  # CTranslate2 divides by n ** alpha
     answers = [list(ids) for ids in translating.ours(trial)()]
     assert translating.in_ctranslate(trial)() == answers
 
@@ -174,7 +175,7 @@ def test_what_a_run_learned_is_translated_by(captions, tmp_path):
     trial = translating.load_trial(captions, tmp_path)
     chex.assert_trees_all_equal(trial.parameters, state.parameters)
     assert trial.described == "by a trained model"
-    assert trial.rules == trial.found.task.rules
+    assert trial.stopping == trial.found.task.stopping
     run.keep_texts({"test": "another"})
     with pytest.raises(UsageError, match="the test split is another text than"):
         translating.load_trial(captions, tmp_path)
@@ -237,7 +238,11 @@ def test_a_part_of_it_runs_from_the_door(tmp_path, monkeypatch, capsys):
     "field, value, sentence",
     [
         ("parts", "decodin", "did you mean 'decoding'"),
-        ("decoding.beam", 500, "decoding.beam must lie in 1 to the vocabulary's 200, got 500"),
+        (
+            "decoding.num_beams",
+            500,
+            "decoding.num_beams must lie in 1 to the vocabulary's 200, got 500",
+        ),
         ("decoding.length", 20, "decoding.length must lie in 1 to decoding.model.max_length=8"),
         ("decoding.batches", (0,), "decoding.batches must be at least 1, got 0"),
         ("depth.layers", (1,), "depth.layers must be two numbers"),

@@ -116,13 +116,13 @@ def language_model(positions):
         width=10, num_heads=2, num_kv_heads=1, head_width=6, hidden=7, max_length=13,
         encoder_layers=0, decoder_layers=2, positions=positions,
     )  # fmt: skip
-    model = filled(lambda: LanguageModel(config, vocab_size=V, rngs=nnx.Rngs(0)))
-    added = positions in ("learned", "sinusoidal")
+    make = LanguageModel.from_config
+    model = filled(lambda: make(config, vocab_size=V, rngs=nnx.Rngs(0)))
 
     @jax.jit
     def score(batch):
-        mask = masks.causal() & masks.segments(batch.segments)
-        return model(batch.inputs, mask=mask, positions=batch.positions if added else None)
+        mask = masks.segments(batch.segments)
+        return model(batch.inputs, mask=mask, positions=batch.positions).logits
 
     return score
 
@@ -192,9 +192,8 @@ def translator(positions):
         width=10, num_heads=2, head_width=4, hidden=7, max_length=13,
         encoder_layers=2, decoder_layers=2, positions=positions,
     )  # fmt: skip
-    return filled(
-        lambda: EncoderDecoder(config, source_vocab_size=V, target_vocab_size=V, rngs=nnx.Rngs(0))
-    )
+    make, sizes = EncoderDecoder.from_config, {"source_vocab_size": V, "target_vocab_size": V}
+    return filled(lambda: make(config, **sizes, rngs=nnx.Rngs(0)))
 
 
 @pytest.fixture(scope="module")
@@ -206,10 +205,10 @@ def paired():
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "relative"])
 def test_packed_pairs_are_read_as_each_alone(positions, paired):
-    model, added = translator(positions), positions == "sinusoidal"
-    packed = jax.jit(lambda batch: packed_features(model, batch, added, None))(paired)
+    model = translator(positions)
+    packed = jax.jit(lambda batch: packed_features(model, batch, None).features)(paired)
     ((places, batch),) = evaluation_batches(Buckets(PAIRS, [6], 30))
-    alone = jax.jit(lambda batch: padded_features(model, batch, None))(batch)
+    alone = jax.jit(lambda batch: padded_features(model, batch, None).features)(batch)
     alone = {tuple(PAIRS[place].target): row for place, row in zip(places, alone, strict=True)}
     for row, segment in np.argwhere(np.arange(1, 9) <= paired.target.segments.max(1)[:, None]):
         here = paired.target.segments[row] == segment + 1
@@ -227,7 +226,7 @@ def test_no_pair_hears_its_neighbour(side, paired):
         changed = source, target._replace(inputs=ids)
         if side == "source":
             changed = source._replace(labels=ids), target
-        return packed_features(model, type(paired)(*changed), True, None)
+        return packed_features(model, type(paired)(*changed), None).features
 
     own = target.segments[:, :, None] == getattr(paired, side).segments[:, None, :]
     may_see = own if side == "source" else own & np.tri(9, dtype=bool)

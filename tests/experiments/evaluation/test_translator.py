@@ -1,21 +1,20 @@
-"""Translation of plain text by a small untrained model: what it says matters less than how."""
+"""Translation of plain text by a small untrained model, in batches and alone."""
 
-import functools
 import json
-from unittest import mock
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
-from attention.decoding import Rules, beam_search, greedy
+from attention.decoding import GNMT, Beam, Greedy, StoppingCriteria, generate
 from configs import toy_translation, toy_translation_rnn
-from experiments.data.batching import EncodedPair, pad_batch
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
-from experiments.data.vocabulary import EOS, PAD, SPECIALS, Vocabulary
+from experiments.data.vocabulary import BOS, EOS, PAD, SPECIALS, Vocabulary
 from experiments.data.words import WORDS, Tokens
-from experiments.evaluation.translator import Translator, generate, lengths_for
+from experiments.evaluation import translator as translating
+from experiments.evaluation.translator import Translator, lengths_for
 from experiments.translation import Task
 
 SOURCE, TARGET = (Vocabulary((*SPECIALS, *letters)) for letters in ("abcdefgh", "vwxyz"))
@@ -24,6 +23,15 @@ SENTENCES = ["a b c", "h", "c c c c d", "b a"]
 
 def tokenizers(tokens):
     return Tokenizers(*(WordTokenizer(words, tokens) for words in (SOURCE, TARGET)))
+
+
+def drawn(task, seed):
+    """Return parameters that do not depend on how modules draw theirs."""
+    random = np.random.default_rng(seed)
+    shapes = task.learner.abstract_state.parameters
+    return jax.tree.map(
+        lambda leaf: jnp.asarray(random.normal(0, 0.5, leaf.shape), leaf.dtype), shapes
+    )
 
 
 @pytest.fixture(scope="module")
@@ -39,17 +47,17 @@ def task():
 @pytest.fixture(scope="module")
 def parameters(task):
     with jax.numpy_dtype_promotion("standard"):
-        return task.learner.initial_state().parameters
+        return drawn(task, seed=5)  # with which the translations differ
 
 
-def test_a_batch_says_what_each_sentence_says_alone(task, parameters):
+def test_batch_equals_sentences_one_by_one(task, parameters):
     together = task.translator(parameters, SENTENCES, batch_size=2)
     alone = [task.translator(parameters, [each], batch_size=2)[0] for each in SENTENCES]
     assert together == alone
     assert len({*together}) > 1
 
 
-def test_nothing_is_said_beyond_the_longest_sentence(task, parameters):
+def test_translations_are_at_most_as_long_as_the_longest_sentence(task, parameters):
     for translation in task.translator(parameters, SENTENCES, batch_size=2):
         assert len(translation.split()) <= 9
 
@@ -60,7 +68,7 @@ def test_lengths_to_compile_for_are_halves_of_the_longest():
     assert lengths_for(31) == [31]
 
 
-def test_of_no_sentences_there_is_nothing_to_say(task, parameters):
+def test_no_sentences(task, parameters):
     assert task.translator(parameters, [], batch_size=2) == []
 
 
@@ -69,44 +77,52 @@ def test_a_source_that_is_too_long_is_refused(task, parameters):
         task.translator.translate_ids(parameters, [[4], [5] * 9], batch_size=2)
 
 
-def test_the_room_is_half_as_long_again_unless_the_rules_say_more():
-    def rooms(**limits):
-        rules = Rules(EOS, PAD, **limits)
-        translator = Translator(None, None, max_length=80, rules=rules, beam=1, alpha=0.0)
-        return [translator._room_for(length) for length in lengths_for(80)]
+def test_steps_are_half_as_many_again_as_source_tokens_unless_min_tokens_is_more():
+    def steps(max_tokens, **limits):
+        stopping = StoppingCriteria(max_tokens, stop=EOS, pad=PAD, **limits)
+        options = {"stopping": stopping, "num_beams": 1, "length_penalty": 0.0}
+        translator = Translator(None, None, max_length=80, **options)
+        return [min(translator._max_steps(length), max_tokens) for length in lengths_for(80)]
 
-    assert rooms(max_length=80) == [30, 60, 80]
-    assert rooms(max_length=200) == [30, 60, 200]
-    assert rooms(max_length=50, min_length=40) == [40, 50, 50]
+    assert steps(80) == [30, 60, 80]
+    assert steps(200) == [30, 60, 200]
+    assert steps(50, min_tokens=40) == [40, 50, 50]
 
 
-@pytest.mark.parametrize("beam", [1, 3])
-def test_who_needs_more_room_is_asked_again(beam):
-    """An answer of more than 24 tokens, to a source of few, is what it is with all the room."""
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_unfinished_rows_are_decoded_again_with_more_steps(num_beams, monkeypatch):
+    """A translation of more than 24 tokens, of a short source, equals that of one long loop."""
     with jax.numpy_dtype_promotion("standard"):
         config = toy_translation.get_config("tiny")
         config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "max_length": 32})
         config.data.bucket_lengths = (6,)
-        config.decoding.update({"beam": beam, "alpha": 0.6})
+        config.decoding.update({"num_beams": num_beams, "length_penalty": 0.6})
         config.seed = 1
         task = Task(config, tokenizers(WORDS))
         parameters = jax.tree.map(lambda leaf: 3 * leaf, task.learner.initial_state().parameters)
     sources = [SOURCE.encode(list(word)) for word in ("abc", "h" * 20, "ccccd", "ba", "a", "bdef")]
-    with mock.patch.object(
-        task.translator, "_translate", wraps=task.translator._translate
-    ) as asked:
-        said = task.translator.translate_ids(parameters, sources, batch_size=2)
-    shapes = [call.args[1].shape for call in asked.mock_calls if call.args]
-    assert shapes == [(2, 8, 16), (2, 8, 32)]  # places, turns, positions
-    lengths = [len(ids) for ids in said]
-    assert max(lengths) > 24 > min(lengths)  # or this would prove little
+    shapes = []
+
+    def compile(program):
+        def run(model, *arrays):
+            shapes.append(max((array.shape for array in arrays), key=len))
+            return compiled(model, *arrays)
+
+        compiled = by_rows(program)
+        return run
+
+    by_rows = translating.by_rows
+    monkeypatch.setattr(translating, "by_rows", compile)
+    found = task.translator.translate_ids(parameters, sources, batch_size=2)
+    assert shapes == [(2, 8, 16), (2, 8, 32)]  # slots, rows per slot, tokens
+    lengths = [len(ids) for ids in found]
+    assert max(lengths) > 24 > min(lengths)  # otherwise nothing is decoded again
     model = nnx.merge(task.learner.definition, parameters)
-    decode = greedy if beam == 1 else functools.partial(beam_search, beam=beam, alpha=0.6)
-    batch = pad_batch([EncodedPair(source, ()) for source in sources], len(sources), 32)
-    expected = generate(model, batch.source, batch.source_lengths, task.rules, decode, room=32)
-    best = slice(None) if beam == 1 else (slice(None), 0)
-    np.testing.assert_array_equal(expected.lengths[best], lengths)
-    for ids, whole in zip(said, expected.tokens[best], strict=True):
+    strategy = Greedy() if num_beams == 1 else Beam(num_beams, length_penalty=GNMT(0.6))
+    options = {"strategy": strategy, "max_tokens": 32, "start": BOS, "stop": EOS}
+    expected = generate(model, [[*source, EOS] for source in sources], buckets=[32], **options)
+    np.testing.assert_array_equal(expected.lengths, lengths)
+    for ids, whole in zip(found, expected.tokens, strict=True):
         np.testing.assert_array_equal(ids, whole[: len(ids)])
 
 
@@ -144,13 +160,14 @@ def test_cross_attention_names_its_rows_and_columns(task, parameters):
 
 def test_text_becomes_words_as_the_data_says():
     letters = tokenizers(Tokens(list, "".join))
-    rules = Rules(EOS, PAD, max_length=9)
-    translator = Translator(None, letters, max_length=9, rules=rules, beam=1, alpha=0.0)
+    options = {"num_beams": 1, "length_penalty": 0.0}
+    stopping = StoppingCriteria(9, stop=EOS, pad=PAD)
+    translator = Translator(None, letters, max_length=9, stopping=stopping, **options)
     assert translator.encode("bad") == SOURCE.encode(["b", "a", "d"])
 
 
 class TestDetails:
-    """What a beam knows of its best hypotheses."""
+    """Details of the best hypotheses of a beam."""
 
     SENTENCE = "b a"
 
@@ -159,10 +176,12 @@ class TestDetails:
     def found(task):
         with jax.numpy_dtype_promotion("standard"):
             config = task.config.copy_and_resolve_references()
-            config.seed = 1  # by which it says words, and looks at more than one
-            config.decoding.update({"beam": 3, "alpha": 0.5, "details": True, "n_best": 2})
+            config.decoding.update(
+                {"num_beams": 3, "length_penalty": 0.5, "details": True, "n_best": 2}
+            )
             task = Task(config, tokenizers(WORDS))
-            state = task.learner.initial_state()
+            parameters = drawn(task, seed=46)  # with which alignments differ
+            state = task.learner.initial_state()._replace(parameters=parameters)
         (best,) = task.translator(state.parameters, [TestDetails.SENTENCE], batch_size=1)
         (answer,), _ = task.answers(state, [TestDetails.SENTENCE])
         answer = json.loads(answer)
@@ -186,7 +205,7 @@ class TestDetails:
             penalty = ((5 + len(one["tokens"])) / 6) ** 0.5
             assert one["score"] == pytest.approx(sum(one["log_probs"]) / penalty, rel=1e-5)
 
-    def test_each_token_is_aligned_with_the_source_token_it_saw_most(self, found):
+    def test_alignment_is_the_source_token_with_the_largest_weight(self, found):
         _, said, looks = found
         for one, weights in zip(said, looks, strict=True):
             assert one["text"] == " ".join(one["tokens"])
@@ -195,11 +214,11 @@ class TestDetails:
             assert len({*one["alignment"]}) > 1
 
 
-def test_a_model_that_looks_at_nothing_aligns_nothing():
+def test_model_without_attention_has_no_alignment():
     with jax.numpy_dtype_promotion("standard"):
         config = toy_translation_rnn.get_config("tiny")
         config.model.update({"attention": "none", "max_length": 9})
-        config.decoding.update({"beam": 2, "details": True})
+        config.decoding.update({"num_beams": 2, "details": True})
         config.data.bucket_lengths = (9,)
         task = Task(config, tokenizers(WORDS))
         (answer,), _ = task.answers(task.learner.initial_state(), ["a b"])

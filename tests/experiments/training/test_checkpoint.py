@@ -20,7 +20,7 @@ def state(step):
         average=None,
         optimizer={"mean": jnp.float32(step)},
         slowdown=jnp.float32(1),
-        key=jax.random.key(0),
+        rng=jax.random.key(0),
     )
 
 

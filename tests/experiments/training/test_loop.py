@@ -55,7 +55,7 @@ class Notes:
 
 
 BEGUN = TrainState(
-    step=0, parameters=None, average=None, optimizer=None, slowdown=np.float32(1), key=None
+    step=0, parameters=None, average=None, optimizer=None, slowdown=np.float32(1), rng=None
 )
 
 

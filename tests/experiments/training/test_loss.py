@@ -11,7 +11,13 @@ import pytest
 from jax.test_util import check_grads
 from ml_collections import ConfigDict
 
-from experiments.training.loss import objective, per_token, smoothed_cross_entropy, token_losses
+from experiments.training.loss import (
+    add_auxiliary,
+    objective,
+    per_token,
+    smoothed_cross_entropy,
+    token_losses,
+)
 
 B, T, V = 2, 5, 7
 SMOOTHED = partial(smoothed_cross_entropy, smoothing=0.1)
@@ -109,8 +115,8 @@ def test_padding_counts_in_no_sum_and_no_gradient():
     clean = token_losses(LOGITS[:1, :3], LABELS[:1, :3], jnp.ones((1, 3), bool), SMOOTHED)
     other = token_losses(LOGITS[1:], LABELS[1:], jnp.ones((1, T), bool), SMOOTHED)
     together = token_losses(poisoned, LABELS, counts, SMOOTHED)
-    for parts, whole in zip(zip(clean, other, strict=True), together, strict=True):
-        np.testing.assert_allclose(sum(parts), whole, rtol=1e-6)
+    total = jax.tree.map(jnp.add, clean, other)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), total, together)
     gradient = jax.grad(lambda logits: token_losses(logits, LABELS, counts, SMOOTHED).loss)(LOGITS)
     assert not np.asarray(gradient)[~np.asarray(counts)].any()
 
@@ -124,3 +130,15 @@ def test_means_are_per_token_and_an_empty_batch_is_zero():
     np.testing.assert_allclose(means["accuracy"], expected)
     nothing = per_token(token_losses(LOGITS, LABELS, jnp.zeros((B, T), bool)))
     assert not any(float(value) for value in nothing.values())
+
+
+@pytest.mark.parametrize("to_objective", [True, False])
+def test_auxiliary_losses_are_added_per_token(to_objective):
+    counts = jnp.ones((B, T), bool)
+    sums = token_losses(LOGITS, LABELS, counts)
+    found = add_auxiliary(sums, {"balance": jnp.float32(0.25)}, to_objective=to_objective)
+    both, plain = (per_token(jax.tree.map(jnp.add, each, each)) for each in (found, sums))
+    assert both["balance"] == 0.25
+    added = 0.25 if to_objective else 0.0
+    np.testing.assert_allclose(both["loss"], plain["loss"] + added, rtol=1e-6)
+    assert both["nll"] == plain["nll"]

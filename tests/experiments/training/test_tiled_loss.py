@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
+from attention.modules import LanguageModel, TransformerConfig
 from experiments.training.loss import smoothed_cross_entropy, token_losses
 from experiments.training.tiled_loss import tiled_token_losses
 
@@ -114,3 +116,29 @@ def test_a_narrow_head_is_added_up_in_float32():
     found, expected = (differentiate(head, tile) for tile in (4 * V, 10**6))
     assert found.dtype == jnp.bfloat16
     chex.assert_trees_all_close(found.astype("float32"), expected.astype("float32"), rtol=0.01)
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"tie": "output", "output_bias": True, "logit_scale": 0.5, "logit_softcap": 3.0},
+        {"tie": "none", "output_bias": True},
+    ],
+    ids=["tied", "untied"],
+)
+def test_output_layers_of_models(choices):
+    """The loss and the gradients of all parameters equal those of all logits at once."""
+    config = TransformerConfig(width=8, num_heads=2, hidden=12, decoder_layers=1, **choices)
+    model = LanguageModel.from_config(config, vocab_size=V, rngs=nnx.Rngs(0))
+    bias = model.embedding.bias if choices["tie"] == "output" else model.output.bias
+    bias[...] = HEAD["bias"]
+
+    def all_at_once(model):
+        return token_losses(model(LABELS).logits, LABELS, COUNTS, LOSS).loss
+
+    def in_tiles(model):
+        features = model.decode(LABELS).features
+        return tiled_token_losses(model.logits, features, LABELS, COUNTS, LOSS, tile=4 * V).loss
+
+    expected, found = (jax.jit(jax.value_and_grad(f))(model) for f in (all_at_once, in_tiles))
+    chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-5)

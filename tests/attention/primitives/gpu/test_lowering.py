@@ -36,7 +36,7 @@ def gradients(query, key, value, slopes, words):
             score=(scores.alibi(slopes), scores.softcap(3.0)),
             dropout=Dropout(words, 0.1),
         )
-        return attend_by_kernel(arguments, "cuda")["output"].astype(jnp.float32).sum()
+        return attend_by_kernel(arguments)["output"].astype(jnp.float32).sum()
 
     return jax.grad(loss, argnums=(0, 1, 2, 3))(query, key, value, slopes)
 

@@ -112,7 +112,7 @@ def test_gradients_lower_to_one_call_forward_and_one_backward(monkeypatch, mask,
     def loss(query, key, value):
         arguments = check_arguments(query, key, value, mask=mask)
         assert arguments_refusal(arguments, HOPPER) is None
-        return attend_by_cudnn(arguments, "cuda")["output"].astype(jnp.float32).sum()
+        return attend_by_cudnn(arguments)["output"].astype(jnp.float32).sum()
 
     shapes = (2, 300, 6, 64), (2, 300, 2, 64), (2, 300, 2, 64)
     inputs = [jax.ShapeDtypeStruct(shape, "bfloat16") for shape in shapes]

@@ -1,0 +1,199 @@
+"""Inputs of `generate`, checked and as arrays by name; answers as text."""
+
+import inspect
+import operator
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+from attention.decoding.batching import pad_lists
+from attention.decoding.output import GenerationOutput
+from attention.decoding.program import GenerativeModel, Rows
+from attention.decoding.stopping import Prefix, StoppingCriteria, check_prefix
+from attention.primitives.cache import check_lengths
+
+
+class Tokenizer(Protocol):
+    """Converts text to ids and back.
+
+    A tokenizer that adds special tokens to a text, such as one for its beginning, needs a keyword
+    argument of `encode` that turns this off: `special_tokens` or, as in transformers,
+    `add_special_tokens`. Stop sequences and prefixes are encoded with False, inputs by default.
+    """
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text."""
+
+    def decode(self, ids: list[int]) -> str:
+        """Return the text of ids."""
+
+
+def is_array(inputs: object) -> bool:
+    """Return whether inputs are an array, not a list."""
+    return hasattr(inputs, "shape")
+
+
+def encode(
+    inputs: Sequence[Any], tokenizer: Tokenizer | None, name: str, *, special_tokens: bool = True
+) -> list[list[int]]:
+    """Return the ids of texts, or of lists of ids.
+
+    Args:
+        inputs: texts, or lists of ids.
+        tokenizer: for texts.
+        name: of the inputs, in errors.
+        special_tokens: whether the tokenizer may add special tokens to texts.
+
+    Raises:
+        TypeError: ids that are not integers.
+        ValueError: text without a tokenizer.
+    """
+    if isinstance(inputs, str):
+        raise ValueError(f"{name} is one string: pass a list of strings")
+    if tokenizer is None and any(isinstance(part, str) for part in inputs):
+        raise ValueError(f"{name} has strings: pass a tokenizer with encode and decode")
+    options = {} if special_tokens else _without_special_tokens(tokenizer)
+    try:
+        listed = [
+            tokenizer.encode(part, **options) if isinstance(part, str) else part for part in inputs
+        ]
+        return [[*map(operator.index, ids)] for ids in listed]
+    except TypeError as error:
+        raise TypeError(f"{name} needs lists of integer ids: {error}") from error
+
+
+def _without_special_tokens(tokenizer: Tokenizer | None) -> dict[str, bool]:
+    """Return the option of `tokenizer.encode` that turns special tokens off, if it has one."""
+    if tokenizer is None:
+        return {}
+    known = inspect.signature(tokenizer.encode).parameters
+    return {name: False for name in ("special_tokens", "add_special_tokens") if name in known}
+
+
+def encode_stop(
+    stop: int | str | Sequence[int | str | Sequence[int]], tokenizer: Tokenizer | None
+) -> int | Sequence[int | Sequence[int]]:
+    """Return stop sequences with strings as ids.
+
+    Raises:
+        ValueError: a string without a tokenizer.
+    """
+    if isinstance(stop, Integral):
+        return stop
+    return [
+        encode([part], tokenizer, "stop", special_tokens=False)[0]
+        if isinstance(part, str)
+        else part
+        for part in ([stop] if isinstance(stop, str) else stop)
+    ]
+
+
+def encode_prompts(
+    inputs: Sequence[Any], lengths: object, tokenizer: Tokenizer | None
+) -> list[list[int]]:
+    """Return the ids of inputs that are not an array.
+
+    Raises:
+        ValueError: an input without tokens; lengths beside a list.
+    """
+    if lengths is not None:
+        raise ValueError("lengths are for arrays: a list has the length of each of its inputs")
+    prompts = encode(inputs, tokenizer, "inputs")
+    for number, ids in enumerate(prompts):
+        if not ids:
+            raise ValueError(f"inputs[{number}] has no tokens; each input needs at least 1")
+    return prompts
+
+
+def array_rows(inputs: ArrayLike, lengths: ArrayLike | None) -> Rows:
+    """Return ids `[B, P]` and their lengths in int32.
+
+    Raises:
+        TypeError: ids that are not integers.
+        ValueError: shapes that do not fit; an input of length 0.
+    """
+    inputs = jnp.asarray(inputs)
+    if inputs.ndim != 2 or not jnp.issubdtype(inputs.dtype, jnp.integer):
+        raise TypeError(f"inputs need integer ids [B, P], got {inputs.dtype} {inputs.shape}")
+    number, width = inputs.shape
+    if lengths is None:
+        lengths = jnp.full(number, width, jnp.int32)
+    check_lengths(lengths, width, least=1)
+    if jnp.shape(lengths) != (number,):
+        raise ValueError(f"lengths need shape ({number},), got {jnp.shape(lengths)}")
+    return {
+        "active": jnp.ones(number, bool),
+        "inputs": inputs.astype(jnp.int32),
+        "lengths": jnp.asarray(lengths).astype(jnp.int32),
+    }
+
+
+def other_rows(
+    model: GenerativeModel,
+    number: int,
+    start: ArrayLike | None,
+    prefix: Prefix | Sequence[Any] | None,
+    rng: Array | None,
+    tokenizer: Tokenizer | None,
+    max_tokens: int,
+) -> Rows:
+    """Return the other arrays of B rows: start, prefix and data of random keys.
+
+    A prefix of lists is padded to a power of 2. The random key of a row is computed from its number
+    and from no other row.
+
+    Raises:
+        TypeError: a prefix that is not of integers; random keys that are not typed.
+        ValueError: arguments for another number of rows; a start token for a decoder-only model, or
+            none for an encoder-decoder model.
+    """
+    rows = {}
+    if model.is_prompted and start is not None:
+        raise ValueError("start is for encoder-decoder models; this one continues its inputs")
+    if not model.is_prompted:
+        if start is None:
+            raise ValueError(
+                "an encoder-decoder model needs start, the token that answers begin with"
+            )
+        rows["start"] = jnp.broadcast_to(jnp.asarray(start).astype(jnp.int32), (number,))
+    if prefix is not None:
+        if not isinstance(prefix, Prefix):
+            ids = encode(prefix, tokenizer, "prefix", special_tokens=False)
+            longest = max(1, *map(len, ids), 1)
+            width = max(longest, min(1 << (longest - 1).bit_length(), max_tokens))
+            prefix = Prefix(*pad_lists(ids, width))
+        rows["prefix"], rows["prefix_lengths"] = check_prefix(prefix, number, max_tokens)
+    if rng is not None:
+        if not jnp.issubdtype(rng.dtype, jax.dtypes.prng_key):
+            raise TypeError(f"rng needs keys that jax.random.key makes, got {rng.dtype}")
+        if rng.ndim == 0:
+            numbers = jnp.arange(number, dtype=jnp.uint32)
+            rng = jax.vmap(jax.random.fold_in, (None, 0))(rng, numbers)
+        if rng.shape != (number,):
+            raise ValueError(
+                f"rng needs one key, or one for each of {number} rows, got {rng.shape}"
+            )
+        rows["rng"] = jax.random.key_data(rng)
+    return rows
+
+
+def texts(output: GenerationOutput, tokenizer: Tokenizer, stopping: StoppingCriteria) -> list[Any]:
+    """Return the text of each answer of a batch, without its stop sequence."""
+
+    def text(tokens: Array, length: Array) -> object:
+        if tokens.ndim > 1:
+            return [text(*one) for one in zip(tokens, length, strict=True)]
+        return tokenizer.decode(without_stop(tokens[: int(length)].tolist(), stopping))
+
+    return [text(*one) for one in zip(output.tokens, output.lengths, strict=True)]
+
+
+def without_stop(ids: list[int], stopping: StoppingCriteria) -> list[int]:
+    """Return ids without the stop sequence at their end, if there is one."""
+    found = [len(stop) for stop in stopping.stop if tuple(ids[-len(stop) :]) == stop]
+    return ids[: len(ids) - max(found, default=0)]

@@ -1,0 +1,205 @@
+"""Arguments and results that every layer of every stack has in common."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import DTypeLike
+
+from attention.primitives import masks
+from attention.primitives.block_mask import BlockMask
+from attention.primitives.masks import Mask
+from attention.primitives.pytree_dataclass import pytree_dataclass, static
+from attention.primitives.scores import Score
+
+AxisNames = tuple[str | None, ...]
+Layer = Callable[..., Any]
+
+
+def unconstrained(array: Array, axes: AxisNames) -> Array:
+    """Return the array as it is: no sharding is requested."""
+    del axes
+    return array
+
+
+_ARRAYS = ("mask", "positions", "lengths", "encoder_mask", "encoder_positions")
+
+
+@pytree_dataclass
+class Context:
+    """Arguments that a stack passes to every sublayer beside its inputs `[..., T, D]`.
+
+    Attributes:
+        mask: of self-attention, as in `attention.attend`; a decoder has added the causal mask.
+        score: score functions of the self-attention of every layer, such as ALiBi.
+        positions: int32 `[..., T]`, of the inputs in masks, scores and rotary encodings; counted
+            from 0 if None. A decoder with a cache counts on from the tokens in the cache.
+        lengths: int `[...]`, number of valid tokens per row, followed by padding; T if None.
+            Self-attention does not attend to the padding, and a cache does not store it.
+        encoder_output: `[..., S, D]`, attended to by cross-attention.
+        encoder_mask: of cross-attention, as in `attention.attend`.
+        encoder_positions: int32 `[..., S]`, of the encoder output; counted from 0 if None.
+        rng: random key of dropout; None turns dropout off.
+        cache: state of this layer between decoding steps; None in training.
+        returning: names of results of attention to return, as in `attention.attend`, and
+            "hidden_states".
+        constrain: `(array, names of its axes) -> array`, which may request a sharding.
+    """
+
+    mask: Mask | Array | None = None
+    score: tuple[Score, ...] = ()
+    positions: Array | None = None
+    lengths: Array | None = None
+    encoder_output: Any = None
+    encoder_mask: Mask | Array | None = None
+    encoder_positions: Array | None = None
+    rng: Array | None = None
+    cache: Any = None
+    returning: tuple[str, ...] = static(default=())
+    constrain: Callable[[Array, AxisNames], Array] = static(default=unconstrained)
+
+    def __post_init__(self) -> None:
+        """Convert NumPy arrays, and take any collection of names."""
+        for name in _ARRAYS:
+            value = getattr(self, name)
+            if hasattr(value, "__array__") and not isinstance(value, Array):
+                object.__setattr__(self, name, jnp.asarray(value))
+        if isinstance(self.returning, str):
+            raise ValueError(f"returning needs a collection of names, got {self.returning!r}")
+        object.__setattr__(self, "returning", tuple(self.returning))
+
+    def valid(self, num_tokens: int) -> Array | None:
+        """Return which of T tokens are no padding by `lengths`: bool `[..., T]`; None if all."""
+        if self.lengths is None:
+            return None
+        return jnp.subtract.outer(self.lengths, jnp.arange(num_tokens)) > 0
+
+    def shard(self, array: Array, *names: str) -> Array:
+        """Apply `constrain` to an array whose last axes have these names; the first is "batch"."""
+        leading = array.ndim - len(names)
+        batch = ("batch", *[None] * (leading - 1)) if leading else ()
+        return self.constrain(array, (*batch, *names))
+
+
+DEFAULT_CONTEXT = Context()
+
+
+def constrain_logits(logits: Array, options: Mapping[str, Any]) -> Array:
+    """Apply `constrain` of the options of a `Context` to logits `[..., T, V]`."""
+    constrain = options.get("constrain", unconstrained)
+    return Context(constrain=constrain).shard(logits, "sequence", "vocab")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheSpec:
+    """Sizes of the caches that `new_cache(spec)` of a layer makes.
+
+    Attributes:
+        batch: the leading axes of the inputs.
+        size: largest number of tokens per row; of a ring, of its window.
+        dtype: of keys and values; that of the computation if None.
+        ring: whether a full row continues in its first slot, as in `attention.Cache`.
+        encoder_output: `[..., S, D]`, of which cross-attention precomputes keys and values.
+        encoder_positions: int32 `[..., S]`; counted from 0 if None.
+        constrain: as in `Context`, of the precomputed keys and values.
+    """
+
+    batch: tuple[int, ...]
+    size: int
+    dtype: DTypeLike | None = None
+    ring: bool = False
+    encoder_output: Any = None
+    encoder_positions: Array | None = None
+    constrain: Callable[[Array, AxisNames], Array] = unconstrained
+
+
+class Output(NamedTuple):
+    """Result of a layer, a stack or a model.
+
+    Attributes:
+        features: `[..., T, D]`.
+        attention: results named in `returning`: of attention `{name: array}`, of a block
+            `{sublayer: {name: array}}`, of a stack a tuple with one entry per layer.
+        hidden_states: `[..., T, D]` each: inputs of the first layer and outputs of every layer,
+            if "hidden_states" is in `returning`.
+        cache: the new cache, if one was given.
+        losses: auxiliary losses by name, summed over the layers.
+        logits: `[..., T, V]`, of a model that scores a vocabulary or classes.
+        encoder: the output of the encoder of an encoder-decoder.
+    """
+
+    features: Array
+    attention: Any = None
+    hidden_states: tuple[Array, ...] = ()
+    cache: Any = None
+    losses: Mapping[str, Array] = {}
+    logits: Array | None = None
+    encoder: "Output | None" = None
+
+
+def apply_layer(layer: Layer, inputs: Array, context: Context) -> Output:
+    """Call a layer, with the context if it has a parameter of this name.
+
+    Args:
+        layer: `layer(inputs)` or `layer(inputs, context=context)`, which returns features or an
+            `Output`.
+        inputs: `[..., T, D]`.
+        context: the other arguments.
+
+    Raises:
+        TypeError: another result.
+    """
+    takes_context = "context" in inspect.signature(layer).parameters
+    result = layer(inputs, context=context) if takes_context else layer(inputs)
+    if not isinstance(result, Output) and not hasattr(result, "dtype"):
+        raise TypeError(f"a layer returns features or an Output, got {type(result).__name__}")
+    return result if isinstance(result, Output) else Output(result)
+
+
+def new_cache(layer: Layer, spec: CacheSpec) -> Any:  # noqa: ANN401 - any pytree
+    """Return `layer.new_cache(spec)`, or None for a layer without state between steps."""
+    return layer.new_cache(spec) if hasattr(layer, "new_cache") else None
+
+
+def check_score(score: object) -> None:
+    """Raise a TypeError if `score` is a score function, not a function that returns one."""
+    if isinstance(score, Score):
+        name = type(score).__name__
+        raise TypeError(f"score must be a function that returns a score function, got a {name}")
+
+
+def and_mask(mask: Mask, other: Mask | Array | None, num_tokens: int | None = None) -> Mask:
+    """AND a mask with another one.
+
+    Args:
+        mask: a predicate on positions.
+        other: a mask, None, or a bool array `[..., T, S]` at [query position, key position].
+        num_tokens: if given, an array is broadcast to this T and S.
+
+    Raises:
+        TypeError: a `BlockMask`.
+    """
+    if other is None:
+        return mask
+    if isinstance(other, BlockMask):
+        raise TypeError(
+            "a BlockMask cannot be combined with the causal mask, lengths or a window: combine the "
+            "masks before block_mask, and use a decoder with causal=False"
+        )
+    if not isinstance(other, Mask):
+        if num_tokens is not None:
+            other = jnp.broadcast_to(other, (*jnp.shape(other)[:-2], num_tokens, num_tokens))
+        other = masks.from_array(other)
+    return mask & other
+
+
+def add_losses(*each: Mapping[str, Array]) -> dict[str, Array]:
+    """Sum auxiliary losses of the same name."""
+    total: dict[str, Array] = {}
+    for losses in each:
+        for name, loss in losses.items():
+            total[name] = total[name] + loss if name in total else loss
+    return total

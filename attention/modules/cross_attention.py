@@ -1,0 +1,97 @@
+"""Attention from a decoder to the output of an encoder."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from attention.modules.attention import Attention
+from attention.modules.context import DEFAULT_CONTEXT, CacheSpec, Context, Output
+from attention.primitives.cache import Cache, full_cache
+from attention.primitives.constant import Constant
+from attention.primitives.masks import Mask, leaves_of
+
+
+class EncoderCache(NamedTuple):
+    """Keys and values of an encoder output, and their positions `[..., S]` or None."""
+
+    keys: Cache
+    positions: Array | None
+
+
+class CrossAttention(Attention):
+    """Attention from the inputs to the encoder output of the context (`source_width` wide)."""
+
+    def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
+        """Map inputs `[..., T, D]` to `[..., T, D]`.
+
+        Raises:
+            ValueError: no encoder output or one of another width, a cache of another layer, and as
+                `attention.attend`.
+        """
+        query = self._queries(inputs, context)
+        if context.cache is not None:
+            value = getattr(context.cache, "value", None)
+            if not isinstance(value, EncoderCache):
+                raise ValueError(
+                    "cross-attention needs the cache of its new_cache, got a "
+                    f"{type(context.cache).__name__}"
+                )
+            source, encoder_positions = value
+            key, value, nonfinite_keys = source.key, source.value, source.nonfinite_keys
+        elif context.encoder_output is None:
+            raise ValueError(
+                "cross-attention needs Context(encoder_output=...): a decoder without an encoder "
+                "output has no cross-attention"
+            )
+        else:
+            key, value = self._project_source(context.encoder_output, context)
+            nonfinite_keys, encoder_positions = None, context.encoder_positions
+        positions, mask = None, context.encoder_mask
+        is_given = context.positions is not None or encoder_positions is not None
+        if is_given or (query.shape[-3] != key.shape[-3] and _compares_positions(mask)):
+            positions = (
+                _counted(query) if context.positions is None else context.positions,
+                _counted(key) if encoder_positions is None else encoder_positions,
+            )
+        return self._attend(
+            query,
+            key,
+            value,
+            mask=mask,
+            positions=positions,
+            context=context,
+            nonfinite_keys=nonfinite_keys,
+        )._replace(cache=context.cache)
+
+    def new_cache(self, spec: CacheSpec) -> Constant:
+        """Return the keys and values of the encoder output, computed once.
+
+        Raises:
+            ValueError: no encoder output.
+        """
+        if spec.encoder_output is None:
+            raise ValueError("the cache of cross-attention needs CacheSpec(encoder_output=...)")
+        key, value = self._project_source(spec.encoder_output, Context(constrain=spec.constrain))
+        if spec.dtype is not None:
+            key, value = key.astype(spec.dtype), value.astype(spec.dtype)
+        return Constant(EncoderCache(full_cache(key, value), spec.encoder_positions))
+
+    def _project_source(self, source: Array, context: Context) -> tuple[Array, Array]:
+        width, expected = source.shape[-1], self.key.kernel.shape[0]
+        if width != expected:
+            raise ValueError(
+                f"the encoder output has width {width}, and cross-attention has "
+                f"source_width={expected}"
+            )
+        return self._keys_and_values(source, context)
+
+
+def _compares_positions(mask: Mask | Array | None) -> bool:
+    """Return whether `attend` requires positions for T queries and another number of keys."""
+    return isinstance(mask, Mask) and any(leaf.compares_positions for leaf in leaves_of(mask))
+
+
+def _counted(heads: Array) -> Array:
+    """Return the positions of queries or keys `[..., T, N, H]`, counted from 0."""
+    return jnp.arange(heads.shape[-3], dtype=jnp.int32)

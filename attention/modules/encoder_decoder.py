@@ -1,0 +1,300 @@
+"""An encoder-decoder: encode a source, and score each next target token."""
+
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from flax import nnx
+from jax import Array
+from jax.typing import DTypeLike
+
+from attention.modules.config import TransformerConfig
+from attention.modules.context import (
+    AxisNames,
+    CacheSpec,
+    Context,
+    Output,
+    add_losses,
+    and_mask,
+    apply_layer,
+    constrain_logits,
+    unconstrained,
+)
+from attention.modules.dropout import split_rng
+from attention.modules.embeddings import Embedding
+from attention.modules.transformer import (
+    Decoder,
+    DecoderCache,
+    Encoder,
+    MakeLayer,
+    make_output,
+    next_positions,
+)
+from attention.primitives import masks
+from attention.primitives.constant import Constant
+from attention.primitives.masks import Mask
+
+
+class EncoderDecoderState(NamedTuple):
+    """The state of an encoder-decoder between decoding steps.
+
+    Attributes:
+        encoder_mask: a `Constant` with the mask of the encoder output.
+        cache: of the decoder, which contains keys and values of the encoder output.
+    """
+
+    encoder_mask: Constant
+    cache: DecoderCache
+
+
+class EncoderDecoder(nnx.Module):
+    """Encode a source, and score each next target token with a decoder (Vaswani et al. 2017)."""
+
+    is_prompted = False  # `prefill` reads a source, not the beginning of the target
+
+    def __init__(
+        self,
+        source_embedding: Embedding | None,
+        encoder: Encoder,
+        target_embedding: Embedding,
+        decoder: Decoder,
+        *,
+        output: Callable[[Array], Array] | None = None,
+    ) -> None:
+        """Assemble a model.
+
+        Args:
+            source_embedding: of the source; None for that of the target. One without a table of its
+                own uses the table of the target.
+            encoder: maps `[..., S, D]` to `[..., S, D]`.
+            target_embedding: of the target.
+            decoder: with cross-attention.
+            output: maps features to scores of the vocabulary; None for the target embedding.
+        """
+        self.source_embedding = source_embedding
+        self.encoder = encoder
+        self.target_embedding = target_embedding
+        self.decoder = decoder
+        self.output = output
+
+    @classmethod
+    def from_config(
+        cls,
+        config: TransformerConfig,
+        *,
+        source_vocab_size: int,
+        target_vocab_size: int,
+        rngs: nnx.Rngs,
+        make_encoder_layer: MakeLayer | None = None,
+        make_decoder_layer: MakeLayer | None = None,
+    ) -> "EncoderDecoder":
+        """Make a Transformer.
+
+        With tie="all" or "embeddings" source and target have one token table; learned positions
+        are separate.
+
+        Raises:
+            ValueError: one table for vocabularies of different size.
+        """
+        is_shared = config.tie in ("all", "embeddings")
+        if is_shared and source_vocab_size != target_vocab_size:
+            raise ValueError(
+                f"tie={config.tie!r} needs one vocabulary, got {source_vocab_size} source and "
+                f"{target_vocab_size} target words: use tie='output' or 'none'"
+            )
+        own_vocab_size = None if is_shared else source_vocab_size
+        return cls(
+            Embedding.from_config(own_vocab_size, config, rngs=rngs),
+            Encoder.from_config(config, rngs=rngs, make_layer=make_encoder_layer),
+            Embedding.from_config(target_vocab_size, config, rngs=rngs),
+            Decoder.from_config(config, rngs=rngs, make_layer=make_decoder_layer),
+            output=make_output(config, target_vocab_size, rngs),
+        )
+
+    def encode(
+        self,
+        source: Array,
+        *,
+        mask: Mask | Array | None = None,
+        positions: Array | None = None,
+        rng: Array | None = None,
+        returning: Collection[str] = (),
+        **options: object,
+    ) -> Output:
+        """Map source tokens `[..., S]` to features `[..., S, D]`, the encoder output.
+
+        Args:
+            source: token ids.
+            mask: of self-attention, as in `attention.attend`; None attends to padding too.
+            positions: `[..., S]`, of the embeddings; counted from 0 by default.
+            rng: random key of dropout; None turns dropout off.
+            returning: as in `Context`.
+            options: other fields of `Context`.
+        """
+        embedding_rng, layers_rng = split_rng(rng, 2)
+        embedding = self.source_embedding or self.target_embedding
+        shared = self.target_embedding.tokens if embedding.tokens is None else None
+        table = None if shared is None else shared[...]
+        inputs = embedding(source, positions=positions, table=table, rng=embedding_rng)
+        context = Context(mask=mask, rng=layers_rng, returning=returning, **options)
+        return apply_layer(self.encoder, inputs, context)
+
+    def decode(
+        self,
+        target: Array,
+        encoder_output: Array | None,
+        *,
+        encoder_mask: Mask | Array | None = None,
+        mask: Mask | Array | None = None,
+        positions: Array | None = None,
+        rng: Array | None = None,
+        cache: DecoderCache | None = None,
+        returning: Collection[str] = (),
+        **options: object,
+    ) -> Output:
+        """Map target tokens `[..., T]` to features `[..., T, D]` for `logits`.
+
+        Args:
+            target: token ids, with the start token in front.
+            encoder_output: `[..., S, D]`; None with a cache, which contains its keys and values.
+            encoder_mask: of cross-attention, as in `attention.attend`; None attends to padding too.
+            mask: of self-attention; the causal mask is added to it.
+            positions: `[..., T]`, of the embeddings; counted by default.
+            rng: random key of dropout; None turns dropout off.
+            cache: of `new_cache`, with the tokens before the target.
+            returning: as in `Context`.
+            options: other fields of `Context`.
+        """
+        embedding_rng, layers_rng = split_rng(rng, 2)
+        context = Context(
+            mask=mask,
+            encoder_output=encoder_output,
+            encoder_mask=encoder_mask,
+            rng=layers_rng,
+            cache=cache,
+            returning=returning,
+            **options,
+        )
+        positions = next_positions(target.shape, positions, cache)
+        inputs = self.target_embedding(target, positions=positions, rng=embedding_rng)
+        return apply_layer(self.decoder, inputs, context)
+
+    def logits(self, features: Array) -> Array:
+        """Map features `[..., D]` to scores of the next token `[..., V]`."""
+        return (self.output or self.target_embedding.unembed)(features)
+
+    def __call__(
+        self,
+        source: Array,
+        target: Array,
+        *,
+        source_mask: Mask | Array | None = None,
+        encoder_mask: Mask | Array | None = None,
+        source_lengths: Array | None = None,
+        target_mask: Mask | Array | None = None,
+        rng: Array | None = None,
+        returning: Collection[str] = (),
+        constrain: Callable[[Array, AxisNames], Array] = unconstrained,
+    ) -> Output:
+        """Score each next target token.
+
+        Args:
+            source: ids `[..., S]`.
+            target: ids `[..., T]`, with the start token in front.
+            source_mask: of self-attention in the encoder.
+            encoder_mask: of cross-attention.
+            source_lengths: int `[...]`, number of valid tokens of each source; with None and no
+                mask, padding is attended to.
+            target_mask: of self-attention in the decoder; the causal mask is added to it.
+            rng: random key of dropout; None turns dropout off.
+            returning: as in `Context`.
+            constrain: as in `Context`.
+
+        Returns:
+            The output of the decoder, with logits `[..., T, V]`, the losses of both stacks, and the
+            output of the encoder as `encoder`.
+        """
+        encoder_rng, decoder_rng = split_rng(rng, 2)
+        options = {"returning": returning, "constrain": constrain}
+        if source_lengths is not None:
+            encoder_mask = and_mask(masks.lengths(source_lengths), encoder_mask)
+        encoded = self.encode(
+            source,
+            mask=source_mask,
+            lengths=source_lengths,
+            rng=encoder_rng,
+            **options,
+        )
+        output = self.decode(
+            target,
+            encoded.features,
+            encoder_mask=encoder_mask,
+            mask=target_mask,
+            rng=decoder_rng,
+            **options,
+        )
+        losses = add_losses(encoded.losses, output.losses)
+        logits = constrain_logits(self.logits(output.features), options)
+        return output._replace(logits=logits, losses=losses, encoder=encoded)
+
+    def new_cache(self, encoder_output: Array, size: int, **options: object) -> DecoderCache:
+        """Return a cache for `decode`, with keys and values of an encoder output `[..., S, D]`.
+
+        Args:
+            encoder_output: what `decode` attends to.
+            size: largest number of target tokens.
+            options: other fields of `CacheSpec`.
+
+        Raises:
+            ValueError: a size above `max_length`.
+        """
+        self.target_embedding.check_length(size)
+        batch = encoder_output.shape[:-2]
+        spec = CacheSpec(batch=batch, size=size, encoder_output=encoder_output, **options)
+        return self.decoder.new_cache(spec)
+
+    def max_input_length(self, max_tokens: int) -> int | None:
+        """Return the largest number of source tokens that `prefill` accepts; None if any."""
+        del max_tokens  # it is limited by the target embedding alone
+        return (self.source_embedding or self.target_embedding).max_length
+
+    def prefill(
+        self,
+        inputs: Array,
+        lengths: Array,
+        *,
+        max_tokens: int,
+        cache_dtype: DTypeLike | None = None,
+    ) -> tuple[EncoderDecoderState, None]:
+        """Encode a source for `attention.decoding.generate`.
+
+        Args:
+            inputs: int `[B, S]`, padded at the end.
+            lengths: int `[B]`, number of valid tokens per row.
+            max_tokens: largest number of tokens that are read by `step`.
+            cache_dtype: of keys and values; that of the computation if None.
+
+        Returns:
+            The state for `step`, and None because the target begins with a start token.
+
+        Raises:
+            ValueError: `max_tokens` above `max_length`.
+        """
+        self.target_embedding.check_length(max_tokens)
+        mask = masks.lengths(lengths)
+        encoded = self.encode(inputs, mask=None, lengths=lengths)
+        cache = self.new_cache(encoded.features, max_tokens, dtype=cache_dtype)
+        return EncoderDecoderState(Constant(mask), cache), None
+
+    def step(
+        self, state: EncoderDecoderState, tokens: Array, *, returning: Collection[str] = ()
+    ) -> tuple[Output, EncoderDecoderState]:
+        """Read the next tokens `[B]`; return an output with logits `[B, V]`, and the state."""
+        output = self.decode(
+            tokens[:, None],
+            None,
+            encoder_mask=state.encoder_mask.value,
+            cache=state.cache,
+            returning=returning,
+        )
+        logits = self.logits(output.features[:, -1])
+        return output._replace(logits=logits), state._replace(cache=output.cache)

@@ -1,0 +1,128 @@
+"""BART (Lewis et al. 2020) and Marian (Junczys-Dowmunt et al. 2018)."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from attention.modules import EncoderDecoder, LearnedPositions, TransformerConfig
+from attention.primitives.positions import sinusoidal
+from attention.weights.family import Family, Settings
+from attention.weights.layouts import WITH_LEADING_AXIS, Rule, attention, linear, norm
+
+OFFSET = 2  # rows of the table of positions of BART that no token uses
+
+
+class OffsetPositions(LearnedPositions):
+    """Learned positions in a table whose first rows are not used."""
+
+    def __init__(self, max_length: int, width: int, **options: Any) -> None:  # noqa: ANN401
+        """Make the table; the arguments are those of `LearnedPositions`."""
+        super().__init__(max_length + OFFSET, width, **options)
+        self.max_length = max_length
+
+    def __call__(self, positions: Array, width: int) -> Array:
+        """Return the vectors `[..., T, D]` of positions `[..., T]`."""
+        return super().__call__(positions + OFFSET, width)
+
+
+def sines_then_cosines(positions: Array, width: int) -> Array:
+    """Return the numbers of `sinusoidal` with all sines in front of all cosines."""
+    pairs = sinusoidal(positions, width)
+    return jnp.concatenate([pairs[..., 0::2], pairs[..., 1::2]], axis=-1)
+
+
+def config(settings: Settings) -> TransformerConfig:
+    """Return the config of a checkpoint."""
+    is_bart = settings["model_type"] == "bart"
+    settings.require_equal("encoder_attention_heads", "decoder_attention_heads")
+    settings.require_equal("encoder_ffn_dim", "decoder_ffn_dim")
+    settings.require("normalize_before", False)
+    settings.require("add_final_layer_norm", False)
+    settings.require("share_encoder_decoder_embeddings", True)
+    settings.require("tie_word_embeddings", True)
+    return TransformerConfig(
+        width=settings["d_model"],
+        num_heads=settings["encoder_attention_heads"],
+        hidden=settings["encoder_ffn_dim"],
+        activation=settings.activation("activation_function", "gelu"),
+        norm_placement="post",
+        norm_epsilon=1e-5,
+        positions="learned" if is_bart else "sinusoidal",
+        max_length=settings["max_position_embeddings"],
+        encoder_layers=settings["encoder_layers"],
+        decoder_layers=settings["decoder_layers"],
+        tie="all",
+        output_bias=True,
+        embedding_scale="sqrt_width" if settings.get("scale_embedding", False) else 1.0,
+        embedding_norm=is_bart,
+        dropout=settings.get("dropout", 0.1),
+        attention_dropout=settings.get("attention_dropout", 0.0),
+    )
+
+
+def build(settings: Settings, config: TransformerConfig, rngs: nnx.Rngs) -> EncoderDecoder:
+    """Return the model of a checkpoint."""
+    size = settings["vocab_size"]
+    model = EncoderDecoder.from_config(
+        config, source_vocab_size=size, target_vocab_size=size, rngs=rngs
+    )
+    for embedding in (model.source_embedding, model.target_embedding):
+        embedding.positions = sines_then_cosines
+        if settings["model_type"] == "bart":
+            embedding.positions = OffsetPositions(
+                config.max_length,
+                config.width,
+                scale=1.0,
+                param_dtype=config.param_dtype,
+                rngs=rngs,
+            )
+    return model
+
+
+def rules(settings: Settings) -> list[Rule]:
+    """Return the rules of a checkpoint."""
+    del settings
+    projections = ("q_proj", "k_proj", "v_proj", "out_proj")
+    table = "target_embedding.tokens"
+    logits = "target_embedding.bias"
+    found = [
+        Rule(table, "model.shared.weight"),
+        Rule(logits, "final_logits_bias", WITH_LEADING_AXIS, default=0.0),
+    ]
+    for stack, embedding in (("encoder", "source_embedding"), ("decoder", "target_embedding")):
+        ours, theirs = f"{stack}.layers.{{i}}", f"model.{stack}.layers.{{i}}"
+        found += [
+            Rule(f"{embedding}.positions.table", f"model.{stack}.embed_positions.weight"),
+            *norm(f"{embedding}.norm", f"model.{stack}.layernorm_embedding"),
+            *linear(f"{ours}.feed_forward.sublayer.widen", f"{theirs}.fc1"),
+            *linear(f"{ours}.feed_forward.sublayer.narrow", f"{theirs}.fc2"),
+            *norm(f"{ours}.feed_forward.norm", f"{theirs}.final_layer_norm"),
+        ]
+        for name, short in (("self_attention", "self_attn"), ("cross_attention", "encoder_attn")):
+            found += attention(f"{ours}.{name}.sublayer", f"{theirs}.{short}", projections)
+            found += norm(f"{ours}.{name}.norm", f"{theirs}.{short}_layer_norm")
+    return found
+
+
+BART = Family(
+    config,
+    build,
+    rules,
+    ignored=(
+        "lm_head.weight",
+        "model.encoder.embed_tokens.weight",
+        "model.decoder.embed_tokens.weight",
+        "model.encoder.version",
+        "model.decoder.version",
+    ),
+    renames=((r"^(shared|encoder|decoder)\.", r"model.\1."),),
+)
+MARIAN = Family(
+    config,
+    build,
+    rules,
+    ignored=(*BART.ignored, "model.*.embed_positions.weight"),  # sinusoidal
+    renames=BART.renames,
+)

@@ -1,0 +1,74 @@
+"""BERT as a masked language model (Devlin et al. 2019)."""
+
+from flax import nnx
+
+from attention.modules import MaskedLanguageModel, TransformerConfig
+from attention.weights.family import Family, Settings
+from attention.weights.layouts import Rule, attention, linear, norm, transposed
+
+
+def config(settings: Settings) -> TransformerConfig:
+    """Return the config of a checkpoint."""
+    settings.require("position_embedding_type", "absolute")
+    settings.require("is_decoder", False)
+    return TransformerConfig(
+        width=settings["hidden_size"],
+        num_heads=settings["num_attention_heads"],
+        hidden=settings["intermediate_size"],
+        activation=settings.activation("hidden_act", "gelu"),
+        norm_placement="post",
+        norm_epsilon=settings.get("layer_norm_eps", 1e-12),
+        positions="learned",
+        max_length=settings["max_position_embeddings"],
+        encoder_layers=settings["num_hidden_layers"],
+        tie="output" if settings.get("tie_word_embeddings", True) else "none",
+        output_bias=True,
+        embedding_scale=1.0,
+        embedding_norm=True,
+        num_token_types=settings.get("type_vocab_size", 2),
+        dropout=settings.get("hidden_dropout_prob", 0.1),
+        attention_dropout=settings.get("attention_probs_dropout_prob", 0.1),
+    )
+
+
+def build(settings: Settings, config: TransformerConfig, rngs: nnx.Rngs) -> MaskedLanguageModel:
+    """Return the model of a checkpoint."""
+    size = settings["vocab_size"]
+    return MaskedLanguageModel.from_config(config, vocab_size=size, has_head=True, rngs=rngs)
+
+
+def rules(settings: Settings) -> list[Rule]:
+    """Return the rules of a checkpoint."""
+    del settings
+    ours, theirs, tables = "encoder.layers.{i}", "bert.encoder.layer.{i}", "bert.embeddings"
+    projections = ("self.query", "self.key", "self.value", "output.dense")
+    return [
+        Rule("embedding.tokens", f"{tables}.word_embeddings.weight"),
+        Rule("embedding.positions.table", f"{tables}.position_embeddings.weight"),
+        Rule("embedding.token_types", f"{tables}.token_type_embeddings.weight"),
+        *norm("embedding.norm", f"{tables}.LayerNorm"),
+        *attention(f"{ours}.self_attention.sublayer", f"{theirs}.attention", projections),
+        *norm(f"{ours}.self_attention.norm", f"{theirs}.attention.output.LayerNorm"),
+        *linear(f"{ours}.feed_forward.sublayer.widen", f"{theirs}.intermediate.dense"),
+        *linear(f"{ours}.feed_forward.sublayer.narrow", f"{theirs}.output.dense"),
+        *norm(f"{ours}.feed_forward.norm", f"{theirs}.output.LayerNorm"),
+        *linear("head.linear", "cls.predictions.transform.dense"),
+        *norm("head.norm", "cls.predictions.transform.LayerNorm"),
+        Rule("embedding.bias", "cls.predictions.bias"),
+        Rule("output.kernel", "cls.predictions.decoder.weight", transposed()),
+        Rule("output.bias", "cls.predictions.bias"),
+    ]
+
+
+BERT = Family(
+    config,
+    build,
+    rules,
+    ignored=(
+        "bert.pooler.*",
+        "bert.embeddings.position_ids",
+        "cls.seq_relationship.*",
+        "cls.predictions.decoder.*",
+    ),
+    renames=((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias")),
+)

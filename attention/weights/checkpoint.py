@@ -1,0 +1,282 @@
+"""Load a model from a folder, and save it in the same layout."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+
+from attention.modules import TransformerConfig
+from attention.primitives.choice import one_of
+from attention.weights.bart import BART, MARIAN
+from attention.weights.bert import BERT
+from attention.weights.family import Family, Settings
+from attention.weights.files import Tensor, list_tensors, read_json, write_checkpoint
+from attention.weights.gpt2 import GPT2
+from attention.weights.layouts import Rule
+from attention.weights.llama import LLAMA
+from attention.weights.own import MODEL_TYPE, OWN, describe
+from attention.weights.parameters import Parameter, fill, parameters_of
+from attention.weights.t5 import T5
+from attention.weights.vit import VIT
+
+# `model_type` of config.json -> family. Add your own.
+FAMILIES: dict[str, Family] = {
+    "gpt2": GPT2,
+    "llama": LLAMA,
+    "mistral": LLAMA,
+    "qwen2": LLAMA,
+    "bert": BERT,
+    "bart": BART,
+    "marian": MARIAN,
+    "t5": T5,
+    "vit": VIT,
+    MODEL_TYPE: OWN,
+}
+
+# Fields of config.json with the dtype of the tensors, under the names that jax and PyTorch share.
+DTYPE_FIELDS = ("dtype", "torch_dtype")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a loaded model is from: the attribute `source` of the model.
+
+    Attributes:
+        text: content of config.json.
+    """
+
+    text: str
+
+    @property
+    def settings(self) -> Settings:
+        """Fields of config.json, such as `eos_token_id` and `decoder_start_token_id`."""
+        return Settings(json.loads(self.text))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A parameter, its rule, and the name of the tensor of each of its layers."""
+
+    parameter: Parameter
+    rule: Rule
+    names: tuple[str, ...]
+
+
+def load(
+    folder: str | os.PathLike[str],
+    *,
+    model: nnx.Module | None = None,
+    dtype: DTypeLike | None = None,
+    **options: Any,  # noqa: ANN401 - values of fields
+) -> nnx.Module:
+    """Return the model of a checkpoint.
+
+    Class and config follow from config.json. Tensors are read one by one, those of the largest
+    arrays first, so that no more than about 1.2 times the size of the model is in memory. No code
+    in the folder is run.
+
+    Args:
+        folder: contains config.json, and model.safetensors or several files with an index.
+        model: one of the same structure, for a checkpoint that was saved without a config; only its
+            shapes are used, so that `nnx.eval_shape(make_model)` is enough.
+        dtype: of the parameters; that of the tensors if None.
+        options: fields of `TransformerConfig` to change, such as `scan`, `remat`, `dropout` or
+            `implementation`; none with a model.
+
+    Returns:
+        A model with attribute `source`, for `save`.
+
+    Raises:
+        FileNotFoundError: no config.json or no tensors.
+        ValueError: another architecture; a tensor that is missing, unexpected or has another shape;
+            an option that is not a field.
+    """
+    if model is not None and options:
+        raise ValueError(f"model= is used as it is: it takes no {', '.join(options)}")
+    for name in options:
+        one_of("options of load", name, tuple(each.name for each in fields(TransformerConfig)))
+    folder = Path(folder)
+    settings = Settings(read_json(folder / "config.json"))
+    family = _family(settings)
+    abstract = _abstract(family, settings, options) if model is None else model
+    parameters = parameters_of(abstract)
+    tensors = list_tensors(folder, family.rename)
+    places = _places(parameters, family, settings)
+    _check(places, tensors, family, settings["model_type"])
+    values = {}
+    for place in sorted(places, key=lambda place: -place.parameter.value.size):
+        values[place.parameter.key] = _read(place, tensors, dtype)
+    loaded = fill(abstract, values)
+    loaded.source = Source(json.dumps(settings))
+    return loaded
+
+
+def save(
+    model: nnx.Module,
+    folder: str | os.PathLike[str],
+    *,
+    config: Mapping[str, Any] | TransformerConfig | None = None,
+    max_bytes: int = 5 * 10**9,
+) -> None:
+    """Save a model: config.json and safetensors.
+
+    A model that was loaded is saved in the layout it had. Any other model is saved with the names
+    of its parameters as those of the tensors, or in the layout of `config`.
+
+    Args:
+        model: to save.
+        folder: is made if it does not exist.
+        config: the config of `from_config`, so that `load` can make the model again; or the content
+            of a config.json whose `model_type` is in `FAMILIES`, for its layout.
+        max_bytes: of one file.
+
+    Raises:
+        ValueError: parameters that the layout does not have, or with other shapes.
+    """
+    if isinstance(config, Mapping):
+        settings = Settings(config)
+    elif config is None and hasattr(model, "source"):
+        settings = model.source.settings
+    else:
+        settings = Settings(describe(model, config))
+    family = _family(settings)
+    parameters = parameters_of(model)
+    if family.rules is not None:
+        _check_parameters(parameters, parameters_of(_abstract(family, settings, {})), settings)
+    parts: dict[str, list[tuple[Rule, Parameter, int]]] = {}
+    for place in _places(parameters, family, settings):
+        for index, name in enumerate(place.names):
+            parts.setdefault(name, []).append((place.rule, place.parameter, index))
+
+    def tensor(name: str) -> np.ndarray:
+        ordered = sorted(parts[name], key=lambda part: part[0].start)
+        written = [
+            rule.layout.write(np.asarray(parameter.of_layer(index)))
+            for rule, parameter, index in ordered
+        ]
+        axis = ordered[0][0].axis
+        return written[0] if axis is None else np.concatenate(written, axis=axis)
+
+    sizes = {
+        name: sum(
+            parameter.value.nbytes // len(parameter.layers) for _, parameter, _ in parts[name]
+        )
+        for name in sorted(parts)
+    }
+    dtype = max((parameter.value for parameter in parameters), key=lambda value: value.size).dtype
+    settings |= {name: dtype.name for name in DTYPE_FIELDS if name in settings}
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
+    write_checkpoint(folder, text, sizes, tensor, max_bytes)
+
+
+def _family(settings: Settings) -> Family:
+    one_of("model_type in config.json", settings["model_type"], tuple(FAMILIES))
+    return FAMILIES[settings["model_type"]]
+
+
+def _abstract(family: Family, settings: Settings, options: Mapping[str, Any]) -> nnx.Module:
+    config = replace(family.config(settings), **options)
+    return nnx.eval_shape(lambda: family.build(settings, config, nnx.Rngs(0)))
+
+
+def _places(parameters: Sequence[Parameter], family: Family, settings: Settings) -> list[_Place]:
+    """Return the tensors of each parameter.
+
+    Raises:
+        ValueError: a parameter without a rule.
+    """
+    rules = {}
+    if family.rules is not None:
+        rules = {rule.parameter: rule for rule in family.rules(settings)}
+    places = []
+    for parameter in parameters:
+        rule = rules.get(parameter.path)
+        if family.rules is None:
+            rule = Rule(parameter.path, parameter.path)
+        if rule is None:
+            kind = settings["model_type"]
+            raise ValueError(f"a {kind} checkpoint has no tensor for {parameter.path!r}")
+        names = tuple(rule.tensor.replace("{i}", str(layer)) for layer in parameter.layers)
+        places.append(_Place(parameter, rule, names))
+    return places
+
+
+def _check(
+    places: Sequence[_Place], tensors: Mapping[str, Tensor], family: Family, kind: str
+) -> None:
+    """Raise a ValueError for a tensor that is missing, unexpected or has another shape."""
+    expected = {name: place for place in places for name in place.names}
+    required = [name for name, place in expected.items() if place.rule.default is None]
+    missing = sorted(name for name in required if name not in tensors)
+    if missing:
+        raise ValueError(f"the {kind} checkpoint lacks the tensor {_first(missing)}")
+    unexpected = [name for name in tensors if name not in expected and not family.is_ignored(name)]
+    if unexpected:
+        raise ValueError(
+            f"the {kind} checkpoint contains the tensor {_first(unexpected)}, "
+            "which a model with this config does not have"
+        )
+    for name, place in expected.items():
+        needed = place.rule.tensor_shape(place.parameter.shape)
+        if name in tensors and tensors[name].shape != needed:
+            raise ValueError(
+                f"the tensor {name!r} of the {kind} checkpoint has shape {tensors[name].shape}, "
+                f"and the config needs {needed}"
+            )
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{names[0]!r}{more}"
+
+
+def _read(place: _Place, tensors: Mapping[str, Tensor], dtype: DTypeLike | None) -> jax.Array:
+    """Return an array of the model; wait for the copy, so that the tensors can be freed."""
+    rule, parameter = place.rule, place.parameter
+    slices = rule.slices(parameter.shape)
+    stacked = None
+    for index, name in enumerate(place.names):
+        if name in tensors:
+            value = rule.layout.read(tensors[name].read(slices)).reshape(parameter.shape)
+        else:
+            value = np.full(parameter.shape, rule.default, parameter.value.dtype)
+        is_float = jnp.issubdtype(value.dtype, jnp.floating)
+        kind = value.dtype if dtype is None or not is_float else dtype
+        if not parameter.is_stacked:
+            return jax.device_put(value.astype(kind, copy=False)).block_until_ready()
+        if stacked is None:
+            stacked = np.empty((len(place.names), *parameter.shape), kind)
+        stacked[index] = value
+    return jax.device_put(stacked).block_until_ready()
+
+
+def _check_parameters(
+    parameters: Sequence[Parameter], needed: Sequence[Parameter], settings: Settings
+) -> None:
+    """Raise a ValueError if a model does not have the parameters of a config."""
+    kind = settings["model_type"]
+    own, others = (
+        {(each.path, layer): each.shape for each in listed for layer in each.layers}
+        for listed in (parameters, needed)
+    )
+    for path, layer in sorted(own.keys() ^ others.keys()):
+        name = path.replace("{i}", str(layer))
+        which = "lacks" if (path, layer) in others else "has"
+        raise ValueError(f"the model {which} the parameter {name!r}, unlike the {kind} config")
+    for (path, layer), shape in own.items():
+        if shape != others[path, layer]:
+            name = path.replace("{i}", str(layer))
+            raise ValueError(
+                f"the parameter {name!r} has shape {shape}, and the {kind} config needs "
+                f"{others[path, layer]}"
+            )

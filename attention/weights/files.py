@@ -1,0 +1,148 @@
+"""Files of a checkpoint: tensors read one by one, and written in shards.
+
+Nothing but safetensors and JSON is read, neither of which can contain code.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of a file that has not been read.
+
+    Attributes:
+        name: in the file.
+        path: of the file.
+        shape: of the tensor.
+    """
+
+    name: str
+    path: Path
+    shape: tuple[int, ...]
+
+    def read(self, slices: tuple[slice, ...] | None = None) -> np.ndarray:
+        """Return the tensor, or the part of it with these indices.
+
+        The file is read without a memory map, whose pages would count as memory of the process.
+        """
+        with safe_open(self.path, framework="numpy", backend="pread") as file:
+            if slices is None:
+                return file.get_tensor(self.name)
+            return file.get_slice(self.name)[slices]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the mapping in a JSON file.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: a file that contains something else.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path.parent} contains no {path.name}")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must contain a JSON object, got {type(content).__name__}")
+    return content
+
+
+def list_tensors(folder: Path, rename: Callable[[str], str]) -> dict[str, Tensor]:
+    """Return the tensors of a folder by their new names; reads the headers of its files.
+
+    Args:
+        folder: contains `model.safetensors`, or an index and the files that it names.
+        rename: from the name of a tensor in a file to the name that rules use.
+
+    Raises:
+        FileNotFoundError: no such files.
+        ValueError: an index that names a file outside the folder, or a file that is damaged.
+    """
+    names = [SINGLE]
+    if (folder / INDEX).is_file():
+        names = sorted(set(read_json(folder / INDEX).get("weight_map", {}).values()))
+    tensors = {}
+    for name in names:
+        if Path(name).name != name:
+            raise ValueError(f"{folder / INDEX} names {name!r}, which is not in its folder")
+        if not (folder / name).is_file():
+            kinds = "" if name != SINGLE else f" or {INDEX}; files in other formats are not read"
+            raise FileNotFoundError(f"{folder} contains no {name}{kinds}")
+        try:
+            with safe_open(folder / name, framework="numpy", backend="pread") as file:
+                for key in file.keys():  # noqa: SIM118 - not a mapping
+                    shape = tuple(file.get_slice(key).get_shape())
+                    tensors[rename(key)] = Tensor(key, folder / name, shape)
+        except Exception as error:
+            raise ValueError(f"{folder / name} is not a safetensors file: {error}") from None
+    return tensors
+
+
+def write_checkpoint(
+    folder: Path,
+    config: str,
+    sizes: Mapping[str, int],
+    read: Callable[[str], np.ndarray],
+    max_bytes: int,
+) -> None:
+    """Write config.json and tensors: `model.safetensors`, or several files with an index.
+
+    The files replace those of an earlier checkpoint when all are written; if that fails, the
+    earlier checkpoint remains. Other files of the folder are kept.
+
+    Args:
+        folder: exists.
+        config: content of config.json.
+        sizes: number of bytes of each tensor by name, in the order of the files.
+        read: returns a tensor by its name; called once for each.
+        max_bytes: of a file, unless one tensor is larger.
+    """
+    shards = list(_shards(sizes, max_bytes))
+    index = {}
+    with TemporaryDirectory(prefix=".saving-", dir=folder) as name:
+        temporary = Path(name)
+        for number, names in enumerate(shards, start=1):
+            single = len(shards) == 1
+            file = SINGLE if single else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+            index |= dict.fromkeys(names, file)
+            tensors = {name: np.ascontiguousarray(read(name)) for name in names}
+            save_file(tensors, temporary / file, metadata={"format": "pt"})
+        if len(shards) > 1:
+            content = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": index}
+            text = json.dumps(content, indent=2) + "\n"
+            (temporary / INDEX).write_text(text, encoding="utf-8")
+        (temporary / "config.json").write_text(config, encoding="utf-8")
+        written = sorted(path.name for path in temporary.iterdir())
+        for file in written:
+            os.replace(temporary / file, folder / file)
+    for old in list(folder.iterdir()):
+        is_of_checkpoint = old.name in (SINGLE, INDEX) or SHARD.fullmatch(old.name)
+        if is_of_checkpoint and old.name not in written:
+            old.unlink()
+
+
+def _shards(sizes: Mapping[str, int], max_bytes: int) -> Iterable[list[str]]:
+    names, total = [], 0
+    for name, size in sizes.items():
+        if names and total + size > max_bytes:
+            yield names
+            names, total = [], 0
+        names.append(name)
+        total += size
+    yield names

@@ -1,0 +1,73 @@
+"""Parameters of a model by paths that do not depend on how its layers are stacked."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from flax import nnx
+
+from attention.modules.layers import Layers
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """An array of a model, which may contain one parameter of several layers.
+
+    Attributes:
+        key: of the array in the flat state of the model.
+        path: dotted path; `{i}` is the index of a layer.
+        layers: indices of the layers on the leading axis, or of the one layer without such an axis.
+        is_stacked: whether there is a leading axis of layers.
+        value: the array, or its shape and dtype.
+    """
+
+    key: tuple[Any, ...]
+    path: str
+    layers: tuple[int, ...]
+    is_stacked: bool
+    value: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the parameter of one layer."""
+        return self.value.shape[1:] if self.is_stacked else self.value.shape
+
+    def of_layer(self, index: int) -> Any:  # noqa: ANN401 - an array
+        """Return the parameter of one of the layers, by its place in `layers`."""
+        return self.value[index] if self.is_stacked else self.value
+
+
+def parameters_of(model: nnx.Module) -> list[Parameter]:
+    """List the arrays of a model, without the state of random number generators."""
+    stacks = {path: part for path, part in nnx.iter_modules(model) if isinstance(part, Layers)}
+    _, state = nnx.split(model)
+    found = []
+    for key, leaf in nnx.to_flat_state(state):
+        if isinstance(leaf, nnx.RngState):
+            continue
+        path, layers, is_stacked = list(map(str, key)), (0,), False
+        for end in range(len(key)):
+            if key[:end] in stacks and key[end] == "blocks":
+                layers, is_stacked = _layers(stacks[key[:end]], int(key[end + 1]))
+                path[end : end + 2] = ["{i}"]
+                break
+        value = leaf.get_value() if isinstance(leaf, nnx.Variable) else leaf
+        found.append(Parameter(key, ".".join(path), layers, is_stacked, value))
+    return found
+
+
+def _layers(stack: Layers, block: int) -> tuple[tuple[int, ...], bool]:
+    """Return the indices of the layers in an entry of `blocks`, and whether it is stacked."""
+    if block < stack.period:
+        return tuple(range(block, stack.period * stack.repeats, stack.period)), True
+    return (stack.period * stack.repeats + block - stack.period,), False
+
+
+def fill(model: nnx.Module, values: dict[tuple[Any, ...], jax.Array]) -> nnx.Module:
+    """Return a model with other arrays, by the `key` of a `Parameter`; empties `values`."""
+    definition, state = nnx.split(model)
+    flat = []
+    for key, leaf in nnx.to_flat_state(state):
+        value = values.pop(key)
+        flat.append((key, leaf.replace(value) if isinstance(leaf, nnx.Variable) else value))
+    return nnx.merge(definition, nnx.from_flat_state(flat))

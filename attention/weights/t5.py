@@ -1,0 +1,99 @@
+"""T5 of versions 1.0 (Raffel et al. 2020) and 1.1 (Shazeer 2020)."""
+
+from flax import nnx
+
+from attention.modules import EncoderDecoder, Relative, TransformerConfig
+from attention.modules.embeddings import Embedding
+from attention.modules.transformer import Decoder, Encoder, make_output
+from attention.weights.family import Family, Settings
+from attention.weights.layouts import Rule, attention, linear, transposed
+
+
+def config(settings: Settings) -> TransformerConfig:
+    """Return the config of a checkpoint."""
+    width, tied = settings["d_model"], settings.get("tie_word_embeddings", True)
+    is_scaled = settings.get("scale_decoder_outputs", tied)
+    if is_scaled and not tied:
+        raise ValueError("a t5 checkpoint with scaled outputs must have tie_word_embeddings=True")
+    kind = settings.get("feed_forward_proj", "relu")
+    gated, name = kind.startswith("gated-"), kind.removeprefix("gated-")
+    name = "gelu_new" if kind == "gated-gelu" else name
+    activations = Settings(model_type="t5", feed_forward_proj=name)
+    return TransformerConfig(
+        width=width,
+        num_heads=settings["num_heads"],
+        head_width=settings["d_kv"],
+        hidden=settings["d_ff"],
+        activation=activations.activation("feed_forward_proj", "relu"),
+        gated=gated,
+        norm="rms",
+        norm_epsilon=settings.get("layer_norm_epsilon", 1e-6),
+        positions="relative",
+        relative=Relative(
+            num_buckets=settings.get("relative_attention_num_buckets", 32),
+            max_distance=settings.get("relative_attention_max_distance", 128),
+        ),
+        encoder_layers=settings["num_layers"],
+        decoder_layers=settings.get("num_decoder_layers") or settings["num_layers"],
+        tie="all" if tied else "none",
+        use_bias=False,
+        attention_scale=1.0,
+        embedding_scale=1.0,
+        logit_scale=width**-0.5 if is_scaled else 1.0,
+        dropout=settings.get("dropout_rate", 0.1),
+        attention_dropout=settings.get("dropout_rate", 0.1),
+    )
+
+
+def build(settings: Settings, config: TransformerConfig, rngs: nnx.Rngs) -> EncoderDecoder:
+    """Return the model of a checkpoint: source and target have one embedding."""
+    embedding = Embedding.from_config(settings["vocab_size"], config, rngs=rngs)
+    embedding.max_length = None  # the last bucket is for all larger distances
+    return EncoderDecoder(
+        None,
+        Encoder.from_config(config, rngs=rngs),
+        embedding,
+        Decoder.from_config(config, rngs=rngs),
+        output=make_output(config, settings["vocab_size"], rngs),
+    )
+
+
+def rules(settings: Settings) -> list[Rule]:
+    """Return the rules of a checkpoint."""
+    is_gated = settings.get("feed_forward_proj", "relu").startswith("gated-")
+    found = [
+        Rule("target_embedding.tokens", "shared.weight"),
+        Rule("output.kernel", "lm_head.weight", transposed()),
+    ]
+    decoder = (("self_attention", "SelfAttention"), ("cross_attention", "EncDecAttention"))
+    for stack, attentions in (("encoder", decoder[:1]), ("decoder", decoder)):
+        ours, theirs = f"{stack}.layers.{{i}}", f"{stack}.block.{{i}}.layer"
+        table = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        found.append(Rule(f"{stack}.score.table", table, transposed()))
+        for number, (name, long) in enumerate(attentions):
+            block = f"{theirs}.{number}"
+            found += attention(f"{ours}.{name}.sublayer", f"{block}.{long}", ("q", "k", "v", "o"))
+            found.append(Rule(f"{ours}.{name}.norm.scale", f"{block}.layer_norm.weight"))
+        ours, block = f"{ours}.feed_forward", f"{theirs}.{len(attentions)}"
+        dense = f"{block}.DenseReluDense"
+        found += [
+            Rule(f"{ours}.norm.scale", f"{block}.layer_norm.weight"),
+            *linear(f"{ours}.sublayer.gate", f"{dense}.wi_0"),
+            *linear(f"{ours}.sublayer.widen", f"{dense}.wi_1" if is_gated else f"{dense}.wi"),
+            *linear(f"{ours}.sublayer.narrow", f"{dense}.wo"),
+            Rule(f"{stack}.norm.scale", f"{stack}.final_layer_norm.weight"),
+        ]
+    return found
+
+
+T5 = Family(
+    config,
+    build,
+    rules,
+    ignored=(
+        "lm_head.weight",
+        "encoder.embed_tokens.weight",
+        "decoder.embed_tokens.weight",
+        "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
+    ),
+)

@@ -1,0 +1,98 @@
+"""ViT as a classifier of images (Dosovitskiy et al. 2021)."""
+
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from attention.modules import Classifier, ClassToken, PatchEmbedding, TransformerConfig
+from attention.weights.family import Family, Settings
+from attention.weights.layouts import (
+    WITH_LEADING_AXIS,
+    Rule,
+    attention,
+    linear,
+    norm,
+    patch_kernel,
+)
+
+
+class PositionedClassToken(ClassToken):
+    """A class token with a learned position of its own."""
+
+    def __init__(self, width: int, **options: object) -> None:
+        """Make the vector and its position; the options are those of `ClassToken`."""
+        super().__init__(width, **options)
+        self.position = nnx.Param(jnp.zeros_like(self.vector[...]), axes=(None, "embed"))
+
+    def before(self, vectors: Array, lengths: Array | None) -> tuple[Array, Array | None]:
+        """Prepend the vector to `[..., S, D]`: `[..., 1 + S, D]`."""
+        vectors, lengths = super().before(vectors, lengths)
+        return vectors.at[..., :1, :].add(self.position[...].astype(vectors.dtype)), lengths
+
+
+def config(settings: Settings) -> TransformerConfig:
+    """Return the config of a checkpoint."""
+    return TransformerConfig(
+        width=settings["hidden_size"],
+        num_heads=settings["num_attention_heads"],
+        hidden=settings["intermediate_size"],
+        activation=settings.activation("hidden_act", "gelu"),
+        norm_epsilon=settings.get("layer_norm_eps", 1e-12),
+        positions="learned",
+        max_length=_num_patches(settings),
+        encoder_layers=settings["num_hidden_layers"],
+        qkv_bias=settings.get("qkv_bias", True),
+        embedding_scale=1.0,
+        dropout=settings.get("hidden_dropout_prob", 0.0),
+        attention_dropout=settings.get("attention_probs_dropout_prob", 0.0),
+    )
+
+
+def build(settings: Settings, config: TransformerConfig, rngs: nnx.Rngs) -> Classifier:
+    """Return the model of a checkpoint; it maps images `[..., height, width, channels]`."""
+    embedding = PatchEmbedding.from_config(
+        config,
+        image_shape=(*_image_size(settings), settings.get("num_channels", 3)),
+        patch_size=settings["patch_size"],
+        rngs=rngs,
+    )
+    num_classes = settings.get("num_labels") or len(settings.get("id2label", (0, 1)))
+    model = Classifier.from_config(config, embedding, num_classes=num_classes, rngs=rngs)
+    model.pooling = PositionedClassToken(config.width, param_dtype=config.param_dtype, rngs=rngs)
+    return model
+
+
+def rules(settings: Settings) -> list[Rule]:
+    """Return the rules of a checkpoint."""
+    ours, theirs, first = "encoder.layers.{i}", "vit.encoder.layer.{i}", "vit.embeddings"
+    projections = ("attention.query", "attention.key", "attention.value", "output.dense")
+    kernel = patch_kernel(settings["patch_size"], settings.get("num_channels", 3))
+    patch, positions = f"{first}.patch_embeddings.projection", f"{first}.position_embeddings"
+    part = {"layout": WITH_LEADING_AXIS, "axis": 1, "size": 1 + _num_patches(settings)}
+    return [
+        Rule("embedding.projection.kernel", f"{patch}.weight", kernel),
+        Rule("embedding.projection.bias", f"{patch}.bias"),
+        Rule("pooling.vector", f"{first}.cls_token", WITH_LEADING_AXIS),
+        Rule("pooling.position", positions, start=0, **part),
+        Rule("embedding.positions.table", positions, start=1, **part),
+        *attention(f"{ours}.self_attention.sublayer", f"{theirs}.attention", projections),
+        *norm(f"{ours}.self_attention.norm", f"{theirs}.layernorm_before"),
+        *linear(f"{ours}.feed_forward.sublayer.widen", f"{theirs}.intermediate.dense"),
+        *linear(f"{ours}.feed_forward.sublayer.narrow", f"{theirs}.output.dense"),
+        *norm(f"{ours}.feed_forward.norm", f"{theirs}.layernorm_after"),
+        *norm("encoder.norm", "vit.layernorm"),
+        *linear("output", "classifier"),
+    ]
+
+
+def _image_size(settings: Settings) -> tuple[int, int]:
+    size = settings["image_size"]
+    return (size, size) if isinstance(size, int) else tuple(size)
+
+
+def _num_patches(settings: Settings) -> int:
+    height, width = (side // settings["patch_size"] for side in _image_size(settings))
+    return height * width
+
+
+VIT = Family(config, build, rules, ignored=("vit.pooler.*",))

@@ -1,0 +1,31 @@
+"""A released model continues or translates each line of standard input.
+
+The folder contains a checkpoint in the layout of Hugging Face (GPT-2, Llama, Mistral, Qwen 2, BART,
+Marian or T5) with config.json, safetensors and tokenizer.json, and may contain
+generation_config.json. Released Marian folders have SentencePiece files in place of a
+tokenizer.json: convert them first.
+
+command    echo "Once upon a time" | python run.py --mode=generate --weights=FOLDER
+           (fields are those of configs/pretrained.py)
+hardware   what the checkpoint needs: its size, and as much again for the cache of a long text
+time       that of loading, and one compilation per padded length of the prompts
+score      that of the checkpoint: logits agree with Transformers to 1e-5 (tests/attention/weights)
+"""
+
+from ml_collections import ConfigDict
+
+from configs import defaults
+from configs.forms import FULL
+
+
+def get_config(form: str = FULL) -> ConfigDict:
+    """How to generate; its tiny form is the same."""
+    del form
+    config = ConfigDict()
+    config.experiment = "pretrained"
+    config.decoding = defaults.sampling()
+    config.decoding.strategy = "auto"  # greedy for encoder-decoders, sampling for others
+    config.decoding.max_tokens = 100
+    config.decoding.num_beams = 1  # above 1: beam search, in place of sampling
+    config.decoding.length_penalty = 0.0  # alpha of the penalty of GNMT; 0 for none
+    return config

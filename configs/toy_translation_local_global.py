@@ -1,0 +1,27 @@
+"""The main job with alternating local and global attention and softcaps, as in Gemma 2 and 3.
+
+Local layers attend to a few tokens on either side and have a small rotary base; global layers
+attend to all tokens and have a large one.
+
+command    python run.py --config=configs/toy_translation_local_global.py
+hardware   two CPU cores
+time       not measured yet
+score      not measured yet
+"""
+
+from ml_collections import ConfigDict
+
+from configs import toy_translation
+from configs.forms import FULL
+
+
+def get_config(form: str = FULL) -> ConfigDict:
+    """The experiment, or its tiny form that ends in seconds."""
+    config = toy_translation.get_config(form)
+    model = config.model
+    model.encoder_layers = model.decoder_layers = 4
+    model.softcap = 50.0
+    model.logit_softcap = 30.0
+    local = {"window": 5, "rotary": {"base": 10_000.0}}
+    model.per_layer = (local, {"rotary": {"base": 1_000_000.0}})
+    return config

@@ -1,0 +1,153 @@
+"""Mixture of experts as the feed-forward layer of some blocks of a Transformer."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from flax.nnx.nn.dtypes import promote_dtype
+from jax import Array
+from jax.typing import DTypeLike
+from ml_collections import ConfigDict
+
+from attention.modules import (
+    ACTIVATIONS,
+    Block,
+    Context,
+    Output,
+    TransformerConfig,
+    linear,
+    transformer_block,
+)
+from experiments.errors import check_at_least, check_positive
+
+CHOSEN = 2  # experts of each token
+
+
+class Experts(nnx.Module):
+    """Feed-forward layers of which each token uses the two with the largest gates.
+
+    Lepikhin et al. 2021, "GShard", section 2.2, without random dispatch. In training an expert
+    takes a limited number of tokens from each row, the first ones; otherwise it takes all that
+    choose it, so cached decoding equals a full pass. Padding is routed to no expert.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        number: int,
+        *,
+        activation: str = "gelu",
+        capacity_factor: float = 1.25,
+        balance: float = 0.01,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = "float32",
+        rngs: nnx.Rngs,
+    ) -> None:
+        """Make the router and the matrices of the experts.
+
+        Args:
+            width: D.
+            hidden: F, of each expert.
+            number: E, number of experts, at least 2.
+            activation: a name in `ACTIVATIONS`.
+            capacity_factor: ratio of the tokens that an expert takes in training to its share.
+            balance: factor of the loss that is smallest if all experts take equally many tokens.
+            dtype: of the computation; that of inputs and parameters if None. The gates are computed
+                in float32 at least.
+            param_dtype: of the parameters.
+            rngs: source of the initial parameters.
+        """
+        init = nnx.initializers.lecun_normal(batch_axis=0)
+        used = {"active": CHOSEN / number}  # share of the parameters that a token uses
+        widen = init(rngs.params(), (number, width, hidden), param_dtype)
+        narrow = init(rngs.params(), (number, hidden, width), param_dtype)
+        self.widen = nnx.Param(widen, axes=("experts", "embed", "hidden"), **used)
+        self.narrow = nnx.Param(narrow, axes=("experts", "hidden", "embed"), **used)
+        self.router = linear(
+            {"embed": width},
+            {"experts": number},
+            use_bias=False,
+            dtype=np.promote_types(param_dtype if dtype is None else dtype, np.float32),
+            param_dtype=param_dtype,
+            rngs=rngs,
+        )
+        self.activation, self.dtype = activation, dtype
+        self.number, self.capacity_factor, self.balance = number, capacity_factor, balance
+
+    def __call__(self, inputs: Array, *, context: Context) -> Output:
+        """Map `[B, T, D]` to `[B, T, D]`, with the loss "balance"."""
+        rows, length, _ = inputs.shape
+        parameters = self.widen[...], self.narrow[...]
+        inputs, widen, narrow = promote_dtype((inputs, *parameters), dtype=self.dtype)
+        valid = context.valid(length)
+        valid = jnp.ones((rows, length), bool) if valid is None else valid
+        inputs = jnp.where(valid[..., None], inputs, 0)
+        gates = jax.nn.softmax(self.router(inputs))  # [B, T, E]
+        weights, experts = jax.lax.top_k(gates, CHOSEN)
+        weights /= weights.sum(axis=-1, keepdims=True)
+        # All first choices are served before any second one. bfloat16 would count up to 256.
+        chosen = jax.nn.one_hot(jnp.swapaxes(experts, 1, 2), self.number, dtype=jnp.int32)
+        chosen *= valid[:, None, :, None].astype(jnp.int32)  # [B, 2, T, E]
+        served = jnp.cumsum(chosen.reshape(rows, -1, self.number), axis=1).reshape(chosen.shape)
+        place = ((served - 1) * chosen).sum(axis=-1)  # [B, 2, T]
+        share = 1.0 if context.rng is None else self.capacity_factor * CHOSEN / self.number
+        capacity = max(1, min(length, round(share * length)))
+        slot = jax.nn.one_hot(place, capacity, dtype=inputs.dtype)  # 0 where no slot is left
+        used = chosen.astype(inputs.dtype)
+        routed = jnp.einsum("bkte,bktc,btd->becd", used, slot, inputs)
+        hidden = ACTIVATIONS[self.activation](jnp.einsum("becd,edf->becf", routed, widen))
+        outputs = jnp.einsum("becf,efd->becd", hidden, narrow)
+        weights = weights.astype(inputs.dtype)
+        features = jnp.einsum("becd,bkte,bktc,btk->btd", outputs, used, slot, weights)
+        # Means over the valid tokens, of first choices and of gates.
+        share = valid.astype(gates.dtype) / jnp.maximum(valid.sum(), 1).astype(gates.dtype)
+        first, mean = (
+            jnp.einsum("bt,bte->e", share, each)
+            for each in (chosen[:, 0].astype(gates.dtype), gates)
+        )
+        loss = self.number * jnp.sum(first * mean)
+        return Output(features, losses={"balance": self.balance * loss})
+
+
+def make_layer(config: TransformerConfig, experts: ConfigDict, index: int, rngs: nnx.Rngs) -> Block:
+    """Make a layer of a decoder; experts are the feed-forward layer of some.
+
+    Args:
+        config: of the decoder.
+        experts: number, every (n for each n-th layer), capacity_factor and balance.
+        index: of the layer.
+        rngs: source of the initial parameters.
+    """
+    config = config.layer(index)
+    if (index + 1) % experts.every == 0:
+        config = replace(config, feed_forward=partial(_make_experts, experts))
+    return transformer_block(config, rngs=rngs)
+
+
+def _make_experts(experts: ConfigDict, config: TransformerConfig, rngs: nnx.Rngs) -> Experts:
+    return Experts(
+        config.width,
+        config.hidden,
+        experts.number,
+        activation=config.activation,
+        capacity_factor=experts.capacity_factor,
+        balance=experts.balance,
+        dtype=config.dtype,
+        param_dtype=config.param_dtype,
+        rngs=rngs,
+    )
+
+
+def check_experts(experts: ConfigDict) -> None:
+    """Check the fields of `experts` in a config.
+
+    Raises:
+        ValueError: in one sentence.
+    """
+    for name, least in (("number", CHOSEN), ("every", 1), ("balance", 0)):
+        check_at_least(f"experts.{name}", experts[name], least)
+    check_positive("experts.capacity_factor", experts.capacity_factor)

@@ -1,0 +1,127 @@
+"""Text generation with the checkpoint of a released model."""
+
+import sys
+from collections.abc import Iterable
+from itertools import chain
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from attention.decoding import GNMT, Beam, Greedy, Strategy, stream
+from attention.decoding import generate as generate_text
+from attention.primitives.choice import one_of
+from experiments.compilation import compiled
+from experiments.errors import UsageError, as_usage_errors, check_at_least
+from experiments.evaluation.writer import STRATEGIES, check_decoding, sampling
+from experiments.workdir import Workdir
+
+NEEDS = 'reading weights needs an extra: pip install "attention[weights]"'
+
+AUTO = "auto"  # strategy: greedy for encoder-decoders, sampling for others
+BUCKETS = tuple(64 * 4**power for power in range(7))  # padded lengths of lines: each is compiled
+
+
+def check(config: ConfigDict) -> None:
+    """Check `config.decoding`.
+
+    Raises:
+        UsageError: in one sentence.
+    """
+    with as_usage_errors():
+        one_of("decoding.strategy", config.decoding.strategy, (AUTO, *STRATEGIES))
+        check_decoding(_with_strategy(config.decoding, is_prompted=True))
+        check_at_least("decoding.num_beams", config.decoding.num_beams, 1)
+
+
+def generate(config: ConfigDict, folder: Workdir, groups: Iterable[list[str]]) -> int:
+    """Continue each line, or translate it with an encoder-decoder, as `config.decoding` says.
+
+    Args:
+        config: with the field `decoding`.
+        folder: contains config.json, safetensors and tokenizer.json.
+        groups: lines of text.
+
+    Returns:
+        Number of lines that could not be read; each has a message on standard error.
+    """
+    model, tokenizer, settings = _load(folder)
+    decoding = _with_strategy(config.decoding, is_prompted=model.is_prompted)
+    options = _options(decoding, settings, is_prompted=model.is_prompted)
+    options |= {"tokenizer": tokenizer}
+    failed = 0
+    for number, line in enumerate(chain.from_iterable(groups), start=1):
+        try:
+            if model.is_prompted:
+                print(line, end="", flush=True)
+            for piece in _pieces(model, line, options):
+                print(piece, end="", flush=True)
+        except ValueError as error:
+            failed += 1
+            print(f"line {number}: {error}", file=sys.stderr, flush=True)
+        print(flush=True)
+    return failed
+
+
+def _pieces(model: Any, line: str, options: dict[str, Any]) -> Iterable[str]:  # noqa: ANN401
+    if isinstance(options["strategy"], Beam):
+        return generate_text(model, [line], **options).text
+    return stream(model, line, **options)
+
+
+def _with_strategy(decoding: ConfigDict, *, is_prompted: bool) -> ConfigDict:
+    """Return `config.decoding` with the strategy that "auto" means for a model."""
+    decoding = decoding.copy_and_resolve_references()
+    if decoding.strategy == AUTO:
+        decoding.strategy = "sample" if is_prompted else "greedy"
+    return decoding
+
+
+def _load(folder: Workdir) -> tuple[Any, Any, dict[str, Any]]:
+    """Return model, tokenizer, and the fields of config.json and generation_config.json.
+
+    A field of generation_config.json is used in place of that of config.json, unless it is null.
+
+    Raises:
+        UsageError: a folder that cannot be read, or a model that does not generate text.
+    """
+    try:
+        from attention.weights import load, load_tokenizer
+        from attention.weights.files import read_json
+    except ModuleNotFoundError as error:
+        raise UsageError(NEEDS) from error
+    with as_usage_errors():
+        model = load(folder.path, scan=False)
+        if not hasattr(model, "prefill"):
+            name = type(model).__name__
+            raise ValueError(f"{folder.path} contains a {name}, which generates no text")
+        path = folder.path / "generation_config.json"
+        given = read_json(path) if path.is_file() else {}
+        given = {name: value for name, value in given.items() if value is not None}
+        return model, load_tokenizer(folder.path), {**model.source.settings, **given}
+
+
+def _options(
+    decoding: ConfigDict, settings: dict[str, Any], *, is_prompted: bool
+) -> dict[str, Any]:
+    """Return arguments of `generate`; end and start tokens are those of the checkpoint."""
+    end = settings.get("eos_token_id")
+    stop = [] if end is None else end if isinstance(end, list) else [end]
+    strategy: Strategy = sampling(decoding) if decoding.strategy == "sample" else Greedy()
+    if decoding.num_beams > 1:
+        strategy = Beam(decoding.num_beams, length_penalty=GNMT(decoding.length_penalty))
+    options = {
+        "strategy": strategy,
+        "max_tokens": decoding.max_tokens,
+        "stop": stop,
+        "rng": jax.random.key(decoding.seed) if decoding.strategy == "sample" else None,
+        "buckets": BUCKETS,
+        "compile": compiled,
+    }
+    if not is_prompted:
+        names = ("decoder_start_token_id", "pad_token_id")
+        starts = [settings[name] for name in names if settings.get(name) is not None]
+        options["start"] = starts[0] if starts else 0
+        first = settings.get("forced_bos_token_id")
+        options["prefix"] = None if first is None else [[first]]
+    return options

@@ -1,0 +1,117 @@
+"""Tiny tasks, a training loop and a test of caches that the architectures have in common."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+
+from attention.decoding import generate
+
+VOCAB, START = 12, 11  # the tokens of the task are 0 to 10
+PROMPT = 4  # tokens
+
+
+def counting(rows=24, length=12):
+    """Return sequences that count up in steps of 1 to 3, modulo 11: int32 `[rows, length]`."""
+    row, column = jnp.indices((rows, length), jnp.int32)
+    return (row + (1 + row % 3) * column) % START
+
+
+def bright_quadrants(rows=32, size=8):
+    """Return noisy images `[rows, size, size, 1]`, and the number of the bright quadrant."""
+    labels = jnp.arange(rows) % 4
+    bright = jax.nn.one_hot(labels, 4).reshape(rows, 2, 2)
+    bright = bright.repeat(size // 2, axis=1).repeat(size // 2, axis=2)
+    return (bright + jax.random.normal(jax.random.key(2), bright.shape) / 2)[..., None], labels
+
+
+def cross_entropy(output, labels):
+    """Return the mean over all labels plus a hundredth of the losses of the layers."""
+    each = optax.softmax_cross_entropy_with_integer_labels(output.logits, labels)
+    return each.mean() + 0.01 * sum(output.losses.values())
+
+
+def next_token_loss(model, rng, tokens):
+    return cross_entropy(model(tokens[:, :-1], rng=rng), tokens[:, 1:])
+
+
+def translation_loss(model, rng, source, target):
+    return cross_entropy(model(source, shifted(target), rng=rng), target)
+
+
+def classification_loss(model, rng, inputs, labels):
+    return cross_entropy(model(inputs, rng=rng), labels)
+
+
+def shifted(target):
+    """Return the inputs of a decoder `[B, T]`: the start token and all but the last target."""
+    return jnp.concatenate([jnp.full_like(target[:, :1], START), target[:, :-1]], axis=1)
+
+
+def train(model, loss, *data, steps=60, learning_rate=1e-2):
+    """Return the model after some steps of Adam, and the value of each `loss(model, rng, *data)`.
+
+    The loss must fall to a quarter.
+    """
+    optimizer = optax.adam(learning_rate)
+
+    def step(carry, rng):
+        model, state = carry
+        value, gradients = jax.value_and_grad(loss)(model, rng, *data)
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes
+            updates, state = optimizer.update(gradients, state)
+        return (optax.apply_updates(model, updates), state), value
+
+    @jax.jit
+    def run(model):
+        keys = jax.random.split(jax.random.key(1), steps)
+        (model, _), losses = jax.lax.scan(step, (model, optimizer.init(model)), keys)
+        return model, losses
+
+    model, losses = run(model)
+    assert losses[-1] < losses[0] / 4
+    return model
+
+
+def step_by_step(model, state, tokens):
+    """Return logits `[B, T, V]` of tokens `[B, T]` that are read one by one."""
+
+    def step(state, token):
+        output, state = model.step(state, token)
+        return state, output.logits
+
+    return jnp.swapaxes(jax.lax.scan(step, state, tokens.T)[1], 0, 1)
+
+
+def check_decoding(model, tokens):
+    """Check that cached logits equal the full pass, and that prompts are continued correctly.
+
+    Half of the prompts are one token shorter than the others.
+    """
+    lengths = PROMPT - jnp.arange(len(tokens)) % 2
+    rest = jnp.add.outer(lengths - 1, jnp.arange(tokens.shape[1] - PROMPT))  # positions
+
+    @jax.jit
+    def cached_and_full(model):
+        state, _ = model.prefill(tokens[:, :PROMPT], lengths, max_tokens=rest.shape[1])
+        full = jnp.take_along_axis(model(tokens).logits, rest[..., None], axis=1)
+        return step_by_step(model, state, jnp.take_along_axis(tokens, rest, axis=1)), full
+
+    chex.assert_trees_all_close(*cached_and_full(model), rtol=1e-4, atol=1e-4)
+    answer = generate(model, tokens[:, :PROMPT], lengths=lengths, max_tokens=rest.shape[1])
+    chex.assert_trees_all_equal(answer.tokens, jnp.take_along_axis(tokens, rest + 1, axis=1))
+
+
+def check_translation(model, source, target):
+    """Check that cached logits equal the full pass, and that sources are translated correctly."""
+    lengths = jnp.full(len(source), source.shape[1])
+
+    @jax.jit
+    def cached_and_full(model):
+        state, _ = model.prefill(source, lengths, max_tokens=target.shape[1])
+        full = model(source, shifted(target)).logits
+        return step_by_step(model, state, shifted(target)), full
+
+    chex.assert_trees_all_close(*cached_and_full(model), rtol=1e-4, atol=1e-4)
+    answer = generate(model, source, start=START, max_tokens=target.shape[1])
+    chex.assert_trees_all_equal(answer.tokens, target)

@@ -1,0 +1,167 @@
+"""Continuous batching gives the answers of a batch, in fewer steps."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import Array
+
+from attention.decoding import (
+    GNMT,
+    Beam,
+    Greedy,
+    History,
+    Prefix,
+    RepetitionPenalty,
+    Sample,
+    StoppingCriteria,
+    decode,
+    decode_continuously,
+)
+from attention.primitives.cache import empty_cache
+from attention.primitives.constant import Constant
+from tests.attention.decoding.markov import BOS, END, random_table
+
+Q, V = 37, 7  # 17 slots admit two rows at once, which do not divide 37
+STOPPING = StoppingCriteria(9, END)
+TABLE = jnp.asarray(random_table(Q, V, branches=2, seed=3))
+START = jnp.full(Q, BOS, jnp.int32)
+HISTORY = History(START[:, None], jnp.ones(Q, jnp.int32))
+PREFIX = Prefix(
+    jnp.asarray(np.random.default_rng(0).integers(3, V, (Q, 3))), jnp.arange(Q, dtype=jnp.int32) % 4
+)
+
+
+class Read(NamedTuple):
+    """The tables, constant; the token before the last `[B]`, and the number of tokens `[B]`."""
+
+    table: Constant
+    before: Array
+    count: Array
+
+
+def prefill(tables):
+    rows = len(tables)
+    state = Read(Constant(tables), jnp.full(rows, BOS, jnp.int32), jnp.zeros(rows, jnp.int32))
+    return state, jnp.full(rows, BOS, jnp.int32)
+
+
+class Result(NamedTuple):
+    logits: Array
+    count: Array
+
+
+def step(state, tokens):
+    logits = state.table.value[jnp.arange(len(tokens)), state.before, tokens]
+    return Result(logits, state.count + 1), Read(state.table, tokens, state.count + 1)
+
+
+STRATEGIES = {"greedy": Greedy(), "sample": Sample(top_k=2), "beam": Beam(3, 2, GNMT(0.6))}
+
+
+@pytest.mark.parametrize("slots", [1, 17, 50])
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_answers_equal_those_of_a_batch(name, slots):
+    @jax.jit
+    def both():
+        given = STRATEGIES[name], STOPPING
+        options = {
+            "prefix": PREFIX,
+            "rng": jax.random.split(jax.random.key(1), Q),
+            "observe": lambda result: result.count,
+            "logit_processors": (RepetitionPenalty(1.1),),
+            "max_steps": 7,
+        }
+        batch = decode(step, *prefill(TABLE), *given, **options)
+        return batch, decode_continuously(
+            step, prefill, TABLE, *given, slots=slots, history=HISTORY, **options
+        )
+
+    batch, continuous = both()
+    for one, other in zip(*map(jax.tree.leaves, (batch, continuous)), strict=True):
+        np.testing.assert_array_equal(one, other)
+    lengths = np.asarray(batch.lengths).reshape(Q, -1)[:, 0]
+    assert len({*lengths.tolist()}) > 3  # rows end at different steps
+    assert name == "sample" or 0 in lengths  # one of them not within max_steps
+
+
+def run(prefill, requests, slots, step=step, **options):
+    number = len(jax.tree.leaves(requests)[0])
+    history = jax.tree.map(lambda leaf: leaf[:number], HISTORY)
+    given = requests, Greedy(), STOPPING
+    return decode_continuously(step, prefill, *given, slots=slots, history=history, **options)
+
+
+@pytest.mark.parametrize("absent", [[0, 4], [35, 36], [0, 1, 2, 3]])
+def test_rows_that_are_not_active_have_no_answer(absent):
+    active = jnp.ones(Q, bool).at[jnp.array(absent)].set(False)
+    found, batch, every = jax.jit(
+        lambda active: (
+            run(prefill, TABLE, 3, active=active),
+            decode(step, *prefill(TABLE), Greedy(), STOPPING, active=active),
+            run(prefill, TABLE, 3),
+        )
+    )(active)
+    for one in (found, batch):
+        np.testing.assert_array_equal(one.lengths[jnp.array(absent)], 0)
+        np.testing.assert_array_equal(one.scores[jnp.array(absent)], -jnp.inf)
+        np.testing.assert_array_equal(one.tokens[active], every.tokens[active])
+
+
+@pytest.mark.parametrize(
+    ("active", "steps"),
+    [([True] * 8, 9), ([False, *[True] * 7], 4), ([True, *[False] * 7], 9), ([False] * 8, 0)],
+)
+def test_short_rows_do_not_wait_for_a_long_one(active, steps):
+    """Of two slots one decodes nine tokens, while all other rows share the other slot."""
+    counted = []
+
+    def counting(state, tokens):
+        jax.debug.callback(lambda: counted.append(1))
+        lengths, count = state
+        ends = count + 1 >= lengths.value
+        logits = jnp.where(ends[:, None] == (jnp.arange(V) == END)[None], 0.0, -1.0)
+        return logits, (lengths, count + 1)
+
+    def begin(lengths):
+        return (Constant(lengths), jnp.zeros_like(lengths)), jnp.full_like(lengths, BOS)
+
+    lengths = jnp.array([9, *[1] * 7], jnp.int32)
+    found = jax.jit(lambda: run(begin, lengths, 2, counting, active=jnp.array(active)).lengths)()
+    jax.effects_barrier()
+    np.testing.assert_array_equal(found, np.where(active, lengths, 0))
+    assert len(counted) == steps
+
+
+def test_no_requests():
+    assert run(prefill, TABLE[:0], 3).tokens.shape == (0, 9)
+
+
+def test_no_slot_is_refused():
+    with pytest.raises(ValueError, match="slots must be at least 1, got 0"):
+        run(prefill, TABLE, 0)
+
+
+def test_step_that_closes_over_all_rows_is_refused():
+    with pytest.raises(ValueError, match=r"tokens \(1,\) returns logits \(1, V\), got \(37, 7\)"):
+        run(prefill, TABLE, 1, lambda state, tokens: (TABLE[:, 0, 0], state))
+
+
+def test_cache_that_is_too_small_is_refused_unless_it_is_constant():
+    def cached(tables, constant=4, size=9):
+        new = functools.partial(empty_cache, (len(tables),), num_kv_heads=1, head_width=2)
+        state, start = prefill(tables)
+        return (Constant(new(constant)), new(size), state), start
+
+    def read(state, tokens):
+        result, inner = step(state[2], tokens)
+        return result, (*state[:2], inner)
+
+    found = run(cached, TABLE, 3, read)
+    expected = decode(step, *prefill(TABLE), Greedy(), STOPPING)
+    np.testing.assert_array_equal(found.tokens, expected.tokens)
+    with pytest.raises(ValueError, match="a cache of 8 slots cannot hold 9 tokens"):
+        run(functools.partial(cached, size=8), TABLE, 3, read)

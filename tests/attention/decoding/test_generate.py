@@ -1,0 +1,410 @@
+"""`generate` and `stream` with scripted models, for arrays, lists of ids and text."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention.decoding import (
+    GNMT,
+    AllowedTokens,
+    Beam,
+    Greedy,
+    NoRepeatNgram,
+    Prefix,
+    RepetitionPenalty,
+    Sample,
+    StoppingCriteria,
+    decode,
+    generate,
+    stream,
+)
+from tests.attention.decoding.markov import (
+    BOS,
+    END,
+    PAD,
+    PromptedModel,
+    SourceModel,
+    random_table,
+)
+
+V, Q = 6, 23
+TABLE = random_table(5, V, seed=1)
+TABLE[..., END] -= 0.7  # for longer answers
+PROMPTED = PromptedModel(jnp.asarray(TABLE[0]))
+SOURCED = SourceModel(jnp.asarray(TABLE))
+RANDOM = np.random.default_rng(0)
+PROMPTS = [RANDOM.integers(3, V, length).tolist() for length in RANDOM.integers(1, 40, Q)]
+PROMPTS[5] = [4]
+LENGTHS = np.array([len(ids) for ids in PROMPTS], np.int32)
+INPUTS = np.array([ids + [9] * (40 - len(ids)) for ids in PROMPTS], np.int32)
+STRATEGIES = {
+    "greedy": Greedy(),
+    "sample": Sample(temperature=0.9, top_k=2),
+    "beam": Beam(3, 2, GNMT(0.6)),
+    "wide": Beam(3, None, GNMT(0.6), keep_width=True),
+}
+MODELS = {"prompted": (PROMPTED, None), "sourced": (SOURCED, BOS)}
+
+
+def options(name, model):
+    _, start = MODELS[model]
+    return {
+        "strategy": STRATEGIES[name],
+        "max_tokens": 12,
+        "stop": (END, (3, 4, 3)),
+        "min_tokens": 2,
+        "start": start,
+        "rng": jax.random.key(7),
+        "logit_processors": (RepetitionPenalty(1.2),),
+    }
+
+
+@functools.cache
+def reference(name, model, observe=False):
+    """Decode one row after the other with the loop alone."""
+    given = options(name, model)
+    model, _ = MODELS[model]
+    rngs = [jax.random.fold_in(given["rng"], row) for row in range(Q)]
+
+    @jax.jit
+    def one(inputs, length, rng):
+        state, first = model.prefill(inputs, length, max_tokens=12)
+        history = (inputs, length) if first is not None else None
+        first = jnp.full(1, BOS, jnp.int32) if first is None else first
+        return decode(
+            lambda state, tokens: model.step(state, tokens),
+            state,
+            first,
+            given["strategy"],
+            StoppingCriteria(12, given["stop"], 2),
+            logit_processors=given["logit_processors"],
+            history=history,
+            rng=rng[None],
+            observe=(lambda result: result.attention) if observe else None,
+        )
+
+    rows = [one(INPUTS[row : row + 1], LENGTHS[row : row + 1], rngs[row]) for row in range(Q)]
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *rows)
+
+
+def assert_same(found, expected):
+    """Compare outputs that may have different numbers of steps."""
+    np.testing.assert_array_equal(found.lengths, expected.lengths)
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-6)
+    longest = int(np.max(expected.lengths))
+    assert found.tokens.shape[-1] >= longest
+    for name, behind in (("tokens", PAD), ("log_probs", 0)):
+        ours, theirs = np.asarray(getattr(found, name)), np.asarray(getattr(expected, name))
+        np.testing.assert_allclose(ours[..., :longest], theirs[..., :longest], rtol=1e-6)
+        assert (ours[..., longest:] == behind).all()
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_lists_equal_single_rows(name, model):
+    given = options(name, model)
+    for more in ({}, {"slots": 4, "max_steps": lambda length: 3 + length // 16}):
+        assert_same(generate(MODELS[model][0], PROMPTS, **given, **more), reference(name, model))
+    assert name != "sample" or len(np.unique(reference(name, model).lengths)) > 3
+
+
+@pytest.mark.parametrize("slots", [None, 4])
+@pytest.mark.parametrize("traced", [False, True])
+def test_arrays_equal_single_rows(traced, slots):
+    given = options("beam", "sourced") | {"slots": slots}
+
+    def run(model, inputs, lengths):
+        return generate(model, inputs, lengths=lengths, **given)
+
+    found = (jax.jit(run) if traced else run)(SOURCED, INPUTS, LENGTHS)
+    assert_same(found, reference("beam", "sourced"))
+    assert found.tokens.shape == (Q, 2, 12)
+
+
+def test_arrays_with_max_steps_discard_unfinished_rows():
+    given = options("sample", "sourced")
+    found = generate(SOURCED, INPUTS, lengths=LENGTHS, **given, max_steps=4)
+    expected = reference("sample", "sourced")
+    ended = expected.lengths <= 4
+    assert 0 < ended.sum() < Q
+    np.testing.assert_array_equal(found.lengths, np.where(ended, expected.lengths, 0))
+    np.testing.assert_array_equal(found.tokens[ended], expected.tokens[ended, :4])
+
+
+def test_one_program_per_bucket():
+    traced = []
+
+    def counting(logits, history):
+        traced.append(history.tokens.shape)
+        return logits
+
+    def run(prompts):
+        traced.clear()
+        generate(PROMPTED, prompts, max_tokens=5, stop=END, logit_processors=(counting,))
+        return {*traced}
+
+    assert run(PROMPTS[:20]) == {(8, 16 + 5), (16, 32 + 5), (4, 64 + 5)}
+    assert not run(PROMPTS[:19][::-1])
+
+
+def test_buckets_are_as_long_as_the_inputs_of_the_model_at_most():
+    """Prompts of 17 to 20 tokens share the bucket of 20, all that 25 positions leave."""
+    traced = []
+
+    def counting(logits, history):
+        traced.append(history.tokens.shape)
+        return logits
+
+    model, given = PromptedModel(PROMPTED.table, positions=25), {"max_tokens": 5, "stop": END}
+    for prompt in ([3] * 17, [4] * 20):
+        for found in (
+            generate(model, [prompt], **given, logit_processors=(counting,)).tokens[0],
+            [*stream(model, prompt, **given, logit_processors=(counting,))],
+        ):
+            expected = generate(PROMPTED, [prompt], **given)
+            np.testing.assert_array_equal(found, expected.tokens[0, : len(found)])
+    assert {*traced} == {(1, 25)} and len(traced) <= 4
+    with pytest.raises(ValueError, match="the model has 25 positions"):
+        generate(model, [[3], [3] * 21], **given)
+
+
+def test_vmap_equals_calls():
+    """Under `vmap`, `generate` is a part of the caller's program."""
+    inputs, lengths = jnp.asarray(INPUTS[:6]), jnp.asarray(LENGTHS[:6])
+
+    def run(inputs, lengths, rng):
+        given = options("sample", "prompted") | {"rng": rng, "slots": 2}
+        return generate(PROMPTED, inputs, lengths=lengths, **given)
+
+    rngs = jax.random.split(jax.random.key(1), 2)
+    groups = inputs.reshape(2, 3, -1), lengths.reshape(2, 3), rngs
+    found = jax.jit(jax.vmap(run))(*groups)
+    for at in range(2):
+        expected = run(*(part[at] for part in groups))
+        assert_same(jax.tree.map(lambda leaf, at=at: leaf[at], found), expected)
+
+
+def test_rows_of_a_sample_do_not_depend_on_the_others():
+    given = options("sample", "prompted")
+    few = generate(PROMPTED, PROMPTS[:3], **given)
+    assert_same(few, jax.tree.map(lambda leaf: leaf[:3], reference("sample", "prompted")))
+
+
+@pytest.mark.parametrize("name", ["greedy", "beam"])
+def test_nan_logits_reach_no_other_row_in_slots(name):
+    """Row 1 reads a table of NaN."""
+    table = jnp.asarray(TABLE)
+    broken = SourceModel(table.at[1].set(jnp.nan))
+    sources = [[row] for row in (1, 2, 3, 4, 7)]  # rows of the table, modulo 5; 0 is not reached
+    given = options(name, "sourced") | {"slots": 2}
+    found = generate(broken, sources, **given)
+    expected = generate(SOURCED, sources, **given)
+    assert np.isnan(found.scores[0]).any()
+    longest = min(found.tokens.shape[-1], expected.tokens.shape[-1])
+    for ours, theirs in ((found.tokens, expected.tokens), (found.log_probs, expected.log_probs)):
+        np.testing.assert_array_equal(ours[1:, ..., :longest], theirs[1:, ..., :longest])
+
+
+def test_compile_may_shard_rows():
+    """Each half of the slots is decoded for itself, and filled up with rows of zeros."""
+    calls = []
+
+    def in_halves(function):
+        program = jax.jit(function)
+
+        def run(model, *arrays):
+            calls.append(arrays[0].shape)
+            slots = len(arrays[0])
+            arrays = [jnp.pad(a, [(0, slots % 2), *[(0, 0)] * (a.ndim - 1)]) for a in arrays]
+            half = len(arrays[0]) // 2
+            parts = [program(model, *(a[at : at + half] for a in arrays)) for at in (0, half)]
+            return jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[:slots], *parts)
+
+        return run
+
+    given = options("sample", "sourced")
+    found = generate(SOURCED, PROMPTS, **given, slots=3, compile=in_halves)
+    assert_same(found, reference("sample", "sourced"))
+    assert {*calls} == {(3, 8)}
+
+
+def test_observed_results_of_steps():
+    given = options("beam", "prompted")
+    for more in (
+        {"observe": lambda result: result.attention},
+        {"returning": ("weights",), "slots": 4, "max_steps": 3},
+    ):
+        found = generate(PROMPTED, PROMPTS, **given, **more)
+        expected = reference("beam", "prompted", observe=True)
+        longest = found.tokens.shape[-1]
+        np.testing.assert_array_equal(found.observed, expected.observed[..., :longest])
+        assert_same(found, expected)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_history_has_the_prompt_or_the_start_in_front(model):
+    lengths = []
+
+    def remember(history):
+        jax.debug.callback(
+            lambda tokens, length: lengths.append((tokens.tolist(), length.tolist())), *history
+        )
+        return jnp.ones((1, V), bool)
+
+    given = options("greedy", model) | {"logit_processors": (AllowedTokens(remember),)}
+    found = generate(MODELS[model][0], [PROMPTS[0]], **given)
+    jax.effects_barrier()
+    front = PROMPTS[0] if model == "prompted" else [BOS]
+    answer = found.tokens[0].tolist()
+    for index, (tokens, length) in enumerate(sorted(lengths, key=lambda one: one[1])):
+        assert tokens[0][: length[0]] == [*front, *answer[:index]]
+
+
+def test_no_ngram_of_prompt_and_answer_repeats():
+    given = options("beam", "prompted") | {"logit_processors": (NoRepeatNgram(2),)}
+    found = generate(PROMPTED, [[3, 4, 5, 3]] * 2, **given)
+    for answer, length in zip(found.tokens[:, 0], found.lengths[:, 0], strict=True):
+        tokens = [3, 4, 5, 3, *answer[:length].tolist()]
+        bigrams = [*itertools.pairwise(tokens)]
+        assert len({*bigrams}) == len(bigrams)
+
+
+@pytest.mark.parametrize("form", ["lists", "arrays"])
+def test_prefix_of_each_row(form):
+    prefix = [[4, 5], [], [3]]
+    if form == "arrays":
+        prefix = Prefix(jnp.array([[4, 5], [0, 0], [3, 0]]), jnp.array([2, 0, 1]))
+    given = options("beam", "sourced")
+    found = generate(SOURCED, PROMPTS[:3], **given, prefix=prefix)
+    np.testing.assert_array_equal(found.tokens[0, :, :2], [[4, 5]] * 2)
+    np.testing.assert_array_equal(found.tokens[2, :, 0], [3, 3])
+    np.testing.assert_array_equal(found.log_probs[0, :, :2], np.zeros((2, 2)))
+    free = generate(SOURCED, PROMPTS[1:2], **given)
+    np.testing.assert_allclose(found.scores[1], free.scores[0], rtol=1e-6)
+
+
+def test_no_inputs():
+    found = generate(PROMPTED, [], max_tokens=5)
+    assert found.tokens.shape == (0, 0) and found.lengths.shape == (0,)
+
+
+class Letters:
+    """A tokenizer: "d" is 3, "e" is 4 and so on; 5 is half a character."""
+
+    def encode(self, text):
+        return [ord(letter) - ord("a") for letter in text]
+
+    def decode(self, ids):
+        text = "".join(chr(ord("a") + number) for number in ids)
+        return text.replace("ff", "\N{LATIN SMALL LETTER SHARP S}").replace("f", "\ufffd")
+
+
+def test_text():
+    found = generate(PROMPTED, ["def", "e"], max_tokens=9, stop=("c", "ed"), tokenizer=Letters())
+    ids = generate(PROMPTED, [[3, 4, 5], [4]], max_tokens=9, stop=(2, (4, 3)))
+    np.testing.assert_array_equal(found.tokens, ids.tokens)
+    for text, tokens, length in zip(found.text, ids.tokens, ids.lengths, strict=True):
+        answer = tokens[:length].tolist()
+        end = 2 if answer[-2:] == [4, 3] else int(answer[-1] == 2)
+        assert text == Letters().decode(answer[: length - end])
+    best = generate(PROMPTED, ["def"], max_tokens=3, strategy=Beam(2, 2), tokenizer=Letters())
+    assert len(best.text) == 1 and len(best.text[0]) == 2
+
+
+@pytest.mark.parametrize("name", ["greedy", "sample"])
+@pytest.mark.parametrize("model", MODELS)
+def test_stream_yields_the_tokens_of_generate(name, model):
+    given = options(name, model)
+    found = np.stack([*stream(MODELS[model][0], INPUTS, lengths=LENGTHS, **given)], axis=1)
+    expected = reference(name, model)
+    assert found.shape == (Q, expected.lengths.max())
+    np.testing.assert_array_equal(found, expected.tokens[:, : found.shape[1]])
+
+
+def test_stream_of_one_prompt():
+    given = {"max_tokens": 9, "stop": (2, (4, 3))}
+    expected = generate(PROMPTED, [[3, 4, 5]], **given, tokenizer=Letters())
+    tokens = [*stream(PROMPTED, [3, 4, 5], **given)]
+    assert tokens == expected.tokens[0, : expected.lengths[0]].tolist()
+    pieces = [*stream(PROMPTED, "def", **given, tokenizer=Letters())]
+    assert "".join(pieces) == expected.text[0]
+    assert len(pieces) == len(tokens)
+    both = [*stream(PROMPTED, ["def", "e"], **given, tokenizer=Letters())]
+    texts = generate(PROMPTED, ["def", "e"], **given, tokenizer=Letters()).text
+    assert ["".join(pieces) for pieces in zip(*both, strict=True)] == texts
+
+
+def test_stream_with_a_prefix_of_lists():
+    given = {"max_tokens": 6, "stop": END, "prefix": [[4, 5]]}
+    expected = generate(PROMPTED, [[3]], **given)
+    assert [*stream(PROMPTED, [3], **given)] == expected.tokens[0].tolist()
+    assert expected.tokens[0, :2].tolist() == [4, 5]
+
+
+def test_stream_yields_a_token_before_it_is_read():
+    read, traced = [], []
+
+    def processor(logits, history):
+        traced.append(None)
+        jax.debug.callback(lambda length: read.append(length.tolist()), history.length)
+        return logits
+
+    for _ in range(2):
+        read.clear()
+        tokens = stream(PROMPTED, [[3], [4, 5]], max_tokens=4, logit_processors=(processor,))
+        next(tokens)
+        jax.effects_barrier()
+        assert read == [[1, 2]]
+        next(tokens)
+        jax.effects_barrier()
+        assert read == [[1, 2], [2, 3]]
+    assert len(traced) == 1
+
+
+PROMPT = {"model": PROMPTED, "inputs": [[3]]}
+SOURCE = {"model": SOURCED, "inputs": [[3]]}
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (PROMPT | {"strategy": Sample()}, "sampling needs random numbers: pass rng"),
+        (PROMPT | {"stop": (2, ())}, "a stop sequence needs at least 1 token"),
+        (PROMPT | {"strategy": Beam(7)}, "num_beams must be at most the 6 tokens"),
+        (PROMPT | {"max_tokens": 2_000}, "the model has 1000 positions"),
+        (PROMPT | {"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
+        (PROMPT | {"start": BOS}, "start is for encoder-decoder models"),
+        (SOURCE, "an encoder-decoder model needs start"),
+        (PROMPT | {"inputs": [[3], []]}, r"inputs\[1\] has no tokens"),
+        (PROMPT | {"inputs": np.ones((2, 3), int), "lengths": np.array([3, 0])}, "in 1 to 3"),
+        (PROMPT | {"inputs": np.ones((2, 3), int), "lengths": np.array([3])}, "need shape"),
+        (PROMPT | {"inputs": np.ones((2, 3))}, r"inputs need integer ids \[B, P\], got float"),
+        (PROMPT | {"lengths": np.array([1])}, "lengths are for arrays"),
+        (PROMPT | {"inputs": ["abc"]}, "inputs has strings: pass a tokenizer"),
+        (PROMPT | {"stop": "abc"}, "stop has strings: pass a tokenizer"),
+        (PROMPT | {"inputs": "abc", "tokenizer": Letters()}, "inputs is one string: pass a list"),
+        (PROMPT | {"slots": 0}, "slots must be at least 1, got 0"),
+        (PROMPT | {"inputs": [[3] * 9], "buckets": (4, 8)}, "an input has 9 tokens"),
+        (PROMPT | {"inputs": [[3.5]]}, "inputs needs lists of integer ids: 'float'"),
+        (PROMPT | {"prefix": [[3], [4]]}, r"prefix needs tokens \[1, P\] and lengths \[1\] for 1"),
+        (PROMPT | {"rng": np.zeros(2, np.uint32)}, "rng needs keys that jax.random.key makes"),
+        (PROMPT | {"prefix": [[3] * 6]}, "a prefix needs 1 to max_tokens 5 tokens, got 6"),
+        (
+            PROMPT | {"rng": jax.random.split(jax.random.key(0), 2)},
+            r"rng needs one key, or one for each of 1 rows, got \(2,\)",
+        ),
+    ],
+)
+def test_mistakes_are_refused(given, sentence):
+    given = {"max_tokens": 5} | given
+    with pytest.raises((TypeError, ValueError), match=sentence):
+        generate(given.pop("model"), given.pop("inputs"), **given)
+
+
+def test_stream_refuses_beams():
+    with pytest.raises(ValueError, match="one hypothesis per row, not beams"):
+        stream(PROMPTED, [3], max_tokens=5, strategy=Beam(2))

@@ -1,0 +1,137 @@
+"""Logit processors with values computed by hand."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention.decoding import (
+    AllowedTokens,
+    History,
+    MinP,
+    NoRepeatNgram,
+    RepetitionPenalty,
+    Temperature,
+    TopK,
+    TopP,
+)
+from attention.decoding.processors import join_history
+
+# Ties at the second place; the order is neither rising nor falling.
+PROBABILITIES = np.array([[0.1, 0.2, 0.4, 0.2, 0.1], [0.0, 0.96, 0.03, 0.01, 0.0]], np.float32)
+with np.errstate(divide="ignore"):
+    LOGITS = jnp.asarray(np.log(PROBABILITIES) + 3)
+# What is behind the length of a history has no meaning.
+HISTORY = History(
+    jnp.array([[1, 4, 1, 4, 2, 3], [3, 0, 3, 0, 3, 9]], jnp.int32), jnp.array([4, 5], jnp.int32)
+)
+
+
+@pytest.mark.parametrize(
+    ("processor", "kept"),
+    [
+        (TopK(1), [[2], [1]]),
+        (TopK(2), [[1, 2], [1, 2]]),  # of equal ones the first
+        (TopK(3), [[1, 2, 3], [1, 2, 3]]),
+        (TopK(99), [[0, 1, 2, 3, 4], [1, 2, 3]]),
+        (TopK(10**12), [[0, 1, 2, 3, 4], [1, 2, 3]]),
+        (TopP(0.3), [[2], [1]]),
+        (TopP(0.5), [[1, 2], [1]]),
+        (TopP(0.7), [[1, 2, 3], [1]]),
+        (TopP(0.98), [[0, 1, 2, 3, 4], [1, 2]]),
+        (TopP(1), [[0, 1, 2, 3, 4], [1, 2, 3]]),
+        (MinP(1.0), [[2], [1]]),
+        (MinP(0.4), [[1, 2, 3], [1]]),
+        (MinP(0.02), [[0, 1, 2, 3, 4], [1, 2]]),
+        (NoRepeatNgram(1), [[0, 2, 3], [1, 2]]),
+        (NoRepeatNgram(2), [[0, 2, 3, 4], [1, 2, 3]]),  # 4 1 and 3 0 occurred
+        (NoRepeatNgram(3), [[0, 2, 3, 4], [1, 2, 3]]),  # 1 4 1 and 0 3 0 occurred
+        (NoRepeatNgram(4), [[0, 1, 2, 3, 4], [1, 2, 3]]),
+        (NoRepeatNgram(7), [[0, 1, 2, 3, 4], [1, 2, 3]]),
+        (AllowedTokens(lambda _: jnp.array([[0, 1, 1, 0, 1]]) == 1), [[1, 2, 4], [1, 2]]),
+        (
+            AllowedTokens(lambda history: jnp.arange(5)[None] < history.length[:, None] - 1),
+            [[0, 1, 2], [1, 2, 3]],
+        ),
+    ],
+)
+def test_kept_logits_are_unchanged_and_others_excluded(processor, kept):
+    found = np.asarray(processor(LOGITS, HISTORY))
+    expected = np.full_like(found, -np.inf)
+    for row, tokens in enumerate(kept):
+        expected[row, tokens] = LOGITS[row, np.array(tokens)]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_repetition_penalty_divides_positive_and_multiplies_negative_logits():
+    logits = jnp.array([[2.0, 2.0, -3.0, -3.0, -3.0], [2.0, 2.0, -3.0, -3.0, -jnp.inf]])
+    expected = [[2.0, 1.0, -3.0, -3.0, -6.0], [1.0, 2.0, -3.0, -6.0, -jnp.inf]]
+    np.testing.assert_array_equal(RepetitionPenalty(2.0)(logits, HISTORY), expected)
+
+
+@pytest.mark.parametrize("processor", [RepetitionPenalty(2.0), NoRepeatNgram(2)], ids=str)
+def test_hypotheses_of_a_row_are_processed_each_by_its_history(processor):
+    logits = jnp.stack([LOGITS, LOGITS[::-1]], axis=1)
+    history = History(*(jnp.stack([part, part[::-1]], axis=1) for part in HISTORY))
+    found = processor(logits, history)
+    for hypothesis, order in enumerate((slice(None), slice(None, None, -1))):
+        alone = processor(LOGITS[order], History(*(part[order] for part in HISTORY)))
+        np.testing.assert_array_equal(found[:, hypothesis], alone)
+
+
+def test_history_is_the_prompt_followed_by_the_answer():
+    before = History(jnp.array([[7, 8, 9], [7, 0, 0]]), jnp.array([3, 1]))
+    answers = jnp.array([[[1, 2, 0], [3, 4, 0]], [[5, 0, 0], [6, 0, 0]]])
+    found = join_history(before, answers, jnp.array([2, 1]))
+    np.testing.assert_array_equal(found.length, [[5, 5], [2, 2]])
+    for row, hypothesis, expected in (
+        (0, 0, [7, 8, 9, 1, 2]),
+        (0, 1, [7, 8, 9, 3, 4]),
+        (1, 0, [7, 5]),
+        (1, 1, [7, 6]),
+    ):
+        np.testing.assert_array_equal(
+            found.tokens[row, hypothesis, : len(expected)], np.array(expected)
+        )
+
+
+def test_top_p_1_keeps_what_rounding_would_lose():
+    equal = np.asarray(TopP(0.5)(jnp.zeros(4)))
+    np.testing.assert_array_equal(equal, [0, 0, -np.inf, -np.inf])
+    certain = jnp.array([0.0, -30.0])  # the first has probability 1 in float32
+    np.testing.assert_array_equal(TopP(1)(certain), certain)
+
+
+def test_temperature_divides():
+    np.testing.assert_allclose(Temperature(0.5)(LOGITS), 2 * LOGITS)
+
+
+def test_likeliest_token_stays_likeliest_at_any_temperature():
+    logits = jnp.array([[-3.0, -1.0, -2.0], [-jnp.inf, -jnp.inf, 5.0], [-jnp.inf] * 3])
+    for temperature in (1e-30, 1e30):
+        found = Temperature(temperature)(logits)
+        np.testing.assert_array_equal(found[:2].argmax(-1), [1, 2])
+        np.testing.assert_array_equal(jnp.isneginf(found), jnp.isneginf(logits))
+        assert not jnp.isnan(found).any()
+
+
+@pytest.mark.parametrize(
+    ("build", "sentence"),
+    [
+        (lambda: Temperature(0.0), "temperature must be between .* got 0.0; for 0 use Greedy"),
+        (lambda: Temperature(1e-39), "temperature must be between .* got 1e-39"),
+        (lambda: Temperature(-1.0), "temperature must be between .* got -1.0"),
+        (lambda: Temperature(float("nan")), "temperature must be between .* got nan"),
+        (lambda: Temperature(float("inf")), "temperature must be between .* got inf"),
+        (lambda: TopK(0), "top_k must be an integer of at least 1, got 0"),
+        (lambda: TopK(2.5), "top_k must be an integer of at least 1, got 2.5"),
+        (lambda: TopP(0.0), r"top_p must be in \(0, 1\], got 0.0"),
+        (lambda: TopP(1.1), r"top_p must be in \(0, 1\], got 1.1"),
+        (lambda: MinP(0.0), r"min_p must be in \(0, 1\], got 0.0"),
+        (lambda: MinP(1.1), r"min_p must be in \(0, 1\], got 1.1"),
+        (lambda: RepetitionPenalty(0.0), "repetition penalty must be positive, got 0.0"),
+        (lambda: NoRepeatNgram(0), "the size of an n-gram must be an integer of at least 1, got 0"),
+    ],
+)
+def test_impossible_settings_are_refused(build, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        build()

@@ -1,0 +1,248 @@
+"""Selecting and freezing parameters by path, and LoRA."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from attention.modules.adaptation import (
+    apply_lora,
+    label_parameters,
+    lora_factors,
+    select_parameters,
+)
+from tests.attention.primitives.inputs import draw
+
+DIMS = chex.Dimensions(L=2, D=7, N=3, H=5, F=11)
+D, N, H = DIMS["DNH"]
+
+
+class Model(nnx.Module):
+    """A residual layer with kernels [D, N, H] and [N, H, D], and one that is stacked twice."""
+
+    def __init__(self, *, rngs):
+        kernel = {"axes": ("embed", "heads", "head"), "num_inputs": 1}
+        bias = {"axes": ("heads", "head")}
+        self.query = nnx.LinearGeneral(
+            D, (N, H), kernel_metadata=kernel, bias_metadata=bias, rngs=rngs
+        )
+        self.output = nnx.LinearGeneral((N, H), D, axis=(-2, -1), rngs=rngs)
+        self.layers = nnx.List([nnx.Linear(D, D, rngs=rngs)])
+        self.stacked = nnx.Param(draw(DIMS["LDF"], seed=3)[0])
+
+    def __call__(self, inputs):
+        features = self.layers[0](inputs + self.output(jnp.tanh(self.query(inputs))))
+        return features @ self.stacked[0] - features @ self.stacked[1]
+
+
+PATHS = {
+    "layers.0.bias",
+    "layers.0.kernel",
+    "output.bias",
+    "output.kernel",
+    "query.bias",
+    "query.kernel",
+    "stacked",
+}
+INPUTS, TARGETS = draw((13, D), (13, *DIMS["F"]))
+
+
+@functools.cache
+def model():
+    return Model(rngs=nnx.Rngs(0))
+
+
+def all_factors(parameters, rng=0, **options):
+    make = functools.partial(lora_factors, parameters, rng=jax.random.key(rng), **options)
+    return (
+        make("query.kernel", "layers.*.kernel", rank=2, alpha=6.0)
+        | make("output.kernel", rank=3, num_inputs=2)
+        | make("stacked", rank=1, num_stacked=1)
+    )
+
+
+def filled(factors):
+    """Return factors whose `up` is not 0."""
+    leaves, structure = jax.tree.flatten(factors)
+    return structure.unflatten(draw(*(leaf.shape for leaf in leaves), seed=5))
+
+
+@jax.jit
+def loss(model):
+    return jnp.mean(jnp.square(model(INPUTS) - TARGETS))
+
+
+def changed_paths(before, after):
+    before, after = select_parameters(before, "*"), select_parameters(after, "*")
+    return {path for path in before if not np.array_equal(before[path], after[path])}
+
+
+TREES = {
+    "model": lambda: model(),
+    "state": lambda: nnx.state(model()),
+    "dict": lambda: nnx.to_pure_dict(nnx.state(model())),
+}
+every_tree = pytest.mark.parametrize("tree", TREES)
+
+
+class TestPaths:
+    @every_tree
+    def test_paths_are_those_of_the_attributes(self, tree):
+        assert set(select_parameters(TREES[tree](), "*")) == PATHS
+
+    @every_tree
+    def test_selection(self, tree):
+        selected = select_parameters(TREES[tree](), "*.kernel", "stacked")
+        assert set(selected) == {path for path in PATHS if "bias" not in path}
+        np.testing.assert_array_equal(selected["query.kernel"], model().query.kernel[...])
+
+    @every_tree
+    def test_first_matching_label_decides(self, tree):
+        labels = label_parameters(
+            TREES[tree](), {"query.*": "a", "*.kernel": "b"}, default="default"
+        )
+        expected = {"query.kernel": "a", "query.bias": "a"}
+        expected |= {"output.kernel": "b", "layers.0.kernel": "b"}
+        assert select_parameters(labels, "*") == {
+            path: expected.get(path, "default") for path in PATHS
+        }
+
+    def test_unknown_path_names_the_nearest(self):
+        sentence = "no parameter has a path that matches 'qery.kernel'; the nearest is 'query.kern"
+        with pytest.raises(ValueError, match=sentence):
+            select_parameters(model(), "*.bias", "qery.kernel")
+        with pytest.raises(ValueError, match=sentence):
+            label_parameters(model(), {"qery.kernel": True}, default=False)
+
+
+@pytest.fixture
+def standard_promotion():
+    """Optax multiplies numbers of several dtypes."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.mark.usefixtures("standard_promotion")
+class TestFreezing:
+    @pytest.mark.parametrize("wrapper", ["multi_transform", "masked"])
+    def test_only_chosen_parameters_change(self, wrapper):
+        definition, state = nnx.split(model())
+        if wrapper == "multi_transform":
+            labels = label_parameters(state, {"output.*": "train"}, default="freeze")
+            parts = {"train": optax.adam(1e-2), "freeze": optax.set_to_zero()}
+            optimizer = optax.multi_transform(parts, labels)
+        else:
+            frozen = label_parameters(state, {"output.*": False}, default=True)
+            optimizer = optax.chain(optax.adam(1e-2), optax.masked(optax.set_to_zero(), frozen))
+        gradient = jax.grad(lambda state: loss(nnx.merge(definition, state)))(state)
+        updates, _ = optimizer.update(gradient, optimizer.init(state), state)
+        after = optax.apply_updates(state, updates)
+        assert changed_paths(state, after) == {"output.kernel", "output.bias"}
+        assert loss(nnx.merge(definition, after)) < loss(model())
+
+
+class TestLoRA:
+    def test_shapes(self):
+        factors = all_factors(model())
+        expected = {
+            "query.kernel": ((D, 2), (2, N, H), 3.0),
+            "layers.0.kernel": ((D, 2), (2, D), 3.0),
+            "output.kernel": ((N, H, 3), (3, D), 1.0),
+            "stacked": (DIMS["LD"] + (1,), (2, 1, *DIMS["F"]), 1.0),
+        }
+        found = {path: (f.down.shape, f.up.shape, f.scale) for path, f in factors.items()}
+        assert found == expected
+
+    def test_stacked_axes_are_known_from_metadata(self):
+        stacked = jax.tree.map(lambda leaf: jnp.stack([leaf] * 2), model().query)
+        factors = lora_factors(stacked, "kernel", rank=2, rng=jax.random.key(0))["kernel"]
+        chex.assert_shape(factors.down, (2, D, 2))
+        chex.assert_shape(factors.up, (2, 2, N, H))
+
+    @every_tree
+    def test_the_change_is_zero_at_first(self, tree):
+        tree = TREES[tree]()
+        adapted = apply_lora(tree, all_factors(model()))
+        chex.assert_trees_all_equal(adapted, tree)
+
+    def test_the_change_is_the_scaled_product(self):
+        factors = filled(all_factors(model()))
+        before = select_parameters(model(), "*")
+        after = select_parameters(apply_lora(model(), factors), "*")
+        assert changed_paths(before, after) == set(factors)
+        products = {
+            "query.kernel": "ir,rnh->inh",
+            "layers.0.kernel": "ir,ro->io",
+            "output.kernel": "nhr,rd->nhd",
+            "stacked": "lir,lro->lio",
+        }
+        for path, product in products.items():
+            down, up = (np.asarray(a, np.float64) for a in (factors[path].down, factors[path].up))
+            expected = before[path] + factors[path].scale * np.einsum(product, down, up)
+            np.testing.assert_allclose(after[path], expected, rtol=1e-5, atol=1e-5)
+
+    def test_the_merged_model_equals_the_adapted_model(self):
+        factors = filled(all_factors(model()))
+        merged = apply_lora(model(), factors)
+        factor = factors["layers.0.kernel"]
+        hidden = INPUTS + merged.output(jnp.tanh(merged.query(INPUTS)))
+        branch = factor.scale * (hidden @ factor.down) @ factor.up
+        expected = model().layers[0](hidden) + branch
+        np.testing.assert_allclose(merged.layers[0](hidden), expected, rtol=1e-5, atol=1e-4)
+
+    @pytest.mark.usefixtures("standard_promotion")
+    def test_training_changes_the_factors_alone_and_improves_the_loss(self):
+        optimizer = optax.adam(3e-2)
+
+        @jax.jit
+        def step(factors, state):
+            gradient = jax.grad(lambda factors: loss(apply_lora(model(), factors)))(factors)
+            updates, state = optimizer.update(gradient, state)
+            return optax.apply_updates(factors, updates), state, gradient
+
+        factors = all_factors(model())
+        state = optimizer.init(factors)
+        for number in range(40):
+            factors, state, gradient = step(factors, state)
+            if number == 0:  # up is 0, so the gradient of down is 0
+                for factor in gradient.values():
+                    assert np.any(factor.up)
+                    assert not np.any(factor.down)
+        assert jax.tree.structure(gradient) == jax.tree.structure(factors)
+        assert all(np.all(np.any(leaf, axis=-1)) for leaf in jax.tree.leaves(gradient))
+        adapted = apply_lora(model(), factors)
+        assert changed_paths(model(), adapted) == set(factors)
+        assert loss(adapted) < 0.5 * loss(model())
+
+    def test_low_precision_kernels_keep_their_dtype(self):
+        half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), model())
+        factors = all_factors(half)
+        chex.assert_type(jax.tree.leaves(factors), jnp.float32)
+        chex.assert_type(jax.tree.leaves(apply_lora(half, filled(factors))), jnp.bfloat16)
+
+    @pytest.mark.parametrize(
+        "pattern, options, sentence",
+        [
+            ("output.kernel", {"rank": 2}, r"axes of output.kernel, \(3, 5, 7\): pass num_inputs"),
+            ("output.kernel", {"rank": 2, "num_inputs": 3}, "cannot split the axes of output.ker"),
+            ("query.bias", {"rank": 1}, "cannot split the axes of query.bias"),
+            ("query.kernel", {"rank": 8}, "rank of query.kernel must lie in 1 to 7, got 8"),
+            ("query.kernel", {"rank": 0}, "rank of query.kernel must lie in 1 to 7, got 0"),
+            ("query.kernels", {"rank": 1}, "nearest is 'query.kernel'"),
+        ],
+    )
+    def test_refused_factors(self, pattern, options, sentence):
+        with pytest.raises(ValueError, match=sentence):
+            lora_factors(model(), pattern, rng=jax.random.key(0), **options)
+
+    def test_factors_of_another_model(self):
+        factors = all_factors(model())
+        with pytest.raises(ValueError, match="no parameter has a path that matches 'other'"):
+            apply_lora(model(), {"other": factors["stacked"]})
+        with pytest.raises(ValueError, match=r"stacked has shape \(2, 7, 11\), its LoRA factors"):
+            apply_lora(model(), {"stacked": factors["query.kernel"]})

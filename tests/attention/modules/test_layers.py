@@ -1,0 +1,336 @@
+"""`Residual`, `Block`, `Layers` and `unstack_layers`, by hand and with layers of any kind."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from attention.modules import (
+    Block,
+    CacheSpec,
+    Context,
+    FeedForward,
+    Layers,
+    Output,
+    Residual,
+    apply_layer,
+    layer_norm,
+    unstack_layers,
+)
+from attention.modules.layers import SHALLOW
+from tests.attention.modules.inputs import DIMS, filled
+from tests.attention.primitives.inputs import draw
+
+B, T, D, F = DIMS["BTDF"]
+(INPUTS,) = draw((B, T, D))
+
+
+class Affine(nnx.Module):
+    """Map x to factor·x + offset, or to a fresh random number with an `rng`."""
+
+    def __init__(self, factor, offset=0, kind="a", shape=()):
+        self.factor = nnx.Param(jnp.full(shape, factor, jnp.float32))
+        self.offset = nnx.Param(jnp.asarray(offset, jnp.float32))
+        self.kind = kind
+
+    def __call__(self, inputs, *, context):
+        noise = 0 if context.rng is None else jax.random.normal(context.rng)
+        features = inputs * self.factor[...] + self.offset[...] + noise
+        read = None if context.cache is None else context.cache + 1
+        return Output(
+            features,
+            attention={"largest": features.max()} if context.returning else None,
+            cache=read,
+            losses={"size": jnp.abs(features).sum(), self.kind: jnp.ones(())},
+        )
+
+    def new_cache(self, spec):
+        return jnp.zeros(spec.batch, jnp.int32)
+
+
+def affine_layers(kinds, **options):
+    """Layers that map x to (i + 2)·x + i, of these kinds."""
+    return Layers(
+        lambda index, rngs: Affine(index + 2, index, kinds[index]),
+        len(kinds),
+        rngs=nnx.Rngs(0),
+        **options,
+    )
+
+
+def feed_forward_layers(n, width=D, kinds=1, **options):
+    def make(index, rngs):
+        norm = layer_norm(width, rngs=rngs)
+        sublayer = FeedForward(width, F + index % kinds, rngs=rngs)
+        return Block(feed_forward=Residual(norm, sublayer, dropout=0.3))
+
+    return filled(lambda: Layers(make, n, rngs=nnx.Rngs(0), **options))
+
+
+class TestResidual:
+    """By hand: the norm is x/2 and the sublayer adds 1."""
+
+    @pytest.mark.parametrize(
+        "options, expected",
+        [
+            ({}, 6 + (6 / 2 + 1)),
+            ({"placement": "post"}, (6 + (6 + 1)) / 2),
+            ({"output_norm": lambda x: 10 * x}, 6 + 10 * (6 / 2 + 1)),
+        ],
+        ids=["pre", "post", "output norm"],
+    )
+    def test_placements(self, options, expected):
+        residual = Residual(lambda x: x / 2, lambda x: x + 1, **options)
+        assert residual(jnp.array([6.0])).features.tolist() == [expected]
+        without = Residual(None, lambda x: x + 1)
+        assert without(jnp.array([6.0])).features.tolist() == [6 + 6 + 1]
+
+    def test_unknown_placement(self):
+        with pytest.raises(ValueError, match="placement must be one of pre, post, got 'pro'"):
+            Residual(None, lambda x: x, placement="pro")
+
+    def test_a_sublayer_that_changes_the_shape(self):
+        residual = Residual(None, lambda x: x[..., :1])
+        with pytest.raises(ValueError, match=r"adds inputs \(3, 5, 14\) .* got \(3, 5, 1\)"):
+            residual(INPUTS)
+
+    def test_dropout_drops_the_output_of_the_sublayer(self):
+        residual = Residual(None, lambda x: 4 * jnp.ones_like(x), dropout=0.5)
+        plain = residual(INPUTS).features
+        np.testing.assert_allclose(plain, INPUTS + 4)
+        dropped = residual(INPUTS, context=Context(rng=jax.random.key(0))).features - INPUTS
+        assert set(np.round(np.ravel(dropped)).tolist()) == {0, 8}
+
+
+class TestBlock:
+    def test_sublayers_are_applied_in_order(self):
+        block = Block(double=lambda x: 2 * x, add=lambda x: x + 1)
+        output = block(jnp.array([3.0]))
+        assert output.features.tolist() == [7]
+        assert output.attention == output.losses == {}
+        assert output.cache == {"double": None, "add": None}
+
+    def test_results_have_the_names_of_the_sublayers(self):
+        block = Block(first=Affine(2, kind="a"), second=Affine(3, kind="b"), third=lambda x: x)
+        cache = block.new_cache(CacheSpec(batch=(B,), size=T))
+        assert cache["third"] is None
+        output = block(INPUTS, context=Context(returning=("largest",), cache=cache))
+        assert set(output.attention) == {"first", "second"}
+        np.testing.assert_array_equal(output.cache["second"], [1, 1, 1])
+        expected = np.abs(2 * INPUTS).sum() + np.abs(6 * INPUTS).sum()
+        np.testing.assert_allclose(output.losses["size"], expected, rtol=1e-5)
+        assert {name for name in output.losses} == {"size", "a", "b"}
+
+    def test_sublayers_have_different_random_keys(self):
+        block = Block(first=Affine(0), second=Affine(1))
+        features = block(jnp.zeros(1), context=Context(rng=jax.random.key(0))).features
+        first = Block(first=Affine(0))(jnp.zeros(1), context=Context(rng=jax.random.key(0)))
+        assert abs(features - 2 * first.features) > 1e-3
+
+    @pytest.mark.parametrize("cache, got", [({"other": None}, "other"), ((), "tuple")], ids=str)
+    def test_a_cache_of_another_block(self, cache, got):
+        block = Block(first=Affine(1), second=Affine(1))
+        sentence = f"a block of first, second cannot use a cache of {got}"
+        with pytest.raises(ValueError, match=sentence):
+            block(INPUTS, context=Context(cache=cache))
+
+    def test_a_layer_may_have_no_context(self):
+        context = Context(positions=jnp.array([3]))
+        assert apply_layer(lambda x: x + 1, jnp.array([1]), context).features == 2
+        assert (
+            apply_layer(lambda x, context: x + context.positions, jnp.array([1]), context).features
+            == 4
+        )
+
+
+@pytest.mark.parametrize(
+    "kinds, period, blocks",
+    [
+        ("aaaa", 1, 1),
+        ("ababa", 2, 3),
+        ("aba", 0, 3),
+        ("abcabc", 3, 3),
+        ("aab", 0, 3),
+        ("abc", 0, 3),
+        ("a", 0, 1),
+        ("", 0, 0),
+    ],
+)
+def test_layers_of_one_structure_are_stacked(kinds, period, blocks):
+    """The result does not depend on how layers are stored."""
+    layers = affine_layers(kinds)
+    assert (layers.period, len(layers.blocks)) == (period, blocks)
+    expected, hidden = 1.0, [1.0]
+    for index in range(len(kinds)):
+        expected = (index + 2) * expected + index
+        hidden.append(expected)
+    context = Context(returning=("hidden_states",))
+    run = jax.jit(functools.partial(Layers.__call__, context=context))
+    for each in (layers, affine_layers(kinds, scan=False), unstack_layers(layers)):
+        output = run(each, jnp.ones(1))
+        assert output.features.tolist() == [expected]
+        assert [float(state[0]) for state in output.hidden_states] == hidden
+        assert [float(one["largest"]) for one in output.attention] == hidden[1:]
+        counts = {kind: kinds.count(kind) for kind in kinds}
+        assert output.losses == ({"size": sum(hidden[1:]), **counts} if kinds else {})
+
+
+def test_layers_of_a_known_period_are_made_once_for_each_kind():
+    calls = []
+
+    def make(index, rngs):
+        calls.append(index)
+        return FeedForward(D, F + index % 2, rngs=rngs)
+
+    known, compared = (Layers(make, 7, period=period, rngs=nnx.Rngs(0)) for period in (2, None))
+    assert calls == [0, 1, 6, *range(7)]
+    assert len(Layers(make, 3, period=2, rngs=nnx.Rngs(0)).blocks) == 3
+    chex.assert_trees_all_equal(unstack_layers(known), unstack_layers(compared))
+    chex.assert_trees_all_equal(known.blocks, compared.blocks)
+    first, second = known.blocks[0].widen.kernel[...][:2]
+    assert abs(np.corrcoef(np.ravel(first), np.ravel(second))[0, 1]) < 0.2
+
+
+def test_scanned_layers_equal_unrolled_ones_with_dropout_and_in_gradient():
+    scanned = feed_forward_layers(5, kinds=2)
+
+    @jax.jit
+    @functools.partial(jax.value_and_grad, argnums=(0, 1))
+    def run(layers, inputs):
+        output = layers(inputs, context=Context(rng=jax.random.key(0)))
+        return jnp.sum(output.features**2)
+
+    value, (gradient, towards) = run(scanned, INPUTS)
+    unrolled = unstack_layers(scanned)
+    expected, (expected_gradient, expected_towards) = run(unrolled, INPUTS)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    chex.assert_trees_all_close(
+        unstack_layers(gradient).blocks, expected_gradient.blocks, rtol=1e-4, atol=1e-4
+    )
+    np.testing.assert_allclose(towards, expected_towards, rtol=1e-4, atol=1e-4)
+    assert (scanned.period, len(scanned.blocks)) == (2, 3)  # `unstack_layers` changes no model
+
+
+def test_losses_have_gradients_through_a_scan():
+    def loss(layers):
+        return layers(jnp.ones(1)).losses["size"]
+
+    gradient = jax.jit(jax.grad(loss))(affine_layers("aaaaa"))
+    # The offset of layer i is a part of the features of layer j > i, multiplied by factors 3 to 6.
+    expected = [
+        1 + 3 + 3 * 4 + 3 * 4 * 5 + 3 * 4 * 5 * 6,
+        1 + 4 + 4 * 5 + 4 * 5 * 6,
+        1 + 5 + 30,
+        7,
+        1,
+    ]
+    assert gradient.blocks[0].offset[...].tolist() == expected
+
+
+def test_layers_without_parameters_are_scanned():
+    layers = Layers(lambda index, _: Block(double=lambda x: 2 * x), 3, rngs=nnx.Rngs(0), scan=True)
+    assert layers(jnp.ones(1)).features.tolist() == [8]
+
+
+def test_a_stack_of_few_layers_without_remat_is_unrolled():
+    """With remat it is scanned, so that the backward pass keeps little."""
+
+    def run(layers):
+        return layers(INPUTS).features
+
+    cases = [(SHALLOW, True), (SHALLOW, False), (SHALLOW + 1, False)]
+    lowered = [
+        jax.jit(run).lower(feed_forward_layers(n, remat=remat)).as_text() for n, remat in cases
+    ]
+    assert ["stablehlo.while" in text for text in lowered] == [True, False, True]
+
+
+@pytest.mark.parametrize("scan", [True, False])
+def test_remat_recomputes_every_layer(scan):
+    def program(remat):
+        layers = feed_forward_layers(3, scan=scan, remat=remat)
+        return str(jax.make_jaxpr(jax.grad(lambda m: m(INPUTS).features.sum()))(layers))
+
+    assert "remat" in program(True)
+    assert "remat" not in program(False)
+
+
+def test_vmap_over_models_and_over_inputs():
+    models = [feed_forward_layers(2), unstack_layers(feed_forward_layers(2))]
+    for layers in models:
+        ensemble = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), layers)
+        context = Context(returning=("hidden_states",))
+        run = functools.partial(Layers.__call__, context=context)
+        output = jax.vmap(run, in_axes=(0, None))(ensemble, INPUTS)
+        chex.assert_shape(output.hidden_states, (2, B, T, D))
+        np.testing.assert_allclose(output.features[0], run(layers, INPUTS).features, atol=1e-5)
+
+
+def test_layers_of_layers():
+    def make(index, rngs):
+        return Layers(lambda inner, _: Affine(inner + 1, index), 3, rngs=rngs)
+
+    layers = Layers(make, 2, rngs=nnx.Rngs(0))
+    apart = unstack_layers(layers)
+    assert [len(inner.blocks) for inner in apart.blocks] == [3, 3]
+    expected = jax.jit(Layers.__call__)(layers, INPUTS).features
+    np.testing.assert_allclose(apart(INPUTS).features, expected, rtol=1e-5)
+
+
+class TestErrors:
+    def test_a_layer_of_another_width(self):
+        def normed(index, rngs):
+            width = D + 2 * (index == 2)
+            return Residual(layer_norm(width, rngs=rngs), FeedForward(width, F, rngs=rngs))
+
+        def bare(index, rngs):
+            return normed(index, rngs).sublayer
+
+        for make in (normed, bare):
+            with pytest.raises(ValueError, match=r"layer 2 has width 16, and its inputs .* 14"):
+                Layers(make, 4, rngs=nnx.Rngs(0))(INPUTS)
+        with pytest.raises(ValueError, match="layer 0 has width 16, and its inputs have width 14"):
+            feed_forward_layers(4, width=16)(INPUTS)
+
+    def test_repeated_layers_that_change_the_shape(self):
+        layers = Layers(lambda index, rngs: Affine(1.0, shape=(3,)), 4, rngs=nnx.Rngs(0))
+        sentence = r"layer 0 returns float32 \(3,\), and the next one, .* takes float32 \(1,\)"
+        with pytest.raises(ValueError, match=sentence):
+            layers(jnp.ones(1))
+
+    def test_the_error_of_a_layer_has_its_index(self):
+        class Fails(nnx.Module):
+            def __call__(self, inputs):
+                raise ValueError("no such thing")
+
+        layers = Layers(lambda index, _: Fails() if index else Affine(1), 2, rngs=nnx.Rngs(0))
+        with pytest.raises(ValueError, match="layer 1: no such thing"):
+            layers(INPUTS)
+
+    @pytest.mark.parametrize("cache, got", [(((),), 1), (((),) * 3, 3), ({}, "a dict")], ids=str)
+    def test_a_cache_of_other_layers(self, cache, got):
+        sentence = f"^2 layers need a tuple of as many caches, got {got}$"
+        with pytest.raises(ValueError, match=sentence):
+            affine_layers("aa")(INPUTS, context=Context(cache=cache))
+
+    def test_a_result_of_another_type(self):
+        layers = Layers(lambda index, _: Block(pair=lambda x: (x, x)), 2, rngs=nnx.Rngs(0))
+        with pytest.raises(
+            TypeError, match="layer 0: a layer returns features or an Output, got t"
+        ):
+            layers(INPUTS)
+
+    @pytest.mark.parametrize("name", ["names", "new_cache"])
+    def test_a_sublayer_with_the_name_of_an_attribute(self, name):
+        with pytest.raises(ValueError, match=f"cannot have the name '{name}'"):
+            Block(**{name: lambda x: x})
+
+    def test_a_string_is_no_collection_of_names(self):
+        with pytest.raises(
+            ValueError, match="returning needs a collection of names, got 'weights'"
+        ):
+            Context(returning="weights")

@@ -1,0 +1,186 @@
+"""dtype of parameters, computation and caches; axis names; lowering for every platform."""
+
+import re
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax import export
+
+from attention import masks
+from attention.modules import (
+    FeedForward,
+    RecurrentConfig,
+    RecurrentEncoderDecoder,
+    map_axes,
+    name_axis,
+    unstack_layers,
+)
+from attention.modules.recurrent import ATTENTIONS, CELLS
+from tests.attention.modules.inputs import (
+    DIMS,
+    LENGTHS,
+    B,
+    S,
+    T,
+    language_model,
+    small_translator,
+    tokens,
+    translate,
+)
+
+D, F, H = DIMS["DFH"]
+PLATFORMS = ("cpu", "cuda", "tpu")
+BFLOAT16 = {"dtype": "bfloat16", "positions": "relative", "softcap": 20.0, "qk_norm": "rms"}
+SOURCE, TARGET = tokens(B, S, seed=1), tokens(B, T)
+
+
+def loss(model, rng=None):
+    mask = masks.lengths(LENGTHS)
+    output = model(SOURCE, TARGET, source_mask=mask, encoder_mask=mask, rng=rng)
+    return jnp.mean(output.logits.astype(jnp.float32) ** 2)
+
+
+@pytest.mark.parametrize("positions", ["relative", "rotary", "alibi", "learned", "sinusoidal"])
+def test_bfloat16_computation_has_float32_parameters_and_gradients(positions):
+    model = small_translator(**(BFLOAT16 | {"positions": positions, "dropout": 0.1}))
+    assert {leaf.dtype for leaf in jax.tree.leaves(model)} == {jnp.dtype("float32")}
+    gradient = jax.make_jaxpr(jax.grad(loss), return_shape=True)(model, jax.random.key(0))
+    program, shapes = gradient
+    assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype("float32")}
+    states = jax.eval_shape(
+        lambda: model(SOURCE, TARGET, returning=("hidden_states",)).hidden_states
+    )
+    assert {state.dtype for state in states} == {jnp.dtype("bfloat16")}
+    # Every product with a kernel is one of bfloat16; only those of the softmax weights are not.
+    products = re.findall(rf"bf16\[{B},[57],{F}\] = dot_general", str(program))
+    assert products
+    assert not re.findall(rf"f32\[{B},[57],({F}|{D})\] = dot_general", str(program))
+
+
+def test_bfloat16_output_is_near_that_of_float32():
+    changes = {"encoder_layers": 1, "decoder_layers": 1}
+    half, single = (
+        small_translator(**BFLOAT16 | {"dtype": each} | changes) for each in ("bfloat16", None)
+    )
+    ours, expected = (translate(model, SOURCE, TARGET, LENGTHS) for model in (half, single))
+    assert (ours.dtype, expected.dtype) == (jnp.bfloat16, jnp.float32)
+    error = np.abs(ours.astype(jnp.float32) - expected).max()
+    assert 1e-4 < error < 0.1 * np.abs(expected).max()
+
+
+def test_parameters_may_have_a_dtype_of_their_own():
+    model = small_translator(param_dtype="bfloat16", positions="learned")
+    assert {leaf.dtype for leaf in jax.tree.leaves(model)} == {jnp.dtype("bfloat16")}
+    logits = jax.eval_shape(lambda m: translate(m, SOURCE, TARGET, LENGTHS), model)
+    assert logits.dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("cache_dtype", [None, "bfloat16", "float32"])
+def test_caches_have_the_dtype_of_the_computation_or_their_own(dtype, cache_dtype):
+    model = small_translator(dtype=dtype, decoder_layers=1, encoder_layers=1)
+    language = language_model(dtype=dtype, decoder_layers=1)
+
+    def run(model, language):
+        state, _ = model.prefill(SOURCE, LENGTHS, max_tokens=2, cache_dtype=cache_dtype)
+        output, state = model.step(state, TARGET[:, 0])
+        prompt, last = language.prefill(
+            TARGET, jnp.array([5, 1, 3]), max_tokens=2, cache_dtype=cache_dtype
+        )
+        return output.logits, state.cache.layers, *language.step(prompt, last)
+
+    logits, layers, output, cache = jax.eval_shape(run, model, language)
+    assert logits.dtype == output.logits.dtype == dtype
+    cross = layers[0]["cross_attention"].value.keys
+    for each in (layers[0]["self_attention"], cross, cache.layers[0]["self_attention"]):
+        assert each.key_slots.dtype == each.value_slots.dtype == (cache_dtype or dtype)
+
+
+def test_every_parameter_has_axis_names():
+    model = jax.eval_shape(lambda: small_translator(positions="learned", tie="none", qk_norm="rms"))
+    names = dict(nnx.to_flat_state(map_axes(lambda names: names, model)))
+    found = {".".join(map(str, path)): leaf.get_value() for path, leaf in names.items()}
+    block = "decoder.layers.blocks.0."
+    expected = {
+        "source_embedding.tokens": ("vocab", "embed"),
+        "source_embedding.positions.table": ("positions", "embed"),
+        "output.kernel": ("embed", "vocab"),
+        block + "feed_forward.norm.scale": ("layers", "embed"),
+        block + "feed_forward.sublayer.widen.kernel": ("layers", "embed", "hidden"),
+        block + "feed_forward.sublayer.narrow.kernel": ("layers", "hidden", "embed"),
+        block + "self_attention.sublayer.query.kernel": ("layers", "embed", "heads", "head"),
+        block + "self_attention.sublayer.key.bias": ("layers", "kv_heads", "head"),
+        block + "self_attention.sublayer.query_norm.scale": ("layers", "head"),
+        block + "cross_attention.sublayer.output.kernel": ("layers", "heads", "head", "embed"),
+    }
+    assert expected.items() <= found.items()
+    shapes = dict(nnx.to_flat_state(nnx.state(model, nnx.Param)))
+    for path, axes in names.items():
+        assert len(axes.get_value()) == shapes[path].ndim
+        assert None not in axes.get_value()
+    apart = map_axes(
+        lambda names: names, jax.eval_shape(lambda: unstack_layers(small_translator()))
+    )
+    kernel = apart.decoder.layers.blocks[1].feed_forward.sublayer.widen.kernel
+    assert kernel.get_value() == ("embed", "hidden")
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_every_parameter_of_a_recurrent_model_has_axis_names(cell, attention):
+    config = RecurrentConfig(cell=cell, attention=attention)
+    sizes = {"source_vocab_size": 19, "target_vocab_size": 17}
+    make = partial(RecurrentEncoderDecoder.from_config, config, **sizes)
+    model = jax.eval_shape(lambda: make(rngs=nnx.Rngs(0)))
+    for path, parameter in nnx.to_flat_state(nnx.state(model, nnx.Param)):
+        axes = parameter.get_metadata().get("axes", ())
+        assert len(axes) == parameter.ndim, path
+        assert None not in axes, path
+    kernel = model.encoder.forward.dense_h.kernel
+    assert kernel.get_metadata()["axes"] == ("recurrent", "hidden")
+
+
+def test_the_leading_axis_of_experts_has_a_name():
+    keys = jax.random.split(jax.random.key(0), 3)
+    experts = jax.vmap(lambda key: FeedForward(D, F, rngs=nnx.Rngs(key)))(keys)
+    axes = map_axes(lambda names: names, name_axis(experts, "experts"))
+    assert axes.widen.kernel.get_value() == ("experts", "embed", "hidden")
+
+
+def test_activations_are_constrained_by_name():
+    found = set()
+
+    def constrain(array, names):
+        assert array.ndim == len(names)
+        found.add(names)
+        return array
+
+    model = small_translator()
+    batch, run = ("batch", "sequence"), lambda model: model(SOURCE, TARGET, constrain=constrain)
+    jax.eval_shape(run, model)
+    assert found == {
+        (*batch, "embed"),
+        (*batch, "hidden"),
+        (*batch, "heads", "head"),
+        (*batch, "kv_heads", "head"),
+        (*batch, "vocab"),
+    }
+
+
+def test_keys_of_an_encoder_output_are_constrained_in_a_cache():
+    found, source = [], jnp.zeros((B, S, D))
+    model = small_translator(decoder_layers=1)
+    model.new_cache(source, T, constrain=lambda array, names: found.append(names) or array)
+    assert found == [("batch", "sequence", "kv_heads", "head")] * 2
+
+
+@pytest.mark.parametrize("function", [translate, jax.grad(lambda *given: translate(*given).mean())])
+def test_lowers_for_every_platform(function):
+    model = small_translator(dropout=0.1, attention_dropout=0.1)
+    inputs = model, SOURCE, TARGET, LENGTHS, jax.random.key(0)
+    exported = export.export(jax.jit(function), platforms=PLATFORMS)(*inputs)
+    assert exported.platforms == PLATFORMS

@@ -1,0 +1,224 @@
+"""Recurrent layer: equations, cache, ragged and packed rows, and a hybrid decoder."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from attention import masks
+from attention.modules import (
+    Block,
+    CacheSpec,
+    Context,
+    Decoder,
+    Embedding,
+    LanguageModel,
+    Layers,
+    Residual,
+    SelfAttention,
+    layer_norm,
+)
+from attention.modules.recurrent import RecurrentLayer
+from attention.testing import find_leaks
+from tests.attention.modules.inputs import DIMS, B, T, filled, tokens
+from tests.attention.primitives.inputs import draw
+
+D, F, V = DIMS["DFV"]
+(INPUTS,) = draw((B, T, D))
+LENGTHS = np.array([3, 0, 2])
+
+
+@functools.cache
+def small(**dtypes):
+    return filled(lambda: RecurrentLayer(D, hidden=F, rngs=nnx.Rngs(0), **dtypes))
+
+
+def double(parameter):
+    return np.asarray(parameter[...], np.float64)
+
+
+def linear(layer, inputs):
+    return inputs @ double(layer.kernel) + double(layer.bias)
+
+
+def equations(layer, inputs):
+    """Return outputs `[T, D]` and the last state `[F]` of one row, in float64."""
+    state, outputs = np.zeros(F), []
+    for vector in np.asarray(inputs, np.float64):
+        update = 1 / (1 + np.exp(-linear(layer.gate, vector)))
+        state = (1 - update) * state + update * linear(layer.candidate, vector)
+        outputs.append(linear(layer.output, state))
+    return np.array(outputs), state
+
+
+def assert_close(ours, theirs, tolerance=2e-5):
+    np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+@jax.jit
+def call(layer, inputs, context):
+    return layer(inputs, context=context)
+
+
+def empty(layer, **options):
+    return layer.new_cache(CacheSpec(batch=(B,), size=T, **options))
+
+
+def test_values_equal_the_equations():
+    features = small()(INPUTS).features
+    chex.assert_shape(features, (B, T, D))
+    for row in range(B):
+        assert_close(features[row], equations(small(), INPUTS[row])[0])
+
+
+def test_leading_axes_are_kept():
+    for batch in ((), (2, 3)):
+        features = jax.eval_shape(small(), jnp.zeros((*batch, T, D))).features
+        chex.assert_shape(features, (*batch, T, D))
+
+
+def test_steps_equal_the_full_pass():
+    whole = small()(INPUTS).features
+    cache = empty(small())
+    for position in range(T):
+        piece = INPUTS[:, position : position + 1]
+        output = call(small(), piece, Context(cache=cache))
+        cache = output.cache
+        assert_close(output.features[:, 0], whole[:, position])
+    for row in range(B):
+        assert_close(cache[row], equations(small(), INPUTS[row])[1])
+
+
+def test_ragged_prefill_and_steps_equal_the_full_pass():
+    whole = small()(INPUTS).features
+    # Padding of NaN must not reach the state.
+    piece = jnp.where((np.arange(3) < LENGTHS[:, None])[..., None], INPUTS[:, :3], jnp.nan)
+    context = Context(cache=empty(small()), lengths=jnp.asarray(LENGTHS))
+    output = call(small(), piece, context)
+    for row, length in enumerate(LENGTHS):
+        assert_close(output.features[row, :length], whole[row, :length])
+    for step in range(2):
+        positions = jnp.asarray(LENGTHS + step)[:, None]
+        piece = jnp.take_along_axis(INPUTS, positions[..., None], axis=1)
+        output = call(small(), piece, Context(cache=output.cache, positions=positions))
+        expected = jnp.take_along_axis(whole, positions[..., None], axis=1)
+        assert_close(output.features, expected)
+
+
+def test_gradient_is_finite_with_padding_of_nan():
+    piece = jnp.where((np.arange(T) < LENGTHS[:, None])[..., None], INPUTS, jnp.nan)
+
+    @jax.jit
+    @jax.grad
+    def loss(layer, inputs):
+        context = Context(lengths=jnp.asarray(LENGTHS))
+        return jnp.sum(layer(inputs, context=context).features[:, -1])
+
+    for slopes in jax.tree.leaves(loss(small(), piece)):
+        assert np.isfinite(slopes).all()
+        assert slopes.any()
+
+
+PACKED = {
+    "segments": masks.segments([1, 1, 1, 2, 2]),
+    "batch of segments": masks.segments(np.broadcast_to([0, 0, 0, 1, 1], (B, T))),
+    "cu_seqlens": masks.cu_seqlens([0, 3, 5]),
+}
+
+
+@pytest.mark.parametrize("mask", PACKED.values(), ids=PACKED)
+def test_state_starts_anew_in_each_packed_sequence(mask):
+    mask &= masks.causal()
+    features = call(small(), INPUTS, Context(mask=mask)).features
+    assert_close(features[:, :3], small()(INPUTS[:, :3]).features)
+    assert_close(features[:, 3:], small()(INPUTS[:, 3:]).features)
+    # In pieces, the second of which begins a sequence in its middle.
+    first = call(small(), INPUTS[:, :2], Context(mask=mask, cache=empty(small())))
+    context = Context(mask=mask, cache=first.cache, positions=jnp.arange(2, T))
+    assert_close(call(small(), INPUTS[:, 2:], context).features, features[:, 2:])
+
+
+def test_causal():
+    report = find_leaks(
+        lambda ids: jax.jit(small())(jax.nn.one_hot(ids, D)).features,
+        tokens(B, T) % D,
+        np.tri(T, dtype=bool),
+        vocab_size=D,
+    )
+    report.raise_if_failed()
+    assert not report.blind_spots
+
+
+def test_dtypes():
+    layer = small(dtype=jnp.bfloat16)
+    chex.assert_type(jax.tree.leaves(layer), jnp.float32)
+    output = layer(INPUTS, context=Context(cache=empty(layer)))
+    chex.assert_type(output.features, jnp.bfloat16)
+    chex.assert_type(output.cache, jnp.float32)
+    assert_close(output.features.astype(jnp.float32), small()(INPUTS).features, tolerance=0.1)
+    chex.assert_type(empty(layer, dtype=jnp.bfloat16), jnp.bfloat16)
+    half = layer(INPUTS, context=Context(cache=empty(layer, dtype=jnp.bfloat16)))
+    chex.assert_type(half.cache, jnp.bfloat16)
+
+
+@pytest.mark.parametrize(
+    "context, error, sentence",
+    [
+        ({"lengths": np.array([1, 6, 1])}, ValueError, "must lie in 0 to 5 tokens"),
+        ({"lengths": np.ones(B)}, TypeError, "lengths must be integers"),
+        ({"cache": jnp.zeros((B, D))}, ValueError, r"needs a cache of shape \(3, 13\)"),
+        ({"cache": {"key": 0}}, ValueError, r"needs a cache of shape \(3, 13\)"),
+    ],
+    ids=["too many", "floats", "width", "other cache"],
+)
+def test_errors(context, error, sentence):
+    with pytest.raises(error, match=sentence):
+        small()(INPUTS, context=Context(**context))
+
+
+def hybrid():
+    """Make a language model whose every third layer is attention and whose others recur."""
+    rngs = nnx.Rngs(0)
+
+    def make_layer(index, rngs):
+        if index % 3 == 2:
+            sublayer = SelfAttention(D, num_heads=2, rngs=rngs)
+        else:
+            sublayer = RecurrentLayer(D, hidden=F, rngs=rngs)
+        return Block(mixer=Residual(layer_norm(D, rngs=rngs), sublayer))
+
+    decoder = Decoder(Layers(make_layer, 6, rngs=rngs), cross=False)
+    return LanguageModel(Embedding(V, D, rngs=rngs), decoder)
+
+
+class TestHybrid:
+    """A decoder of recurrent layers and attention."""
+
+    def test_steps_after_a_ragged_prompt_equal_the_full_pass(self):
+        model = filled(hybrid)
+        inputs, prompt_lengths = tokens(B, T, seed=4), jnp.array([3, 1, 2])
+        whole = jax.jit(model)(inputs).logits
+        state, first = model.prefill(inputs[:, :3], prompt_lengths, max_tokens=T)
+        step = jax.jit(model.step)
+        positions = prompt_lengths - 1
+        rows = jnp.arange(B)
+        np.testing.assert_array_equal(first, inputs[rows, positions])
+        for number in range(3):
+            output, state = step(state, inputs[rows, positions + number])
+            assert_close(output.logits, whole[rows, positions + number], tolerance=1e-4)
+
+    @pytest.mark.parametrize("mask", PACKED.values(), ids=PACKED)
+    def test_packed_texts_equal_separate_texts(self, mask):
+        model, inputs = filled(hybrid), tokens(B, T, seed=4)
+        positions = jnp.array([0, 1, 2, 0, 1])
+        packed = jax.jit(lambda m: m(inputs, mask=mask, positions=positions).logits)(model)
+        for part in (slice(3), slice(3, T)):
+            alone = jax.jit(model)(inputs[:, part]).logits
+            assert_close(packed[:, part], alone, tolerance=1e-4)
+
+    def test_layers_repeat_with_period_3(self):
+        assert jax.eval_shape(hybrid).decoder.layers.period == 3

@@ -1,0 +1,55 @@
+"""Checkpoints of the tests, and what Hugging Face computes with them."""
+
+import functools
+import json
+import shutil
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from attention import weights
+
+FOLDER = Path(__file__).parents[2] / "fixtures" / "checkpoints"
+DECODERS = ("gpt2", "llama", "mistral", "qwen2")
+ENCODER_DECODERS = ("bart", "marian", "t5", "t5_v1_1")
+FAMILIES = (*DECODERS, *ENCODER_DECODERS, "bert", "vit")
+
+
+@functools.cache
+def model_of(name):
+    return weights.load(FOLDER / name)
+
+
+def expected_of(name):
+    return {
+        key: jnp.asarray(value)
+        for key, value in load_file(FOLDER / name / "expected.safetensors").items()
+    }
+
+
+def tensors_of(folder):
+    """Return all tensors of a checkpoint, of all its files."""
+    found = {}
+    for path in sorted(Path(folder).glob("model*.safetensors")):
+        found |= load_file(path)
+    return found
+
+
+def assert_equal(left, right):
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        assert value.dtype == right[name].dtype, name
+        np.testing.assert_array_equal(value, right[name], err_msg=name)
+
+
+def changed_copy(name, folder, *, tensors=None, **settings):
+    """Copy a checkpoint of one file, with other tensors and other fields of config.json."""
+    shutil.copytree(FOLDER / name, folder)
+    content = json.loads((folder / "config.json").read_text()) | settings
+    (folder / "config.json").write_text(json.dumps(content))
+    if tensors is not None:
+        path = folder / "model.safetensors"
+        save_file(tensors(load_file(path)), path)
+    return folder

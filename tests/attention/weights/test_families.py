@@ -1,0 +1,181 @@
+"""Checkpoints of Hugging Face: equal logits, equal continuations, and the same files again."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+pytest.importorskip("safetensors", reason="needs the extra attention[weights]")
+pytest.importorskip("tokenizers", reason="needs the extra attention[weights]")
+
+from attention import weights
+from attention.decoding import generate
+from attention.modules import Layers, unstack_layers
+from attention.primitives import masks
+from tests.attention.weights.checkpoints import (
+    DECODERS,
+    ENCODER_DECODERS,
+    FAMILIES,
+    FOLDER,
+    assert_equal,
+    changed_copy,
+    expected_of,
+    model_of,
+    tensors_of,
+)
+
+# Relative to the largest logit; the float32 logits of Hugging Face differ from its own float64
+# logits by up to 1e-6.
+TOLERANCE = 1e-5
+
+
+def logits_of(model, given):
+    """Return logits and, for each position, whether it is valid."""
+    if "pixels" in given:
+        logits = model(jnp.moveaxis(given["pixels"], 1, -1)).logits
+        return logits, np.ones(logits.shape[:1], bool)
+    mask = masks.lengths(given["lengths"])
+    valid = np.arange(given["ids"].shape[1]) < np.asarray(given["lengths"])[:, None]
+    if "target" in given:
+        output = model(given["ids"], given["target"], source_mask=mask, encoder_mask=mask)
+        return output.logits, np.ones(given["target"].shape, bool)
+    if "segments" in given:
+        return model(given["ids"], mask=mask, token_types=given["segments"]).logits, valid
+    return model(given["ids"]).logits, valid
+
+
+def assert_close(logits, wanted, valid, tolerance=TOLERANCE):
+    wanted = np.asarray(wanted)[valid]
+    difference = np.abs(np.asarray(logits, wanted.dtype)[valid] - wanted).max()
+    assert difference < tolerance * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_logits_equal_hugging_face(name):
+    given = expected_of(name)
+    logits, valid = logits_of(model_of(name), given)
+    assert logits.shape == given["logits"].shape
+    assert_close(logits, given["logits"], valid)
+
+
+@pytest.mark.parametrize("name", DECODERS + ENCODER_DECODERS)
+def test_cached_greedy_continuation_equals_hugging_face(name):
+    given, model = expected_of(name), model_of(name)
+    output = generate(
+        model,
+        given["ids"],
+        lengths=given["lengths"],
+        max_tokens=given["greedy"].shape[1],
+        start=model.source.settings.get("decoder_start_token_id"),
+    )
+    np.testing.assert_array_equal(output.tokens, given["greedy"])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_export_of_an_import_is_the_same_checkpoint(name, tmp_path):
+    weights.save(model_of(name), tmp_path)
+    assert_equal(tensors_of(tmp_path), tensors_of(FOLDER / name))
+    config, original = (
+        json.loads((folder / "config.json").read_text()) for folder in (tmp_path, FOLDER / name)
+    )
+    assert config == original
+    again = weights.load(tmp_path)
+    assert jax.tree.structure(again) == jax.tree.structure(model_of(name))
+    for left, right in zip(jax.tree.leaves(again), jax.tree.leaves(model_of(name)), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5"])
+def test_export_does_not_depend_on_how_layers_are_stacked(name, tmp_path):
+    weights.save(unstack_layers(model_of(name)), tmp_path / "unstacked")
+    weights.save(weights.load(FOLDER / name, scan=False), tmp_path / "never_stacked")
+    for folder in tmp_path.iterdir():
+        assert_equal(tensors_of(folder), tensors_of(FOLDER / name))
+
+
+def test_export_in_several_files(tmp_path):
+    weights.save(model_of("llama"), tmp_path, max_bytes=10_000)
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    original = tensors_of(FOLDER / "llama")
+    assert set(index["weight_map"]) == set(original)
+    assert index["metadata"]["total_size"] == sum(each.nbytes for each in original.values())
+    files = sorted(path.name for path in tmp_path.glob("*.safetensors"))
+    assert len(files) > 2
+    assert files == sorted(set(index["weight_map"].values()))
+    assert_equal(tensors_of(tmp_path), original)
+    weights.save(weights.load(tmp_path), tmp_path)  # in one file, in place of several
+    assert [path.name for path in tmp_path.glob("model*")] == ["model.safetensors"]
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_parameters_are_cast_while_loading(dtype, tmp_path):
+    given = expected_of("llama")
+    model = weights.load(FOLDER / "llama", dtype=dtype)
+    assert {leaf.dtype for leaf in jax.tree.leaves(model)} == {jnp.dtype(dtype)}
+    logits, valid = logits_of(model, given)
+    assert_close(logits, given["logits"], valid, tolerance=0.1)
+    weights.save(model, tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["dtype"] == jnp.dtype(dtype).name
+    loaded = weights.load(tmp_path)  # in the dtype of the file
+    assert {leaf.dtype for leaf in jax.tree.leaves(loaded)} == {jnp.dtype(dtype)}
+
+
+def test_gradients_change_what_is_exported(tmp_path):
+    model = jax.tree.map(lambda leaf: leaf + 1, model_of("gpt2"))
+    weights.save(model, tmp_path)
+    for name, tensor in tensors_of(FOLDER / "gpt2").items():
+        np.testing.assert_array_equal(tensors_of(tmp_path)[name], tensor + 1)
+
+
+def test_options_change_the_config():
+    model = weights.load(FOLDER / "mistral", scan=False)
+    (layers,) = (part for _, part in nnx.iter_modules(model) if isinstance(part, Layers))
+    assert layers.period == 0
+    given = expected_of("mistral")
+    logits, valid = logits_of(model, given)
+    assert_close(logits, given["logits"], valid)
+
+
+def test_fields_of_older_versions_of_transformers(tmp_path):
+    """Rotary positions in two fields, names without prefix, copies of tied tables."""
+    old = {"rope_theta": 10000.0, "rope_scaling": {"rope_type": "llama3", "factor": 4.0}}
+    old["rope_scaling"] |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    old["rope_scaling"]["original_max_position_embeddings"] = 16
+    folder = changed_copy("llama", tmp_path / "llama", rope_parameters=None, **old)
+    given = expected_of("llama")
+    logits, valid = logits_of(weights.load(folder), given)
+    assert_close(logits, given["logits"], valid)
+
+    def shorter(tensors):
+        named = {name.removeprefix("transformer."): value for name, value in tensors.items()}
+        mask = np.ones((1, 1, 32, 32), np.float32)
+        return named | {"h.0.attn.bias": mask, "lm_head.weight": tensors["transformer.wte.weight"]}
+
+    folder = changed_copy("gpt2", tmp_path / "gpt2", tensors=shorter)
+    assert_equal_models(weights.load(folder), model_of("gpt2"))
+
+    def with_pooler(tensors):
+        renamed = {
+            name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+                "LayerNorm.bias", "LayerNorm.beta"
+            ): value
+            for name, value in tensors.items()
+        }
+        return renamed | {"bert.pooler.dense.bias": np.zeros(12, np.float32)}
+
+    folder = changed_copy("bert", tmp_path / "bert", tensors=with_pooler)
+    assert_equal_models(weights.load(folder), model_of("bert"))
+
+    def without_bias(tensors):
+        return {name: value for name, value in tensors.items() if name != "final_logits_bias"}
+
+    folder = changed_copy("bart", tmp_path / "bart", tensors=without_bias)
+    np.testing.assert_array_equal(weights.load(folder).target_embedding.bias[...], 0)
+
+
+def assert_equal_models(left, right):
+    for one, other in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
+        np.testing.assert_array_equal(one, other)

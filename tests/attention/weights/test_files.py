@@ -1,0 +1,43 @@
+"""Files that `save` writes over an earlier checkpoint."""
+
+import pytest
+
+pytest.importorskip("safetensors", reason="needs the extra attention[weights]")
+pytest.importorskip("tokenizers", reason="needs the extra attention[weights]")
+
+from attention import weights
+from attention.weights import files
+from tests.attention.weights.checkpoints import model_of
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("max_bytes", [10_000, 10**9])
+def test_failed_write_leaves_the_earlier_checkpoint(max_bytes, tmp_path, monkeypatch):
+    weights.save(model_of("llama"), tmp_path, max_bytes=max_bytes)
+    before = contents(tmp_path)
+    save_file, calls = files.save_file, []
+
+    def full_disk(*arguments, **options):
+        calls.append(None)
+        if len(calls) == (2 if max_bytes == 10_000 else 1):
+            raise OSError("no space left on device")
+        save_file(*arguments, **options)
+
+    monkeypatch.setattr(files, "save_file", full_disk)
+    with pytest.raises(OSError, match="no space left"):
+        weights.save(model_of("gpt2"), tmp_path, max_bytes=max_bytes)
+    assert contents(tmp_path) == before
+
+
+def test_only_files_of_the_earlier_checkpoint_are_deleted(tmp_path):
+    weights.save(model_of("llama"), tmp_path, max_bytes=10_000)
+    others = {"model_step100.safetensors", "model-best.safetensors", "model.safetensors.bak"}
+    for name in others:
+        (tmp_path / name).write_bytes(b"of the user")
+    weights.save(model_of("gpt2"), tmp_path)
+    assert set(contents(tmp_path)) == {"config.json", "model.safetensors", *others}
+    assert {(tmp_path / name).read_bytes() for name in others} == {b"of the user"}
+    weights.load(tmp_path)

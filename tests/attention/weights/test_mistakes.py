@@ -1,0 +1,156 @@
+"""Bad checkpoints are refused in one sentence, before a tensor is read."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+pytest.importorskip("safetensors", reason="needs the extra attention[weights]")
+pytest.importorskip("tokenizers", reason="needs the extra attention[weights]")
+
+from attention import weights
+from tests.attention.weights.checkpoints import FOLDER, changed_copy, model_of
+
+NORM = "transformer.h.1.ln_2.weight"
+
+
+def without(name):
+    return lambda tensors: {each: value for each, value in tensors.items() if each != name}
+
+
+@pytest.mark.parametrize(
+    "tensors, sentence",
+    [
+        (without(NORM), f"the gpt2 checkpoint lacks the tensor '{NORM}'"),
+        (
+            lambda tensors: {},
+            "the gpt2 checkpoint lacks the tensor 'transformer.h.0.attn.c_attn.bias' and 27 more",
+        ),
+        (
+            lambda tensors: tensors | {"transformer.h.2.ln_2.weight": tensors[NORM]},
+            "the gpt2 checkpoint contains the tensor 'transformer.h.2.ln_2.weight', which a model "
+            "with this config does not have",
+        ),
+        (
+            lambda tensors: tensors | {NORM: np.ones(15, np.float32)},
+            f"the tensor '{NORM}' of the gpt2 checkpoint has shape (15,), and the config needs "
+            "(16,)",
+        ),
+        (
+            lambda tensors: (
+                tensors | {"transformer.h.0.attn.c_attn.weight": np.ones((48, 16), np.float32)}
+            ),
+            "the tensor 'transformer.h.0.attn.c_attn.weight' of the gpt2 checkpoint has shape "
+            "(48, 16), and the config needs (16, 48)",
+        ),
+    ],
+)
+def test_tensors_that_do_not_fit(tensors, sentence, tmp_path):
+    folder = changed_copy("gpt2", tmp_path / "bad", tensors=tensors)
+    with pytest.raises(ValueError) as error:
+        weights.load(folder)
+    assert str(error.value) == sentence
+
+
+@pytest.mark.parametrize(
+    "name, settings, sentence",
+    [
+        ("gpt2", {"model_type": "mamba"}, "must be one of gpt2, llama, .* got 'mamba'"),
+        ("gpt2", {"model_type": "gpt"}, "did you mean 'gpt2'"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "True is not supported"),
+        ("gpt2", {"activation_function": "mish"}, "activation_function must be one of relu"),
+        ("gpt2", {"n_embd": 20}, "the config needs"),
+        ("llama", {"mlp_bias": True}, "mlp_bias=True is not supported: it must be False"),
+        ("llama", {"rope_parameters": {"rope_type": "yarn"}}, "rope_type must be one of default"),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "linear"}},
+            "of a llama .* lacks 'factor'",
+        ),
+        ("llama", {"rope_parameters": {"rope_type": "llama3"}}, "lacks 'low_freq_factor'"),
+        ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 is not supported"),
+        (
+            "llama",
+            {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+            "partial_rotary_factor=0.5 is not supported: it must be 1.0",
+        ),
+        ("bart", {"decoder_ffn_dim": 7}, "equal encoder_ffn_dim and decoder_ffn_dim, got 20 and 7"),
+        ("t5", {"tie_word_embeddings": False}, "must have tie_word_embeddings=True"),
+        ("bert", {"position_embedding_type": "relative_key"}, "it must be 'absolute'"),
+    ],
+)
+def test_config_that_is_not_supported(name, settings, sentence, tmp_path):
+    folder = changed_copy(name, tmp_path / "bad", **settings)
+    with pytest.raises(ValueError, match=sentence):
+        weights.load(folder)
+
+
+def test_options_that_are_not_supported():
+    with pytest.raises(ValueError, match=r"got 'drpout'; did you mean 'dropout'\?"):
+        weights.load(FOLDER / "gpt2", drpout=0.7)
+    with pytest.raises(ValueError, match=r"model= is used as it is: it takes no dropout, nonsense"):
+        weights.load(FOLDER / "gpt2", model=model_of("gpt2"), dropout=0.7, nonsense=3)
+
+
+def test_field_that_is_missing(tmp_path):
+    folder = changed_copy("gpt2", tmp_path / "bad")
+    settings = json.loads((folder / "config.json").read_text())
+    del settings["n_layer"]
+    (folder / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=r"config.json of a gpt2 checkpoint lacks 'n_layer'"):
+        weights.load(folder)
+
+
+def test_files_that_are_missing_or_damaged(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"contains no config.json"):
+        weights.load(tmp_path)
+    folder = changed_copy("gpt2", tmp_path / "bad")
+    (folder / "model.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(ValueError, match=r"model.safetensors is not a safetensors file"):
+        weights.load(folder)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"contains no model.safetensors or"):
+        weights.load(folder)
+    (folder / "config.json").write_text("[1]")
+    with pytest.raises(ValueError, match="must contain a JSON object, got list"):
+        weights.load(folder)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(ValueError, match="is not JSON"):
+        weights.load(folder)
+
+
+def test_shard_that_is_missing_or_elsewhere(tmp_path):
+    folder = changed_copy("mistral", tmp_path / "bad")
+    shards = sorted(folder.glob("model-*.safetensors"))
+    shards[1].unlink()
+    with pytest.raises(FileNotFoundError, match=f"contains no {shards[1].name}"):
+        weights.load(folder)
+    index = {"weight_map": {"model.norm.weight": "../model.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match="which is not in its folder"):
+        weights.load(folder)
+
+
+class Explosion:
+    def __reduce__(self):
+        return pytest.fail, ("code of a checkpoint was run",)
+
+
+def test_pickles_and_code_are_not_read(tmp_path):
+    folder = changed_copy("gpt2", tmp_path / "bad", auto_map={"AutoModel": "modeling.Model"})
+    (folder / "modeling.py").write_text("raise SystemExit")
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Explosion()))
+    weights.load(folder)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match="files in other formats are not read"):
+        weights.load(folder)
+
+
+def test_model_that_does_not_fit_the_layout(tmp_path):
+    settings = json.loads((FOLDER / "gpt2" / "config.json").read_text())
+    with pytest.raises(ValueError, match="unlike the gpt2 config"):
+        weights.save(model_of("llama"), tmp_path, config=settings)
+    with pytest.raises(ValueError, match=r"has shape \(53, 16\), and the gpt2 config needs"):
+        weights.save(model_of("gpt2"), tmp_path, config=settings | {"vocab_size": 54})
+    assert list(tmp_path.iterdir()) == []

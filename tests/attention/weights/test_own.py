@@ -1,0 +1,163 @@
+"""Models of this library: saved under the names of their parameters, or as another family."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+pytest.importorskip("safetensors", reason="needs the extra attention[weights]")
+pytest.importorskip("tokenizers", reason="needs the extra attention[weights]")
+
+from attention import weights
+from attention.modules import (
+    Block,
+    EncoderDecoder,
+    FeedForward,
+    LanguageModel,
+    Layers,
+    MaskedLanguageModel,
+    Residual,
+    SelfAttention,
+    TransformerConfig,
+    layer_norm,
+    unstack_layers,
+)
+from tests.attention.weights.checkpoints import FOLDER, assert_equal, expected_of, tensors_of
+
+CONFIG = TransformerConfig(
+    width=12,
+    num_heads=3,
+    hidden=14,
+    positions="relative",
+    relative={"num_buckets": 6, "max_distance": 9},
+    encoder_layers=2,
+    decoder_layers=5,
+    per_layer=[{"window": 3}, {"window": None}],
+    max_length=16,
+)
+TIED = TransformerConfig(width=12, num_heads=3, hidden=14, tie="all", positions="learned")
+
+
+def language_model():
+    return LanguageModel.from_config(CONFIG, vocab_size=17, rngs=nnx.Rngs(0))
+
+
+def assert_equal_models(left, right):
+    left, right = nnx.split(left)[1], nnx.split(right)[1]
+    assert jax.tree.structure(left) == jax.tree.structure(right)
+    for one, other in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    "config, make",
+    [
+        (CONFIG, language_model),
+        (
+            CONFIG,
+            lambda: EncoderDecoder.from_config(
+                CONFIG, source_vocab_size=13, target_vocab_size=11, rngs=nnx.Rngs(1)
+            ),
+        ),
+        (
+            TIED,
+            lambda: EncoderDecoder.from_config(
+                TIED, source_vocab_size=13, target_vocab_size=13, rngs=nnx.Rngs(1)
+            ),
+        ),
+        (
+            TIED,
+            lambda: MaskedLanguageModel.from_config(
+                TIED, vocab_size=13, has_head=True, rngs=nnx.Rngs(2)
+            ),
+        ),
+    ],
+)
+def test_import_of_an_export_is_the_same_model(config, make, tmp_path):
+    model = make()
+    weights.save(model, tmp_path, config=config)
+    loaded = weights.load(tmp_path)
+    assert type(loaded) is type(model)
+    assert_equal_models(loaded, model)
+    weights.save(loaded, tmp_path / "again")
+    assert_equal(tensors_of(tmp_path / "again"), tensors_of(tmp_path))
+    again = json.loads((tmp_path / "again" / "config.json").read_text())
+    assert again == json.loads((tmp_path / "config.json").read_text())
+
+
+def test_stacked_and_unstacked_layers_have_the_same_names(tmp_path):
+    """Of five layers with two kinds, four are stacked by twos and one is left."""
+    weights.save(language_model(), tmp_path / "stacked", config=CONFIG)
+    weights.save(unstack_layers(language_model()), tmp_path / "unstacked", config=CONFIG)
+    stacked, unstacked = tensors_of(tmp_path / "stacked"), tensors_of(tmp_path / "unstacked")
+    assert_equal(stacked, unstacked)
+    kernel = "decoder.layers.{}.feed_forward.sublayer.widen.kernel"
+    layers = language_model().decoder.layers.unstacked()
+    for index, layer in enumerate(layers):
+        wanted = layer.feed_forward.sublayer.widen.kernel[...]
+        np.testing.assert_array_equal(stacked[kernel.format(index)], wanted)
+
+
+def test_model_of_any_class(tmp_path):
+    def layer(index, rngs):
+        del index
+        return Block(
+            attention=Residual(layer_norm(8, rngs=rngs), SelfAttention(8, num_heads=2, rngs=rngs)),
+            feed_forward=Residual(layer_norm(8, rngs=rngs), FeedForward(8, 10, rngs=rngs)),
+        )
+
+    def make():
+        return Layers(layer, 3, rngs=nnx.Rngs(3))
+
+    model = make()
+    weights.save(model, tmp_path)
+    with pytest.raises(ValueError, match=r"saved without a config: use load\(folder, model=...\)"):
+        weights.load(tmp_path)
+    loaded = weights.load(tmp_path, model=nnx.eval_shape(make))
+    assert_equal_models(loaded, model)
+    inputs = jnp.ones((2, 4, 8))
+    np.testing.assert_array_equal(loaded(inputs).features, model(inputs).features)
+    with pytest.raises(ValueError, match="the attention checkpoint lacks the tensor"):
+        weights.load(tmp_path, model=language_model())
+    with pytest.raises(ValueError, match="config= is for the classes LanguageModel"):
+        weights.save(model, tmp_path, config=CONFIG)
+
+
+def test_config_with_a_function_is_refused(tmp_path):
+    config = TransformerConfig(activation=jax.nn.elu)
+    model = LanguageModel.from_config(config, vocab_size=5, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match="activation of the config is a function"):
+        weights.save(model, tmp_path, config=config)
+
+
+def test_own_model_in_the_layout_of_gpt2(tmp_path):
+    settings = json.loads((FOLDER / "gpt2" / "config.json").read_text())
+    config = weights.FAMILIES["gpt2"].config(weights.Settings(settings))
+    model = LanguageModel.from_config(config, vocab_size=53, rngs=nnx.Rngs(4))
+    weights.save(model, tmp_path, config=settings)
+    shapes, wanted = (
+        {name: tensor.shape for name, tensor in tensors_of(folder).items()}
+        for folder in (tmp_path, FOLDER / "gpt2")
+    )
+    assert shapes == wanted
+    ids = expected_of("gpt2")["ids"]
+    np.testing.assert_array_equal(weights.load(tmp_path)(ids).logits, model(ids).logits)
+
+
+def test_family_of_a_user(tmp_path, monkeypatch):
+    rules = [weights.Rule("kernel", "w", weights.Layout(lambda array: array.T, lambda t: t.T))]
+    family = weights.Family(
+        config=lambda settings: TransformerConfig(width=settings["inputs"]),
+        build=lambda settings, config, rngs: nnx.Linear(
+            config.width, settings["outputs"], use_bias=False, rngs=rngs
+        ),
+        rules=lambda settings: rules,
+    )
+    monkeypatch.setitem(weights.FAMILIES, "matrix", family)
+    model = nnx.Linear(4, 3, use_bias=False, rngs=nnx.Rngs(0))
+    weights.save(model, tmp_path, config={"model_type": "matrix", "inputs": 4, "outputs": 3})
+    assert tensors_of(tmp_path)["w"].shape == (3, 4)
+    np.testing.assert_array_equal(weights.load(tmp_path).kernel[...], model.kernel[...])

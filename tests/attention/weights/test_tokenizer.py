@@ -1,0 +1,69 @@
+"""The tokenizer beside a checkpoint."""
+
+import pytest
+
+pytest.importorskip("safetensors", reason="needs the extra attention[weights]")
+pytest.importorskip("tokenizers", reason="needs the extra attention[weights]")
+
+import tokenizers
+
+from attention import weights
+from attention.decoding import generate
+from attention.decoding.inputs import encode_prompts, encode_stop
+from tests.attention.weights.checkpoints import FOLDER, model_of
+
+TEXT = "the encoder reads attention"
+
+
+def test_decode_inverts_encode():
+    tokenizer = weights.load_tokenizer(FOLDER / "gpt2")
+    ids = tokenizer.encode(TEXT)
+    assert all(0 <= each < tokenizer.vocab_size for each in ids)
+    assert len(ids) < len(TEXT)
+    assert tokenizer.decode(ids) == TEXT
+
+
+def test_special_tokens_are_left_out_of_texts():
+    tokenizer = weights.load_tokenizer(FOLDER / "gpt2")
+    end = tokenizer.id_of("<|endoftext|>")
+    ids = [*tokenizer.encode(TEXT), end]
+    assert tokenizer.decode(ids) == TEXT
+    assert tokenizer.decode(ids, special_tokens=True) == f"{TEXT}<|endoftext|>"
+
+
+def test_generate_continues_a_text():
+    tokenizer = weights.load_tokenizer(FOLDER / "gpt2")
+    output = generate(model_of("gpt2"), ["the head", "one"], max_tokens=5, tokenizer=tokenizer)
+    assert output.text == [tokenizer.decode(row) for row in output.tokens]
+
+
+def beginning_with(token):
+    """Return a tokenizer of words that adds a token before each text."""
+    words = {"[BOS]": 0, "[UNK]": 1, "a": 2, "b": 3}
+    plain = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    plain.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    plain.add_special_tokens([token])
+    plain.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f"{token} $A", special_tokens=[(token, words[token])]
+    )
+    return weights.Tokenizer(plain)
+
+
+def test_stops_and_prefixes_have_no_special_tokens():
+    tokenizer = beginning_with("[BOS]")
+    assert tokenizer.encode("a b") == [0, 2, 3]
+    assert encode_prompts(["a b"], None, tokenizer) == [[0, 2, 3]]
+    assert encode_stop("a", tokenizer) == [[2]]
+    assert encode_stop(["a b", 1, [0, 1]], tokenizer) == [[2, 3], 1, [0, 1]]
+    output = generate(model_of("gpt2"), ["b"], prefix=["a b"], max_tokens=4, tokenizer=tokenizer)
+    assert output.tokens[0, :2].tolist() == [2, 3]
+
+
+def test_mistakes(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"contains no tokenizer.json"):
+        weights.load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"tokenizer.json is not a tokenizer of Hugging Face"):
+        weights.load_tokenizer(tmp_path)
+    with pytest.raises(ValueError, match="has no token '<unknown>'"):
+        weights.load_tokenizer(FOLDER / "gpt2").id_of("<unknown>")

@@ -1,0 +1,92 @@
+"""`run.py --mode=generate --weights=FOLDER`: text from a released checkpoint."""
+
+import contextlib
+import io
+import json
+import shutil
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+
+import run
+from tests.door.command import at_the_door
+
+CHECKPOINTS = "tests/fixtures/checkpoints"
+
+
+@pytest.fixture
+def generate(place, monkeypatch):
+    """Run the command for a checkpoint; return (exit status, standard output, standard error)."""
+
+    def call(folder, *flags, given="the cat\nhello\n"):
+        arguments = [
+            f"--cache={place / 'cache'}",
+            f"--weights={Path(CHECKPOINTS) / folder}",
+            *flags,
+        ]
+        text = io.TextIOWrapper(io.BytesIO(given.encode()))
+        output, error = io.StringIO(), io.StringIO()
+        with at_the_door(), pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sys.stdin", text)
+            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(error):
+                status = run.main(["run.py", "--mode=generate", *arguments])
+        return status, output.getvalue(), error.getvalue()
+
+    return call
+
+
+def test_greedy_decoding_and_a_beam_of_several_continue_each_line(generate):
+    few = "--config.decoding.max_tokens=4"
+    for flags in (["--config.decoding.strategy=greedy"], ["--config.decoding.num_beams=2"]):
+        status, output, error = generate("gpt2", few, *flags)
+        assert (status, error) == (0, "")
+        first, second = output.splitlines()
+        assert first.startswith("the cat") and len(first) > len("the cat")
+        assert second.startswith("hello") and len(second) > len("hello")
+
+
+def test_encoder_decoder_is_greedy_and_uses_generation_config(generate, tmp_path):
+    """Start token from pad, a forced first token, and the second of two end tokens."""
+    weights = pytest.importorskip("attention.weights")
+    import tokenizers
+
+    from attention.decoding import generate as generate_ids
+
+    words = tokenizers.models.WordLevel({f"w{i}": i for i in range(43)}, unk_token="w1")
+    tokenizer = tokenizers.Tokenizer(words)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    folder = shutil.copytree(f"{CHECKPOINTS}/bart", tmp_path / "bart")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = json.loads((folder / "config.json").read_text())
+    settings |= {"decoder_start_token_id": None, "eos_token_id": 42}
+    (folder / "config.json").write_text(json.dumps(settings))
+    options = {"start": settings["pad_token_id"], "prefix": [[7]], "max_tokens": 6}
+    ids = generate_ids(weights.load(folder), [[5, 6]], **options).tokens[0].tolist()
+    end = ids[3]
+    assert end != ids[0]
+    generation = {"eos_token_id": [41, end], "forced_bos_token_id": 7, "pad_token_id": None}
+    (folder / "generation_config.json").write_text(json.dumps(generation))
+    found = generate(folder, "--config.decoding.max_tokens=6", given="w5 w6\n")
+    expected = " ".join(f"w{i}" for i in takewhile(lambda i: i != end, ids))
+    assert found == (0, f"{expected}\n", "")
+
+
+@pytest.mark.parametrize(
+    "folder, flags, message",
+    [
+        ("bert", [], "contains a MaskedLanguageModel, which generates no text"),
+        ("nothing", [], "contains no config.json"),
+        ("gpt2", ["--mode=train"], "--weights is for --mode=generate alone"),
+        (
+            "gpt2",
+            ["--config.decoding.strategy=greed"],
+            "decoding.strategy must be one of auto, greedy, sample, got 'greed'",
+        ),
+        ("gpt2", ["--config.decoding.num_beams=0"], "decoding.num_beams must be at least 1, got 0"),
+    ],
+)
+def test_wrong_use_is_one_sentence(generate, folder, flags, message):
+    status, output, error = generate(folder, *flags)
+    assert (status, output) == (2, "")
+    assert message in error and error.count("\n") == 1

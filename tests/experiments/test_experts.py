@@ -1,0 +1,185 @@
+"""Mixture of experts: routing, capacity, cached decoding, and the balance loss in training."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from attention.modules import ACTIVATIONS, Context, LanguageModel, TransformerConfig
+from configs import char_lm_moe
+from experiments.analysis.description import Description
+from experiments.data.corpus import language_of
+from experiments.data.text import Characters, TextBatch
+from experiments.experts import Experts, check_experts, make_layer
+from experiments.language_model import Task
+
+INPUTS = jax.random.normal(jax.random.key(0), (2, 7, 6))
+
+
+def experts(number=3, **options):
+    return Experts(6, 5, number, **options, rngs=nnx.Rngs(0))
+
+
+def apart(layer, inputs):
+    """Return the outputs of every expert, `[E, B, T, D]`."""
+    hidden = jnp.einsum("btd,edf->ebtf", inputs, layer.widen[...])
+    return jnp.einsum("ebtf,efd->ebtd", ACTIVATIONS["gelu"](hidden), layer.narrow[...])
+
+
+def test_output_is_the_weighted_mean_of_the_two_likeliest_experts():
+    layer = experts()
+    found = layer(INPUTS, context=Context()).features
+    gates, outputs = np.array(jax.nn.softmax(layer.router(INPUTS))), apart(layer, INPUTS)
+    for place in np.ndindex(2, 7):
+        best = np.argsort(-gates[place])[:2]
+        expected = sum(gates[place][e] * outputs[(e, *place)] for e in best)
+        expected /= gates[place][best].sum()
+        np.testing.assert_allclose(found[place], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_in_training_each_expert_takes_the_first_tokens():
+    layer = experts(4, capacity_factor=0.5)
+    training = Context(rng=jax.random.key(0))
+    features = layer(jnp.ones((1, 8, 6)), context=training).features
+    assert features[0].any(axis=-1).tolist() == [True] * 2 + [False] * 6
+
+
+def test_balance_loss_is_smallest_for_equal_gates():
+    layer = experts(balance=0.5)
+    assert layer(INPUTS, context=Context()).losses["balance"] > 0.5
+    layer.router.kernel[...] = jnp.zeros_like(layer.router.kernel[...])
+    np.testing.assert_allclose(layer(INPUTS, context=Context()).losses["balance"], 0.5, rtol=1e-6)
+
+
+def test_padding_takes_no_capacity_and_has_no_balance_loss():
+    layer = experts(4, capacity_factor=0.5)
+    training = Context(rng=jax.random.key(0), lengths=jnp.array([8, 3]))
+    padded = INPUTS.repeat(2, axis=1)[:, :8].at[1, 3:].set(jnp.nan)
+    found = layer(padded, context=training)
+    assert not found.features[1, 3:].any()
+    alone = [
+        layer(padded[row : row + 1, :length], context=Context()).losses["balance"]
+        for row, length in enumerate((8, 3))
+    ]
+    for row, length in enumerate((8, 3)):
+        context = Context(lengths=jnp.array([length]))
+        loss = layer(padded[row : row + 1], context=context).losses["balance"]
+        np.testing.assert_allclose(loss, alone[row], rtol=1e-6)
+    nothing = layer(padded, context=Context(lengths=jnp.array([0, 0])))
+    assert not nothing.features.any() and nothing.losses["balance"] == 0
+
+
+def test_second_choices_are_served_in_spite_of_padding():
+    layer = experts(2, capacity_factor=0.5)  # each of two experts takes half of the 8 tokens
+    layer.router.kernel[...] = jnp.zeros((6, 2)).at[0].set(jnp.array([1.0, -1.0]))
+    tokens = jnp.ones((1, 8, 6)).at[:, 2:, 0].set(-1.0)  # padding chooses the other expert first
+    context = Context(rng=jax.random.key(0), lengths=jnp.array([2]))
+    found = layer(tokens, context=context).features[:, :2]
+    expected = layer(tokens[:, :2], context=Context()).features
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "dtype, param_dtype", [("bfloat16", "float32"), ("bfloat16", "bfloat16"), (None, "float32")]
+)
+def test_dtypes_of_the_config(dtype, param_dtype):
+    settings = TransformerConfig(
+        width=8, num_heads=2, hidden=6, decoder_layers=2, dtype=dtype, param_dtype=param_dtype
+    )
+    model = LanguageModel.from_config(
+        settings,
+        vocab_size=9,
+        rngs=nnx.Rngs(0),
+        make_layer=lambda index, rngs: make_layer(settings, config().experts, index, rngs),
+    )
+    assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(model, nnx.Param))} == {
+        jnp.dtype(param_dtype)
+    }
+    output = model(jnp.arange(12, dtype=jnp.int32).reshape(2, 6) % 9)
+    assert output.features.dtype == jnp.dtype(dtype or param_dtype)
+    assert output.losses["balance"].dtype == jnp.float32
+
+
+def test_router_computes_in_float32():
+    layer = experts(dtype="bfloat16")
+    inputs = INPUTS.astype(jnp.bfloat16)
+    assert layer.router(inputs).dtype == jnp.float32
+    assert layer(inputs, context=Context()).features.dtype == jnp.bfloat16
+
+
+def test_more_tokens_than_bfloat16_can_count():
+    layer = experts(2, dtype="bfloat16")
+    inputs = jnp.ones((1, 600, 6), jnp.bfloat16)
+    features = layer(inputs, context=Context()).features
+    np.testing.assert_array_equal(features[0], jnp.broadcast_to(features[0, :1], (600, 6)))
+
+
+def config(**changes):
+    config = char_lm_moe.get_config("tiny")
+    config.train.microbatches = 1
+    config.model.dropout = 0.0
+    config.experts.update(changes)
+    return config
+
+
+def test_cached_decoding_equals_full_pass():
+    settings = TransformerConfig(width=8, num_heads=2, hidden=6, decoder_layers=2)
+    model = LanguageModel.from_config(
+        settings,
+        vocab_size=9,
+        rngs=nnx.Rngs(0),
+        make_layer=lambda index, rngs: make_layer(settings, config().experts, index, rngs),
+    )
+    tokens = jax.random.randint(jax.random.key(1), (2, 6), 0, 9)
+    cache = model.new_cache((2,), 6)
+    for place in range(6):
+        output = model(tokens[:, place : place + 1], cache=cache)
+        cache = output.cache
+    np.testing.assert_allclose(
+        output.logits[:, 0], model(tokens).logits[:, 5], rtol=2e-5, atol=1e-5
+    )
+
+
+@pytest.fixture(scope="module")
+def task():
+    with jax.numpy_dtype_promotion("standard"):
+        return Task(config(), language_of("characters", Characters.of("abcdefg")))
+
+
+def test_balance_loss_is_in_the_objective_and_in_the_metrics(task):
+    with jax.numpy_dtype_promotion("standard"):
+        state = task.learner.initial_state()
+        parameters = jax.tree.map(jnp.copy, state.parameters)
+        tokens = np.arange(24).reshape(2, 12) % 7
+        batch = TextBatch(tokens, tokens, np.ones(tokens.shape, bool))
+        measured = task.learner.losses(parameters, [batch])
+        state, metrics = task.learner.train_step(state, batch)
+    assert measured["loss"] == measured["nll"]
+    assert 0 < measured["balance"] < 0.1
+    assert metrics["balance"] > 0
+    np.testing.assert_allclose(metrics["loss"], metrics["nll"] + metrics["balance"], rtol=1e-6)
+
+
+def test_a_token_uses_the_parameters_of_two_experts():
+    def flops(number):
+        language = language_of("characters", Characters.of("abcdefg"))
+        model = Task(config(number=number), language).learner.abstract_model
+        return Description.of(model, context=24).costs[0].matrix_flops
+
+    router = 2 * 32 * 2  # FLOPs of two more columns of the router, in one layer
+    assert flops(4) - flops(2) == router
+
+
+@pytest.mark.parametrize(
+    "field, value, sentence",
+    [
+        ("number", 1, "experts.number must be at least 2, got 1"),
+        ("every", 0, "experts.every must be at least 1, got 0"),
+        ("capacity_factor", 0.0, "experts.capacity_factor must be a number above 0"),
+        ("balance", -1.0, "experts.balance must be at least 0, got -1.0"),
+    ],
+)
+def test_a_mistake_is_one_sentence(field, value, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        check_experts(config(**{field: value}).experts)
