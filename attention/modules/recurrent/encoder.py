@@ -87,14 +87,23 @@ class RecurrentEncoder(nnx.Module):
 
 
 def named_cell(
-    cell: Callable[..., nnx.RNNCellBase], width: int, hidden: int, **options: object
+    cell: Callable[..., nnx.RNNCellBase],
+    width: int,
+    hidden: int,
+    *,
+    param_dtype: DTypeLike = jnp.float32,
+    **options: object,
 ) -> nnx.RNNCellBase:
     """Make a cell and name the axes of its parameters, as `linear` does.
 
-    The last axis is "hidden", also that of all gates together. The first axis of a kernel is
-    "embed" for the inputs and "recurrent" for the state, the layer "dense_h" of flax.
+    Parameters are drawn in float32 at least, since orthogonal matrices have no narrower
+    initialiser, and cast to `param_dtype`. The last axis is "hidden", also that of all gates
+    together. The first axis of a kernel is "embed" for the inputs and "recurrent" for the state,
+    the layer "dense_h" of flax.
     """
-    made = cell(width, hidden, **options)
+    is_narrow = jnp.dtype(param_dtype).itemsize < 4
+    made = cell(width, hidden, param_dtype=jnp.float32 if is_narrow else param_dtype, **options)
+    made = jax.tree.map(lambda leaf: leaf.astype(param_dtype), made)
     for path, parameter in nnx.to_flat_state(nnx.state(made, nnx.Param)):
         first = "recurrent" if "dense_h" in path else "embed"
         parameter.set_metadata(axes=(first, "hidden")[-parameter.ndim :])
