@@ -48,7 +48,7 @@ CHANGES = {
     "value_width": (5, "parameters"),
     "hidden": (17, "parameters"),
     "mixer": (no_layer, "parameters"),
-    "cross_attention": (False, "parameters"),
+    "cross_attention": (False, "error"),  # in every layer of a decoder with an encoder output
     "feed_forward": (no_layer, "parameters"),
     "activation": ("gelu", "logits"),
     "gated": (True, "parameters"),
