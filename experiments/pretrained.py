@@ -63,7 +63,7 @@ def generate(config: ConfigDict, folder: Workdir, groups: Iterable[list[str]]) -
     return failed
 
 
-def _pieces(model: Any, line: str, options: dict[str, Any]) -> Iterable[str]:  # noqa: ANN401
+def _pieces(model: Any, line: str, options: dict[str, Any]) -> Iterable[str]:  # noqa: ANN401 - any model
     if isinstance(options["strategy"], Beam):
         return generate_text(model, [line], **options).text
     return stream(model, line, **options)

@@ -34,7 +34,7 @@ def soft_cap(array: Array, bound: float | None) -> Array:
     return array if bound is None else bound * jnp.tanh(array / bound)
 
 
-def named(name: str, given: Any, registry: Mapping[str, Any]) -> Any:  # noqa: ANN401
+def named(name: str, given: Any, registry: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any value
     """Return an entry of a registry by its name, or what was given if it can be called.
 
     Raises:
