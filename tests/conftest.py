@@ -41,6 +41,17 @@ hypothesis.settings.register_profile("strict", deadline=None, derandomize=True, 
 hypothesis.settings.load_profile("strict")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def clear_programs() -> Iterator[None]:
+    """Frees the compiled programs of each file.
+
+    Each holds several memory mappings, and a process may have 65,530 of them: a session that kept
+    all programs ended in a segmentation fault.
+    """
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture
 def float64() -> Iterator[None]:
     """Lets one test compute in float64; everybody else lives in jax's usual float32."""

@@ -149,7 +149,7 @@ def attend(
         precision=precision,
         tile_sizes=tile_sizes,
     )
-    results = per_shard(partial(_compute, name=implementation), arguments)
+    results = per_shard(_compute, arguments, implementation)
     output = results["output"]
     return (output, {name: results[name] for name in returning}) if returning else output
 
@@ -169,7 +169,7 @@ def explain(
         key: as in `attend`.
         value: as in `attend`.
         **arguments: the other arguments of `attend`.
-        platform: "cpu", "cuda", "rocm" or "tpu"; that of the default device by default.
+        platform: "cpu", "cuda" (or "gpu"), "rocm" or "tpu"; that of the default device by default.
 
     >>> import jax
     >>> from attention import explain
@@ -179,6 +179,7 @@ def explain(
     """
     name = arguments.pop("implementation", None)
     platform = available_platforms()[0] if platform is None else platform
+    platform = "cuda" if platform == "gpu" else platform
     one_of("platform", platform, PLATFORMS)
     return choose(check_arguments(query, key, value, **arguments), name, platform)
 

@@ -1,10 +1,12 @@
 """User functions with the arrays that they close over turned into explicit arguments.
 
 A closure over a traced array cannot cross `custom_jvp` or `scan`, and its array gets no gradient.
-`Explicit` stores the function as a jaxpr, whose constants are ordinary arguments.
+`Explicit` stores such a function as a jaxpr, whose constants are ordinary arguments. A jaxpr keeps
+the mesh and the shardings that it was traced with, and attention evaluates it inside `shard_map`
+too, so `evaluate` interprets it anew in the context of the call.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.extend import core
+from jax.extend.core.primitives import jit_p
+
+INDEXING_ERRORS = (
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,19 +30,59 @@ class Explicit:
     for a lambda that is defined anew with other arrays.
     """
 
+    function: Callable[..., Array]
     jaxpr: core.Jaxpr
     num_constants: int
 
     def __call__(self, arrays: tuple[Array, ...], *scalars: Array) -> Array:
         """Return `function(*scalars, *explicit arrays)`; the first arrays are the constants."""
+        if not self.num_constants:
+            return self.function(*scalars, *arrays)
         constants, rest = arrays[: self.num_constants], arrays[self.num_constants :]
-        return core.jaxpr_as_fun(core.ClosedJaxpr(self.jaxpr, list(constants)))(*scalars, *rest)[0]
+        return evaluate(self.jaxpr, constants, (*scalars, *rest))[0]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Explicit) and str(self.jaxpr) == str(other.jaxpr)
 
     def __hash__(self) -> int:
         return hash(str(self.jaxpr))
+
+
+def evaluate(
+    jaxpr: core.Jaxpr, constants: Sequence[Array], arguments: Sequence[Array]
+) -> list[Array]:
+    """Evaluate a jaxpr in the current mesh, whatever the mesh it was traced in."""
+    values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments), strict=True))
+
+    def read(atom: core.Var | core.Literal) -> Array:
+        return atom.val if isinstance(atom, core.Literal) else values[atom]
+
+    for equation in jaxpr.eqns:
+        operands = varying_alike([read(atom) for atom in equation.invars])
+        if equation.primitive is jit_p:  # inlined: it contains the old mesh
+            inner = equation.params["jaxpr"]
+            results = evaluate(inner.jaxpr, inner.consts, operands)
+        else:
+            params = dict(equation.primitive.get_bind_params(equation.params))
+            if "sharding" in params:
+                params["sharding"] = None
+            results = equation.primitive.bind(*operands, **params)
+            results = results if equation.primitive.multiple_results else [results]
+        values.update(zip(equation.outvars, results, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def varying_alike(arrays: Sequence[Array]) -> list[Array]:
+    """Make arrays inside `shard_map` vary over the mesh axes that any of them varies over.
+
+    Functions of `jax.numpy` do this for their arguments, but the operations of a jaxpr do not.
+    """
+    varying = [jax.typeof(array).manual_axis_type.varying for array in arrays]
+    everywhere = frozenset().union(*varying)
+    return [
+        jax.lax.pcast(array, tuple(everywhere - own), to="varying") if everywhere - own else array
+        for array, own in zip(arrays, varying, strict=True)
+    ]
 
 
 def explicit(
@@ -68,10 +116,15 @@ def explicit(
             f"{receives} as traced numbers, so it cannot branch on them with Python's if, and, or: "
             "use jax.numpy.where, & and |"
         ) from error
+    except INDEXING_ERRORS as error:
+        raise TypeError(
+            f"{receives} as traced numbers, which cannot index a NumPy array or a list: convert it "
+            "with jax.numpy.asarray"
+        ) from error
     except TypeError as error:
         raise TypeError(f"{receives}, and raised: {error}") from error
     found = ", ".join(f"{aval.dtype}{list(aval.shape)}" for aval in closed.out_avals)
     if found != f"{expected}[]":
         raise TypeError(f"{receives} and must return one {expected} number, got {found}")
     constants = tuple(map(jnp.asarray, closed.consts))
-    return Explicit(closed.jaxpr, len(constants)), constants
+    return Explicit(function, closed.jaxpr, len(constants)), constants

@@ -8,6 +8,7 @@ compiler decides the shardings.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 import jax
@@ -23,21 +24,34 @@ Axis = str | tuple[str, ...] | None
 
 
 def per_shard(
-    function: Callable[[Arguments], dict[str, Array]], arguments: Arguments
+    function: Callable[[Arguments, str | None], dict[str, Array]],
+    arguments: Arguments,
+    implementation: str | None,
 ) -> dict[str, Array]:
-    """Call a function of arguments for each shard of explicitly sharded batch axes and heads.
+    """Call a function for each shard of explicitly sharded batch axes and heads.
+
+    Args:
+        function: of the arguments and the name of the implementation.
+        arguments: of `attend`.
+        implementation: its name.
 
     Raises:
         ValueError: a sharding that attention cannot keep without communication.
     """
+    sharding = jax.typeof(arguments.query).sharding
+    if AxisType.Explicit not in sharding.mesh.axis_types:
+        return function(arguments, implementation)
+    return _in_shard_map(function, arguments, implementation)
+
+
+# Under jit because eager arrays of one device cannot be resharded to several.
+@partial(jax.jit, static_argnums=(0, 2), inline=True)
+def _in_shard_map(
+    function: Callable[[Arguments, str | None], dict[str, Array]],
+    arguments: Arguments,
+    implementation: str | None,
+) -> dict[str, Array]:
     mesh, spec = jax.typeof(arguments.query).sharding.mesh, _spec(arguments.query)
-    explicit = {
-        name
-        for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
-        if kind == AxisType.Explicit
-    }
-    if not explicit:
-        return function(arguments)
     *batch, length, heads, width = spec
     num_kv_heads, shards = arguments.key.shape[-2], _size(mesh.shape, heads)
     if length is not None or width is not None or num_kv_heads % shards:
@@ -55,12 +69,13 @@ def per_shard(
         for leaf, spec in zip(map(jnp.asarray, leaves), specs, strict=True)
     ]
     names = {name: PartitionSpec(*batch, heads) for name in arguments.returning}
+    axes = zip(mesh.axis_names, mesh.axis_types, strict=True)
     return jax.shard_map(
-        lambda *leaves: function(jax.tree.unflatten(structure, leaves)),
+        lambda *leaves: function(jax.tree.unflatten(structure, leaves), implementation),
         mesh=mesh,
         in_specs=tuple(specs),
         out_specs={"output": PartitionSpec(*batch, None, heads)} | names,
-        axis_names=explicit,
+        axis_names={name for name, kind in axes if kind == AxisType.Explicit},
     )(*leaves)
 
 

@@ -4,6 +4,7 @@ import re
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding
@@ -45,11 +46,14 @@ def sharded(implementation: Implementation, case: Case, *, axis: int) -> str | N
         arguments["mask"] = masks.causal()
         allowed = np.tri(case.T, dtype=bool)[None]
 
-    def forward(*inputs: Array) -> Array:
-        return implementation.function(*inputs, **arguments)
+    def forward(first: Array, *inputs: Array) -> Array:
+        given = dict(arguments)
+        if implementation.can("predicates") and implementation.can("closures"):
+            given["mask"] &= masks.from_function(lambda query, key: key >= first)
+        return implementation.function(*inputs, **given)
 
-    def gradients(cotangents: Array, *inputs: Array) -> tuple[Array, ...]:
-        output, pullback = jax.vjp(forward, *inputs)
+    def gradients(first: Array, cotangents: Array, *inputs: Array) -> tuple[Array, ...]:
+        output, pullback = jax.vjp(partial(forward, first), *inputs)
         return output, *pullback(cotangents)
 
     cotangents = case.cotangents()
@@ -58,7 +62,10 @@ def sharded(implementation: Implementation, case: Case, *, axis: int) -> str | N
         for array in (cotangents, *inputs)
     ]
     differentiable = implementation.can("gradients")
-    program = jax.jit(gradients if differentiable else lambda _, *inputs: (forward(*inputs),))
+    program = jax.jit(
+        gradients if differentiable else lambda first, _, *inputs: (forward(first, *inputs),)
+    )
+    given.insert(0, jnp.int32(0))
     compiled = program.lower(*given).compile()
     collectives = [match[1] for match in COLLECTIVE.finditer(compiled.as_text())]
     if collectives:

@@ -204,3 +204,9 @@ def test_constant_bool_array_compiles_as_fast_as_an_argument():
 
     as_argument = seconds(call, shape, jax.ShapeDtypeStruct((1024, 1024), bool))
     assert seconds(lambda query: call(query, allowed), shape) < 3 * as_argument + 0.5
+
+
+@pytest.mark.parametrize("ids", [np.arange(T) // 3, [0] * T], ids=["NumPy array", "list"])
+def test_closure_over_what_traced_numbers_cannot_index(ids):
+    with pytest.raises(TypeError, match=r"convert it with jax\.numpy\.asarray"):
+        masks.from_function(lambda query, key: ids[query] == ids[key])

@@ -150,6 +150,10 @@ def test_explain_of_an_unknown_platform_raises():
         explain(*SMALL, platform="cdua")
 
 
+def test_explain_for_gpu_is_for_cuda():
+    assert str(explain(*SMALL, platform="gpu")) == str(explain(*SMALL, platform="cuda"))
+
+
 def test_inputs_on_another_platform_do_not_change_the_choice(monkeypatch):
     """The platform is that of the lowering, not of the default backend."""
     inputs = draw(*[(1, 128, 2, 8)] * 3)

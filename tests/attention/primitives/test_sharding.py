@@ -1,5 +1,6 @@
 """Batch and heads sharded over devices: same values, same sharding, no communication."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from attention import attend, masks, scores
 from tests.attention.primitives import sharding
-from tests.attention.primitives.inputs import draw
+from tests.attention.primitives.inputs import draw, in_tiles
 
 BATCH, HEADS = (2, 1), (1, 2)
 CASES = [
@@ -56,6 +57,58 @@ def test_collectives_are_detected():
     (array,) = draw((4, 3))
     array = jax.device_put(array, NamedSharding(mesh, P("batch")))
     assert sharding.collectives(jax.jit(jnp.sum).lower(array).compile()) == ["all-reduce"]
+
+
+def loss_with_closures(query, weight, documents, implementation):
+    """A mask and a score function that close over traced arrays."""
+
+    def scaled(score, query, key, head):
+        return 2.0 * score * weight + jnp.where(query > key, weight**2, 1.0)
+
+    output = attend(
+        *[query] * 3,
+        mask=masks.causal() & masks.from_function(lambda q, k: documents[q] == documents[k]),
+        score=scores.from_function(scaled),
+        **in_tiles(implementation, 4, 4),
+    )
+    return jnp.sum(jnp.sin(output))
+
+
+@pytest.mark.parametrize("implementation", ["reference", "tiled"])
+@pytest.mark.parametrize("spec", [P("data"), P(None, None, "data")], ids=str)
+@pytest.mark.parametrize("how", ["jit", "explicit axes", "shard_map", "shard_map, explicit axes"])
+def test_closures_on_two_devices(how, spec, implementation):
+    inputs = *draw((2, 11, 2, 3)), jnp.float32(0.7), jnp.arange(11) // 4
+    loss = functools.partial(loss_with_closures, implementation=implementation)
+    expected = jax.jit(jax.grad(loss, (0, 1)))(*inputs)
+    kind = AxisType.Explicit if "explicit" in how else AxisType.Auto
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(kind,))
+    specs = spec, P(), P()
+    if "shard_map" in how:
+        loss = jax.shard_map(
+            lambda *inputs: jax.lax.psum(loss_with_closures(*inputs, implementation), "data"),
+            mesh=mesh,
+            in_specs=specs,
+            out_specs=P(),
+        )
+    with jax.set_mesh(mesh):
+        sharded = [
+            jax.device_put(array, NamedSharding(mesh, spec))
+            for array, spec in zip(inputs, specs, strict=True)
+        ]
+        actual = jax.jit(jax.grad(loss, (0, 1)))(*sharded)
+    for ours, theirs in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_explicitly_sharded_inputs_outside_jit_and_set_mesh():
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Explicit,))
+    (query,) = draw((2, 11, 2, 3))
+    sharded = jax.device_put(query, NamedSharding(mesh, P("data")))
+    mask = masks.causal() & masks.lengths(jnp.array([11, 7]))
+    output = attend(sharded, sharded, sharded, mask=mask)
+    assert output.sharding.is_equivalent_to(sharded.sharding, 4)
+    np.testing.assert_allclose(output, attend(query, query, query, mask=mask), rtol=1e-5, atol=1e-6)
 
 
 def test_replicated_scores_get_summed_gradients_inside_shard_map():
