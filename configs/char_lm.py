@@ -19,18 +19,13 @@ from configs.forms import FULL, is_tiny
 
 def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
-    config = ConfigDict()
-    config.experiment = "language_model"
-    config.seed = 0
+    config = defaults.new("language_model", "characters", steps=2_000)
+    data, batch, model, train = config.data, config.batch, config.model, config.train
 
-    config.data = data = ConfigDict()
-    data.name = "characters"
-    data.path = ""  # of a text file; ours, if none is named
-    data.seed = 0
-    data.sentences = 20_000
-    data.context = 64
+    batch.tokens = 12 * 64
+    batch.row_length = 64
+    batch.microbatches = 2
 
-    config.model = model = defaults.decoder()
     model.width = 128
     model.hidden = 512
     model.activation = "gelu"
@@ -38,22 +33,14 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.max_length = 64
     model.use_bias = False
 
-    config.train = train = defaults.training(2_000)
-    train.batch_tokens = 12 * 64
-    train.microbatches = 2
     train.learning_rate = 2e-3
     train.beta2 = 0.99
-    train.evaluate_every = 1_000
-    train.sample_every = 1_000
-    train.checkpoint_every = 1_000
-
-    config.decoding = defaults.sampling()
 
     if is_tiny(form):
-        defaults.make_short(train)
+        defaults.make_short(config)
         data.sentences = 200
-        data.context = 24
-        train.batch_tokens = 240
+        batch.row_length = 24
+        batch.tokens = 240
         model.update({"width": 32, "hidden": 48, "decoder_layers": 2, "dropout": 0.1})
         config.decoding.max_tokens = 20
     return config

@@ -13,19 +13,13 @@ from ml_collections import ConfigDict
 
 from configs import char_lm
 from configs.forms import FULL, is_tiny
+from experiments.config import ExpertsPart
+from experiments.config.flags import as_config_dict
 
 
 def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = char_lm.get_config(form)
-    config.model.hidden = 256  # of each expert; two of them serve a token
-
-    config.experts = experts = ConfigDict()
-    experts.number = 4
-    experts.every = 2  # of so many layers one has experts
-    experts.capacity_factor = 1.25  # tokens that an expert takes in training ÷ its equal share
-    experts.balance = 0.01  # factor of the balance loss
-
-    if is_tiny(form):
-        config.model.hidden = 48
+    config.model.hidden = 48 if is_tiny(form) else 256  # of each expert; two serve a token
+    config.model.experts = as_config_dict(ExpertsPart())
     return config

@@ -14,30 +14,19 @@ from configs.forms import FULL, is_tiny
 
 def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
-    config = ConfigDict()
-    config.experiment = "classification"
-    config.seed = 0
+    config = defaults.new("classification", "digits", steps=1_500)
+    model = config.model
 
-    config.data = data = ConfigDict()
-    data.name = "digits"
-    data.seed = 0
-    data.patch_size = 2
-
-    config.pooling = "mean"  # or "class_token"
-    config.model = model = defaults.encoder()
-    del model.tie  # no word is said
     model.width = 64
     model.hidden = 128
     model.activation = "gelu"
     model.positions = "learned"
     model.max_length = 16
 
-    config.train = train = defaults.training(1_500)
-    train.batch_size = 64
-    train.label_smoothing = 0.1
+    config.train.label_smoothing = 0.1
 
     if is_tiny(form):
-        defaults.make_short(train)
-        train.batch_size = 16
+        defaults.make_short(config)
+        config.batch.size = 16
         model.update({"width": 32, "hidden": 48, "dropout": 0.1})
     return config

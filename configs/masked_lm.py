@@ -14,26 +14,17 @@ from configs.forms import FULL, is_tiny
 
 def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
-    config = ConfigDict()
-    config.experiment = "masked_language_model"
-    config.seed = 0
+    config = defaults.new("masked_language_model", "toy", steps=3_000)
+    data, batch, model = config.data, config.batch, config.model
 
-    config.data = data = ConfigDict()
-    data.seed = 0
-    data.sizes = defaults.toy_sizes()
-    data.bucket_lengths = (8, 11, 14, 21)
-
-    config.model = model = defaults.encoder()
+    batch.tokens = 3_072
     model.max_length = 24
 
-    config.train = train = defaults.training(3_000)
-    train.batch_tokens = 3_072
-
     if is_tiny(form):
-        defaults.make_short(train)
-        data.sizes = defaults.toy_sizes(few=True)
+        defaults.make_short(config)
+        defaults.make_few(data.sizes)
         data.sizes.test = 200  # enough for a few words of several senses
-        data.bucket_lengths = (24,)
-        train.batch_tokens = 480
+        batch.bucket_lengths = (24,)
+        batch.tokens = 480
         model.update({"width": 32, "hidden": 48, "dropout": 0.1})
     return config

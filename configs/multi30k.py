@@ -19,68 +19,50 @@ from configs.forms import FULL, is_tiny
 
 def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
-    config = ConfigDict()
-    config.experiment = "translation"
-    config.architecture = "transformer"
-    config.seed = 0
+    config = defaults.new("translation", "parallel", steps=8_000)
+    data, batch, model, train = config.data, config.batch, config.model, config.train
 
     config.literature = ConfigDict({"test": {"tok_bleu": "41.02 (Wu et al. 2021)"}})
     config.literature.test.text = "05d795e1b3ceac22"  # its fingerprint, as in texts.json
 
-    config.data = data = ConfigDict()
-    data.name = "parallel"
     data.path = "data/multi30k"
-    data.source = "en"
-    data.target = "de"
-    data.files = ConfigDict()
-    data.files.train = "train"  # train.en and train.de, or train.tsv; or those as .gz
-    data.files.validation = "validation"
     data.files.test = "test_2016"
-    data.tokenized = True  # so BLEU counts the tokens of the files
-    data.faults = "refuse"  # or "drop" pairs with an empty side, bad bytes or too many words
-    data.longest = 100  # words
-    data.subwords = ConfigDict()
-    data.subwords.kind = "bpe"  # or "unigram", "char", "word"
-    data.subwords.size = 9_700
-    data.subwords.joint = True
-    data.subwords.dropout = 0.0  # of the merges, anew in each epoch; 0.1 in Provilkov et al. 2020
-    data.bucket_lengths = (16, 20, 24, 32, 48)
-    data.row_length = 64  # positions of a row of several pairs; 0: one pair a row, by length
+    data.tokenized = True
 
-    config.model = model = defaults.transformer()
+    config.text.size = 9_700
+
+    batch.tokens = 8_192
+    batch.bucket_lengths = (16, 20, 24, 32, 48)
+    batch.row_length = 64
+    batch.microbatches = 4
+
     model.width = 128
     model.norm_placement = "post"
     model.positions = "sinusoidal"
     model.max_length = 80
-    model.encoder_layers = 4
-    model.decoder_layers = 4
+    model.encoder_layers = model.decoder_layers = 4
     model.tie = "all"
     model.dropout = 0.3
     model.remat = False
 
-    config.train = train = defaults.training(8_000)
-    train.batch_tokens = 8_192
-    train.microbatches = 4
     train.label_smoothing = 0.1
     train.schedule = "inverse_sqrt"
     train.learning_rate = 5e-3
     train.warmup_steps = 2_000
     train.weight_decay = 0.0
-    train.evaluate_every = 1_000
-    train.sample_every = 1_000
+    train.evaluate_every = train.sample_every = 1_000
     train.checkpoint_every = 100
     train.average = 10
 
-    config.decoding = defaults.greedy()
     config.decoding.num_beams = 5
     config.decoding.length_penalty = 1.0
 
     if is_tiny(form):
-        defaults.make_short(train)
-        data.subwords.size = 400
-        model.max_length = data.row_length = 160  # which so few subwords need
-        data.bucket_lengths = (model.max_length,)
-        train.batch_tokens = 640
+        defaults.make_short(config)
+        config.text.size = 400
+        model.max_length = batch.row_length = 160  # which so few subwords need
+        batch.bucket_lengths = (model.max_length,)
+        batch.tokens = 640
         model.update({"width": 32, "hidden": 48, "encoder_layers": 1, "decoder_layers": 1})
         config.decoding.num_beams = 2
     return config

@@ -23,7 +23,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     config = multi30k.get_config(form)
     data, model, train = config.data, config.model, config.train
     data.source, data.target = "de", "en"
-    data.subwords.joint = False
+    config.text.joint = False
     model.positions = "learned"
     model.tie = "none"
     train.schedule = "cosine"
@@ -33,15 +33,15 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.literature.test.text = "bf2a16fefc77122c"
 
     if is_tiny(form):
-        data.subwords.size = 380
+        config.text.size = 380
     else:
-        data.subwords.size = 6_500
+        config.text.size = 6_500
         model.update({"width": 256, "hidden": 512, "num_heads": 8, "dropout": 0.2})
         model.encoder_layers = model.decoder_layers = 3
         train.steps = 3_840  # sixteen epochs
-        train.batch_tokens = 2_048  # some 128 pairs
+        config.batch.tokens = 2_048  # about 128 pairs
+        config.batch.microbatches = 2
         train.learning_rate = 1e-3
         train.warmup_steps = 400
-        train.microbatches = 2
         train.evaluate_every = train.sample_every = 240
     return config

@@ -14,29 +14,16 @@ from configs.forms import FULL, is_tiny
 
 def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
-    config = ConfigDict()
-    config.experiment = "language_model"
-    config.seed = 0
+    config = defaults.new("language_model", "sentences", steps=600)
 
-    config.data = data = ConfigDict()
-    data.name = "sentences"
-    data.seed = 0
-    data.sizes = defaults.toy_sizes()
-    data.context = 64
-
-    config.model = model = defaults.decoder()
-    model.max_length = 64
-
-    config.train = train = defaults.training(600)
-    train.batch_tokens = 2_048
-
-    config.decoding = defaults.sampling()
+    config.batch.row_length = 64
+    config.model.max_length = 64
     config.decoding.max_tokens = 40
 
     if is_tiny(form):
-        defaults.make_short(train)
-        data.sizes = defaults.toy_sizes(few=True)
-        train.batch_tokens = 256
-        model.update({"width": 32, "hidden": 48})
+        defaults.make_short(config)
+        defaults.make_few(config.data.sizes)
+        config.batch.tokens = 256
+        config.model.update({"width": 32, "hidden": 48})
         config.decoding.max_tokens = 20
     return config

@@ -14,8 +14,9 @@ score      that of the checkpoint: logits agree with Transformers to 1e-5 (tests
 
 from ml_collections import ConfigDict
 
-from configs import defaults
 from configs.forms import FULL
+from experiments.config import SamplingPart
+from experiments.config.flags import as_config_dict
 
 
 def get_config(form: str = FULL) -> ConfigDict:
@@ -23,7 +24,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     del form
     config = ConfigDict()
     config.experiment = "pretrained"
-    config.decoding = defaults.sampling()
+    config.decoding = as_config_dict(SamplingPart())
     config.decoding.strategy = "auto"  # greedy for encoder-decoders, sampling for others
     config.decoding.max_tokens = 100
     config.decoding.num_beams = 1  # above 1: beam search, in place of sampling

@@ -16,32 +16,20 @@ from configs.forms import FULL, is_tiny
 
 def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
-    config = ConfigDict()
-    config.experiment = "translation"
-    config.architecture = "transformer"
-    config.seed = 0
+    config = defaults.new("translation", "scan", steps=3_000)
+    batch, model = config.batch, config.model
 
     config.literature = ConfigDict({"test": {"exact_match": "about 100 % (Lake and Baroni 2018)"}})
-    config.data = data = ConfigDict()
-    data.name = "scan"
-    data.path = "data/scan"
-    data.split = "simple"
-    data.validation = 500
-    data.seed = 0
-    data.bucket_lengths = (12, 20, 30)
 
-    config.model = model = defaults.transformer()
+    batch.bucket_lengths = (12, 20, 30)
+    batch.tokens = 2_048
+
     model.positions = "relative"
     model.max_length = 52
 
-    config.train = train = defaults.training(3_000)
-    train.batch_tokens = 2_048
-
-    config.decoding = defaults.greedy()
-
     if is_tiny(form):
-        defaults.make_short(train)
-        data.bucket_lengths = (model.max_length,)
-        train.batch_tokens = 512
+        defaults.make_short(config)
+        batch.bucket_lengths = (model.max_length,)
+        batch.tokens = 512
         model.update({"width": 32, "hidden": 48, "dropout": 0.1})
     return config

@@ -19,6 +19,6 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.literature.test.exact_match = "100 % (Csordás et al. 2021)"
     config.model.positions = "alibi"  # the best of configs/scan_positions.py
     config.data.split = "length"
-    config.data.cutoff = 26  # what has more actions is tested
-    config.data.bucket_lengths = config.data.bucket_lengths[-1:]
+    config.data.cutoff = 26  # commands with more actions are tested
+    config.batch.bucket_lengths = config.batch.bucket_lengths[-1:]
     return config

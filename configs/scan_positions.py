@@ -21,5 +21,5 @@ def get_config(form: str = FULL) -> ConfigDict:
     for scheme, config in runs.items():
         config.model.positions = scheme
         if not is_tiny(form):
-            config.train.update(defaults.training(1_500))
+            defaults.set_steps(config.train, 1_500)
     return defaults.comparison(runs)

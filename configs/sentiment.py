@@ -15,32 +15,15 @@ from configs.forms import FULL, is_tiny
 
 def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
-    config = ConfigDict()
-    config.experiment = "classification"
-    config.seed = 0
+    config = defaults.new("classification", "sentiment", steps=1_200)
+    data, model = config.data, config.model
 
-    config.data = data = ConfigDict()
-    data.name = "sentiment"
-    data.seed = 0
-    data.sizes = ConfigDict()
-    data.sizes.train = 20_000
-    data.sizes.validation = 1_000
-    data.sizes.test = 2_000
-    data.sizes.longer = 1_000
-
-    config.pooling = "mean"  # or "class_token"
-    config.model = model = defaults.encoder()
-    del model.tie  # no word is said
     model.width = 64
     model.hidden = 128
 
-    config.train = train = defaults.training(1_200)
-    train.batch_size = 64
-
     if is_tiny(form):
-        defaults.make_short(train)
+        defaults.make_short(config)
         data.sizes.update({"train": 2_000, "validation": 20, "test": 20, "longer": 20})
-        train.batch_size = 16
-        model.update({"width": 32, "hidden": 48, "dropout": 0.1})
-        config.pooling = "class_token"
+        config.batch.size = 16
+        model.update({"width": 32, "hidden": 48, "dropout": 0.1, "pooling": "class_token"})
     return config

@@ -14,35 +14,19 @@ from configs.forms import FULL, is_tiny
 
 def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
-    config = ConfigDict()
-    config.experiment = "translation"
-    config.architecture = "transformer"
-    config.seed = 0
+    config = defaults.new("translation", "summary", steps=2_000)
+    data, batch, model = config.data, config.batch, config.model
 
-    config.data = data = ConfigDict()
-    data.name = "summary"
-    data.seed = 0
-    data.shortest = 3  # sentences of a document
-    data.longest = 5
-    data.sizes = ConfigDict()
-    data.sizes.train = 40_000
-    data.sizes.validation = 1_000
-    data.sizes.test = 1_000
-    data.bucket_lengths = (32, 40, 48)
+    batch.bucket_lengths = (32, 40, 48)
+    batch.tokens = 2_048
 
-    config.model = model = defaults.transformer()
     model.max_length = 64
     model.tie = "all"
 
-    config.train = train = defaults.training(2_000)
-    train.batch_tokens = 2_048
-
-    config.decoding = defaults.greedy()
-
     if is_tiny(form):
-        defaults.make_short(train)
-        data.sizes.update({"train": 1_000, "validation": 20, "test": 20})
-        data.bucket_lengths = (model.max_length,)
-        train.batch_tokens = 512
+        defaults.make_short(config)
+        defaults.make_few(data.sizes)
+        batch.bucket_lengths = (model.max_length,)
+        batch.tokens = 512
         model.update({"width": 32, "hidden": 48, "dropout": 0.1})
     return config

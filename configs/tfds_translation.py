@@ -15,23 +15,23 @@ from ml_collections import ConfigDict
 
 from configs import multi30k
 from configs.forms import FULL, is_tiny
+from experiments.config import TfdsData
+from experiments.config.flags import as_config_dict
 
 
 def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = multi30k.get_config(form)
-    config.data.name = "tfds"
-    config.data.dataset = "ted_hrlr_translate/pt_to_en"  # a version after a colon, or the newest
-    config.data.path = ""  # the folder of all datasets; "" is that of TFDS, ~/tensorflow_datasets
-    config.data.source = "pt"
-    config.data.target = "en"
-    del config.data.files, config.literature
-    config.data.splits = ConfigDict()
-    config.data.splits.train = "train"  # or a part of one, as "train[:90%]"
-    config.data.splits.validation = "validation"
-    config.data.splits.test = "test"
-    config.data.faults = "drop"
+    del config.literature
+    config.data = data = as_config_dict(TfdsData())
+    data.dataset = "ted_hrlr_translate/pt_to_en"  # a version after a colon, or the newest
+    data.path = ""  # the folder of all datasets; "" is that of TFDS, ~/tensorflow_datasets
+    data.source = "pt"
+    data.target = "en"
+    data.tokenized = True
+    data.splits.train = "train"  # or a part of one, as "train[:90%]"
+    data.faults = "drop"
     if not is_tiny(form):  # talks have longer sentences than captions
-        config.data.bucket_lengths = (16, 24, 32, 48, 64, 96)
-        config.data.row_length = config.model.max_length = 256
+        config.batch.bucket_lengths = (16, 24, 32, 48, 64, 96)
+        config.batch.row_length = config.model.max_length = 256
     return config

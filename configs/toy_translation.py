@@ -15,38 +15,21 @@ from configs.forms import FULL, is_tiny
 
 def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
-    config = ConfigDict()
-    config.experiment = "translation"
-    config.architecture = "transformer"
-    config.seed = 0
-
-    config.data = data = ConfigDict()
-    data.name = "toy"
-    data.seed = 0
-    data.sizes = defaults.toy_sizes()
-    data.bucket_lengths = (8, 11, 14, 21)  # the longest pair of each, with its end
-
-    config.model = defaults.transformer()
-
-    config.train = train = defaults.training(1_300)
-    train.batch_tokens = 1_536
-    train.microbatches = 2
-    train.label_smoothing = 0.1
-    train.learning_rate = 5e-3
-
-    config.decoding = defaults.greedy()
-
+    config = defaults.new("translation", "toy", steps=1_300)
+    config.batch.microbatches = 2
+    config.train.label_smoothing = 0.1
+    config.train.learning_rate = 5e-3
     if is_tiny(form):
         make_tiny(config)
     return config
 
 
 def make_tiny(config: ConfigDict) -> None:
-    """Shrinks all that takes time, and leaves out no path through the code: it even drops."""
-    config.data.sizes = defaults.toy_sizes(few=True)
-    config.data.bucket_lengths = (config.model.max_length,)
+    """Shrink everything that takes time, with dropout so that no path is left out."""
+    defaults.make_few(config.data.sizes)
+    config.batch.bucket_lengths = (config.model.max_length,)
+    config.batch.tokens = 480
     config.model.width = 32
     config.model.hidden = 48
     config.model.dropout = 0.1
-    config.train.batch_tokens = 480
-    defaults.make_short(config.train)
+    defaults.make_short(config)

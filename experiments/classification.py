@@ -7,56 +7,56 @@ from pathlib import Path
 import numpy as np
 from flax import nnx
 from jax import Array
-from ml_collections import ConfigDict
 
 from attention.modules import Classifier, Embedding, PatchEmbedding, TransformerConfig
+from experiments.config import Config
 from experiments.data.batching import evaluation_batches, resumable
 from experiments.data.labelled import (
     Examples,
     Labelled,
     LabelledBatch,
-    check_labelled,
     load_labelled,
 )
-from experiments.errors import UsageError, as_usage_errors, check_at_least
 from experiments.training.duration import settled
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, objective, token_losses
-from experiments.training.session import check_training, evaluate_in, measured, train_in
+from experiments.training.session import evaluate_in, measured, train_in
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
 
-def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
+def train(config: Config, workdir: Workdir, cache: Path) -> None:
     """Trains a classifier, or goes on from where its workdir stands, and measures it.
 
     Args:
-        config: of the run, as `check` passes it.
+        config: of the run.
         workdir: where all that the run makes goes.
         cache: unused: the data is generated anew, or comes with a library.
     """
     del cache
     config = settled(config, lambda now: Task(now).data.splits["train"].epoch)
     task = Task(config)
+    train_data = task.data.splits["train"]
+    batches = resumable(train_data.epochs(num_batches=config.train.steps, seed=config.seed))
+    task.learner.trace(batches)
     workdir.claim(config)
     keep_words(task, workdir)
     print(
-        f"{len(task.data.splits['train'].labels):,} examples of {len(task.data.classes)} classes, "
+        f"{len(train_data.labels):,} examples of {len(task.data.classes)} classes, "
         f"{task.learner.num_parameters:,} parameters"
     )
-    epochs = task.data.splits["train"].epochs(num_batches=config.train.steps, seed=config.seed)
     train_in(
         workdir,
         task.learner,
-        resumable(epochs),
-        validation=batches(task.data.splits["validation"]),
+        batches,
+        validation=all_batches(task.data.splits["validation"]),
         sample=task.sample,
         measure=partial(task.measure, names=task.tests),
         config=config,
     )
 
 
-def evaluate(config: ConfigDict, workdir: Workdir, cache: Path, split: str | None = None) -> None:
+def evaluate(config: Config, workdir: Workdir, cache: Path, split: str | None = None) -> None:
     """Measures the newest checkpoint of a run; its results file is written again.
 
     Args:
@@ -82,27 +82,7 @@ def keep_words(task: "Task", workdir: Workdir) -> None:
         workdir.keep_vocabulary(task.data.vocabulary.as_text())
 
 
-def check(config: ConfigDict) -> None:
-    """Refuses, before anything is written, a configuration that cannot run.
-
-    Raises:
-        UsageError: in one sentence.
-    """
-    check_training(config)
-    with as_usage_errors():
-        check_at_least("train.batch_size", config.train.batch_size, 1)
-        check_at_least("model.encoder_layers", config.model.encoder_layers, 1)
-        check_labelled(config.data)
-        task = Task(config)  # patches and pooling are the modules' to refuse
-    needed = task.data.splits["train"].inputs.shape[1]
-    if task.data.vocabulary is not None and needed > config.model.max_length:
-        raise UsageError(
-            f"the sentences need {needed} positions: raise model.max_length="
-            f"{config.model.max_length}"
-        )
-
-
-def batches(examples: Examples) -> Sequence[LabelledBatch]:
+def all_batches(examples: Examples) -> Sequence[LabelledBatch]:
     """A whole split, in order."""
     return [batch for _, batch in evaluation_batches(examples)]
 
@@ -110,22 +90,22 @@ def batches(examples: Examples) -> Sequence[LabelledBatch]:
 class Task:
     """A configuration brought to life: the data, and the model that tells its classes apart."""
 
-    def __init__(self, config: ConfigDict) -> None:
+    def __init__(self, config: Config) -> None:
         """Builds everything but numbers: no parameter is allocated yet."""
         self.config = config
-        self.data: Labelled = load_labelled(config.data, config.train.batch_size)
+        self.data: Labelled = load_labelled(config.data, config.batch.size)
         self.learner = Learner(self._make_model, self._sum_losses, config)
         self._classify = self.learner.apply(
             lambda model, inputs, lengths: model(inputs, lengths=lengths).logits.argmax(axis=-1)
         )
 
     def _make_model(self, rngs: nnx.Rngs) -> Classifier:
-        config = TransformerConfig(**self.config.model)
+        config = self.config.model.library()
         return Classifier.from_config(
             config,
             self._make_embedding(config, rngs),
             num_classes=len(self.data.classes),
-            pooling=self.config.pooling,
+            pooling=self.config.model.pooling,
             rngs=rngs,
         )
 
@@ -155,13 +135,13 @@ class Task:
     def measure(self, state: TrainState, names: Sequence[str]) -> dict[str, dict[str, float]]:
         """Loss and accuracy on these splits."""
         return {
-            split: self.learner.losses(state.parameters, batches(self.data.splits[split]))
+            split: self.learner.losses(state.parameters, all_batches(self.data.splits[split]))
             for split in names
         }
 
     def sample(self, state: TrainState) -> str:
         """A few inputs, the classes that the model gives them, and what they should be."""
-        batch = batches(self.data.splits["validation"])[0]
+        batch = all_batches(self.data.splits["validation"])[0]
         said = np.asarray(self._classify(state.parameters, batch.inputs, batch.lengths))
         lines = []
         for shown, ours, gold in zip(batch.inputs[:3], said, batch.labels, strict=False):

@@ -4,8 +4,9 @@ Each check takes the name of a field, as its flag has it, and the number that it
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 
 
 class UsageError(Exception):
@@ -47,3 +48,14 @@ def check_seed(name: str, given: int) -> None:
     """Raises a `ValueError` for what `jax.random.key` does not tell from other seeds."""
     if not 0 <= given < 2**32:
         raise ValueError(f"{name} must lie in [0, 2**32), got {given}")
+
+
+def one_of(name: str, given: str, known: Sequence[str]) -> None:
+    """Raise a `ValueError` for an unknown name, with the known names and the nearest.
+
+    `attention.primitives.choice.one_of` is the same, and cannot be imported without jax.
+    """
+    if given not in known:
+        near = get_close_matches(str(given).lower(), known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"{name} must be one of {', '.join(known)}, got {given!r}{hint}")

@@ -10,7 +10,6 @@ from flax import nnx
 from flax.nnx.nn.dtypes import promote_dtype
 from jax import Array
 from jax.typing import DTypeLike
-from ml_collections import ConfigDict
 
 from attention.modules import (
     ACTIVATIONS,
@@ -21,7 +20,7 @@ from attention.modules import (
     linear,
     transformer_block,
 )
-from experiments.errors import check_at_least, check_positive
+from experiments.config import ExpertsPart
 
 CHOSEN = 2  # experts of each token
 
@@ -113,7 +112,7 @@ class Experts(nnx.Module):
         return Output(features, losses={"balance": self.balance * loss})
 
 
-def make_layer(config: TransformerConfig, experts: ConfigDict, index: int, rngs: nnx.Rngs) -> Block:
+def make_layer(config: TransformerConfig, experts: ExpertsPart, index: int, rngs: nnx.Rngs) -> Block:
     """Make a layer of a decoder; experts are the feed-forward layer of some.
 
     Args:
@@ -128,7 +127,7 @@ def make_layer(config: TransformerConfig, experts: ConfigDict, index: int, rngs:
     return transformer_block(config, rngs=rngs)
 
 
-def _make_experts(experts: ConfigDict, config: TransformerConfig, rngs: nnx.Rngs) -> Experts:
+def _make_experts(experts: ExpertsPart, config: TransformerConfig, rngs: nnx.Rngs) -> Experts:
     return Experts(
         config.width,
         config.hidden,
@@ -140,14 +139,3 @@ def _make_experts(experts: ConfigDict, config: TransformerConfig, rngs: nnx.Rngs
         param_dtype=config.param_dtype,
         rngs=rngs,
     )
-
-
-def check_experts(experts: ConfigDict) -> None:
-    """Check the fields of `experts` in a config.
-
-    Raises:
-        ValueError: in one sentence.
-    """
-    for name, least in (("number", CHOSEN), ("every", 1), ("balance", 0)):
-        check_at_least(f"experts.{name}", experts[name], least)
-    check_positive("experts.capacity_factor", experts.capacity_factor)

@@ -9,45 +9,46 @@ from pathlib import Path
 
 from flax import nnx
 from jax import Array
-from ml_collections import ConfigDict
 
-from attention.modules import POSITIONS, LanguageModel, TransformerConfig
+from attention.modules import LanguageModel
 from attention.primitives import masks
+from experiments.config import Config
 from experiments.data.batching import resumable
 from experiments.data.corpus import (
     Language,
-    check_corpus,
     language_of,
     load_corpus,
     load_vocabulary,
 )
 from experiments.data.packing import PackedBatch
 from experiments.data.text import Characters, TextBatch
-from experiments.errors import UsageError, as_usage_errors, check_at_least
-from experiments.evaluation.writer import Writer, check_decoding
-from experiments.experts import check_experts, make_layer
-from experiments.model_checks import check_model
+from experiments.errors import as_usage_errors
+from experiments.evaluation.writer import Writer
+from experiments.experts import make_layer
 from experiments.training.duration import settled
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, objective, token_losses
-from experiments.training.session import check_training, evaluate_in, measured, restore, train_in
+from experiments.training.session import evaluate_in, measured, restore, train_in
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
 SAMPLED = 200  # tokens of a sample
 
 
-def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
+def train(config: Config, workdir: Workdir, cache: Path) -> None:
     """Trains a language model, or goes on from where its workdir stands, and measures it.
 
     Args:
-        config: of the run, as `check` passes it.
+        config: of the run.
         workdir: where all that the run makes goes.
         cache: where generated data is kept.
     """
-    config = settled(config, lambda now: load_corpus(now, cache).train.epoch)
-    corpus = load_corpus(config, cache)
+    with as_usage_errors():
+        config = settled(config, lambda now: load_corpus(now, cache).train.epoch)
+        corpus = load_corpus(config, cache)
     task = Task(config, corpus.language)
+    batches = resumable(corpus.train)
+    task.learner.trace(batches)
     workdir.claim(config)
     workdir.keep_texts(corpus.texts)
     workdir.keep_vocabulary(corpus.language.vocabulary.as_text())
@@ -58,7 +59,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     train_in(
         workdir,
         task.learner,
-        resumable(corpus.train),
+        batches,
         validation=corpus.validation,
         sample=task.sample,
         measure=lambda state: task.measure(state, corpus.validation),
@@ -66,7 +67,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     )
 
 
-def evaluate(config: ConfigDict, workdir: Workdir, cache: Path, split: str | None = None) -> None:
+def evaluate(config: Config, workdir: Workdir, cache: Path, split: str | None = None) -> None:
     """Measures the newest checkpoint of a run; its results file is written again.
 
     Raises:
@@ -81,7 +82,7 @@ def evaluate(config: ConfigDict, workdir: Workdir, cache: Path, split: str | Non
     evaluate_in(workdir, task.learner, measure, config)
 
 
-def generate(config: ConfigDict, workdir: Workdir, groups: Iterable[list[str]]) -> int:
+def generate(config: Config, workdir: Workdir, groups: Iterable[list[str]]) -> int:
     """Goes on with each line, as `config.decoding` says, and shows each token as it comes.
 
     Args:
@@ -109,59 +110,19 @@ def generate(config: ConfigDict, workdir: Workdir, groups: Iterable[list[str]]) 
     return failed
 
 
-def check(config: ConfigDict) -> None:
-    """Refuses, before anything is written, a configuration that cannot run.
-
-    Raises:
-        UsageError: in one sentence.
-    """
-    check_use(config)
-    with as_usage_errors():
-        check_corpus(config.data)
-    if config.train.batch_tokens < config.data.context:
-        raise UsageError(
-            f"train.batch_tokens={config.train.batch_tokens} has no room for a row of "
-            f"data.context={config.data.context}"
-        )
-
-
-def check_use(config: ConfigDict) -> None:
-    """Refuses a configuration that cannot be used, whether its data is there or not.
-
-    Raises:
-        UsageError: in one sentence.
-    """
-    check_training(config)
-    check_model(config)
-    with as_usage_errors():
-        check_decoding(config.decoding)
-        check_at_least("model.decoder_layers", config.model.decoder_layers, 1)
-        if "experts" in config:
-            check_experts(config.experts)
-    kind, longest = config.model.positions, config.model.max_length
-    if POSITIONS[kind].embed is not None and config.decoding.max_tokens >= longest:
-        raise UsageError(
-            f"{kind} positions end at model.max_length={longest}, and decoding.max_tokens="
-            f"{config.decoding.max_tokens} goes on behind it: lower it, or choose rotary positions"
-        )
-    if not config.data.context <= config.model.max_length:
-        raise UsageError(
-            f"data.context={config.data.context} is longer than model.max_length="
-            f"{config.model.max_length}"
-        )
-
-
-def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:
+def abstract_model(config: Config, cache: Path) -> nnx.Module:
     """The model of a configuration that was checked, with shapes for parameters.
 
     Args:
         config: of a run.
         cache: where generated data is kept, whose words decide the size of the model.
     """
-    return Task(config, load_corpus(config, cache).language).learner.abstract_model
+    with as_usage_errors():
+        language = load_corpus(config, cache).language
+    return Task(config, language).learner.abstract_model
 
 
-def load_task(config: ConfigDict, workdir: Workdir) -> "Task":
+def load_task(config: Config, workdir: Workdir) -> "Task":
     """What a run was trained to do."""
     kind = config.data.name
     vocabulary = workdir.load_vocabulary(lambda text: load_vocabulary(kind, text))
@@ -171,7 +132,7 @@ def load_task(config: ConfigDict, workdir: Workdir) -> "Task":
 class Task:
     """A configuration brought to life: the model, and what it writes."""
 
-    def __init__(self, config: ConfigDict, language: Language) -> None:
+    def __init__(self, config: Config, language: Language) -> None:
         """Builds everything but numbers: no parameter is allocated yet."""
         self.config = config
         self._language = language
@@ -179,8 +140,7 @@ class Task:
         self.writer = Writer(self.learner.definition, language, config)
 
     def _make_model(self, rngs: nnx.Rngs) -> LanguageModel:
-        settings = TransformerConfig(**self.config.model)
-        experts = self.config.get("experts")
+        settings, experts = self.config.model.library(), self.config.model.experts
         make = None if experts is None else partial(make_layer, settings, experts)
         vocab_size = len(self._language.vocabulary)
         return LanguageModel.from_config(

@@ -8,37 +8,35 @@ from pathlib import Path
 import numpy as np
 from flax import nnx
 from jax import Array
-from ml_collections import ConfigDict
 
-from attention.modules import MaskedLanguageModel, TransformerConfig
+from attention.modules import MaskedLanguageModel
 from attention.primitives import masks
-from experiments.data.batching import Buckets, check_buckets, evaluation_batches, resumable
+from experiments.config import Config
+from experiments.data.batching import Buckets, evaluation_batches, resumable
 from experiments.data.gaps import GapBatch, GapEpochs, Gaps, buckets, fixed_gaps
 from experiments.data.pairs import SentencePair
 from experiments.data.sequences import toy
 from experiments.data.vocabulary import Vocabulary
 from experiments.data.words import tokenize
-from experiments.errors import as_usage_errors, check_at_least
 from experiments.evaluation.word_senses import (
     SenseVectors,
     check_senses,
     occurrences,
     sense_accuracy,
 )
-from experiments.model_checks import check_model
 from experiments.training.duration import settled
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, objective, token_losses
-from experiments.training.session import check_training, evaluate_in, measured, train_in
+from experiments.training.session import evaluate_in, measured, train_in
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
 
-def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
+def train(config: Config, workdir: Workdir, cache: Path) -> None:
     """Trains a masked language model, or goes on with it, and measures it.
 
     Args:
-        config: of the run, as `check` passes it.
+        config: of the run.
         workdir: where all that the run makes goes.
         cache: where generated data is kept.
     """
@@ -47,6 +45,8 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     words = Vocabulary.of(tokenize(pair.source) for pair in splits["train"])
     config = settled(config, lambda now: Task(now, words).training_batches(splits["train"]).epoch)
     task = Task(config, words)
+    batches = resumable(task.training_batches(splits["train"]))
+    task.learner.trace(batches)
     workdir.claim(config)
     workdir.keep_vocabulary(words.as_text())
     print(
@@ -56,7 +56,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     train_in(
         workdir,
         task.learner,
-        resumable(task.training_batches(splits["train"])),
+        batches,
         validation=task.fixed_batches(splits["validation"]),
         sample=lambda state: task.sample(state, splits["validation"]),
         measure=lambda state: task.measure(state, splits),
@@ -64,7 +64,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     )
 
 
-def evaluate(config: ConfigDict, workdir: Workdir, cache: Path, split: str | None = None) -> None:
+def evaluate(config: Config, workdir: Workdir, cache: Path, split: str | None = None) -> None:
     """Measures the newest checkpoint of a run; its results file is written again.
 
     Raises:
@@ -77,21 +77,7 @@ def evaluate(config: ConfigDict, workdir: Workdir, cache: Path, split: str | Non
     evaluate_in(workdir, task.learner, measure, config)
 
 
-def check(config: ConfigDict) -> None:
-    """Refuses, before anything is written, a configuration that cannot run.
-
-    Raises:
-        UsageError: in one sentence.
-    """
-    check_training(config)
-    check_model(config)
-    with as_usage_errors():
-        toy.check(config.data)
-        check_at_least("model.encoder_layers", config.model.encoder_layers, 1)
-    check_buckets(config)
-
-
-def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:
+def abstract_model(config: Config, cache: Path) -> nnx.Module:
     """The model of a configuration that was checked, with shapes for parameters.
 
     Args:
@@ -103,7 +89,7 @@ def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:
     return Task(config, words).learner.abstract_model
 
 
-def load_task(config: ConfigDict, workdir: Workdir) -> "Task":
+def load_task(config: Config, workdir: Workdir) -> "Task":
     """What a run was trained to do."""
     return Task(config, workdir.load_vocabulary(Vocabulary.from_text))
 
@@ -111,7 +97,7 @@ def load_task(config: ConfigDict, workdir: Workdir) -> "Task":
 class Task:
     """A configuration brought to life: the model, and what it knows of words."""
 
-    def __init__(self, config: ConfigDict, words: Vocabulary) -> None:
+    def __init__(self, config: Config, words: Vocabulary) -> None:
         """Builds everything but numbers: no parameter is allocated yet."""
         self.config = config
         self._words = words
@@ -128,7 +114,7 @@ class Task:
         )
 
     def _make_model(self, rngs: nnx.Rngs) -> MaskedLanguageModel:
-        config = TransformerConfig(**self.config.model)
+        config = self.config.model.library()
         return MaskedLanguageModel.from_config(config, vocab_size=len(self._words) + 1, rngs=rngs)
 
     def _sum_losses(
@@ -140,14 +126,14 @@ class Task:
 
     def _buckets(self, pairs: list[SentencePair], lengths: tuple[int, ...] = ()) -> Buckets:
         longest = self.config.model.max_length
-        tokens = self.config.train.batch_tokens
+        tokens = self.config.batch.tokens
         return buckets(self._words, pairs, sorted({*lengths, longest}), tokens)
 
     def training_batches(self, pairs: list[SentencePair]) -> GapEpochs:
         """Shuffled batches with new gaps in each epoch."""
         seed = self.config.seed
         return GapEpochs(
-            self._buckets(pairs, tuple(self.config.data.bucket_lengths)),
+            self._buckets(pairs, tuple(self.config.batch.bucket_lengths)),
             Gaps(self._words, seed),
             num_batches=self.config.train.steps,
             seed=seed,

@@ -8,23 +8,20 @@ from pathlib import Path
 
 from flax import nnx
 from jax import Array
-from ml_collections import ConfigDict
 
 from attention.decoding import StoppingCriteria
 from attention.modules import (
     EncoderDecoder,
-    RecurrentConfig,
     RecurrentEncoderDecoder,
-    TransformerConfig,
 )
-from attention.primitives.choice import one_of
 from experiments.analysis.pictures import draw_cross_attention
-from experiments.data.batching import Batch, check_buckets
+from experiments.config import Config
+from experiments.data.batching import Batch
 from experiments.data.fingerprint import of_splits
 from experiments.data.packing import PackedPairs
 from experiments.data.pair_batches import PairBatches
 from experiments.data.pairs import SentencePair
-from experiments.data.sources import SOURCES, check_source, load_split
+from experiments.data.sources import SOURCES, load_split
 from experiments.data.tokenizers import Tokenizers
 from experiments.data.vocabulary import EOS, PAD
 from experiments.errors import UsageError, as_usage_errors
@@ -32,14 +29,12 @@ from experiments.evaluation.phenomena import by_phenomenon
 from experiments.evaluation.rival import Rival, load_rival
 from experiments.evaluation.scores import translation_scores
 from experiments.evaluation.translator import Hypothesis, Translator
-from experiments.model_checks import check_model
 from experiments.training.duration import settled
 from experiments.training.features import packed_features, padded_features
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, objective
 from experiments.training.session import (
     Measure,
-    check_training,
     evaluate_in,
     measured,
     restore,
@@ -47,21 +42,16 @@ from experiments.training.session import (
 )
 from experiments.training.step import TrainState
 from experiments.training.tiled_loss import tiled_token_losses
-from experiments.translation_checks import check_decoding, check_rows, check_transformer
 from experiments.workdir import Workdir
 
-# Architecture name -> (config class, model class)
-ARCHITECTURES = {
-    "transformer": (TransformerConfig, EncoderDecoder),
-    "recurrent": (RecurrentConfig, RecurrentEncoderDecoder),
-}
+ARCHITECTURES = {"transformer": EncoderDecoder, "recurrent": RecurrentEncoderDecoder}
 
 
-def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
+def train(config: Config, workdir: Workdir, cache: Path) -> None:
     """Trains a translator, or goes on from where its workdir stands, and measures it.
 
     Args:
-        config: of the run, as `check` passes it.
+        config: of the run.
         workdir: where all that the run makes goes.
         cache: where generated data is kept.
     """
@@ -69,12 +59,13 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     source = SOURCES[config.data.name]
     splits = load_splits(config, source.splits, cache)
     texts = of_splits(splits)
-    tokenizers = source.text.learn(config.data, splits["train"], cache)
+    tokenizers = source.text.learn(config.text, splits["train"], cache)
     splits["train"] = PairBatches(config, tokenizers).fitting(splits["train"])
     config = settled(config, lambda now: PairBatches(now, tokenizers).epoch(splits["train"]))
     task = Task(config, tokenizers)
     encoded = {split: task.batches.encode(split, pairs) for split, pairs in splits.items()}
     batches = task.batches.training(splits["train"], encoded["train"])
+    task.learner.trace(batches)
     workdir.claim(config)
     workdir.keep_texts(texts)
     tokenizers.keep(workdir.path)
@@ -95,7 +86,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
 
 
 def evaluate(
-    config: ConfigDict,
+    config: Config,
     workdir: Workdir,
     cache: Path,
     split: str | None = None,
@@ -127,7 +118,7 @@ def evaluate(
         task.draw_attention(state, splits["test"], workdir.attention)
 
 
-def translate(config: ConfigDict, workdir: Workdir, groups: Iterable[list[str]]) -> int:
+def translate(config: Config, workdir: Workdir, groups: Iterable[list[str]]) -> int:
     """Translates sentences as they come, line for line; an empty one has an empty translation.
 
     With `decoding.details`, a line is JSON: the source tokens, and the n best, each a `Hypothesis`.
@@ -154,37 +145,7 @@ def translate(config: ConfigDict, workdir: Workdir, groups: Iterable[list[str]])
     return failed
 
 
-def check(config: ConfigDict) -> None:
-    """Refuses, before anything is written, a configuration that cannot run.
-
-    Raises:
-        UsageError: in one sentence.
-    """
-    check_use(config)
-    with as_usage_errors():
-        check_source(config.data)
-        if config.architecture == "transformer":
-            check_transformer(config)
-
-
-def check_use(config: ConfigDict) -> None:
-    """Refuses a configuration that cannot be used, whether its data is there or not.
-
-    Raises:
-        UsageError: in one sentence.
-    """
-    check_training(config)
-    check_buckets(config)
-    with as_usage_errors():
-        one_of("data.name", config.data.name, tuple(SOURCES))
-        check_decoding(config.decoding)
-        one_of("architecture", config.architecture, tuple(ARCHITECTURES))
-        check_rows(config)
-    settings, _ = ARCHITECTURES[config.architecture]
-    check_model(config, settings)
-
-
-def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:
+def abstract_model(config: Config, cache: Path) -> nnx.Module:
     """The model of a configuration that was checked, with shapes for parameters.
 
     Args:
@@ -192,18 +153,18 @@ def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:
         cache: where data is kept, whose words decide the size of the model.
     """
     source = SOURCES[config.data.name]
-    pairs = load_split(config.data, "train", cache)
-    tokenizers = source.text.learn(config.data, pairs, cache)
+    pairs = load_splits(config, ["train"], cache)["train"]
+    tokenizers = source.text.learn(config.text, pairs, cache)
     return Task(config, tokenizers).learner.abstract_model
 
 
-def load_task(config: ConfigDict, workdir: Workdir) -> "Task":
+def load_task(config: Config, workdir: Workdir) -> "Task":
     """What a run was trained to do."""
     return Task(config, SOURCES[config.data.name].text.load(workdir.path))
 
 
 def load_splits(
-    config: ConfigDict, names: Sequence[str], cache: Path
+    config: Config, names: Sequence[str], cache: Path
 ) -> dict[str, list[SentencePair]]:
     """Splits of the data of a run, by name.
 
@@ -217,7 +178,7 @@ def load_splits(
 class Task:
     """A configuration brought to life: the model, and what it does with sentences."""
 
-    def __init__(self, config: ConfigDict, tokenizers: Tokenizers) -> None:
+    def __init__(self, config: Config, tokenizers: Tokenizers) -> None:
         """Builds everything but numbers: no parameter is allocated yet."""
         self.config = config
         self.source = SOURCES[config.data.name]
@@ -243,13 +204,12 @@ class Task:
             num_beams=decoding.num_beams,
             length_penalty=decoding.length_penalty,
             n_best=decoding.n_best,
-            aligns=self.config.model.get("attention") != "none",
+            aligns=getattr(self.config.model, "attention", "") != "none",
         )
 
     def _make_model(self, rngs: nnx.Rngs) -> nnx.Module:
-        settings, model = ARCHITECTURES[self.config.architecture]
-        return model.from_config(
-            settings(**self.config.model),
+        return ARCHITECTURES[self.config.architecture].from_config(
+            self.config.model.library(),
             source_vocab_size=len(self._tokenizers.source),
             target_vocab_size=len(self._tokenizers.target),
             rngs=rngs,
@@ -370,12 +330,12 @@ class Task:
     @property
     def is_tokenized(self) -> bool:
         """Whether the text stands in tokens already."""
-        return self.config.data.get("tokenized", False)
+        return getattr(self.config.data, "tokenized", False)
 
     @property
     def sentences_at_once(self) -> int:
         """How many sentences are translated together."""
-        return self.config.decoding.hypotheses // self.config.decoding.num_beams
+        return max(1, self.config.decoding.hypotheses // self.config.decoding.num_beams)
 
 
 def _as_json(source: list[str], found: list[Hypothesis]) -> str:

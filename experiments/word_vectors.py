@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from flax import nnx
 from jax import Array
-from ml_collections import ConfigDict
 
 from attention.modules.skip_gram import SkipGram
+from experiments.config import Config
 from experiments.data.batching import resumable
 from experiments.data.pairs import SentencePair
 from experiments.data.sequences import toy
@@ -23,7 +23,7 @@ from experiments.data.skip_grams import (
 )
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import tokenize
-from experiments.errors import UsageError, as_usage_errors, check_at_least
+from experiments.errors import UsageError
 from experiments.evaluation.word_senses import (
     SenseVectors,
     check_senses,
@@ -34,18 +34,18 @@ from experiments.evaluation.word_senses import (
 from experiments.training.duration import settled
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, negative_sampling_losses
-from experiments.training.session import check_training, evaluate_in, measured, train_in
+from experiments.training.session import evaluate_in, measured, train_in
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
 SHOWN = ("bank", "girl", "happy", "Africa", "sees")  # whose nearest words are a sample
 
 
-def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
+def train(config: Config, workdir: Workdir, cache: Path) -> None:
     """Trains word vectors, or goes on with them, and measures what they know of senses.
 
     Args:
-        config: of the run, as `check` passes it.
+        config: of the run.
         workdir: where all that the run makes goes.
         cache: where generated data is kept.
     """
@@ -68,7 +68,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     )
 
 
-def evaluate(config: ConfigDict, workdir: Workdir, cache: Path, split: str | None = None) -> None:
+def evaluate(config: Config, workdir: Workdir, cache: Path, split: str | None = None) -> None:
     """Measures the newest checkpoint of a run; its results file is written again.
 
     Raises:
@@ -81,34 +81,14 @@ def evaluate(config: ConfigDict, workdir: Workdir, cache: Path, split: str | Non
     evaluate_in(workdir, task.learner, measure, config)
 
 
-def check(config: ConfigDict) -> None:
-    """Refuses, before anything is written, a configuration that cannot run.
-
-    Raises:
-        UsageError: in one sentence.
-    """
-    check_training(config)
-    with as_usage_errors():
-        toy.check(config.data)
-        for name, value in (
-            ("data.window", config.data.window),
-            ("data.negatives", config.data.negatives),
-            ("model.width", config.model.width),
-            ("train.batch_size", config.train.batch_size),
-        ):
-            check_at_least(name, value, 1)
-    if not 0 < config.data.threshold <= 1:
-        raise UsageError(f"data.threshold must lie in (0, 1], got {config.data.threshold}")
-
-
 class Task:
     """A configuration brought to life: the vectors, and what they know of words."""
 
-    def __init__(self, config: ConfigDict, words: Vocabulary) -> None:
+    def __init__(self, config: Config, words: Vocabulary) -> None:
         """Builds everything but numbers: no parameter is allocated yet."""
         self.config = config
         self._words = words
-        self.window = config.data.window
+        self.window = config.batch.window
         self.learner = Learner(self._make_model, self._sum_losses, config)
 
     def _make_model(self, rngs: nnx.Rngs) -> SkipGram:
@@ -122,20 +102,20 @@ class Task:
 
     def batches(self, pairs: list[SentencePair], number: int, seed: int) -> SkipGramBatches:
         """Skip-grams of the English sentences, drawn at random."""
-        data = self.config.data
+        data, batch = self.config.data, self.config.batch
         sentences = [self._words.encode(tokenize(pair.source)) for pair in pairs]
         counts = np.bincount(np.concatenate(sentences), minlength=len(self._words))
-        kept = subsample(sentences, keep_probabilities(counts, data.threshold), seed=data.seed)
+        kept = subsample(sentences, keep_probabilities(counts, batch.threshold), seed=data.seed)
         neighbours = skip_grams(kept, self.window)
         if not len(neighbours):
             raise UsageError(
-                f"data.threshold={data.threshold} leaves no two words of a sentence: raise it"
+                f"batch.threshold={batch.threshold} leaves no two words of a sentence: raise it"
             )
         return SkipGramBatches(
             neighbours,
             noise(counts),
-            size=self.config.train.batch_size,
-            negatives=data.negatives,
+            size=batch.size,
+            negatives=batch.negatives,
             num_batches=number,
             seed=seed,
         )

@@ -6,32 +6,10 @@ from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 import grain.python as grain
 import numpy as np
-from ml_collections import ConfigDict
 
 from experiments.data.epoch import Epoch
 from experiments.data.vocabulary import BOS, EOS, PAD
 from experiments.errors import UsageError
-
-
-def check_buckets(config: ConfigDict) -> None:
-    """Checks the lengths of batches, `data.bucket_lengths`, and their size, `train.batch_tokens`.
-
-    Raises:
-        UsageError: a length that no sentence or no model has, or a batch without room for one.
-    """
-    longest = config.model.max_length
-    if not config.data.bucket_lengths:
-        raise UsageError("data.bucket_lengths must name a length, got none")
-    lengths = config.data.bucket_lengths
-    if not all(isinstance(length, int) and 2 <= length <= longest for length in lengths):
-        raise UsageError(
-            f"data.bucket_lengths must lie in [2, model.max_length={longest}], got {tuple(lengths)}"
-        )
-    if config.train.batch_tokens < longest:
-        raise UsageError(
-            f"train.batch_tokens={config.train.batch_tokens} has no room for a sentence of "
-            f"model.max_length={longest}"
-        )
 
 
 class EncodedPair(NamedTuple):
@@ -114,7 +92,7 @@ class Buckets:
         if lengths[-1] > tokens:
             raise UsageError(
                 f"a batch of {tokens} tokens has no room for a sentence of {lengths[-1]}: raise "
-                "train.batch_tokens"
+                "batch.tokens"
             )
         self.pairs = pairs
         self.tokens = tokens

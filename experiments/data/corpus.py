@@ -5,25 +5,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from ml_collections import ConfigDict
 
-from attention.primitives.choice import one_of
+from experiments.config import Config, as_tree
 from experiments.data.batching import Epochs, evaluation_batches
 from experiments.data.fingerprint import fingerprint
 from experiments.data.packing import PackedBatch, PackedRows
-from experiments.data.sequences.toy import check as check_toy
 from experiments.data.sequences.toy import load_pairs
 from experiments.data.text import (
     Characters,
     RandomWindows,
-    check_text,
     fixed_windows,
     load_text,
     split_text,
 )
 from experiments.data.toy_language import Sizes
 from experiments.data.vocabulary import BOS, EOS, Vocabulary
-from experiments.errors import check_at_least
 
 SPLITS = "train", "validation"
 EVALUATED_ROWS = 256  # windows of a batch that is only measured
@@ -89,23 +85,15 @@ def language_of(kind: str, vocabulary: Characters | Vocabulary) -> Language:
     return Language(vocabulary, vocabulary.respell, str.split, " ".join, (BOS,), EOS)
 
 
-def check_corpus(config: ConfigDict) -> None:
-    """Checks that `config.data` asks for text that exists.
-
-    Raises:
-        ValueError: in one sentence.
-    """
-    one_of("data.name", config.name, tuple(CORPORA))
-    check_at_least("data.context", config.context, 2)
-    CORPORA[config.name].check(config)
-
-
-def load_corpus(config: ConfigDict, cache: Path) -> Corpus:
+def load_corpus(config: Config, cache: Path) -> Corpus:
     """The text that `config.data` names.
 
     Args:
-        config: of the run: `data`, and of `train` steps and batch_tokens.
+        config: of the run.
         cache: where generated data is kept.
+
+    Raises:
+        ValueError: a text that cannot be read.
     """
     return CORPORA[config.data.name].load(config, cache)
 
@@ -115,16 +103,16 @@ def load_vocabulary(kind: str, text: str) -> Characters | Vocabulary:
     return CORPORA[kind].vocabulary.from_text(text)
 
 
-def _load_characters(config: ConfigDict, cache: Path) -> Corpus:
+def _load_characters(config: Config, cache: Path) -> Corpus:
     del cache
-    text, context = load_text(config.data), config.data.context
+    text, context = load_text(config.data), config.batch.row_length
     characters = Characters.of(text)
     parts = split_text(text)
     train, validation = map(characters.encode, parts)
     windows = RandomWindows(
         train,
         context=context,
-        size=config.train.batch_tokens // context,
+        size=config.batch.tokens // context,
         num_batches=config.train.steps,
         seed=config.seed,
     )
@@ -134,8 +122,8 @@ def _load_characters(config: ConfigDict, cache: Path) -> Corpus:
     return Corpus(language_of("characters", characters), windows, measured, 0.0, texts)
 
 
-def _load_sentences(config: ConfigDict, cache: Path) -> Corpus:
-    sizes = Sizes(**config.data.sizes)
+def _load_sentences(config: Config, cache: Path) -> Corpus:
+    sizes = Sizes(**as_tree(config.data.sizes))
     texts = {
         split: [pair.source.split() for pair in load_pairs(config.data.seed, sizes, split, cache)]
         for split in SPLITS
@@ -144,8 +132,8 @@ def _load_sentences(config: ConfigDict, cache: Path) -> Corpus:
     train, validation = (
         PackedRows(
             [words.encode(sentence) for sentence in texts[split]],
-            length=config.data.context,
-            tokens=config.train.batch_tokens,
+            length=config.batch.row_length,
+            tokens=config.batch.tokens,
         )
         for split in SPLITS
     )
@@ -159,12 +147,11 @@ def _load_sentences(config: ConfigDict, cache: Path) -> Corpus:
 
 
 class _Kind(NamedTuple):
-    load: Callable[[ConfigDict, Path], Corpus]
-    check: Callable[[ConfigDict], None]
+    load: Callable[[Config, Path], Corpus]
     vocabulary: type[Characters] | type[Vocabulary]
 
 
 CORPORA = {
-    "characters": _Kind(_load_characters, check_text, Characters),
-    "sentences": _Kind(_load_sentences, check_toy, Vocabulary),
+    "characters": _Kind(_load_characters, Characters),
+    "sentences": _Kind(_load_sentences, Vocabulary),
 }

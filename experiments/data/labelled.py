@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from ml_collections import ConfigDict
 
-from attention.primitives.choice import one_of
+from experiments.config import DigitsData, SentimentData, as_tree
 from experiments.data import digits, sentiment
 from experiments.data.batching import Epochs
 from experiments.data.epoch import Epoch
 from experiments.data.vocabulary import PAD, Vocabulary
-from experiments.errors import check_at_least
 
 
 class LabelledBatch(NamedTuple):
@@ -87,25 +85,13 @@ class Labelled(NamedTuple):
     show: Callable[[np.ndarray], str]
 
 
-def check_labelled(config: ConfigDict) -> None:
-    """Checks that `config.data` asks for data that exists.
-
-    Raises:
-        ValueError: in one sentence.
-    """
-    one_of("data.name", config.name, tuple(LABELLED))
-    check_at_least("data.seed", config.seed, 0)
-    if config.name == "sentiment":
-        sentiment.Sizes(**config.sizes)
-
-
-def load_labelled(config: ConfigDict, batch_size: int) -> Labelled:
+def load_labelled(config: SentimentData | DigitsData, batch_size: int) -> Labelled:
     """The data that `config.data` names, in batches of so many examples."""
     return LABELLED[config.name](config, batch_size)
 
 
-def _sentiment(config: ConfigDict, batch_size: int) -> Labelled:
-    corpus = sentiment.corpus(config.seed, sentiment.Sizes(**config.sizes))
+def _sentiment(config: SentimentData, batch_size: int) -> Labelled:
+    corpus = sentiment.corpus(config.seed, sentiment.Sizes(**as_tree(config.sizes)))
     words = Vocabulary.of(judgement.text.split() for judgement in corpus["train"])
     splits = {}
     for split, judgements in corpus.items():
@@ -122,7 +108,7 @@ def _sentiment(config: ConfigDict, batch_size: int) -> Labelled:
     return Labelled(splits, ("blame", "praise"), words, show)
 
 
-def _digits(config: ConfigDict, batch_size: int) -> Labelled:
+def _digits(config: DigitsData, batch_size: int) -> Labelled:
     splits = {
         split: Examples(part.images, None, part.labels, batch_size)
         for split, part in digits.digits(config.seed).items()

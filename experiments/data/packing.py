@@ -97,7 +97,7 @@ class _Rows:
         if length > tokens:
             raise UsageError(
                 f"a batch of {tokens} tokens has no room for a row of {length}: raise "
-                "train.batch_tokens"
+                "batch.tokens"
             )
         self._length = length
         self._size = tokens // length
@@ -141,7 +141,7 @@ class _Rows:
 class PackedRows(_Rows):
     """Sequences in rows: `Batches` for `Epochs`."""
 
-    FIELD = "data.context"
+    FIELD = "batch.row_length"
 
     def __init__(self, sequences: Sequence[Sequence[int]], *, length: int, tokens: int) -> None:
         """Packs the sequences.
@@ -167,7 +167,7 @@ class PackedRows(_Rows):
 class PairedRows(_Rows):
     """Pairs in rows, both sides beside each other: `Batches` for `Epochs`."""
 
-    FIELD = "data.row_length"
+    FIELD = "batch.row_length"
 
     def __init__(self, pairs: Sequence[EncodedPair], *, length: int, tokens: int) -> None:
         """Packs the pairs.

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 import grain.python as grain
-from ml_collections import ConfigDict
 
+from experiments.config import Config
 from experiments.data.batching import (
     Batch,
     Buckets,
@@ -25,7 +25,7 @@ from experiments.errors import UsageError
 class PairBatches:
     """Turns sentence pairs into ids, and these into batches to learn from or to be measured by."""
 
-    def __init__(self, config: ConfigDict, tokenizers: Tokenizers) -> None:
+    def __init__(self, config: Config, tokenizers: Tokenizers) -> None:
         """Reads nothing yet.
 
         Args:
@@ -46,7 +46,7 @@ class PairBatches:
         if encoded[longest].length > self._config.model.max_length:
             source = pairs[longest].source
             sentence = source if len(source) <= 40 else f"{source[:40]}…"
-            may_drop = split == "train" and "faults" in self._config.data
+            may_drop = split == "train" and hasattr(self._config.data, "faults")
             raise UsageError(
                 f"the {split} split needs {encoded[longest].length} positions, for {sentence!r}: "
                 f"raise model.max_length={self._config.model.max_length}"
@@ -60,7 +60,7 @@ class PairBatches:
         Raises:
             UsageError: none is left.
         """
-        if self._config.data.get("faults") != "drop":
+        if getattr(self._config.data, "faults", "refuse") != "drop":
             return pairs
         kept = [pair for pair in pairs if self._tokenizers.encode(pair).length <= self._longest]
         told = f"more than {self._longest} subwords"
@@ -73,9 +73,9 @@ class PairBatches:
     def training(
         self, pairs: Sequence[SentencePair], encoded: Sequence[EncodedPair]
     ) -> grain.DatasetIterator[Batch | PackedPairs] | FreshEpochs[Batch | PackedPairs]:
-        """Shuffled batches: of packed rows where `data.row_length` asks for them.
+        """Shuffled batches: of packed rows where `batch.row_length` asks for them.
 
-        With `data.subwords.dropout` each epoch is segmented anew.
+        With `text.dropout` each epoch is segmented anew.
 
         Args:
             pairs: the sentences.
@@ -84,8 +84,8 @@ class PairBatches:
         Raises:
             UsageError: a pair that is longer than a row.
         """
-        data, seed = self._config.data, self._config.seed
-        dropout = data.subwords.dropout if "subwords" in data else 0.0
+        seed, text = self._config.seed, self._config.text
+        dropout = text.dropout if text else 0.0
         batches = self._shuffled(encoded)
         told = ", before any merge of subwords is left out" if dropout else ""
         print(f"{batches.padding:.1%} of the positions in training batches are padding{told}")
@@ -102,21 +102,21 @@ class PairBatches:
 
     def evaluation(self, pairs: Sequence[EncodedPair]) -> list[Batch]:
         """Sentences as batches of few lengths: compiling costs more than a little padding."""
-        buckets = self._buckets(pairs, [max(self._config.data.bucket_lengths)])
+        buckets = self._buckets(pairs, [max(self._config.batch.bucket_lengths)])
         return [batch for _, batch in evaluation_batches(buckets)]
 
     @property
     def _longest(self) -> int:
         """The positions that a pair may take where something is learned from it."""
-        return self._config.data.get("row_length") or self._config.model.max_length
+        return self._config.batch.row_length or self._config.model.max_length
 
     def _shuffled(self, pairs: Sequence[EncodedPair]) -> Buckets | PairedRows:
-        data, tokens = self._config.data, self._config.train.batch_tokens
-        if length := data.get("row_length"):
-            return PairedRows(pairs, length=length, tokens=tokens)
-        return self._buckets(pairs, data.bucket_lengths)
+        batch = self._config.batch
+        if batch.row_length:
+            return PairedRows(pairs, length=batch.row_length, tokens=batch.tokens)
+        return self._buckets(pairs, batch.bucket_lengths)
 
     def _buckets(self, pairs: Sequence[EncodedPair], lengths: Iterable[int]) -> Buckets:
         """Sentences as batches of these lengths, and of the longest that the model takes."""
         lengths = {*lengths, self._config.model.max_length}
-        return Buckets(pairs, sorted(lengths), self._config.train.batch_tokens)
+        return Buckets(pairs, sorted(lengths), self._config.batch.tokens)

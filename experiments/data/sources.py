@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from ml_collections import ConfigDict
 
-from attention.primitives.choice import one_of
+from experiments.config.data import PairData
 from experiments.data.pairs import SentencePair
 from experiments.data.sequences import (
     copy,
@@ -16,6 +15,7 @@ from experiments.data.sequences import (
     tfds,
     toy,
 )
+from experiments.errors import one_of
 
 SOURCES = {
     "toy": toy.SOURCE,
@@ -29,17 +29,7 @@ SOURCES = {
 }
 
 
-def check_source(config: ConfigDict) -> None:
-    """Checks that `config.data` asks for data that exists.
-
-    Raises:
-        ValueError: an unknown name, or what the source refuses.
-    """
-    one_of("data.name", config.name, tuple(SOURCES))
-    SOURCES[config.name].check(config)
-
-
-def load_split(config: ConfigDict, split: str, cache: Path) -> list[SentencePair]:
+def load_split(config: PairData, split: str, cache: Path) -> list[SentencePair]:
     """One split of the data that `config.data` names.
 
     Args:

@@ -7,29 +7,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from ml_collections import ConfigDict
 
+from experiments.config import CharactersData
 from experiments.data.epoch import Epoch
 from experiments.data.sequences.draw import generator
 from experiments.data.toy_language import sample
-from experiments.errors import UsageError, check_at_least
+from experiments.errors import UsageError
 
 TRAIN_SHARE = 0.9
 
 
-def check_text(config: ConfigDict) -> None:
-    """Checks that `config.data` names a text that can be read, or one that can be generated.
-
-    Raises:
-        ValueError: it does not.
-    """
-    check_at_least("data.seed", config.seed, 0)
-    check_at_least("data.sentences", config.sentences, 1)
-    if config.path:
-        _read(config.path)
-
-
-def load_text(config: ConfigDict) -> str:
+def load_text(config: CharactersData) -> str:
     """The text of a file, or of sentences of the toy language, one a line.
 
     Args:
@@ -211,7 +199,7 @@ def fixed_windows(ids: np.ndarray, *, context: int, size: int) -> list[TextBatch
 def _check_context(ids: np.ndarray, context: int) -> None:
     if len(ids) <= context:
         raise UsageError(
-            f"data.context={context} needs a text of at least {context + 1} characters, "
+            f"batch.row_length={context} needs a text of at least {context + 1} characters, "
             f"got {len(ids)}"
         )
 

@@ -9,20 +9,17 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
 import sentencepiece
-from ml_collections import ConfigDict
 
-from attention.primitives.choice import one_of
+from experiments.config import TextPart
 from experiments.data.batching import EncodedPair
 from experiments.data.fingerprint import fingerprint
 from experiments.data.pairs import SentencePair
 from experiments.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from experiments.data.words import SPACED, Tokens
-from experiments.errors import UsageError, check_at_least, check_share
+from experiments.errors import UsageError
 from experiments.files import write_whole
 
 SIDES = ("source", "target")
-KINDS = ("bpe", "unigram", "char", "word")  # of subwords, in the words of sentencepiece
-SPELLED = 256  # bytes, which are subwords of every kind
 BLANK = "▁"  # as sentencepiece writes one
 STAND_IN = "\ufdd0"  # for that character itself: one that Unicode keeps out of texts
 UNKNOWN = "▅"  # with which sentencepiece learns from no line, without a word
@@ -187,11 +184,8 @@ class Tokenizers(NamedTuple):
 class Text(Protocol):
     """How the text of a source becomes tokens."""
 
-    def is_shared(self, config: ConfigDict) -> bool:
-        """Whether both sides have the same tokens, by `config.data`."""
-
-    def learn(self, config: ConfigDict, pairs: Sequence[SentencePair], cache: Path) -> Tokenizers:
-        """The tokens of some sentences, by `config.data`; what takes long is kept in `cache`."""
+    def learn(self, config: TextPart | None, pairs: Sequence[SentencePair], cache: Path) -> Tokenizers:
+        """The tokens of some sentences, by `config.text`; what takes long is kept in `cache`."""
 
     def load(self, directory: Path) -> Tokenizers:
         """What `Tokenizers.keep` wrote.
@@ -213,12 +207,7 @@ class Words:
     tokens: Tokens = SPACED
     shared: bool = False
 
-    def is_shared(self, config: ConfigDict) -> bool:
-        """Whatever is configured."""
-        del config
-        return self.shared
-
-    def learn(self, config: ConfigDict, pairs: Sequence[SentencePair], cache: Path) -> Tokenizers:
+    def learn(self, config: TextPart | None, pairs: Sequence[SentencePair], cache: Path) -> Tokenizers:
         """Every word, however rare."""
         del config, cache
         source, target = (
@@ -244,35 +233,19 @@ class Words:
 
 @dataclass(frozen=True)
 class Subwords:
-    """Subwords, as `config.data.subwords` says: kind, size, and whether the sides share them."""
+    """Subwords, as `config.text` says: kind, size, and whether the sides share them."""
 
-    def check(self, config: ConfigDict) -> None:
-        """Raises a ValueError, in one sentence, if `config.data` asks for what cannot be."""
-        one_of("data.subwords.kind", config.subwords.kind, KINDS)
-        check_at_least("data.subwords.size", config.subwords.size, EOS + 2 + SPELLED)
-        kind, dropout = config.subwords.kind, config.subwords.dropout
-        check_share("data.subwords.dropout", dropout)
-        if dropout and kind != "bpe":
-            raise ValueError(
-                f"data.subwords.dropout={dropout} leaves out merges, and data.subwords.kind="
-                f"{kind!r} has none: only 'bpe' has"
-            )
-
-    def is_shared(self, config: ConfigDict) -> bool:
-        """As configured."""
-        return config.subwords.joint
-
-    def learn(self, config: ConfigDict, pairs: Sequence[SentencePair], cache: Path) -> Tokenizers:
+    def learn(self, config: TextPart | None, pairs: Sequence[SentencePair], cache: Path) -> Tokenizers:
         """Of the training sentences, or what is kept of the same sentences and settings.
 
         Raises:
             UsageError: more subwords than the sentences have, or fewer than they need.
         """
         sides = [pair.source for pair in pairs], [pair.target for pair in pairs]
-        if config.subwords.joint:
-            both = _learned(config.subwords, [*chain(*sides)], cache)
+        if config.joint:
+            both = _learned(config, [*chain(*sides)], cache)
             return Tokenizers(both, both)
-        return Tokenizers(*(_learned(config.subwords, texts, cache) for texts in sides))
+        return Tokenizers(*(_learned(config, texts, cache) for texts in sides))
 
     def load(self, directory: Path) -> Tokenizers:
         """As in `Text`."""
@@ -281,7 +254,7 @@ class Subwords:
         )
 
 
-def _learned(config: ConfigDict, texts: Sequence[str], cache: Path) -> SubwordTokenizer:
+def _learned(config: TextPart, texts: Sequence[str], cache: Path) -> SubwordTokenizer:
     content = fingerprint([repr((config.kind, config.size)), *texts])
     kept = cache / "subwords" / f"{content}.model"
     if not kept.exists():
@@ -315,7 +288,7 @@ def _train(kind: str, size: int, texts: Sequence[str]) -> bytes:
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[-1].rpartition("] ")[2]
         reason = reason.partition(" Increase ")[0]  # by options that are not ours
-        raise UsageError(f"data.subwords.size={size} cannot be learned: {reason}") from error
+        raise UsageError(f"text.size={size} cannot be learned: {reason}") from error
     return model.getvalue()
 
 

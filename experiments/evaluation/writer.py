@@ -4,36 +4,16 @@ from collections.abc import Iterator
 
 import jax
 from flax import nnx
-from ml_collections import ConfigDict
 
 from attention.decoding import Greedy, Sample, stream
 from attention.modules import POSITIONS
-from attention.primitives.choice import one_of
 from experiments.compilation import compiled
+from experiments.config import Config, SamplingPart
 from experiments.data.corpus import Language
-from experiments.errors import check_at_least, check_seed
-
-STRATEGIES = ("greedy", "sample")
 
 
-def check_decoding(config: ConfigDict) -> None:
-    """Check `config.decoding`.
-
-    Raises:
-        ValueError: in one sentence.
-    """
-    one_of("decoding.strategy", config.strategy, STRATEGIES)
-    check_at_least("decoding.max_tokens", config.max_tokens, 1)
-    check_seed("decoding.seed", config.seed)
-    sampling(config)
-
-
-def sampling(config: ConfigDict) -> Sample:
-    """Return the sampling that `config.decoding` describes; top_k=0 and min_p=0 mean none.
-
-    Raises:
-        ValueError: a temperature, number or probability out of range.
-    """
+def sampling(config: SamplingPart) -> Sample:
+    """Return the sampling that a config describes; top_k=0 and min_p=0 mean none."""
     return Sample(
         temperature=config.temperature,
         top_k=config.top_k or None,
@@ -45,7 +25,7 @@ def sampling(config: ConfigDict) -> Sample:
 class Writer:
     """Continue a text, token by token."""
 
-    def __init__(self, definition: nnx.GraphDef, language: Language, config: ConfigDict) -> None:
+    def __init__(self, definition: nnx.GraphDef, language: Language, config: Config) -> None:
         """Prepare the generation.
 
         Args:

@@ -1,13 +1,14 @@
 """What can be trained: a model, its loss and its optimizer, before there are any numbers."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import jax
 from flax import nnx
 from jax import Array
-from ml_collections import ConfigDict
 
 from experiments.compilation import compiled
+from experiments.config import Config
+from experiments.errors import as_usage_errors
 from experiments.training.loss import per_token
 from experiments.training.optimizer import optimizer
 from experiments.training.sharding import replicated
@@ -31,17 +32,19 @@ class Learner:
         self,
         make_model: Callable[[nnx.Rngs], nnx.Module],
         loss_function: LossFunction[Batch],
-        config: ConfigDict,
+        config: Config,
     ) -> None:
         """Prepares the training of a model, as `train` of a configuration says.
 
         Args:
             make_model: builds it with its initial parameters.
             loss_function: as in `make_steps`.
-            config: `train` of it is what `optimizer` reads, and dtype, microbatches and ema;
-                everything follows from its `seed`.
+            config: its `train`, `batch.microbatches` and `seed`.
+
+        Raises:
+            UsageError: a model that cannot be made with these sizes.
         """
-        train = config.train
+        train, microbatches = config.train, config.batch.microbatches
         optimizing = optimizer(train)
 
         def make_state() -> TrainState:
@@ -56,10 +59,11 @@ class Learner:
                 rng=step_rng,
             )
 
-        self.abstract_model = jax.eval_shape(lambda: make_model(nnx.Rngs(0)))
+        with as_usage_errors("model: "):
+            self.abstract_model = jax.eval_shape(lambda: make_model(nnx.Rngs(0)))
         self.definition = nnx.graphdef(self.abstract_model)
         initial_state = compiled(make_state)
-        self.initial_state = lambda: replicated(initial_state(), train.microbatches)
+        self.initial_state = lambda: replicated(initial_state(), microbatches)
         self.abstract_state = jax.eval_shape(make_state)
         self.num_parameters = sum(x.size for x in jax.tree.leaves(self.abstract_state.parameters))
         self.train_step, self.evaluate_step = make_steps(
@@ -67,9 +71,20 @@ class Learner:
             loss_function,
             optimizing,
             dtype=jax.numpy.dtype(train.dtype),
-            microbatches=train.microbatches,
+            microbatches=microbatches,
             decay=train.ema,
         )
+
+    def trace(self, batches: Iterator[Batch]) -> None:
+        """Trace the training step on the next batch, which stays the next one.
+
+        Raises:
+            UsageError: an implementation of attention that cannot compute this model.
+        """
+        place = batches.get_state()
+        with as_usage_errors("model: "):
+            jax.eval_shape(self.train_step, self.abstract_state, next(batches))
+        batches.set_state(place)
 
     def losses(self, parameters: nnx.State, batches: Iterable[Batch]) -> dict[str, float]:
         """Loss and accuracy over all batches together, without dropout."""

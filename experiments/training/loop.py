@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 from jax import Array
-from ml_collections import ConfigDict
 from tqdm import tqdm
 
+from experiments.config import TrainPart
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.metrics import Metrics
 from experiments.training.plateau import best_step, out_of_patience, stalls
@@ -24,7 +24,7 @@ def fit(
     batches: Iterator[Any],
     train_step: Callable[[TrainState, Any], tuple[TrainState, dict[str, Array]]],
     *,
-    config: ConfigDict,
+    config: TrainPart,
     metrics: Metrics,
     checkpoints: Checkpoints,
     evaluate: Callable[[TrainState], dict[str, float]],

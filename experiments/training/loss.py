@@ -7,7 +7,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from ml_collections import ConfigDict
 
 from attention.primitives.precision import wide
 
@@ -62,7 +61,7 @@ def add_auxiliary(
     return sums._replace(loss=total, auxiliary=weighted)
 
 
-def objective(train: ConfigDict, *, training: bool) -> Objective:
+def objective(train: LabelTrainPart, *, training: bool) -> Objective:
     """The training objective of a configuration; plain cross-entropy where it is only measured.
 
     Args:

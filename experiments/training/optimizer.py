@@ -2,10 +2,8 @@
 
 import jax.numpy as jnp
 import optax
-from ml_collections import ConfigDict
 
-from attention.primitives.choice import one_of
-from experiments.errors import check_positive, check_share
+from experiments.config import TrainPart
 
 
 def schedule(name: str, *, peak: float, warmup_steps: int, total_steps: int) -> optax.Schedule:
@@ -18,11 +16,7 @@ def schedule(name: str, *, peak: float, warmup_steps: int, total_steps: int) -> 
         peak: the learning rate at the end of the warm-up.
         warmup_steps: steps of the rise.
         total_steps: steps of the training.
-
-    Raises:
-        ValueError: an unknown name, or a warm-up that does not end before the training.
     """
-    check_warmup(warmup_steps, total_steps)
     falling_steps = total_steps - warmup_steps
     falls = {
         "constant": optax.constant_schedule(peak),
@@ -33,36 +27,16 @@ def schedule(name: str, *, peak: float, warmup_steps: int, total_steps: int) -> 
             peak * (max(warmup_steps, 1) / (max(warmup_steps, 1) + jnp.maximum(step, 0))) ** 0.5
         ),
     }
-    one_of("train.schedule", name, tuple(falls))
     rise = optax.linear_schedule(0.0, peak, warmup_steps)
     return optax.join_schedules([rise, falls[name]], [warmup_steps])
 
 
-def check_warmup(warmup_steps: int, total_steps: int) -> None:
-    """Checks that a warm-up ends before the training.
-
-    Raises:
-        ValueError: it does not.
-    """
-    if not 0 <= warmup_steps < total_steps:
-        raise ValueError(
-            f"train.warmup_steps must lie in [0, train.steps={total_steps}), got {warmup_steps}"
-        )
-
-
-def optimizer(config: ConfigDict) -> optax.GradientTransformation:
+def optimizer(config: TrainPart) -> optax.GradientTransformation:
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019) on clipped gradients.
 
     Reads steps, schedule, learning_rate, warmup_steps, clip_norm, beta1, beta2, epsilon and
     weight_decay of `config.train`. Without weight decay it is Adam (Kingma and Ba 2015).
-
-    Raises:
-        ValueError: a number that makes no sense.
     """
-    for name in ("learning_rate", "clip_norm", "epsilon"):
-        check_positive(f"train.{name}", config[name])
-    for name in ("beta1", "beta2", "weight_decay"):
-        check_share(f"train.{name}", config[name])
     learning_rate = schedule(
         config.schedule,
         peak=config.learning_rate,

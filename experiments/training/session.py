@@ -5,77 +5,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import grain.python as grain
-from ml_collections import ConfigDict
 
-from attention.primitives.choice import one_of
 from experiments.analysis.pictures import draw_learning_curve
-from experiments.errors import UsageError, as_usage_errors, check_at_least, check_seed, check_share
+from experiments.config import Config
+from experiments.errors import as_usage_errors, one_of
 from experiments.origin import origin
 from experiments.results import Scores, report
 from experiments.training.checkpoint import Checkpoints
-from experiments.training.duration import check_duration, check_steps, provisional
 from experiments.training.learner import Learner
 from experiments.training.loop import BEGINNING, fit
 from experiments.training.metrics import Metrics
-from experiments.training.optimizer import optimizer
 from experiments.training.plateau import best_step, out_of_patience
 from experiments.training.sharding import replicated
 from experiments.training.step import Batch, TrainState
 from experiments.workdir import Workdir
 
-AT_LEAST_ONE = (
-    "steps",
-    "log_every",
-    "evaluate_every",
-    "sample_every",
-    "checkpoint_every",
-    "average",
-    "microbatches",
-    "plateau_patience",
-)
-DTYPES = ("float32", "bfloat16")
-
 Measure = Callable[[TrainState], Mapping[str, Scores]]
-
-
-def check_training(config: ConfigDict) -> None:
-    """Refuses a configuration by which nothing can be trained.
-
-    Raises:
-        UsageError: in one sentence.
-    """
-    train = config.train
-    with as_usage_errors():
-        check_seed("seed", config.seed)
-        one_of("train.dtype", train.dtype, DTYPES)
-        check_duration(train.duration)
-        for name in AT_LEAST_ONE:
-            check_at_least(f"train.{name}", train[name], 1)
-        check_at_least("train.patience", train.patience, 0)
-        check_share("train.ema", train.ema)
-        check_share("train.label_smoothing", train.get("label_smoothing", 0.0))
-        check_steps(train.steps)
-        optimizer(provisional(config).train)
-    if not 0 <= train.get("z_loss", 0.0) < math.inf:
-        raise UsageError(f"train.z_loss must be a number from 0, got {train.z_loss}")
-    if not 0 < train.plateau_factor < 1:
-        raise UsageError(f"train.plateau_factor must lie in (0, 1), got {train.plateau_factor}")
-    if train.ema and train.average > 1:
-        raise UsageError(
-            f"train.ema={train.ema} and train.average={train.average} are two averages of the same "
-            "parameters: choose one, with train.average=1 or train.ema=0.0"
-        )
-    if train.patience and train.evaluate_every != train.checkpoint_every:
-        raise UsageError(
-            f"with train.patience={train.patience} what was evaluated is kept: "
-            f"train.checkpoint_every={train.checkpoint_every} must be "
-            f"train.evaluate_every={train.evaluate_every}"
-        )
-    if train.schedule == "plateau" and 0 < train.patience <= train.plateau_patience:
-        raise UsageError(
-            f"train.patience={train.patience} ends the training before train.plateau_patience="
-            f"{train.plateau_patience} lowers the learning rate: raise the one or lower the other"
-        )
 
 
 def train_in(
@@ -85,7 +30,7 @@ def train_in(
     validation: Sequence[Batch],
     sample: Callable[[TrainState], str],
     measure: Measure,
-    config: ConfigDict,
+    config: Config,
 ) -> TrainState:
     """Trains a model, or goes on from where its workdir stands, to the last step, and measures it.
 
@@ -113,7 +58,7 @@ def train_in(
             state = learner.initial_state()
         else:
             state, progress = checkpoints.restore(learner.abstract_state)
-            state = replicated(state, config.train.microbatches)
+            state = replicated(state, config.batch.microbatches)
             batches.set_state(progress["batches"])
         if not _has_ended(state, progress, config):
             workdir.keep_start(origin())
@@ -157,7 +102,7 @@ def measured(
 
 
 def evaluate_in(
-    workdir: Workdir, learner: Learner, measure: Measure, config: ConfigDict
+    workdir: Workdir, learner: Learner, measure: Measure, config: Config
 ) -> TrainState:
     """Measures a run that was trained, as `restore` reads it; its results file is written again.
 
@@ -184,7 +129,7 @@ def _results(workdir: Workdir) -> dict[str, Any]:
     return workdir.load_results() if workdir.results.exists() else {}
 
 
-def restore(workdir: Workdir, learner: Learner, config: ConfigDict) -> TrainState:
+def restore(workdir: Workdir, learner: Learner, config: Config) -> TrainState:
     """The training state of a run that is measured and used.
 
     It is that of the newest checkpoint, or of the one with the lowest validation loss where
@@ -197,12 +142,12 @@ def restore(workdir: Workdir, learner: Learner, config: ConfigDict) -> TrainStat
     return _newest(workdir, learner, config).state
 
 
-def _newest(workdir: Workdir, learner: Learner, config: ConfigDict) -> "_Chosen":
+def _newest(workdir: Workdir, learner: Learner, config: Config) -> "_Chosen":
     with _checkpoints(workdir, config) as checkpoints:
         return _Chosen.of(checkpoints, *checkpoints.restore(learner.abstract_state), config)
 
 
-def _checkpoints(workdir: Workdir, config: ConfigDict) -> Checkpoints:
+def _checkpoints(workdir: Workdir, config: Config) -> Checkpoints:
     # Behind the best there are as many as its patience waits for.
     return Checkpoints(workdir.checkpoints, keep=config.train.average + config.train.patience)
 
@@ -220,7 +165,7 @@ class _Chosen(NamedTuple):
         checkpoints: Checkpoints,
         newest: TrainState,
         progress: Mapping[str, Any],
-        config: ConfigDict,
+        config: Config,
     ) -> Self:
         last = best_step(progress["losses"]) if config.train.patience else int(newest.step)
         saved = math.ceil(last / config.train.checkpoint_every)
@@ -228,7 +173,7 @@ class _Chosen(NamedTuple):
         return cls(state, progress["seconds"], _has_ended(newest, progress, config))
 
 
-def _has_ended(newest: TrainState, progress: Mapping[str, Any], config: ConfigDict) -> bool:
+def _has_ended(newest: TrainState, progress: Mapping[str, Any], config: Config) -> bool:
     """Whether it is trained as long as it should be: patience may end sooner than the steps."""
     patience = config.train.patience
     return int(newest.step) >= config.train.steps or out_of_patience(progress["losses"], patience)

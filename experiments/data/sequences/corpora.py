@@ -5,35 +5,27 @@ Their faults are told or left out, and their text is subwords, as no list of wor
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
-from ml_collections import ConfigDict
 
+from experiments.config import ParallelData, TfdsData
 from experiments.data.pairs import SentencePair
-from experiments.data.sequences.faults import Line, check_policy, sound_pairs
+from experiments.data.sequences.faults import Line, sound_pairs
 from experiments.data.source import Source
 from experiments.data.tokenizers import Subwords
 
 
 def corpus_source(
-    lines: Callable[[ConfigDict, str], Iterable[tuple[Line, Line]]],
-    check_there: Callable[[ConfigDict], None],
+    lines: Callable[[Any, str], Iterable[tuple[Line, Line]]],
 ) -> Source:
     """The source of pairs that stand somewhere.
 
     Args:
         lines: both sides of every pair of a split, from (`config.data`, its name).
-        check_there: raises a ValueError, in one sentence, if they do not stand where `config.data`
-            says.
     """
-    subwords = Subwords()
 
-    def load(config: ConfigDict, split: str, cache: Path) -> list[SentencePair]:
+    def load(config: ParallelData | TfdsData, split: str, cache: Path) -> list[SentencePair]:
         del cache
         return sound_pairs(lines(config, split), config, split)
 
-    def check(config: ConfigDict) -> None:
-        check_policy(config)
-        subwords.check(config)
-        check_there(config)
-
-    return Source(load, check, text=subwords)
+    return Source(load, text=Subwords())

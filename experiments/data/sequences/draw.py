@@ -4,12 +4,6 @@ import zlib
 from collections.abc import Iterator
 
 import numpy as np
-from ml_collections import ConfigDict
-
-from experiments.errors import check_at_least
-
-# Fewer sequences, by the number of symbols, need not show every one of them.
-TRAIN_PER_SYMBOL = 20
 
 
 def generator(seed: int, split: str) -> np.random.Generator:
@@ -24,14 +18,3 @@ def sequences(
     lengths = random.integers(shortest, longest, number, endpoint=True)
     drawn = np.split(random.integers(symbols, size=lengths.sum()), np.cumsum(lengths)[:-1])
     return (list(map(str, integers.tolist())) for integers in drawn)
-
-
-def check_sizes(config: ConfigDict, *, train: int) -> None:
-    """Checks the seed and the sizes of all splits of `config.data`.
-
-    Raises:
-        ValueError: a seed that NumPy cannot start from, no pairs, or fewer than `train` to learn.
-    """
-    check_at_least("data.seed", config.seed, 0)
-    for split, size in config.sizes.items():
-        check_at_least(f"data.sizes.{split}", size, train if split == "train" else 1)

@@ -9,13 +9,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ml_collections import ConfigDict
 
-from attention.primitives.choice import one_of
+from experiments.config import ParallelData, TfdsData
 from experiments.data.pairs import SentencePair
-from experiments.errors import UsageError, check_at_least
-
-POLICIES = ("refuse", "drop")
+from experiments.errors import UsageError
 
 
 class Line(NamedTuple):
@@ -40,24 +37,14 @@ class Line(NamedTuple):
             return cls(place, "", "no UTF-8")
 
 
-def check_policy(config: ConfigDict) -> None:
-    """Checks what `config.data` says of faults.
-
-    Raises:
-        ValueError: in one sentence.
-    """
-    one_of("data.faults", config.faults, POLICIES)
-    check_at_least("data.longest", config.longest, 1)
-
-
 def sound_pairs(
-    lines: Iterable[tuple[Line, Line]], config: ConfigDict, split: str
+    lines: Iterable[tuple[Line, Line]], config: ParallelData | TfdsData, split: str
 ) -> list[SentencePair]:
     """The pairs of a split that have no fault.
 
     Args:
         lines: both sides of every pair.
-        config: what `check_policy` checks.
+        config: of the data.
         split: its name.
 
     Raises:

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from itertools import chain, product
 from pathlib import Path
 
-from ml_collections import ConfigDict
 
+from experiments.config import ParallelData
 from experiments.data.sequences.corpora import corpus_source
 from experiments.data.sequences.faults import Line
 from experiments.errors import UsageError
@@ -26,17 +26,7 @@ from experiments.errors import UsageError
 COMPRESSED = ".gz"
 
 
-def check(config: ConfigDict) -> None:
-    """Checks that the files are there.
-
-    Raises:
-        ValueError: in one sentence.
-    """
-    for split in SOURCE.splits:
-        _files(config, split)
-
-
-def lines(config: ConfigDict, split: str) -> Iterator[tuple[Line, Line]]:
+def lines(config: ParallelData, split: str) -> Iterator[tuple[Line, Line]]:
     """Both sides of every pair of a split.
 
     Raises:
@@ -57,9 +47,9 @@ def lines(config: ConfigDict, split: str) -> Iterator[tuple[Line, Line]]:
     yield from zip(*sides, strict=True)
 
 
-def _files(config: ConfigDict, split: str) -> list[Path]:
+def _files(config: ParallelData, split: str) -> list[Path]:
     """The file of both languages, or one for each."""
-    folder, stem = Path(config.path), config.files[split]
+    folder, stem = Path(config.path), getattr(config.files, split)
     languages = config.source, config.target
     names = [[f"{stem}.tsv"], [f"{stem}.{language}" for language in languages]]
 
@@ -92,4 +82,4 @@ def _read(path: Path) -> Iterator[Line]:
         yield Line.of(f"{path}, line {number}", line)
 
 
-SOURCE = corpus_source(lines, check)
+SOURCE = corpus_source(lines)

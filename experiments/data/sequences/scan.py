@@ -8,32 +8,20 @@ learned. The authors cut at 22; Csordás et al. (EMNLP 2021) also cut elsewhere.
 from pathlib import Path
 
 import numpy as np
-from ml_collections import ConfigDict
 
-from attention.primitives.choice import one_of
+from experiments.config import ScanData
 from experiments.data.pairs import SentencePair
 from experiments.data.sequences.draw import generator
 from experiments.data.source import Source
-from experiments.errors import check_at_least
 
 
-def check(config: ConfigDict) -> None:
-    """Reads the files, and checks that every split has a command."""
-    one_of("data.split", config.split, ("simple", "length"))
-    check_at_least("data.seed", config.seed, 0)
-    if config.split == "length":
-        check_at_least("data.cutoff", config.cutoff, 1)
-    check_at_least("data.validation", config.validation, 1)
-    _split(config)
-
-
-def load(config: ConfigDict, split: str, cache: Path) -> list[SentencePair]:
+def load(config: ScanData, split: str, cache: Path) -> list[SentencePair]:
     """One split; the authors set none aside for validation, so that is a part of their train."""
     del cache
     return _split(config)[split]
 
 
-def _split(config: ConfigDict) -> dict[str, list[SentencePair]]:
+def _split(config: ScanData) -> dict[str, list[SentencePair]]:
     train, test = (_read(config, part) for part in ("train", "test"))
     if config.split == "length":
         commands = train + test
@@ -63,7 +51,7 @@ def _actions(pair: SentencePair) -> int:
     return len(pair.target.split())
 
 
-def _read(config: ConfigDict, part: str) -> list[SentencePair]:
+def _read(config: ScanData, part: str) -> list[SentencePair]:
     path = Path(config.path) / f"{config.split}_{part}.txt"
     if not path.is_file():
         raise ValueError(
@@ -81,4 +69,4 @@ def _read(config: ConfigDict, part: str) -> list[SentencePair]:
     return pairs
 
 
-SOURCE = Source(load, check)
+SOURCE = Source(load)

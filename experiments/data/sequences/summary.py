@@ -14,15 +14,12 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from ml_collections import ConfigDict
 
+from experiments.config import SummaryData
 from experiments.data.pairs import SentencePair
-from experiments.data.sequences.draw import check_sizes
 from experiments.data.source import Source
 from experiments.data.tokenizers import Words
-from experiments.errors import check_at_least
 
-SMALLEST_TRAIN = 1_000  # fewer documents need not show every word
 PERSONS = ("anna", "ben", "clara", "david", "emma", "frank", "grace", "hugo")
 THINGS = {
     "fed": ("the cat", "the dog", "the horse", "the birds"),
@@ -92,20 +89,13 @@ def _draw_sentence(random: Random, cast: Sequence[str], deeds: Sequence[str]) ->
     return Sentence(person, deed, circumstance)
 
 
-def check(config: ConfigDict) -> None:
-    """Checks the sizes of the splits and the lengths of documents."""
-    check_at_least("data.shortest", config.shortest, 2)
-    check_at_least("data.longest", config.longest, config.shortest)
-    check_sizes(config, train=SMALLEST_TRAIN)
-
-
-def load(config: ConfigDict, split: str, cache: Path) -> list[SentencePair]:
+def load(config: SummaryData, split: str, cache: Path) -> list[SentencePair]:
     """One split, drawn anew each time."""
     del cache
     random = Random(f"{config.seed} {split}")
     return [
-        draw_document(random, config.shortest, config.longest) for _ in range(config.sizes[split])
+        draw_document(random, config.shortest, config.longest) for _ in range(getattr(config.sizes, split))
     ]
 
 
-SOURCE = Source(load, check, text=Words(shared=True))
+SOURCE = Source(load, text=Words(shared=True))

@@ -15,49 +15,46 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import tensorflow_datasets as tfds
-from ml_collections import ConfigDict
 
-from attention.primitives.choice import one_of
+from experiments.config import TfdsData
 from experiments.data.sequences.corpora import corpus_source
 from experiments.data.sequences.faults import Line
-from experiments.errors import UsageError
+from experiments.errors import UsageError, one_of
 from experiments.json_files import read_json
 
 FORMAT = tfds.core.FileFormat.ARRAY_RECORD
 INFO = "dataset_info.json"
 
 
-def check(config: ConfigDict) -> None:
-    """Checks that the dataset is prepared, and has these languages and splits.
+def _check(config: TfdsData, info: tfds.core.DatasetInfo, split: str) -> None:
+    """Check that a prepared dataset has the languages and the split of a config.
 
     Raises:
         ValueError: in one sentence.
-        UsageError: what TFDS says of it is damaged.
     """
-    info = _builder(config).info
     texts = [name for name, kind in info.features.items() if isinstance(kind, tfds.features.Text)]
     for side in ("source", "target"):
-        one_of(f"data.{side}", config[side], texts)
-    for split in SOURCE.splits:
-        try:
-            info.splits[config.splits[split]]
-        except ValueError as error:
-            sizes = ", ".join(
-                f"{name} ({part.num_examples:,})" for name, part in info.splits.items()
-            )
-            raise ValueError(
-                f"data.splits.{split}={config.splits[split]!r} is no split of {config.dataset}, "
-                f"nor a part of one, which has {sizes}"
-            ) from error
+        one_of(f"data.{side}", getattr(config, side), texts)
+    part = getattr(config.splits, split)
+    try:
+        info.splits[part]
+    except ValueError as error:
+        sizes = ", ".join(f"{name} ({known.num_examples:,})" for name, known in info.splits.items())
+        raise ValueError(
+            f"data.splits.{split}={part!r} is no split of {config.dataset}, nor a part of one, "
+            f"which has {sizes}"
+        ) from error
 
 
-def lines(config: ConfigDict, split: str) -> Iterator[tuple[Line, Line]]:
+def lines(config: TfdsData, split: str) -> Iterator[tuple[Line, Line]]:
     """Both sides of every pair of a split.
 
     Raises:
+        ValueError: as `_check`, or a dataset that is not prepared.
         UsageError: a file that is missing or damaged.
     """
-    part, builder = config.splits[split], _builder(config)
+    part, builder = getattr(config.splits, split), _builder(config)
+    _check(config, builder.info, split)
     try:
         stored = builder.as_data_source(split=part)
         examples = stored.__getitems__(range(len(stored)))
@@ -72,7 +69,7 @@ def lines(config: ConfigDict, split: str) -> Iterator[tuple[Line, Line]]:
         yield source, target
 
 
-def _builder(config: ConfigDict) -> tfds.core.DatasetBuilder:
+def _builder(config: TfdsData) -> tfds.core.DatasetBuilder:
     """What reads the newest version, or the one that is named."""
     name, _, version = config.dataset.partition(":")
     folder = Path(config.path or tfds.core.constants.DATA_DIR)
@@ -107,4 +104,4 @@ def _prepared(folder: Path) -> list[str]:
     return sorted({path.parent.parent.relative_to(folder).as_posix() for path in paths})
 
 
-SOURCE = corpus_source(lines, check)
+SOURCE = corpus_source(lines)

@@ -2,25 +2,18 @@
 
 from pathlib import Path
 
-from ml_collections import ConfigDict
 
+from experiments.config import ToyData, as_tree
 from experiments.data.pairs import SentencePair
 from experiments.data.source import Source
 from experiments.data.tokenizers import Words
 from experiments.data.toy_language import Sizes, prepare
 from experiments.data.words import WORDS
-from experiments.errors import check_at_least
 
 
-def check(config: ConfigDict) -> None:
-    """Checks the seed and the sizes of the splits."""
-    check_at_least("data.seed", config.seed, 0)
-    Sizes(**config.sizes)
-
-
-def load(config: ConfigDict, split: str, cache: Path) -> list[SentencePair]:
+def load(config: ToyData, split: str, cache: Path) -> list[SentencePair]:
     """One split; the language is generated the first time."""
-    return load_pairs(config.seed, Sizes(**config.sizes), split, cache)
+    return load_pairs(config.seed, Sizes(**as_tree(config.sizes)), split, cache)
 
 
 def load_pairs(seed: int, sizes: Sizes, split: str, cache: Path) -> list[SentencePair]:
@@ -32,14 +25,13 @@ def load_pairs(seed: int, sizes: Sizes, split: str, cache: Path) -> list[Sentenc
     ]
 
 
-def load_splits(config: ConfigDict, cache: Path) -> dict[str, list[SentencePair]]:
+def load_splits(config: ToyData, cache: Path) -> dict[str, list[SentencePair]]:
     """The splits by name, for a model of English; the French tells the senses of words."""
     return {split: load(config, split, cache) for split in ("train", "validation", "test")}
 
 
 SOURCE = Source(
     load,
-    check,
     tests=("test", "compositional", "longer"),
     text=Words(WORDS),
     has_phenomena=True,

@@ -1,0 +1,263 @@
+"""Configs as types: one frozen dataclass for each part, checked in its constructor.
+
+Nothing here imports jax or NumPy, so a command line is checked before anything heavy is loaded.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
+
+from experiments.config.batch import (
+    ExampleBatch,
+    PairBatch,
+    SentenceBatch,
+    SkipGramBatch,
+    TextBatch,
+)
+from experiments.config.build import as_tree, build, differences
+from experiments.config.data import (
+    CharactersData,
+    CopyData,
+    DenoisingData,
+    DigitsData,
+    ParallelData,
+    ReverseData,
+    ReverseSizes,
+    ScanData,
+    SentencesData,
+    SentimentData,
+    SentimentSizes,
+    Sizes,
+    Splits,
+    SummaryData,
+    TextPart,
+    TfdsData,
+    ToyData,
+    ToySizes,
+)
+from experiments.config.decoding import SamplingPart, SearchPart
+from experiments.config.model import (
+    ABSOLUTE,
+    ClassifierModel,
+    DecoderModel,
+    EncoderDecoderModel,
+    EncoderModel,
+    ExpertsPart,
+    RecurrentModel,
+    SkipGramModel,
+)
+from experiments.config.train import LabelTrainPart, TrainPart
+from experiments.errors import UsageError, check_seed, one_of
+
+__all__ = [
+    "TASKS",
+    "CharactersData",
+    "ClassifierModel",
+    "Config",
+    "CopyData",
+    "DecoderModel",
+    "DenoisingData",
+    "DigitsData",
+    "EncoderDecoderModel",
+    "EncoderModel",
+    "ExampleBatch",
+    "ExpertsPart",
+    "LabelTrainPart",
+    "PairBatch",
+    "ParallelData",
+    "RecurrentModel",
+    "ReverseData",
+    "ReverseSizes",
+    "SamplingPart",
+    "ScanData",
+    "SearchPart",
+    "SentenceBatch",
+    "SentencesData",
+    "SentimentData",
+    "SentimentSizes",
+    "Sizes",
+    "SkipGramBatch",
+    "SkipGramModel",
+    "Splits",
+    "SummaryData",
+    "TaskParts",
+    "TextBatch",
+    "TextPart",
+    "TfdsData",
+    "ToyData",
+    "ToySizes",
+    "TrainPart",
+    "as_tree",
+    "build",
+    "differences",
+]
+
+
+class TaskParts(NamedTuple):
+    """Types of the parts of a task.
+
+    Attributes:
+        data: by `data.name`.
+        models: by `architecture`.
+        batch: of its batches.
+        train: of its training.
+        decoding: how it writes; None if it writes nothing.
+    """
+
+    data: tuple[type, ...]
+    models: Mapping[str, type]
+    batch: type
+    train: type = LabelTrainPart
+    decoding: type | None = None
+
+    @property
+    def datasets(self) -> dict[str, type]:
+        """The types of data by name."""
+        return {kind.name: kind for kind in self.data}
+
+
+PAIRS = (ToyData, ReverseData, CopyData, ScanData, DenoisingData, SummaryData)
+TASKS = {
+    "translation": TaskParts(
+        (*PAIRS, ParallelData, TfdsData),
+        {"transformer": EncoderDecoderModel, "recurrent": RecurrentModel},
+        PairBatch,
+        decoding=SearchPart,
+    ),
+    "language_model": TaskParts(
+        (CharactersData, SentencesData),
+        {"transformer": DecoderModel},
+        TextBatch,
+        decoding=SamplingPart,
+    ),
+    "masked_language_model": TaskParts((ToyData,), {"transformer": EncoderModel}, SentenceBatch),
+    "classification": TaskParts(
+        (SentimentData, DigitsData), {"transformer": ClassifierModel}, ExampleBatch
+    ),
+    "word_vectors": TaskParts((ToyData,), {"skip_gram": SkipGramModel}, SkipGramBatch, TrainPart),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything that decides a run.
+
+    Attributes:
+        experiment: name of the task, in `TASKS`.
+        seed: of parameters, batches and dropout.
+        architecture: name of the model, among those of the task.
+        data: what is read.
+        text: how it becomes subwords; None for data whose words are the tokens.
+        batch: how it is put into batches.
+        model: sizes and choices of the model.
+        train: how it is trained.
+        decoding: how it writes; None if it writes nothing.
+        literature: published scores by split, shown beside those of the run.
+    """
+
+    experiment: str
+    seed: int = 0
+    architecture: str = "transformer"
+    data: Any
+    text: TextPart | None = None
+    batch: Any
+    model: Any
+    train: Any
+    decoding: Any = field(default=None, metadata={"part": True})
+    literature: Mapping[str, Any] | None = field(default=None, metadata={"part": True})
+
+    def __post_init__(self) -> None:
+        """Check what concerns several parts.
+
+        Raises:
+            ValueError: in one sentence.
+        """
+        check_seed("seed", self.seed)
+        longest = getattr(self.model, "max_length", 0)
+        if isinstance(self.batch, SentenceBatch):
+            lengths = self.batch.bucket_lengths
+            if not lengths or max(lengths) > longest:
+                raise ValueError(
+                    "batch.bucket_lengths must contain lengths of at most "
+                    f"model.max_length={longest}, got {lengths}"
+                )
+            if self.batch.tokens < longest:
+                raise ValueError(
+                    f"batch.tokens={self.batch.tokens} has no room for a sentence of "
+                    f"model.max_length={longest}"
+                )
+        row_length = getattr(self.batch, "row_length", 0)
+        if row_length > longest:
+            raise ValueError(
+                f"batch.row_length={row_length} is more than model.max_length={longest}"
+            )
+        if row_length and self.architecture == "recurrent":
+            raise ValueError(
+                "batch.row_length must be 0 for architecture='recurrent': attention masks alone "
+                "separate the pairs of a row"
+            )
+        is_shared = self.text.joint if self.text else getattr(self.data, "is_shared", False)
+        if self.experiment == "translation" and getattr(self.model, "tie", "") == "all":
+            if not is_shared:
+                raise ValueError(
+                    "model.tie='all' needs one vocabulary, and each language has its own: use "
+                    "'output'"
+                )
+        positions = getattr(self.model, "positions", "")
+        if isinstance(self.decoding, SamplingPart) and positions in ABSOLUTE:
+            if self.decoding.max_tokens >= longest:
+                raise ValueError(
+                    f"decoding.max_tokens={self.decoding.max_tokens} must be less than "
+                    f"model.max_length={longest}, where {positions} positions end"
+                )
+        if isinstance(self.data, SentimentData) and self.data.longest > longest:
+            raise ValueError(
+                f"model.max_length={longest} must be at least {self.data.longest}, the words of "
+                "the longest sentence"
+            )
+
+    @classmethod
+    def read(cls, tree: Mapping[str, Any]) -> Self:
+        """Build a config from nested mappings, as of a ConfigDict or a JSON file.
+
+        Raises:
+            UsageError: in one sentence.
+        """
+        if "experiment" not in tree:
+            raise UsageError("the config needs the field 'experiment'")
+        try:
+            task = tree["experiment"]
+            one_of("experiment", task, tuple(TASKS))
+            parts = TASKS[task]
+            architecture = tree.get("architecture", next(iter(parts.models)))
+            one_of("architecture", architecture, tuple(parts.models))
+            name = tree.get("data", {}).get("name", next(iter(parts.datasets)))
+            one_of("data.name", name, tuple(parts.datasets))
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        kinds = {
+            "data": (parts.datasets[name], f"data.name={name!r}"),
+            "batch": (parts.batch, f"experiment={task!r}"),
+            "model": (parts.models[architecture], f"architecture={architecture!r}"),
+            "train": (parts.train, f"experiment={task!r}"),
+        }
+        if parts.decoding:
+            kinds["decoding"] = (parts.decoding, f"experiment={task!r}")
+        if parts.datasets[name].is_shared is None:
+            kinds["text"] = (TextPart, f"data.name={name!r}")
+        for part in {"text", "decoding"} & tree.keys() - kinds.keys():
+            raise UsageError(f"data.name={name!r} of experiment={task!r} has no part {part!r}")
+        built = {
+            part: build(kind, tree.get(part, {}), f"{part}.", owner)
+            for part, (kind, owner) in kinds.items()
+        }
+        return build(cls, {**tree, "architecture": architecture, **built})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as nested dictionaries."""
+        return as_tree(self)
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Return all fields as JSON."""
+        return json.dumps(self.to_dict(), indent=indent)

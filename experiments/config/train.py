@@ -1,0 +1,107 @@
+"""How long and how a model is trained."""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from experiments.config.build import option
+from experiments.errors import check_at_least, check_positive, check_share, one_of
+
+SCHEDULES = ("constant", "plateau", "linear", "cosine", "inverse_sqrt")
+DTYPES = ("float32", "bfloat16")
+UNITS = ("steps", "epochs", "examples", "tokens")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainPart:
+    """Adam with a learning rate schedule, and how often a run is measured and saved."""
+
+    steps: int = option(1_000, "optimizer steps")
+    duration: str = option("", "in place of steps: 10 epochs, 5e4 examples or 2e6 tokens")
+    schedule: str = option("cosine", f"of the learning rate: {', '.join(SCHEDULES)}")
+    learning_rate: float = option(3e-3, "highest learning rate")
+    warmup_steps: int = option(100, "steps in which the learning rate rises from 0")
+    clip_norm: float = option(1.0, "largest norm of the gradient")
+    beta1: float = option(0.9, "of Adam")
+    beta2: float = option(0.98, "of Adam")
+    epsilon: float = option(1e-9, "of Adam")
+    weight_decay: float = option(0.1, "factor of decoupled weight decay")
+    decay_all: bool = option(False, "whether biases, norms and embeddings decay too")
+    log_every: int = option(50, "steps between two rows of training metrics")
+    evaluate_every: int = option(500, "steps between two measurements of the validation split")
+    sample_every: int = option(500, "steps between two samples")
+    checkpoint_every: int = option(500, "steps between two checkpoints")
+    average: int = option(1, "checkpoints whose mean is measured and used")
+    ema: float = option(0.0, "decay of a moving average of the parameters, used in their place")
+    patience: int = option(0, "evaluations without gain that end the training; 0: never")
+    plateau_patience: int = option(2, "those after which schedule=plateau lowers the rate")
+    plateau_factor: float = option(0.5, "to which share it lowers the rate")
+    dtype: str = option("float32", "of the computation in training: float32 or bfloat16")
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        for name in ("steps", "log_every", "evaluate_every", "sample_every", "checkpoint_every"):
+            check_at_least(name, getattr(self, name), 1)
+        for name, least in (("average", 1), ("plateau_patience", 1), ("patience", 0)):
+            check_at_least(name, getattr(self, name), least)
+        for name in ("learning_rate", "clip_norm", "epsilon"):
+            check_positive(name, getattr(self, name))
+        for name in ("beta1", "beta2", "weight_decay", "ema", "plateau_factor"):
+            check_share(name, getattr(self, name))
+        one_of("schedule", self.schedule, SCHEDULES)
+        one_of("dtype", self.dtype, DTYPES)
+        if self.duration:
+            parse_duration(self.duration)
+        else:
+            self.check_warmup(self.steps)
+        if self.ema and self.average > 1:
+            raise ValueError(
+                f"ema={self.ema} and average={self.average} are two averages of the same "
+                "parameters: choose one, with average=1 or ema=0.0"
+            )
+        if self.patience and self.evaluate_every != self.checkpoint_every:
+            raise ValueError(
+                f"patience={self.patience} needs a checkpoint of each evaluation: set "
+                f"checkpoint_every={self.checkpoint_every} to "
+                f"evaluate_every={self.evaluate_every}"
+            )
+
+    def check_warmup(self, steps: int) -> None:
+        """Check that the warm-up ends before the training.
+
+        Raises:
+            ValueError: it does not.
+        """
+        if not 0 <= self.warmup_steps < steps:
+            raise ValueError(f"warmup_steps must be in [0, steps={steps}), got {self.warmup_steps}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelTrainPart(TrainPart):
+    """Training by cross-entropy."""
+
+    label_smoothing: float = option(0.0, "probability that is moved to the whole vocabulary")
+    z_loss: float = option(0.0, "coefficient of the squared logsumexp of the logits")
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        super().__post_init__()
+        check_share("label_smoothing", self.label_smoothing)
+        check_at_least("z_loss", self.z_loss, 0)
+
+
+def parse_duration(text: str) -> tuple[Fraction, str]:
+    """Return the number and the unit of a duration, as in "10 epochs".
+
+    Raises:
+        ValueError: not a number above 0 and a unit.
+    """
+    amount, _, unit = " ".join(text.split()).partition(" ")
+    try:
+        is_positive = 0 < float(amount) < math.inf
+    except ValueError:
+        is_positive = False
+    if not is_positive:
+        raise ValueError(f"duration needs a number, as in '10 epochs', got {text!r}")
+    one_of("duration: the unit", unit, UNITS)
+    return Fraction(amount), unit
