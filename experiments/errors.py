@@ -4,8 +4,9 @@ Each check takes the name of a field, as its flag has it, and the number that it
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 
 
 class UsageError(Exception):
@@ -23,6 +24,22 @@ def as_usage_errors(where: str = "") -> Iterator[None]:
         yield
     except ValueError as error:
         raise UsageError(f"{where}{error}") from error
+
+
+def one_of(name: str, given: object, known: Collection[str]) -> None:
+    """Raise a `ValueError` for an unknown name; it lists the known names and suggests the nearest.
+
+    `attention.primitives.choice` has it too, but cannot be imported without jax.
+    """
+    if given not in known:
+        hint = nearest(str(given).lower(), known, quote=True)
+        raise ValueError(f"{name} must be one of {', '.join(known)}, got {given!r}{hint}")
+
+
+def nearest(given: str, known: Collection[str], *, quote: bool = False) -> str:
+    """Return "; did you mean NAME?" with the most similar name, "" if none is similar."""
+    near = get_close_matches(given, list(known), n=1)
+    return f"; did you mean {repr(near[0]) if quote else near[0]}?" if near else ""
 
 
 def check_at_least(name: str, given: float, least: float) -> None:

@@ -4,9 +4,10 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from reprlib import repr as brief
 from typing import Any, TypeVar
 
 from ml_collections import ConfigDict
@@ -14,10 +15,10 @@ from ml_collections import ConfigDict
 from experiments.errors import UsageError
 from experiments.files import part_of, write_whole
 from experiments.json_files import read_json, read_json_lines
-from experiments.training.metrics import read_metrics
 
 Words = TypeVar("Words")
 
+MOST_LINES = 8  # of differences between two configurations
 INDIFFERENT = "data.path", "literature"  # to what a run is: where text stands, what others had
 # What files say that are read again.
 RESULTS = {
@@ -97,15 +98,15 @@ class Workdir:
         """
         trained = self.load_config()
         there, here = _flat(trained.to_dict()), _flat(config.to_dict())
-        told = [
-            f"{name} is {there.get(name)!r} there and {here.get(name)!r} here"
+        differing = [
+            name
             for name in differences(there, here)
             if not any(f"{name}.".startswith(f"{part}.") for part in but)
         ]
-        if told:
+        if differing:
             raise UsageError(
-                f"{self.path} holds a run of another configuration ({'; '.join(told)}): "
-                "choose another --workdir"
+                f"{self.path} contains a run of another configuration: choose another --workdir"
+                + in_lines(differing, {"there": there, "here": here})
             )
         return trained
 
@@ -272,6 +273,8 @@ class Workdir:
         Raises:
             UsageError: metrics that are older than a checkpoint that is not there.
         """
+        from experiments.training.metrics import read_metrics  # which imports NumPy
+
         if any(row["step"] > checkpoint_every for row in read_metrics(self.path)):
             raise UsageError(
                 f"the checkpoints of {self.path} are gone, and its metrics are left as they are: "
@@ -283,6 +286,21 @@ def differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
     """The fields in which two configurations differ, as flags name them."""
     there, here = _flat(there), _flat(here)
     return [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
+
+
+def in_lines(names: Sequence[str], configs: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return one short line for each of the first eight fields, each after a line break.
+
+    Args:
+        names: of the fields that differ, as flags name them.
+        configs: both configurations, by the words that tell them apart.
+    """
+    lines = []
+    for name in names[:MOST_LINES]:
+        values = [f"{brief(_flat(tree).get(name))} {where}" for where, tree in configs.items()]
+        lines.append(f"\n  {name}: {', '.join(values)}")
+    more = len(names) - MOST_LINES
+    return "".join(lines) + (f"\n  and {more} more" if more > 0 else "")
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
