@@ -15,7 +15,7 @@ score      that of the checkpoint: logits agree with Transformers to 1e-5 (tests
 from ml_collections import ConfigDict
 
 from configs.forms import FULL
-from experiments.config import SamplingPart
+from experiments.config import PretrainedPart
 from experiments.config.flags import as_config_dict
 
 
@@ -24,9 +24,5 @@ def get_config(form: str = FULL) -> ConfigDict:
     del form
     config = ConfigDict()
     config.experiment = "pretrained"
-    config.decoding = as_config_dict(SamplingPart())
-    config.decoding.strategy = "auto"  # greedy for encoder-decoders, sampling for others
-    config.decoding.max_tokens = 100
-    config.decoding.num_beams = 1  # above 1: beam search, in place of sampling
-    config.decoding.length_penalty = 0.0  # alpha of the penalty of GNMT; 0 for none
+    config.decoding = as_config_dict(PretrainedPart())
     return config

@@ -3,6 +3,8 @@
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from ml_collections import ConfigDict
 from experiments import translation
 from experiments.analysis.pictures import draw_comparison
 from experiments.clock import round_robin
+from experiments.config import Config
+from experiments.config.flags import as_config_dict
 from experiments.data.batching import EncodedPair, pad_batch
 from experiments.data.epoch import Epoch
 from experiments.data.pair_batches import PairBatches
@@ -22,7 +26,7 @@ from experiments.evaluation.scores import paired_bootstrap
 from experiments.tables import write_tables
 from experiments.training.duration import settled
 from experiments.training.metrics import read_metrics
-from experiments.workdir import Workdir, differences
+from experiments.workdir import Workdir, differences, in_lines
 
 LENGTHS = (8, 16, 32, 64, 128)  # of the sentences whose training step is timed
 REPEATS = 5
@@ -37,14 +41,16 @@ def compare(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         workdir: where the runs go, and `comparison.md`, `.csv` and `.png`.
         cache: where generated data is kept.
     """
-    check(config)
-    config = settle(config, cache)
-    workdir.claim(config)
-    places = {name: Workdir(workdir.path / name) for name in config.runs}
-    for name, run in config.runs.items():  # whatever is refused is refused before any training
+    runs = {name: Config.read(run.to_dict()) for name, run in config.runs.items()}
+    runs = {name: settled(run, partial(_epoch, cache=cache)) for name, run in runs.items()}
+    load_split(next(iter(runs.values())).data, "train", cache)  # or it is refused, nothing written
+    trees = {name: as_config_dict(run) for name, run in runs.items()}
+    workdir.claim(ConfigDict({"experiment": config.experiment, "runs": trees}))
+    places = {name: Workdir(workdir.path / name) for name in runs}
+    for name, run in runs.items():  # whatever is refused is refused before any training
         places[name].claim(run)
     rows = []
-    for name, run in config.runs.items():
+    for name, run in runs.items():
         print(f"== {name}")
         try:
             translation.train(run, places[name], cache)
@@ -56,11 +62,13 @@ def compare(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     if not rows:
         raise UsageError(f"none of the runs in {workdir.path} reached its end")
     measured = [row["run"] for row in rows]
-    for split, chances in by_chance({name: places[name] for name in measured}, config, cache):
+    for split, chances in by_chance(
+        {name: places[name] for name in measured}, runs[measured[0]], cache
+    ):
         for row in rows:
             chance = 100 * chances[row["run"]] if row["run"] in chances else ""
             row[f"{split} bleu p % against {measured[0]}"] = chance
-    costs = seconds_by_length({name: config.runs[name] for name in measured}, places)
+    costs = seconds_by_length({name: runs[name] for name in measured}, places)
     for row in rows:
         row |= {f"ms at {length}": 1e3 * s for length, s in costs[row["run"]].items()}
     table = write_tables(rows, workdir.path / "comparison")
@@ -82,41 +90,27 @@ def check(config: ConfigDict) -> None:
     for name, run in config.runs.items():
         if run.experiment != "translation":
             raise UsageError(f"{name} is of experiment {run.experiment!r}: translation compares")
-        try:
-            translation.check(run)
-        except UsageError as error:
-            raise UsageError(f"{name}: {error}") from error
     for name, run in others:
-        if fields := differences(_common(reference), _common(run)):
+        common = {first: _common(reference), name: _common(run)}
+        if fields := differences(*common.values()):
             raise UsageError(
-                f"{first} and {name} differ in {', '.join(fields)}: a comparison is of the same "
-                "data with the same budget"
+                f"{first} and {name} differ: a comparison is of the same data with the same budget"
+                + in_lines(fields, {f"in {run}": fields for run, fields in common.items()})
             )
 
 
-def settle(config: ConfigDict, cache: Path) -> ConfigDict:
-    """The comparison with as many steps for each run as its duration takes.
-
-    Raises:
-        UsageError: as `settled`.
-    """
-    config = config.copy_and_resolve_references()
-    for name, run in config.runs.items():
-        config.runs[name] = settled(run, lambda now: _epoch(now, cache))
-    return config
-
-
-def _epoch(run: ConfigDict, cache: Path) -> Epoch:
+def _epoch(run: Config, cache: Path) -> Epoch:
     pairs = load_split(run.data, "train", cache)
-    tokenizers = SOURCES[run.data.name].text.learn(run.data, pairs, cache)
+    tokenizers = SOURCES[run.data.name].text.learn(run.text, pairs, cache)
     batches = PairBatches(run, tokenizers)
     return batches.epoch(batches.fitting(pairs))
 
 
 def _common(run: ConfigDict) -> dict[str, Any]:
     """What runs that are compared have in common."""
-    budget = {name: run.train[name] for name in ("steps", "duration", "batch_tokens")}
-    return {"data": run.data.to_dict(), "train": budget}
+    budget = {name: run.train[name] for name in ("steps", "duration")}
+    data = {name: run[name].to_dict() for name in ("data", "text") if name in run}
+    return {**data, "batch": {"tokens": run.batch.tokens}, "train": budget}
 
 
 def figures(workdir: Workdir) -> dict[str, Any]:
@@ -139,19 +133,19 @@ def figures(workdir: Workdir) -> dict[str, Any]:
 
 
 def by_chance(
-    places: Mapping[str, Workdir], config: ConfigDict, cache: Path
+    places: Mapping[str, Workdir], config: Config, cache: Path
 ) -> Iterator[tuple[str, dict[str, float]]]:
     """For each test split, the p-value of the difference between each run and the first."""
-    data = config.runs[next(iter(places))].data
+    data = config.data
     for split in SOURCES[data.name].tests:
         said = {name: place.load_hypotheses(split) for name, place in places.items()}
         references = [pair.target for pair in load_split(data, split, cache)]
-        tokenized = data.get("tokenized", False)
+        tokenized = getattr(data, "tokenized", False)
         yield split, paired_bootstrap(said, references, tokenized=tokenized)
 
 
 def seconds_by_length(
-    runs: Mapping[str, ConfigDict], places: Mapping[str, Workdir]
+    runs: Mapping[str, Config], places: Mapping[str, Workdir]
 ) -> dict[str, dict[int, float]]:
     """The median time of a training step at each length, all runs in turn.
 
@@ -166,13 +160,14 @@ def seconds_by_length(
     return seconds
 
 
-def _step(config: ConfigDict, workdir: Workdir, length: int) -> Callable[[], None]:
+def _step(config: Config, workdir: Workdir, length: int) -> Callable[[], None]:
     """One more training step each time it is called, the first of which compiles here."""
-    config = config.copy_and_resolve_references()
-    config.model.max_length = max(LENGTHS)
+    tokens = max(config.batch.tokens, max(LENGTHS))
+    batch = replace(config.batch, tokens=tokens)
+    config = replace(config, batch=batch, model=replace(config.model, max_length=max(LENGTHS)))
     learner = translation.load_task(config, workdir).learner
     words = [len(SPECIALS)] * (length - 1)  # all the first one, for any would do
-    size = max(config.train.batch_tokens, max(LENGTHS)) // length
+    size = tokens // length
     batch = pad_batch([EncodedPair(words, words)] * size, size, length)
     state = learner.initial_state()
 

@@ -15,6 +15,7 @@ from attention.modules import (
 )
 from attention.primitives.choice import one_of
 from experiments.analysis.description import Description
+from experiments.config import Config
 from experiments.errors import UsageError, as_usage_errors, check_at_least
 
 # And which layers each has.
@@ -32,7 +33,7 @@ attends to half of the context on average.
 Training is worth 3 forward passes (Kaplan et al. 2020, section 2.1), without recomputation."""
 
 
-def describe(config: ConfigDict, model: nnx.Module) -> None:
+def describe(config: Config | ConfigDict, model: nnx.Module) -> None:
     """Prints the tables of a model.
 
     Args:
@@ -48,8 +49,8 @@ def describe(config: ConfigDict, model: nnx.Module) -> None:
         )
     description = Description.of(model, context=config.model.max_length)
     print(description, end="\n\n")
-    if "published" in config:
-        print(compared(config.published, description.parameters), end="\n\n")
+    if published := getattr(config, "published", None):
+        print(compared(published, description.parameters), end="\n\n")
     print(NOTE)
 
 

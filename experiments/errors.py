@@ -4,7 +4,7 @@ Each check takes the name of a field, as its flag has it, and the number that it
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 
@@ -24,6 +24,22 @@ def as_usage_errors(where: str = "") -> Iterator[None]:
         yield
     except ValueError as error:
         raise UsageError(f"{where}{error}") from error
+
+
+def one_of(name: str, given: object, known: Collection[str]) -> None:
+    """Raise a `ValueError` for an unknown name; it lists the known names and suggests the nearest.
+
+    `attention.primitives.choice` has it too, but cannot be imported without jax.
+    """
+    if given not in known:
+        hint = nearest(str(given).lower(), known, quote=True)
+        raise ValueError(f"{name} must be one of {', '.join(known)}, got {given!r}{hint}")
+
+
+def nearest(given: str, known: Collection[str], *, quote: bool = False) -> str:
+    """Return "; did you mean NAME?" with the most similar name, "" if none is similar."""
+    near = get_close_matches(given, list(known), n=1)
+    return f"; did you mean {repr(near[0]) if quote else near[0]}?" if near else ""
 
 
 def check_at_least(name: str, given: float, least: float) -> None:
@@ -48,14 +64,3 @@ def check_seed(name: str, given: int) -> None:
     """Raises a `ValueError` for what `jax.random.key` does not tell from other seeds."""
     if not 0 <= given < 2**32:
         raise ValueError(f"{name} must lie in [0, 2**32), got {given}")
-
-
-def one_of(name: str, given: str, known: Sequence[str]) -> None:
-    """Raise a `ValueError` for an unknown name, with the known names and the nearest.
-
-    `attention.primitives.choice.one_of` is the same, and cannot be imported without jax.
-    """
-    if given not in known:
-        near = get_close_matches(str(given).lower(), known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"{name} must be one of {', '.join(known)}, got {given!r}{hint}")

@@ -112,7 +112,9 @@ class Experts(nnx.Module):
         return Output(features, losses={"balance": self.balance * loss})
 
 
-def make_layer(config: TransformerConfig, experts: ExpertsPart, index: int, rngs: nnx.Rngs) -> Block:
+def make_layer(
+    config: TransformerConfig, experts: ExpertsPart, index: int, rngs: nnx.Rngs
+) -> Block:
     """Make a layer of a decoder; experts are the feed-forward layer of some.
 
     Args:

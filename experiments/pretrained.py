@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -10,15 +11,14 @@ from ml_collections import ConfigDict
 
 from attention.decoding import GNMT, Beam, Greedy, Strategy, stream
 from attention.decoding import generate as generate_text
-from attention.primitives.choice import one_of
 from experiments.compilation import compiled
-from experiments.errors import UsageError, as_usage_errors, check_at_least
-from experiments.evaluation.writer import STRATEGIES, check_decoding, sampling
+from experiments.config import PretrainedPart, build
+from experiments.errors import UsageError, as_usage_errors
+from experiments.evaluation.writer import sampling
 from experiments.workdir import Workdir
 
 NEEDS = 'reading weights needs an extra: pip install "attention[weights]"'
 
-AUTO = "auto"  # strategy: greedy for encoder-decoders, sampling for others
 BUCKETS = tuple(64 * 4**power for power in range(7))  # padded lengths of lines: each is compiled
 
 
@@ -28,10 +28,7 @@ def check(config: ConfigDict) -> None:
     Raises:
         UsageError: in one sentence.
     """
-    with as_usage_errors():
-        one_of("decoding.strategy", config.decoding.strategy, (AUTO, *STRATEGIES))
-        check_decoding(_with_strategy(config.decoding, is_prompted=True))
-        check_at_least("decoding.num_beams", config.decoding.num_beams, 1)
+    build(PretrainedPart, config.decoding.to_dict(), "decoding.")
 
 
 def generate(config: ConfigDict, folder: Workdir, groups: Iterable[list[str]]) -> int:
@@ -46,7 +43,9 @@ def generate(config: ConfigDict, folder: Workdir, groups: Iterable[list[str]]) -
         Number of lines that could not be read; each has a message on standard error.
     """
     model, tokenizer, settings = _load(folder)
-    decoding = _with_strategy(config.decoding, is_prompted=model.is_prompted)
+    decoding = build(PretrainedPart, config.decoding.to_dict(), "decoding.")
+    if decoding.strategy == "auto":
+        decoding = replace(decoding, strategy="sample" if model.is_prompted else "greedy")
     options = _options(decoding, settings, is_prompted=model.is_prompted)
     options |= {"tokenizer": tokenizer}
     failed = 0
@@ -67,14 +66,6 @@ def _pieces(model: Any, line: str, options: dict[str, Any]) -> Iterable[str]:  #
     if isinstance(options["strategy"], Beam):
         return generate_text(model, [line], **options).text
     return stream(model, line, **options)
-
-
-def _with_strategy(decoding: ConfigDict, *, is_prompted: bool) -> ConfigDict:
-    """Return `config.decoding` with the strategy that "auto" means for a model."""
-    decoding = decoding.copy_and_resolve_references()
-    if decoding.strategy == AUTO:
-        decoding.strategy = "sample" if is_prompted else "greedy"
-    return decoding
 
 
 def _load(folder: Workdir) -> tuple[Any, Any, dict[str, Any]]:
@@ -102,7 +93,7 @@ def _load(folder: Workdir) -> tuple[Any, Any, dict[str, Any]]:
 
 
 def _options(
-    decoding: ConfigDict, settings: dict[str, Any], *, is_prompted: bool
+    decoding: PretrainedPart, settings: dict[str, Any], *, is_prompted: bool
 ) -> dict[str, Any]:
     """Return arguments of `generate`; end and start tokens are those of the checkpoint."""
     end = settings.get("eos_token_id")

@@ -4,8 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ml_collections import ConfigDict
-
+from experiments.config import Config, as_tree
 from experiments.files import write_whole
 from experiments.training.learner import Learner
 from experiments.training.step import TrainState
@@ -27,7 +26,7 @@ INDIFFERENT = {"hypotheses", "details", "n_best"}
 
 
 def report(
-    config: ConfigDict,
+    config: Config,
     workdir: Workdir,
     learner: Learner,
     state: TrainState,
@@ -57,8 +56,8 @@ def report(
         "parameters": learner.num_parameters,
         "splits": splits,
     }
-    if "decoding" in config:  # which may be another one than that of the run
-        results["decoding"] = config.decoding.to_dict()
+    if config.decoding:  # which may be another one than that of the run
+        results["decoding"] = as_tree(config.decoding)
     if before and _how(before) == _how(results):
         results["splits"] = before["splits"] | splits
     elif others := before.get("splits", {}).keys() - splits.keys():

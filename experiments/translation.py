@@ -163,9 +163,7 @@ def load_task(config: Config, workdir: Workdir) -> "Task":
     return Task(config, SOURCES[config.data.name].text.load(workdir.path))
 
 
-def load_splits(
-    config: Config, names: Sequence[str], cache: Path
-) -> dict[str, list[SentencePair]]:
+def load_splits(config: Config, names: Sequence[str], cache: Path) -> dict[str, list[SentencePair]]:
     """Splits of the data of a run, by name.
 
     Raises:

@@ -4,20 +4,24 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from reprlib import repr as brief
 from typing import Any, TypeVar
 
 from ml_collections import ConfigDict
 
+from experiments.config import TASKS, Config
+from experiments.config.flags import as_config_dict
 from experiments.errors import UsageError
 from experiments.files import part_of, write_whole
 from experiments.json_files import read_json, read_json_lines
-from experiments.training.metrics import read_metrics
 
 Words = TypeVar("Words")
 
+MOST_LINES = 8  # of differences between two configurations
 INDIFFERENT = "data.path", "literature"  # to what a run is: where text stands, what others had
 # What files say that are read again.
 RESULTS = {
@@ -47,7 +51,7 @@ class Workdir:
         self.learning_curve = self.path / "learning_curve.png"
         self.attention = self.path / "attention.png"
 
-    def claim(self, config: ConfigDict) -> None:
+    def claim(self, config: Config | ConfigDict) -> None:
         """Makes the folder that of a run of this configuration, or finds that it is already.
 
         Where data stands may be another place by now; what it says may not, see `keep_texts`.
@@ -89,7 +93,7 @@ class Workdir:
         finally:
             os.close(folder)
 
-    def check_same(self, config: ConfigDict, *, but: Collection[str] = ()) -> ConfigDict:
+    def check_same(self, config: Config | ConfigDict, *, but: Collection[str] = ()) -> ConfigDict:
         """The configuration of the run, with which another agrees in all `but` some parts.
 
         Raises:
@@ -97,15 +101,15 @@ class Workdir:
         """
         trained = self.load_config()
         there, here = _flat(trained.to_dict()), _flat(config.to_dict())
-        told = [
-            f"{name} is {there.get(name)!r} there and {here.get(name)!r} here"
+        differing = [
+            name
             for name in differences(there, here)
             if not any(f"{name}.".startswith(f"{part}.") for part in but)
         ]
-        if told:
+        if differing:
             raise UsageError(
-                f"{self.path} holds a run of another configuration ({'; '.join(told)}): "
-                "choose another --workdir"
+                f"{self.path} contains a run of another configuration: choose another --workdir"
+                + in_lines(differing, {"there": there, "here": here})
             )
         return trained
 
@@ -119,11 +123,15 @@ class Workdir:
             raise UsageError(f"{self.path} holds no run: train one with --workdir={self.path}")
         fields = read_json(self.config, {"experiment": str})
         try:
+            if fields["experiment"] in TASKS:
+                return as_config_dict(Config.read(fields))
             return ConfigDict(fields)
-        except ValueError as error:  # names that no field has
-            raise UsageError(f"{self.config} cannot be read: {error}") from error
+        except (ValueError, UsageError) as error:
+            raise UsageError(
+                f"{self.config} cannot be read, it is damaged or of another version: {error}"
+            ) from error
 
-    def as_trained(self, config: ConfigDict) -> ConfigDict:
+    def as_trained(self, config: Config) -> Config:
         """A configuration by which the model here is used: that of the run, but for its decoding.
 
         Data may stand elsewhere by now, as in `claim`. Steps that follow from a duration are those
@@ -136,9 +144,7 @@ class Workdir:
         trained = self.check_same(config, but=("decoding", *INDIFFERENT, *decided))
         if not self.checkpoints.exists():
             raise UsageError(f"{self.path} has no checkpoint yet: train it first")
-        config = config.copy_and_resolve_references()
-        config.train.steps = trained.train.steps
-        return config
+        return replace(config, train=replace(config.train, steps=trained.train.steps))
 
     def keep_texts(self, texts: Mapping[str, str]) -> None:
         """Notes the texts that a run reads, which must be those that it has read before.
@@ -272,6 +278,8 @@ class Workdir:
         Raises:
             UsageError: metrics that are older than a checkpoint that is not there.
         """
+        from experiments.training.metrics import read_metrics  # which imports NumPy
+
         if any(row["step"] > checkpoint_every for row in read_metrics(self.path)):
             raise UsageError(
                 f"the checkpoints of {self.path} are gone, and its metrics are left as they are: "
@@ -283,6 +291,21 @@ def differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
     """The fields in which two configurations differ, as flags name them."""
     there, here = _flat(there), _flat(here)
     return [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
+
+
+def in_lines(names: Sequence[str], configs: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return one short line for each of the first eight fields, each after a line break.
+
+    Args:
+        names: of the fields that differ, as flags name them.
+        configs: both configurations, by the words that tell them apart.
+    """
+    lines = []
+    for name in names[:MOST_LINES]:
+        values = [f"{brief(_flat(tree).get(name))} {where}" for where, tree in configs.items()]
+        lines.append(f"\n  {name}: {', '.join(values)}")
+    more = len(names) - MOST_LINES
+    return "".join(lines) + (f"\n  and {more} more" if more > 0 else "")
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -8,9 +8,9 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.flags import parse
+from experiments.cli import parse
 from experiments.workdir import Workdir
-from run import EXPERIMENTS, check, modes_of
+from run import check, check_mode
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -67,7 +67,7 @@ def config_of_the_run(workdir):
 def test_commands_are_understood(command, monkeypatch):
     monkeypatch.setattr(Workdir, "load_config", config_of_the_run)
     asked = parse(command.split())
-    assert asked.mode in modes_of(EXPERIMENTS[asked.config.experiment])
+    check_mode(asked)
     check(asked)
 
 

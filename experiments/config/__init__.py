@@ -15,7 +15,7 @@ from experiments.config.batch import (
     SkipGramBatch,
     TextBatch,
 )
-from experiments.config.build import as_tree, build, differences
+from experiments.config.build import as_tree, build
 from experiments.config.data import (
     CharactersData,
     CopyData,
@@ -36,7 +36,7 @@ from experiments.config.data import (
     ToyData,
     ToySizes,
 )
-from experiments.config.decoding import SamplingPart, SearchPart
+from experiments.config.decoding import PretrainedPart, SamplingPart, SearchPart
 from experiments.config.model import (
     ABSOLUTE,
     ClassifierModel,
@@ -66,6 +66,7 @@ __all__ = [
     "LabelTrainPart",
     "PairBatch",
     "ParallelData",
+    "PretrainedPart",
     "RecurrentModel",
     "ReverseData",
     "ReverseSizes",
@@ -90,7 +91,6 @@ __all__ = [
     "TrainPart",
     "as_tree",
     "build",
-    "differences",
 ]
 
 
@@ -174,20 +174,23 @@ class Config:
             ValueError: in one sentence.
         """
         check_seed("seed", self.seed)
-        longest = getattr(self.model, "max_length", 0)
-        if isinstance(self.batch, SentenceBatch):
-            lengths = self.batch.bucket_lengths
-            if not lengths or max(lengths) > longest:
+        self._check_batch(getattr(self.model, "max_length", 0))
+        self._check_model(getattr(self.model, "max_length", 0))
+
+    def _check_batch(self, longest: int) -> None:
+        batch = self.batch
+        if isinstance(batch, SentenceBatch):
+            if not batch.bucket_lengths or max(batch.bucket_lengths) > longest:
                 raise ValueError(
                     "batch.bucket_lengths must contain lengths of at most "
-                    f"model.max_length={longest}, got {lengths}"
+                    f"model.max_length={longest}, got {batch.bucket_lengths}"
                 )
-            if self.batch.tokens < longest:
+            if batch.tokens < longest:
                 raise ValueError(
-                    f"batch.tokens={self.batch.tokens} has no room for a sentence of "
+                    f"batch.tokens={batch.tokens} has no room for a sentence of "
                     f"model.max_length={longest}"
                 )
-        row_length = getattr(self.batch, "row_length", 0)
+        row_length = getattr(batch, "row_length", 0)
         if row_length > longest:
             raise ValueError(
                 f"batch.row_length={row_length} is more than model.max_length={longest}"
@@ -197,20 +200,20 @@ class Config:
                 "batch.row_length must be 0 for architecture='recurrent': attention masks alone "
                 "separate the pairs of a row"
             )
-        is_shared = self.text.joint if self.text else getattr(self.data, "is_shared", False)
-        if self.experiment == "translation" and getattr(self.model, "tie", "") == "all":
-            if not is_shared:
-                raise ValueError(
-                    "model.tie='all' needs one vocabulary, and each language has its own: use "
-                    "'output'"
-                )
-        positions = getattr(self.model, "positions", "")
-        if isinstance(self.decoding, SamplingPart) and positions in ABSOLUTE:
-            if self.decoding.max_tokens >= longest:
-                raise ValueError(
-                    f"decoding.max_tokens={self.decoding.max_tokens} must be less than "
-                    f"model.max_length={longest}, where {positions} positions end"
-                )
+
+    def _check_model(self, longest: int) -> None:
+        model, positions = self.model, getattr(self.model, "positions", "")
+        is_shared = self.text.joint if self.text else self.data.is_shared
+        if isinstance(model, EncoderDecoderModel) and model.tie == "all" and not is_shared:
+            raise ValueError(
+                "model.tie='all' needs one vocabulary, and each language has its own: use 'output'"
+            )
+        tokens = getattr(self.decoding, "max_tokens", 0)
+        if positions in ABSOLUTE and tokens >= longest:
+            raise ValueError(
+                f"decoding.max_tokens={tokens} must be less than model.max_length={longest}, "
+                f"where {positions} positions end"
+            )
         if isinstance(self.data, SentimentData) and self.data.longest > longest:
             raise ValueError(
                 f"model.max_length={longest} must be at least {self.data.longest}, the words of "

@@ -7,10 +7,9 @@ from a mapping, as a ConfigDict or a JSON file contains it, and adds the path of
 import dataclasses
 import types
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from experiments.errors import UsageError
+from experiments.errors import UsageError, nearest
 
 Part = TypeVar("Part")
 
@@ -46,9 +45,8 @@ def build(kind: type[Part], tree: Mapping[str, Any], path: str = "", owner: str 
     names = [field.name for field in fields]
     for name in tree:
         if name not in names:
-            near = get_close_matches(str(name), names, n=1)
-            hint = f"did you mean {path}{near[0]}?" if near else f"it has {', '.join(names)}"
-            raise UsageError(f"{owner or 'the config'} has no field '{path}{name}'; {hint}")
+            hint = nearest(str(name), names) or f", it has {', '.join(names)}"
+            raise UsageError(f"{owner or 'the config'} has no field '{path}{name}'{hint}")
     for field in fields:
         required = field.default is field.default_factory is dataclasses.MISSING
         if required and field.name not in tree:
@@ -78,21 +76,16 @@ def as_tree(part: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass
     return tree
 
 
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return `{"a": {"b": 1}}` as `{"a.b": 1}`, with lists for tuples, as JSON has them."""
-    found: dict[str, Any] = {}
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{name}.")
-        else:
-            found[prefix + name] = list(value) if isinstance(value, tuple) else value
-    return found
-
-
-def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """List the fields, as "model.width", in which two trees of a config differ."""
-    there, here = flat(there), flat(here)
-    return [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
+def helps(part: Any, prefix: str = "") -> dict[str, str]:  # noqa: ANN401 - any dataclass
+    """Return the help of each field of a part that has one, by its name, as "model.width"."""
+    texts = {}
+    for field in dataclasses.fields(part):
+        name, value = f"{prefix}{field.name}", getattr(part, field.name)
+        if dataclasses.is_dataclass(value):
+            texts |= helps(value, f"{name}.")
+        elif text := field.metadata.get("help"):
+            texts[name] = text
+    return texts
 
 
 def _converted(hint: Any, value: Any, name: str) -> Any:  # noqa: ANN401 - any field

@@ -1,11 +1,10 @@
 """How a trained model writes."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from experiments.config.build import option
 from experiments.errors import check_at_least, check_seed, one_of
-
-STRATEGIES = ("greedy", "sample")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +29,7 @@ class SearchPart:
 class SamplingPart:
     """Random tokens, without the least probable ones."""
 
+    STRATEGIES: ClassVar[tuple[str, ...]] = ("sample", "greedy")
     strategy: str = option("sample", "sample, or greedy, which ignores the next five fields")
     temperature: float = option(0.8, "of the distribution; below 1 it is narrower")
     top_k: int = option(0, "most probable tokens that may be drawn; 0: all")
@@ -40,7 +40,7 @@ class SamplingPart:
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        one_of("strategy", self.strategy, STRATEGIES)
+        one_of("strategy", self.strategy, self.STRATEGIES)
         check_at_least("max_tokens", self.max_tokens, 1)
         check_at_least("top_k", self.top_k, 0)
         check_seed("seed", self.seed)
@@ -53,3 +53,19 @@ class SamplingPart:
             raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
         if not 0 <= self.min_p <= 1:
             raise ValueError(f"min_p must be in [0, 1], got {self.min_p}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainedPart(SamplingPart):
+    """Text generation with a released checkpoint."""
+
+    STRATEGIES: ClassVar[tuple[str, ...]] = ("auto", "sample", "greedy")
+    strategy: str = option("auto", "auto: greedy for encoder-decoders, sample for others")
+    max_tokens: int = option(100, "longest continuation")
+    num_beams: int = option(1, "above 1: beam search, in place of sampling")
+    length_penalty: float = option(0.0, "alpha of the length penalty of GNMT; 0: none")
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        super().__post_init__()
+        check_at_least("num_beams", self.num_beams, 1)

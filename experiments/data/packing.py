@@ -96,8 +96,7 @@ class _Rows:
             )
         if length > tokens:
             raise UsageError(
-                f"a batch of {tokens} tokens has no room for a row of {length}: raise "
-                "batch.tokens"
+                f"a batch of {tokens} tokens has no room for a row of {length}: raise batch.tokens"
             )
         self._length = length
         self._size = tokens // length

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-
 from experiments.data.pairs import SentencePair
 from experiments.data.tokenizers import Text, Words
 

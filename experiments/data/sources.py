@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-
 from experiments.config.data import PairData
 from experiments.data.pairs import SentencePair
 from experiments.data.sequences import (

@@ -184,7 +184,9 @@ class Tokenizers(NamedTuple):
 class Text(Protocol):
     """How the text of a source becomes tokens."""
 
-    def learn(self, config: TextPart | None, pairs: Sequence[SentencePair], cache: Path) -> Tokenizers:
+    def learn(
+        self, config: TextPart | None, pairs: Sequence[SentencePair], cache: Path
+    ) -> Tokenizers:
         """The tokens of some sentences, by `config.text`; what takes long is kept in `cache`."""
 
     def load(self, directory: Path) -> Tokenizers:
@@ -207,7 +209,9 @@ class Words:
     tokens: Tokens = SPACED
     shared: bool = False
 
-    def learn(self, config: TextPart | None, pairs: Sequence[SentencePair], cache: Path) -> Tokenizers:
+    def learn(
+        self, config: TextPart | None, pairs: Sequence[SentencePair], cache: Path
+    ) -> Tokenizers:
         """Every word, however rare."""
         del config, cache
         source, target = (
@@ -235,7 +239,9 @@ class Words:
 class Subwords:
     """Subwords, as `config.text` says: kind, size, and whether the sides share them."""
 
-    def learn(self, config: TextPart | None, pairs: Sequence[SentencePair], cache: Path) -> Tokenizers:
+    def learn(
+        self, config: TextPart | None, pairs: Sequence[SentencePair], cache: Path
+    ) -> Tokenizers:
         """Of the training sentences, or what is kept of the same sentences and settings.
 
         Raises:

@@ -101,9 +101,7 @@ def measured(
     return (split,)
 
 
-def evaluate_in(
-    workdir: Workdir, learner: Learner, measure: Measure, config: Config
-) -> TrainState:
+def evaluate_in(workdir: Workdir, learner: Learner, measure: Measure, config: Config) -> TrainState:
     """Measures a run that was trained, as `restore` reads it; its results file is written again.
 
     Args:

@@ -8,7 +8,7 @@ import pytest
 import run
 from configs import toy_translation
 from experiments import translation
-from experiments.flags import MODES
+from experiments.cli import MODES
 from experiments.workdir import Workdir
 from tests.door.command import command
 

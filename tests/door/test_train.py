@@ -128,10 +128,11 @@ def test_a_workdir_of_another_configuration_is_left_alone(place, knock):
     before = {path: path.stat().st_mtime_ns for path in (place / "tiny").rglob("*")}
     status, _, error = knock(*TINY, "--config.model.hidden=64")
     assert status == 2
-    assert "holds a run of another configuration (model.hidden is 48 there and 64 here)" in error
+    assert "contains a run of another configuration: choose another --workdir\n" in error
+    assert error.endswith("\n  model.hidden: 48 there, 64 here\n")
     status, _, error = knock("--mode=evaluate", *TINY, "--config.seed=1")
     assert status == 2
-    assert "(seed is 0 there and 1 here)" in error
+    assert error.endswith("\n  seed: 0 there, 1 here\n")
     assert before == {path: path.stat().st_mtime_ns for path in (place / "tiny").rglob("*")}
 
 

@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 
 from experiments.benchmarks.models.figure import Figure
 from experiments.benchmarks.models.torch_gpt import TorchGPT
+from experiments.config import Config
 from experiments.data.corpus import Corpus, load_corpus
 from experiments.data.text import TextBatch
 from experiments.language_model import Task
@@ -30,7 +31,7 @@ def measure(config: ConfigDict, cache: Path) -> Iterator[Figure]:
     Raises:
         ImportError: torch is not installed.
     """
-    settings = config.characters
+    settings = Config.read(config.characters.to_dict())
     corpus = load_corpus(settings, cache)
     runs = {"ours": _Ours(settings, corpus), "torch": _Torch(settings, corpus)}
     seconds = dict.fromkeys(runs, 0.0)
@@ -49,7 +50,7 @@ def measure(config: ConfigDict, cache: Path) -> Iterator[Figure]:
 
 
 class _Ours:
-    def __init__(self, settings: ConfigDict, corpus: Corpus) -> None:
+    def __init__(self, settings: Config, corpus: Corpus) -> None:
         self._learner = Task(settings, corpus.language).learner
         self._state = self._learner.initial_state()
         self._validation = corpus.validation
@@ -64,7 +65,7 @@ class _Ours:
 
 
 class _Torch:
-    def __init__(self, settings: ConfigDict, corpus: Corpus) -> None:
+    def __init__(self, settings: Config, corpus: Corpus) -> None:
         self._model = TorchGPT(settings, len(corpus.language.vocabulary))
         self._validation = corpus.validation
 

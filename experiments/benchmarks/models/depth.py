@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 from attention.modules import LanguageModel, TransformerConfig
 from experiments.benchmarks.models.figure import Figure
 from experiments.clock import round_robin, seconds_of
+from experiments.config import Config
 from experiments.data.text import TextBatch
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, token_losses
@@ -65,7 +66,18 @@ def learner(settings: ConfigDict, layers: int, *, scan: bool = True) -> Learner:
         output = model(batch.inputs)
         return token_losses(output.logits, batch.labels, batch.counted), output.losses
 
-    return Learner(make_model, sum_losses, settings)
+    tree = {
+        "experiment": "language_model",
+        "seed": settings.seed,
+        "model": settings.model.to_dict(),
+        "train": settings.train.to_dict(),
+        "batch": {
+            "tokens": settings.batch * settings.length,
+            "row_length": settings.length,
+            "microbatches": settings.microbatches,
+        },
+    }
+    return Learner(make_model, sum_losses, Config.read(tree))
 
 
 def _batch(settings: ConfigDict) -> TextBatch:

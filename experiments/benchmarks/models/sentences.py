@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from ml_collections import ConfigDict
 
+from experiments.config import Config
 from experiments.data.batching import Batch, EncodedPair, pad_batch
 from experiments.data.fingerprint import of_splits
 from experiments.data.packing import PackedPairs
@@ -34,7 +34,7 @@ class Sentences(NamedTuple):
     test: list[EncodedPair]
 
 
-def load_sentences(settings: ConfigDict, cache: Path, run: Workdir | None = None) -> Sentences:
+def load_sentences(settings: Config, cache: Path, run: Workdir | None = None) -> Sentences:
     """Reads the sentences that `data.path` names.
 
     Args:
@@ -51,7 +51,7 @@ def load_sentences(settings: ConfigDict, cache: Path, run: Workdir | None = None
     splits = load_splits(settings, ("train", "test"), cache)
     text = SOURCES[settings.data.name].text
     if run is None:
-        tokenizers = text.learn(settings.data, splits["train"], cache)
+        tokenizers = text.learn(settings.text, splits["train"], cache)
     else:
         run.check_texts(of_splits(splits))
         tokenizers = text.load(run.path)

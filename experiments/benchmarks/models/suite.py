@@ -10,10 +10,10 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from attention.modules import TransformerConfig
-from experiments import language_model, translation
 from experiments.benchmarks.models import characters, decoding, depth, training, translating
 from experiments.benchmarks.models.figure import Figure
 from experiments.benchmarks.selection import selected
+from experiments.config import Config
 from experiments.environment import environment
 from experiments.errors import UsageError, as_usage_errors, check_at_least, check_positive
 from experiments.files import write_whole
@@ -87,13 +87,12 @@ def check(config: ConfigDict) -> None:
         check_at_least("training.steps", config.training.steps, 1)
         check_length("translating", config.translating.length, "translation", config.translation)
         check_positive("translating.seconds", config.translating.seconds)
-    language_model.check(config.characters)
-    if config.translation.data.path:
-        translation.check(config.translation)
+    Config.read(config.characters.to_dict())
+    settings = Config.read(config.translation.to_dict())
     if run := config.translating.workdir:
         if not config.translation.data.path:
             raise UsageError(f"translating.workdir={run} needs sentences: translation.data.path")
-        Workdir(run).as_trained(config.translation)
+        Workdir(run).as_trained(settings)
 
 
 def check_sizes(part: str, config: ConfigDict) -> None:

@@ -14,6 +14,7 @@ from experiments.benchmarks.models.figure import Figure
 from experiments.benchmarks.models.sentences import by_length, load_sentences, padded
 from experiments.benchmarks.models.torch_transformer import TorchTransformer
 from experiments.clock import seconds_of
+from experiments.config import Config
 from experiments.data.batching import EncodedPair
 from experiments.data.packing import PackedPairs
 from experiments.data.vocabulary import PAD
@@ -37,11 +38,11 @@ def measure(config: ConfigDict, cache: Path) -> Iterator[Figure]:
         FileNotFoundError: no sentences are named.
         ImportError: torch is not installed.
     """
-    settings = config.translation
+    settings = Config.read(config.translation.to_dict())
     found = load_sentences(settings, cache)
     random = np.random.default_rng(settings.seed)
     pairs = [found.train[place] for place in random.permutation(len(found.train))]
-    alike = by_length(pairs, settings.train.batch_tokens)
+    alike = by_length(pairs, settings.batch.tokens)
     runs = {
         "packed": _ours(found.task, found.batches),
         "shuffled": _theirs(settings, found.vocab_size, _parts(pairs, SENTENCES)),
@@ -59,7 +60,7 @@ def measure(config: ConfigDict, cache: Path) -> Iterator[Figure]:
     }
     for theirs, batches, limit in (
         ("shuffled", f"batches of {SENTENCES} pairs", 1 / 3),
-        ("sorted", f"{settings.train.batch_tokens:,} positions of pairs sorted by length", 1 / 1.5),
+        ("sorted", f"{settings.batch.tokens:,} positions of pairs sorted by length", 1 / 1.5),
     ):
         name = f"learning 1,000 tokens of translations ÷ `nn.Transformer` of PyTorch, {batches}"
         parts = f"{in_words['packed']} ÷ {in_words[theirs]}"

@@ -29,6 +29,7 @@ from experiments.benchmarks.models.figure import Figure
 from experiments.benchmarks.models.sentences import Sentences, load_sentences, padded
 from experiments.benchmarks.models.torch_transformer import TorchTransformer
 from experiments.clock import round_robin, seconds_of
+from experiments.config import Config
 from experiments.data.vocabulary import EOS, PAD
 from experiments.training.session import restore
 from experiments.workdir import Workdir
@@ -97,7 +98,7 @@ def load_trial(config: ConfigDict, cache: Path) -> Trial:
         FileNotFoundError: no sentences are named.
         UsageError: the run is of another configuration, or has no checkpoint.
     """
-    settings, length = config.translation, config.translating.length
+    settings, length = Config.read(config.translation.to_dict()), config.translating.length
     if not config.translating.workdir:
         found = load_sentences(settings, cache)
         stopping = StoppingCriteria(length, stop=EOS, min_tokens=length, pad=PAD)

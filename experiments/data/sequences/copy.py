@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-
 from experiments.config import CopyData
 from experiments.data.pairs import SentencePair
 from experiments.data.sequences.draw import generator, sequences

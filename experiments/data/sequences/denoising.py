@@ -26,9 +26,9 @@ def load(config: DenoisingData, split: str, cache: Path) -> list[SentencePair]:
     """One split; in each pass over train, sentences meet others and are spoiled anew."""
     random = generator(config.seed, split)
     pairs = toy.load_pairs(config.seed, _sizes(config), split, cache)
-    sentences = [pair.source for pair in pairs]
+    sentences, rates = [pair.source for pair in pairs], as_tree(config.rates)
     return [
-        SentencePair(" ".join(spoil(text.split(), random, config.noise, as_tree(config.rates))), text)
+        SentencePair(" ".join(spoil(text.split(), random, config.noise, rates)), text)
         for _ in range(config.passes if split == "train" else 1)
         for text in documents(sentences, random)
     ]

@@ -14,7 +14,6 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-
 from experiments.config import SummaryData
 from experiments.data.pairs import SentencePair
 from experiments.data.source import Source
@@ -92,10 +91,8 @@ def _draw_sentence(random: Random, cast: Sequence[str], deeds: Sequence[str]) ->
 def load(config: SummaryData, split: str, cache: Path) -> list[SentencePair]:
     """One split, drawn anew each time."""
     del cache
-    random = Random(f"{config.seed} {split}")
-    return [
-        draw_document(random, config.shortest, config.longest) for _ in range(getattr(config.sizes, split))
-    ]
+    random, number = Random(f"{config.seed} {split}"), getattr(config.sizes, split)
+    return [draw_document(random, config.shortest, config.longest) for _ in range(number)]
 
 
 SOURCE = Source(load, text=Words(shared=True))

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-
 from experiments.config import ToyData, as_tree
 from experiments.data.pairs import SentencePair
 from experiments.data.source import Source
