@@ -44,8 +44,9 @@ def get_config(form: str = FULL) -> ConfigDict:
     data.subwords.size = 9_700
     data.subwords.joint = True
     data.subwords.dropout = 0.0  # of the merges, anew in each epoch; 0.1 in Provilkov et al. 2020
-    data.bucket_lengths = (16, 20, 24, 32, 48)
-    data.row_length = 64  # positions of a row of several pairs; 0: one pair a row, by length
+    data.packed = True  # several pairs a row; False: one, and rows of similar length in a batch
+    data.row_length = 0  # positions of a packed row; 0: chosen by the lengths of the data
+    data.bucket_lengths = (16, 20, 24, 32, 48)  # of rows of one pair, its end included
 
     config.model = model = defaults.transformer()
     model.width = 128
@@ -78,7 +79,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     if is_tiny(form):
         defaults.make_short(train)
         data.subwords.size = 400
-        model.max_length = data.row_length = 160  # which so few subwords need
+        model.max_length = 160  # which so few subwords need
         data.bucket_lengths = (model.max_length,)
         train.batch_tokens = 640
         model.update({"width": 32, "hidden": 48, "encoder_layers": 1, "decoder_layers": 1})

@@ -24,7 +24,9 @@ def get_config(form: str = FULL) -> ConfigDict:
     data.name = "toy"
     data.seed = 0
     data.sizes = defaults.toy_sizes()
-    data.bucket_lengths = (8, 11, 14, 21)  # the longest pair of each, with its end
+    data.packed = True  # several pairs a row; False: one, and rows of similar length in a batch
+    data.row_length = 0  # positions of a packed row; 0: chosen by the lengths of the data
+    data.bucket_lengths = (8, 11, 14, 21)  # of rows of one pair, its end included
 
     config.model = defaults.transformer()
 

@@ -10,7 +10,6 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from attention.modules import Classifier, Embedding, PatchEmbedding, TransformerConfig
-from experiments.data.batching import evaluation_batches, resumable
 from experiments.data.labelled import (
     Examples,
     Labelled,
@@ -18,6 +17,7 @@ from experiments.data.labelled import (
     check_labelled,
     load_labelled,
 )
+from experiments.data.windows import once
 from experiments.errors import UsageError, as_usage_errors, check_at_least
 from experiments.training.duration import settled
 from experiments.training.learner import Learner
@@ -36,7 +36,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         cache: unused: the data is generated anew, or comes with a library.
     """
     del cache
-    config = settled(config, lambda now: Task(now).data.splits["train"].epoch)
+    config = settled(config, lambda now: Task(now).data.splits["train"].windows(0).epoch)
     task = Task(config)
     workdir.claim(config)
     keep_words(task, workdir)
@@ -44,11 +44,10 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         f"{len(task.data.splits['train'].labels):,} examples of {len(task.data.classes)} classes, "
         f"{task.learner.num_parameters:,} parameters"
     )
-    epochs = task.data.splits["train"].epochs(num_batches=config.train.steps, seed=config.seed)
     train_in(
         workdir,
         task.learner,
-        resumable(epochs),
+        task.data.splits["train"].windows(config.seed),
         validation=batches(task.data.splits["validation"]),
         sample=task.sample,
         measure=partial(task.measure, names=task.tests),
@@ -104,7 +103,7 @@ def check(config: ConfigDict) -> None:
 
 def batches(examples: Examples) -> Sequence[LabelledBatch]:
     """A whole split, in order."""
-    return [batch for _, batch in evaluation_batches(examples)]
+    return [batch for _, batch in once(examples, examples.layout)]
 
 
 class Task:

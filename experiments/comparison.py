@@ -12,10 +12,9 @@ from ml_collections import ConfigDict
 from experiments import translation
 from experiments.analysis.pictures import draw_comparison
 from experiments.clock import round_robin
-from experiments.data.batching import EncodedPair, pad_batch
 from experiments.data.epoch import Epoch
-from experiments.data.pair_batches import PairBatches
-from experiments.data.sources import SOURCES, load_split
+from experiments.data.rows import EncodedPair, pad_batch
+from experiments.data.sources import SOURCES, load_split, store_split
 from experiments.data.vocabulary import SPECIALS
 from experiments.errors import UsageError
 from experiments.evaluation.scores import paired_bootstrap
@@ -107,16 +106,18 @@ def settle(config: ConfigDict, cache: Path) -> ConfigDict:
 
 
 def _epoch(run: ConfigDict, cache: Path) -> Epoch:
-    pairs = load_split(run.data, "train", cache)
+    pairs = store_split(run.data, "train", cache)
     tokenizers = SOURCES[run.data.name].text.learn(run.data, pairs, cache)
-    batches = PairBatches(run, tokenizers)
-    return batches.epoch(batches.fitting(pairs))
+    data = translation.prepare(run, tokenizers, pairs, cache)
+    return translation.Task(run, tokenizers).epoch(data)
 
 
 def _common(run: ConfigDict) -> dict[str, Any]:
     """What runs that are compared have in common."""
     budget = {name: run.train[name] for name in ("steps", "duration", "batch_tokens")}
-    return {"data": run.data.to_dict(), "train": budget}
+    data = run.data.to_dict()
+    data.pop("packed", None)  # which a recurrent model cannot read
+    return {"data": data, "train": budget}
 
 
 def figures(workdir: Workdir) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from ml_collections import ConfigDict
 
 from attention.modules import POSITIONS, LanguageModel, TransformerConfig
 from attention.primitives import masks
-from experiments.data.batching import resumable
 from experiments.data.corpus import (
     Language,
     check_corpus,
@@ -21,7 +20,7 @@ from experiments.data.corpus import (
     load_corpus,
     load_vocabulary,
 )
-from experiments.data.packing import PackedBatch
+from experiments.data.rows import PackedBatch
 from experiments.data.text import Characters, TextBatch
 from experiments.errors import UsageError, as_usage_errors, check_at_least
 from experiments.evaluation.writer import Writer, check_decoding
@@ -58,7 +57,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     train_in(
         workdir,
         task.learner,
-        resumable(corpus.train),
+        corpus.train,
         validation=corpus.validation,
         sample=task.sample,
         measure=lambda state: task.measure(state, corpus.validation),

@@ -12,11 +12,12 @@ from ml_collections import ConfigDict
 
 from attention.modules import MaskedLanguageModel, TransformerConfig
 from attention.primitives import masks
-from experiments.data.batching import Buckets, check_buckets, evaluation_batches, resumable
-from experiments.data.gaps import GapBatch, GapEpochs, Gaps, buckets, fixed_gaps
+from experiments.data.gaps import GapBatch, Gaps, GapWindows, encoded_sentences, fixed_gaps
 from experiments.data.pairs import SentencePair
+from experiments.data.rows import Batch
 from experiments.data.sequences import toy
 from experiments.data.vocabulary import Vocabulary
+from experiments.data.windows import Buckets, once
 from experiments.data.words import tokenize
 from experiments.errors import as_usage_errors, check_at_least
 from experiments.evaluation.word_senses import (
@@ -31,6 +32,7 @@ from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, objective, token_losses
 from experiments.training.session import check_training, evaluate_in, measured, train_in
 from experiments.training.step import TrainState
+from experiments.translation_checks import check_buckets
 from experiments.workdir import Workdir
 
 
@@ -56,7 +58,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     train_in(
         workdir,
         task.learner,
-        resumable(task.training_batches(splits["train"])),
+        task.training_batches(splits["train"]),
         validation=task.fixed_batches(splits["validation"]),
         sample=lambda state: task.sample(state, splits["validation"]),
         measure=lambda state: task.measure(state, splits),
@@ -138,24 +140,20 @@ class Task:
         loss = objective(self.config.train, training=rng is not None)
         return token_losses(output.logits, batch.labels, batch.counted, loss), output.losses
 
-    def _buckets(self, pairs: list[SentencePair], lengths: tuple[int, ...] = ()) -> Buckets:
-        longest = self.config.model.max_length
-        tokens = self.config.train.batch_tokens
-        return buckets(self._words, pairs, sorted({*lengths, longest}), tokens)
+    def _buckets(self, *lengths: int) -> Buckets[Batch]:
+        return Buckets([*lengths, self.config.model.max_length], self.config.train.batch_tokens)
 
-    def training_batches(self, pairs: list[SentencePair]) -> GapEpochs:
+    def training_batches(self, pairs: list[SentencePair]) -> GapWindows:
         """Shuffled batches with new gaps in each epoch."""
-        seed = self.config.seed
-        return GapEpochs(
-            self._buckets(pairs, tuple(self.config.data.bucket_lengths)),
-            Gaps(self._words, seed),
-            num_batches=self.config.train.steps,
-            seed=seed,
-        )
+        sentences, seed = encoded_sentences(self._words, pairs), self.config.seed
+        layout = self._buckets(*self.config.data.bucket_lengths)
+        return GapWindows(sentences, layout, Gaps(self._words, seed), seed=seed)
 
     def fixed_batches(self, pairs: list[SentencePair]) -> list[GapBatch]:
         """All sentences, whose gaps are always the same."""
-        return list(fixed_gaps(self._buckets(pairs), Gaps(self._words, self.config.data.seed)))
+        sentences = encoded_sentences(self._words, pairs)
+        gaps = Gaps(self._words, self.config.data.seed)
+        return list(fixed_gaps(sentences, self._buckets(), gaps))
 
     def measure(
         self, state: TrainState, splits: Mapping[str, list[SentencePair]]
@@ -173,7 +171,8 @@ class Task:
         found = occurrences(pairs)
         wanted = sorted({one.sentence for one in found})
         vectors: dict[int, np.ndarray] = {}
-        for members, batch in evaluation_batches(self._buckets([pairs[i] for i in wanted])):
+        sentences = encoded_sentences(self._words, [pairs[i] for i in wanted])
+        for members, batch in once(sentences, self._buckets()):
             read = np.asarray(self._encode(state.parameters, batch.source, batch.source_lengths))
             vectors |= {wanted[i]: row for i, row in zip(members, read, strict=False)}
         return SenseVectors.of(found, [vectors[one.sentence][one.place] for one in found])

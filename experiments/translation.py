@@ -4,8 +4,12 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from itertools import compress
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 from flax import nnx
 from jax import Array
 from ml_collections import ConfigDict
@@ -19,14 +23,17 @@ from attention.modules import (
 )
 from attention.primitives.choice import one_of
 from experiments.analysis.pictures import draw_cross_attention
-from experiments.data.batching import Batch, check_buckets
+from experiments.data.epoch import Epoch
 from experiments.data.fingerprint import of_splits
-from experiments.data.packing import PackedPairs
-from experiments.data.pair_batches import PairBatches
 from experiments.data.pairs import SentencePair
-from experiments.data.sources import SOURCES, check_source, load_split
+from experiments.data.rows import Batch, Encoded, EncodedPair, PackedPairs
+from experiments.data.sequences.faults import tell_left_out
+from experiments.data.sources import SOURCES, check_source, load_split, store_split
+from experiments.data.store import IdStore, TextStore, store_ids, store_text
+from experiments.data.subword_dropout import PairDropout
 from experiments.data.tokenizers import Tokenizers
 from experiments.data.vocabulary import EOS, PAD
+from experiments.data.windows import Buckets, PackedPairRows, Windows, once, row_lengths
 from experiments.errors import UsageError, as_usage_errors
 from experiments.evaluation.phenomena import by_phenomenon
 from experiments.evaluation.rival import Rival, load_rival
@@ -47,8 +54,15 @@ from experiments.training.session import (
 )
 from experiments.training.step import TrainState
 from experiments.training.tiled_loss import tiled_token_losses
-from experiments.translation_checks import check_decoding, check_rows, check_transformer
+from experiments.translation_checks import (
+    check_buckets,
+    check_decoding,
+    check_rows,
+    check_transformer,
+)
 from experiments.workdir import Workdir
+
+REDRAWN = 8_192  # examples that subword dropout segments at once, some seconds before they are used
 
 # Architecture name -> (config class, model class)
 ARCHITECTURES = {
@@ -67,26 +81,27 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     """
     print(f"reading the {config.data.name} data")
     source = SOURCES[config.data.name]
-    splits = load_splits(config, source.splits, cache)
-    texts = of_splits(splits)
+    with as_usage_errors():
+        splits = {split: store_split(config.data, split, cache) for split in source.splits}
     tokenizers = source.text.learn(config.data, splits["train"], cache)
-    splits["train"] = PairBatches(config, tokenizers).fitting(splits["train"])
-    config = settled(config, lambda now: PairBatches(now, tokenizers).epoch(splits["train"]))
+    data = prepare(config, tokenizers, splits["train"], cache)
+    config = settled(config, lambda now: Task(now, tokenizers).epoch(data))
     task = Task(config, tokenizers)
-    encoded = {split: task.batches.encode(split, pairs) for split, pairs in splits.items()}
-    batches = task.batches.training(splits["train"], encoded["train"])
+    encoded = {split: task.encode(split, splits[split]) for split in source.splits[1:]}
+    batches = task.training_batches(data)
     workdir.claim(config)
-    workdir.keep_texts(texts)
+    workdir.keep_texts({split: pairs.fingerprint for split, pairs in splits.items()})
     tokenizers.keep(workdir.path)
     print(
-        f"{len(encoded['train']):,} sentence pairs of {len(tokenizers.source)} and "
-        f"{len(tokenizers.target)} tokens, {task.learner.num_parameters:,} parameters"
+        f"{len(data.ids):,} sentence pairs of {len(tokenizers.source)} and "
+        f"{len(tokenizers.target)} tokens, {task.learner.num_parameters:,} parameters\n"
+        f"{batches.padding:.1%} of the positions in training batches are padding"
     )
     state = train_in(
         workdir,
         task.learner,
         batches,
-        validation=task.batches.evaluation(encoded["validation"]),
+        validation=task.evaluation_batches(encoded["validation"]),
         sample=lambda state: task.sample(state, splits["validation"][:3]),
         measure=task.measuring({name: splits[name] for name in source.tests}, workdir),
         config=config,
@@ -119,7 +134,8 @@ def evaluate(
     task, splits = load_task(config, workdir), load_splits(config, names, cache)
     workdir.keep_texts(of_splits(splits))
     if "train" in splits:
-        splits["train"] = task.batches.fitting(splits["train"])
+        texts = store_text(cache, lambda: splits["train"])
+        splits["train"] = [*prepare(config, task.tokenizers, texts, cache).texts]
     rival = against and load_rival(against, workdir, splits, tokenized=task.is_tokenized)
     measure = task.measuring(splits, workdir, rival)
     state = evaluate_in(workdir, task.learner, measure, config)
@@ -214,6 +230,52 @@ def load_splits(
         return {name: load_split(config.data, name, cache) for name in names}
 
 
+class TrainingData(NamedTuple):
+    """Training pairs on disk: their text, and the ids of the same pairs."""
+
+    texts: TextStore
+    ids: IdStore
+
+
+def prepare(
+    config: ConfigDict, tokenizers: Tokenizers, texts: TextStore, cache: Path
+) -> TrainingData:
+    """Store the ids of the training pairs; with `data.faults="drop"`, of those that have room.
+
+    Raises:
+        UsageError: a sentence that the model has no room for; no pair is left.
+    """
+    ids = store_ids(cache, texts, tokenizers)
+    longest = (config.data.get("packed") and config.data.row_length) or config.model.max_length
+    fits = ids.lengths.max(axis=1) <= longest
+    if config.data.get("faults") == "drop" and not fits.all():
+        told = f"more than {longest} subwords"
+        tell_left_out("train", int(np.sum(~fits)), len(fits), told)
+        if not fits.any():
+            raise UsageError(f"no pair of the train split is left: all have {told}")
+        texts = store_text(cache, partial(compress, texts, fits))
+        ids = store_ids(cache, texts, tokenizers)
+    _check_room(config, "train", texts, ids.lengths)
+    return TrainingData(texts, ids)
+
+
+def _check_room(
+    config: ConfigDict, split: str, pairs: Sequence[SentencePair], lengths: np.ndarray
+) -> None:
+    needed = lengths.max(axis=1)
+    if needed.max() <= config.model.max_length:
+        return
+    longest = int(needed.argmax())
+    source = pairs[longest].source
+    sentence = source if len(source) <= 40 else f"{source[:40]}…"
+    may_drop = split == "train" and "faults" in config.data
+    raise UsageError(
+        f"the {split} split needs {needed[longest]} positions, for {sentence!r}: "
+        f"raise model.max_length={config.model.max_length}"
+        + (", or leave such pairs out by data.faults=drop" if may_drop else "")
+    )
+
+
 class Task:
     """A configuration brought to life: the model, and what it does with sentences."""
 
@@ -221,13 +283,12 @@ class Task:
         """Builds everything but numbers: no parameter is allocated yet."""
         self.config = config
         self.source = SOURCES[config.data.name]
-        self._tokenizers = tokenizers
+        self.tokenizers = tokenizers
         if config.decoding.num_beams > len(tokenizers.target):
             raise UsageError(
                 f"decoding.num_beams must be at most the {len(tokenizers.target)} words of the "
                 f"target vocabulary, got {config.decoding.num_beams}"
             )
-        self.batches = PairBatches(config, tokenizers)
         self.learner = Learner(self._make_model, self._sum_losses, config)
         self.stopping = StoppingCriteria(config.model.max_length, stop=EOS, pad=PAD)
         self.translator = self.make_translator(self.stopping)
@@ -237,7 +298,7 @@ class Task:
         decoding = self.config.decoding
         return Translator(
             self.learner.definition,
-            self._tokenizers,
+            self.tokenizers,
             max_length=self.config.model.max_length,
             stopping=stopping,
             num_beams=decoding.num_beams,
@@ -250,10 +311,60 @@ class Task:
         settings, model = ARCHITECTURES[self.config.architecture]
         return model.from_config(
             settings(**self.config.model),
-            source_vocab_size=len(self._tokenizers.source),
-            target_vocab_size=len(self._tokenizers.target),
+            source_vocab_size=len(self.tokenizers.source),
+            target_vocab_size=len(self.tokenizers.target),
             rngs=rngs,
         )
+
+    def epoch(self, data: "TrainingData") -> Epoch:
+        """Number of steps, examples and target tokens of all training pairs once."""
+        return self.training_batches(data).epoch
+
+    def training_batches(self, data: "TrainingData") -> Windows[Batch | PackedPairs]:
+        """Shuffled batches: of packed rows if `data.packed`, else of pairs of similar length.
+
+        With `data.subwords.dropout` each epoch is segmented anew.
+
+        Raises:
+            UsageError: a pair that is longer than a row.
+        """
+        fields, tokens = self.config.data, self.config.train.batch_tokens
+        longest = self.config.model.max_length
+        most = longest, longest
+        if fields.get("packed"):
+            length = fields.row_length
+            most = (length, length) if length else row_lengths(data.ids.lengths, longest)
+            layout = PackedPairRows(most, tokens)
+        else:
+            layout = Buckets([*fields.bucket_lengths, longest], tokens)
+        seed, dropout = self.config.seed, fields.subwords.dropout if "subwords" in fields else 0.0
+        if not dropout:
+            return Windows(data.ids, layout, seed=seed)
+        segment = PairDropout(self.tokenizers, dropout, most)
+
+        def redraw(places: np.ndarray, random: np.random.Generator) -> Encoded[EncodedPair]:
+            plain = [data.ids[place] for place in places]
+            return segment(data.texts.take(places.tolist()), plain, random)
+
+        return Windows(data.ids, layout, seed=seed, size=REDRAWN, redraw=redraw)
+
+    def evaluation_batches(self, pairs: Encoded[EncodedPair]) -> list[Batch | PackedPairs]:
+        """Every pair once, in few shapes: compiling takes more time than a little padding."""
+        longest, tokens = self.config.model.max_length, self.config.train.batch_tokens
+        layout = Buckets([max(self.config.data.bucket_lengths), longest], tokens)
+        if self.config.data.get("packed"):
+            layout = PackedPairRows((longest, longest), tokens)
+        return [batch for _, batch in once(pairs, layout)]
+
+    def encode(self, split: str, pairs: Sequence[SentencePair]) -> Encoded[EncodedPair]:
+        """Ids of the pairs of a split, in memory.
+
+        Raises:
+            UsageError: a sentence that the model has no room for; the longest is named.
+        """
+        encoded = Encoded(map(self.tokenizers.encode, pairs))
+        _check_room(self.config, split, pairs, encoded.lengths)
+        return encoded
 
     def _sum_losses(
         self, model: EncoderDecoder, batch: Batch | PackedPairs, rng: Array | None
@@ -322,8 +433,8 @@ class Task:
         compares models whose vocabularies differ. With subwords it is an upper bound, for a word
         may be spelled in other ways than the one that is asked for.
         """
-        encoded = self.batches.encode(split, pairs)
-        losses = self.learner.losses(state.parameters, self.batches.evaluation(encoded))
+        encoded = self.encode(split, pairs)
+        losses = self.learner.losses(state.parameters, self.evaluation_batches(encoded))
         tokens = sum(len(pair.target) + 1 for pair in encoded)
         words = sum(len(pair.target.split()) + 1 for pair in pairs)
         losses |= {"perplexity": math.exp(losses["nll"])}

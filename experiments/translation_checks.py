@@ -5,7 +5,28 @@ import math
 from ml_collections import ConfigDict
 
 from experiments.data.sources import SOURCES
-from experiments.errors import check_at_least
+from experiments.errors import UsageError, check_at_least
+
+
+def check_buckets(config: ConfigDict) -> None:
+    """Check the lengths of batches, `data.bucket_lengths`, and their size, `train.batch_tokens`.
+
+    Raises:
+        UsageError: a length that no sentence or no model has, or a batch without room for one.
+    """
+    longest = config.model.max_length
+    if not config.data.bucket_lengths:
+        raise UsageError("data.bucket_lengths must name a length, got none")
+    lengths = config.data.bucket_lengths
+    if not all(isinstance(length, int) and 2 <= length <= longest for length in lengths):
+        raise UsageError(
+            f"data.bucket_lengths must lie in [2, model.max_length={longest}], got {tuple(lengths)}"
+        )
+    if config.train.batch_tokens < longest:
+        raise UsageError(
+            f"train.batch_tokens={config.train.batch_tokens} has no room for a sentence of "
+            f"model.max_length={longest}"
+        )
 
 
 def check_decoding(config: ConfigDict) -> None:
@@ -40,12 +61,12 @@ def check_rows(config: ConfigDict) -> None:
     length, longest = config.data.get("row_length", 0), config.model.max_length
     if not 0 <= length <= longest:
         raise ValueError(
-            f"data.row_length must lie in [0, model.max_length={longest}], where 0 packs nothing, "
-            f"got {length}"
+            f"data.row_length must lie in [0, model.max_length={longest}], where 0 chooses by the "
+            f"data, got {length}"
         )
-    if length and config.architecture != "transformer":
+    if config.data.get("packed") and config.architecture != "transformer":
         raise ValueError(
-            f"data.row_length must be 0 for architecture={config.architecture!r}: only a "
+            f"data.packed must be False for architecture={config.architecture!r}: only a "
             "Transformer can tell the pairs of a row apart"
         )
 

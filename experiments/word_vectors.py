@@ -10,7 +10,6 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from attention.modules.skip_gram import SkipGram
-from experiments.data.batching import resumable
 from experiments.data.pairs import SentencePair
 from experiments.data.sequences import toy
 from experiments.data.skip_grams import (
@@ -60,7 +59,7 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     train_in(
         workdir,
         task.learner,
-        resumable(batches),
+        batches,
         validation=task.fixed_batches(splits["validation"]),
         sample=task.sample,
         measure=lambda state: task.measure(state, splits),

@@ -8,9 +8,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from attention.primitives.choice import one_of
-from experiments.data.batching import Epochs, evaluation_batches
 from experiments.data.fingerprint import fingerprint
-from experiments.data.packing import PackedBatch, PackedRows
+from experiments.data.rows import Encoded, PackedBatch
 from experiments.data.sequences.toy import check as check_toy
 from experiments.data.sequences.toy import load_pairs
 from experiments.data.text import (
@@ -23,6 +22,7 @@ from experiments.data.text import (
 )
 from experiments.data.toy_language import Sizes
 from experiments.data.vocabulary import BOS, EOS, Vocabulary
+from experiments.data.windows import PackedRows, Windows, once
 from experiments.errors import check_at_least
 
 SPLITS = "train", "validation"
@@ -69,14 +69,14 @@ class Corpus(NamedTuple):
 
     Attributes:
         language: its characters or words.
-        train: the batch of each step, by `[step]`, and `epoch`, how much they are of.
+        train: the batch of each step, by `[step]`, and `epoch`, how much text there is.
         validation: batches that count every token once.
         padding: the share of the training positions that no token takes.
         texts: fingerprints of what is read, by split.
     """
 
     language: Language
-    train: RandomWindows | Epochs[PackedBatch]
+    train: RandomWindows | Windows[PackedBatch]
     validation: Sequence[object]
     padding: float
     texts: dict[str, str]
@@ -141,19 +141,16 @@ def _load_sentences(config: ConfigDict, cache: Path) -> Corpus:
         for split in SPLITS
     }
     words = Vocabulary.of(texts["train"])
+    rows = PackedRows([config.data.context], config.train.batch_tokens)
     train, validation = (
-        PackedRows(
-            [words.encode(sentence) for sentence in texts[split]],
-            length=config.data.context,
-            tokens=config.train.batch_tokens,
-        )
-        for split in SPLITS
+        Encoded((words.encode(sentence),) for sentence in texts[split]) for split in SPLITS
     )
+    windows = Windows(train, rows, seed=config.seed)
     return Corpus(
         language_of("sentences", words),
-        Epochs(train, num_batches=config.train.steps, seed=config.seed),
-        [batch for _, batch in evaluation_batches(validation)],
-        padding=train.padding,
+        windows,
+        [batch for _, batch in once(validation, rows)],
+        padding=windows.padding,
         texts={split: fingerprint(map(" ".join, texts[split])) for split in SPLITS},
     )
 

@@ -5,11 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.data.batching import Batch, Buckets, EncodedPair, Epochs, evaluation_batches
 from experiments.data.epoch import Epoch
 from experiments.data.masking import CHOSEN, Masked, mask_tokens
 from experiments.data.pairs import SentencePair
+from experiments.data.rows import Batch, Encoded, EncodedPair
 from experiments.data.vocabulary import SPECIALS, Vocabulary
+from experiments.data.windows import Buckets, Windows, once
 from experiments.data.words import tokenize
 
 
@@ -29,12 +30,9 @@ class GapBatch(NamedTuple):
     counted: np.ndarray
 
 
-def buckets(
-    words: Vocabulary, pairs: Sequence[SentencePair], lengths: Sequence[int], tokens: int
-) -> Buckets:
-    """The English sentences of some pairs, ended, in batches of similar length."""
-    encoded = [EncodedPair(words.encode(tokenize(pair.source)), ()) for pair in pairs]
-    return Buckets(encoded, lengths, tokens)
+def encoded_sentences(words: Vocabulary, pairs: Sequence[SentencePair]) -> Encoded[EncodedPair]:
+    """The English sentences of some pairs as ids; the other side is empty."""
+    return Encoded(EncodedPair(words.encode(tokenize(pair.source)), ()) for pair in pairs)
 
 
 class Gaps:
@@ -57,32 +55,28 @@ class Gaps:
         )
 
 
-class GapEpochs:
-    """Random access to the batches of one epoch after the other, with new gaps in each."""
+class GapWindows:
+    """Training batches, one epoch after the other, with new gaps in each."""
 
-    def __init__(self, buckets: Buckets, gaps: Gaps, *, num_batches: int, seed: int) -> None:
-        """Makes a sequence of `num_batches` batches."""
-        self._epochs = Epochs(buckets, num_batches=num_batches, seed=seed)
+    def __init__(
+        self, sentences: Encoded[EncodedPair], layout: Buckets[Batch], gaps: Gaps, *, seed: int
+    ) -> None:
+        """Batches of encoded sentences."""
+        self._windows = Windows(sentences, layout, seed=seed)
         self._gaps = gaps
-        self._words = sum(len(pair.source) for pair in buckets.pairs)
+        words = sum(len(sentence.source) for sentence in sentences)
+        self.epoch: Epoch = self._windows.epoch._replace(tokens=round(CHOSEN * words))
 
-    @property
-    def epoch(self) -> Epoch:
-        """How much the sentences are; a share of their words is what the loss counts."""
-        return self._epochs.epoch._replace(tokens=round(CHOSEN * self._words))
-
-    def __len__(self) -> int:
-        """The number of batches."""
-        return len(self._epochs)
-
-    def __getitem__(self, index: int) -> GapBatch:
+    def __getitem__(self, step: int) -> GapBatch:
         """The batch of one training step."""
-        return self._gaps(self._epochs[index], index)
+        return self._gaps(self._windows[step], step)
 
 
-def fixed_gaps(buckets: Buckets, gaps: Gaps) -> Iterator[GapBatch]:
+def fixed_gaps(
+    sentences: Encoded[EncodedPair], layout: Buckets[Batch], gaps: Gaps
+) -> Iterator[GapBatch]:
     """Every sentence once, with gaps that follow from its number, however it is batched."""
-    for members, batch in evaluation_batches(buckets):
+    for members, batch in once(sentences, layout):
         inputs, chosen = batch.source.copy(), np.zeros_like(batch.source, bool)
         for row, (number, length) in enumerate(zip(members, batch.source_lengths, strict=False)):
             masked = gaps.make(batch.source[row, :length], int(number))

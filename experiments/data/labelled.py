@@ -9,9 +9,8 @@ from ml_collections import ConfigDict
 
 from attention.primitives.choice import one_of
 from experiments.data import digits, sentiment
-from experiments.data.batching import Epochs
-from experiments.data.epoch import Epoch
 from experiments.data.vocabulary import PAD, Vocabulary
+from experiments.data.windows import Buckets, Windows
 from experiments.errors import check_at_least
 
 
@@ -33,42 +32,44 @@ class LabelledBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Examples:
-    """All inputs and classes of a split, whose batches are shuffled: `Batches` for `Epochs`.
+    """All inputs and classes of a split, as `Windows` batches them.
 
     Attributes:
         inputs: as in `LabelledBatch`.
-        lengths: as there.
+        num_tokens: `[B]`, how many ids are not padding; None for images.
         labels: as there.
         size: examples of a batch.
     """
 
     inputs: np.ndarray
-    lengths: np.ndarray | None
+    num_tokens: np.ndarray | None
     labels: np.ndarray
     size: int
 
     @property
-    def epoch(self) -> Epoch:
-        """How much it is; each example has one label."""
-        number = len(self.labels)
-        return Epoch(len(self.plan()), examples=number, tokens=number)
+    def lengths(self) -> np.ndarray:
+        """One position for each example, as a batch is counted in examples."""
+        return np.ones((len(self.labels), 1), int)
 
-    def plan(self, random: np.random.Generator | None = None) -> list[tuple[int, np.ndarray]]:
-        """Every example once, as batches of (size, places); shuffled if `random`."""
-        number = len(self.labels)
-        order = np.arange(number) if random is None else random.permutation(number)
-        return [(self.size, order[i : i + self.size]) for i in range(0, number, self.size)]
+    def __getitem__(self, number: int) -> int:
+        """The number itself, of which `batch` makes arrays."""
+        return number
 
-    def batch(self, size: int, members: np.ndarray) -> LabelledBatch:
-        """The batch of an entry of the plan."""
-        places = np.concatenate([members, np.zeros(size - len(members), members.dtype)])
-        lengths = None if self.lengths is None else self.lengths[places]
+    @property
+    def layout(self) -> Buckets[LabelledBatch]:
+        """Batches of `size` examples."""
+        return Buckets([1], self.size, self._batch)
+
+    def windows(self, seed: int) -> Windows[LabelledBatch]:
+        """Shuffled batches."""
+        return Windows(self, self.layout, seed=seed)
+
+    def _batch(self, members: Sequence[int], size: int, length: int) -> LabelledBatch:
+        del length  # every input has the same
+        places = np.array([*members, *[0] * (size - len(members))])
+        lengths = None if self.num_tokens is None else self.num_tokens[places]
         counted = np.arange(size) < len(members)
         return LabelledBatch(self.inputs[places], lengths, self.labels[places], counted)
-
-    def epochs(self, *, num_batches: int, seed: int) -> Epochs[LabelledBatch]:
-        """Shuffled batches, one epoch after the other."""
-        return Epochs(self, num_batches=num_batches, seed=seed)
 
 
 class Labelled(NamedTuple):

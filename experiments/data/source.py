@@ -1,6 +1,6 @@
 """Where pairs come from."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,18 +17,21 @@ class Source:
     """Data that a configuration names.
 
     Attributes:
-        load: a split of it, from (`config.data`, name of the split, where generated data is kept).
+        load: a split of it, from (`config.data`, name of the split, where generated data is kept);
+            it may be read as it is needed.
         check: raises a ValueError, in one sentence, if `config.data` asks for what cannot be.
         tests: the splits that a trained model is measured on.
         text: how its text becomes tokens and back.
         has_phenomena: whether its test split is of sentences that `by_phenomenon` knows.
+        name: names the text that `config.data` asks for, if that text never changes.
     """
 
-    load: Callable[[ConfigDict, str, Path], list[SentencePair]]
+    load: Callable[[ConfigDict, str, Path], Iterable[SentencePair]]
     check: Callable[[ConfigDict], None]
     tests: tuple[str, ...] = ("test",)
     text: Text = EVERY_WORD
     has_phenomena: bool = False
+    name: Callable[[ConfigDict], str] | None = None
 
     @property
     def splits(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from experiments.data.sequences import (
     tfds,
     toy,
 )
+from experiments.data.store import TextStore, store_text
 
 SOURCES = {
     "toy": toy.SOURCE,
@@ -40,7 +41,7 @@ def check_source(config: ConfigDict) -> None:
 
 
 def load_split(config: ConfigDict, split: str, cache: Path) -> list[SentencePair]:
-    """One split of the data that `config.data` names.
+    """One split of the data that `config.data` names, in memory.
 
     Args:
         config: name, and the fields that the source of this name reads.
@@ -52,4 +53,16 @@ def load_split(config: ConfigDict, split: str, cache: Path) -> list[SentencePair
     """
     source = SOURCES[config.name]
     one_of("split", split, source.splits)
-    return source.load(config, split, cache)
+    return [*source.load(config, split, cache)]
+
+
+def store_split(config: ConfigDict, split: str, cache: Path) -> TextStore:
+    """One split of the data that `config.data` names, stored in `cache`.
+
+    Raises:
+        ValueError: a split that the source does not have.
+    """
+    source = SOURCES[config.name]
+    one_of("split", split, source.splits)
+    name = source.name and f"{config.name} {source.name(config)} {split}"
+    return store_text(cache, lambda: source.load(config, split, cache), name)

@@ -1,10 +1,10 @@
 """From text to ids and back: by a list of words, or by subwords that sentencepiece has learned."""
 
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import chain
+from functools import cached_property, partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
@@ -12,9 +12,9 @@ import sentencepiece
 from ml_collections import ConfigDict
 
 from attention.primitives.choice import one_of
-from experiments.data.batching import EncodedPair
 from experiments.data.fingerprint import fingerprint
 from experiments.data.pairs import SentencePair
+from experiments.data.rows import EncodedPair
 from experiments.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from experiments.data.words import SPACED, Tokens
 from experiments.errors import UsageError, check_at_least, check_share
@@ -25,6 +25,7 @@ KINDS = ("bpe", "unigram", "char", "word")  # of subwords, in the words of sente
 SPELLED = 256  # bytes, which are subwords of every kind
 BLANK = "▁"  # as sentencepiece writes one
 STAND_IN = "\ufdd0"  # for that character itself: one that Unicode keeps out of texts
+LEARNED_FROM = 1_000_000  # pairs at the beginning of the data, from which subwords are learned
 UNKNOWN = "▅"  # with which sentencepiece learns from no line, without a word
 
 Parsed = TypeVar("Parsed")
@@ -221,13 +222,15 @@ class Words:
     def learn(self, config: ConfigDict, pairs: Sequence[SentencePair], cache: Path) -> Tokenizers:
         """Every word, however rare."""
         del config, cache
-        source, target = (
-            [self.tokens.tokenize(text) for text in texts]
-            for texts in zip(*((pair.source, pair.target) for pair in pairs), strict=True)
-        )
+
+        def words(*sides: int) -> Vocabulary:
+            texts = (pair[side] for side in sides for pair in pairs)
+            return Vocabulary.of(map(self.tokens.tokenize, texts))
+
         if self.shared:
-            source = target = [*source, *target]
-        return self._tokenizers(Vocabulary.of(source), Vocabulary.of(target))
+            both = words(0, 1)
+            return self._tokenizers(both, both)
+        return self._tokenizers(words(0), words(1))
 
     def load(self, directory: Path) -> Tokenizers:
         """As in `Text`."""
@@ -268,11 +271,14 @@ class Subwords:
         Raises:
             UsageError: more subwords than the sentences have, or fewer than they need.
         """
-        sides = [pair.source for pair in pairs], [pair.target for pair in pairs]
+
+        def side(number: int) -> Iterator[str]:
+            return (pair[number] for pair in islice(pairs, LEARNED_FROM))
+
         if config.subwords.joint:
-            both = _learned(config.subwords, [*chain(*sides)], cache)
+            both = _learned(config.subwords, lambda: chain(side(0), side(1)), cache)
             return Tokenizers(both, both)
-        return Tokenizers(*(_learned(config.subwords, texts, cache) for texts in sides))
+        return Tokenizers(*(_learned(config.subwords, partial(side, n), cache) for n in (0, 1)))
 
     def load(self, directory: Path) -> Tokenizers:
         """As in `Text`."""
@@ -281,8 +287,10 @@ class Subwords:
         )
 
 
-def _learned(config: ConfigDict, texts: Sequence[str], cache: Path) -> SubwordTokenizer:
-    content = fingerprint([repr((config.kind, config.size)), *texts])
+def _learned(
+    config: ConfigDict, texts: Callable[[], Iterator[str]], cache: Path
+) -> SubwordTokenizer:
+    content = fingerprint(chain([repr((config.kind, config.size))], texts()))
     kept = cache / "subwords" / f"{content}.model"
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -290,13 +298,16 @@ def _learned(config: ConfigDict, texts: Sequence[str], cache: Path) -> SubwordTo
     return SubwordTokenizer(kept.read_bytes())
 
 
-def _train(kind: str, size: int, texts: Sequence[str]) -> bytes:
+def _train(kind: str, size: int, texts: Callable[[], Iterator[str]]) -> bytes:
     """A model in whose text no character is changed and every byte can be spelled."""
     model = io.BytesIO()
-    lines = [without_blank_signs(text).replace(UNKNOWN, STAND_IN) for text in texts]
+
+    def lines() -> Iterator[str]:
+        return (without_blank_signs(text).replace(UNKNOWN, STAND_IN) for text in texts())
+
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines),
+            sentence_iterator=lines(),
             model_writer=model,
             model_type=kind,
             vocab_size=size,
@@ -308,7 +319,7 @@ def _train(kind: str, size: int, texts: Sequence[str]) -> bytes:
             byte_fallback=True,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
-            max_sentence_length=10 + max(len(line.encode()) for line in lines),
+            max_sentence_length=10 + max(len(line.encode()) for line in lines()),
             num_threads=1,  # for the same bytes each time
             minloglevel=2,
         )

@@ -6,8 +6,7 @@ from attention.modules import EncoderDecoder, Output
 from attention.modules.context import add_losses
 from attention.modules.dropout import split_rng
 from attention.primitives import masks
-from experiments.data.batching import Batch
-from experiments.data.packing import PackedPairs
+from experiments.data.rows import Batch, PackedPairs
 
 
 def padded_features(model: EncoderDecoder, batch: Batch, rng: Array | None) -> Output:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
-import grain.python as grain
 from ml_collections import ConfigDict
 
 from attention.primitives.choice import one_of
@@ -15,7 +14,7 @@ from experiments.results import Scores, report
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.duration import check_duration, check_steps, provisional
 from experiments.training.learner import Learner
-from experiments.training.loop import BEGINNING, fit
+from experiments.training.loop import BEGINNING, Batches, fit
 from experiments.training.metrics import Metrics
 from experiments.training.optimizer import optimizer
 from experiments.training.plateau import best_step, out_of_patience
@@ -81,7 +80,7 @@ def check_training(config: ConfigDict) -> None:
 def train_in(
     workdir: Workdir,
     learner: Learner,
-    batches: grain.DatasetIterator[Batch],
+    batches: Batches,
     validation: Sequence[Batch],
     sample: Callable[[TrainState], str],
     measure: Measure,
@@ -92,7 +91,7 @@ def train_in(
     Args:
         workdir: where checkpoints, metrics, samples, the learning curve and results go.
         learner: the model.
-        batches: one for each step; its state is saved with each checkpoint.
+        batches: the batch of each step.
         validation: the batches that are measured on the way.
         sample: shows what the model can do.
         measure: its scores at the end, by name.
@@ -114,7 +113,6 @@ def train_in(
         else:
             state, progress = checkpoints.restore(learner.abstract_state)
             state = replicated(state, config.train.microbatches)
-            batches.set_state(progress["batches"])
         if not _has_ended(state, progress, config):
             workdir.keep_start(origin())
         workdir.drop_samples(int(state.step))

@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments.data.batching import Batch, EncodedPair, pad_batch
 from experiments.data.fingerprint import of_splits
-from experiments.data.packing import PackedPairs
+from experiments.data.rows import Batch, EncodedPair, PackedPairs, pad_batch
 from experiments.data.sources import SOURCES
+from experiments.data.store import store_text
 from experiments.data.vocabulary import PAD
-from experiments.translation import Task, load_splits
+from experiments.translation import Task, load_splits, prepare
 from experiments.workdir import Workdir
 
 
@@ -56,10 +56,11 @@ def load_sentences(settings: ConfigDict, cache: Path, run: Workdir | None = None
         run.check_texts(of_splits(splits))
         tokenizers = text.load(run.path)
     task = Task(settings, tokenizers)
-    splits["train"] = task.batches.fitting(splits["train"])
-    train, test = (task.batches.encode(split, splits[split]) for split in ("train", "test"))
-    batches = task.batches.training(splits["train"], train)
-    return Sentences(task, len(tokenizers.target), train, batches, test)
+    texts = store_text(cache, lambda: splits["train"])
+    data = prepare(settings, tokenizers, texts, cache)
+    batches = iter(task.training_batches(data))
+    test = task.encode("test", splits["test"])
+    return Sentences(task, len(tokenizers.target), [*data.ids], batches, test)
 
 
 def padded(pairs: Sequence[EncodedPair]) -> Batch:

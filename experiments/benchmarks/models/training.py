@@ -14,8 +14,7 @@ from experiments.benchmarks.models.figure import Figure
 from experiments.benchmarks.models.sentences import by_length, load_sentences, padded
 from experiments.benchmarks.models.torch_transformer import TorchTransformer
 from experiments.clock import seconds_of
-from experiments.data.batching import EncodedPair
-from experiments.data.packing import PackedPairs
+from experiments.data.rows import EncodedPair, PackedPairs
 from experiments.data.vocabulary import PAD
 from experiments.translation import Task
 

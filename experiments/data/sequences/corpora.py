@@ -3,7 +3,7 @@
 Their faults are told or left out, and their text is subwords, as no list of words would hold it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from ml_collections import ConfigDict
@@ -27,7 +27,7 @@ def corpus_source(
     """
     subwords = Subwords()
 
-    def load(config: ConfigDict, split: str, cache: Path) -> list[SentencePair]:
+    def load(config: ConfigDict, split: str, cache: Path) -> Iterator[SentencePair]:
         del cache
         return sound_pairs(lines(config, split), config, split)
 

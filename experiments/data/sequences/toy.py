@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 from experiments.data.pairs import SentencePair
 from experiments.data.source import Source
 from experiments.data.tokenizers import Words
-from experiments.data.toy_language import Sizes, prepare
+from experiments.data.toy_language import Sizes, ToyTranslation, corpus_name, prepare
 from experiments.data.words import WORDS
 from experiments.errors import check_at_least
 
@@ -32,6 +32,11 @@ def load_pairs(seed: int, sizes: Sizes, split: str, cache: Path) -> list[Sentenc
     ]
 
 
+def _name(config: ConfigDict) -> str:
+    sizes = Sizes(**config.sizes)
+    return f"{corpus_name(config.seed, sizes)} {ToyTranslation.VERSION}"
+
+
 def load_splits(config: ConfigDict, cache: Path) -> dict[str, list[SentencePair]]:
     """The splits by name, for a model of English; the French tells the senses of words."""
     return {split: load(config, split, cache) for split in ("train", "validation", "test")}
@@ -43,4 +48,5 @@ SOURCE = Source(
     tests=("test", "compositional", "longer"),
     text=Words(WORDS),
     has_phenomena=True,
+    name=_name,
 )
