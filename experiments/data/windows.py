@@ -34,7 +34,8 @@ class Examples(Protocol):
     """Examples by number, and `lengths` `[examples, sides]`, ends included."""
 
     @property
-    def lengths(self) -> np.ndarray: ...
+    def lengths(self) -> np.ndarray:
+        """Positions that each side takes."""
 
     def __getitem__(self, number: int, /) -> Any: ...  # noqa: ANN401 - whatever is batched
 
@@ -57,7 +58,7 @@ class Layout(Protocol[AnyBatch]):
         """Positions of one side of so many units."""
 
     def batch(self, units: Sequence[Sequence[Any]], longest: int) -> AnyBatch:
-        """The batch of `per_batch` units of examples, the longest of which takes so many positions."""
+        """The batch of `per_batch` units of examples, whose longest takes so many positions."""
 
 
 class Windows(Generic[AnyBatch]):
@@ -200,7 +201,7 @@ class Buckets(Generic[AnyBatch]):
         self._build = build
 
     def check(self, lengths: np.ndarray) -> None:
-        """Raise a UsageError if an example is longer than every bucket, or a bucket than a batch."""
+        """Raise a UsageError if an example is longer than all buckets, or a bucket than a batch."""
         if (longest := lengths.max()) > self._lengths[-1]:
             raise UsageError(
                 f"an example needs {longest} positions, and the longest bucket has "
@@ -380,10 +381,9 @@ def row_lengths(lengths: np.ndarray, most: int) -> tuple[int, ...]:
     usual = min(most, max(least, _rounded(4 * mean.max(), 8)))
     found = []
     for length in [*range(usual, min(most, 2 * usual) + 1, 4), *range(usual - 4, least - 1, -4)]:
-        shorter = np.where(
-            mean > 0.95 * mean.max(), length, _rounded(length * mean / mean.max(), 4)
-        )
-        whole = (*np.maximum(longest, np.minimum(shorter, length)).tolist(),)
+        sides = _rounded(length * mean / mean.max(), 4)
+        sides = np.where(mean > 0.95 * mean.max(), length, np.minimum(sides, length))
+        whole = (*np.maximum(longest, sides).tolist(),)
         padding = 1 - sample.sum() / ((pack(sample, whole).max() + 1) * sum(whole))
         if padding < PADDING:
             return whole
