@@ -28,13 +28,14 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from experiments.cli import USES, Command, parse
-from experiments.config import TASKS, Config
+from experiments.config import Config
 from experiments.errors import UsageError, as_usage_errors, one_of
+from experiments.registry import TASKS
 from experiments.workdir import Workdir
 
 
 class Experiment(NamedTuple):
-    """A module of experiments, which is imported when it is used, and the modes that it has.
+    """A module that is no task, which is imported when it is used, and the modes that it has.
 
     Each mode is a function of the module, except "describe", which needs `abstract_model`.
     """
@@ -47,16 +48,10 @@ class Experiment(NamedTuple):
         return import_module(self.module)
 
 
-TRAINED = ("train", "evaluate")
-# `config.experiment` -> module and modes.
+OF_TASKS = ("train", "evaluate", "describe")
+MORE = {"translation": ("translate",), "language_model": ("generate",)}  # modes of some tasks
+# `config.experiment`, if it is not a task -> module and modes.
 EXPERIMENTS = {
-    "translation": Experiment("experiments.translation", (*TRAINED, "translate", "describe")),
-    "language_model": Experiment("experiments.language_model", (*TRAINED, "generate", "describe")),
-    "masked_language_model": Experiment(
-        "experiments.masked_language_model", (*TRAINED, "describe")
-    ),
-    "classification": Experiment("experiments.classification", TRAINED),
-    "word_vectors": Experiment("experiments.word_vectors", TRAINED),
     "pretrained": Experiment("experiments.pretrained", ("generate",)),
     "comparison": Experiment("experiments.comparison", ("compare",)),
     "preset": Experiment("experiments.describe", ("describe",)),
@@ -99,10 +94,10 @@ def check_mode(command: Command) -> None:
         raise UsageError(f"--cache={command.cache} is no folder")
     name = command.config.get("experiment")
     with as_usage_errors():
-        one_of("experiment", name, EXPERIMENTS)
+        one_of("experiment", name, (*TASKS, *EXPERIMENTS))
     if command.mode == "compare" and name != "comparison":
         raise UsageError("a comparison needs several runs: give --config twice, or a file of runs")
-    modes = EXPERIMENTS[name].modes
+    modes = (*OF_TASKS, *MORE.get(name, ())) if name in TASKS else EXPERIMENTS[name].modes
     if command.mode not in modes:
         where = "; its runs have folders of their own" if name == "comparison" else ""
         raise UsageError(f"{name} has no mode {command.mode!r}, it has {', '.join(modes)}{where}")
@@ -142,9 +137,10 @@ def start_jax(command: Command) -> None:
 
 def run(command: Command, config: Config | ConfigDict) -> int:
     """Call the experiment that the configuration names; return the exit status."""
-    experiment = EXPERIMENTS[config.experiment].load()
     workdir, cache = Workdir(command.weights or command.workdir), command.cache
-    if config.experiment not in TASKS:
+    is_task = config.experiment in TASKS
+    if not is_task:
+        experiment = EXPERIMENTS[config.experiment].load()
         experiment.check(config)
     if command.mode == "describe":
         model = abstract_model(command, config)
@@ -152,23 +148,29 @@ def run(command: Command, config: Config | ConfigDict) -> int:
         return 0
     if command.mode in USES and command.weights is None:
         config = workdir.as_trained(config)
+    if is_task:
+        experiment = import_module(f"experiments.commands.{command.mode}")
     do = getattr(experiment, command.mode)
     if command.mode in LINE_BY_LINE:
         if sys.stdin is None:
             raise UsageError(f"--mode={command.mode} reads standard input, which is closed")
         from experiments.prompt import lines_as_they_come
 
-        return 1 if do(config, workdir, lines_as_they_come(sys.stdin)) else 0
+        return 1 if do(config, workdir, cache, lines_as_they_come(sys.stdin)) else 0
     do(config, workdir, cache, **evaluated(command))
     return 0
 
 
 def abstract_model(command: Command, config: Config | ConfigDict) -> Any:  # noqa: ANN401 - nnx.Module, which imports jax
     """Return the model that is described, with shapes for arrays: of a run, or of a config."""
-    experiment = EXPERIMENTS[config.experiment].load()
-    if command.is_of_run and hasattr(experiment, "load_task"):
-        return experiment.load_task(config, Workdir(command.workdir)).learner.abstract_model
-    return experiment.abstract_model(config, command.cache)
+    if config.experiment not in TASKS:
+        return EXPERIMENTS[config.experiment].load().abstract_model(config, command.cache)
+    task = TASKS[config.experiment]
+    if command.is_of_run:
+        task = task.load(config, Workdir(command.workdir), command.cache)
+    else:
+        task = task.prepare(config, command.cache)
+    return task.learner.abstract_model
 
 
 def evaluated(command: Command) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def get_config(form: str = FULL) -> ConfigDict:
 
     batch.tokens = 8_192
     batch.bucket_lengths = (16, 20, 24, 32, 48)
-    batch.row_length = 64
+    batch.packed = True
     batch.microbatches = 4
 
     model.width = 128
@@ -60,7 +60,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     if is_tiny(form):
         defaults.make_short(config)
         config.text.size = 400
-        model.max_length = batch.row_length = 160  # which so few subwords need
+        model.max_length = 160  # which so few subwords need
         batch.bucket_lengths = (model.max_length,)
         batch.tokens = 640
         model.update({"width": 32, "hidden": 48, "encoder_layers": 1, "decoder_layers": 1})

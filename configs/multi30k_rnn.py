@@ -32,7 +32,7 @@ def get_config(form: str = FULL) -> ConfigDict:
 def _run(form: str, attention: str) -> ConfigDict:
     config = multi30k_deen.get_config(form)
     config.architecture = "recurrent"
-    config.batch.row_length = 0
+    config.batch.packed = False
     longest = config.model.max_length
     config.model = model = defaults.recurrent()
     model.attention, model.max_length = attention, longest

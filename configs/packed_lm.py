@@ -14,7 +14,7 @@ from configs.forms import FULL, is_tiny
 
 def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
-    config = defaults.new("language_model", "sentences", steps=600)
+    config = defaults.new("language_model", "toy", steps=600)
 
     config.batch.row_length = 64
     config.model.max_length = 64

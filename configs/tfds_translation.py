@@ -33,5 +33,5 @@ def get_config(form: str = FULL) -> ConfigDict:
     data.faults = "drop"
     if not is_tiny(form):  # talks have longer sentences than captions
         config.batch.bucket_lengths = (16, 24, 32, 48, 64, 96)
-        config.batch.row_length = config.model.max_length = 256
+        config.model.max_length = 256
     return config

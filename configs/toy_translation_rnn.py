@@ -17,6 +17,8 @@ def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = toy_translation.get_config(form)
     config.architecture = "recurrent"
+    config.batch.packed = False
+    config.data.packed = False
     config.model = model = defaults.recurrent()
 
     if is_tiny(form):

@@ -4,27 +4,24 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments import translation
 from experiments.analysis.pictures import draw_comparison
 from experiments.clock import round_robin
+from experiments.commands.train import train
 from experiments.config import Config
 from experiments.config.flags import as_config_dict
-from experiments.data.batching import EncodedPair, pad_batch
-from experiments.data.epoch import Epoch
-from experiments.data.pair_batches import PairBatches
-from experiments.data.sources import SOURCES, load_split
+from experiments.data.rows import EncodedPair, pad_batch
+from experiments.data.sources import Splits
 from experiments.data.vocabulary import SPECIALS
 from experiments.errors import UsageError
 from experiments.evaluation.scores import paired_bootstrap
+from experiments.registry import SOURCES, TASKS
 from experiments.tables import write_tables
-from experiments.training.duration import settled
 from experiments.training.metrics import read_metrics
 from experiments.workdir import Workdir, differences, in_lines
 
@@ -42,8 +39,9 @@ def compare(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         cache: where generated data is kept.
     """
     runs = {name: Config.read(run.to_dict()) for name, run in config.runs.items()}
-    runs = {name: settled(run, partial(_epoch, cache=cache)) for name, run in runs.items()}
-    load_split(next(iter(runs.values())).data, "train", cache)  # or it is refused, nothing written
+    runs = {  # with the steps of a duration; data that cannot be read is refused here
+        name: TASKS[run.experiment].prepare(run, cache).config for name, run in runs.items()
+    }
     trees = {name: as_config_dict(run) for name, run in runs.items()}
     workdir.claim(ConfigDict({"experiment": config.experiment, "runs": trees}))
     places = {name: Workdir(workdir.path / name) for name in runs}
@@ -53,7 +51,7 @@ def compare(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     for name, run in runs.items():
         print(f"== {name}")
         try:
-            translation.train(run, places[name], cache)
+            train(run, places[name], cache)
         except FloatingPointError as error:  # the others are compared all the same
             print(f"{name} is left out: {error}", file=sys.stderr)
         else:
@@ -68,7 +66,7 @@ def compare(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         for row in rows:
             chance = 100 * chances[row["run"]] if row["run"] in chances else ""
             row[f"{split} bleu p % against {measured[0]}"] = chance
-    costs = seconds_by_length({name: runs[name] for name in measured}, places)
+    costs = seconds_by_length({name: runs[name] for name in measured}, places, cache)
     for row in rows:
         row |= {f"ms at {length}": 1e3 * s for length, s in costs[row["run"]].items()}
     table = write_tables(rows, workdir.path / "comparison")
@@ -97,13 +95,6 @@ def check(config: ConfigDict) -> None:
                 f"{first} and {name} differ: a comparison is of the same data with the same budget"
                 + in_lines(fields, {f"in {run}": fields for run, fields in common.items()})
             )
-
-
-def _epoch(run: Config, cache: Path) -> Epoch:
-    pairs = load_split(run.data, "train", cache)
-    tokenizers = SOURCES[run.data.name].text.learn(run.text, pairs, cache)
-    batches = PairBatches(run, tokenizers)
-    return batches.epoch(batches.fitting(pairs))
 
 
 def _common(run: ConfigDict) -> dict[str, Any]:
@@ -137,15 +128,16 @@ def by_chance(
 ) -> Iterator[tuple[str, dict[str, float]]]:
     """For each test split, the p-value of the difference between each run and the first."""
     data = config.data
+    splits = Splits(data, cache)
     for split in SOURCES[data.name].tests:
         said = {name: place.load_hypotheses(split) for name, place in places.items()}
-        references = [pair.target for pair in load_split(data, split, cache)]
+        references = [pair.target for pair in splits[split]]
         tokenized = getattr(data, "tokenized", False)
         yield split, paired_bootstrap(said, references, tokenized=tokenized)
 
 
 def seconds_by_length(
-    runs: Mapping[str, Config], places: Mapping[str, Workdir]
+    runs: Mapping[str, Config], places: Mapping[str, Workdir], cache: Path
 ) -> dict[str, dict[int, float]]:
     """The median time of a training step at each length, all runs in turn.
 
@@ -153,19 +145,19 @@ def seconds_by_length(
     """
     seconds: dict[str, dict[int, float]] = {name: {} for name in runs}
     for length in LENGTHS:
-        steps = {name: _step(run, places[name], length) for name, run in runs.items()}
+        steps = {name: _step(run, places[name], cache, length) for name, run in runs.items()}
         times = round_robin(steps, dict.fromkeys(runs, 0.0), seconds=math.inf, rounds=REPEATS)
         for name, taken in times.items():
             seconds[name][length] = float(np.median(taken))
     return seconds
 
 
-def _step(config: Config, workdir: Workdir, length: int) -> Callable[[], None]:
+def _step(config: Config, workdir: Workdir, cache: Path, length: int) -> Callable[[], None]:
     """One more training step each time it is called, the first of which compiles here."""
     tokens = max(config.batch.tokens, max(LENGTHS))
     batch = replace(config.batch, tokens=tokens)
     config = replace(config, batch=batch, model=replace(config.model, max_length=max(LENGTHS)))
-    learner = translation.load_task(config, workdir).learner
+    learner = TASKS[config.experiment].load(config, workdir, cache).learner
     words = [len(SPECIALS)] * (length - 1)  # all the first one, for any would do
     size = tokens // length
     batch = pad_batch([EncodedPair(words, words)] * size, size, length)

@@ -31,11 +31,14 @@ def check(config: ConfigDict) -> None:
     build(PretrainedPart, config.decoding.to_dict(), "decoding.")
 
 
-def generate(config: ConfigDict, folder: Workdir, groups: Iterable[list[str]]) -> int:
+def generate(
+    config: ConfigDict, folder: Workdir, cache: Path, groups: Iterable[list[str]]
+) -> int:
     """Continue each line, or translate it with an encoder-decoder, as `config.decoding` says.
 
     Args:
         config: with the field `decoding`.
+        cache: unused.
         folder: contains config.json, safetensors and tokenizer.json.
         groups: lines of text.
 

@@ -75,6 +75,15 @@ def report(
     print(f"everything is in {workdir.path}")
 
 
+def results_so_far(workdir: Workdir) -> dict[str, Any]:
+    """Return the results of a run, {} if it has none; to be read before anything is measured.
+
+    Raises:
+        UsageError: they are damaged.
+    """
+    return workdir.load_results() if workdir.results.exists() else {}
+
+
 def differing(decoding: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
     """How something was decoded, in words, where that is not as usual."""
     fields = [f"{name}={value}" for name, value in decoding.items() if usual.get(name) != value]

@@ -25,7 +25,6 @@ from experiments.config.data import (
     ReverseData,
     ReverseSizes,
     ScanData,
-    SentencesData,
     SentimentData,
     SentimentSizes,
     Sizes,
@@ -74,7 +73,6 @@ __all__ = [
     "ScanData",
     "SearchPart",
     "SentenceBatch",
-    "SentencesData",
     "SentimentData",
     "SentimentSizes",
     "Sizes",
@@ -118,24 +116,26 @@ class TaskParts(NamedTuple):
 
 
 PAIRS = (ToyData, ReverseData, CopyData, ScanData, DenoisingData, SummaryData)
+CORPORA = (ParallelData, TfdsData)  # with subwords
+TEXTS = (ToyData, SummaryData, *CORPORA)  # whose sources are sentences
 TASKS = {
     "translation": TaskParts(
-        (*PAIRS, ParallelData, TfdsData),
+        (*PAIRS, *CORPORA),
         {"transformer": EncoderDecoderModel, "recurrent": RecurrentModel},
         PairBatch,
         decoding=SearchPart,
     ),
     "language_model": TaskParts(
-        (CharactersData, SentencesData),
+        (CharactersData, *TEXTS),
         {"transformer": DecoderModel},
         TextBatch,
         decoding=SamplingPart,
     ),
-    "masked_language_model": TaskParts((ToyData,), {"transformer": EncoderModel}, SentenceBatch),
+    "masked_language_model": TaskParts(TEXTS, {"transformer": EncoderModel}, SentenceBatch),
     "classification": TaskParts(
-        (SentimentData, DigitsData), {"transformer": ClassifierModel}, ExampleBatch
+        (SentimentData, DigitsData, *CORPORA), {"transformer": ClassifierModel}, ExampleBatch
     ),
-    "word_vectors": TaskParts((ToyData,), {"skip_gram": SkipGramModel}, SkipGramBatch, TrainPart),
+    "word_vectors": TaskParts(TEXTS, {"skip_gram": SkipGramModel}, SkipGramBatch, TrainPart),
 }
 
 
@@ -195,9 +195,9 @@ class Config:
             raise ValueError(
                 f"batch.row_length={row_length} is more than model.max_length={longest}"
             )
-        if row_length and self.architecture == "recurrent":
+        if getattr(batch, "packed", False) and self.architecture == "recurrent":
             raise ValueError(
-                "batch.row_length must be 0 for architecture='recurrent': attention masks alone "
+                "batch.packed must be False for architecture='recurrent': attention masks alone "
                 "separate the pairs of a row"
             )
 

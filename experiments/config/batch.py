@@ -30,12 +30,15 @@ class SentenceBatch(_Batch):
 class PairBatch(SentenceBatch):
     """Sentence pairs, of similar length together or several in a row."""
 
-    row_length: int = option(0, "positions of a row of several pairs; 0: one pair a row")
+    packed: bool = option(False, "several pairs in a row; False: one, of similar length in a batch")
+    row_length: int = option(0, "positions of a packed row; 0: chosen by the lengths of the data")
 
     def __post_init__(self) -> None:
         """Check the fields."""
         super().__post_init__()
         check_at_least("row_length", self.row_length, 0)
+        if self.row_length and not self.packed:
+            raise ValueError(f"row_length={self.row_length} needs packed=True")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -102,13 +102,6 @@ class ToyData(_Random):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SentencesData(ToyData):
-    """English sentences of the toy language, several in a row."""
-
-    name: str = "sentences"
-
-
-@dataclass(frozen=True, kw_only=True)
 class CharactersData(_Random):
     """A text file, or sentences of the toy language, character by character."""
 

@@ -1,8 +1,14 @@
 """Handwritten digits: 1,797 small images that come with scikit-learn."""
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+
+from experiments.config import DigitsData
+from experiments.data.pairs import SentencePair
+from experiments.data.source import Source
 
 IMAGE_SHAPE = 8, 8, 1
 NUM_CLASSES = 10
@@ -38,3 +44,13 @@ def digits(seed: int = 0) -> dict[str, Digits]:
     parts = zip(np.split(images, cuts), np.split(labels, cuts), strict=True)
     test, validation, train = (Digits(*part) for part in parts)
     return {"train": train, "validation": validation, "test": test}
+
+
+def load(config: DigitsData, split: str, cache: Path) -> Iterator[SentencePair]:
+    """One split: images and the names of their classes."""
+    del cache
+    part = digits(config.seed)[split]
+    return map(SentencePair, part.images, map(str, part.labels.tolist()))
+
+
+SOURCE = Source(load, has_images=True)

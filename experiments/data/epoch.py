@@ -1,5 +1,6 @@
 """How much data there is, in what a person counts."""
 
+from fractions import Fraction
 from typing import NamedTuple
 
 
@@ -7,11 +8,11 @@ class Epoch(NamedTuple):
     """All of the training data once.
 
     Attributes:
-        steps: batches that it makes.
+        steps: batches that it makes; an epoch need not end with a batch.
         examples: sentences, pairs, windows or whatever is learned from.
         tokens: labels that the loss counts.
     """
 
-    steps: int
+    steps: int | Fraction
     examples: int
     tokens: int

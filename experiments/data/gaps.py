@@ -1,16 +1,15 @@
 """Sentences with gaps in them, in batches: what a masked language model learns from."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from experiments.data.batching import Batch, Buckets, EncodedPair, Epochs, evaluation_batches
 from experiments.data.epoch import Epoch
 from experiments.data.masking import CHOSEN, Masked, mask_tokens
-from experiments.data.pairs import SentencePair
-from experiments.data.vocabulary import SPECIALS, Vocabulary
-from experiments.data.words import tokenize
+from experiments.data.rows import Batch
+from experiments.data.vocabulary import SPECIALS
+from experiments.data.windows import Buckets, Examples, Windows, once
 
 
 class GapBatch(NamedTuple):
@@ -29,20 +28,12 @@ class GapBatch(NamedTuple):
     counted: np.ndarray
 
 
-def buckets(
-    words: Vocabulary, pairs: Sequence[SentencePair], lengths: Sequence[int], tokens: int
-) -> Buckets:
-    """The English sentences of some pairs, ended, in batches of similar length."""
-    encoded = [EncodedPair(words.encode(tokenize(pair.source)), ()) for pair in pairs]
-    return Buckets(encoded, lengths, tokens)
-
-
 class Gaps:
     """Makes gaps in sentences; in each batch others."""
 
-    def __init__(self, words: Vocabulary, seed: int) -> None:
-        """Gaps in sentences of these words; the id behind the last word stands in a gap."""
-        self._words = range(len(SPECIALS), len(words))
+    def __init__(self, vocab_size: int, seed: int) -> None:
+        """Gaps in sentences of so many tokens; `vocab_size` itself is the id of a gap."""
+        self._words = range(len(SPECIALS), vocab_size)
         self._seed = seed
 
     def __call__(self, batch: Batch, index: int) -> GapBatch:
@@ -57,32 +48,29 @@ class Gaps:
         )
 
 
-class GapEpochs:
-    """Random access to the batches of one epoch after the other, with new gaps in each."""
+class GapWindows:
+    """Training batches, one epoch after the other, with new gaps in each."""
 
-    def __init__(self, buckets: Buckets, gaps: Gaps, *, num_batches: int, seed: int) -> None:
-        """Makes a sequence of `num_batches` batches."""
-        self._epochs = Epochs(buckets, num_batches=num_batches, seed=seed)
+    def __init__(
+        self, sentences: Examples, layout: Buckets[Batch], gaps: Gaps, *, seed: int
+    ) -> None:
+        """Batches of encoded sentences."""
+        self._windows = Windows(sentences, layout, seed=seed)
         self._gaps = gaps
-        self._words = sum(len(pair.source) for pair in buckets.pairs)
+        self.padding = self._windows.padding
+        words = int(np.sum(sentences.lengths[:, 0] - 1))
+        self.epoch: Epoch = self._windows.epoch._replace(tokens=round(CHOSEN * words))
 
-    @property
-    def epoch(self) -> Epoch:
-        """How much the sentences are; a share of their words is what the loss counts."""
-        return self._epochs.epoch._replace(tokens=round(CHOSEN * self._words))
-
-    def __len__(self) -> int:
-        """The number of batches."""
-        return len(self._epochs)
-
-    def __getitem__(self, index: int) -> GapBatch:
+    def __getitem__(self, step: int) -> GapBatch:
         """The batch of one training step."""
-        return self._gaps(self._epochs[index], index)
+        return self._gaps(self._windows[step], step)
 
 
-def fixed_gaps(buckets: Buckets, gaps: Gaps) -> Iterator[GapBatch]:
+def fixed_gaps(
+    sentences: Examples, layout: Buckets[Batch], gaps: Gaps
+) -> Iterator[GapBatch]:
     """Every sentence once, with gaps that follow from its number, however it is batched."""
-    for members, batch in evaluation_batches(buckets):
+    for members, batch in once(sentences, layout):
         inputs, chosen = batch.source.copy(), np.zeros_like(batch.source, bool)
         for row, (number, length) in enumerate(zip(members, batch.source_lengths, strict=False)):
             masked = gaps.make(batch.source[row, :length], int(number))

@@ -1,4 +1,4 @@
-"""Pairs of a text to read and a text to say."""
+"""Examples: a text or an image to read, and a text or a class to predict."""
 
 from typing import NamedTuple
 
@@ -7,8 +7,8 @@ class SentencePair(NamedTuple):
     """A sentence, its translation, and which of their words correspond.
 
     Attributes:
-        source: plain text.
-        target: plain text.
+        source: plain text; in data of images an array.
+        target: plain text, or the name of a class; "" where there is none.
         links: "0-0 1-2", which tokens of the two correspond, source first.
     """
 

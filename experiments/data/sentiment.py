@@ -4,10 +4,16 @@ No word gives the verdict away: *good* is nearly as often in blame as in praise,
 often. What counts is whether the one stands in the scope of the other, and which clause decides.
 """
 
+import functools
 import random
 import re
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import NamedTuple
+
+from experiments.config import SentimentData, as_tree
+from experiments.data.pairs import SentencePair
+from experiments.data.source import Source
 
 PRAISE = (
     "good", "great", "wonderful", "charming", "clever", "funny", "moving", "brilliant", "lovely",
@@ -201,3 +207,16 @@ def _marker(rng: random.Random, negative: bool) -> str:
 
 def _toss(rng: random.Random) -> bool:
     return rng.random() < 0.5
+
+
+_corpus = functools.lru_cache(maxsize=1)(corpus)  # whose splits depend on one another
+
+
+def load(config: SentimentData, split: str, cache: Path) -> list[SentencePair]:
+    """One split: sentences and the names of their classes."""
+    del cache
+    judgements = _corpus(config.seed, Sizes(**as_tree(config.sizes)))[split]
+    return [SentencePair(one.text, "praise" if one.positive else "blame") for one in judgements]
+
+
+SOURCE = Source(load, tests=("test", "longer"))

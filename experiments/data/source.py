@@ -1,6 +1,6 @@
-"""Where pairs come from."""
+"""Where examples come from."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,26 @@ EVERY_WORD = Words()
 
 @dataclass(frozen=True)
 class Source:
-    """Data that a configuration names.
+    """A dataset that serves every task of a config.
 
     Attributes:
-        load: a split of it, from (`config.data`, name of the split, where generated data is kept).
+        load: a split of it, from (`config.data`, name of the split, where generated data is kept);
+            it may be read as it is needed.
         tests: the splits that a trained model is measured on.
         text: how its text becomes tokens and back.
         has_phenomena: whether its test split is of sentences that `by_phenomenon` knows.
+        is_running: whether its examples are the parts of one text.
+        has_images: whether the source of an example is an image `[height, width, channels]`.
+        name: names the text that `config.data` asks for, if that text never changes.
     """
 
-    load: Callable[[Any, str, Path], list[SentencePair]]
+    load: Callable[[Any, str, Path], Iterable[SentencePair]]
     tests: tuple[str, ...] = ("test",)
     text: Text = EVERY_WORD
     has_phenomena: bool = False
+    is_running: bool = False
+    has_images: bool = False
+    name: Callable[[Any], str] | None = None
 
     @property
     def splits(self) -> tuple[str, ...]:

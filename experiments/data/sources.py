@@ -1,35 +1,16 @@
-"""Every source of sentence pairs by its name, `config.data.name`."""
+"""Splits of the data that a config names."""
 
 from pathlib import Path
+from typing import Any
 
-from experiments.config.data import PairData
 from experiments.data.pairs import SentencePair
-from experiments.data.sequences import (
-    copy,
-    denoising,
-    parallel,
-    reverse,
-    scan,
-    summary,
-    tfds,
-    toy,
-)
-from experiments.errors import one_of
-
-SOURCES = {
-    "toy": toy.SOURCE,
-    "reverse": reverse.SOURCE,
-    "copy": copy.SOURCE,
-    "scan": scan.SOURCE,
-    "denoising": denoising.SOURCE,
-    "summary": summary.SOURCE,
-    "parallel": parallel.SOURCE,
-    "tfds": tfds.SOURCE,
-}
+from experiments.data.store import ImageStore, TextStore, store_text
+from experiments.errors import as_usage_errors, one_of
+from experiments.registry import SOURCES
 
 
-def load_split(config: PairData, split: str, cache: Path) -> list[SentencePair]:
-    """One split of the data that `config.data` names.
+def load_split(config: Any, split: str, cache: Path) -> list[SentencePair]:  # noqa: ANN401 - any dataset
+    """One split of the data that `config.data` names, in memory.
 
     Args:
         config: name, and the fields that the source of this name reads.
@@ -41,4 +22,43 @@ def load_split(config: PairData, split: str, cache: Path) -> list[SentencePair]:
     """
     source = SOURCES[config.name]
     one_of("split", split, source.splits)
-    return source.load(config, split, cache)
+    return [*source.load(config, split, cache)]
+
+
+def store_split(config: Any, split: str, cache: Path) -> TextStore | ImageStore:  # noqa: ANN401 - any dataset
+    """One split of the data that `config.data` names, stored in `cache`; images are in memory.
+
+    Raises:
+        ValueError: a split that the source does not have.
+    """
+    source = SOURCES[config.name]
+    one_of("split", split, source.splits)
+    if source.has_images:
+        return ImageStore(source.load(config, split, cache))
+    name = source.name and f"{config.name} {source.name(config)} {split}"
+    return store_text(cache, lambda: source.load(config, split, cache), name)
+
+
+class Splits(dict[str, TextStore | ImageStore]):
+    """Splits of the data of a config by name; each is read when it is first used."""
+
+    def __init__(self, config: Any, cache: Path) -> None:  # noqa: ANN401 - any dataset
+        """Read nothing yet.
+
+        Args:
+            config: `config.data`.
+            cache: folder of prepared data.
+        """
+        super().__init__()
+        self.cache = cache
+        self._config = config
+
+    def __missing__(self, split: str) -> TextStore | ImageStore:
+        """Read a split.
+
+        Raises:
+            UsageError: data that cannot be read.
+        """
+        with as_usage_errors():
+            self[split] = store_split(self._config, split, self.cache)
+        return self[split]

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 import sentencepiece
 
-from experiments.data.batching import EncodedPair
 from experiments.data.pairs import SentencePair
+from experiments.data.rows import Encoded, EncodedPair
 from experiments.data.tokenizers import (
     BLANK,
     SubwordTokenizer,
@@ -103,25 +103,25 @@ class SubwordDropout:
 class PairDropout:
     """Pairs whose sides are segmented anew as often as somebody asks."""
 
-    def __init__(self, tokenizers: Tokenizers, rate: float, longest: int) -> None:
+    def __init__(self, tokenizers: Tokenizers, rate: float, most: tuple[int, int]) -> None:
         """Reads the merges of both languages.
 
         Args:
             tokenizers: learned as BPE.
             rate: of the merges that are left out, in [0, 1).
-            longest: positions that a pair may take, its end included.
+            most: positions that each side of a pair may take, its end included.
         """
         self._source = self._target = SubwordDropout(tokenizers.source, rate)
         if tokenizers.target != tokenizers.source:
             self._target = SubwordDropout(tokenizers.target, rate)
-        self._longest = longest
+        self._most = most
 
     def __call__(
         self,
         pairs: Sequence[SentencePair],
         plain: Sequence[EncodedPair],
         random: np.random.Generator,
-    ) -> list[EncodedPair]:
+    ) -> Encoded[EncodedPair]:
         """New segmentations, which follow from `random`.
 
         Args:
@@ -129,8 +129,9 @@ class PairDropout:
             plain: their segmentations with all merges. A pair whose new one is too long has this.
             random: what is drawn from.
         """
-        encoded = []
+        encoded = Encoded[EncodedPair]()
         for pair, whole in zip(pairs, plain, strict=True):
             new = EncodedPair(self._source(pair.source, random), self._target(pair.target, random))
-            encoded.append(new if new.length <= self._longest else whole)
+            has_room = all(len(ids) < most for ids, most in zip(new, self._most, strict=True))
+            encoded.append(new if has_room else whole)
         return encoded

@@ -1,19 +1,21 @@
 """From text to ids and back: by a list of words, or by subwords that sentencepiece has learned."""
 
 import io
-from collections.abc import Callable, Iterable, Sequence
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
 import sentencepiece
 
 from experiments.config import TextPart
-from experiments.data.batching import EncodedPair
 from experiments.data.fingerprint import fingerprint
 from experiments.data.pairs import SentencePair
+from experiments.data.rows import EncodedPair
 from experiments.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from experiments.data.words import SPACED, Tokens
 from experiments.errors import UsageError
@@ -23,6 +25,8 @@ SIDES = ("source", "target")
 BLANK = "▁"  # as sentencepiece writes one
 STAND_IN = "\ufdd0"  # for that character itself: one that Unicode keeps out of texts
 UNKNOWN = "▅"  # with which sentencepiece learns from no line, without a word
+
+UNKNOWN_CHARACTER = "\ufffd"  # in place of those that the training text lacks
 
 Parsed = TypeVar("Parsed")
 
@@ -150,19 +154,83 @@ def without_blank_signs(text: str) -> str:
     return text.replace(BLANK, STAND_IN)
 
 
-class Tokenizers(NamedTuple):
-    """Those of the language that is read and of the one that is said."""
+@dataclass(frozen=True)
+class CharacterTokenizer:
+    """Characters of a list; the id of each is its place, and none is special."""
 
-    source: Tokenizer
-    target: Tokenizer
+    FILE = "characters.{side}.json"
+
+    characters: str
+
+    def __post_init__(self) -> None:
+        """Check that a text can be read back."""
+        if len({*self.characters}) != len(self.characters):
+            raise ValueError("a list of characters contains each once")
+        if UNKNOWN_CHARACTER not in self.characters:
+            raise ValueError(f"a list of characters contains {UNKNOWN_CHARACTER!r}")
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> "CharacterTokenizer":
+        """All characters of some texts, in the order of Unicode."""
+        return cls("".join(sorted({UNKNOWN_CHARACTER}.union(*texts))))
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """Id of each character."""
+        return {character: number for number, character in enumerate(self.characters)}
+
+    def __len__(self) -> int:
+        """The number of characters."""
+        return len(self.characters)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of the characters; all unknown ones have the same."""
+        unknown = self.ids[UNKNOWN_CHARACTER]
+        return [self.ids.get(character, unknown) for character in text]
+
+    def read(self, text: str) -> list[int]:
+        """The same, of known characters.
+
+        Raises:
+            ValueError: an unknown character.
+        """
+        for character in text:
+            if character not in self.ids:
+                raise ValueError(f"the character {character!r} is not in the text that was learned")
+        return self.encode(text)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The characters as a text."""
+        return "".join(self.characters[number] for number in ids)
+
+    def token(self, number: int) -> str:
+        """The character."""
+        return self.characters[number]
+
+    def as_bytes(self) -> bytes:
+        """One line of JSON."""
+        return (json.dumps(self.characters, ensure_ascii=False) + "\n").encode()
+
+
+class Tokenizers(NamedTuple):
+    """Tokenizers of what is read and of what is predicted; None for a side without tokens."""
+
+    source: Tokenizer | None
+    target: Tokenizer | None
 
     def encode(self, pair: SentencePair) -> EncodedPair:
         """Both sides of a pair as ids.
 
+        A source without a tokenizer stays as it is, and such a target is left out.
+
         Raises:
             ValueError: an unknown word.
         """
-        return EncodedPair(self.source.encode(pair.source), self.target.encode(pair.target))
+        source, target = self
+        return EncodedPair(
+            pair.source if source is None else source.encode(pair.source),
+            () if target is None else target.encode(pair.target),
+        )
 
     def keep(self, directory: Path) -> None:
         """Writes a file for each side.
@@ -171,6 +239,8 @@ class Tokenizers(NamedTuple):
             UsageError: the directory holds others already, to which a model may be trained.
         """
         for side, tokenizer in zip(SIDES, self, strict=True):
+            if tokenizer is None:
+                continue
             path = directory / tokenizer.FILE.format(side=side)
             if not path.exists():
                 write_whole(path, tokenizer.as_bytes())
@@ -181,24 +251,66 @@ class Tokenizers(NamedTuple):
                 )
 
 
-class Text(Protocol):
-    """How the text of a source becomes tokens."""
+class Text(ABC):
+    """How the text of a dataset becomes tokens.
+
+    Methods take the numbers of the sides of a pair that have tokens, 0 for the source and 1 for the
+    target.
+    """
+
+    FILE: ClassVar[str]
+    LEARNED_FROM: ClassVar[int | None] = None  # pairs at the beginning of the data; None: all
 
     def learn(
-        self, config: TextPart | None, pairs: Sequence[SentencePair], cache: Path
+        self,
+        config: TextPart | None,
+        pairs: Iterable[SentencePair],
+        cache: Path,
+        sides: Sequence[int] = (0, 1),
     ) -> Tokenizers:
-        """The tokens of some sentences, by `config.text`; what takes long is kept in `cache`."""
+        """Learn the tokens of training data; what takes long is kept in `cache`.
 
-    def load(self, directory: Path) -> Tokenizers:
-        """What `Tokenizers.keep` wrote.
+        Raises:
+            UsageError: more subwords than the sentences have, or fewer than they need.
+        """
+
+        def tokenizer(*sides: int) -> Tokenizer:
+            def texts() -> Iterator[str]:
+                return (pair[n] for n in sides for pair in islice(pairs, self.LEARNED_FROM))
+
+            return self._learn(config, texts, cache)
+
+        if len(sides) == 2 and self._is_shared(config):
+            return Tokenizers(*[tokenizer(*sides)] * 2)
+        return Tokenizers(*(tokenizer(side) if side in sides else None for side in (0, 1)))
+
+    def load(self, directory: Path, sides: Sequence[int] = (0, 1)) -> Tokenizers:
+        """Load what `Tokenizers.keep` wrote.
 
         Raises:
             UsageError: a file that is missing or damaged.
         """
+        paths = [directory / self.FILE.format(side=name) for name in SIDES]
+        return Tokenizers(
+            *(_parsed(paths[side], self._parse) if side in sides else None for side in (0, 1))
+        )
+
+    def _is_shared(self, config: TextPart | None) -> bool:
+        """Return whether both sides have the same tokens."""
+        del config
+        return False
+
+    @abstractmethod
+    def _learn(
+        self, config: TextPart | None, texts: Callable[[], Iterator[str]], cache: Path
+    ) -> Tokenizer: ...
+
+    @abstractmethod
+    def _parse(self, content: bytes) -> Tokenizer: ...
 
 
 @dataclass(frozen=True)
-class Words:
+class Words(Text):
     """All words of the training sentences.
 
     Attributes:
@@ -206,62 +318,64 @@ class Words:
         shared: whether both sides have the words of both.
     """
 
+    FILE = WordTokenizer.FILE
+
     tokens: Tokens = SPACED
     shared: bool = False
 
-    def learn(
-        self, config: TextPart | None, pairs: Sequence[SentencePair], cache: Path
-    ) -> Tokenizers:
-        """Every word, however rare."""
+    def _is_shared(self, config: TextPart | None) -> bool:
+        del config
+        return self.shared
+
+    def _learn(
+        self, config: TextPart | None, texts: Callable[[], Iterator[str]], cache: Path
+    ) -> WordTokenizer:
         del config, cache
-        source, target = (
-            [self.tokens.tokenize(text) for text in texts]
-            for texts in zip(*((pair.source, pair.target) for pair in pairs), strict=True)
-        )
-        if self.shared:
-            source = target = [*source, *target]
-        return self._tokenizers(Vocabulary.of(source), Vocabulary.of(target))
+        return WordTokenizer(Vocabulary.of(map(self.tokens.tokenize, texts())), self.tokens)
 
-    def load(self, directory: Path) -> Tokenizers:
-        """As in `Text`."""
-        return self._tokenizers(
-            *(
-                _parsed(path, lambda found: Vocabulary.from_text(found.decode()))
-                for path in _paths(directory, WordTokenizer)
-            )
-        )
-
-    def _tokenizers(self, source: Vocabulary, target: Vocabulary) -> Tokenizers:
-        return Tokenizers(WordTokenizer(source, self.tokens), WordTokenizer(target, self.tokens))
+    def _parse(self, content: bytes) -> WordTokenizer:
+        return WordTokenizer(Vocabulary.from_text(content.decode()), self.tokens)
 
 
 @dataclass(frozen=True)
-class Subwords:
-    """Subwords, as `config.text` says: kind, size, and whether the sides share them."""
+class Subwords(Text):
+    """Subwords, as `config.text` describes them: kind, size, and whether the sides share them."""
 
-    def learn(
-        self, config: TextPart | None, pairs: Sequence[SentencePair], cache: Path
-    ) -> Tokenizers:
-        """Of the training sentences, or what is kept of the same sentences and settings.
+    FILE = SubwordTokenizer.FILE
+    LEARNED_FROM = 1_000_000
 
-        Raises:
-            UsageError: more subwords than the sentences have, or fewer than they need.
-        """
-        sides = [pair.source for pair in pairs], [pair.target for pair in pairs]
-        if config.joint:
-            both = _learned(config, [*chain(*sides)], cache)
-            return Tokenizers(both, both)
-        return Tokenizers(*(_learned(config, texts, cache) for texts in sides))
+    def _is_shared(self, config: TextPart | None) -> bool:
+        return config.joint
 
-    def load(self, directory: Path) -> Tokenizers:
-        """As in `Text`."""
-        return Tokenizers(
-            *(_parsed(path, _checked) for path in _paths(directory, SubwordTokenizer))
-        )
+    def _learn(
+        self, config: TextPart | None, texts: Callable[[], Iterator[str]], cache: Path
+    ) -> SubwordTokenizer:
+        return _learned(config, texts, cache)
+
+    def _parse(self, content: bytes) -> SubwordTokenizer:
+        return _checked(content)
 
 
-def _learned(config: TextPart, texts: Sequence[str], cache: Path) -> SubwordTokenizer:
-    content = fingerprint([repr((config.kind, config.size)), *texts])
+@dataclass(frozen=True)
+class Characters(Text):
+    """All characters of the training text."""
+
+    FILE = CharacterTokenizer.FILE
+
+    def _learn(
+        self, config: TextPart | None, texts: Callable[[], Iterator[str]], cache: Path
+    ) -> CharacterTokenizer:
+        del config, cache
+        return CharacterTokenizer.of(texts())
+
+    def _parse(self, content: bytes) -> CharacterTokenizer:
+        return CharacterTokenizer(json.loads(content))
+
+
+def _learned(
+    config: TextPart, texts: Callable[[], Iterator[str]], cache: Path
+) -> SubwordTokenizer:
+    content = fingerprint(chain([repr((config.kind, config.size))], texts()))
     kept = cache / "subwords" / f"{content}.model"
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -269,13 +383,16 @@ def _learned(config: TextPart, texts: Sequence[str], cache: Path) -> SubwordToke
     return SubwordTokenizer(kept.read_bytes())
 
 
-def _train(kind: str, size: int, texts: Sequence[str]) -> bytes:
+def _train(kind: str, size: int, texts: Callable[[], Iterator[str]]) -> bytes:
     """A model in whose text no character is changed and every byte can be spelled."""
     model = io.BytesIO()
-    lines = [without_blank_signs(text).replace(UNKNOWN, STAND_IN) for text in texts]
+
+    def lines() -> Iterator[str]:
+        return (without_blank_signs(text).replace(UNKNOWN, STAND_IN) for text in texts())
+
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines),
+            sentence_iterator=lines(),
             model_writer=model,
             model_type=kind,
             vocab_size=size,
@@ -287,7 +404,7 @@ def _train(kind: str, size: int, texts: Sequence[str]) -> bytes:
             byte_fallback=True,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
-            max_sentence_length=10 + max(len(line.encode()) for line in lines),
+            max_sentence_length=10 + max(len(line.encode()) for line in lines()),
             num_threads=1,  # for the same bytes each time
             minloglevel=2,
         )
@@ -296,10 +413,6 @@ def _train(kind: str, size: int, texts: Sequence[str]) -> bytes:
         reason = reason.partition(" Increase ")[0]  # by options that are not ours
         raise UsageError(f"text.size={size} cannot be learned: {reason}") from error
     return model.getvalue()
-
-
-def _paths(directory: Path, kind: type[Tokenizer]) -> list[Path]:
-    return [directory / kind.FILE.format(side=side) for side in SIDES]
 
 
 def _parsed(path: Path, parse: Callable[[bytes], Parsed]) -> Parsed:

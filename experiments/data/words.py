@@ -24,3 +24,4 @@ class Tokens(NamedTuple):
 
 WORDS = Tokens(tokenize, detokenize)
 SPACED = Tokens(str.split, " ".join)
+WHOLE = Tokens(lambda text: [text], "".join)  # a text is one token

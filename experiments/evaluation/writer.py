@@ -1,6 +1,6 @@
 """Continuation of a text by a trained language model."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import jax
 from flax import nnx
@@ -9,7 +9,8 @@ from attention.decoding import Greedy, Sample, stream
 from attention.modules import POSITIONS
 from experiments.compilation import compiled
 from experiments.config import Config, SamplingPart
-from experiments.data.corpus import Language
+from experiments.data.tokenizers import Tokenizer
+from experiments.data.vocabulary import EOS
 
 
 def sampling(config: SamplingPart) -> Sample:
@@ -25,16 +26,28 @@ def sampling(config: SamplingPart) -> Sample:
 class Writer:
     """Continue a text, token by token."""
 
-    def __init__(self, definition: nnx.GraphDef, language: Language, config: Config) -> None:
+    def __init__(
+        self,
+        definition: nnx.GraphDef,
+        tokenizer: Tokenizer,
+        config: Config,
+        *,
+        begin: Sequence[int],
+        has_end: bool,
+    ) -> None:
         """Prepare the generation.
 
         Args:
             definition: a `LanguageModel` without its parameters.
-            language: of the model.
+            tokenizer: of the model.
             config: of the run; its `decoding` chooses the strategy.
+            begin: ids before each prompt.
+            has_end: whether a token ends a text.
         """
         self._definition = definition
-        self._language = language
+        self._tokenizer = tokenizer
+        self._begin = begin
+        self._stop = EOS if has_end else -1
         self._config = config
 
     def __call__(self, parameters: nnx.State, prompt: str) -> Iterator[str]:
@@ -45,18 +58,21 @@ class Writer:
             prompt: a text.
 
         Raises:
-            ValueError: a prompt with unknown characters or words, or one that is too long.
+            ValueError: a prompt with unknown characters or words, one that is too long, or an empty
+                one where nothing precedes it.
         """
-        decoding, ids = self._config.decoding, self._language.encode(prompt)
+        decoding, ids = self._config.decoding, [*self._begin, *self._tokenizer.read(prompt)]
+        if not ids:
+            raise ValueError("the prompt is empty")
         is_sampling = decoding.strategy == "sample"
         return stream(
             nnx.merge(self._definition, parameters),
-            ids.tolist(),
+            ids,
             strategy=sampling(decoding) if is_sampling else Greedy(),
             max_tokens=decoding.max_tokens,
-            stop=self._language.end,
+            stop=self._stop,
             rng=jax.random.key(decoding.seed) if is_sampling else None,
-            tokenizer=self._language,
+            tokenizer=self._tokenizer,
             buckets=(self._prompt_size(len(ids)),),
             compile=compiled,
         )

@@ -18,7 +18,7 @@ from experiments.training.step import TrainState
 
 
 class Checkpoints:
-    """The newest training states of a run, each with where its data iterator stood."""
+    """The newest training states of a run, each with the progress of its run."""
 
     def __init__(self, directory: Path, *, keep: int = 2) -> None:
         """Opens, and makes if need be, a directory of checkpoints.

@@ -1,6 +1,6 @@
 """What can be trained: a model, its loss and its optimizer, before there are any numbers."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import jax
 from flax import nnx
@@ -45,6 +45,7 @@ class Learner:
             UsageError: a model that cannot be made with these sizes.
         """
         train, microbatches = config.train, config.batch.microbatches
+        self._implementation = getattr(config.model, "implementation", None)
         optimizing = optimizer(train)
 
         def make_state() -> TrainState:
@@ -75,16 +76,18 @@ class Learner:
             decay=train.ema,
         )
 
-    def trace(self, batches: Iterator[Batch]) -> None:
-        """Trace the training step on the next batch, which stays the next one.
+    def trace(self, batch: Batch) -> None:
+        """Trace the training step of a model whose config names an implementation of attention.
+
+        Without a name, an implementation that can compute the model is chosen.
 
         Raises:
-            UsageError: an implementation of attention that cannot compute this model.
+            UsageError: an implementation that cannot compute this model.
         """
-        place = batches.get_state()
+        if self._implementation is None:
+            return
         with as_usage_errors("model: "):
-            jax.eval_shape(self.train_step, self.abstract_state, next(batches))
-        batches.set_state(place)
+            jax.eval_shape(self.train_step, self.abstract_state, batch)
 
     def losses(self, parameters: nnx.State, batches: Iterable[Batch]) -> dict[str, float]:
         """Loss and accuracy over all batches together, without dropout."""

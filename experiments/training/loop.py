@@ -1,9 +1,9 @@
 """The training loop, to be read downwards."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -19,9 +19,15 @@ from experiments.training.step import TrainState
 BEGINNING: Mapping[str, Any] = MappingProxyType({"seconds": 0.0, "losses": ()})
 
 
+class Batches(Protocol):
+    """Training batches: a pure function of the step, so a run resumes at any of them."""
+
+    def __getitem__(self, step: int, /) -> Any: ...  # noqa: ANN401 - what `train_step` takes
+
+
 def fit(
     state: TrainState,
-    batches: Iterator[Any],
+    batches: Batches,
     train_step: Callable[[TrainState, Any], tuple[TrainState, dict[str, Array]]],
     *,
     config: TrainPart,
@@ -35,7 +41,7 @@ def fit(
 
     Args:
         state: the training state; its memory is reused.
-        batches: an iterator that stands where the state does, and can say where (grain).
+        batches: the batch of each step, counted from 0.
         train_step: of `make_steps`.
         config: steps, log_every, evaluate_every, sample_every and checkpoint_every; patience, the
             evaluations without gain after which it stops, 0 for never; and, for the "plateau"
@@ -47,8 +53,8 @@ def fit(
         progress: of a run that goes on, as its last checkpoint has it.
 
     Returns:
-        The last state, and what its checkpoint says of it: where the batches stand, the seconds of
-        training in all, and the losses of all evaluations.
+        The last state, and what its checkpoint says of it: the seconds of training in all, and the
+        losses of all evaluations.
 
     Raises:
         FloatingPointError: a loss that is not finite; the checkpoints before it stay.
@@ -61,7 +67,7 @@ def fit(
             if out_of_patience(losses, config.patience):
                 bar.write(f"the validation loss was lowest at step {best_step(losses):,}")
                 break
-            state, measured = train_step(state, next(batches))
+            state, measured = train_step(state, batches[step - 1])
             pending.append(measured)
             jax.block_until_ready(pending[-2:-1])  # stay one step ahead of the device, not fifty
             bar.update()
@@ -89,7 +95,7 @@ def fit(
 
             if step % config.checkpoint_every == 0 or last:
                 seconds = time.perf_counter() - started
-                progress = {"batches": batches.get_state(), "seconds": seconds, "losses": losses}
+                progress = {"seconds": seconds, "losses": losses}
                 checkpoints.save(state, progress)
 
             if not pending:  # speeds are those of the steps alone

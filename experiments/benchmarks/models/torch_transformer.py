@@ -7,7 +7,7 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from experiments.data.batching import Batch
+from experiments.data.rows import Batch
 from experiments.data.vocabulary import PAD
 from experiments.environment import num_cores
 

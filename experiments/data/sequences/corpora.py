@@ -3,7 +3,7 @@
 Their faults are told or left out, and their text is subwords, as no list of words would hold it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ def corpus_source(
         lines: both sides of every pair of a split, from (`config.data`, its name).
     """
 
-    def load(config: ParallelData | TfdsData, split: str, cache: Path) -> list[SentencePair]:
+    def load(config: ParallelData | TfdsData, split: str, cache: Path) -> Iterator[SentencePair]:
         del cache
         return sound_pairs(lines(config, split), config, split)
 

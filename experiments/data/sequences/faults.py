@@ -6,7 +6,7 @@ aloud what it drops, and where the first of each kind stands.
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from experiments.config import ParallelData, TfdsData
@@ -38,8 +38,8 @@ class Line(NamedTuple):
 
 def sound_pairs(
     lines: Iterable[tuple[Line, Line]], config: ParallelData | TfdsData, split: str
-) -> list[SentencePair]:
-    """The pairs of a split that have no fault.
+) -> Iterator[SentencePair]:
+    """Yield the pairs of a split that have no fault.
 
     Args:
         lines: both sides of every pair.
@@ -49,22 +49,22 @@ def sound_pairs(
     Raises:
         UsageError: a fault, if those are refused; nothing that is left.
     """
-    pairs, dropped = [], defaultdict[str, list[str]](list)
+    kept, dropped = 0, defaultdict[str, list[str]](list)
     for sides in lines:
         found = [(line, fault) for line in sides if (fault := _fault(line, config.longest))]
         if not found:
-            pairs.append(SentencePair(*(line.text.strip() for line in sides)))
+            yield SentencePair(*(line.text.strip() for line in sides))
+            kept += 1
             continue
         line, fault = found[0]
         if config.faults == "refuse":
             raise UsageError(f"{line.place}: {fault}; data.faults=drop leaves such pairs out")
         dropped[fault].append(line.place)
-    total = len(pairs) + sum(map(len, dropped.values()))
+    total = kept + sum(map(len, dropped.values()))
     for fault, places in sorted(dropped.items(), key=lambda item: -len(item[1])):
         tell_left_out(split, len(places), total, f"{fault}, first in {places[0]}")
-    if not pairs:
+    if not kept:
         raise UsageError(f"the {split} split of the {config.name} data has no pairs")
-    return pairs
 
 
 def tell_left_out(split: str, number: int, total: int, why: str) -> None:

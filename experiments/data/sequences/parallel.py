@@ -14,7 +14,7 @@ import codecs
 import gzip
 import zlib
 from collections.abc import Iterator
-from itertools import chain, product
+from itertools import chain, product, zip_longest
 from pathlib import Path
 
 from experiments.config import ParallelData
@@ -39,11 +39,14 @@ def lines(config: ParallelData, split: str) -> Iterator[tuple[Line, Line]]:
             source, target = columns if not fault else ("", "")
             yield Line(line.place, source, fault), Line(line.place, target)
         return
-    sides = [list(_read(path)) for path in paths]
-    if len(sides[0]) != len(sides[1]):
-        counts = " and ".join(f"{path} {len(s):,}" for path, s in zip(paths, sides, strict=True))
-        raise UsageError(f"two files of parallel text have equally many lines, not {counts}")
-    yield from zip(*sides, strict=True)
+    sides = [_read(path) for path in paths]
+    for number, pair in enumerate(zip_longest(*sides)):
+        if None in pair:
+            rest = 1 + sum(1 for side in sides for _ in side)  # one of the sides is at its end
+            longer = [number if line is None else number + rest for line in pair]
+            counts = " and ".join(f"{p} {n:,}" for p, n in zip(paths, longer, strict=True))
+            raise UsageError(f"two files of parallel text have equally many lines, not {counts}")
+        yield pair
 
 
 def _files(config: ParallelData, split: str) -> list[Path]:
@@ -69,16 +72,16 @@ def _files(config: ParallelData, split: str) -> list[Path]:
 
 
 def _read(path: Path) -> Iterator[Line]:
+    opened = gzip.open if path.suffix == COMPRESSED else open
     try:
-        content = path.read_bytes()
-        content = gzip.decompress(content) if path.suffix == COMPRESSED else content
+        with opened(path, "rb") as file:
+            # Only "\n" ends a line of a binary file; a carriage return before it is a blank.
+            for number, line in enumerate(file, start=1):
+                text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+                if text:  # not a byte order mark alone
+                    yield Line.of(f"{path}, line {number}", text.removesuffix(b"\n"))
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
-    content = content.removeprefix(codecs.BOM_UTF8)
-    # Other characters end no line, as for all who count them; a carriage return at one is a blank.
-    lines = content.removesuffix(b"\n").split(b"\n") if content else []
-    for number, line in enumerate(lines, start=1):
-        yield Line.of(f"{path}, line {number}", line)
 
 
 SOURCE = corpus_source(lines)

@@ -24,6 +24,7 @@ from experiments.json_files import read_json
 
 FORMAT = tfds.core.FileFormat.ARRAY_RECORD
 INFO = "dataset_info.json"
+CHUNK = 4_096  # examples that are read at once
 
 
 def _check(config: TfdsData, info: tfds.core.DatasetInfo, split: str) -> None:
@@ -57,16 +58,17 @@ def lines(config: TfdsData, split: str) -> Iterator[tuple[Line, Line]]:
     _check(config, builder.info, split)
     try:
         stored = builder.as_data_source(split=part)
-        examples = stored.__getitems__(range(len(stored)))
+        for start in range(0, len(stored), CHUNK):
+            places = range(start, min(start + CHUNK, len(stored)))
+            for number, example in zip(places, stored.__getitems__(places), strict=True):
+                place = f"{config.dataset}, {part}, example {number}"
+                source, target = (
+                    Line.of(f"{place}, {language}", example[language])
+                    for language in (config.source, config.target)
+                )
+                yield source, target
     except RuntimeError as error:  # of array_record
         raise UsageError(f"{builder.data_dir} cannot be read: {error}") from error
-    for number, example in enumerate(examples):
-        place = f"{config.dataset}, {part}, example {number}"
-        source, target = (
-            Line.of(f"{place}, {language}", example[language])
-            for language in (config.source, config.target)
-        )
-        yield source, target
 
 
 def _builder(config: TfdsData) -> tfds.core.DatasetBuilder:

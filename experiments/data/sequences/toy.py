@@ -6,7 +6,7 @@ from experiments.config import ToyData, as_tree
 from experiments.data.pairs import SentencePair
 from experiments.data.source import Source
 from experiments.data.tokenizers import Words
-from experiments.data.toy_language import Sizes, prepare
+from experiments.data.toy_language import Sizes, ToyTranslation, corpus_name, prepare
 from experiments.data.words import WORDS
 
 
@@ -24,9 +24,9 @@ def load_pairs(seed: int, sizes: Sizes, split: str, cache: Path) -> list[Sentenc
     ]
 
 
-def load_splits(config: ToyData, cache: Path) -> dict[str, list[SentencePair]]:
-    """The splits by name, for a model of English; the French tells the senses of words."""
-    return {split: load(config, split, cache) for split in ("train", "validation", "test")}
+def _name(config: ToyData) -> str:
+    sizes = Sizes(**as_tree(config.sizes))
+    return f"{corpus_name(config.seed, sizes)} {ToyTranslation.VERSION}"
 
 
 SOURCE = Source(
@@ -34,4 +34,5 @@ SOURCE = Source(
     tests=("test", "compositional", "longer"),
     text=Words(WORDS),
     has_phenomena=True,
+    name=_name,
 )

@@ -30,9 +30,9 @@ class ToyConfig(tfds.core.BuilderConfig):
     sizes: Sizes = dataclasses.field(default_factory=Sizes)
 
 
-def _config(seed: int, sizes: Sizes) -> ToyConfig:
-    counts = "_".join(map(str, dataclasses.astuple(sizes)))
-    return ToyConfig(name=f"en_fr_seed{seed}_{counts}", seed=seed, sizes=sizes)
+def corpus_name(seed: int, sizes: Sizes) -> str:
+    """Name of a corpus, which its seed and sizes decide."""
+    return f"en_fr_seed{seed}_{'_'.join(map(str, dataclasses.astuple(sizes)))}"
 
 
 class ToyTranslation(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -94,9 +94,10 @@ def prepare(data_dir: str | Path, *, seed: int = 0, sizes: Sizes | None = None) 
     Returns:
         A builder that is ready for `as_data_source(split=...)`.
     """
+    sizes = sizes or Sizes()
     with _quietly():
         builder = ToyTranslation(
-            config=_config(seed, sizes or Sizes()),
+            config=ToyConfig(name=corpus_name(seed, sizes), seed=seed, sizes=sizes),
             data_dir=str(data_dir),
             file_format="array_record",
         )

@@ -7,12 +7,12 @@ import chex
 import jax
 import numpy as np
 import pytest
+from experiments.data.batching import EncodedPair
 
 import run as door
 from configs import benchmark_models
 from experiments.benchmarks.models import decoding, depth, sentences, suite, training, translating
 from experiments.benchmarks.models.figure import Figure
-from experiments.data.batching import EncodedPair
 from experiments.data.sources import SOURCES
 from experiments.data.text import TextBatch
 from experiments.data.vocabulary import BOS, EOS, PAD

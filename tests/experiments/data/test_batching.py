@@ -4,7 +4,6 @@ import itertools
 
 import numpy as np
 import pytest
-
 from experiments.data.batching import (
     Buckets,
     EncodedPair,
@@ -13,6 +12,7 @@ from experiments.data.batching import (
     pad_batch,
     training_batches,
 )
+
 from experiments.data.vocabulary import BOS, EOS, PAD
 from experiments.errors import UsageError
 

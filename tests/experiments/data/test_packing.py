@@ -3,6 +3,8 @@
 import jax
 import numpy as np
 import pytest
+from experiments.data.batching import Buckets, EncodedPair, Epochs, evaluation_batches
+from experiments.data.packing import PackedRows, PairedRows, first_fit
 from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,8 +12,6 @@ from hypothesis import strategies as st
 from attention import masks
 from attention.modules import EncoderDecoder, LanguageModel, TransformerConfig
 from attention.testing import find_leaks
-from experiments.data.batching import Buckets, EncodedPair, Epochs, evaluation_batches
-from experiments.data.packing import PackedRows, PairedRows, first_fit
 from experiments.data.vocabulary import BOS, EOS, PAD
 from experiments.errors import UsageError
 from experiments.training.features import packed_features, padded_features

@@ -1,9 +1,9 @@
 """Sentence pairs that there is no room for: refused by name, or left out and counted."""
 
 import pytest
+from experiments.data.pair_batches import PairBatches
 
 from configs import multi30k
-from experiments.data.pair_batches import PairBatches
 from experiments.data.pairs import SentencePair
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary

@@ -4,9 +4,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from experiments.data.batching import Buckets, FreshEpochs
 from ml_collections import ConfigDict
 
-from experiments.data.batching import Buckets, FreshEpochs
 from experiments.data.pairs import SentencePair
 from experiments.data.subword_dropout import PairDropout, SubwordDropout
 from experiments.data.tokenizers import Subwords

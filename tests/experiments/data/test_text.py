@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from experiments.data.batching import resumable
 from ml_collections import ConfigDict
 
-from experiments.data.batching import resumable
 from experiments.data.text import (
     Characters,
     RandomWindows,

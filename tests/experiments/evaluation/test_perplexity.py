@@ -3,9 +3,9 @@
 import jax
 import numpy as np
 import pytest
+from experiments.data.batching import EncodedPair
 
 from configs import toy_translation
-from experiments.data.batching import EncodedPair
 from experiments.data.pairs import SentencePair
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from experiments.data.batching import Buckets, EncodedPair
+from experiments.data.packing import PackedRows, PairedRows
 from ml_collections import ConfigDict
 
-from experiments.data.batching import Buckets, EncodedPair
 from experiments.data.epoch import Epoch
 from experiments.data.labelled import Examples
-from experiments.data.packing import PackedRows, PairedRows
 from experiments.data.text import RandomWindows
 from experiments.errors import UsageError
 from experiments.training.duration import check_duration, num_steps, settled

@@ -1,0 +1,1 @@
+"""Modes of the command line that serve every task."""

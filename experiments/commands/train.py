@@ -1,0 +1,44 @@
+"""Train a model or continue its run, then measure it."""
+
+from pathlib import Path
+
+from experiments.analysis.pictures import draw_learning_curve
+from experiments.commands.evaluate import keep_texts, measure
+from experiments.config import Config
+from experiments.registry import TASKS
+from experiments.results import results_so_far
+from experiments.training.session import fit_in
+from experiments.workdir import Workdir
+
+
+def train(config: Config, workdir: Workdir, cache: Path) -> None:
+    """Train a model, or continue from the newest checkpoint of its workdir, and measure it.
+
+    Args:
+        config: of the run.
+        workdir: where all that the run makes goes.
+        cache: where generated data is kept.
+
+    Raises:
+        UsageError: before anything is written: data, a model or a workdir that does not fit.
+    """
+    print(f"reading the {config.data.name} data")
+    task = TASKS[config.experiment].prepare(config, cache)
+    splits = task.source.splits
+    for split in splits:
+        task.ids(split)  # or an example has no room
+    batches = task.training_batches()
+    task.learner.trace(batches[0])
+    workdir.claim(task.config)
+    keep_texts(task, workdir, splits)
+    task.tokenizers.keep(workdir.path)
+    before = results_so_far(workdir)
+    sizes = " and ".join(f"{len(each):,}" for each in task.tokenizers if each is not None)
+    print(
+        f"{batches.epoch.examples:,} examples, {sizes} tokens, "
+        f"{task.learner.num_parameters:,} parameters\n"
+        f"{batches.padding:.1%} of the positions in training batches are padding"
+    )
+    trained = fit_in(workdir, task, batches)
+    draw_learning_curve(workdir.path, workdir.learning_curve)
+    measure(task, workdir, trained, task.source.tests, before)

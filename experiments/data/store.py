@@ -1,0 +1,181 @@
+"""Prepared data on disk: text by random access, ids and lengths as memory-mapped arrays.
+
+A store is named after its content, so that it is written once and is never out of date. Neither
+writing nor reading holds more than some thousand examples in memory.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import overload
+
+import numpy as np
+from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
+
+from experiments.data.pairs import SentencePair
+from experiments.data.rows import EncodedPair
+from experiments.data.tokenizers import Tokenizers
+from experiments.files import write_whole
+
+CHUNK = 4_096  # examples that are read at once
+
+
+class TextStore(Sequence[SentencePair]):
+    """Sentence pairs in an array_record file.
+
+    Attributes:
+        path: the file.
+        fingerprint: as `fingerprint.of_pairs` of the pairs.
+    """
+
+    def __init__(self, path: Path, fingerprint: str) -> None:
+        """Open a file that `store_text` wrote."""
+        self.path = path
+        self.fingerprint = fingerprint
+        self._reader = ArrayRecordReader(str(path))
+
+    def __len__(self) -> int:
+        """Number of pairs."""
+        return self._reader.num_records()
+
+    @overload
+    def __getitem__(self, place: int) -> SentencePair: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[SentencePair]: ...
+
+    def __getitem__(self, place: int | slice) -> SentencePair | list[SentencePair]:
+        """One pair, or the pairs of a slice."""
+        if isinstance(place, slice):
+            return self.take(range(len(self))[place])
+        return self.take([range(len(self))[place]])[0]
+
+    def take(self, places: Iterable[int]) -> list[SentencePair]:
+        """The pairs at some places."""
+        return [SentencePair(*json.loads(record)) for record in self._reader.read([*places])]
+
+    def __iter__(self) -> Iterator[SentencePair]:
+        """Every pair, read in chunks."""
+        for start in range(0, len(self), CHUNK):
+            yield from self[start : start + CHUNK]
+
+
+class ImageStore(list[SentencePair]):
+    """Images and their classes, in memory."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the images and classes."""
+        return _digest(part for pair in self for part in (pair.source.tobytes(), pair.target.encode()))
+
+
+class IdStore(Sequence[EncodedPair]):
+    """Ids of sentence pairs, or of their sources alone, in memory-mapped files.
+
+    Attributes:
+        ids: of all pairs, one side after the other.
+        lengths: positions of each side, ends included: `[pairs, sides]`.
+    """
+
+    def __init__(self, folder: Path, sides: int) -> None:
+        """Open a folder that `store_ids` wrote."""
+        self.ids = np.asarray(np.memmap(folder / "ids", np.int32, "r"))
+        self.lengths = np.asarray(np.memmap(folder / "lengths", np.int32, "r")).reshape(-1, sides)
+        self._ends = np.asarray(np.memmap(folder / "ends", np.int64, "r")).reshape(-1, sides)
+
+    def __len__(self) -> int:
+        """Number of pairs."""
+        return len(self.lengths)
+
+    def __getitem__(self, place: int) -> EncodedPair:
+        """The ids of a pair."""
+        sizes, ends = self.lengths[place] - 1, self._ends[place]
+        return EncodedPair(
+            *(self.ids[end - size : end] for size, end in zip(sizes, ends, strict=True))
+        )
+
+
+def store_text(
+    cache: Path, read: Callable[[], Iterable[SentencePair]], name: str | None = None
+) -> TextStore:
+    """Write sentence pairs, if the same are not stored yet, and open them.
+
+    Args:
+        cache: folder of prepared data.
+        read: returns the pairs, which are read once.
+        name: of data that never changes; if it is stored, it is not read again.
+    """
+    folder = cache / "text"
+    folder.mkdir(parents=True, exist_ok=True)
+    known = folder / f"{_digest([name.encode()])}.json" if name else None
+    if known and known.exists():
+        content, fingerprint = json.loads(known.read_text())
+        if (folder / content).exists():
+            return TextStore(folder / content, fingerprint)
+    records, text = hashlib.sha256(), hashlib.sha256()
+    with TemporaryDirectory(dir=folder) as temporary:
+        part = Path(temporary) / "part"
+        writer = ArrayRecordWriter(str(part), "group_size:1,uncompressed")
+        try:
+            for pair in read():
+                record = json.dumps(pair).encode()
+                records.update(record)
+                text.update(f"{pair.source}\t{pair.target}\n".encode())
+                writer.write(record)
+        finally:
+            writer.close()
+        content, fingerprint = f"{_short(records)}.array_record", _short(text)
+        part.replace(folder / content)
+    if known:
+        write_whole(known, json.dumps([content, fingerprint]))
+    return TextStore(folder / content, fingerprint)
+
+
+def store_ids(cache: Path, texts: TextStore, tokenizers: Tokenizers) -> IdStore:
+    """Write the ids of sentence pairs, if they are not stored yet, and open them.
+
+    Raises:
+        ValueError: an unknown word.
+    """
+    known = [tokenizer for tokenizer in tokenizers if tokenizer is not None]
+    tokens = chain.from_iterable((each.FILE.encode(), each.as_bytes()) for each in known)
+    folder = cache / "ids" / f"{texts.path.stem}.{_digest(tokens)}"
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=folder.parent) as temporary:
+            part = Path(temporary) / "part"
+            part.mkdir()
+            _write_ids(part, (tokenizers.encode(pair)[: len(known)] for pair in texts))
+            if not folder.exists():  # another process may have written the same
+                part.replace(folder)
+    return IdStore(folder, len(known))
+
+
+def _write_ids(folder: Path, pairs: Iterable[Sequence[Sequence[int]]]) -> None:
+    end = 0
+    with (
+        (folder / "ids").open("wb") as ids,
+        (folder / "lengths").open("wb") as lengths,
+        (folder / "ends").open("wb") as ends,
+    ):
+        for pair in pairs:
+            for side in pair:
+                ids.write(np.asarray(side, np.int32).tobytes())
+            sizes = np.array([len(side) for side in pair])
+            lengths.write((sizes + 1).astype(np.int32).tobytes())
+            ends.write((end + np.cumsum(sizes)).astype(np.int64).tobytes())
+            end += int(sizes.sum())
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return _short(digest)
+
+
+def _short(digest: "hashlib._Hash") -> str:
+    return digest.hexdigest()[:16]

@@ -1,0 +1,401 @@
+"""Batches of a shuffled order of the data, each a pure function of (seed, step).
+
+An epoch is a random order of all examples, cut into windows of at most `WINDOW` examples. A window
+is arranged by itself into padded or packed rows, so neither time nor memory of a step grows with
+the data, and a run resumes at any step without state.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from experiments.data.epoch import Epoch
+from experiments.data.rows import (
+    PackedBatch,
+    PackedPairs,
+    pack_batch,
+    pad_batch,
+)
+from experiments.errors import UsageError
+
+WINDOW = 65_536  # examples of a window: some 0.1 s to pack
+DEVIATIONS = 7  # spare room of a window, in standard deviations of the room that windows need
+PADDING = 0.05  # share that `row_lengths` accepts without trying longer rows
+
+AnyBatch = TypeVar("AnyBatch", covariant=True)
+Units = list[np.ndarray]  # examples of each row, or of each batch if batches have several lengths
+
+
+class Examples(Protocol):
+    """Examples by number, and `lengths` `[examples, sides]`, ends included."""
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Positions that each side takes."""
+
+    def __getitem__(self, number: int, /) -> Any: ...  # noqa: ANN401 - whatever is batched
+
+
+class Layout(Protocol[AnyBatch]):
+    """A way to arrange examples into units, a fixed number of which make a batch."""
+
+    per_batch: int
+
+    def check(self, lengths: np.ndarray) -> None:
+        """Raise a UsageError if an example has no room."""
+
+    def capacity(self, lengths: np.ndarray, deviations: float) -> Any:  # noqa: ANN401
+        """Number of units that these examples need, and so many deviations more."""
+
+    def arrange(self, lengths: np.ndarray, capacity: Any) -> Units:  # noqa: ANN401
+        """Numbers of the examples of each unit, in a fixed order; as many units as `capacity`."""
+
+    def positions(self, capacity: Any) -> int:  # noqa: ANN401
+        """Positions of one side of so many units."""
+
+    def batch(self, units: Sequence[Sequence[Any]], longest: int) -> AnyBatch:
+        """The batch of `per_batch` units of examples, whose longest takes so many positions."""
+
+
+class Windows(Generic[AnyBatch]):
+    """The batch of each training step, without end, by `windows[step]`.
+
+    Every example occurs once in an epoch. Where the number of rows of a window is an estimate (more
+    than one window, or examples that are redrawn), each window has `DEVIATIONS` of spare room; an
+    example that found none after all would be left out of that epoch.
+    """
+
+    def __init__(
+        self,
+        examples: Examples,
+        layout: Layout[AnyBatch],
+        *,
+        seed: int,
+        size: int = WINDOW,
+        redraw: Callable[[np.ndarray, np.random.Generator], Examples] | None = None,
+    ) -> None:
+        """Arrange the first window.
+
+        Args:
+            examples: the training data.
+            layout: `PackedRows`, `PackedPairRows` or `Buckets`.
+            seed: of the order.
+            size: most examples of a window.
+            redraw: makes the examples of these numbers anew in each epoch (subword dropout).
+
+        Raises:
+            UsageError: no example, or one that the layout has no room for.
+        """
+        lengths = examples.lengths
+        if not len(lengths):
+            raise UsageError("there is no example to train on")
+        layout.check(lengths)
+        self._examples, self._layout, self._redraw, self._seed = examples, layout, redraw, seed
+        self._num_windows = -(-len(lengths) // size)
+        self._bounds = np.arange(self._num_windows + 1) * len(lengths) // self._num_windows
+        is_exact = self._num_windows == 1 and redraw is None
+        trial = self._draw(0, np.random.default_rng((seed, 0))).lengths
+        self._capacity = layout.capacity(trial, 0 if is_exact else DEVIATIONS)
+        self._units = len(layout.arrange(trial[:0], self._capacity))
+        self._window = functools.lru_cache(maxsize=2)(self._arrange)
+        self.padding = 1 - trial.sum() / (layout.positions(self._capacity) * trial.shape[1])
+        """Share of the positions of training batches, of all sides, that are padding."""
+        steps = Fraction(self._num_windows * self._units, layout.per_batch)
+        tokens = int(lengths[:, -1].sum())
+        self.epoch = Epoch(steps, examples=len(lengths), tokens=tokens)
+
+    def __getitem__(self, step: int) -> AnyBatch:
+        """The batch of a training step, counted from 0."""
+        units, longest, first = [], 0, step * self._layout.per_batch
+        for number in range(first, first + self._layout.per_batch):
+            window, unit = divmod(number, self._units)
+            examples, arranged = self._window(window)
+            members = arranged[unit]
+            units.append([examples[member] for member in members.tolist()])
+            longest = max(longest, examples.lengths[members].max(initial=0))
+        return self._layout.batch(units, longest)
+
+    def _arrange(self, window: int) -> tuple[Examples, Units]:
+        random = np.random.default_rng((self._seed, window))
+        examples = self._draw(window, random)
+        units = self._layout.arrange(examples.lengths, self._capacity)
+        return examples, [units[place] for place in random.permutation(len(units))]
+
+    def _draw(self, window: int, random: np.random.Generator) -> Examples:
+        members = self._members(window, random)
+        if self._redraw is None:
+            return _Chosen(self._examples, members)
+        return self._redraw(members, random)
+
+    def _members(self, window: int, random: np.random.Generator) -> np.ndarray:
+        """Numbers of the examples of a window, counted over all epochs."""
+        number = int(self._bounds[-1])
+        if self._num_windows == 1:
+            return random.permutation(number)
+        import grain  # of large data alone: it takes a while
+
+        epoch, place = divmod(window, self._num_windows)
+        seed = int(np.random.SeedSequence((self._seed, epoch)).generate_state(1)[0])
+        order = grain.MapDataset.range(number).shuffle(seed=seed)  # no memory: a function of places
+        return np.array([order[i] for i in range(*self._bounds[place : place + 2].tolist())])
+
+
+class _Chosen:
+    """Some of the examples, in the order of `members`."""
+
+    def __init__(self, examples: Examples, members: np.ndarray) -> None:
+        self._examples, self._members = examples, members
+        self.lengths = examples.lengths[members]
+
+    def __getitem__(self, number: int) -> Any:  # noqa: ANN401 - whatever is batched
+        return self._examples[self._members[number]]
+
+
+def once(examples: Examples, layout: Layout[AnyBatch]) -> Iterator[tuple[np.ndarray, AnyBatch]]:
+    """Yield every example once, in a fixed order, as (numbers of the examples, batch).
+
+    Shorter examples come first, as it is the longest of a batch that decides its time.
+
+    Raises:
+        UsageError: no example, or one that the layout has no room for.
+    """
+    lengths = examples.lengths
+    if not len(lengths):
+        raise UsageError("there is no example to measure")
+    layout.check(lengths)
+    order = np.argsort(lengths.max(axis=1), kind="stable")
+    lengths = lengths[order]
+    units = layout.arrange(lengths, layout.capacity(lengths, 0))
+    for start in range(0, len(units), layout.per_batch):
+        chosen = [order[unit] for unit in units[start : start + layout.per_batch]]
+        filled = [[examples[i] for i in unit.tolist()] for unit in chosen]
+        filled += [[]] * (layout.per_batch - len(filled))
+        members = np.concatenate(chosen)
+        yield members, layout.batch(filled, examples.lengths[members].max(initial=0))
+
+
+class Buckets(Generic[AnyBatch]):
+    """One example a row; examples of similar length are batched, in a few shapes."""
+
+    per_batch = 1  # a unit is a batch
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        tokens: int,
+        build: Callable[[Sequence[Any], int, int], AnyBatch] = pad_batch,
+    ) -> None:
+        """Choose the shapes.
+
+        Args:
+            lengths: positions of a row, one number for each shape.
+            tokens: positions of a batch, on either side.
+            build: makes the arrays of a batch from (examples, rows, positions of a row).
+        """
+        self._lengths = np.unique(lengths)
+        self._tokens = tokens
+        self._build = build
+
+    def check(self, lengths: np.ndarray) -> None:
+        """Raise a UsageError if an example is longer than all buckets, or a bucket than a batch."""
+        if (longest := lengths.max()) > self._lengths[-1]:
+            raise UsageError(
+                f"an example needs {longest} positions, and the longest bucket has "
+                f"{self._lengths[-1]}: raise model.max_length, the longest of them"
+            )
+        _check_tokens(self._tokens, self._lengths[-1])
+
+    def capacity(self, lengths: np.ndarray, deviations: float) -> np.ndarray:
+        """Batches of each bucket."""
+        bucket = np.searchsorted(self._lengths, lengths.max(axis=1))
+        counts = np.bincount(bucket, minlength=len(self._lengths))
+        spare = np.ceil(deviations * np.sqrt(counts + 1)).astype(int)  # one example has a batch too
+        return -(-(counts + spare) // (self._tokens // self._lengths))
+
+    def arrange(self, lengths: np.ndarray, capacity: np.ndarray) -> Units:
+        """Examples of each batch, bucket after bucket."""
+        bucket = np.searchsorted(self._lengths, lengths.max(axis=1))
+        units = []
+        for number, batches in enumerate(capacity):
+            size = self._tokens // self._lengths[number]
+            members = np.flatnonzero(bucket == number)
+            units += [members[i * size : (i + 1) * size] for i in range(batches)]
+        return units
+
+    def positions(self, capacity: np.ndarray) -> int:
+        """Positions of one side of all batches."""
+        return int(np.sum(capacity * (self._tokens // self._lengths) * self._lengths))
+
+    def batch(self, units: Sequence[Sequence[Any]], longest: int) -> AnyBatch:
+        """The batch of the shortest bucket that has room."""
+        (members,) = units
+        length = int(self._lengths[np.searchsorted(self._lengths, longest)])
+        return self._build(members, self._tokens // length, length)
+
+
+class PackedRows:
+    """Several examples in a row, all rows of one shape; an example is a tuple of one side."""
+
+    FIELD = "batch.row_length"  # of a configuration, that decides the positions of a row
+
+    def __init__(self, lengths: Sequence[int], tokens: int) -> None:
+        """Choose the shape.
+
+        Args:
+            lengths: positions of a row of each side.
+            tokens: positions of a batch of the side with longer rows.
+        """
+        self.lengths = (*lengths,)
+        self._tokens = tokens
+        self.per_batch = tokens // max(lengths)
+
+    def check(self, lengths: np.ndarray) -> None:
+        """Raise a UsageError if an example is longer than a row, or a row longer than a batch."""
+        for length, longest in zip(self.lengths, lengths.max(axis=0), strict=True):
+            if longest > length:
+                raise UsageError(
+                    f"an example needs {longest} positions, and a packed row has {length}: raise "
+                    f"{self.FIELD}"
+                )
+        _check_tokens(self._tokens, max(self.lengths))
+
+    def capacity(self, lengths: np.ndarray, deviations: float) -> int:
+        """Number of rows."""
+        rows = int(pack(lengths, self.lengths).max()) + 1
+        need = (lengths / self.lengths).max(axis=1)
+        return math.ceil(rows * (1 + deviations * need.std() / need.mean() / math.sqrt(len(need))))
+
+    def arrange(self, lengths: np.ndarray, capacity: int) -> Units:
+        """Examples of each row."""
+        row = pack(lengths, self.lengths, capacity)
+        order = np.argsort(row, kind="stable")
+        return np.split(order, np.searchsorted(row[order], np.arange(capacity + 1)))[1:-1]
+
+    def positions(self, capacity: int) -> int:
+        """Positions of so many rows: the mean of the sides."""
+        return capacity * sum(self.lengths) // len(self.lengths)
+
+    def batch(self, units: Sequence[Sequence[tuple]], longest: int) -> PackedBatch:
+        """The batch of some rows."""
+        del longest  # all rows have the same length
+        return self._side(units, 0)
+
+    def _side(self, units: Sequence[Sequence[tuple]], side: int) -> PackedBatch:
+        return pack_batch([[each[side] for each in unit] for unit in units], self.lengths[side])
+
+
+class PackedPairRows(PackedRows):
+    """Several pairs in a row: both sides of a pair are in the same row of their side."""
+
+    def batch(self, units: Sequence[Sequence[tuple]], longest: int) -> PackedPairs:
+        """The batch of some rows."""
+        del longest
+        return PackedPairs(self._side(units, 0), self._side(units, 1))
+
+
+def pack(
+    lengths: np.ndarray, row_lengths: Sequence[int], most_rows: int | None = None
+) -> np.ndarray:
+    """Assign examples to rows: longest first, each to the row that it fills best.
+
+    Equal examples are assigned together, as in the histogram packing of Krell et al. 2021
+    ("Efficient sequence packing without cross-contamination"), so time depends on the number of
+    different lengths rather than on the number of examples.
+
+    Args:
+        lengths: positions `[examples, sides]`, at least 1 and at most those of a row.
+        row_lengths: positions of a row of each side.
+        most_rows: number of rows; unlimited if None.
+
+    Returns:
+        The row of each example `[examples]`, from 0; -1 for those that have no room.
+
+    >>> pack(np.array([[3], [4], [2], [1], [3]]), (5,)).tolist()
+    [1, 0, 1, 0, 2]
+    """
+    whole = np.array(row_lengths)
+    rows = np.full(len(lengths), -1)
+    kinds, kind = np.unique(np.ravel_multi_index(lengths.T, whole + 1), return_inverse=True)
+    needs = np.stack(np.unravel_index(kinds, whole + 1), axis=1)
+    groups = np.split(np.argsort(kind, kind="stable"), np.cumsum(np.bincount(kind))[:-1])
+    free: dict[tuple[int, ...], np.ndarray] = {}  # rows by their free positions of each side
+    is_free = np.zeros(whole + 1, bool)  # the keys of `free`
+    number = 0
+
+    def release(room: np.ndarray, released: np.ndarray) -> None:
+        if len(released):
+            key = (*room.tolist(),)
+            free[key] = np.concatenate([free[key], released]) if is_free[key] else released
+            is_free[key] = True
+
+    def fill(room: np.ndarray, filled: np.ndarray, left: np.ndarray) -> np.ndarray:
+        """Put equal examples into rows with this room; return those that are left."""
+        fitting = int((room // need).min())
+        used = min(len(filled), -(-len(left) // fitting))
+        placed, left = np.split(left, [used * fitting])
+        rows[placed] = np.repeat(filled[:used], fitting)[: len(placed)]
+        rest = len(placed) - (used - 1) * fitting  # examples of the last row
+        release(room - fitting * need, filled[: used - 1])
+        release(room - rest * need, filled[used - 1 : used])
+        release(room, filled[used:])
+        return left
+
+    order = np.lexsort((-kinds, -(needs / whole).max(axis=1)))
+    for need, left in zip(needs[order], [groups[place] for place in order], strict=True):
+        corner = np.argwhere(is_free[tuple(slice(size, None) for size in need)])
+        for rest in corner[np.argsort(corner.sum(axis=1), kind="stable")]:
+            if not len(left):
+                break
+            key = (*(need + rest).tolist(),)
+            is_free[key] = False
+            left = fill(need + rest, free.pop(key), left)
+        if len(left):
+            wanted = -(-len(left) // int((whole // need).min()))
+            new = wanted if most_rows is None else min(wanted, most_rows - number)
+            if new:
+                fill(whole, np.arange(number, number + new), left)
+                number += new
+    return rows
+
+
+def row_lengths(lengths: np.ndarray, most: int) -> tuple[int, ...]:
+    """Choose the positions of a packed row of each side, so that little is padding.
+
+    Rows of the longer side hold the longest example and four examples of mean length; the rows of
+    another side are shorter by the ratio of the mean lengths. Longer rows, and shorter ones, are
+    tried on a sample where that leaves more than `PADDING` of the positions empty.
+
+    Args:
+        lengths: positions `[examples, sides]`.
+        most: positions that the model takes, at least the longest example.
+    """
+    mean, longest = lengths.mean(axis=0), lengths.max(axis=0)
+    sample = lengths[:: -(-len(lengths) // 2_048)]
+    least = min(most, _rounded(longest.max(), 8))
+    usual = min(most, max(least, _rounded(4 * mean.max(), 8)))
+    found = []
+    for length in [*range(usual, min(most, 2 * usual) + 1, 4), *range(usual - 4, least - 1, -4)]:
+        sides = _rounded(length * mean / mean.max(), 4)
+        sides = np.where(mean > 0.95 * mean.max(), length, np.minimum(sides, length))
+        whole = (*np.maximum(longest, sides).tolist(),)
+        padding = 1 - sample.sum() / ((pack(sample, whole).max() + 1) * sum(whole))
+        if padding < PADDING:
+            return whole
+        found.append((padding, whole))
+    return min(found)[1]
+
+
+def _rounded(number: np.ndarray | float, multiple: int) -> np.ndarray | int:
+    return np.ceil(np.asarray(number) / multiple).astype(int) * multiple
+
+
+def _check_tokens(tokens: int, length: int) -> None:
+    if length > tokens:
+        raise UsageError(
+            f"a batch of {tokens} tokens has no room for a row of {length}: raise "
+            "batch.tokens"
+        )

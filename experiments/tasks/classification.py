@@ -1,0 +1,159 @@
+"""Classification: an encoder predicts the class of a text or an image."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from attention.modules import Classifier, Embedding, PatchEmbedding
+from experiments.config import Config
+from experiments.data.pairs import SentencePair
+from experiments.data.rows import EncodedPair
+from experiments.data.tokenizers import Tokenizers, Words
+from experiments.data.vocabulary import PAD, SPECIALS
+from experiments.data.windows import Buckets, Windows, once
+from experiments.data.words import WHOLE
+from experiments.registry import SOURCES
+from experiments.tasks.task import Ids, Task
+from experiments.training.loss import TokenLosses, objective, token_losses
+from experiments.training.step import TrainState
+
+CLASSES = Words(WHOLE)  # each target is one class
+SAMPLED = 3  # examples of a sample
+SHADES = " .:-=+*#%@"
+
+
+class LabelledBatch(NamedTuple):
+    """Inputs and their classes; missing rows do not count.
+
+    Attributes:
+        inputs: ids `[B, S]`, padded; or images `[B, height, width, channels]`.
+        lengths: `[B]`, number of valid ids; None for images.
+        labels: `[B]`, the classes.
+        counted: `[B]` bool.
+    """
+
+    inputs: np.ndarray
+    lengths: np.ndarray | None
+    labels: np.ndarray
+    counted: np.ndarray
+
+
+class Classification(Task[LabelledBatch]):
+    """An encoder that reads the source of an example and predicts its target, a class."""
+
+    has_end = False
+    has_perplexity = False
+
+    @classmethod
+    def learn_tokenizers(
+        cls, config: Config, train: Iterable[SentencePair], cache: Path
+    ) -> Tokenizers:
+        """Learn the words of the sources, unless they are images, and the classes."""
+        classes = CLASSES.learn(None, train, cache, (1,))
+        if SOURCES[config.data.name].has_images:
+            return classes
+        return super().learn_tokenizers(config, train, cache)._replace(target=classes.target)
+
+    @classmethod
+    def load_tokenizers(cls, config: Config, folder: Path) -> Tokenizers:
+        """As in `Task`."""
+        classes = CLASSES.load(folder, (1,))
+        if SOURCES[config.data.name].has_images:
+            return classes
+        return super().load_tokenizers(config, folder)._replace(target=classes.target)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.tokenizers.target) - len(SPECIALS)
+
+    def model(self, rngs: nnx.Rngs) -> Classifier:
+        """As in `Task`."""
+        config, tokenizer = self.config.model.library(), self.tokenizers.source
+        if tokenizer is None:
+            shape, patch = self.examples("train")[0].source.shape, self.config.data.patch_size
+            embedding = PatchEmbedding.from_config(
+                config, image_shape=shape, patch_size=patch, rngs=rngs
+            )
+        else:
+            embedding = Embedding.from_config(len(tokenizer), config, rngs=rngs)
+        pooling = self.config.model.pooling
+        return Classifier.from_config(
+            config, embedding, num_classes=self.num_classes, pooling=pooling, rngs=rngs
+        )
+
+    def training_batches(self) -> Windows[LabelledBatch]:
+        """Shuffled batches of `batch.size` examples."""
+        return Windows(_Counted(self.ids("train")), self._layout, seed=self.config.seed)
+
+    def batches(self, split: str) -> list[LabelledBatch]:
+        """As in `Task`."""
+        return [batch for _, batch in once(_Counted(self.ids(split)), self._layout)]
+
+    @property
+    def _layout(self) -> Buckets[LabelledBatch]:
+        return Buckets([1], self.config.batch.size, self._batch)
+
+    def _batch(self, members: Sequence[EncodedPair], size: int, length: int) -> LabelledBatch:
+        del length  # all inputs have the same
+        missing = size - len(members)
+        labels = np.array([target[0] - len(SPECIALS) for _, target in members] + [0] * missing)
+        counted, lengths = np.arange(size) < len(members), None
+        if self.source.has_images:
+            images = [image for image, _ in members]
+            inputs = np.stack(images + [np.zeros_like(images[0])] * missing)
+        else:
+            inputs = np.full((size, self.config.model.max_length), PAD, np.int32)
+            lengths = np.ones(size, np.int32)
+            for row, (ids, _) in enumerate(members):
+                inputs[row, : len(ids)], lengths[row] = ids, len(ids)
+        return LabelledBatch(inputs, lengths, labels.astype(np.int32), counted)
+
+    def loss(
+        self, model: Classifier, batch: LabelledBatch, rng: Array | None
+    ) -> tuple[TokenLosses, Mapping[str, Array]]:
+        """As in `Task`."""
+        output = model(batch.inputs, lengths=batch.lengths, rng=rng)
+        loss = objective(self.config.train, training=rng is not None)
+        return token_losses(output.logits, batch.labels, batch.counted, loss), output.losses
+
+    @cached_property
+    def _classify(self) -> Any:  # noqa: ANN401 - a jitted function
+        return self.learner.apply(
+            lambda model, inputs, lengths: model(inputs, lengths=lengths).logits.argmax(axis=-1)
+        )
+
+    def sample(self, state: TrainState) -> str:
+        """Classify a few validation examples."""
+        batch = self.batches("validation")[0]
+        found = np.asarray(self._classify(state.parameters, batch.inputs, batch.lengths))
+        lines = []
+        for row, example in enumerate(self.examples("validation")[:SAMPLED]):
+            answer = self.tokenizers.target.token(found[row] + len(SPECIALS))
+            mark = "=" if answer == example.target else "≠"
+            lines += [f"  {_shown(example.source)}", f"  → {answer} {mark} {example.target}"]
+        return "\n".join(lines)
+
+
+class _Counted:
+    """Examples as `Windows` takes them, each of one position: a batch is counted in examples."""
+
+    def __init__(self, ids: Ids) -> None:
+        self._ids = ids
+        self.lengths = np.ones((len(ids), 1), int)
+
+    def __getitem__(self, number: int) -> EncodedPair:
+        return self._ids[number]
+
+
+def _shown(source: str | np.ndarray) -> str:
+    """Return a text, or an image as lines of characters."""
+    if isinstance(source, str):
+        return source
+    lines = (source[..., 0] * (len(SHADES) - 1)).round().astype(int)
+    return "\n  ".join("".join(SHADES[shade] for shade in line) for line in lines)

@@ -1,0 +1,90 @@
+"""Language modelling: a decoder predicts the next token of a text, and continues texts."""
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property, partial
+from itertools import islice
+
+from flax import nnx
+from jax import Array
+
+from attention.modules import LanguageModel
+from attention.primitives import masks
+from experiments.data.rows import PackedBatch
+from experiments.data.text import RandomWindows, TextBatch, fixed_windows
+from experiments.data.vocabulary import BOS
+from experiments.data.windows import PackedRows, Windows, once
+from experiments.evaluation.writer import Writer
+from experiments.experts import make_layer
+from experiments.tasks.task import Task
+from experiments.training.loss import TokenLosses, objective, token_losses
+from experiments.training.step import TrainState
+
+SAMPLED = 200  # tokens of a sample
+EVALUATED_ROWS = 256  # windows of running text in a batch that is measured
+
+
+class LanguageModeling(Task[TextBatch | PackedBatch]):
+    """A decoder that reads running text, or packed rows of the sources of examples."""
+
+    def model(self, rngs: nnx.Rngs) -> LanguageModel:
+        """As in `Task`."""
+        settings, experts = self.config.model.library(), self.config.model.experts
+        make = None if experts is None else partial(make_layer, settings, experts)
+        vocab_size = len(self.tokenizers.source)
+        return LanguageModel.from_config(
+            settings, vocab_size=vocab_size, rngs=rngs, make_layer=make
+        )
+
+    def training_batches(self) -> RandomWindows | Windows[PackedBatch]:
+        """Random windows of running text, or packed rows."""
+        ids, batch, seed = self.ids("train"), self.config.batch, self.config.seed
+        if self.source.is_running:
+            size = batch.tokens // batch.row_length
+            return RandomWindows(ids.ids, context=batch.row_length, size=size, seed=seed)
+        return Windows(ids, PackedRows([batch.row_length], batch.tokens), seed=seed)
+
+    def batches(self, split: str) -> list[TextBatch | PackedBatch]:
+        """As in `Task`."""
+        ids, batch = self.ids(split), self.config.batch
+        if self.source.is_running:
+            size = min(EVALUATED_ROWS, -(-len(ids.ids) // batch.row_length))
+            return fixed_windows(ids.ids, context=batch.row_length, size=size)
+        layout = PackedRows([batch.row_length], batch.tokens)
+        return [found for _, found in once(ids, layout)]
+
+    def loss(
+        self, model: LanguageModel, batch: TextBatch | PackedBatch, rng: Array | None
+    ) -> tuple[TokenLosses, Mapping[str, Array]]:
+        """As in `Task`."""
+        mask = positions = None
+        if isinstance(batch, PackedBatch):  # texts of a row do not attend to each other
+            mask, positions = masks.segments(batch.segments), batch.positions
+        output = model(batch.inputs, mask=mask, positions=positions, rng=rng)
+        loss = objective(self.config.train, training=rng is not None)
+        return token_losses(output.logits, batch.labels, batch.counted, loss), output.losses
+
+    @cached_property
+    def writer(self) -> Writer:
+        """Continues a text, as `config.decoding` describes it."""
+        return Writer(
+            self.learner.definition,
+            self.tokenizers.source,
+            self.config,
+            begin=() if self.source.is_running else (BOS,),
+            has_end=not self.source.is_running,
+        )
+
+    def continuation(self, state: TrainState, line: str) -> Iterator[str]:
+        """Yield a line and its continuation, piece by piece.
+
+        Raises:
+            ValueError: a line that cannot be read.
+        """
+        pieces = self.writer(state.parameters, line)
+        yield line if self.source.is_running else f"{line} "
+        yield from pieces
+
+    def sample(self, state: TrainState) -> str:
+        """Write a text from nothing, or from its first character."""
+        prompt = self.tokenizers.source.token(0) if self.source.is_running else ""
+        return "".join(islice(self.writer(state.parameters, prompt), SAMPLED))

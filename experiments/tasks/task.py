@@ -1,0 +1,223 @@
+"""What a task has to define, and what is the same for all of them."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, partial
+from itertools import compress
+from pathlib import Path
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from experiments.config import Config
+from experiments.data.epoch import Epoch
+from experiments.data.pairs import SentencePair
+from experiments.data.rows import Encoded, EncodedPair
+from experiments.data.sequences.faults import tell_left_out
+from experiments.data.sources import Splits
+from experiments.data.store import IdStore, ImageStore, TextStore, store_ids, store_text
+from experiments.data.tokenizers import Tokenizers
+from experiments.errors import UsageError
+from experiments.registry import SOURCES
+from experiments.training.duration import settled
+from experiments.training.learner import Learner
+from experiments.training.loss import TokenLosses
+from experiments.training.step import TrainState
+from experiments.workdir import Workdir
+
+Batch = TypeVar("Batch")
+Examples = TextStore | ImageStore
+Ids = IdStore | Encoded[EncodedPair]
+
+
+class TrainingBatches(Protocol):
+    """The batch of each training step, a pure function of the step.
+
+    Attributes:
+        epoch: steps, examples and tokens of all training data once.
+        padding: share of the positions that is padding.
+    """
+
+    epoch: Epoch
+    padding: float
+
+    def __getitem__(self, step: int, /) -> Any: ...  # noqa: ANN401 - a batch of the task
+
+
+class Measured(NamedTuple):
+    """Scores of a split.
+
+    Attributes:
+        scores: of the split, and of parts of it, by name.
+        answers: one line for each example, if the task writes text.
+    """
+
+    scores: dict[str, dict[str, Any]]
+    answers: Sequence[str] | None = None
+
+
+class Task(ABC, Generic[Batch]):
+    """Model, batches, loss and scores of a config.
+
+    Nothing is read and no parameter is allocated before it is used.
+
+    Attributes:
+        config: of the run.
+        source: the dataset.
+        tokenizers: of the sides of an example.
+        splits: the data as it was read.
+    """
+
+    sides: ClassVar[tuple[int, ...]] = (0,)  # of an example that have tokens
+    has_end: ClassVar[bool] = True  # whether a token ends each text that the model reads
+    has_perplexity: ClassVar[bool] = True  # whether the loss is that of tokens
+
+    def __init__(
+        self, config: Config, tokenizers: Tokenizers, splits: Splits | None = None
+    ) -> None:
+        """Create a task; `prepare` and `load` are what is usually called."""
+        self.config = config
+        self.source = SOURCES[config.data.name]
+        self.tokenizers = tokenizers
+        self.splits = splits
+        self._prepared: dict[str, tuple[Examples, Ids]] = {}
+
+    @classmethod
+    def prepare(cls, config: Config, cache: Path) -> Self:
+        """Read the training data, learn its tokens, and count the steps of `train.duration`.
+
+        Raises:
+            UsageError: data that cannot be read or learned from.
+        """
+        splits = Splits(config.data, cache)
+        task = cls(config, cls.learn_tokenizers(config, splits["train"], cache), splits)
+        task.config = settled(config, lambda _: task.training_batches().epoch)
+        return task
+
+    @classmethod
+    def load(cls, config: Config, workdir: Workdir, cache: Path) -> Self:
+        """Load the tokenizers of a run; no data is read.
+
+        Raises:
+            UsageError: a tokenizer that is missing or damaged.
+        """
+        return cls(config, cls.load_tokenizers(config, workdir.path), Splits(config.data, cache))
+
+    @classmethod
+    def learn_tokenizers(
+        cls, config: Config, train: Iterable[SentencePair], cache: Path
+    ) -> Tokenizers:
+        """Learn the tokens of the training data."""
+        return SOURCES[config.data.name].text.learn(config.text, train, cache, cls.sides)
+
+    @classmethod
+    def load_tokenizers(cls, config: Config, folder: Path) -> Tokenizers:
+        """Load what `Tokenizers.keep` wrote."""
+        return SOURCES[config.data.name].text.load(folder, cls.sides)
+
+    @abstractmethod
+    def model(self, rngs: nnx.Rngs) -> nnx.Module:
+        """Build the model with its initial parameters."""
+
+    @abstractmethod
+    def training_batches(self) -> TrainingBatches:
+        """Return the batch of each training step.
+
+        Raises:
+            UsageError: an example that has no room.
+        """
+
+    @abstractmethod
+    def batches(self, split: str) -> Iterable[Batch]:
+        """Return batches that contain every example of a split once, in a fixed order."""
+
+    @abstractmethod
+    def loss(
+        self, model: nnx.Module, batch: Batch, rng: Array | None
+    ) -> tuple[TokenLosses, Mapping[str, Array]]:
+        """Sum the losses of a batch.
+
+        Args:
+            model: with parameters.
+            batch: of `training_batches` or `batches`.
+            rng: random key of dropout; None turns dropout off and measures plain cross-entropy.
+
+        Returns:
+            The sums, and the auxiliary losses of the model by name.
+        """
+
+    @abstractmethod
+    def sample(self, state: TrainState) -> str:
+        """Show in a few lines what the model can do."""
+
+    def measure(self, state: TrainState, split: str) -> Measured:
+        """Measure a model on a split."""
+        return Measured({split: self.losses(state, split)})
+
+    def artifacts(self, state: TrainState, workdir: Workdir) -> None:
+        """Write more about a trained model, such as pictures, after the test split was measured."""
+
+    @cached_property
+    def learner(self) -> Learner:
+        """Model, loss and optimizer, without parameters."""
+        return Learner(self.model, self.loss, self.config)
+
+    def losses(self, state: TrainState, split: str) -> dict[str, float]:
+        """Return loss, accuracy and perplexity of a split."""
+        losses = self.learner.losses(state.parameters, self.batches(split))
+        return losses | ({"perplexity": math.exp(losses["nll"])} if self.has_perplexity else {})
+
+    def examples(self, split: str) -> Examples:
+        """Return the examples of a split; in training with `data.faults="drop"` those that fit."""
+        return self._prepare(split)[0]
+
+    def ids(self, split: str) -> Ids:
+        """Return the ids of `examples`.
+
+        Raises:
+            UsageError: an example that the model has no room for, or no example.
+        """
+        return self._prepare(split)[1]
+
+    def _prepare(self, split: str) -> tuple[Examples, Ids]:
+        if split not in self._prepared:
+            self._prepared[split] = self._fitting(split)
+        return self._prepared[split]
+
+    def _fitting(self, split: str) -> tuple[Examples, Ids]:
+        examples, cache = self.splits[split], self.splits.cache
+        if self.source.has_images:
+            return examples, Encoded(map(self.tokenizers.encode, examples))
+        ids = store_ids(cache, examples, self.tokenizers)
+        longest = getattr(self.config.model, "max_length", None)
+        if longest is None or self.source.is_running:
+            return examples, ids
+        room = getattr(self.config.batch, "row_length", 0) or longest
+        may_drop = split == "train" and hasattr(self.config.data, "faults")
+        if may_drop and self.config.data.faults == "drop":
+            fits = self._positions(ids) <= room
+            if not fits.all():
+                what = f"more than {room} subwords"
+                tell_left_out("train", int(np.sum(~fits)), len(fits), what)
+                if not fits.any():
+                    raise UsageError(f"no pair of the train split is left: all have {what}")
+                examples = store_text(cache, partial(compress, examples, fits))
+                ids = store_ids(cache, examples, self.tokenizers)
+        needed = self._positions(ids)
+        if needed.max() > longest:
+            place = int(needed.argmax())
+            text = examples[place].source
+            text = text if len(text) <= 40 else f"{text[:40]}…"
+            raise UsageError(
+                f"the {split} split needs {needed[place]} positions, for {text!r}: raise "
+                f"model.max_length={longest}"
+                + (", or leave such pairs out by data.faults=drop" if may_drop else "")
+            )
+        return examples, ids
+
+    def _positions(self, ids: IdStore) -> np.ndarray:
+        """Return the number of positions that each example needs."""
+        return ids.lengths.max(axis=1) - (not self.has_end)

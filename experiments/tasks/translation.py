@@ -1,0 +1,266 @@
+"""Translation, and every other task from a sequence to a sequence."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from attention.decoding import StoppingCriteria
+from attention.modules import EncoderDecoder, Output, RecurrentEncoderDecoder
+from attention.modules.context import add_losses
+from attention.modules.dropout import split_rng
+from attention.primitives import masks
+from experiments.analysis.pictures import draw_cross_attention
+from experiments.config import Config
+from experiments.data.rows import Batch, Encoded, EncodedPair, PackedPairs
+from experiments.data.sources import Splits
+from experiments.data.subword_dropout import PairDropout
+from experiments.data.tokenizers import Tokenizers
+from experiments.data.vocabulary import EOS, PAD
+from experiments.data.windows import Buckets, PackedPairRows, Windows, once, row_lengths
+from experiments.errors import UsageError
+from experiments.evaluation.phenomena import by_phenomenon
+from experiments.evaluation.scores import translation_scores
+from experiments.evaluation.translator import Hypothesis, Translator
+from experiments.tasks.task import Measured, Task
+from experiments.training.loss import TokenLosses, objective
+from experiments.training.step import TrainState
+from experiments.training.tiled_loss import tiled_token_losses
+from experiments.workdir import Workdir
+
+ARCHITECTURES = {"transformer": EncoderDecoder, "recurrent": RecurrentEncoderDecoder}
+REDRAWN = 8_192  # examples that subword dropout segments at once, some seconds before they are used
+SAMPLED = 3  # sentences of a sample
+DRAWN = 7  # words of the sentence whose attention is drawn
+
+
+class Translation(Task[Batch | PackedPairs]):
+    """An encoder-decoder, Transformer or recurrent."""
+
+    sides = (0, 1)
+
+    def __init__(
+        self, config: Config, tokenizers: Tokenizers, splits: Splits | None = None
+    ) -> None:
+        """As in `Task`.
+
+        Raises:
+            UsageError: more beams than target tokens.
+        """
+        super().__init__(config, tokenizers, splits)
+        if config.decoding.num_beams > len(tokenizers.target):
+            raise UsageError(
+                f"decoding.num_beams must be at most the {len(tokenizers.target)} words of the "
+                f"target vocabulary, got {config.decoding.num_beams}"
+            )
+        self.stopping = StoppingCriteria(config.model.max_length, stop=EOS, pad=PAD)
+
+    @cached_property
+    def translator(self) -> Translator:
+        """Translates by `config.decoding`."""
+        return self.make_translator(self.stopping)
+
+    def make_translator(self, stopping: StoppingCriteria) -> Translator:
+        """Return a translator whose translations end as these criteria say."""
+        decoding = self.config.decoding
+        return Translator(
+            self.learner.definition,
+            self.tokenizers,
+            max_length=self.config.model.max_length,
+            stopping=stopping,
+            num_beams=decoding.num_beams,
+            length_penalty=decoding.length_penalty,
+            n_best=decoding.n_best,
+            aligns=getattr(self.config.model, "attention", "") != "none",
+        )
+
+    def model(self, rngs: nnx.Rngs) -> nnx.Module:
+        """As in `Task`."""
+        return ARCHITECTURES[self.config.architecture].from_config(
+            self.config.model.library(),
+            source_vocab_size=len(self.tokenizers.source),
+            target_vocab_size=len(self.tokenizers.target),
+            rngs=rngs,
+        )
+
+    def training_batches(self) -> Windows[Batch | PackedPairs]:
+        """Shuffled batches; with `text.dropout` each epoch is segmented anew."""
+        config, ids, examples = self.config, self.ids("train"), self.examples("train")
+        batch, longest = config.batch, config.model.max_length
+        most = longest, longest
+        if batch.packed:
+            length = batch.row_length
+            most = (length, length) if length else row_lengths(ids.lengths, longest)
+            layout = PackedPairRows(most, batch.tokens)
+        else:
+            layout = Buckets([*batch.bucket_lengths, longest], batch.tokens)
+        if config.text is None or not config.text.dropout:
+            return Windows(ids, layout, seed=config.seed)
+        segment = PairDropout(self.tokenizers, config.text.dropout, most)
+
+        def redraw(places: np.ndarray, random: np.random.Generator) -> Encoded[EncodedPair]:
+            plain = [ids[place] for place in places]
+            return segment(examples.take(places.tolist()), plain, random)
+
+        return Windows(ids, layout, seed=config.seed, size=REDRAWN, redraw=redraw)
+
+    def batches(self, split: str) -> list[Batch | PackedPairs]:
+        """As in `Task`, in few shapes: compiling takes more time than a little padding."""
+        batch, longest = self.config.batch, self.config.model.max_length
+        layout = Buckets([max(batch.bucket_lengths), longest], batch.tokens)
+        if batch.packed:
+            layout = PackedPairRows((longest, longest), batch.tokens)
+        return [found for _, found in once(self.ids(split), layout)]
+
+    def loss(
+        self, model: EncoderDecoder, batch: Batch | PackedPairs, rng: Array | None
+    ) -> tuple[TokenLosses, Mapping[str, Array]]:
+        """As in `Task`."""
+        is_packed = isinstance(batch, PackedPairs)
+        labels = batch.target.labels if is_packed else batch.target_labels
+        output = (packed_features if is_packed else padded_features)(model, batch, rng)
+        loss = objective(self.config.train, training=rng is not None)
+        sums = tiled_token_losses(model.logits, output.features, labels, labels != PAD, loss)
+        return sums, output.losses
+
+    def measure(self, state: TrainState, split: str) -> Measured:
+        """Measure loss and translations, and each phenomenon of the test split of toy data."""
+        examples = [*self.examples(split)]
+        answers = self.translations(state, [pair.source for pair in examples])
+        tokenized = getattr(self.config.data, "tokenized", False)
+        targets = [pair.target for pair in examples]
+        scores = self.losses(state, split)
+        scores |= translation_scores(answers, targets, tokenized=tokenized)
+        is_test = self.source.has_phenomena and split == "test"
+        parts = by_phenomenon(examples, answers) if is_test else {}
+        return Measured({split: scores, **parts}, answers)
+
+    def losses(self, state: TrainState, split: str) -> dict[str, float]:
+        """As in `Task`, and perplexity per word where tokens are not words.
+
+        The fewer words a token is, the lower its perplexity: only that of words, ends included,
+        compares models whose vocabularies differ. With subwords it is an upper bound, for a word
+        has other segmentations too.
+        """
+        losses = super().losses(state, split)
+        tokens = int(self.ids(split).lengths[:, 1].sum())
+        words = sum(len(pair.target.split()) + 1 for pair in self.examples(split))
+        if tokens == words:
+            return losses
+        return losses | {"word_perplexity": math.exp(losses["nll"] * tokens / words)}
+
+    def sample(self, state: TrainState) -> str:
+        """Translate a few validation sentences, beside their references."""
+        pairs = self.examples("validation")[:SAMPLED]
+        lines, found = [], self.translations(state, [pair.source for pair in pairs])
+        for pair, translation in zip(pairs, found, strict=True):
+            mark = "=" if translation == pair.target else "≠"
+            lines += [f"  {pair.source}", f"  → {translation}", f"  {mark} {pair.target}"]
+        return "\n".join(lines)
+
+    def artifacts(self, state: TrainState, workdir: Workdir) -> None:
+        """Draw the cross-attention of a test sentence of usual length, if the model attends."""
+        if not self.translator.aligns:
+            return
+        shown = min(self.examples("test"), key=lambda pair: abs(len(pair.source.split()) - DRAWN))
+        weights, source, target = self.translator.cross_attention(state.parameters, *shown[:2])
+        draw_cross_attention(weights, source, target, shown.alignment, workdir.attention)
+
+    def answers(
+        self, state: TrainState, lines: Sequence[str]
+    ) -> tuple[list[str], dict[int, ValueError]]:
+        """Translate lines that a person typed.
+
+        Returns:
+            A translation of each line, empty for an empty one and for one that cannot be
+            translated; and the reason for each of these by its place. With `decoding.details`, a
+            translation is a line of JSON.
+        """
+        sound, refused = [], dict[int, ValueError]()
+        for place, line in enumerate(lines):
+            try:
+                if line.strip():
+                    self.translator.encode(line)
+                    sound.append(place)
+            except ValueError as error:
+                refused[place] = error
+        details = self.config.decoding.details
+        translate = self._detailed if details else self.translations
+        found = translate(state, [lines[place] for place in sound])
+        answers = dict.fromkeys(range(len(lines)), _as_json([], []) if details else "")
+        answers |= zip(sound, found, strict=True)
+        return [*answers.values()], refused
+
+    def translations(self, state: TrainState, sentences: Sequence[str]) -> list[str]:
+        """Translate sentences."""
+        # Programs for other numbers would be compiled anew, but a person waits for one sentence.
+        at_once = 1 if len(sentences) == 1 else self.sentences_at_once
+        return self.translator(state.parameters, sentences, batch_size=at_once)
+
+    def _detailed(self, state: TrainState, sentences: Sequence[str]) -> list[str]:
+        return [_as_json(*self.translator.details(state.parameters, each)) for each in sentences]
+
+    @property
+    def sentences_at_once(self) -> int:
+        """Number of sentences that are translated together."""
+        return max(1, self.config.decoding.hypotheses // self.config.decoding.num_beams)
+
+
+def padded_features(model: EncoderDecoder, batch: Batch, rng: Array | None) -> Output:
+    """Compute the features that `logits` maps to scores; each row is one pair.
+
+    Args:
+        model: an encoder-decoder, recurrent or not.
+        batch: the rows.
+        rng: random key of dropout; None turns dropout off.
+
+    Returns:
+        The output of the decoder, with the losses of encoder and decoder.
+    """
+    mask = masks.lengths(batch.source_lengths)
+    encoder_rng, decoder_rng = split_rng(rng, 2)
+    encoded = model.encode(batch.source, mask=mask, rng=encoder_rng)
+    decoded = model.decode(
+        batch.target_inputs, encoded.features, encoder_mask=mask, rng=decoder_rng
+    )
+    return decoded._replace(losses=add_losses(encoded.losses, decoded.losses))
+
+
+def packed_features(model: EncoderDecoder, batch: PackedPairs, rng: Array | None) -> Output:
+    """Compute the features of rows that hold several pairs, which do not attend to each other.
+
+    Args:
+        model: a Transformer.
+        batch: the rows.
+        rng: random key of dropout; None turns dropout off.
+
+    Returns:
+        As `padded_features`.
+    """
+    source, target = batch
+    encoder_rng, decoder_rng = split_rng(rng, 2)
+    encoded = model.encode(
+        source.labels,
+        mask=masks.segments(source.segments),
+        positions=source.positions,
+        rng=encoder_rng,
+    )
+    decoded = model.decode(
+        target.inputs,
+        encoded.features,
+        mask=masks.segments(target.segments),
+        encoder_mask=masks.segments(target.segments, source.segments),
+        positions=target.positions,
+        rng=decoder_rng,
+    )
+    return decoded._replace(losses=add_losses(encoded.losses, decoded.losses))
+
+
+def _as_json(source: list[str], found: list[Hypothesis]) -> str:
+    """A sentence and its translations on one line."""
+    told = {"source": source, "translations": [one._asdict() for one in found]}
+    return json.dumps(told, ensure_ascii=False)

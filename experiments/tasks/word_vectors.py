@@ -1,0 +1,116 @@
+"""Word vectors: one for each word, learned from its neighbours, whatever the sentence."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from attention.modules.skip_gram import SkipGram
+from experiments.data.skip_grams import (
+    SkipGramBatch,
+    SkipGramBatches,
+    keep_probabilities,
+    noise,
+    skip_grams,
+    subsample,
+)
+from experiments.data.vocabulary import SPECIALS
+from experiments.errors import UsageError
+from experiments.evaluation.word_senses import (
+    SenseVectors,
+    check_senses,
+    neighbour_mean,
+    occurrences,
+    sense_accuracy,
+)
+from experiments.tasks.task import Measured, Task
+from experiments.training.loss import TokenLosses, negative_sampling_losses
+from experiments.training.step import TrainState
+
+SHOWN = ("bank", "girl", "happy", "Africa", "sees")  # whose nearest words are a sample
+EVALUATED = 4  # batches of a split that are measured
+
+
+class WordVectors(Task[SkipGramBatch]):
+    """Skip-grams with negative sampling of the sources of examples."""
+
+    has_perplexity = False
+
+    def model(self, rngs: nnx.Rngs) -> SkipGram:
+        """As in `Task`."""
+        return SkipGram(len(self.tokenizers.source), self.config.model.width, rngs=rngs)
+
+    def training_batches(self) -> SkipGramBatches:
+        """Skip-grams, drawn at random."""
+        if self.source.has_phenomena:
+            check_senses(self.examples("train"), self.examples("test"))
+        return self._skip_grams("train", self.config.seed)
+
+    def batches(self, split: str) -> list[SkipGramBatch]:
+        """A few batches that are always the same."""
+        found = self._skip_grams(split, seed=0)
+        return [found[number] for number in range(EVALUATED)]
+
+    def _skip_grams(self, split: str, seed: int) -> SkipGramBatches:
+        batch, sentences = self.config.batch, [ids.source for ids in self.ids(split)]
+        counts = np.bincount(np.concatenate(sentences), minlength=len(self.tokenizers.source))
+        kept = subsample(sentences, keep_probabilities(counts, batch.threshold), seed=0)
+        neighbours = skip_grams(kept, batch.window)
+        if not len(neighbours):
+            raise UsageError(
+                f"batch.threshold={batch.threshold} leaves no two words of a sentence: raise it"
+            )
+        return SkipGramBatches(
+            neighbours, noise(counts), size=batch.size, negatives=batch.negatives, seed=seed
+        )
+
+    def loss(
+        self, model: SkipGram, batch: SkipGramBatch, rng: Array | None
+    ) -> tuple[TokenLosses, Mapping[str, Array]]:
+        """As in `Task`; the model has no dropout."""
+        del rng
+        return negative_sampling_losses(model(batch.center, batch.others), batch.counted), {}
+
+    def vectors(self, state: TrainState) -> np.ndarray:
+        """Return the vector of each word, `[V, D]`."""
+        return np.asarray(nnx.merge(self.learner.definition, state.parameters).centers[...])
+
+    def measure(self, state: TrainState, split: str) -> Measured:
+        """Measure the loss, and on the test split of toy data the senses of words.
+
+        They are told from the vector of a word, and from those of its neighbours.
+        """
+        scores = {split: self.losses(state, split)}
+        if self.source.has_phenomena and split == "test":
+            for name, window in (("word", 0), ("neighbours", self.config.batch.window)):
+                learned, asked = (self.senses(state, each, window) for each in ("train", "test"))
+                scores[name] = sense_accuracy(learned, asked)
+        return Measured(scores)
+
+    def senses(self, state: TrainState, split: str, window: int) -> SenseVectors:
+        """Return a vector for each occurrence of a word that has several senses.
+
+        Args:
+            state: of the model.
+            split: of the data.
+            window: 0 for the vector of the word, else the mean of those around it.
+        """
+        found, ids, vectors = occurrences(self.examples(split)), self.ids(split), self.vectors(state)
+        rows = []
+        for one in found:
+            read = vectors[ids[one.sentence].source]
+            rows.append(neighbour_mean(read, one.place, window) if window else read[one.place])
+        return SenseVectors.of(found, rows)
+
+    def sample(self, state: TrainState) -> str:
+        """List the nearest words, by the cosine, of a few."""
+        tokenizer, vectors = self.tokenizers.source, self.vectors(state)
+        vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+        numbers = {tokenizer.token(number): number for number in range(len(tokenizer))}
+        lines = []
+        for word in (word for word in SHOWN if word in numbers):
+            near = np.argsort(-vectors @ vectors[numbers[word]])
+            names = [tokenizer.token(i) for i in near if i >= len(SPECIALS)]
+            lines.append(f"  {word}: {', '.join(names[1:6])}")
+        return "\n".join(lines)
