@@ -42,8 +42,9 @@ def compare(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         cache: where generated data is kept.
     """
     runs = {name: Config.read(run.to_dict()) for name, run in config.runs.items()}
+    # All have the same data: if it is not there, nothing is written.
+    translation.load_splits(next(iter(runs.values())), ("train",), cache)
     runs = {name: settled(run, partial(_epoch, cache=cache)) for name, run in runs.items()}
-    load_split(next(iter(runs.values())).data, "train", cache)  # or it is refused, nothing written
     trees = {name: as_config_dict(run) for name, run in runs.items()}
     workdir.claim(ConfigDict({"experiment": config.experiment, "runs": trees}))
     places = {name: Workdir(workdir.path / name) for name in runs}

@@ -45,6 +45,7 @@ class Learner:
             UsageError: a model that cannot be made with these sizes.
         """
         train, microbatches = config.train, config.batch.microbatches
+        self._implementation = getattr(config.model, "implementation", None)
         optimizing = optimizer(train)
 
         def make_state() -> TrainState:
@@ -76,11 +77,16 @@ class Learner:
         )
 
     def trace(self, batches: Iterator[Batch]) -> None:
-        """Trace the training step on the next batch, which stays the next one.
+        """Trace the training step of a model whose config names an implementation of attention.
+
+        It is traced on the next batch, which stays the next one. Without a name, an implementation
+        that can compute the model is chosen.
 
         Raises:
-            UsageError: an implementation of attention that cannot compute this model.
+            UsageError: an implementation that cannot compute this model.
         """
+        if self._implementation is None:
+            return
         place = batches.get_state()
         with as_usage_errors("model: "):
             jax.eval_shape(self.train_step, self.abstract_state, next(batches))

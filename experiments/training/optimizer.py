@@ -1,7 +1,11 @@
 """Adam, its learning rate over time, weight decay and gradient clipping."""
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import optax
+from flax import nnx
 
 from experiments.config import TrainPart
 
@@ -34,8 +38,8 @@ def schedule(name: str, *, peak: float, warmup_steps: int, total_steps: int) -> 
 def optimizer(config: TrainPart) -> optax.GradientTransformation:
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019) on clipped gradients.
 
-    Reads steps, schedule, learning_rate, warmup_steps, clip_norm, beta1, beta2, epsilon and
-    weight_decay of `config.train`. Without weight decay it is Adam (Kingma and Ba 2015).
+    Without weight decay it is Adam (Kingma and Ba 2015). Biases, norms and embeddings do not decay
+    unless `config.decay_all`.
     """
     learning_rate = schedule(
         config.schedule,
@@ -51,5 +55,24 @@ def optimizer(config: TrainPart) -> optax.GradientTransformation:
             b2=config.beta2,
             eps=config.epsilon,
             weight_decay=config.weight_decay,
+            mask=None if config.decay_all else decaying,
         ),
+    )
+
+
+def decaying(parameters: nnx.State) -> nnx.State:
+    """Return for each parameter whether it decays: False for biases, norms and embeddings.
+
+    Args:
+        parameters: with logical axis names as metadata "axes", which exclude that of stacked
+            layers.
+    """
+
+    def decays(path: tuple[Any, ...], parameter: nnx.Variable) -> bool:
+        axes = parameter.get_metadata().get("axes", (None,) * parameter.ndim)
+        name = jax.tree_util.keystr(path[-1:], simple=True)
+        return name not in ("bias", "table") and len(axes) > 1 and axes[0] not in ("vocab", "token_types")
+
+    return jax.tree_util.tree_map_with_path(
+        decays, parameters, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)
     )
