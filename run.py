@@ -21,10 +21,13 @@ python run.py --help --config=NAME                  modes, configurations, flags
 import os
 import re
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
+
+from absl import logging
 
 from experiments.cli import USES, Command, parse
 from experiments.errors import UsageError, as_usage_errors, one_of
@@ -119,6 +122,8 @@ def start_jax(command: Command) -> None:
         # Programs compiled by one run start the next one in seconds.
         jax.config.update("jax_compilation_cache_dir", str((command.cache / "jax").absolute()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+        # A program that cannot be stored, as on a full disk, is compiled again next time.
+        warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
 
 
 def run(command: Command) -> int:
@@ -190,5 +195,16 @@ def _reason(error: Exception) -> str:
     return f"it has no field {missing[0]!r}" if missing else str(error)
 
 
+def silence_threads() -> None:
+    """Stop libraries from printing a traceback for each error that they raise in `main` as well.
+
+    When a checkpoint cannot be written, orbax logs the error of each of its threads, and each
+    callback of tensorstore that comes too late is an unraisable error: hundreds of lines.
+    """
+    logging.set_verbosity(logging.FATAL)
+    sys.unraisablehook = lambda _: None
+
+
 if __name__ == "__main__":
+    silence_threads()
     sys.exit(main(sys.argv))

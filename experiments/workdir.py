@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from ml_collections import ConfigDict
 
 from experiments.errors import UsageError
-from experiments.files import part_of, write_whole
+from experiments.files import append, part_of, write_whole
 from experiments.json_files import read_json, read_json_lines
 
 Words = TypeVar("Words")
@@ -207,8 +207,7 @@ class Workdir:
     def keep_sample(self, step: int, text: str) -> str:
         """Appends what a model could do at a step to the samples, and returns it."""
         text = f"step {step}\n{text}"
-        with self.samples.open("a", encoding="utf-8", newline="\n") as file:
-            file.write(text + "\n")
+        append(self.samples, text + "\n")
         return text
 
     def drop_samples(self, step: int) -> None:
