@@ -18,6 +18,7 @@ python run.py --mode=ledger                         the results of all runs, as 
 python run.py --help --config=NAME                  modes, configurations, flags and fields
 """
 
+import errno
 import os
 import re
 import sys
@@ -65,6 +66,7 @@ EXPERIMENTS = {
     "model_benchmark": Experiment("experiments.benchmarks.models.suite", ("benchmark",)),
     "ledger": Experiment("experiments.ledger", ("ledger",)),
 }
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota or a file is full
 LINE_BY_LINE = ("translate", "generate")  # modes that read standard input
 
 
@@ -80,6 +82,12 @@ def main(argv: Sequence[str]) -> int:
         return 0
     except (UsageError, FloatingPointError, OSError) as error:  # of a full disk, for instance
         print(f"{os.path.basename(argv[0])}: {error}", file=sys.stderr)
+        return 2
+    except Exception as error:
+        if not any(os.strerror(number) in str(error) for number in FULL):
+            raise
+        # Libraries report a full disk in errors of their own.
+        print(f"{os.path.basename(argv[0])}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(

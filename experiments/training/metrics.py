@@ -29,6 +29,7 @@ class Metrics:
         self._events, self._events_path = EventsWriter(str(folder / "events")), folder
         start = SessionLog(status=SessionLog.START)
         self._events.write_event(Event(step=step + 1, session_log=start))  # drops later steps
+        self._events.flush()
 
     def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
         """Adds a row of numbers about a split, as of a step."""

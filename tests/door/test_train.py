@@ -108,6 +108,14 @@ def test_a_stopped_run_goes_on_to_the_bit(place, knock, monkeypatch):
     assert measured(place, "stopped") == measured(place, "tiny")
 
 
+@pytest.mark.usefixtures("echoing")
+def test_the_workdir_alone_continues_a_run(own, place, knock):
+    shutil.rmtree(own / "checkpoints" / "20")
+    assert knock(workdir=own)[0] == 0
+    assert Checkpoints(own / "checkpoints").latest_step() == 20
+    assert measured(place, own) == measured(place, "tiny")
+
+
 def test_the_mean_of_the_last_checkpoints_is_what_is_used(place, trained):
     workdir = Workdir(place / "tiny")
     config = workdir.load_config()

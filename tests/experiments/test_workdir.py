@@ -97,3 +97,21 @@ def test_steps_that_no_duration_decides_are_those_of_the_run(tmp_path):
     workdir.claim(configuration())
     with pytest.raises(UsageError, match=r"train\.steps: 70 there, 84 here"):
         workdir.as_trained(configuration(steps=84))
+
+
+def test_an_empty_folder_becomes_the_workdir(tmp_path):
+    Workdir(tmp_path).claim(configuration())
+    assert Workdir(tmp_path).load_config() == configuration()
+
+
+def test_at_most_eight_differences_are_listed_one_short_line_each(tmp_path):
+    workdir = Workdir(tmp_path / "run")
+    fields = {f"field{number}": "x" * 100 for number in range(11)}
+    workdir.claim(ConfigDict({"experiment": "translation", "model": fields}))
+    with pytest.raises(UsageError) as refused:
+        workdir.claim(ConfigDict({"experiment": "translation", "data": {"a": [0] * 100}}))
+    first, *lines, last = str(refused.value).split("\n")
+    assert first.endswith("contains a run of another configuration: choose another --workdir")
+    assert lines[0] == "  data.a: None there, [0, 0, 0, 0, 0, 0, ...] here"
+    assert len(lines) == 8 and max(map(len, lines)) < 80
+    assert last == "  and 4 more"
