@@ -63,8 +63,7 @@ def imported_names(source: str, path: Path) -> Iterator[str]:
             base = ".".join([*above, *([node.module] if node.module else [])])
             yield from (f"{base}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if path.parts[0] != "tests" and is_module(node.value):
-                yield node.value
+            yield from [node.value] if path.parts[0] != "tests" and is_module(node.value) else []
 
 
 def layer(name: str) -> str | None:

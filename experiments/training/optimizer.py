@@ -71,7 +71,11 @@ def decaying(parameters: nnx.State) -> nnx.State:
     def decays(path: tuple[Any, ...], parameter: nnx.Variable) -> bool:
         axes = parameter.get_metadata().get("axes", (None,) * parameter.ndim)
         name = jax.tree_util.keystr(path[-1:], simple=True)
-        return name not in ("bias", "table") and len(axes) > 1 and axes[0] not in ("vocab", "token_types")
+        return (
+            name not in ("bias", "table")
+            and len(axes) > 1
+            and axes[0] not in ("vocab", "token_types")
+        )
 
     return jax.tree_util.tree_map_with_path(
         decays, parameters, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)
