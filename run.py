@@ -18,13 +18,16 @@ python run.py --mode=ledger                         the results of all runs, as 
 python run.py --help --config=NAME                  modes, configurations, flags and fields
 """
 
+import errno
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from absl import logging
 from ml_collections import ConfigDict
 
 from experiments.cli import USES, Command, parse
@@ -59,6 +62,7 @@ EXPERIMENTS = {
     "model_benchmark": Experiment("experiments.benchmarks.models.suite", ("benchmark",)),
     "ledger": Experiment("experiments.ledger", ("ledger",)),
 }
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota or a file is full
 LINE_BY_LINE = ("translate", "generate")  # modes that read standard input
 
 
@@ -75,6 +79,12 @@ def main(argv: Sequence[str]) -> int:
         return 0
     except (UsageError, FloatingPointError, OSError) as error:  # of a full disk, for instance
         print(f"{os.path.basename(argv[0])}: {error}", file=sys.stderr)
+        return 2
+    except Exception as error:
+        if not any(os.strerror(number) in str(error) for number in FULL):
+            raise
+        # Libraries report a full disk in errors of their own.
+        print(f"{os.path.basename(argv[0])}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(
@@ -133,6 +143,8 @@ def start_jax(command: Command) -> None:
         # Programs compiled by one run start the next one in seconds.
         jax.config.update("jax_compilation_cache_dir", str((command.cache / "jax").absolute()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+        # A program that cannot be stored, as on a full disk, is compiled again next time.
+        warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
 
 
 def run(command: Command, config: Config | ConfigDict) -> int:
@@ -182,5 +194,16 @@ def evaluated(command: Command) -> dict[str, Any]:
     return {"split": command.split, "against": Workdir(command.against)}
 
 
+def silence_threads() -> None:
+    """Stop libraries from printing a traceback for each error that they raise in `main` as well.
+
+    When a checkpoint cannot be written, orbax logs the error of each of its threads, and each
+    callback of tensorstore that comes too late is an unraisable error: hundreds of lines.
+    """
+    logging.set_verbosity(logging.FATAL)
+    sys.unraisablehook = lambda _: None
+
+
 if __name__ == "__main__":
+    silence_threads()
     sys.exit(main(sys.argv))

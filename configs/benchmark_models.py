@@ -32,6 +32,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     # A language model of the size of char_lm, less and more deep.
     config.depth = depth = ConfigDict()
     small = char_lm.get_config(form)
+    small.train.decay_all = True  # as in the PyTorch loop
     depth.model = small.model.copy_and_resolve_references()
     depth.train = small.train.copy_and_resolve_references()
     depth.seed = 0

@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 from experiments.config import TASKS, Config
 from experiments.config.flags import as_config_dict
 from experiments.errors import UsageError
-from experiments.files import part_of, write_whole
+from experiments.files import append, part_of, write_whole
 from experiments.json_files import read_json, read_json_lines
 
 Words = TypeVar("Words")
@@ -212,8 +212,7 @@ class Workdir:
     def keep_sample(self, step: int, text: str) -> str:
         """Appends what a model could do at a step to the samples, and returns it."""
         text = f"step {step}\n{text}"
-        with self.samples.open("a", encoding="utf-8", newline="\n") as file:
-            file.write(text + "\n")
+        append(self.samples, text + "\n")
         return text
 
     def drop_samples(self, step: int) -> None:

@@ -63,8 +63,7 @@ def imported_names(source: str, path: Path) -> Iterator[str]:
             base = ".".join([*above, *([node.module] if node.module else [])])
             yield from (f"{base}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if path.parts[0] != "tests" and is_module(node.value):
-                yield node.value
+            yield from [node.value] if path.parts[0] != "tests" and is_module(node.value) else []
 
 
 def layer(name: str) -> str | None:
@@ -86,7 +85,8 @@ def wrong_imports(source: str, path: Path) -> list[str]:
         known |= EXTRA if path.as_posix().startswith("attention/weights") else set()
         foreign = in_library and top not in known
         framework = here == "attention.primitives" and top == "flax"
-        not_data = in_configs and top in OURS - {"configs"}
+        is_config_type = f"{name}.".startswith("experiments.config.")
+        not_data = in_configs and top in OURS - {"configs"} and not is_config_type
         upwards = in_library and top in OURS - {"attention"}
         in_tests = path.parts[0] != "tests" and top == "tests"
         if backwards or foreign or framework or not_data or upwards or in_tests:
@@ -180,6 +180,7 @@ def test_wrong_import_is_detected(path, source):
         ("attention/__init__.py", "from attention.decoding import beam"),
         ("experiments/translation.py", "import numpy\nimport optax\nfrom attention import attend"),
         ("configs/new.py", "from configs import common\nfrom ml_collections import ConfigDict"),
+        ("configs/new.py", "from experiments.config import Config"),
         ("run.py", "from experiments import translation\nfrom absl import app"),
         ("run.py", "late = 'experiments.translation'"),
         ("tests/test_new.py", "import run\nfrom experiments import translation"),

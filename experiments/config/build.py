@@ -9,7 +9,7 @@ import types
 from collections.abc import Mapping
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from experiments.errors import UsageError, nearest
+from experiments.errors import UsageError
 
 Part = TypeVar("Part")
 
@@ -45,8 +45,8 @@ def build(kind: type[Part], tree: Mapping[str, Any], path: str = "", owner: str 
     names = [field.name for field in fields]
     for name in tree:
         if name not in names:
-            hint = nearest(str(name), names) or f", it has {', '.join(names)}"
-            raise UsageError(f"{owner or 'the config'} has no field '{path}{name}'{hint}")
+            known = ", ".join(names)
+            raise UsageError(f"{owner or 'the config'} has no field '{path}{name}', it has {known}")
     for field in fields:
         required = field.default is field.default_factory is dataclasses.MISSING
         if required and field.name not in tree:

@@ -8,10 +8,17 @@ import jax
 import pytest
 
 import run
+from experiments.config import Config
+from experiments.workdir import Workdir
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # In parts, as the whole run, on two devices.
-TINY = ("--config=configs/toy_translation.py:tiny", "--config.train.microbatches=2")
+TINY = ("--config=configs/toy_translation.py:tiny", "--config.batch.microbatches=2")
+
+
+def config_of(folder):
+    """Return the typed config of a run."""
+    return Config.read(Workdir(folder).load_config().to_dict())
 
 
 def command(place, workdir, *arguments):

@@ -13,8 +13,7 @@ from experiments.cli import Command
 from experiments.data.sources import load_split
 from experiments.errors import UsageError
 from experiments.evaluation.scores import paired_bootstrap
-from experiments.workdir import Workdir
-from tests.door.command import TINY
+from tests.door.command import TINY, config_of
 
 pytestmark = pytest.mark.usefixtures("trained")
 
@@ -166,7 +165,7 @@ def rival(place, trained, tmp_path):
     for name in ("results.json", "texts.json", "hypotheses.longer.txt"):
         shutil.copy(place / "tiny" / name, rival)
     said = (rival / "hypotheses.longer.txt").read_text().splitlines()
-    data = Workdir(place / "tiny").load_config().data
+    data = config_of(place / "tiny").data
     right = load_split(data, "longer", place / "cache")[0].target
     (rival / "hypotheses.longer.txt").write_text("\n".join([right, *said[1:], ""]))
     return rival
@@ -176,7 +175,7 @@ def test_a_run_is_held_against_another(place, own, knock, rival):
     longer = "--mode=evaluate", "--split=longer"
     status, output, _ = knock(*longer, f"--against={rival}", workdir=own)
     scores = json.loads((own / "results.json").read_text())["splits"]["longer"]
-    config = Workdir(own).load_config()
+    config = config_of(own)
     pairs = load_split(config.data, "longer", place / "cache")
     said = {
         folder: (folder / "hypotheses.longer.txt").read_text().splitlines()

@@ -1,6 +1,9 @@
 """Every mistake at the door is one sentence, told before anything is written."""
 
 import errno
+import os
+import re
+import subprocess
 import sys
 
 import pytest
@@ -8,9 +11,9 @@ import pytest
 import run
 from configs import toy_translation
 from experiments import translation
-from experiments.cli import MODES
+from experiments.config import Config
 from experiments.workdir import Workdir
-from tests.door.command import command
+from tests.door.command import REPOSITORY, command
 
 
 @pytest.mark.parametrize(
@@ -31,37 +34,26 @@ from tests.door.command import command
         (["--workdir"], "--workdir needs a name, got none"),
         (["--cache=README.md"], "--cache=README.md is no folder"),
         (["--noconfig.model.reamt"], "no field 'model.reamt'; did you mean --config.model.remat?"),
-        (["--config=README.md"], "the configuration cannot be read"),
+        (["--config=README.md"], "the configuration README.md cannot be read: SyntaxError"),
         (["--config.model.tie=all"], "model.tie='all' needs one vocabulary"),
         (["--config.seed=-1"], "seed must lie in [0, 2**32), got -1"),
-        (["--config.model.max_length=10"], "data.bucket_lengths must lie in [2, model.max_length="),
-        (["--config.data.bucket_lengths=()"], "data.bucket_lengths must name a length, got none"),
-        (["--config.data.bucket_lengths=(0,)"], "data.bucket_lengths must lie in [2, "),
+        (["--config.model.max_length=10"], "lengths of at most model.max_length=10, got (8, 11"),
+        (["--config.batch.bucket_lengths=()"], "batch.bucket_lengths must contain lengths of at"),
+        (["--config.batch.bucket_lengths=(0,)"], "batch.bucket_lengths must be at least 2, got"),
         (["--config.model.encoder_layers=0"], "model.encoder_layers must be at least 1, got 0"),
-        (["--config.train.batch_tokens=40"], "train.batch_tokens=40 has no room for a sentence of"),
+        (["--config.batch.tokens=40"], "batch.tokens=40 has no room for a sentence of"),
         (["--config.train.learning_rate=nan"], "train.learning_rate must be a number above 0"),
-        (
-            ["--config.decoding.num_beams=200"],
-            "decoding.hypotheses=100 are fewer than the",
-        ),
         (["--config.train.beta1=2.0"], "train.beta1 must lie in [0, 1), got 2.0"),
-        (["--mode=trian"], f"value should be one of <{'|'.join(MODES)}>"),
+        (["--mode=trian"], "got 'trian'; did you mean 'train'?"),
         (["train"], "unexpected argument 'train': arguments are flags, --name=value"),
-        (
-            ["--config.model.num_kv_heads=3"],
-            "num_heads=4 cannot be shared evenly by num_kv_heads=3",
-        ),
-        (["--config.model.width=130"], "run.py: model: width=130 is not divisible by num_heads=4"),
+        (["--config.model.num_kv_heads=3"], "num_heads=4 is not divisible by num_kv_heads=3"),
+        (["--config.model.width=130"], "run.py: model.width=130 is not divisible by num_heads=4"),
         (["--config.model.norm_placement=prre"], "got 'prre'; did you mean 'pre'?"),
-        (["--config.model.implementation=splash"], "'splash' cannot compute this: "),
-        (
-            ["--config.model.implementation=jax", "--config.model.attention_dropout=0.1"],
-            "'jax' cannot compute this: it does not implement this dropout; tiled, reference could",
-        ),
+        (["--config.model.implementation=splsh"], "got 'splsh'; did you mean 'splash'?"),
         (["--against", "--split=test"], "--against needs a name, got none"),
         (["--config.data.name=toys"], "got 'toys'; did you mean 'toy'?"),
         (["--config.experiment=translatoin"], "did you mean 'translation'?"),
-        (["--config.train.warmup_steps=99999"], "train.warmup_steps must lie in [0, train.steps="),
+        (["--config.train.warmup_steps=99999"], "train.warmup_steps must be in [0, steps="),
         (["--config.train.steps=0"], "train.steps must be at least 1, got 0"),
         (["--config.train.log_every=0"], "train.log_every must be at least 1, got 0"),
         (["--config.data.sizes.train=9"], "data.sizes.train must be at least 1000, got 9"),
@@ -79,24 +71,88 @@ def test_a_mistake_is_one_sentence(knock, place, arguments, sentence):
     assert not (place / "never").exists()
 
 
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--config.model.implementation=splash"], "'splash' cannot compute this: "),
+        (
+            ["--config.model.implementation=jax", "--config.model.attention_dropout=0.1"],
+            "'jax' cannot compute this: it does not implement this dropout; tiled, reference could",
+        ),
+        (["--config.model.width=36"], "rotary positions need an even head_width, got 9"),
+    ],
+)
+def test_what_the_library_cannot_compute_is_refused_before_anything_is_written(
+    knock, place, arguments, sentence
+):
+    status, _, error = knock("--config=toy_translation:tiny", *arguments, workdir="never")
+    assert status == 2
+    assert sentence in error
+    assert error.count("\n") == 1
+    assert not (place / "never").exists()
+
+
 @pytest.mark.parametrize("mode", ["evaluate", "translate"])
 def test_a_run_that_is_not_there_or_not_trained(place, knock, mode):
     status, _, error = knock(f"--mode={mode}", workdir="nowhere")
     assert status == 2
     assert "nowhere holds no run: train one with --workdir=" in error
-    Workdir(place / "claimed").claim(toy_translation.get_config("tiny"))
+    Workdir(place / "claimed").claim(Config.read(toy_translation.get_config("tiny").to_dict()))
     status, _, error = knock(f"--mode={mode}", workdir="claimed")
     assert status == 2
     assert "claimed has no checkpoint yet: train it first" in error
 
 
-def test_what_a_disk_refuses_is_one_sentence(knock, monkeypatch):
+@pytest.mark.parametrize(
+    "error, sentence",
+    [
+        (
+            OSError(errno.ENOSPC, "No space left on device", "here"),
+            "No space left on device: 'here'",
+        ),
+        (RuntimeError("of a library:\nFile too large; here"), "of a library: File too large; here"),
+    ],
+)
+def test_what_a_disk_refuses_is_one_sentence(knock, monkeypatch, error, sentence):
     def train(*_):
-        raise OSError(errno.ENOSPC, "No space left on device", "here")
+        raise error
 
     monkeypatch.setattr(translation, "train", train)
-    sentence = f"run.py: [Errno {errno.ENOSPC}] No space left on device: 'here'\n"
-    assert knock("--config=configs/toy_translation.py:tiny", workdir="full") == (2, "", sentence)
+    status, output, told = knock("--config=configs/toy_translation.py:tiny", workdir="full")
+    assert (status, output, told.count("\n")) == (2, "", 1)
+    assert told.startswith("run.py: ") and told.endswith(f"{sentence}\n")
+
+
+def test_another_error_of_a_library_keeps_its_traceback(knock, monkeypatch):
+    def train(*_):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(translation, "train", train)
+    with pytest.raises(RuntimeError, match="a bug"):
+        knock("--config=configs/toy_translation.py:tiny", workdir="full")
+
+
+def test_a_full_disk_is_one_line(place, tmp_path):
+    """No file may exceed 20 KiB; a checkpoint does, written by threads of libraries."""
+    code = (
+        "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20 * 1024,) * 2); "
+        "sys.argv[0] = 'run.py'; runpy.run_path('run.py', run_name='__main__')"
+    )
+    arguments = command(place, tmp_path / "full", "--config=digits:tiny")[1:]
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=REPOSITORY,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    step = tmp_path / "full" / "checkpoints" / "10"
+    lines = [line for line in re.split(r"[\r\n]+", ran.stderr) if "/20 [" not in line]
+    assert ran.returncode == 2
+    assert [line for line in lines if line.strip()] == [
+        f"run.py: the checkpoint {step} cannot be written (File too large)"
+    ]
 
 
 @pytest.mark.usefixtures("trained")

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -15,7 +16,7 @@ from experiments.training.checkpoint import Checkpoints
 from experiments.training.metrics import read_metrics
 from experiments.training.session import restore
 from experiments.workdir import Workdir
-from tests.door.command import TINY
+from tests.door.command import TINY, config_of
 
 pytestmark = pytest.mark.usefixtures("trained")
 
@@ -26,7 +27,7 @@ def task_of(workdir, config):
 
 def final_state(place, workdir):
     workdir = Workdir(place / workdir)
-    config = workdir.load_config()
+    config = config_of(workdir.path)
     return restore(workdir, task_of(workdir, config).learner, config)
 
 
@@ -108,12 +109,20 @@ def test_a_stopped_run_goes_on_to_the_bit(place, knock, monkeypatch):
     assert measured(place, "stopped") == measured(place, "tiny")
 
 
+@pytest.mark.usefixtures("echoing")
+def test_the_workdir_alone_continues_a_run(own, place, knock):
+    shutil.rmtree(own / "checkpoints" / "20")
+    assert knock(workdir=own)[0] == 0
+    assert Checkpoints(own / "checkpoints").latest_step() == 20
+    assert measured(place, own) == measured(place, "tiny")
+
+
 def test_the_mean_of_the_last_checkpoints_is_what_is_used(place, trained):
     workdir = Workdir(place / "tiny")
-    config = workdir.load_config()
+    config = config_of(workdir.path)
     assert config.train.average == 2
     used = final_state(place, "tiny")
-    config.train.average = 1
+    config = replace(config, train=replace(config.train, average=1))
     newest = restore(workdir, task_of(workdir, config).learner, config)
     with Checkpoints(workdir.checkpoints) as checkpoints:
         both = checkpoints.averaged(newest, 2, last=20)
@@ -160,7 +169,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_saves_nothing_of_it(place, 
 
 
 def test_a_model_too_short_for_a_split_is_refused_before_it_is_trained(place, knock):
-    short = "--config.model.max_length=24", "--config.data.bucket_lengths=(24,)"
+    short = "--config.model.max_length=24", "--config.batch.bucket_lengths=(24,)"
     status, _, error = knock(*TINY, *short, "--config.model.num_heads=2", workdir="short")
     assert status == 2
     assert "the longer split needs" in error

@@ -17,6 +17,7 @@ from attention.modules import (
 )
 from configs import presets, toy_translation
 from experiments.analysis.description import Description
+from experiments.config import Config
 from experiments.data.sources import SOURCES, load_split
 from experiments.describe import NOTE, compared
 from experiments.describe import abstract_model as preset_model
@@ -201,11 +202,11 @@ def test_layers_with_a_window_attend_to_and_cache_fewer_tokens():
 
 
 def test_a_run_is_described_with_the_words_of_its_data(tmp_path):
-    config = toy_translation.get_config("tiny")
+    config = Config.read(toy_translation.get_config("tiny").to_dict())
     model = translation_model(config, tmp_path)
     parts = {part.name: part.parameters for part in Description.of(model, context=48).parts}
     pairs = load_split(config.data, "train", tmp_path)
-    words = SOURCES["toy"].text.learn(config.data, pairs, tmp_path)
+    words = SOURCES["toy"].text.learn(config.text, pairs, tmp_path)
     assert parts["source embedding tokens"] == 32 * len(words.source)
     assert parts["target embedding tokens"] == 32 * len(words.target)
 
@@ -272,10 +273,13 @@ def test_the_run_of_a_workdir_is_described_and_left_as_it_is(knock, tmp_path):
         ([LLAMA, "--mode=train"], "preset has no mode 'train', it has describe"),
         (["--config=configs/benchmark.py"], "benchmark has no mode 'describe', it has benchmark"),
         (["--workdir=nowhere"], "nowhere holds no run: train one with --workdir=nowhere"),
-        ([LLAMA, "--workdir=nowhere"], "a --config or the run of a --workdir, got both"),
-        (["--mode=ledger", "--workdir=nowhere"], "--mode=ledger tells of all runs below --config."),
+        ([LLAMA, "--workdir=nowhere"], "takes a --config or a --workdir, got both"),
+        (["--mode=ledger", "--workdir=nowhere"], "--mode=ledger lists all runs below --config."),
         (["--config=configs/toy_translation_rnn.py:tiny"], "'recurrent' cannot be described"),
-        (["--config.architecture=recurrent"], "not a configuration of the kind that its names ask"),
+        (
+            ["--config.architecture=recurrent"],
+            "'recurrent' has no field 'model.activation', it has",
+        ),
         (
             ["--mode=generate", "--config=configs/toy_translation.py"],
             "it has train, evaluate, translate, describe",

@@ -9,9 +9,10 @@ from flax import nnx
 from attention.modules import ACTIVATIONS, Context, LanguageModel, TransformerConfig
 from configs import char_lm_moe
 from experiments.analysis.description import Description
+from experiments.config import Config
 from experiments.data.corpus import language_of
 from experiments.data.text import Characters, TextBatch
-from experiments.experts import Experts, check_experts, make_layer
+from experiments.experts import Experts, make_layer
 from experiments.language_model import Task
 
 INPUTS = jax.random.normal(jax.random.key(0), (2, 7, 6))
@@ -91,7 +92,7 @@ def test_dtypes_of_the_config(dtype, param_dtype):
         settings,
         vocab_size=9,
         rngs=nnx.Rngs(0),
-        make_layer=lambda index, rngs: make_layer(settings, config().experts, index, rngs),
+        make_layer=lambda index, rngs: make_layer(settings, config().model.experts, index, rngs),
     )
     assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(model, nnx.Param))} == {
         jnp.dtype(param_dtype)
@@ -117,10 +118,10 @@ def test_more_tokens_than_bfloat16_can_count():
 
 def config(**changes):
     config = char_lm_moe.get_config("tiny")
-    config.train.microbatches = 1
+    config.batch.microbatches = 1
     config.model.dropout = 0.0
-    config.experts.update(changes)
-    return config
+    config.model.experts.update(changes)
+    return Config.read(config.to_dict())
 
 
 def test_cached_decoding_equals_full_pass():
@@ -129,7 +130,7 @@ def test_cached_decoding_equals_full_pass():
         settings,
         vocab_size=9,
         rngs=nnx.Rngs(0),
-        make_layer=lambda index, rngs: make_layer(settings, config().experts, index, rngs),
+        make_layer=lambda index, rngs: make_layer(settings, config().model.experts, index, rngs),
     )
     tokens = jax.random.randint(jax.random.key(1), (2, 6), 0, 9)
     cache = model.new_cache((2,), 6)
@@ -169,17 +170,3 @@ def test_a_token_uses_the_parameters_of_two_experts():
 
     router = 2 * 32 * 2  # FLOPs of two more columns of the router, in one layer
     assert flops(4) - flops(2) == router
-
-
-@pytest.mark.parametrize(
-    "field, value, sentence",
-    [
-        ("number", 1, "experts.number must be at least 2, got 1"),
-        ("every", 0, "experts.every must be at least 1, got 0"),
-        ("capacity_factor", 0.0, "experts.capacity_factor must be a number above 0"),
-        ("balance", -1.0, "experts.balance must be at least 0, got -1.0"),
-    ],
-)
-def test_a_mistake_is_one_sentence(field, value, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        check_experts(config(**{field: value}).experts)

@@ -3,20 +3,26 @@
 import pytest
 from ml_collections import ConfigDict
 
+from experiments.config import Config
+from experiments.config.flags import as_config_dict
 from experiments.errors import UsageError
 from experiments.workdir import Workdir
 
 
-def configuration(duration="", steps=70, beam=1, path="here", files="train.*"):
-    train = {"duration": duration, "steps": steps}
-    data, decoding = {"path": path, "files": files}, {"beam": beam}
-    fields = {"experiment": "translation", "train": train, "decoding": decoding, "data": data}
-    return ConfigDict(fields)
+def configuration(duration="", steps=170, beams=1, path="here", file="train"):
+    return Config.read(
+        {
+            "experiment": "translation",
+            "train": {"duration": duration, "steps": steps},
+            "data": {"name": "parallel", "path": path, "files": {"train": file}},
+            "decoding": {"num_beams": beams},
+        }
+    )
 
 
 @pytest.fixture
 def workdir(tmp_path):
-    """Of a run of ten epochs, which are seventy steps."""
+    """Of a run of ten epochs, which are 170 steps."""
     workdir = Workdir(tmp_path / "run")
     workdir.claim(configuration("10 epochs"))
     workdir.checkpoints.mkdir()
@@ -43,8 +49,8 @@ def test_a_run_reads_one_text(workdir):
     [
         ({"duration": "9 epochs"}, "train.duration: '10 epochs' there, '9 epochs' here"),
         ({"duration": ""}, "train.duration: '10 epochs' there, '' here"),
-        ({"steps": 84}, "train.steps: 70 there, 84 here"),
-        ({"beam": 4}, "decoding.beam: 1 there, 4 here"),
+        ({"steps": 184}, "train.steps: 170 there, 184 here"),
+        ({"beams": 4}, "decoding.num_beams: 1 there, 4 here"),
     ],
 )
 def test_another_configuration_is_refused(workdir, change, told):
@@ -56,8 +62,8 @@ def test_another_configuration_is_refused(workdir, change, told):
 
 
 def test_what_is_trained_may_decode_as_it_likes_and_its_duration_is_not_counted_anew(workdir):
-    used = workdir.as_trained(configuration("10 epochs", steps=100, beam=4))
-    assert (used.train.steps, used.decoding.beam) == (70, 4)
+    used = workdir.as_trained(configuration("10 epochs", steps=200, beams=4))
+    assert (used.train.steps, used.decoding.num_beams) == (170, 4)
 
 
 def test_a_run_is_trained_by_one_at_a_time(workdir):
@@ -82,8 +88,8 @@ def test_samples_of_steps_that_never_happened_go(workdir):
 
 def test_data_may_stand_elsewhere_and_be_no_other(workdir):
     assert workdir.as_trained(configuration("10 epochs", path="there")).data.path == "there"
-    with pytest.raises(UsageError, match=r"data\.files: 'train\.\*' there, 'dev\.\*' here"):
-        workdir.as_trained(configuration("10 epochs", files="dev.*"))
+    with pytest.raises(UsageError, match=r"data\.files\.train: 'train' there, 'dev' here"):
+        workdir.as_trained(configuration("10 epochs", file="dev"))
 
 
 @pytest.mark.parametrize("duration", ["9 epochs", ""])
@@ -95,5 +101,30 @@ def test_what_is_trained_was_trained_as_long(workdir, duration):
 def test_steps_that_no_duration_decides_are_those_of_the_run(tmp_path):
     workdir = Workdir(tmp_path / "run")
     workdir.claim(configuration())
-    with pytest.raises(UsageError, match=r"train\.steps: 70 there, 84 here"):
-        workdir.as_trained(configuration(steps=84))
+    with pytest.raises(UsageError, match=r"train\.steps: 170 there, 184 here"):
+        workdir.as_trained(configuration(steps=184))
+
+
+def test_an_empty_folder_becomes_the_workdir(tmp_path):
+    Workdir(tmp_path).claim(configuration())
+    assert Workdir(tmp_path).load_config() == as_config_dict(configuration())
+
+
+def test_at_most_eight_differences_are_listed_one_short_line_each(tmp_path):
+    workdir = Workdir(tmp_path / "run")
+    fields = {f"field{number}": "x" * 100 for number in range(11)}
+    workdir.claim(ConfigDict({"experiment": "benchmark", "model": fields}))
+    with pytest.raises(UsageError) as refused:
+        workdir.claim(ConfigDict({"experiment": "benchmark", "data": {"a": [0] * 100}}))
+    first, *lines, last = str(refused.value).split("\n")
+    assert first.endswith("contains a run of another configuration: choose another --workdir")
+    assert lines[0] == "  data.a: None there, [0, 0, 0, 0, 0, 0, ...] here"
+    assert len(lines) == 8 and max(map(len, lines)) < 80
+    assert last == "  and 4 more"
+
+
+def test_a_config_of_another_version_is_one_sentence(tmp_path):
+    workdir = Workdir(tmp_path)
+    workdir.config.write_text('{"experiment": "translation", "data": {"bucket_lengths": [8]}}')
+    with pytest.raises(UsageError, match=r"damaged or of another version: data\.name='toy' has no"):
+        workdir.load_config()

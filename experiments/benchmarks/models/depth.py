@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -9,7 +10,7 @@ from flax import nnx
 from jax import Array
 from ml_collections import ConfigDict
 
-from attention.modules import LanguageModel, TransformerConfig
+from attention.modules import LanguageModel
 from experiments.benchmarks.models.figure import Figure
 from experiments.clock import round_robin, seconds_of
 from experiments.config import Config
@@ -39,8 +40,8 @@ def measure(config: ConfigDict) -> Iterator[Figure]:
 
     for layers in (shallow, deep):
         steps = {
-            "scanned": _Step(settings, learner(settings, layers)),
-            "unrolled": _Step(settings, learner(settings, layers, scan=False)),
+            "scanned": _Step(settings, learner(language_model(settings), layers)),
+            "unrolled": _Step(settings, learner(language_model(settings), layers, scan=False)),
         }
         warm_ups = {name: seconds_of(step) for name, step in steps.items()}
         times = round_robin(steps, warm_ups, seconds=settings.seconds, rounds=10 * config.rounds)
@@ -50,22 +51,12 @@ def measure(config: ConfigDict) -> Iterator[Figure]:
         yield Figure(name, ours / theirs, 1.0, parts)
 
 
-def learner(settings: ConfigDict, layers: int, *, scan: bool = True) -> Learner:
-    """Return the learner of a language model with this number of layers, scanned or unrolled."""
-    # Without remat, a shallow stack is unrolled in any case.
-    changed = {"decoder_layers": layers, "remat": True, "scan": scan}
-    config = TransformerConfig(**{**settings.model, **changed})
+def language_model(settings: ConfigDict) -> Config:
+    """Return the config of the language model that is measured.
 
-    def make_model(rngs: nnx.Rngs) -> nnx.Module:
-        return LanguageModel.from_config(config, vocab_size=VOCABULARY, rngs=rngs)
-
-    def sum_losses(
-        model: LanguageModel, batch: TextBatch, rng: Array | None
-    ) -> tuple[TokenLosses, Mapping[str, Array]]:
-        del rng  # the model has no dropout
-        output = model(batch.inputs)
-        return token_losses(output.logits, batch.labels, batch.counted), output.losses
-
+    Args:
+        settings: `depth` of the benchmark.
+    """
     tree = {
         "experiment": "language_model",
         "seed": settings.seed,
@@ -77,7 +68,26 @@ def learner(settings: ConfigDict, layers: int, *, scan: bool = True) -> Learner:
             "microbatches": settings.microbatches,
         },
     }
-    return Learner(make_model, sum_losses, Config.read(tree))
+    return Config.read(tree)
+
+
+def learner(language_model: Config, layers: int, *, scan: bool = True) -> Learner:
+    """Return the learner of a language model with this number of layers, scanned or unrolled."""
+    # Without remat, a shallow stack is unrolled in any case.
+    changed = {"decoder_layers": layers, "remat": True, "scan": scan}
+    config = replace(language_model.model.library(), **changed)
+
+    def make_model(rngs: nnx.Rngs) -> nnx.Module:
+        return LanguageModel.from_config(config, vocab_size=VOCABULARY, rngs=rngs)
+
+    def sum_losses(
+        model: LanguageModel, batch: TextBatch, rng: Array | None
+    ) -> tuple[TokenLosses, Mapping[str, Array]]:
+        del rng  # the model has no dropout
+        output = model(batch.inputs)
+        return token_losses(output.logits, batch.labels, batch.counted), output.losses
+
+    return Learner(make_model, sum_losses, language_model)
 
 
 def _batch(settings: ConfigDict) -> TextBatch:
@@ -87,7 +97,7 @@ def _batch(settings: ConfigDict) -> TextBatch:
 
 
 def _seconds_to_compile(settings: ConfigDict, layers: int) -> float:
-    one = learner(settings, layers)
+    one = learner(language_model(settings), layers)
     start = time.perf_counter()
     one.train_step.lower(one.abstract_state, _batch(settings)).compile()
     return time.perf_counter() - start

@@ -7,12 +7,13 @@ import chex
 import jax
 import numpy as np
 import pytest
-from experiments.data.batching import EncodedPair
 
 import run as door
 from configs import benchmark_models
 from experiments.benchmarks.models import decoding, depth, sentences, suite, training, translating
 from experiments.benchmarks.models.figure import Figure
+from experiments.config import Config
+from experiments.data.batching import EncodedPair
 from experiments.data.sources import SOURCES
 from experiments.data.text import TextBatch
 from experiments.data.vocabulary import BOS, EOS, PAD
@@ -38,7 +39,7 @@ def config():
 def captions(config, tmp_path):
     """The tiny form with a few sentences to translate."""
     config.translation.data.path = str(tmp_path)
-    config.translation.data.subwords.size = 300
+    config.translation.text.size = 300
     config.translation.model.dropout = 0.0  # what is dropped, each draws in its own way
     words = ["a", "man", "two", "dogs", "run", "small", "red", "over", "the", "green", "grass"]
     random = np.random.default_rng(0)
@@ -58,7 +59,8 @@ def test_with_a_cache_and_without_the_same_is_said(config):
 
 
 def test_scanned_and_unrolled_layers_are_the_same_model(config):
-    scanned, apart = depth.learner(config.depth, 2), depth.learner(config.depth, 2, scan=False)
+    small = depth.language_model(config.depth)
+    scanned, apart = depth.learner(small, 2), depth.learner(small, 2, scan=False)
     assert scanned.num_parameters == apart.num_parameters
     tokens = np.arange(16).reshape(2, 8)
     both = [
@@ -74,7 +76,7 @@ def test_the_plain_loop_has_the_same_model():
     """With the same parameters it has the same loss, which then falls."""
     torch = pytest.importorskip("torch")
     torch_gpt = importlib.import_module("experiments.benchmarks.models.torch_gpt")
-    config = benchmark_models.get_config("tiny").characters
+    config = Config.read(benchmark_models.get_config("tiny").characters.to_dict())
     ours = depth.learner(config, config.model.decoder_layers)
     parameters = ours.initial_state().parameters
     peer = torch_gpt.TorchGPT(config, depth.VOCABULARY)
@@ -201,7 +203,7 @@ def test_what_is_learned_from_is_packed(captions, tmp_path):
 
 def test_nothing_is_translated_without_sentences(config, tmp_path):
     with pytest.raises(FileNotFoundError, match="names no folder of parallel text"):
-        sentences.load_sentences(config.translation, tmp_path)
+        sentences.load_sentences(Config.read(config.translation.to_dict()), tmp_path)
 
 
 def test_a_batch_has_no_more_padding_than_its_longest_sentences_need():

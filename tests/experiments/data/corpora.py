@@ -1,18 +1,22 @@
-"""The configuration of pairs of other people, wherever they stand."""
+"""Data of a config with a few fields changed."""
 
-from ml_collections import ConfigDict
+from typing import Any
+
+from experiments.config import TASKS, as_tree, build
 
 
-def configuration(name: str, *, joint: bool = True, **fields: object) -> ConfigDict:
-    """The smallest `config.data` of a source, with the fields that it alone has."""
-    return ConfigDict(
-        {
-            "name": name,
-            "source": "en",
-            "target": "de",
-            "faults": "refuse",
-            "longest": 5,
-            "subwords": {"kind": "bpe", "size": 300, "joint": joint, "dropout": 0.0},
-            **fields,
-        }
-    )
+def data_part(name: str, tree: dict[str, Any]) -> Any:
+    """Build the data of a translation."""
+    return build(TASKS["translation"].datasets[name], tree, "data.")
+
+
+def changed(part: Any, changes: dict[str, Any]) -> Any:
+    """Return a part with other values of some fields, such as "sizes.train"."""
+    tree = as_tree(part)
+    for name, value in changes.items():
+        *parents, last = name.split(".")
+        inner = tree
+        for parent in parents:
+            inner = inner[parent]
+        inner[last] = value
+    return build(type(part), tree, "data.")

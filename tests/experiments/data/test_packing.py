@@ -97,12 +97,12 @@ def test_an_epoch_holds_every_sequence_once_in_one_shape():
         (
             [[3] * 7],
             {"length": 7, "tokens": 7},
-            "needs 8 positions, and a packed row has 7: raise data.context",
+            "needs 8 positions, and a packed row has 7: raise batch.row_length",
         ),
         (
             [[3]],
             {"length": 7, "tokens": 6},
-            "a batch of 6 tokens has no room for a row of 7: raise train",
+            "a batch of 6 tokens has no room for a row of 7: raise batch",
         ),
     ],
 )
@@ -181,7 +181,7 @@ def test_both_sides_of_a_pair_stand_in_the_same_row():
 
 
 def test_a_pair_longer_than_a_row_is_refused():
-    with pytest.raises(UsageError, match=r"packed row has 4: raise data\.row_length"):
+    with pytest.raises(UsageError, match=r"packed row has 4: raise batch\.row_length"):
         PairedRows(PAIRS, length=4, tokens=8)
     with pytest.raises(UsageError, match="there is no pair"):
         PairedRows([], length=4, tokens=8)

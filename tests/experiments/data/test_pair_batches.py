@@ -1,9 +1,10 @@
 """Sentence pairs that there is no room for: refused by name, or left out and counted."""
 
 import pytest
-from experiments.data.pair_batches import PairBatches
 
 from configs import multi30k
+from experiments.config import Config
+from experiments.data.pair_batches import PairBatches
 from experiments.data.pairs import SentencePair
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
@@ -14,12 +15,13 @@ SHORT = [SentencePair("a b", "b"), SentencePair("a b b a", "b")]  # 3 and 5 posi
 LONG, LONGER = SentencePair("b", "b a b a b"), SentencePair("a b a a b a", "a")  # 6 and 7
 
 
-def batches(**data):
+def batches(row_length=0, **data):
     config = multi30k.get_config("tiny")
     config.model.max_length = 6
-    config.data.update({"row_length": 0} | data)
+    config.batch.update({"row_length": row_length, "bucket_lengths": (6,)})
+    config.data.update(data)
     tokenizer = WordTokenizer(Vocabulary((*SPECIALS, "a", "b")), SPACED)
-    return PairBatches(config, Tokenizers(tokenizer, tokenizer))
+    return PairBatches(Config.read(config.to_dict()), Tokenizers(tokenizer, tokenizer))
 
 
 def test_the_longest_is_named_with_what_can_be_done():

@@ -4,8 +4,8 @@ import re
 from collections import Counter
 
 import pytest
-from ml_collections import ConfigDict
 
+from experiments.config import Sizes, SummaryData
 from experiments.data.sequences.summary import CIRCUMSTANCES, Sentence, load, main_person, summarize
 
 
@@ -37,7 +37,7 @@ def test_nobody_is_the_main_person_of_a_tie():
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory):
-    config = ConfigDict({"seed": 0, "shortest": 4, "longest": 8, "sizes": {"train": 1_000}})
+    config = SummaryData(shortest=4, longest=8, sizes=Sizes(train=1_000))
     return load(config, "train", tmp_path_factory.mktemp("none"))
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from experiments.data.sources import check_source, load_split
+from experiments.data.sources import load_split
 from experiments.errors import UsageError
-from tests.experiments.data.corpora import configuration
+from tests.experiments.data.corpora import changed, data_part
 from tests.experiments.data.prepared import NAME, prepare
 
 PAIRS = [("a dog", "ein Hund"), ("two dogs", "zwei Hunde"), ("naïve", "naïf")]
@@ -27,32 +27,31 @@ def directory(tmp_path_factory):
 @pytest.fixture
 def config(directory):
     splits = {"train": "train", "validation": "train[:2]", "test": "test"}
-    return configuration("tfds", path=str(directory.parents[2]), dataset=NAME, splits=splits)
+    tree = {"path": str(directory.parents[2]), "dataset": NAME, "splits": splits, "longest": 5}
+    return data_part("tfds", tree)
 
 
-def read(config, split):
-    check_source(config)
-    return [pair[:2] for pair in load_split(config, split, None)]
+def read(config, split, **changes):
+    return [pair[:2] for pair in load_split(changed(config, changes), split, None)]
 
 
 def test_splits_and_their_parts_are_read_in_either_direction(config):
     assert [read(config, split) for split in ("train", "validation", "test")] == [
         PAIRS, PAIRS[:2], PAIRS[:1]
     ]  # fmt: skip
-    config.source, config.target = "de", "en"
-    config.dataset += ":1.0.0"
-    assert read(config, "test") == [PAIRS[0][::-1]]
+    other = {"source": "de", "target": "en", "dataset": f"{NAME}:1.0.0"}
+    assert read(config, "test", **other) == [PAIRS[0][::-1]]
 
 
 @pytest.mark.parametrize("number", range(len(FAULTS)))
 def test_a_fault_is_told_with_its_place_or_dropped_aloud(number, config, capsys):
-    config.splits.train = f"faulty_{number}"
+    config = changed(config, {"splits.train": f"faulty_{number}"})
     with pytest.raises(UsageError, match=f"^{NAME}, faulty_{number}, {FAULTS[number][1]}; data.fa"):
         read(config, "train")
-    config.faults = "drop"
+    config = changed(config, {"faults": "drop"})
     assert read(config, "train") == PAIRS[:1]
     assert "train: 1 of 2 pairs left out: " in capsys.readouterr().err
-    config.splits.train += "[1:]"
+    config = changed(config, {"splits.train": f"faulty_{number}[1:]"})
     with pytest.raises(UsageError, match="the train split of the tfds data has no pairs"):
         read(config, "train")
 
@@ -70,33 +69,33 @@ def test_a_fault_is_told_with_its_place_or_dropped_aloud(number, config, capsys)
     ],
 )
 def test_a_mistake_is_one_sentence(config, field, value, sentence):
-    config.update_from_flattened_dict({field: value})
+    config = changed(config, {field: value})
     with pytest.raises(ValueError, match=sentence) as refused:
-        check_source(config)
+        read(config, "test")
     assert "\n" not in str(refused.value)
 
 
 def test_what_only_tensorflow_reads_is_refused_with_the_way_out(config, tmp_path):
     info = prepare(tmp_path, {"train": PAIRS}) / "dataset_info.json"
     info.write_text(info.read_text().replace("array_record", "tfrecord"))
-    config.path = str(tmp_path)
+    config = changed(config, {"path": str(tmp_path)})
     with pytest.raises(ValueError, match=r"1\.0\.0 is prepared as tfrecord, .* --out_file_format"):
-        check_source(config)
+        read(config, "test")
 
 
 @pytest.mark.parametrize("text", ["{}", "{broken"])
 def test_damaged_facts_of_a_dataset_are_named(config, tmp_path, text):
     info = prepare(tmp_path, {"train": PAIRS}) / "dataset_info.json"
     info.write_text(text)
-    config.path = str(tmp_path)
+    config = changed(config, {"path": str(tmp_path)})
     with pytest.raises(UsageError, match=r"1\.0\.0/dataset_info\.json cannot be read: "):
-        check_source(config)
+        read(config, "test")
 
 
 def test_a_file_that_was_lost_is_named(config, tmp_path):
     (file,) = prepare(tmp_path, {"train": PAIRS, "test": PAIRS}).glob("*-train.*")
     file.unlink()
-    config.path = str(tmp_path)
+    config = changed(config, {"path": str(tmp_path)})
     with pytest.raises(UsageError, match=f"1.0.0 cannot be read: .*{file.name}"):
         read(config, "train")
 
@@ -105,5 +104,5 @@ def test_the_newest_version_that_is_whole_is_taken(config, tmp_path):
     for version, pairs in (("9.0.0", PAIRS[:1]), ("10.0.0", PAIRS), ("11.0.0.part", PAIRS[:2])):
         written = prepare(tmp_path, {"train": pairs, "test": PAIRS})
         written.rename(written.with_name(version))
-    config.path = str(tmp_path)
+    config = changed(config, {"path": str(tmp_path)})
     assert read(config, "train") == PAIRS

@@ -3,9 +3,10 @@
 import jax
 import numpy as np
 import pytest
-from experiments.data.batching import EncodedPair
 
 from configs import toy_translation
+from experiments.config import Config
+from experiments.data.batching import EncodedPair
 from experiments.data.pairs import SentencePair
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
@@ -25,7 +26,7 @@ PAIRS = [SentencePair("a b", "b"), SentencePair("b", "a b")]
 def test_that_of_words_counts_words(letters, expected, monkeypatch):
     vocabulary = Vocabulary((*SPECIALS, "a", "b"))
     task = Task(
-        toy_translation.get_config("tiny"),
+        Config.read(toy_translation.get_config("tiny").to_dict()),
         Tokenizers(*[WordTokenizer(vocabulary, WORDS)] * 2),
     )
     encoded = [EncodedPair([3], [3] * letters * len(pair.target.split())) for pair in PAIRS]

@@ -10,6 +10,8 @@ from flax import nnx
 
 from attention.decoding import GNMT, Beam, Greedy, StoppingCriteria, generate
 from configs import toy_translation, toy_translation_rnn
+from experiments.config import Config
+from experiments.config.flags import as_config_dict
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import BOS, EOS, PAD, SPECIALS, Vocabulary
 from experiments.data.words import WORDS, Tokens
@@ -39,9 +41,9 @@ def task():
     with jax.numpy_dtype_promotion("standard"):
         config = toy_translation.get_config("tiny")
         config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "max_length": 9})
-        config.data.bucket_lengths = (6,)
+        config.batch.bucket_lengths = (6,)
         config.train.warmup_steps = 0
-        return Task(config, tokenizers(WORDS))
+        return Task(Config.read(config.to_dict()), tokenizers(WORDS))
 
 
 @pytest.fixture(scope="module")
@@ -95,10 +97,10 @@ def test_unfinished_rows_are_decoded_again_with_more_steps(num_beams, monkeypatc
     with jax.numpy_dtype_promotion("standard"):
         config = toy_translation.get_config("tiny")
         config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "max_length": 32})
-        config.data.bucket_lengths = (6,)
+        config.batch.bucket_lengths = (6,)
         config.decoding.update({"num_beams": num_beams, "length_penalty": 0.6})
         config.seed = 1
-        task = Task(config, tokenizers(WORDS))
+        task = Task(Config.read(config.to_dict()), tokenizers(WORDS))
         parameters = jax.tree.map(lambda leaf: 3 * leaf, task.learner.initial_state().parameters)
     sources = [SOURCE.encode(list(word)) for word in ("abc", "h" * 20, "ccccd", "ba", "a", "bdef")]
     shapes = []
@@ -175,11 +177,11 @@ class TestDetails:
     @staticmethod
     def found(task):
         with jax.numpy_dtype_promotion("standard"):
-            config = task.config.copy_and_resolve_references()
+            config = as_config_dict(task.config)
             config.decoding.update(
                 {"num_beams": 3, "length_penalty": 0.5, "details": True, "n_best": 2}
             )
-            task = Task(config, tokenizers(WORDS))
+            task = Task(Config.read(config.to_dict()), tokenizers(WORDS))
             parameters = drawn(task, seed=46)  # with which alignments differ
             state = task.learner.initial_state()._replace(parameters=parameters)
         (best,) = task.translator(state.parameters, [TestDetails.SENTENCE], batch_size=1)
@@ -219,8 +221,8 @@ def test_model_without_attention_has_no_alignment():
         config = toy_translation_rnn.get_config("tiny")
         config.model.update({"attention": "none", "max_length": 9})
         config.decoding.update({"num_beams": 2, "details": True})
-        config.data.bucket_lengths = (9,)
-        task = Task(config, tokenizers(WORDS))
+        config.batch.bucket_lengths = (9,)
+        task = Task(Config.read(config.to_dict()), tokenizers(WORDS))
         (answer,), _ = task.answers(task.learner.initial_state(), ["a b"])
     (one,) = json.loads(answer)["translations"]
     assert one.keys() == {"text", "score", "tokens", "log_probs", "alignment"}

@@ -1,11 +1,14 @@
 """Learning rates at the steps where they can be checked by hand."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ml_collections import ConfigDict
+from flax import nnx
 
-from experiments.training.optimizer import optimizer, schedule
+from attention.modules import EncoderDecoder
+from experiments.config import EncoderDecoderModel, TrainPart
+from experiments.training.optimizer import decaying, optimizer, schedule
 
 NAMES = ("constant", "plateau", "linear", "cosine", "inverse_sqrt")
 
@@ -45,40 +48,47 @@ def test_a_training_without_warmup_starts_at_the_peak():
     np.testing.assert_allclose(rate(jnp.int32(0)), 0.5)
 
 
-def test_an_unknown_schedule_is_named():
-    with pytest.raises(ValueError, match="got 'cosin'; did you mean 'cosine'"):
-        schedule("cosin", peak=1.0, warmup_steps=1, total_steps=2)
-
-
-@pytest.mark.parametrize("warmup", [-1, 20, 21])
-def test_a_warmup_that_never_ends_is_refused(warmup):
-    with pytest.raises(ValueError, match=rf"\[0, train.steps=20\), got {warmup}"):
-        schedule("linear", peak=1.0, warmup_steps=warmup, total_steps=20)
-
-
 def test_gradients_are_clipped_before_adam():
     """Adam forgets the scale of a constant gradient, but not that one step was clipped."""
 
     def second_update(clip_norm):
-        config = ConfigDict(
-            {
-                "schedule": "constant",
-                "learning_rate": 1.0,
-                "warmup_steps": 0,
-                "steps": 9,
-                "clip_norm": clip_norm,
-                "beta1": 0.9,
-                "beta2": 0.9,
-                "epsilon": 1e-9,
-                "weight_decay": 0.0,
-            }
+        config = TrainPart(
+            schedule="constant",
+            learning_rate=1.0,
+            warmup_steps=0,
+            clip_norm=clip_norm,
+            beta2=0.9,
+            weight_decay=0.0,
         )
         transformation = optimizer(config)
-        parameters = jnp.zeros(1)
+        parameters = nnx.Param(jnp.zeros(1))
         state = transformation.init(parameters)
-        _, state = transformation.update(jnp.array([100.0]), state, parameters)
-        update, _ = transformation.update(jnp.array([1.0]), state, parameters)
+        _, state = transformation.update(nnx.Param(jnp.array([100.0])), state, parameters)
+        update, _ = transformation.update(nnx.Param(jnp.array([1.0])), state, parameters)
         return float(update[0])
 
     np.testing.assert_allclose(second_update(1.0), -1.0, rtol=1e-5)
     assert abs(second_update(1000.0) + 1.0) > 0.1
+
+
+@pytest.fixture(scope="module")
+def parameters():
+    config = EncoderDecoderModel(width=8, num_heads=2, hidden=5, positions="learned").library()
+    sizes = {"source_vocab_size": 7, "target_vocab_size": 7}
+    return nnx.state(EncoderDecoder.from_config(config, **sizes, rngs=nnx.Rngs(0)))
+
+
+def test_biases_norms_and_embeddings_do_not_decay(parameters):
+    decay = {path[-1]: is_decaying for path, is_decaying in nnx.to_flat_state(decaying(parameters))}
+    assert decay == {"kernel": True, "bias": False, "scale": False, "tokens": False, "table": False}
+
+
+@pytest.mark.parametrize("decay_all, changed", [(False, {"kernel"}), (True, {"kernel", "tokens"})])
+def test_without_a_gradient_only_decaying_parameters_change(parameters, decay_all, changed):
+    config = TrainPart(warmup_steps=0, schedule="constant", decay_all=decay_all)
+    transformation = optimizer(config)
+    zeros = jax.tree.map(jnp.zeros_like, parameters)
+    updates, _ = transformation.update(zeros, transformation.init(parameters), parameters)
+    found = {path[-1] for path, update in nnx.to_flat_state(updates) if jnp.any(update[...] != 0)}
+    assert found - {"scale", "table"} == changed
+    assert ("scale" in found) == decay_all

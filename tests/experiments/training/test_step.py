@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from experiments.data.batching import EncodedPair, pad_batch
 
 from configs import digits, toy_translation
 from experiments import classification
+from experiments.config import Config
+from experiments.data.batching import EncodedPair, pad_batch
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import SPACED
@@ -18,12 +19,13 @@ LETTERS = WordTokenizer(Vocabulary((*SPECIALS, *"abcdefgh")), SPACED)
 PAIRS = [EncodedPair([3, 4, 5], [6, 7]), EncodedPair([5, 3], [4, 8, 9, 10])]
 
 
-def task(dropout=0.2, **changes):
+def task(dropout=0.2, microbatches=1, **changes):
     config = toy_translation.get_config("tiny")
     config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "positions": "sinusoidal"})
     config.model.dropout = dropout
-    config.train.update({"warmup_steps": 0, "label_smoothing": 0.1, "microbatches": 1, **changes})
-    return Task(config, Tokenizers(LETTERS, LETTERS)).learner
+    config.batch.microbatches = microbatches
+    config.train.update({"warmup_steps": 0, "average": 1, "label_smoothing": 0.1, **changes})
+    return Task(Config.read(config.to_dict()), Tokenizers(LETTERS, LETTERS)).learner
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +119,7 @@ def test_half_the_precision_learns_in_whole_parameters(shared):
 def test_images_are_read_in_half_the_precision_too():
     config = digits.get_config("tiny")
     config.train.dtype = "bfloat16"
-    task = classification.Task(config)
+    task = classification.Task(Config.read(config.to_dict()))
     batch = classification.batches(task.data.splits["validation"])[0]
     jaxpr = jax.make_jaxpr(task.learner.train_step)(task.learner.abstract_state, batch)
     products = [line for line in str(jaxpr).splitlines() if "dot_general" in line]

@@ -1,0 +1,91 @@
+"""The types of configs are defined without jax: their names equal those of the registries."""
+
+import dataclasses
+import inspect
+
+import pytest
+
+from attention import modules
+from attention.modules import classifier, config
+from attention.modules.recurrent import encoder, encoder_decoder
+from attention.primitives.attend import IMPLEMENTATIONS
+from experiments import translation
+from experiments.config import (
+    TASKS,
+    EncoderDecoderModel,
+    RecurrentModel,
+    SentimentData,
+    SentimentSizes,
+    ToySizes,
+    data,
+    model,
+    train,
+)
+from experiments.data import corpus, labelled, sentiment, sources, tokenizers, toy_language
+from experiments.data.sequences import noise
+from experiments.data.toy_language import splits
+from experiments.data.vocabulary import EOS
+from experiments.training import optimizer
+from run import EXPERIMENTS
+
+
+@pytest.mark.parametrize(
+    "names, registry",
+    [
+        (model.ACTIVATIONS, modules.ACTIVATIONS),
+        (model.NORMS, modules.NORMS),
+        (model.POSITIONS, modules.POSITIONS),
+        (model.INITIALIZERS, modules.INITIALIZERS),
+        (model.POOLINGS, classifier.POOLINGS),
+        (model.CELLS, encoder.CELLS),
+        (model.ATTENTIONS, encoder_decoder.ATTENTIONS),
+        (model.IMPLEMENTATIONS, [one.name for one in IMPLEMENTATIONS]),
+        (data.NOISES, noise.NOISES),
+        (TASKS["translation"].datasets, sources.SOURCES),
+        (TASKS["translation"].models, translation.ARCHITECTURES),
+        (TASKS["language_model"].datasets, corpus.CORPORA),
+        (TASKS["classification"].datasets, labelled.LABELLED),
+        (TASKS, [name for name, one in EXPERIMENTS.items() if "train" in one.modes]),
+    ],
+)
+def test_names_equal_those_of_the_registry(names, registry):
+    assert {*names} == {*registry}
+
+
+def test_absolute_positions_are_those_added_to_embeddings():
+    added = [name for name, scheme in modules.POSITIONS.items() if scheme.embed is not None]
+    assert {*model.ABSOLUTE} == {*added}
+
+
+@pytest.mark.parametrize(
+    "part, library",
+    [
+        (EncoderDecoderModel, config.TransformerConfig),
+        (RecurrentModel, encoder_decoder.RecurrentConfig),
+        (model.RotaryPart, modules.Rotary),
+        (ToySizes, toy_language.Sizes),
+        (SentimentSizes, sentiment.Sizes),
+    ],
+)
+def test_every_field_is_one_of_the_library(part, library):
+    ours, theirs = ({one.name for one in dataclasses.fields(kind)} for kind in (part, library))
+    assert ours <= theirs
+
+
+def test_a_vocabulary_is_shared_where_the_source_shares_it():
+    for name, kind in TASKS["translation"].datasets.items():
+        text = sources.SOURCES[name].text
+        is_shared = text.shared if isinstance(text, tokenizers.Words) else None
+        assert kind.is_shared == is_shared, name
+
+
+def test_limits_equal_those_of_the_data():
+    assert SentimentData.longest == sentiment.LONGEST
+    assert data.SMALLEST_SUBWORDS == EOS + 2 + 256
+    assert data.SMALLEST_TRAIN == splits.SMALLEST_TRAIN
+
+
+def test_every_schedule_makes_an_optimizer():
+    for name in train.SCHEDULES:
+        optimizer.optimizer(train.TrainPart(schedule=name))
+    assert inspect.getsource(optimizer.schedule).count('":') == len(train.SCHEDULES)
