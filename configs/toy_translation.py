@@ -31,7 +31,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.model = defaults.transformer()
 
     config.train = train = defaults.training(1_300)
-    train.batch_tokens = 1_536
+    train.batch_tokens = 1_344  # 28 rows of 48
     train.microbatches = 2
     train.label_smoothing = 0.1
     train.learning_rate = 5e-3

@@ -65,7 +65,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
         ("copy", "train.steps=2147483648", "train.steps must be at most 2,147,483,647 steps"),
         ("multi30k", "train.ema=0.9", "choose one, with train.average=1 or train.ema=0.0"),
         ("multi30k", "data.row_length=81", "data.row_length must lie in [0, model.max_length=80]"),
-        ("multi30k", "architecture=recurrent", "data.row_length must be 0 for architecture='recur"),
+        ("multi30k", "architecture=recurrent", "data.packed must be False for architecture='recu"),
         (
             "copy",
             "decoding.hypotheses=0",

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from experiments.data.batching import EncodedPair, pad_batch
 
 from configs import digits, toy_translation
 from experiments import classification
+from experiments.data.rows import EncodedPair, pad_batch
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import SPACED
