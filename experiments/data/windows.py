@@ -24,7 +24,7 @@ from experiments.errors import UsageError
 
 WINDOW = 65_536  # examples of a window: some 0.1 s to pack
 DEVIATIONS = 7  # spare room of a window, in standard deviations of the room that windows need
-PADDING = 0.05  # share that `row_lengths` accepts without trying longer rows
+PADDING = 0.06  # share that `row_lengths` accepts without trying longer rows
 
 AnyBatch = TypeVar("AnyBatch", covariant=True)
 Units = list[np.ndarray]  # examples of each row, or of each batch if batches have several lengths
@@ -378,7 +378,8 @@ def row_lengths(lengths: np.ndarray, most: int) -> tuple[int, ...]:
     least = min(most, _rounded(longest.max(), 8))
     usual = min(most, max(least, _rounded(4 * mean.max(), 8)))
     found = []
-    for length in [*range(usual, min(most, 2 * usual) + 1, 4), *range(usual - 4, least - 1, -4)]:
+    by = int(_rounded(usual / 8, 4))
+    for length in [*range(usual, min(most, 2 * usual) + 1, by), *range(usual - by, least - 1, -by)]:
         sides = _rounded(length * mean / mean.max(), 4)
         sides = np.where(mean > 0.95 * mean.max(), length, np.minimum(sides, length))
         whole = (*np.maximum(longest, sides).tolist(),)

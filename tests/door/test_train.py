@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from experiments import translation
-from experiments.data import pair_batches
 from experiments.data.sources import SOURCES
+from experiments.data.windows import Windows
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.metrics import read_metrics
 from experiments.training.session import restore
@@ -76,27 +76,19 @@ def test_a_run_leaves_everything_in_its_workdir(place, trained):
 @pytest.mark.usefixtures("echoing")
 def test_a_stopped_run_goes_on_to_the_bit(place, knock, monkeypatch):
     """Stopped at step 15, it goes on from its checkpoint of step 10 as if nothing had happened."""
-    original = pair_batches.training_batches
+    original = Windows.__getitem__
 
-    class Stopping:
-        def __init__(self, batches):
-            self.batches, self.taken = batches, 0
-            self.get_state, self.set_state = batches.get_state, batches.set_state
+    def stopping(windows, step):
+        if step + 1 == 15:
+            raise KeyboardInterrupt
+        return original(windows, step)
 
-        def __next__(self):
-            self.taken += 1
-            if self.taken == 15:
-                raise KeyboardInterrupt
-            return next(self.batches)
-
-    monkeypatch.setattr(
-        pair_batches, "training_batches", lambda *a, **kw: Stopping(original(*a, **kw))
-    )
+    monkeypatch.setattr(Windows, "__getitem__", stopping)
     status, _, error = knock(*TINY, workdir="stopped")
     assert status == 130
     assert "the same command goes on from the last checkpoint" in error
     assert Checkpoints(place / "stopped" / "checkpoints").latest_step() == 10
-    monkeypatch.setattr(pair_batches, "training_batches", original)
+    monkeypatch.setattr(Windows, "__getitem__", original)
     assert knock(*TINY, workdir="stopped")[0] == 0
     for ours, theirs in zip(
         jax.tree.leaves(final_state(place, "stopped")),

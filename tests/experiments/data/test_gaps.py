@@ -2,9 +2,10 @@
 
 import pytest
 
-from experiments.data.gaps import GapEpochs, Gaps, buckets
+from experiments.data.gaps import Gaps, GapWindows, encoded_sentences
 from experiments.data.pairs import SentencePair
 from experiments.data.vocabulary import Vocabulary
+from experiments.data.windows import Buckets
 
 SENTENCES = ["one two three", "four five", "six seven eight nine ten"]
 
@@ -13,7 +14,8 @@ def test_an_epoch_counts_the_words_that_are_asked_for():
     """Which ends are not: of words, a gap is three in twenty."""
     words = Vocabulary.of([sentence.split() for sentence in SENTENCES])
     pairs = [SentencePair(sentence, "") for sentence in SENTENCES * 100]
-    epochs = GapEpochs(buckets(words, pairs, (8,), 64), Gaps(words, 0), num_batches=99, seed=0)
-    asked = sum(epochs[number].counted.sum() for number in range(epochs.epoch.steps))
+    sentences = encoded_sentences(words, pairs)
+    epochs = GapWindows(sentences, Buckets([8], 64), Gaps(words, 0), seed=0)
+    asked = sum(epochs[number].counted.sum() for number in range(int(epochs.epoch.steps)))
     assert epochs.epoch.tokens == 150
     assert asked == pytest.approx(150, rel=0.15)

@@ -2,14 +2,17 @@
 
 from collections import Counter
 
+import jax
 import numpy as np
 import pytest
-from experiments.data.batching import Buckets, FreshEpochs
 from ml_collections import ConfigDict
 
+from configs import multi30k
 from experiments.data.pairs import SentencePair
+from experiments.data.store import store_text
 from experiments.data.subword_dropout import PairDropout, SubwordDropout
 from experiments.data.tokenizers import Subwords
+from experiments.translation import Task, prepare
 
 PAIRS = [
     SentencePair(f"{number} dogs run over the  meadow", f"{number} Hunde rennen über die Wiese")
@@ -59,7 +62,7 @@ def test_each_merge_is_left_out_as_often_as_it_says(tmp_path):
 
 
 def test_new_segmentations_follow_from_the_generator_and_say_the_same(tokenizers):
-    segment = PairDropout(tokenizers, 0.3, longest=99)
+    segment = PairDropout(tokenizers, 0.3, most=(99, 99))
     plain = [tokenizers.encode(pair) for pair in PAIRS]
     first, again, other = (segment(PAIRS, plain, np.random.default_rng(i)) for i in (0, 0, 1))
     assert first == again != other
@@ -71,39 +74,27 @@ def test_new_segmentations_follow_from_the_generator_and_say_the_same(tokenizers
 
 def test_what_would_be_too_long_is_segmented_as_ever(tokenizers):
     plain = [tokenizers.encode(pair) for pair in PAIRS]
-    found = PairDropout(tokenizers, 0.5, longest=24)(PAIRS, plain, np.random.default_rng(0))
-    assert max(pair.length for pair in found) == 24
+    found = PairDropout(tokenizers, 0.5, most=(20, 18))(PAIRS, plain, np.random.default_rng(0))
+    assert (found.lengths <= (20, 18)).all()
     kept = [new is old for new, old in zip(found, plain, strict=True)]
     assert any(kept) and not all(kept)
 
 
-def test_fresh_epochs_go_on_exactly_and_make_no_epoch_that_is_over(tokenizers):
-    plain = [tokenizers.encode(pair) for pair in PAIRS]
-    segment, made = PairDropout(tokenizers, 0.2, longest=40), []
-
-    def make(random):
-        made.append(Buckets(segment(PAIRS, plain, random), (15, 20, 40), 40))
-        return made[-1]
-
-    straight = FreshEpochs(make, seed=1)
-    states, batches = [], []
-    for _ in range(40):
-        states.append(straight.get_state())
-        batches.append(next(straight))
-    lengths = [len(data.plan()) for data in made[:5]]
-    assert len({*lengths}) > 1
-    start = 0
-    for data, length in zip(made[:4], lengths, strict=False):
-        rows = [row for batch in batches[start : start + length] for row in batch.source]
-        said = sorted(tokenizers.source.decode(row) for row in rows if row.any())
-        assert said == sorted(pair.source for pair in PAIRS)
-        assert data.pairs != made[0].pairs or data is made[0]
-        start += length
-    for i in (0, lengths[0] - 1, lengths[0], start - 2):
-        made.clear()
-        resumed = FreshEpochs(make, seed=1)
-        resumed.set_state(states[i])
-        for batch in batches[i : i + 2]:
-            for ours, theirs in zip(next(resumed), batch, strict=True):
-                np.testing.assert_array_equal(ours, theirs)
-        assert len(made) <= 2
+def test_epochs_are_segmented_anew_and_resume_at_any_step(tokenizers, tmp_path):
+    config = multi30k.get_config("tiny")
+    config.data.subwords.dropout = 0.2
+    config.train.batch_tokens = 320
+    data = prepare(config, tokenizers, store_text(tmp_path, lambda: PAIRS), tmp_path)
+    batches = Task(config, tokenizers).training_batches(data)
+    resumed = Task(config, tokenizers).training_batches(data)
+    straight = [batches[step] for step in range(12)]
+    for step in (11, 3):
+        jax.tree.map(np.testing.assert_array_equal, resumed[step], straight[step])
+    found = Counter()
+    for batch in straight:
+        for row, segments in zip(batch.source.labels, batch.source.segments, strict=True):
+            for segment in range(1, segments.max() + 1):
+                ids = row[segments == segment]
+                found[tokenizers.source.decode(ids), (*ids.tolist(),)] += 1
+    assert {text for text, _ in found} == {pair.source for pair in PAIRS}
+    assert len(found) > 2 * len(PAIRS)  # segmentations

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from experiments.config import CharactersData
-from experiments.data.batching import resumable
 from experiments.data.text import (
     Characters,
     RandomWindows,
@@ -75,18 +74,6 @@ def test_a_batch_follows_from_the_seed_and_its_number():
     assert inputs(1, 4) == inputs(1, 4)
     assert inputs(1, 4) != inputs(1, 5)
     assert inputs(1, 4) != inputs(2, 4)
-
-
-def test_windows_go_on_exactly_where_their_state_was_saved():
-    def iterator():
-        return resumable(RandomWindows(IDS, context=7, size=5, num_batches=9, seed=0))
-
-    stopped, straight = iterator(), [batch.inputs.tolist() for batch in iterator()]
-    for _ in range(4):
-        next(stopped)
-    resumed = iterator()
-    resumed.set_state(stopped.get_state())
-    assert [batch.inputs.tolist() for batch in resumed] == straight[4:]
 
 
 @pytest.mark.parametrize("length", [8, 9, 14, 15, 29, 36, 53])

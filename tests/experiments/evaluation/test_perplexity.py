@@ -8,6 +8,7 @@ from configs import toy_translation
 from experiments.config import Config
 from experiments.data.batching import EncodedPair
 from experiments.data.pairs import SentencePair
+from experiments.data.rows import Encoded, EncodedPair
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import WORDS
@@ -29,8 +30,8 @@ def test_that_of_words_counts_words(letters, expected, monkeypatch):
         Config.read(toy_translation.get_config("tiny").to_dict()),
         Tokenizers(*[WordTokenizer(vocabulary, WORDS)] * 2),
     )
-    encoded = [EncodedPair([3], [3] * letters * len(pair.target.split())) for pair in PAIRS]
-    monkeypatch.setattr(task.batches, "encode", lambda *_: encoded)
+    encoded = Encoded(EncodedPair([3], [3] * letters * len(pair.target.split())) for pair in PAIRS)
+    monkeypatch.setattr(task, "encode", lambda *_: encoded)
     monkeypatch.setattr(task.learner, "losses", lambda *_: {"nll": np.log(4)})
     state = jax.eval_shape(task.learner.initial_state)
     found = task.losses(state, "test", PAIRS)

@@ -1,14 +1,16 @@
 """Durations in every unit, and what is refused of them."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
 from experiments.config import Config, TrainPart
-from experiments.data.batching import Buckets, EncodedPair
 from experiments.data.epoch import Epoch
 from experiments.data.labelled import Examples
-from experiments.data.packing import PackedRows, PairedRows
+from experiments.data.rows import Encoded, EncodedPair
 from experiments.data.text import RandomWindows
+from experiments.data.windows import Buckets, PackedPairRows, PackedRows, Windows
 from experiments.errors import UsageError
 from experiments.training.duration import num_steps, settled
 
@@ -72,7 +74,9 @@ def test_a_warmup_may_be_longer_than_the_steps_that_a_duration_replaces():
     assert settled(given, lambda now: EPOCH).train.steps == 63
 
 
-PAIRS = [EncodedPair([3] * source, [3] * target) for source, target in ((2, 3), (1, 1), (3, 2))]
+PAIRS = Encoded(
+    EncodedPair([3] * source, [3] * target) for source, target in ((2, 3), (1, 1), (3, 2))
+)
 TEXT = np.arange(11)
 
 
@@ -80,10 +84,16 @@ TEXT = np.arange(11)
     "data, epoch",
     [
         # A batch of 8 positions has two rows of 4.
-        (Buckets(PAIRS, (4,), 8), Epoch(steps=2, examples=3, tokens=4 + 2 + 3)),
-        (PairedRows(PAIRS, length=6, tokens=6), Epoch(steps=2, examples=3, tokens=4 + 2 + 3)),
-        (PackedRows([[3, 4], [5]], length=5, tokens=5), Epoch(steps=1, examples=2, tokens=5)),
-        (Examples(TEXT, None, TEXT, size=4), Epoch(steps=3, examples=11, tokens=11)),
+        (Windows(PAIRS, Buckets([4], 8), seed=0), Epoch(steps=2, examples=3, tokens=4 + 2 + 3)),
+        (
+            Windows(PAIRS, PackedPairRows((6, 7), 14), seed=0),
+            Epoch(steps=1, examples=3, tokens=4 + 2 + 3),
+        ),
+        (
+            Windows(Encoded([([3, 4],), ([5],)]), PackedRows([5], 15), seed=0),
+            Epoch(steps=Fraction(1, 3), examples=2, tokens=5),
+        ),
+        (Examples(TEXT, None, TEXT, size=4).windows(0), Epoch(steps=3, examples=11, tokens=11)),
         (
             RandomWindows(TEXT, context=3, size=2, num_batches=1, seed=0),
             Epoch(steps=2, examples=4, tokens=10),

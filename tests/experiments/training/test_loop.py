@@ -1,7 +1,5 @@
 """The loop with a step that is known beforehand: what is written down of it."""
 
-from itertools import cycle
-
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
@@ -30,14 +28,9 @@ MEASURED = [
 
 
 class Batches:
-    def __init__(self):
-        self.rest = cycle(MEASURED)
-
-    def __next__(self):
-        return {name: np.float32(value) for name, value in next(self.rest).items()}
-
-    def get_state(self):
-        return {}
+    def __getitem__(self, step):
+        measured = MEASURED[step % len(MEASURED)]
+        return {name: np.float32(value) for name, value in measured.items()}
 
 
 class Notes:

@@ -9,7 +9,7 @@ import pytest
 from configs import digits, toy_translation
 from experiments import classification
 from experiments.config import Config
-from experiments.data.batching import EncodedPair, pad_batch
+from experiments.data.rows import EncodedPair, pad_batch
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import SPACED

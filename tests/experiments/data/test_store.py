@@ -1,0 +1,128 @@
+"""Prepared data on disk: what is read is what was written, written once, in bounded memory."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from configs import multi30k
+from experiments.data.fingerprint import of_splits
+from experiments.data.pairs import SentencePair
+from experiments.data.rows import EncodedPair
+from experiments.data.store import store_ids, store_text
+from experiments.data.tokenizers import Tokenizers, WordTokenizer
+from experiments.data.vocabulary import SPECIALS, Vocabulary
+from experiments.data.words import SPACED
+from experiments.errors import UsageError
+from experiments.translation import Task, prepare
+
+SHORT = [SentencePair("a b", "b"), SentencePair("a b b a", "b")]  # 3 and 5 positions with the end
+LONG, LONGER = SentencePair("b", "b a b a b"), SentencePair("a b a a b a", "a")  # 6 and 7
+LETTERS = WordTokenizer(Vocabulary((*SPECIALS, "a", "b")), SPACED)
+BOTH = Tokenizers(LETTERS, LETTERS)
+PAIRS = [SentencePair("a b", "b", "0-0"), SentencePair('b\t"é\n', "a", ""), *SHORT]
+
+
+def test_text_is_read_in_any_order(tmp_path):
+    texts = store_text(tmp_path, lambda: iter(PAIRS))
+    assert [*texts] == texts[:] == PAIRS and len(texts) == 4
+    assert texts[-1] == PAIRS[-1] and texts[1:3] == PAIRS[1:3]
+    assert texts.take([2, 0, 2]) == [PAIRS[2], PAIRS[0], PAIRS[2]]
+    assert {"train": texts.fingerprint} == of_splits({"train": PAIRS})
+    with pytest.raises(IndexError):
+        texts[4]
+
+
+def test_text_is_stored_under_its_content(tmp_path):
+    first, again = (store_text(tmp_path, lambda: PAIRS) for _ in range(2))
+    other = store_text(tmp_path, lambda: [PAIRS[0]._replace(links=""), *PAIRS[1:]])
+    assert first.path == again.path != other.path
+    assert first.fingerprint == other.fingerprint  # links are no text
+    assert [path.suffix for path in (tmp_path / "text").iterdir()] == [".array_record"] * 2
+
+
+def test_text_with_a_name_is_read_once(tmp_path):
+    first = store_text(tmp_path, lambda: PAIRS, name="train")
+    again = store_text(tmp_path, lambda: pytest.fail("it was read again"), name="train")
+    assert [*again] == PAIRS and again.fingerprint == first.fingerprint
+    assert [*store_text(tmp_path, lambda: SHORT, name="test")] == SHORT
+    first.path.unlink()
+    assert [*store_text(tmp_path, lambda: PAIRS, name="train")] == PAIRS
+
+
+def test_what_fails_midway_leaves_nothing(tmp_path):
+    def broken():
+        yield PAIRS[0]
+        raise UsageError("line 2")
+
+    with pytest.raises(UsageError, match="line 2"):
+        store_text(tmp_path, broken)
+    assert not [*(tmp_path / "text").iterdir()]
+
+
+def test_ids_and_lengths_are_those_of_the_text(tmp_path):
+    texts = store_text(tmp_path, lambda: [*SHORT, LONG])
+    ids = store_ids(tmp_path, texts, BOTH)
+    assert [(pair.source.tolist(), pair.target.tolist()) for pair in ids] == [
+        (encoded.source, encoded.target) for encoded in map(BOTH.encode, texts)
+    ]
+    assert ids.lengths.tolist() == [[3, 2], [5, 2], [2, 6]]
+    swapped = WordTokenizer(Vocabulary((*SPECIALS, "b", "a")), SPACED)
+    other = store_ids(tmp_path, texts, Tokenizers(swapped, LETTERS))
+    assert other[0].source.tolist() == ids[0].source.tolist()[::-1]
+    assert len(store_ids(tmp_path, texts, BOTH)) == 3
+    assert len([*(tmp_path / "ids").iterdir()]) == 2
+
+
+def test_memory_does_not_grow_with_the_text(tmp_path):
+    tracemalloc.start()
+    texts = store_text(tmp_path, lambda: (SHORT[i % 2] for i in range(30_000)))
+    ids = store_ids(tmp_path, texts, BOTH)
+    assert sum(len(pair.target) for pair in texts) == 30_000
+    assert np.sum(ids.lengths) == 30_000 * 6
+    assert tracemalloc.get_traced_memory()[1] < 4e6
+    tracemalloc.stop()
+
+
+def config(**data):
+    changed = multi30k.get_config("tiny")
+    changed.model.max_length = 6
+    changed.data.update({"packed": False} | data)
+    return changed
+
+
+def prepared(changed, pairs, cache):
+    return prepare(changed, BOTH, store_text(cache, lambda: pairs), cache)
+
+
+def test_the_longest_pair_is_named_with_what_can_be_done(tmp_path):
+    words = (
+        "the train split needs 7 positions, for 'a b a a b a': raise model.max_length=6, or leave"
+    )
+    with pytest.raises(UsageError, match=words):
+        prepared(config(), [*SHORT, LONGER, LONG], tmp_path)
+    with pytest.raises(UsageError, match=r"the test split needs 7 .*: raise model.max_length=6$"):
+        Task(config(faults="drop"), BOTH).encode("test", [*SHORT, LONGER])
+
+
+@pytest.mark.parametrize(
+    ("changes", "kept", "told"),
+    [
+        ({"packed": False}, [*SHORT, LONG], "train: 1 of 4 pairs left out: more than 6"),
+        ({"packed": True, "row_length": 0}, [*SHORT, LONG], "1 of 4 pairs left out"),
+        ({"packed": True, "row_length": 5}, SHORT, "2 of 4 pairs left out"),
+    ],
+)
+def test_pairs_that_may_be_dropped_are_counted(changes, kept, told, tmp_path, capsys):
+    changed = config(faults="drop", **changes)
+    data = prepared(changed, [LONGER, *SHORT, LONG], tmp_path)
+    assert [*data.texts] == kept
+    assert [EncodedPair(*map(list, pair)) for pair in data.ids] == [*map(BOTH.encode, kept)]
+    assert told in capsys.readouterr().err
+    assert [*prepared(changed, SHORT, tmp_path).texts] == SHORT
+    assert capsys.readouterr().err == ""
+
+
+def test_at_least_one_pair_must_have_room(tmp_path):
+    with pytest.raises(UsageError, match="no pair of the train split is left: all have more"):
+        prepared(config(faults="drop"), [LONGER], tmp_path)
