@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -31,9 +32,7 @@ def check(config: ConfigDict) -> None:
     build(PretrainedPart, config.decoding.to_dict(), "decoding.")
 
 
-def generate(
-    config: ConfigDict, folder: Workdir, cache: Path, groups: Iterable[list[str]]
-) -> int:
+def generate(config: ConfigDict, folder: Workdir, cache: Path, groups: Iterable[list[str]]) -> int:
     """Continue each line, or translate it with an encoder-decoder, as `config.decoding` says.
 
     Args:

@@ -10,10 +10,11 @@ import jax
 import pytest
 from ml_collections import ConfigDict
 
-from experiments import translation
+from experiments.commands import train as training
+from experiments.commands.evaluate import evaluate
 from experiments.config import TASKS, Config
 from experiments.errors import UsageError
-from experiments.training import session
+from experiments.registry import TASKS as CLASSES
 from experiments.workdir import Workdir
 from run import EXPERIMENTS, read_config
 from tests.experiments.data.prepared import NAME, prepare
@@ -39,7 +40,7 @@ TRACED = [
     and name not in TRANSLATES
 ]
 MEASURED_AGAIN = {
-    "char_lm": "validation",
+    "char_lm": "test",
     "masked_lm": "test",
     "digits": "test",
     "word_vectors": "test",
@@ -171,43 +172,39 @@ def workdir(tmp_path, monkeypatch):
     workdir = Workdir(tmp_path / "run")
     workdir.path.mkdir()
     monkeypatch.setattr(workdir, "claim", lambda config: None)  # reads it all, to write it down
-    monkeypatch.setattr(session, "draw_learning_curve", lambda *_: None)  # as every run does
+    monkeypatch.setattr(training, "draw_learning_curve", lambda *_: None)  # as every run does
     return workdir
 
 
 @pytest.mark.parametrize("name", [name for name in RUNS if name not in TRACED])
 def test_the_tiny_form_takes_two_steps_and_reads_every_field(name, load, workdir, cache):
     config = load(name, "tiny")
-    experiment = EXPERIMENTS[config.experiment].load()
     typed, seen = two_steps(config)
-    experiment.train(typed, workdir, cache)
+    training.train(typed, workdir, cache)
     results = workdir.results.read_text()
     if name in MEASURED_AGAIN:
         workdir.results.unlink()
         typed = Config.read(config.to_dict())
-        experiment.evaluate(typed, workdir, cache)
+        evaluate(typed, workdir, cache)
         assert workdir.results.read_text() == results
-        experiment.evaluate(typed, workdir, cache, MEASURED_AGAIN[name])
+        evaluate(typed, workdir, cache, MEASURED_AGAIN[name])
         assert workdir.results.read_text() == results
         with pytest.raises(UsageError, match="--split must be one of"):
-            experiment.evaluate(typed, workdir, cache, "tset")
+            evaluate(typed, workdir, cache, "tset")
     assert {*fields(config)} - seen - UNREAD == set()
 
 
 @pytest.mark.parametrize("name", TRACED)
-def test_the_steps_of_the_tiny_form_fit_together_and_read_every_field(
-    name, load, workdir, cache, monkeypatch
-):
-    def trace(workdir, learner, batches, validation, config, **_):
-        state, _ = jax.eval_shape(learner.train_step, learner.abstract_state, next(batches))
-        assert jax.tree.structure(state) == jax.tree.structure(learner.abstract_state)
-        jax.eval_shape(learner.evaluate_step, state.parameters, validation[0])
-
+def test_the_steps_of_the_tiny_form_fit_together_and_read_every_field(name, load, cache):
     config = load(name, "tiny")
     typed, seen = two_steps(config)
-    monkeypatch.setattr(translation, "train_in", trace)
-    monkeypatch.setattr(translation.Task, "draw_attention", lambda *_: None)
-    translation.train(typed, workdir, cache)
+    task = CLASSES[config.experiment].prepare(typed, cache)
+    learner, batch = task.learner, task.training_batches()[0]
+    learner.trace(batch)
+    state, _ = jax.eval_shape(learner.train_step, learner.abstract_state, batch)
+    assert jax.tree.structure(state) == jax.tree.structure(learner.abstract_state)
+    jax.eval_shape(learner.evaluate_step, state.parameters, task.batches("validation")[0])
+    assert task.translator
     assert {*fields(config)} - seen - UNREAD - READ_LATER == set()
 
 

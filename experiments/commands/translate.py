@@ -10,9 +10,7 @@ from experiments.training.session import restore
 from experiments.workdir import Workdir
 
 
-def translate(
-    config: Config, workdir: Workdir, cache: Path, groups: Iterable[list[str]]
-) -> int:
+def translate(config: Config, workdir: Workdir, cache: Path, groups: Iterable[list[str]]) -> int:
     """Translate sentences as they come, line for line; an empty one has an empty translation.
 
     With `decoding.details`, a line is JSON: the source tokens, and the n best translations.

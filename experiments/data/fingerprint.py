@@ -1,9 +1,7 @@
 """Fingerprints of texts, by which a run knows again what it has read."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-
-from experiments.data.pairs import SentencePair
+from collections.abc import Iterable
 
 
 def fingerprint(lines: Iterable[str]) -> str:
@@ -12,11 +10,3 @@ def fingerprint(lines: Iterable[str]) -> str:
     for line in lines:
         digest.update(f"{line}\n".encode())
     return digest.hexdigest()[:16]
-
-
-def of_splits(splits: Mapping[str, Sequence[SentencePair]]) -> dict[str, str]:
-    """The fingerprint of each split, of both sides of its pairs."""
-    return {
-        name: fingerprint(f"{pair.source}\t{pair.target}" for pair in pairs)
-        for name, pairs in splits.items()
-    }

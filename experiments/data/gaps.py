@@ -66,9 +66,7 @@ class GapWindows:
         return self._gaps(self._windows[step], step)
 
 
-def fixed_gaps(
-    sentences: Examples, layout: Buckets[Batch], gaps: Gaps
-) -> Iterator[GapBatch]:
+def fixed_gaps(sentences: Examples, layout: Buckets[Batch], gaps: Gaps) -> Iterator[GapBatch]:
     """Every sentence once, with gaps that follow from its number, however it is batched."""
     for members, batch in once(sentences, layout):
         inputs, chosen = batch.source.copy(), np.zeros_like(batch.source, bool)

@@ -69,7 +69,9 @@ class ImageStore(list[SentencePair]):
     @property
     def fingerprint(self) -> str:
         """Hash of the images and classes."""
-        return _digest(part for pair in self for part in (pair.source.tobytes(), pair.target.encode()))
+        return _digest(
+            part for pair in self for part in (pair.source.tobytes(), pair.target.encode())
+        )
 
 
 class IdStore(Sequence[EncodedPair]):

@@ -372,9 +372,7 @@ class Characters(Text):
         return CharacterTokenizer(json.loads(content))
 
 
-def _learned(
-    config: TextPart, texts: Callable[[], Iterator[str]], cache: Path
-) -> SubwordTokenizer:
+def _learned(config: TextPart, texts: Callable[[], Iterator[str]], cache: Path) -> SubwordTokenizer:
     content = fingerprint(chain([repr((config.kind, config.size))], texts()))
     kept = cache / "subwords" / f"{content}.model"
     if not kept.exists():

@@ -397,6 +397,5 @@ def _rounded(number: np.ndarray | float, multiple: int) -> np.ndarray | int:
 def _check_tokens(tokens: int, length: int) -> None:
     if length > tokens:
         raise UsageError(
-            f"a batch of {tokens} tokens has no room for a row of {length}: raise "
-            "batch.tokens"
+            f"a batch of {tokens} tokens has no room for a row of {length}: raise batch.tokens"
         )

@@ -96,7 +96,11 @@ class WordVectors(Task[SkipGramBatch]):
             split: of the data.
             window: 0 for the vector of the word, else the mean of those around it.
         """
-        found, ids, vectors = occurrences(self.examples(split)), self.ids(split), self.vectors(state)
+        found, ids, vectors = (
+            occurrences(self.examples(split)),
+            self.ids(split),
+            self.vectors(state),
+        )
         rows = []
         for one in found:
             read = vectors[ids[one.sentence].source]

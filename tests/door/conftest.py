@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import run
-from experiments import translation
 from experiments.evaluation.translator import Translator
+from experiments.tasks.translation import Translation
 from tests.door.command import TINY, at_the_door, command, train
 
 
@@ -55,4 +55,4 @@ def knock(place, capsys, monkeypatch):
 def echoing(monkeypatch):
     """Says what it reads: to compile how a model says it takes longer than what is tested."""
     monkeypatch.setattr(Translator, "__call__", lambda _, __, texts, batch_size: [*texts])
-    monkeypatch.setattr(translation.Task, "draw_attention", lambda *_: None)
+    monkeypatch.setattr(Translation, "artifacts", lambda *_: None)

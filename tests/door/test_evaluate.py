@@ -8,8 +8,8 @@ import pytest
 from ml_collections import ConfigDict
 
 import run
-from experiments import translation
 from experiments.cli import Command
+from experiments.data import sources
 from experiments.data.sources import load_split
 from experiments.errors import UsageError
 from experiments.evaluation.scores import paired_bootstrap
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.usefixtures("trained")
 @pytest.fixture
 def read(monkeypatch):
     """The splits that are read, as they are."""
-    names, original = [], translation.load_split
-    monkeypatch.setattr(translation, "load_split", lambda *a: names.append(a[1]) or original(*a))
+    names, original = [], sources.store_split
+    monkeypatch.setattr(sources, "store_split", lambda *a: names.append(a[1]) or original(*a))
     return names
 
 

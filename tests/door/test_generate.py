@@ -6,7 +6,7 @@ import json
 import pytest
 from ml_collections import ConfigDict
 
-from experiments.data.text import load_text
+from experiments.data.sequences.characters import load_text
 from tests.door.command import train
 
 PROMPT = "the girl"
@@ -37,7 +37,7 @@ def test_each_prompt_is_continued_on_its_own_line_and_alike_each_time(write):
 
 def test_a_model_writes_where_its_text_is_gone(model, write, tmp_path, request):
     config = model / "config.json"
-    assert [*json.loads((model / "texts.json").read_text())] == ["train", "validation"]
+    assert [*json.loads((model / "texts.json").read_text())] == ["train", "validation", "test"]
     before = config.read_text()
     request.addfinalizer(lambda: config.write_text(before))
     config.write_text(before.replace('"path": ""', '"path": "gone.txt"'))
@@ -52,7 +52,7 @@ def test_a_model_writes_where_its_text_is_gone(model, write, tmp_path, request):
     backwards = tmp_path / "backwards.txt"
     backwards.write_text(load_text(ConfigDict(json.loads(before)["data"]))[::-1])
     status, _, error = write("--mode=evaluate", f"--config.data.path={backwards}", given="")
-    assert (status, "the train split is another text than" in error) == (2, True)
+    assert (status, "the test split is another text than" in error) == (2, True)
 
 
 def test_the_likeliest_letter_is_what_a_low_temperature_draws(write):

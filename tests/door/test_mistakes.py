@@ -10,7 +10,7 @@ import pytest
 
 import run
 from configs import toy_translation
-from experiments import translation
+from experiments.commands import train as commands
 from experiments.config import Config
 from experiments.workdir import Workdir
 from tests.door.command import REPOSITORY, command
@@ -117,7 +117,7 @@ def test_what_a_disk_refuses_is_one_sentence(knock, monkeypatch, error, sentence
     def train(*_):
         raise error
 
-    monkeypatch.setattr(translation, "train", train)
+    monkeypatch.setattr(commands, "train", train)
     status, output, told = knock("--config=configs/toy_translation.py:tiny", workdir="full")
     assert (status, output, told.count("\n")) == (2, "", 1)
     assert told.startswith("run.py: ") and told.endswith(f"{sentence}\n")
@@ -127,7 +127,7 @@ def test_another_error_of_a_library_keeps_its_traceback(knock, monkeypatch):
     def train(*_):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(translation, "train", train)
+    monkeypatch.setattr(commands, "train", train)
     with pytest.raises(RuntimeError, match="a bug"):
         knock("--config=configs/toy_translation.py:tiny", workdir="full")
 

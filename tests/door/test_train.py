@@ -9,9 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import translation
-from experiments.data.sources import SOURCES
 from experiments.data.windows import Windows
+from experiments.registry import TASKS
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.metrics import read_metrics
 from experiments.training.session import restore
@@ -21,14 +20,13 @@ from tests.door.command import TINY, config_of
 pytestmark = pytest.mark.usefixtures("trained")
 
 
-def task_of(workdir, config):
-    return translation.Task(config, SOURCES[config.data.name].text.load(workdir.path))
+def used(workdir, config):
+    return restore(workdir, TASKS["translation"].load(config, workdir, workdir.path)).state
 
 
 def final_state(place, workdir):
     workdir = Workdir(place / workdir)
-    config = config_of(workdir.path)
-    return restore(workdir, task_of(workdir, config).learner, config)
+    return used(workdir, config_of(workdir.path))
 
 
 def measured(place, workdir):
@@ -115,7 +113,7 @@ def test_the_mean_of_the_last_checkpoints_is_what_is_used(place, trained):
     assert config.train.average == 2
     used = final_state(place, "tiny")
     config = replace(config, train=replace(config.train, average=1))
-    newest = restore(workdir, task_of(workdir, config).learner, config)
+    newest = used(workdir, config)
     with Checkpoints(workdir.checkpoints) as checkpoints:
         both = checkpoints.averaged(newest, 2, last=20)
     for ours, mean, last in zip(

@@ -37,7 +37,11 @@ from experiments.workdir import Workdir
         ("multi30k", "train.patience=1", "needs a checkpoint of each evaluation"),
         ("multi30k", "train.ema=0.9", "choose one, with average=1 or ema=0.0"),
         ("multi30k", "batch.row_length=81", "batch.row_length=81 is more than model.max_length"),
-        ("multi30k", "architecture=recurrent", "batch.packed must be False for architecture='recurrent'"),
+        (
+            "multi30k",
+            "architecture=recurrent",
+            "batch.packed must be False for architecture='recurrent'",
+        ),
         ("multi30k", "text.kind=bpee", "got 'bpee'; did you mean 'bpe'?"),
         ("multi30k", "data.faults=dorp", "got 'dorp'; did you mean 'drop'?"),
         ("reverse_positions", "train.steps=0", "none: train.steps must be at least 1, got 0"),

@@ -48,7 +48,7 @@ def test_a_run_that_diverges_is_left_out(tmp_path, monkeypatch, capsys):
     def diverge(config, workdir, cache):
         raise FloatingPointError("the loss became nan")
 
-    monkeypatch.setattr(comparison.translation, "train", diverge)
+    monkeypatch.setattr(comparison, "train", diverge)
     with pytest.raises(UsageError, match=r"none of the runs in .* reached its end"):
         comparison.compare(asked().config, Workdir(tmp_path / "both"), tmp_path)
     assert "reverse_tiny is left out: the loss became nan" in capsys.readouterr().err
@@ -62,7 +62,7 @@ def test_durations_are_counted_before_any_training(tmp_path, monkeypatch):
         begun.append((config.train.steps, workdir.load_config().train.steps))
         raise FloatingPointError("the loss became nan")
 
-    monkeypatch.setattr(comparison.translation, "train", diverge)
+    monkeypatch.setattr(comparison, "train", diverge)
     place = Workdir(tmp_path / "both")
     for _ in range(2):
         given = asked("--config.train.duration=30 epochs").config

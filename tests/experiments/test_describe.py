@@ -21,7 +21,7 @@ from experiments.config import Config
 from experiments.data.sources import SOURCES, load_split
 from experiments.describe import NOTE, compared
 from experiments.describe import abstract_model as preset_model
-from experiments.translation import abstract_model as translation_model
+from experiments.tasks.translation import Translation
 from experiments.workdir import Workdir
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -203,7 +203,7 @@ def test_layers_with_a_window_attend_to_and_cache_fewer_tokens():
 
 def test_a_run_is_described_with_the_words_of_its_data(tmp_path):
     config = Config.read(toy_translation.get_config("tiny").to_dict())
-    model = translation_model(config, tmp_path)
+    model = Translation.prepare(config, tmp_path).learner.abstract_model
     parts = {part.name: part.parameters for part in Description.of(model, context=48).parts}
     pairs = load_split(config.data, "train", tmp_path)
     words = SOURCES["toy"].text.learn(config.text, pairs, tmp_path)

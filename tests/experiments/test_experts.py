@@ -10,11 +10,12 @@ from attention.modules import ACTIVATIONS, Context, LanguageModel, TransformerCo
 from configs import char_lm_moe
 from experiments.analysis.description import Description
 from experiments.config import Config
-from experiments.data.corpus import language_of
-from experiments.data.text import Characters, TextBatch
+from experiments.data.text import TextBatch
+from experiments.data.tokenizers import CharacterTokenizer, Tokenizers
 from experiments.experts import Experts, make_layer
-from experiments.language_model import Task
+from experiments.tasks.language_model import LanguageModeling
 
+LETTERS = Tokenizers(CharacterTokenizer.of(["abcdefg"]), None)
 INPUTS = jax.random.normal(jax.random.key(0), (2, 7, 6))
 
 
@@ -145,7 +146,7 @@ def test_cached_decoding_equals_full_pass():
 @pytest.fixture(scope="module")
 def task():
     with jax.numpy_dtype_promotion("standard"):
-        return Task(config(), language_of("characters", Characters.of("abcdefg")))
+        return LanguageModeling(config(), LETTERS)
 
 
 def test_balance_loss_is_in_the_objective_and_in_the_metrics(task):
@@ -164,8 +165,7 @@ def test_balance_loss_is_in_the_objective_and_in_the_metrics(task):
 
 def test_a_token_uses_the_parameters_of_two_experts():
     def flops(number):
-        language = language_of("characters", Characters.of("abcdefg"))
-        model = Task(config(number=number), language).learner.abstract_model
+        model = LanguageModeling(config(number=number), LETTERS).learner.abstract_model
         return Description.of(model, context=24).costs[0].matrix_flops
 
     router = 2 * 32 * 2  # FLOPs of two more columns of the router, in one layer

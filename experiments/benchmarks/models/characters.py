@@ -11,9 +11,8 @@ from ml_collections import ConfigDict
 from experiments.benchmarks.models.figure import Figure
 from experiments.benchmarks.models.torch_gpt import TorchGPT
 from experiments.config import Config
-from experiments.data.corpus import Corpus, load_corpus
 from experiments.data.text import TextBatch
-from experiments.language_model import Task
+from experiments.tasks.language_model import LanguageModeling
 
 TURN = 50  # steps, after which it is the other's turn
 
@@ -32,11 +31,12 @@ def measure(config: ConfigDict, cache: Path) -> Iterator[Figure]:
         ImportError: torch is not installed.
     """
     settings = Config.read(config.characters.to_dict())
-    corpus = load_corpus(settings, cache)
-    runs = {"ours": _Ours(settings, corpus), "torch": _Torch(settings, corpus)}
+    task = LanguageModeling.prepare(settings, cache)
+    train = task.training_batches()
+    runs = {"ours": _Ours(task), "torch": _Torch(task)}
     seconds = dict.fromkeys(runs, 0.0)
     for first in range(0, settings.train.steps, TURN):
-        batches = [corpus.train[i] for i in range(first, min(first + TURN, settings.train.steps))]
+        batches = [train[i] for i in range(first, min(first + TURN, settings.train.steps))]
         for name, run in runs.items():
             start = time.perf_counter()
             run.learn(batches)
@@ -50,10 +50,10 @@ def measure(config: ConfigDict, cache: Path) -> Iterator[Figure]:
 
 
 class _Ours:
-    def __init__(self, settings: Config, corpus: Corpus) -> None:
-        self._learner = Task(settings, corpus.language).learner
+    def __init__(self, task: LanguageModeling) -> None:
+        self._learner = task.learner
         self._state = self._learner.initial_state()
-        self._validation = corpus.validation
+        self._validation = task.batches("validation")
 
     def learn(self, batches: Sequence[TextBatch]) -> None:
         for batch in batches:
@@ -65,9 +65,9 @@ class _Ours:
 
 
 class _Torch:
-    def __init__(self, settings: Config, corpus: Corpus) -> None:
-        self._model = TorchGPT(settings, len(corpus.language.vocabulary))
-        self._validation = corpus.validation
+    def __init__(self, task: LanguageModeling) -> None:
+        self._model = TorchGPT(task.config, len(task.tokenizers.source))
+        self._validation = task.batches("validation")
 
     def learn(self, batches: Sequence[TextBatch]) -> None:
         for batch in batches:

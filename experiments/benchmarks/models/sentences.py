@@ -7,12 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.config import Config
-from experiments.data.batching import Batch, EncodedPair, pad_batch
-from experiments.data.fingerprint import of_splits
-from experiments.data.packing import PackedPairs
-from experiments.data.sources import SOURCES
+from experiments.data.rows import Batch, EncodedPair, PackedPairs, pad_batch
 from experiments.data.vocabulary import PAD
-from experiments.translation import Task, load_splits
+from experiments.tasks.translation import Translation
 from experiments.workdir import Workdir
 
 
@@ -27,7 +24,7 @@ class Sentences(NamedTuple):
         test: the pairs that are translated.
     """
 
-    task: Task
+    task: Translation
     vocab_size: int
     train: list[EncodedPair]
     batches: Iterator[PackedPairs]
@@ -48,18 +45,14 @@ def load_sentences(settings: Config, cache: Path, run: Workdir | None = None) ->
     """
     if not settings.data.path:
         raise FileNotFoundError("translation.data.path names no folder of parallel text")
-    splits = load_splits(settings, ("train", "test"), cache)
-    text = SOURCES[settings.data.name].text
     if run is None:
-        tokenizers = text.learn(settings.text, splits["train"], cache)
+        task = Translation.prepare(settings, cache)
     else:
-        run.check_texts(of_splits(splits))
-        tokenizers = text.load(run.path)
-    task = Task(settings, tokenizers)
-    splits["train"] = task.batches.fitting(splits["train"])
-    train, test = (task.batches.encode(split, splits[split]) for split in ("train", "test"))
-    batches = task.batches.training(splits["train"], train)
-    return Sentences(task, len(tokenizers.target), train, batches, test)
+        task = Translation.load(settings, run, cache)
+        run.check_texts({name: task.splits[name].fingerprint for name in ("train", "test")})
+    train, test = ([*task.ids(split)] for split in ("train", "test"))
+    vocab_size = len(task.tokenizers.target)
+    return Sentences(task, vocab_size, train, iter(task.training_batches()), test)
 
 
 def padded(pairs: Sequence[EncodedPair]) -> Batch:

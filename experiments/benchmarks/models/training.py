@@ -15,10 +15,9 @@ from experiments.benchmarks.models.sentences import by_length, load_sentences, p
 from experiments.benchmarks.models.torch_transformer import TorchTransformer
 from experiments.clock import seconds_of
 from experiments.config import Config
-from experiments.data.batching import EncodedPair
-from experiments.data.packing import PackedPairs
+from experiments.data.rows import EncodedPair, PackedPairs
 from experiments.data.vocabulary import PAD
-from experiments.translation import Task
+from experiments.tasks.translation import Translation
 
 SENTENCES = 128  # of a batch that is made the simplest way
 
@@ -67,7 +66,7 @@ def measure(config: ConfigDict, cache: Path) -> Iterator[Figure]:
         yield Figure(name, median["packed"] / median[theirs], limit, parts)
 
 
-def _ours(task: Task, batches: Iterator[PackedPairs]) -> Iterator[float]:
+def _ours(task: Translation, batches: Iterator[PackedPairs]) -> Iterator[float]:
     state = task.learner.initial_state()
 
     def learn(batch: PackedPairs) -> None:

@@ -107,7 +107,7 @@ def load_trial(config: ConfigDict, cache: Path) -> Trial:
     run = Workdir(config.translating.workdir)
     settings = run.as_trained(settings)
     found = load_sentences(settings, cache, run)
-    parameters = restore(run, found.task.learner, settings).parameters
+    parameters = restore(run, found.task).state.parameters
     return Trial(found, parameters, found.task.stopping, "by a trained model")
 
 

@@ -14,12 +14,11 @@ from experiments.benchmarks.models import decoding, depth, sentences, suite, tra
 from experiments.benchmarks.models.figure import Figure
 from experiments.config import Config
 from experiments.data.rows import EncodedPair
-from experiments.data.sources import SOURCES
 from experiments.data.text import TextBatch
 from experiments.data.vocabulary import BOS, EOS, PAD
 from experiments.errors import UsageError
+from experiments.tasks.translation import Translation
 from experiments.training.checkpoint import Checkpoints
-from experiments.translation import Task, load_splits
 from experiments.workdir import Workdir
 
 
@@ -167,10 +166,9 @@ def test_what_a_run_learned_is_translated_by(captions, tmp_path):
     with pytest.raises(UsageError, match="holds no run: train one with"):
         translating.load_trial(captions, tmp_path)
     run.claim(settings)
-    splits = load_splits(settings, ("train",), tmp_path)
-    tokenizers = SOURCES["parallel"].text.learn(settings.data, splits["train"], tmp_path)
-    tokenizers.keep(run.path)
-    state = Task(settings, tokenizers).learner.initial_state()
+    task = Translation.prepare(settings, tmp_path)
+    task.tokenizers.keep(run.path)
+    state = task.learner.initial_state()
     state = state._replace(parameters=jax.tree.map(lambda leaf: 3 * leaf, state.parameters))
     with Checkpoints(run.checkpoints) as checkpoints:
         checkpoints.save(state, {"seconds": 1.0, "losses": {}})

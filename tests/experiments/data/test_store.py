@@ -4,9 +4,10 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from experiments.translation import Task, prepare
 
 from configs import multi30k
-from experiments.data.fingerprint import of_splits
+from experiments.data.fingerprint import fingerprint
 from experiments.data.pairs import SentencePair
 from experiments.data.rows import EncodedPair
 from experiments.data.store import store_ids, store_text
@@ -14,7 +15,6 @@ from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import SPACED
 from experiments.errors import UsageError
-from experiments.translation import Task, prepare
 
 SHORT = [SentencePair("a b", "b"), SentencePair("a b b a", "b")]  # 3 and 5 positions with the end
 LONG, LONGER = SentencePair("b", "b a b a b"), SentencePair("a b a a b a", "a")  # 6 and 7
@@ -28,7 +28,7 @@ def test_text_is_read_in_any_order(tmp_path):
     assert [*texts] == texts[:] == PAIRS and len(texts) == 4
     assert texts[-1] == PAIRS[-1] and texts[1:3] == PAIRS[1:3]
     assert texts.take([2, 0, 2]) == [PAIRS[2], PAIRS[0], PAIRS[2]]
-    assert {"train": texts.fingerprint} == of_splits({"train": PAIRS})
+    assert texts.fingerprint == fingerprint(f"{pair.source}\t{pair.target}" for pair in PAIRS)
     with pytest.raises(IndexError):
         texts[4]
 

@@ -5,6 +5,7 @@ from collections import Counter
 import jax
 import numpy as np
 import pytest
+from experiments.translation import Task, prepare
 from ml_collections import ConfigDict
 
 from configs import multi30k
@@ -12,7 +13,6 @@ from experiments.data.pairs import SentencePair
 from experiments.data.store import store_text
 from experiments.data.subword_dropout import PairDropout, SubwordDropout
 from experiments.data.tokenizers import Subwords
-from experiments.translation import Task, prepare
 
 PAIRS = [
     SentencePair(f"{number} dogs run over the  meadow", f"{number} Hunde rennen über die Wiese")

@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 
 from experiments.config import CharactersData
-from experiments.data.text import (
-    Characters,
-    RandomWindows,
-    fixed_windows,
-    load_text,
-    split_text,
-)
+from experiments.data.sequences import characters as source
+from experiments.data.sequences.characters import load, load_text
+from experiments.data.text import RandomWindows, fixed_windows
+from experiments.data.tokenizers import UNKNOWN_CHARACTER, Characters, CharacterTokenizer
 from experiments.errors import UsageError
 
 IDS = np.arange(101, 101 + 53, dtype=np.int32)
@@ -21,40 +18,47 @@ def data(**changes):
 
 
 def test_characters_and_their_numbers():
-    characters = Characters.of("to be\nor not")
-    assert characters.characters == "\n benort"
-    assert len(characters) == 8
+    characters = CharacterTokenizer.of(["to be\n", "or not"])
+    assert characters.characters == f"\n benort{UNKNOWN_CHARACTER}"
+    assert len(characters) == 9
     ids = characters.encode("bet\n")
-    assert (ids.tolist(), ids.dtype) == ([2, 3, 7, 0], np.int32)
+    assert ids == characters.read("bet\n") == [2, 3, 7, 0]
     assert characters.decode(ids) == "bet\n"
-    assert Characters.from_text(characters.as_text()) == characters
-    assert characters.as_text().count("\n") == 1
+    assert characters.as_bytes().count(b"\n") == 1
 
 
 @pytest.mark.parametrize("separator", ["\r", "\u2028", "\u0085", '"'])
 def test_characters_that_end_lines_elsewhere_are_read_back(separator, tmp_path):
-    characters = Characters.of(f"a{separator}b\n")
-    (tmp_path / "characters").write_text(characters.as_text(), encoding="utf-8")
-    read = Characters.from_text((tmp_path / "characters").read_text(encoding="utf-8"))
-    assert read == characters
+    learned = Characters().learn(None, [(f"a{separator}b\n", "")], tmp_path, (0,))
+    learned.keep(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["characters.source.json"]
+    assert Characters().load(tmp_path, (0,)) == learned
+    (tmp_path / "characters.source.json").write_text('"abca"')
+    with pytest.raises(UsageError, match="cannot be read: a list of characters contains each once"):
+        Characters().load(tmp_path, (0,))
 
 
-def test_an_unknown_character_is_named():
+def test_unknown_characters_of_data_have_one_id_and_those_of_a_person_are_named():
+    characters = CharacterTokenizer.of(["to be"])
+    assert characters.decode(characters.encode("bez,t")) == f"be{UNKNOWN_CHARACTER * 2}t"
     with pytest.raises(ValueError, match="the character 'z' is not in the text that was learned"):
-        Characters.of("to be").encode("bez")
+        characters.read("bez")
 
 
-def test_a_list_that_names_a_character_twice_is_refused():
-    with pytest.raises(ValueError, match="names each once"):
-        Characters("abca")
-
-
-def test_the_end_of_the_text_is_kept_for_validation():
-    assert split_text("0123456789" * 3) == ("0123456789" * 2 + "0123456", "789")
+def test_splits_are_the_beginning_and_the_end_of_a_text(tmp_path, monkeypatch):
+    monkeypatch.setattr(source, "CHUNK", 7)
+    (tmp_path / "text").write_text("0123456789" * 4)
+    config = data(path=str(tmp_path / "text"))
+    parts = {
+        split: [pair.source for pair in load(config, split, tmp_path)] for split in source.CUTS
+    }
+    assert "".join(parts["train"]) == "0123456789" * 3 + "012345"
+    assert {len(part) for part in parts["train"]} == {7, 1}
+    assert (parts["validation"], parts["test"]) == (["67"], ["89"])
 
 
 def test_windows_begin_anywhere_and_say_what_comes_next():
-    windows = RandomWindows(IDS, context=7, size=5, num_batches=200, seed=3)
+    windows = RandomWindows(IDS, context=7, size=5, seed=3)
     batches = [windows[i] for i in range(200)]
     for batch in batches:
         assert batch.inputs.shape == batch.labels.shape == batch.counted.shape == (5, 7)
@@ -67,9 +71,7 @@ def test_windows_begin_anywhere_and_say_what_comes_next():
 
 def test_a_batch_follows_from_the_seed_and_its_number():
     def inputs(seed, index):
-        return RandomWindows(IDS, context=7, size=5, num_batches=9, seed=seed)[
-            index
-        ].inputs.tolist()
+        return RandomWindows(IDS, context=7, size=5, seed=seed)[index].inputs.tolist()
 
     assert inputs(1, 4) == inputs(1, 4)
     assert inputs(1, 4) != inputs(1, 5)
@@ -89,7 +91,7 @@ def test_fixed_windows_count_every_label_once(length):
 def test_a_text_shorter_than_a_window_is_refused():
     words = "batch.row_length=7 needs a text of at least 8 characters, got 7"
     with pytest.raises(UsageError, match=words):
-        RandomWindows(IDS[:7], context=7, size=2, num_batches=1, seed=0)
+        RandomWindows(IDS[:7], context=7, size=2, seed=0)
     with pytest.raises(UsageError, match=words):
         fixed_windows(IDS[:7], context=7, size=2)
 
@@ -122,8 +124,11 @@ def test_a_file_that_is_no_text_is_refused(content, words, tmp_path):
 def test_tiny_shakespeare(real_data):
     config = data(path=str(real_data("tiny_shakespeare") / "input.txt"))
     text = load_text(config)
-    characters = Characters.of(text)
-    assert (len(text), len(characters)) == (1_115_394, 65)
-    train, validation = split_text(text)
-    assert (len(train), len(validation)) == (1_003_854, 111_540)
-    assert characters.decode(characters.encode(validation)) == validation
+    parts = {
+        split: "".join(pair.source for pair in load(config, split, None)) for split in source.CUTS
+    }
+    assert "".join(parts.values()) == text
+    assert [len(part) for part in parts.values()] == [1_003_854, 55_770, 55_770]
+    characters = CharacterTokenizer.of([parts["train"]])
+    assert (len(text), len(characters)) == (1_115_394, 65 + 1)
+    assert characters.decode(characters.read(parts["test"])) == parts["test"]

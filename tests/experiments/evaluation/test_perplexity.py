@@ -6,13 +6,14 @@ import pytest
 
 from configs import toy_translation
 from experiments.config import Config
-from experiments.data.batching import EncodedPair
 from experiments.data.pairs import SentencePair
 from experiments.data.rows import Encoded, EncodedPair
+from experiments.data.sources import Splits
+from experiments.data.store import store_text
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import WORDS
-from experiments.translation import Task
+from experiments.tasks.translation import Translation
 
 PAIRS = [SentencePair("a b", "b"), SentencePair("b", "a b")]
 
@@ -24,15 +25,16 @@ PAIRS = [SentencePair("a b", "b"), SentencePair("b", "a b")]
         (3, {"perplexity": 4, "word_perplexity": 4 ** (11 / 5)}),  # 3·3 + 2 ends, 3 words + 2 ends
     ],
 )
-def test_that_of_words_counts_words(letters, expected, monkeypatch):
+def test_that_of_words_counts_words(letters, expected, monkeypatch, tmp_path):
     vocabulary = Vocabulary((*SPECIALS, "a", "b"))
-    task = Task(
-        Config.read(toy_translation.get_config("tiny").to_dict()),
-        Tokenizers(*[WordTokenizer(vocabulary, WORDS)] * 2),
-    )
+    config = Config.read(toy_translation.get_config("tiny").to_dict())
+    splits = Splits(config.data, tmp_path)
+    splits["test"] = store_text(tmp_path, lambda: PAIRS)
+    tokenizers = Tokenizers(*[WordTokenizer(vocabulary, WORDS)] * 2)
+    task = Translation(config, tokenizers, splits)
     encoded = Encoded(EncodedPair([3], [3] * letters * len(pair.target.split())) for pair in PAIRS)
-    monkeypatch.setattr(task, "encode", lambda *_: encoded)
+    monkeypatch.setattr(task, "ids", lambda _: encoded)
     monkeypatch.setattr(task.learner, "losses", lambda *_: {"nll": np.log(4)})
     state = jax.eval_shape(task.learner.initial_state)
-    found = task.losses(state, "test", PAIRS)
+    found = task.losses(state, "test")
     assert {name: found[name] for name in found if name != "nll"} == pytest.approx(expected)

@@ -17,7 +17,7 @@ from experiments.data.vocabulary import BOS, EOS, PAD, SPECIALS, Vocabulary
 from experiments.data.words import WORDS, Tokens
 from experiments.evaluation import translator as translating
 from experiments.evaluation.translator import Translator, lengths_for
-from experiments.translation import Task
+from experiments.tasks.translation import Translation
 
 SOURCE, TARGET = (Vocabulary((*SPECIALS, *letters)) for letters in ("abcdefgh", "vwxyz"))
 SENTENCES = ["a b c", "h", "c c c c d", "b a"]
@@ -43,7 +43,7 @@ def task():
         config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "max_length": 9})
         config.batch.bucket_lengths = (6,)
         config.train.warmup_steps = 0
-        return Task(Config.read(config.to_dict()), tokenizers(WORDS))
+        return Translation(Config.read(config.to_dict()), tokenizers(WORDS))
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_unfinished_rows_are_decoded_again_with_more_steps(num_beams, monkeypatc
         config.batch.bucket_lengths = (6,)
         config.decoding.update({"num_beams": num_beams, "length_penalty": 0.6})
         config.seed = 1
-        task = Task(Config.read(config.to_dict()), tokenizers(WORDS))
+        task = Translation(Config.read(config.to_dict()), tokenizers(WORDS))
         parameters = jax.tree.map(lambda leaf: 3 * leaf, task.learner.initial_state().parameters)
     sources = [SOURCE.encode(list(word)) for word in ("abc", "h" * 20, "ccccd", "ba", "a", "bdef")]
     shapes = []
@@ -181,7 +181,7 @@ class TestDetails:
             config.decoding.update(
                 {"num_beams": 3, "length_penalty": 0.5, "details": True, "n_best": 2}
             )
-            task = Task(Config.read(config.to_dict()), tokenizers(WORDS))
+            task = Translation(Config.read(config.to_dict()), tokenizers(WORDS))
             parameters = drawn(task, seed=46)  # with which alignments differ
             state = task.learner.initial_state()._replace(parameters=parameters)
         (best,) = task.translator(state.parameters, [TestDetails.SENTENCE], batch_size=1)
@@ -222,7 +222,7 @@ def test_model_without_attention_has_no_alignment():
         config.model.update({"attention": "none", "max_length": 9})
         config.decoding.update({"num_beams": 2, "details": True})
         config.batch.bucket_lengths = (9,)
-        task = Task(Config.read(config.to_dict()), tokenizers(WORDS))
+        task = Translation(Config.read(config.to_dict()), tokenizers(WORDS))
         (answer,), _ = task.answers(task.learner.initial_state(), ["a b"])
     (one,) = json.loads(answer)["translations"]
     assert one.keys() == {"text", "score", "tokens", "log_probs", "alignment"}

@@ -7,7 +7,6 @@ import pytest
 
 from experiments.config import Config, TrainPart
 from experiments.data.epoch import Epoch
-from experiments.data.labelled import Examples
 from experiments.data.rows import Encoded, EncodedPair
 from experiments.data.text import RandomWindows
 from experiments.data.windows import Buckets, PackedPairRows, PackedRows, Windows
@@ -93,9 +92,8 @@ TEXT = np.arange(11)
             Windows(Encoded([([3, 4],), ([5],)]), PackedRows([5], 15), seed=0),
             Epoch(steps=Fraction(1, 3), examples=2, tokens=5),
         ),
-        (Examples(TEXT, None, TEXT, size=4).windows(0), Epoch(steps=3, examples=11, tokens=11)),
         (
-            RandomWindows(TEXT, context=3, size=2, num_batches=1, seed=0),
+            RandomWindows(TEXT, context=3, size=2, seed=0),
             Epoch(steps=2, examples=4, tokens=10),
         ),
     ],

@@ -7,13 +7,13 @@ import optax
 import pytest
 
 from configs import digits, toy_translation
-from experiments import classification
 from experiments.config import Config
 from experiments.data.rows import EncodedPair, pad_batch
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import SPACED
-from experiments.translation import Task
+from experiments.tasks.classification import Classification
+from experiments.tasks.translation import Translation
 
 LETTERS = WordTokenizer(Vocabulary((*SPECIALS, *"abcdefgh")), SPACED)
 PAIRS = [EncodedPair([3, 4, 5], [6, 7]), EncodedPair([5, 3], [4, 8, 9, 10])]
@@ -25,7 +25,7 @@ def task(dropout=0.2, microbatches=1, **changes):
     config.model.dropout = dropout
     config.batch.microbatches = microbatches
     config.train.update({"warmup_steps": 0, "average": 1, "label_smoothing": 0.1, **changes})
-    return Task(Config.read(config.to_dict()), Tokenizers(LETTERS, LETTERS)).learner
+    return Translation(Config.read(config.to_dict()), Tokenizers(LETTERS, LETTERS)).learner
 
 
 @pytest.fixture(scope="module")
@@ -116,11 +116,11 @@ def test_half_the_precision_learns_in_whole_parameters(shared):
     assert {x.dtype for x in jax.tree.leaves(state.parameters)} == {jnp.dtype("float32")}
 
 
-def test_images_are_read_in_half_the_precision_too():
+def test_images_are_read_in_half_the_precision_too(tmp_path):
     config = digits.get_config("tiny")
     config.train.dtype = "bfloat16"
-    task = classification.Task(Config.read(config.to_dict()))
-    batch = classification.batches(task.data.splits["validation"])[0]
+    task = Classification.prepare(Config.read(config.to_dict()), tmp_path)
+    batch = task.batches("validation")[0]
     jaxpr = jax.make_jaxpr(task.learner.train_step)(task.learner.abstract_state, batch)
     products = [line for line in str(jaxpr).splitlines() if "dot_general" in line]
     narrow = [line for line in products if "bf16" in line.split("=")[0]]
