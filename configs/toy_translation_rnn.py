@@ -18,7 +18,6 @@ def get_config(form: str = FULL) -> ConfigDict:
     config = toy_translation.get_config(form)
     config.architecture = "recurrent"
     config.batch.packed = False
-    config.data.packed = False
     config.model = model = defaults.recurrent()
 
     if is_tiny(form):

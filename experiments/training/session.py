@@ -21,13 +21,13 @@ class Trainable(Protocol):
 
     Attributes:
         config: of the run.
-        learner: model, loss and optimizer.
     """
 
     config: Config
 
     @property
-    def learner(self) -> Learner: ...
+    def learner(self) -> Learner:
+        """Model, loss and optimizer."""
 
     def batches(self, split: str) -> Iterable[Any]:
         """Batches that contain every example of a split once."""

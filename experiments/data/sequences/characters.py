@@ -36,7 +36,7 @@ def load_text(config: CharactersData) -> str:
     if config.path:
         return _read(config.path)
     sentences = [pair.en for pair in sample(config.seed, config.sentences)]
-    # Likelier sentences are drawn sooner: without a shuffle the end would differ from the beginning.
+    # Likely sentences are drawn first: without a shuffle the end would differ from the beginning.
     return "\n".join(generator(config.seed, "text").permutation(sentences).tolist()) + "\n"
 
 

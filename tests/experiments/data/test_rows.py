@@ -3,7 +3,6 @@
 import jax
 import numpy as np
 import pytest
-from experiments.training.features import packed_features, padded_features
 from flax import nnx
 
 from attention import masks
@@ -12,6 +11,7 @@ from attention.testing import find_leaks
 from experiments.data.rows import Encoded, EncodedPair, pack_batch, pad_batch
 from experiments.data.vocabulary import BOS, EOS, PAD
 from experiments.data.windows import PackedPairRows, PackedRows, Windows, once
+from experiments.tasks.translation import packed_features, padded_features
 from tests.attention.modules.inputs import filled
 
 SEQUENCES = [[3, 4, 5], [6], [7, 8, 9, 10], [5, 3], [4]]
