@@ -120,7 +120,7 @@ def test_images_are_read_in_half_the_precision_too():
     config = digits.get_config("tiny")
     config.train.dtype = "bfloat16"
     task = classification.Task(Config.read(config.to_dict()))
-    batch = classification.batches(task.data.splits["validation"])[0]
+    batch = classification.all_batches(task.data.splits["validation"])[0]
     jaxpr = jax.make_jaxpr(task.learner.train_step)(task.learner.abstract_state, batch)
     products = [line for line in str(jaxpr).splitlines() if "dot_general" in line]
     narrow = [line for line in products if "bf16" in line.split("=")[0]]
