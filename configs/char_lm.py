@@ -9,6 +9,7 @@ hardware   two CPU cores
 time       134 s of training
 score      perplexity 2.12 of a letter on our text; validation loss 1.669 on tiny Shakespeare, by
            --config.data.path=FILE (published for this size and these steps: 1.88; seed 0)
+           measured with weight decay on all parameters (train.decay_all)
 """
 
 from ml_collections import ConfigDict

@@ -4,6 +4,7 @@ command    python run.py --config=configs/copy.py
 hardware   two CPU cores
 time       25 s of training
 score      validation perplexity 1.000, exact match 100 % on test (seed 0)
+           measured with weight decay on all parameters (train.decay_all)
 """
 
 from ml_collections import ConfigDict

@@ -5,6 +5,7 @@ hardware   two CPU cores
 time       5 minutes of training (compilation and validation included), on a busy machine
 score      84.8 % of the words, each after those before it, perplexity 1.90; BLEU 63.1 where all are
            its own, of the spoiled documents themselves 59.5 (seed 0)
+           measured with weight decay on all parameters (train.decay_all)
 """
 
 from ml_collections import ConfigDict

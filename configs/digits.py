@@ -4,6 +4,7 @@ command    python run.py --config=configs/digits.py
 hardware   two CPU cores
 time       48 s of training, on a busy machine
 score      accuracy 97.8 % on test (seed 0)
+           measured with weight decay on all parameters (train.decay_all)
 """
 
 from ml_collections import ConfigDict

@@ -4,6 +4,7 @@ command    python run.py --config=configs/masked_lm.py
 hardware   two CPU cores
 time       6 minutes of training (compilation and validation included), on a busy machine
 score      gaps filled 46.8 %, perplexity 5.5; the sense of an ambiguous word found 93.2 % (seed 0)
+           measured with weight decay on all parameters (train.decay_all)
 """
 
 from ml_collections import ConfigDict

@@ -4,6 +4,7 @@ command    python run.py --config=configs/reverse.py
 hardware   two CPU cores
 time       about 3 minutes of training, on a busy machine
 score      exact match 100 % in range, 1.8 % of 26 to 30 integers (seed 0)
+           measured with weight decay on all parameters (train.decay_all)
 """
 
 from ml_collections import ConfigDict

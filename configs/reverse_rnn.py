@@ -5,6 +5,7 @@ hardware   two CPU cores
 time       73 s of training
 score      BLEU 99.9 on test (published of such a model: 95.2), exact match 100.0 % in range, 97.4 %
            of 26 to 30 integers (seed 0)
+           measured with weight decay on all parameters (train.decay_all)
 """
 
 from ml_collections import ConfigDict

@@ -6,6 +6,7 @@ command    python run.py --config=configs/scan.py --config.data.path=FOLDER
 hardware   two CPU cores
 time       9 minutes of training (compilation and validation included), on a busy machine
 score      exact match 99.8 % (published: about 100 %; seed 0)
+           measured with weight decay on all parameters (train.decay_all)
 """
 
 from ml_collections import ConfigDict

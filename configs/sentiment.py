@@ -5,6 +5,7 @@ hardware   two CPU cores
 time       116 s of training, on a busy machine
 score      accuracy 99.3 % on test, 87.5 % where negations reach farther (seed 0); a count of words
            finds 53 %, of pairs of words 56 %
+           measured with weight decay on all parameters (train.decay_all)
 """
 
 from ml_collections import ConfigDict

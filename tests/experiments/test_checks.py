@@ -44,7 +44,7 @@ from experiments.workdir import Workdir
         ),
         ("multi30k", "text.kind=bpee", "got 'bpee'; did you mean 'bpe'?"),
         ("multi30k", "data.faults=dorp", "got 'dorp'; did you mean 'drop'?"),
-        ("reverse_positions", "train.steps=0", "none: train.steps must be at least 1, got 0"),
+        ("reverse_positions", "train.steps=0", "alibi: train.steps must be at least 1, got 0"),
     ],
 )
 def test_a_config_that_cannot_run_is_refused(name, override, sentence):

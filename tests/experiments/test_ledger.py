@@ -8,17 +8,19 @@ import pytest
 from ml_collections import ConfigDict
 
 from experiments import ledger
+from experiments.config import Config
 from experiments.errors import UsageError
 from experiments.origin import commit
 from experiments.workdir import Workdir
 
-CONFIG = {"train": {"steps": 100}, "literature": {"test": {"tok_bleu": "41.02 (Wu et al. 2021)"}}}
+TRAIN = {"steps": 100, "warmup_steps": 0}
+CONFIG = {"train": TRAIN, "literature": {"test": {"tok_bleu": "41.02 (Wu et al. 2021)"}}}
 START = {"command": "python run.py", "commit": "abc1234", "machine": "cpu, 2 cores"}
 
 
 def run(folder, name, seed, bleu, step=100, starts=(START,), config=CONFIG, ended=True):
     workdir = Workdir(folder / name)
-    workdir.claim(ConfigDict({"experiment": "translation", **config, "seed": seed}))
+    workdir.claim(Config.read({"experiment": "translation", **config, "seed": seed}))
     scores = {"test": {"tok_bleu": bleu, "accuracy": 0.5}, "longer": {"accuracy": 0.25}}
     results = {"step": step, "ended": ended, "training_seconds": 90.0, "parameters": 7}
     results["splits"] = scores
@@ -54,7 +56,7 @@ def test_seeds_share_a_row(tmp_path, rows):
 
 def test_a_run_that_is_elsewhere_stays_as_it_was_told(tmp_path, rows):
     for name, bleu in (("first", 30.0), ("second", 40.0)):
-        run(tmp_path, name, 0, bleu, config={**CONFIG, "name": name})
+        run(tmp_path, name, 0, bleu, config={**CONFIG, "data": {"seed": int(bleu)}})
     (first, _), page = rows(), (tmp_path / "page.md").read_text()
     assert rows() and (tmp_path / "page.md").read_text() == page
     shutil.rmtree(tmp_path / "first")
@@ -74,7 +76,7 @@ def test_a_cut_run_and_one_that_moved_say_so(tmp_path, rows):
 
 
 def test_patience_ends_where_it_ends(tmp_path, rows):
-    patient = {**CONFIG, "train": {"steps": 100, "patience": 2}}
+    patient = {**CONFIG, "train": {**TRAIN, "patience": 2}}
     for seed, step in enumerate((60, 80)):
         run(tmp_path, f"runs/{seed}", seed, 40.0, step=step, config=patient)
     ((*_, steps, _, _, _),) = rows()
@@ -101,13 +103,14 @@ def test_a_run_that_does_not_say_whether_it_ended_is_named(tmp_path, rows):
 
 
 def test_another_decoding_and_a_run_of_unknown_origin_say_so(tmp_path, rows):
-    greedy = {**CONFIG, "decoding": {"beam": 1, "alpha": 1.0}}
+    greedy = {**CONFIG, "decoding": {"length_penalty": 1.0}}
     run(tmp_path, "beams", 0, 40.0, starts=(), config=greedy)
     results = json.loads((tmp_path / "beams" / "results.json").read_text())
-    results["decoding"] = {"beam": 5, "alpha": 1.0, "hypotheses": 7}  # the last decides nothing
+    # The last one does not change the translations.
+    results["decoding"] = {"num_beams": 5, "length_penalty": 1.0, "hypotheses": 7}
     (tmp_path / "beams" / "results.json").write_text(json.dumps(results))
     ((_, figure, *_, commit, machine),) = rows()
-    assert figure == "test tokenized BLEU (decoding: beam=5)"
+    assert figure == "test tokenized BLEU (decoding: num_beams=5)"
     assert commit == machine == "unknown"
 
 
@@ -126,12 +129,12 @@ def test_another_decoding_and_a_run_of_unknown_origin_say_so(tmp_path, rows):
 def test_what_cannot_be_read_is_named(tmp_path, rows, name, text):
     run(tmp_path, "broken", 0, 40.0)
     (tmp_path / "broken" / name).write_text(text)
-    with pytest.raises(UsageError, match=f"broken/{re.escape(name)}.* cannot be read: "):
+    with pytest.raises(UsageError, match=f"broken/{re.escape(name)}.* cannot be read"):
         rows()
 
 
 def test_what_nobody_published_has_the_first_score_of_each_split(tmp_path, rows):
-    run(tmp_path, "ours", 0, 39.0, config={"train": {"steps": 100}})
+    run(tmp_path, "ours", 0, 39.0, config={"train": TRAIN})
     assert [row[1:4] for row in rows()] == [
         ["test accuracy", "50.00%", ""],
         ["longer accuracy", "25.00%", ""],
@@ -160,7 +163,7 @@ def test_a_split_that_was_not_measured_is_named(tmp_path, rows):
 
 def test_a_seed_that_was_measured_on_less_is_refused(tmp_path, rows):
     for seed in (0, 1):
-        run(tmp_path, f"runs/{seed}", seed, 39.0, config={"train": {"steps": 100}})
+        run(tmp_path, f"runs/{seed}", seed, 39.0, config={"train": TRAIN})
     less = Workdir(tmp_path / "runs" / "1")
     results = less.load_results()
     del results["splits"]["longer"]

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from experiments.cli import parse
 from experiments.config import (
     TASKS,
     Config,
@@ -18,6 +19,7 @@ from experiments.config import (
 from experiments.config.build import build, helps
 from experiments.config.flags import as_config_dict
 from experiments.errors import UsageError
+from experiments.workdir import Workdir
 
 
 def read(task="translation", **parts):
@@ -52,12 +54,16 @@ def test_a_part_that_is_none_is_left_out():
     assert experts == ExpertsPart(number=8)
 
 
-def test_a_field_that_is_none_takes_a_value_by_its_flag():
-    tree = as_config_dict(read())
-    tree.model.num_kv_heads = 2
-    assert Config.read(tree.to_dict()).model.num_kv_heads == 2
-    with pytest.raises(TypeError):
-        tree.model.num_kv_heads = "two"
+def test_a_field_that_is_none_takes_a_value_by_its_flag(tmp_path):
+    Workdir(tmp_path).claim(read())
+
+    def number(value):
+        flag = f"--config.model.num_kv_heads={value}"
+        return parse(["run.py", f"--workdir={tmp_path}", flag]).config.model.num_kv_heads
+
+    assert number(2) == 2
+    with pytest.raises(UsageError, match="invalid literal for int"):
+        number("two")
 
 
 @pytest.mark.parametrize(

@@ -154,9 +154,9 @@ def test_a_mistake_is_one_sentence(write, config, field, value, sentence):
 @pytest.mark.parametrize("kind", SUBWORDS)
 def test_every_kind_of_subwords_comes_back_as_it_went_in(write, config, kind, tmp_path):
     write("plain", [*PAIRS, ("two  dogs", "zwei  Hunde")] * 3)
-    text = TextPart(kind=kind, size=269 if kind == "word" else 278)
+    settings = TextPart(kind=kind, size=269 if kind == "word" else 278)
     pairs = load_split(config, "train", None)
-    tokenizers = Subwords().learn(text, pairs, tmp_path)
+    tokenizers = Subwords().learn(settings, pairs, tmp_path)
     texts = [side for pair in pairs for side in pair[:2]]
     texts += ["ein  Hund ", "naïve 犬", "", " ", " 犬 Hund", "_▁ ▁", "<unk> </s> <0x41>"]
 
@@ -168,7 +168,7 @@ def test_every_kind_of_subwords_comes_back_as_it_went_in(write, config, kind, tm
     given(st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\ufdd0")))(
         comes_back
     )()
-    again = Subwords().learn(text, pairs, tmp_path / "elsewhere")
+    again = Subwords().learn(settings, pairs, tmp_path / "elsewhere")
     assert again == tokenizers  # to the byte
 
 
