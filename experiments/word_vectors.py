@@ -51,9 +51,9 @@ def train(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     splits = toy.load_splits(config.data, cache)
     check_senses(splits["train"], splits["test"])
     words = Vocabulary.of(tokenize(pair.source) for pair in splits["train"])
-    config = settled(config, lambda now: Task(now, words).batches(splits["train"], 1, 0).epoch)
+    config = settled(config, lambda now: Task(now, words).batches(splits["train"], 0).epoch)
     task = Task(config, words)
-    batches = task.batches(splits["train"], config.train.steps, config.seed)
+    batches = task.batches(splits["train"], config.seed)
     workdir.claim(config)
     workdir.keep_vocabulary(words.as_text())
     train_in(
@@ -119,7 +119,7 @@ class Task:
         del rng  # the model has no dropout
         return negative_sampling_losses(model(batch.center, batch.others), batch.counted), {}
 
-    def batches(self, pairs: list[SentencePair], number: int, seed: int) -> SkipGramBatches:
+    def batches(self, pairs: list[SentencePair], seed: int) -> SkipGramBatches:
         """Skip-grams of the English sentences, drawn at random."""
         data = self.config.data
         sentences = [self._words.encode(tokenize(pair.source)) for pair in pairs]
@@ -135,14 +135,13 @@ class Task:
             noise(counts),
             size=self.config.train.batch_size,
             negatives=data.negatives,
-            num_batches=number,
             seed=seed,
         )
 
     def fixed_batches(self, pairs: list[SentencePair]) -> list[SkipGramBatch]:
         """A few batches that are always the same."""
-        batches = self.batches(pairs, 4, self.config.data.seed)
-        return [batches[number] for number in range(len(batches))]
+        batches = self.batches(pairs, self.config.data.seed)
+        return [batches[number] for number in range(4)]
 
     def vectors(self, state: TrainState) -> np.ndarray:
         """The vector of each word, `[V, D]`."""

@@ -185,7 +185,7 @@ def test_the_steps_of_the_tiny_form_fit_together_and_read_every_field(
     name, load, workdir, cache, monkeypatch
 ):
     def trace(workdir, learner, batches, validation, config, **_):
-        state, _ = jax.eval_shape(learner.train_step, learner.abstract_state, next(batches))
+        state, _ = jax.eval_shape(learner.train_step, learner.abstract_state, batches[0])
         assert jax.tree.structure(state) == jax.tree.structure(learner.abstract_state)
         jax.eval_shape(learner.evaluate_step, state.parameters, validation[0])
 

@@ -9,9 +9,9 @@ from ml_collections import ConfigDict
 
 from attention.primitives.choice import one_of
 from experiments.data.fingerprint import fingerprint
-from experiments.data.rows import Encoded, PackedBatch
-from experiments.data.sequences.toy import check as check_toy
-from experiments.data.sequences.toy import load_pairs
+from experiments.data.rows import PackedBatch
+from experiments.data.sequences import toy
+from experiments.data.store import store_ids
 from experiments.data.text import (
     Characters,
     RandomWindows,
@@ -20,9 +20,10 @@ from experiments.data.text import (
     load_text,
     split_text,
 )
-from experiments.data.toy_language import Sizes
+from experiments.data.tokenizers import WordTokenizer
 from experiments.data.vocabulary import BOS, EOS, Vocabulary
 from experiments.data.windows import PackedRows, Windows, once
+from experiments.data.words import SPACED
 from experiments.errors import check_at_least
 
 SPLITS = "train", "validation"
@@ -125,7 +126,6 @@ def _load_characters(config: ConfigDict, cache: Path) -> Corpus:
         train,
         context=context,
         size=config.train.batch_tokens // context,
-        num_batches=config.train.steps,
         seed=config.seed,
     )
     size = min(EVALUATED_ROWS, -(-len(validation) // context))
@@ -135,23 +135,18 @@ def _load_characters(config: ConfigDict, cache: Path) -> Corpus:
 
 
 def _load_sentences(config: ConfigDict, cache: Path) -> Corpus:
-    sizes = Sizes(**config.data.sizes)
-    texts = {
-        split: [pair.source.split() for pair in load_pairs(config.data.seed, sizes, split, cache)]
-        for split in SPLITS
-    }
-    words = Vocabulary.of(texts["train"])
+    texts = {split: toy.store(config.data, split, cache) for split in SPLITS}
+    words = Vocabulary.of(pair.source.split() for pair in texts["train"])
+    tokenizers = [WordTokenizer(words, SPACED)]
+    train, validation = (store_ids(cache, texts[split], tokenizers) for split in SPLITS)
     rows = PackedRows([config.data.context], config.train.batch_tokens)
-    train, validation = (
-        Encoded((words.encode(sentence),) for sentence in texts[split]) for split in SPLITS
-    )
     windows = Windows(train, rows, seed=config.seed)
     return Corpus(
         language_of("sentences", words),
         windows,
         [batch for _, batch in once(validation, rows)],
         padding=windows.padding,
-        texts={split: fingerprint(map(" ".join, texts[split])) for split in SPLITS},
+        texts={split: fingerprint(pair.source for pair in texts[split]) for split in SPLITS},
     )
 
 
@@ -163,5 +158,5 @@ class _Kind(NamedTuple):
 
 CORPORA = {
     "characters": _Kind(_load_characters, check_text, Characters),
-    "sentences": _Kind(_load_sentences, check_toy, Vocabulary),
+    "sentences": _Kind(_load_sentences, toy.check, Vocabulary),
 }

@@ -94,24 +94,21 @@ class SkipGramBatches:
         *,
         size: int,
         negatives: int,
-        num_batches: int,
         seed: int,
     ) -> None:
-        """Makes a sequence of `num_batches` batches.
+        """Batches without end.
 
         Args:
             pairs: as `skip_grams` returns them.
             noise: `[V]`, the distribution of negatives.
             size: B.
             negatives: words drawn for each pair.
-            num_batches: its length.
             seed: same seed, same batches.
         """
         self._pairs = pairs
         self._table = np.cumsum(noise)
         self._size = size
         self._negatives = negatives
-        self._num_batches = num_batches
         self._seed = seed
 
     @property
@@ -119,10 +116,6 @@ class SkipGramBatches:
         """As many skip-grams as there are; which they are is drawn."""
         number = len(self._pairs)
         return Epoch(-(-number // self._size), examples=number, tokens=number)
-
-    def __len__(self) -> int:
-        """The number of batches."""
-        return self._num_batches
 
     def __getitem__(self, index: int) -> SkipGramBatch:
         """The batch of one training step."""

@@ -17,7 +17,7 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 
 from experiments.data.pairs import SentencePair
 from experiments.data.rows import EncodedPair
-from experiments.data.tokenizers import Tokenizers
+from experiments.data.tokenizers import Tokenizer
 from experiments.files import write_whole
 
 CHUNK = 4_096  # examples that are read at once
@@ -63,27 +63,33 @@ class TextStore(Sequence[SentencePair]):
             yield from self[start : start + CHUNK]
 
 
-class IdStore(Sequence[EncodedPair]):
-    """Ids of sentence pairs in memory-mapped files.
+class IdStore(Sequence[tuple[np.ndarray, ...]]):
+    """Ids of sentence pairs, or of their sources alone, in memory-mapped files.
 
     Attributes:
-        lengths: positions of both sides, ends included: `[pairs, 2]`.
+        lengths: positions of each side, ends included: `[examples, sides]`.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, sides: int) -> None:
         """Open a folder that `store_ids` wrote."""
-        self._ids = np.asarray(np.memmap(folder / "ids", np.int32, "r"))
-        self.lengths = np.asarray(np.memmap(folder / "lengths", np.int32, "r")).reshape(-1, 2)
-        self._ends = np.asarray(np.memmap(folder / "ends", np.int64, "r")).reshape(-1, 2)
+
+        def opened(name: str, dtype: type) -> np.ndarray:
+            return np.asarray(np.memmap(folder / name, dtype, "r"))
+
+        self._ids = opened("ids", np.int32)
+        self.lengths = opened("lengths", np.int32).reshape(-1, sides)
+        self._ends = opened("ends", np.int64).reshape(-1, sides)
 
     def __len__(self) -> int:
-        """Number of pairs."""
+        """Number of examples."""
         return len(self.lengths)
 
-    def __getitem__(self, place: int) -> EncodedPair:
-        """The ids of a pair."""
-        (first, second), (middle, end) = self.lengths[place] - 1, self._ends[place]
-        return EncodedPair(self._ids[middle - first : middle], self._ids[end - second : end])
+    def __getitem__(self, place: int) -> tuple[np.ndarray, ...]:
+        """The ids of the sides of an example; an `EncodedPair` if there are two."""
+        ends = self._ends[place].tolist()
+        starts = [end - length + 1 for end, length in zip(ends, self.lengths[place], strict=True)]
+        sides = (self._ids[start:end] for start, end in zip(starts, ends, strict=True))
+        return EncodedPair(*sides) if len(ends) == 2 else (*sides,)
 
 
 def store_text(
@@ -122,8 +128,13 @@ def store_text(
     return TextStore(folder / content, fingerprint)
 
 
-def store_ids(cache: Path, texts: TextStore, tokenizers: Tokenizers) -> IdStore:
+def store_ids(cache: Path, texts: TextStore, tokenizers: Sequence[Tokenizer]) -> IdStore:
     """Write the ids of sentence pairs, if they are not stored yet, and open them.
+
+    Args:
+        cache: folder of prepared data.
+        texts: the pairs.
+        tokenizers: of both sides, or of the source alone.
 
     Raises:
         ValueError: an unknown word.
@@ -135,13 +146,15 @@ def store_ids(cache: Path, texts: TextStore, tokenizers: Tokenizers) -> IdStore:
         with TemporaryDirectory(dir=folder.parent) as temporary:
             part = Path(temporary) / "part"
             part.mkdir()
-            _write_ids(part, map(tokenizers.encode, texts))
+            _write_ids(part, texts, tokenizers)
             if not folder.exists():  # another process may have written the same
                 part.replace(folder)
-    return IdStore(folder)
+    return IdStore(folder, len(tokenizers))
 
 
-def _write_ids(folder: Path, pairs: Iterable[EncodedPair]) -> None:
+def _write_ids(
+    folder: Path, pairs: Iterable[SentencePair], tokenizers: Sequence[Tokenizer]
+) -> None:
     end = 0
     with (
         (folder / "ids").open("wb") as ids,
@@ -149,9 +162,10 @@ def _write_ids(folder: Path, pairs: Iterable[EncodedPair]) -> None:
         (folder / "ends").open("wb") as ends,
     ):
         for pair in pairs:
-            for side in pair:
-                ids.write(np.asarray(side, np.int32).tobytes())
-            sizes = np.array([len(side) for side in pair])
+            sides = [each.encode(text) for each, text in zip(tokenizers, pair, strict=False)]
+            for side in sides:
+                ids.write(np.array(side, np.int32).tobytes())
+            sizes = np.array([len(side) for side in sides])
             lengths.write((sizes + 1).astype(np.int32).tobytes())
             ends.write((end + np.cumsum(sizes)).astype(np.int64).tobytes())
             end += int(sizes.sum())

@@ -141,16 +141,13 @@ class RandomWindows:
     Batch i follows from (seed, i) alone, which is what makes a run resume exactly.
     """
 
-    def __init__(
-        self, ids: np.ndarray, *, context: int, size: int, num_batches: int, seed: int
-    ) -> None:
-        """Makes a sequence of batches.
+    def __init__(self, ids: np.ndarray, *, context: int, size: int, seed: int) -> None:
+        """Batches without end.
 
         Args:
             ids: of the text, `[characters]`.
             context: T, the ids of a window.
             size: B, the windows of a batch.
-            num_batches: how many there are.
             seed: of the places.
 
         Raises:
@@ -160,7 +157,6 @@ class RandomWindows:
         self._ids = ids
         self._context = context
         self._size = size
-        self._num_batches = num_batches
         self._seed = seed
 
     @property
@@ -169,10 +165,6 @@ class RandomWindows:
         tokens = len(self._ids) - 1
         windows = -(-tokens // self._context)
         return Epoch(-(-windows // self._size), examples=windows, tokens=tokens)
-
-    def __len__(self) -> int:
-        """The number of batches."""
-        return self._num_batches
 
     def __getitem__(self, index: int) -> TextBatch:
         """The batch of one training step."""

@@ -1,11 +1,13 @@
 """The toy language: English to French, with the words that correspond."""
 
+from functools import partial
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
 from experiments.data.pairs import SentencePair
 from experiments.data.source import Source
+from experiments.data.store import TextStore, store_text
 from experiments.data.tokenizers import Words
 from experiments.data.toy_language import Sizes, ToyTranslation, corpus_name, prepare
 from experiments.data.words import WORDS
@@ -32,14 +34,19 @@ def load_pairs(seed: int, sizes: Sizes, split: str, cache: Path) -> list[Sentenc
     ]
 
 
-def _name(config: ConfigDict) -> str:
-    sizes = Sizes(**config.sizes)
-    return f"{corpus_name(config.seed, sizes)} {ToyTranslation.VERSION}"
+def store(config: ConfigDict, split: str, cache: Path) -> TextStore:
+    """One split, stored in `cache`."""
+    return store_text(cache, partial(load, config, split, cache), f"toy {_name(config)} {split}")
 
 
 def load_splits(config: ConfigDict, cache: Path) -> dict[str, list[SentencePair]]:
     """The splits by name, for a model of English; the French tells the senses of words."""
-    return {split: load(config, split, cache) for split in ("train", "validation", "test")}
+    return {split: store(config, split, cache)[:] for split in ("train", "validation", "test")}
+
+
+def _name(config: ConfigDict) -> str:
+    sizes = Sizes(**config.sizes)
+    return f"{corpus_name(config.seed, sizes)} {ToyTranslation.VERSION}"
 
 
 SOURCE = Source(

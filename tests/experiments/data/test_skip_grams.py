@@ -58,7 +58,7 @@ def test_negatives_are_drawn_by_their_counts_to_the_three_quarters():
     distribution = noise(np.array([0, 1, 16, 81]))
     np.testing.assert_allclose(distribution, np.array([0, 1, 8, 27]) / 36, rtol=1e-12)
     pairs = np.array([[5, 6], [7, 8]], np.int32)
-    batch = SkipGramBatches(pairs, distribution, size=5000, negatives=7, num_batches=1, seed=0)[0]
+    batch = SkipGramBatches(pairs, distribution, size=5000, negatives=7, seed=0)[0]
     assert batch.others.shape == (5000, 8)
     shares = np.bincount(batch.others[:, 1:].ravel(), minlength=4) / 35_000
     np.testing.assert_allclose(shares, distribution, atol=0.01)
@@ -73,7 +73,7 @@ def test_a_batch_follows_from_seed_and_index():
 
     def batch(seed, index):
         uniform = np.full(200, 1 / 200)
-        batches = SkipGramBatches(pairs, uniform, size=11, negatives=3, num_batches=9, seed=seed)
+        batches = SkipGramBatches(pairs, uniform, size=11, negatives=3, seed=seed)
         assert len(batches) == 9
         return batches[index].center.tolist(), batches[index].others.tolist()
 

@@ -55,7 +55,7 @@ def test_the_end_of_the_text_is_kept_for_validation():
 
 
 def test_windows_begin_anywhere_and_say_what_comes_next():
-    windows = RandomWindows(IDS, context=7, size=5, num_batches=200, seed=3)
+    windows = RandomWindows(IDS, context=7, size=5, seed=3)
     batches = [windows[i] for i in range(200)]
     for batch in batches:
         assert batch.inputs.shape == batch.labels.shape == batch.counted.shape == (5, 7)
@@ -68,9 +68,7 @@ def test_windows_begin_anywhere_and_say_what_comes_next():
 
 def test_a_batch_follows_from_the_seed_and_its_number():
     def inputs(seed, index):
-        return RandomWindows(IDS, context=7, size=5, num_batches=9, seed=seed)[
-            index
-        ].inputs.tolist()
+        return RandomWindows(IDS, context=7, size=5, seed=seed)[index].inputs.tolist()
 
     assert inputs(1, 4) == inputs(1, 4)
     assert inputs(1, 4) != inputs(1, 5)
@@ -90,7 +88,7 @@ def test_fixed_windows_count_every_label_once(length):
 def test_a_text_shorter_than_a_window_is_refused():
     words = "data.context=7 needs a text of at least 8 characters, got 7"
     with pytest.raises(UsageError, match=words):
-        RandomWindows(IDS[:7], context=7, size=2, num_batches=1, seed=0)
+        RandomWindows(IDS[:7], context=7, size=2, seed=0)
     with pytest.raises(UsageError, match=words):
         fixed_windows(IDS[:7], context=7, size=2)
 

@@ -102,7 +102,7 @@ TEXT = np.arange(11)
         ),
         (Examples(TEXT, None, TEXT, size=4).windows(0), Epoch(steps=3, examples=11, tokens=11)),
         (
-            RandomWindows(TEXT, context=3, size=2, num_batches=1, seed=0),
+            RandomWindows(TEXT, context=3, size=2, seed=0),
             Epoch(steps=2, examples=4, tokens=10),
         ),
     ],
