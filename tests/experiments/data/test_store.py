@@ -71,7 +71,12 @@ def test_ids_and_lengths_are_those_of_the_text(tmp_path):
     other = store_ids(tmp_path, texts, Tokenizers(swapped, LETTERS))
     assert other[0].source.tolist() == ids[0].source.tolist()[::-1]
     assert len(store_ids(tmp_path, texts, BOTH)) == 3
-    assert len([*(tmp_path / "ids").iterdir()]) == 2
+    sources = store_ids(tmp_path, texts, [LETTERS])
+    assert sources.lengths.tolist() == [[3], [5], [2]]
+    assert [[side.tolist() for side in example] for example in sources] == [
+        [LETTERS.encode(pair.source)] for pair in texts
+    ]
+    assert len([*(tmp_path / "ids").iterdir()]) == 3
 
 
 def test_memory_does_not_grow_with_the_text(tmp_path):

@@ -55,7 +55,7 @@ def test_parts_that_do_not_divide_a_batch_learn_the_same():
     model = SkipGram(11, 5, rngs=nnx.Rngs(0))
     definition, parameters = nnx.split(model)
     uniform, pairs = np.full(11, 1 / 11), np.arange(10, dtype=np.int32).reshape(5, 2)
-    batch = SkipGramBatches(pairs, uniform, size=7, negatives=3, num_batches=1, seed=0)[0]
+    batch = SkipGramBatches(pairs, uniform, size=7, negatives=3, seed=0)[0]
 
     def learned(parameters, part, key):
         del key  # nothing is dropped
