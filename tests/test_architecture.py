@@ -63,7 +63,8 @@ def imported_names(source: str, path: Path) -> Iterator[str]:
             base = ".".join([*above, *([node.module] if node.module else [])])
             yield from (f"{base}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield from [node.value] if path.parts[0] != "tests" and is_module(node.value) else []
+            name = node.value.partition(":")[0]  # "module:attribute" of a registry
+            yield from [name] if path.parts[0] != "tests" and is_module(name) else []
 
 
 def layer(name: str) -> str | None:
@@ -153,9 +154,9 @@ def test_imports_run_one_way(path):
         ("attention/__init__.py", "from safetensors import safe_open"),
         ("attention/__init__.py", "import optax"),
         ("attention/decoding/new.py", "from configs import base"),
-        ("experiments/translation.py", "import run"),
-        ("attention/modules/new.py", "late = 'experiments.translation'"),
-        ("experiments/translation.py", "from tests.oracle import attention"),
+        ("experiments/comparison.py", "import run"),
+        ("attention/modules/new.py", "late = 'experiments.comparison:compare'"),
+        ("experiments/comparison.py", "from tests.oracle import attention"),
         ("configs/new.py", "from experiments.training import schedule"),
         ("configs/new.py", "import attention"),
     ],
@@ -178,12 +179,12 @@ def test_wrong_import_is_detected(path, source):
         ("attention/testing/new.py", "import numpy as np\nfrom attention import attend"),
         ("attention/weights/new.py", "import safetensors\nfrom attention.modules import Layers"),
         ("attention/__init__.py", "from attention.decoding import beam"),
-        ("experiments/translation.py", "import numpy\nimport optax\nfrom attention import attend"),
+        ("experiments/comparison.py", "import numpy\nimport optax\nfrom attention import attend"),
         ("configs/new.py", "from configs import common\nfrom ml_collections import ConfigDict"),
         ("configs/new.py", "from experiments.config import Config"),
-        ("run.py", "from experiments import translation\nfrom absl import app"),
-        ("run.py", "late = 'experiments.translation'"),
-        ("tests/test_new.py", "import run\nfrom experiments import translation"),
+        ("run.py", "from experiments import comparison\nfrom absl import app"),
+        ("run.py", "late = 'experiments.comparison:compare'"),
+        ("tests/test_new.py", "import run\nfrom experiments import comparison"),
     ],
 )
 def test_allowed_import_passes(path, source):

@@ -4,6 +4,8 @@ import pytest
 
 import run
 from experiments.cli import parse
+from experiments.commands.train import train
+from experiments.comparison import compare
 from experiments.errors import UsageError
 from experiments.workdir import Workdir
 
@@ -37,11 +39,7 @@ from experiments.workdir import Workdir
         ("multi30k", "train.patience=1", "needs a checkpoint of each evaluation"),
         ("multi30k", "train.ema=0.9", "choose one, with average=1 or ema=0.0"),
         ("multi30k", "batch.row_length=81", "batch.row_length=81 is more than model.max_length"),
-        (
-            "multi30k",
-            "architecture=recurrent",
-            "batch.packed must be False for architecture='recurrent'",
-        ),
+        ("toy_translation_rnn", "batch.packed=True", "batch.packed must be False for archi"),
         ("multi30k", "text.kind=bpee", "got 'bpee'; did you mean 'bpe'?"),
         ("multi30k", "data.faults=dorp", "got 'dorp'; did you mean 'drop'?"),
         ("reverse_positions", "train.steps=0", "alibi: train.steps must be at least 1, got 0"),
@@ -66,8 +64,8 @@ def test_a_config_that_cannot_run_is_refused(name, override, sentence):
 )
 def test_data_is_read_before_anything_is_written(name, override, sentence, tmp_path):
     config = run.read_config(parse(["run.py", f"--config={name}", f"--config.{override}"]).config)
-    experiment, workdir = run.EXPERIMENTS[config.experiment].load(), Workdir(tmp_path / "never")
-    do = experiment.compare if config.experiment == "comparison" else experiment.train
+    workdir = Workdir(tmp_path / "never")
+    do = compare if config.experiment == "comparison" else train
     with pytest.raises(UsageError) as refusal:
         do(config, workdir, tmp_path)
     assert sentence in str(refusal.value)

@@ -4,17 +4,19 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from experiments.translation import Task, prepare
 
 from configs import multi30k
+from experiments.config import Config
 from experiments.data.fingerprint import fingerprint
 from experiments.data.pairs import SentencePair
 from experiments.data.rows import EncodedPair
+from experiments.data.sources import Splits
 from experiments.data.store import store_ids, store_text
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import SPACED
 from experiments.errors import UsageError
+from experiments.tasks.translation import Translation
 
 SHORT = [SentencePair("a b", "b"), SentencePair("a b b a", "b")]  # 3 and 5 positions with the end
 LONG, LONGER = SentencePair("b", "b a b a b"), SentencePair("a b a a b a", "a")  # 6 and 7
@@ -71,9 +73,9 @@ def test_ids_and_lengths_are_those_of_the_text(tmp_path):
     other = store_ids(tmp_path, texts, Tokenizers(swapped, LETTERS))
     assert other[0].source.tolist() == ids[0].source.tolist()[::-1]
     assert len(store_ids(tmp_path, texts, BOTH)) == 3
-    sources = store_ids(tmp_path, texts, [LETTERS])
+    sources = store_ids(tmp_path, texts, Tokenizers(LETTERS, None))
     assert sources.lengths.tolist() == [[3], [5], [2]]
-    assert [[side.tolist() for side in example] for example in sources] == [
+    assert [[side.tolist() for side in example[:1]] for example in sources] == [
         [LETTERS.encode(pair.source)] for pair in texts
     ]
     assert len([*(tmp_path / "ids").iterdir()]) == 3
@@ -89,15 +91,15 @@ def test_memory_does_not_grow_with_the_text(tmp_path):
     tracemalloc.stop()
 
 
-def config(**data):
+def prepared(pairs, cache, split="train", faults="refuse", **batch):
     changed = multi30k.get_config("tiny")
     changed.model.max_length = 6
-    changed.data.update({"packed": False} | data)
-    return changed
-
-
-def prepared(changed, pairs, cache):
-    return prepare(changed, BOTH, store_text(cache, lambda: pairs), cache)
+    changed.data.faults = faults
+    changed.batch.update({"bucket_lengths": (6,), "packed": False} | batch)
+    changed = Config.read(changed.to_dict())
+    splits = Splits(changed.data, cache)
+    splits[split] = store_text(cache, lambda: pairs)
+    return Translation(changed, BOTH, splits)
 
 
 def test_the_longest_pair_is_named_with_what_can_be_done(tmp_path):
@@ -105,9 +107,9 @@ def test_the_longest_pair_is_named_with_what_can_be_done(tmp_path):
         "the train split needs 7 positions, for 'a b a a b a': raise model.max_length=6, or leave"
     )
     with pytest.raises(UsageError, match=words):
-        prepared(config(), [*SHORT, LONGER, LONG], tmp_path)
+        prepared([*SHORT, LONGER, LONG], tmp_path).ids("train")
     with pytest.raises(UsageError, match=r"the test split needs 7 .*: raise model.max_length=6$"):
-        Task(config(faults="drop"), BOTH).encode("test", [*SHORT, LONGER])
+        prepared([*SHORT, LONGER], tmp_path, "test", "drop").ids("test")
 
 
 @pytest.mark.parametrize(
@@ -119,15 +121,16 @@ def test_the_longest_pair_is_named_with_what_can_be_done(tmp_path):
     ],
 )
 def test_pairs_that_may_be_dropped_are_counted(changes, kept, told, tmp_path, capsys):
-    changed = config(faults="drop", **changes)
-    data = prepared(changed, [LONGER, *SHORT, LONG], tmp_path)
-    assert [*data.texts] == kept
-    assert [EncodedPair(*map(list, pair)) for pair in data.ids] == [*map(BOTH.encode, kept)]
+    task = prepared([LONGER, *SHORT, LONG], tmp_path, faults="drop", **changes)
+    assert [*task.examples("train")] == kept
+    assert [EncodedPair(*map(list, pair)) for pair in task.ids("train")] == [
+        *map(BOTH.encode, kept)
+    ]
     assert told in capsys.readouterr().err
-    assert [*prepared(changed, SHORT, tmp_path).texts] == SHORT
+    assert [*prepared(SHORT, tmp_path, faults="drop", **changes).examples("train")] == SHORT
     assert capsys.readouterr().err == ""
 
 
 def test_at_least_one_pair_must_have_room(tmp_path):
     with pytest.raises(UsageError, match="no pair of the train split is left: all have more"):
-        prepared(config(faults="drop"), [LONGER], tmp_path)
+        prepared([LONGER], tmp_path, faults="drop").ids("train")

@@ -5,14 +5,15 @@ from collections import Counter
 import jax
 import numpy as np
 import pytest
-from experiments.translation import Task, prepare
-from ml_collections import ConfigDict
 
 from configs import multi30k
+from experiments.config import Config, TextPart
 from experiments.data.pairs import SentencePair
+from experiments.data.sources import Splits
 from experiments.data.store import store_text
 from experiments.data.subword_dropout import PairDropout, SubwordDropout
 from experiments.data.tokenizers import Subwords
+from experiments.tasks.translation import Translation
 
 PAIRS = [
     SentencePair(f"{number} dogs run over the  meadow", f"{number} Hunde rennen über die Wiese")
@@ -21,8 +22,7 @@ PAIRS = [
 
 
 def learned(pairs, size, cache, joint=True):
-    subwords = {"kind": "bpe", "size": size, "joint": joint}
-    return Subwords().learn(ConfigDict({"subwords": subwords}), pairs, cache)
+    return Subwords().learn(TextPart(size=size, joint=joint), pairs, cache)
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["joint", "separate"])
@@ -74,19 +74,22 @@ def test_new_segmentations_follow_from_the_generator_and_say_the_same(tokenizers
 
 def test_what_would_be_too_long_is_segmented_as_ever(tokenizers):
     plain = [tokenizers.encode(pair) for pair in PAIRS]
-    found = PairDropout(tokenizers, 0.5, most=(22, 25))(PAIRS, plain, np.random.default_rng(0))
-    assert (found.lengths <= (22, 25)).all()
+    found = PairDropout(tokenizers, 0.5, most=(24, 25))(PAIRS, plain, np.random.default_rng(0))
+    assert (found.lengths <= (24, 25)).all()
     kept = [new is old for new, old in zip(found, plain, strict=True)]
     assert any(kept) and not all(kept)
 
 
 def test_epochs_are_segmented_anew_and_resume_at_any_step(tokenizers, tmp_path):
     config = multi30k.get_config("tiny")
-    config.data.subwords.dropout = 0.2
-    config.train.batch_tokens = 320
-    data = prepare(config, tokenizers, store_text(tmp_path, lambda: PAIRS), tmp_path)
-    batches = Task(config, tokenizers).training_batches(data)
-    resumed = Task(config, tokenizers).training_batches(data)
+    config.text.dropout = 0.2
+    config.batch.tokens = 320
+    config = Config.read(config.to_dict())
+    splits = Splits(config.data, tmp_path)
+    splits["train"] = store_text(tmp_path, lambda: PAIRS)
+    batches, resumed = (
+        Translation(config, tokenizers, splits).training_batches() for _ in range(2)
+    )
     straight = [batches[step] for step in range(12)]
     for step in (11, 3):
         jax.tree.map(np.testing.assert_array_equal, resumed[step], straight[step])

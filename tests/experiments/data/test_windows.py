@@ -128,10 +128,10 @@ def test_padding_is_that_of_the_batches(layout):
     ("layout", "sentence"),
     [
         (Buckets((5, 17), 36), "an example needs 18 positions, and the longest bucket has 17"),
-        (Buckets((5, 18), 17), "a batch of 17 tokens has no room for a row of 18: raise train"),
+        (Buckets((5, 18), 17), "a batch of 17 tokens has no room for a row of 18: raise batch"),
         (
             PackedPairRows((20, 8), 40),
-            "needs 10 positions, and a packed row has 8: raise data",
+            "needs 10 positions, and a packed row has 8: raise batch",
         ),
         (PackedPairRows((20, 20), 19), "a batch of 19 tokens has no room for a row of 20"),
     ],
@@ -147,7 +147,7 @@ def test_no_example_is_refused():
         Windows(Encoded(), LAYOUTS["packed"], seed=0)
     with pytest.raises(UsageError, match="there is no example to measure"):
         next(once(Encoded(), LAYOUTS["packed"]))
-    with pytest.raises(UsageError, match=r"packed row has 3: raise data\.context"):
+    with pytest.raises(UsageError, match=r"packed row has 3: raise batch\.row_length"):
         Windows(Encoded([([1, 2, 3],)]), PackedRows([3], 9), seed=0)
 
 
