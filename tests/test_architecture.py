@@ -191,6 +191,34 @@ def test_allowed_import_passes(path, source):
     assert wrong_imports(source, Path(path)) == []
 
 
+@pytest.mark.parametrize(
+    "path", [path for path in files() if path.parts[:2] == ("experiments", "training")], ids=str
+)
+def test_training_imports_no_task(path):
+    """Tasks are passed to it; a registry names them, so it is not imported either."""
+    source = (REPOSITORY / path).read_text()
+    assert tasks_imported(source, path) == []
+
+
+def tasks_imported(source: str, path: Path) -> list[str]:
+    """List the imports of tasks, and of what imports them."""
+    upper = ("experiments.tasks", "experiments.commands", "experiments.registry")
+    return [name for name in imported_names(source, path) if name.startswith(upper)]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from experiments.tasks.translation import Translation",
+        "def late():\n    import experiments.tasks.task",
+        "from experiments import tasks",
+        "from experiments.registry import TASKS",
+    ],
+)
+def test_import_of_a_task_is_detected(source):
+    assert len(tasks_imported(source, Path("experiments/training/new.py"))) == 1
+
+
 def test_files_and_their_imports_are_found():
     assert Path("attention/primitives/attend.py") in files()
     assert Path("tests/test_architecture.py") in files()

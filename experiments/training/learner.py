@@ -46,7 +46,9 @@ class Learner:
         """
         train, microbatches = config.train, config.batch.microbatches
         self._implementation = getattr(config.model, "implementation", None)
-        optimizing = optimizer(train)
+        with as_usage_errors("model: "):
+            self.abstract_model = jax.eval_shape(lambda: make_model(nnx.Rngs(0)))
+        optimizing = optimizer(train, nnx.state(self.abstract_model))
 
         def make_state() -> TrainState:
             model_rng, step_rng = jax.random.split(jax.random.key(config.seed))
@@ -60,8 +62,6 @@ class Learner:
                 rng=step_rng,
             )
 
-        with as_usage_errors("model: "):
-            self.abstract_model = jax.eval_shape(lambda: make_model(nnx.Rngs(0)))
         self.definition = nnx.graphdef(self.abstract_model)
         initial_state = compiled(make_state)
         self.initial_state = lambda: replicated(initial_state(), microbatches)

@@ -35,11 +35,15 @@ def schedule(name: str, *, peak: float, warmup_steps: int, total_steps: int) -> 
     return optax.join_schedules([rise, falls[name]], [warmup_steps])
 
 
-def optimizer(config: TrainPart) -> optax.GradientTransformation:
+def optimizer(config: TrainPart, parameters: nnx.State) -> optax.GradientTransformation:
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019) on clipped gradients.
 
     Without weight decay it is Adam (Kingma and Ba 2015). Biases, norms and embeddings do not decay
     unless `config.decay_all`.
+
+    Args:
+        config: `config.train`.
+        parameters: of the model, or their shapes.
     """
     learning_rate = schedule(
         config.schedule,
@@ -55,7 +59,7 @@ def optimizer(config: TrainPart) -> optax.GradientTransformation:
             b2=config.beta2,
             eps=config.epsilon,
             weight_decay=config.weight_decay,
-            mask=None if config.decay_all else decaying,
+            mask=None if config.decay_all else decaying(parameters),
         ),
     )
 

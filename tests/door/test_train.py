@@ -20,13 +20,13 @@ from tests.door.command import TINY, config_of
 pytestmark = pytest.mark.usefixtures("trained")
 
 
-def used(workdir, config):
+def restored(workdir, config):
     return restore(workdir, TASKS["translation"].load(config, workdir, workdir.path)).state
 
 
 def final_state(place, workdir):
     workdir = Workdir(place / workdir)
-    return used(workdir, config_of(workdir.path))
+    return restored(workdir, config_of(workdir.path))
 
 
 def measured(place, workdir):
@@ -113,7 +113,7 @@ def test_the_mean_of_the_last_checkpoints_is_what_is_used(place, trained):
     assert config.train.average == 2
     used = final_state(place, "tiny")
     config = replace(config, train=replace(config.train, average=1))
-    newest = used(workdir, config)
+    newest = restored(workdir, config)
     with Checkpoints(workdir.checkpoints) as checkpoints:
         both = checkpoints.averaged(newest, 2, last=20)
     for ours, mean, last in zip(

@@ -60,8 +60,8 @@ def test_gradients_are_clipped_before_adam():
             beta2=0.9,
             weight_decay=0.0,
         )
-        transformation = optimizer(config)
         parameters = nnx.Param(jnp.zeros(1))
+        transformation = optimizer(config, parameters)
         state = transformation.init(parameters)
         _, state = transformation.update(nnx.Param(jnp.array([100.0])), state, parameters)
         update, _ = transformation.update(nnx.Param(jnp.array([1.0])), state, parameters)
@@ -86,7 +86,7 @@ def test_biases_norms_and_embeddings_do_not_decay(parameters):
 @pytest.mark.parametrize("decay_all, changed", [(False, {"kernel"}), (True, {"kernel", "tokens"})])
 def test_without_a_gradient_only_decaying_parameters_change(parameters, decay_all, changed):
     config = TrainPart(warmup_steps=0, schedule="constant", decay_all=decay_all)
-    transformation = optimizer(config)
+    transformation = optimizer(config, parameters)
     zeros = jax.tree.map(jnp.zeros_like, parameters)
     updates, _ = transformation.update(zeros, transformation.init(parameters), parameters)
     found = {path[-1] for path, update in nnx.to_flat_state(updates) if jnp.any(update[...] != 0)}

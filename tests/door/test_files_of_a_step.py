@@ -1,0 +1,39 @@
+"""How many of our files a reader opens to follow one optimizer step of the main job."""
+
+import inspect
+import sys
+
+import jax
+
+from experiments.training import loop, session
+from tests.door.command import REPOSITORY, TINY
+
+MOST = 12
+
+
+def test_a_step_enters_at_most_twelve_files_outside_the_library(knock, monkeypatch):
+    """Files on the stack, and those that make the batch and trace the step."""
+    entered = {inspect.getsourcefile(loop.fit)}
+
+    def note(frame, event, _):
+        if event == "call":
+            entered.add(frame.f_code.co_filename)
+
+    def fit(state, batches, train_step, **_):
+        frame = sys._getframe(1)
+        while frame is not None:
+            note(frame, "call", None)
+            frame = frame.f_back
+        sys.setprofile(note)
+        try:
+            jax.eval_shape(train_step, state, batches[0])
+        finally:
+            sys.setprofile(None)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session, "fit", fit)
+    assert knock(*TINY, workdir="followed")[0] == 130
+    ours = [REPOSITORY / "run.py", *(REPOSITORY / "experiments").rglob("*.py")]
+    files = sorted(str(path.relative_to(REPOSITORY)) for path in ours if str(path) in entered)
+    assert "experiments/tasks/translation.py" in files and "run.py" in files
+    assert len(files) <= MOST, files
