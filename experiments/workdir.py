@@ -4,7 +4,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +47,6 @@ class Workdir:
         self.results = self.path / "results.json"
         self.texts = self.path / "texts.json"
         self.starts = self.path / "starts.jsonl"
-        self.vocabulary = self.path / "vocabulary.txt"
         self.learning_curve = self.path / "learning_curve.png"
         self.attention = self.path / "attention.png"
 
@@ -183,31 +182,6 @@ class Workdir:
             UsageError: it is damaged.
         """
         return read_json(self.texts, {}) if self.texts.exists() else {}
-
-    def keep_vocabulary(self, text: str) -> None:
-        """Writes the words of a model that has one list of them.
-
-        Raises:
-            UsageError: the folder holds other words already, to which a model may be trained.
-        """
-        if not self.vocabulary.exists():
-            write_whole(self.vocabulary, text)
-        elif self.load_vocabulary(str) != text:
-            raise UsageError(
-                f"{self.vocabulary} holds other words than the data, and is left as it is: choose "
-                "another --workdir"
-            )
-
-    def load_vocabulary(self, parse: Callable[[str], Words]) -> Words:
-        """What `keep_vocabulary` wrote, as `parse` understands it.
-
-        Raises:
-            UsageError: there is none, or it is damaged.
-        """
-        try:
-            return parse(self.vocabulary.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UsageError(f"{self.vocabulary} cannot be read: {error}") from error
 
     def keep_sample(self, step: int, text: str) -> str:
         """Appends what a model could do at a step to the samples, and returns it."""

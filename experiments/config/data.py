@@ -298,15 +298,3 @@ class TextPart:
         check_share("dropout", self.dropout)
         if self.dropout and self.kind != "bpe":
             raise ValueError(f"dropout={self.dropout} needs kind='bpe', got kind={self.kind!r}")
-
-
-PairData = (
-    ToyData
-    | ReverseData
-    | CopyData
-    | ScanData
-    | DenoisingData
-    | SummaryData
-    | ParallelData
-    | TfdsData
-)

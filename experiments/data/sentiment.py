@@ -7,11 +7,10 @@ often. What counts is whether the one stands in the scope of the other, and whic
 import functools
 import random
 import re
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.config import SentimentData, as_tree
+from experiments.config import SentimentData, SentimentSizes, as_tree
 from experiments.data.pairs import SentencePair
 from experiments.data.source import Source
 
@@ -84,22 +83,6 @@ class Judgement(NamedTuple):
     positive: bool
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """How many sentences each split has."""
-
-    train: int = 20_000
-    validation: int = 1_000
-    test: int = 2_000
-    longer: int = 1_000
-
-    def __post_init__(self) -> None:
-        """Refuses empty splits."""
-        for split, size in asdict(self).items():
-            if size < 1:
-                raise ValueError(f"data.sizes.{split} must be at least 1, got {size}")
-
-
 def praises(text: str) -> bool:
     """The verdict on a sentence, by the rule that every label follows.
 
@@ -127,7 +110,7 @@ def praises(text: str) -> bool:
     return verdict
 
 
-def corpus(seed: int = 0, sizes: Sizes | None = None) -> dict[str, list[Judgement]]:
+def corpus(seed: int = 0, sizes: SentimentSizes | None = None) -> dict[str, list[Judgement]]:
     """All splits, half of each praise, and no sentence twice.
 
     Args:
@@ -140,7 +123,7 @@ def corpus(seed: int = 0, sizes: Sizes | None = None) -> dict[str, list[Judgemen
     """
     splits: dict[str, list[Judgement]] = {}
     seen: set[str] = set()
-    for split, size in asdict(sizes or Sizes()).items():
+    for split, size in as_tree(sizes or SentimentSizes()).items():
         rng = random.Random(f"{seed} {split}")
         splits[split] = judgements = []
         while len(judgements) < size:
@@ -215,7 +198,7 @@ _corpus = functools.lru_cache(maxsize=1)(corpus)  # whose splits depend on one a
 def load(config: SentimentData, split: str, cache: Path) -> list[SentencePair]:
     """One split: sentences and the names of their classes."""
     del cache
-    judgements = _corpus(config.seed, Sizes(**as_tree(config.sizes)))[split]
+    judgements = _corpus(config.seed, config.sizes)[split]
     return [SentencePair(one.text, "praise" if one.positive else "blame") for one in judgements]
 
 

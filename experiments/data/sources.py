@@ -3,26 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from experiments.data.pairs import SentencePair
 from experiments.data.store import ImageStore, TextStore, store_text
 from experiments.errors import as_usage_errors, one_of
 from experiments.registry import SOURCES
-
-
-def load_split(config: Any, split: str, cache: Path) -> list[SentencePair]:  # noqa: ANN401 - any dataset
-    """One split of the data that `config.data` names, in memory.
-
-    Args:
-        config: name, and the fields that the source of this name reads.
-        split: one of `SOURCES[config.name].splits`.
-        cache: where generated data is kept.
-
-    Raises:
-        ValueError: a split that the source does not have.
-    """
-    source = SOURCES[config.name]
-    one_of("split", split, source.splits)
-    return [*source.load(config, split, cache)]
 
 
 def store_split(config: Any, split: str, cache: Path) -> TextStore | ImageStore:  # noqa: ANN401 - any dataset

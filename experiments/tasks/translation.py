@@ -120,9 +120,8 @@ class Translation(Task[Batch | PackedPairs]):
         self, model: EncoderDecoder, batch: Batch | PackedPairs, rng: Array | None
     ) -> tuple[TokenLosses, Mapping[str, Array]]:
         """As in `Task`."""
-        is_packed = isinstance(batch, PackedPairs)
-        labels = batch.target.labels if is_packed else batch.target_labels
-        output = (packed_features if is_packed else padded_features)(model, batch, rng)
+        output = pair_features(model, batch, rng)
+        labels = batch.target.labels if isinstance(batch, PackedPairs) else batch.target_labels
         loss = objective(self.config.train, training=rng is not None)
         sums = tiled_token_losses(model.logits, output.features, labels, labels != PAD, loss)
         return sums, output.losses
@@ -210,52 +209,32 @@ class Translation(Task[Batch | PackedPairs]):
         return max(1, self.config.decoding.hypotheses // self.config.decoding.num_beams)
 
 
-def padded_features(model: EncoderDecoder, batch: Batch, rng: Array | None) -> Output:
-    """Compute the features that `logits` maps to scores; each row is one pair.
+def pair_features(model: EncoderDecoder, batch: Batch | PackedPairs, rng: Array | None) -> Output:
+    """Compute the features that `logits` maps to scores.
 
     Args:
-        model: an encoder-decoder, recurrent or not.
+        model: an encoder-decoder; a Transformer if rows contain several pairs, which do not attend
+            to each other.
         batch: the rows.
         rng: random key of dropout; None turns dropout off.
 
     Returns:
         The output of the decoder, with the losses of encoder and decoder.
     """
-    mask = masks.lengths(batch.source_lengths)
     encoder_rng, decoder_rng = split_rng(rng, 2)
-    encoded = model.encode(batch.source, mask=mask, rng=encoder_rng)
+    if isinstance(batch, PackedPairs):
+        source, target = batch
+        read, written = source.labels, target.inputs
+        across = masks.segments(target.segments, source.segments)
+        reading = {"mask": masks.segments(source.segments), "positions": source.positions}
+        writing = {"mask": masks.segments(target.segments), "positions": target.positions}
+    else:
+        read, written = batch.source, batch.target_inputs
+        across = masks.lengths(batch.source_lengths)
+        reading, writing = {"mask": across}, {}
+    encoded = model.encode(read, rng=encoder_rng, **reading)
     decoded = model.decode(
-        batch.target_inputs, encoded.features, encoder_mask=mask, rng=decoder_rng
-    )
-    return decoded._replace(losses=add_losses(encoded.losses, decoded.losses))
-
-
-def packed_features(model: EncoderDecoder, batch: PackedPairs, rng: Array | None) -> Output:
-    """Compute the features of rows that hold several pairs, which do not attend to each other.
-
-    Args:
-        model: a Transformer.
-        batch: the rows.
-        rng: random key of dropout; None turns dropout off.
-
-    Returns:
-        As `padded_features`.
-    """
-    source, target = batch
-    encoder_rng, decoder_rng = split_rng(rng, 2)
-    encoded = model.encode(
-        source.labels,
-        mask=masks.segments(source.segments),
-        positions=source.positions,
-        rng=encoder_rng,
-    )
-    decoded = model.decode(
-        target.inputs,
-        encoded.features,
-        mask=masks.segments(target.segments),
-        encoder_mask=masks.segments(target.segments, source.segments),
-        positions=target.positions,
-        rng=decoder_rng,
+        written, encoded.features, encoder_mask=across, rng=decoder_rng, **writing
     )
     return decoded._replace(losses=add_losses(encoded.losses, decoded.losses))
 

@@ -10,10 +10,10 @@ from ml_collections import ConfigDict
 import run
 from experiments.cli import Command
 from experiments.data import sources
-from experiments.data.sources import load_split
 from experiments.errors import UsageError
 from experiments.evaluation.scores import paired_bootstrap
 from tests.door.command import TINY, config_of
+from tests.experiments.data.corpora import load_split
 
 pytestmark = pytest.mark.usefixtures("trained")
 

@@ -18,11 +18,12 @@ from attention.modules import (
 from configs import presets, toy_translation
 from experiments.analysis.description import Description
 from experiments.config import Config
-from experiments.data.sources import SOURCES, load_split
 from experiments.describe import NOTE, compared
 from experiments.describe import abstract_model as preset_model
+from experiments.registry import SOURCES
 from experiments.tasks.translation import Translation
 from experiments.workdir import Workdir
+from tests.experiments.data.corpora import load_split
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")

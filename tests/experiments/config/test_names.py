@@ -15,7 +15,6 @@ from experiments.config import (
     EncoderDecoderModel,
     RecurrentModel,
     SentimentData,
-    SentimentSizes,
     ToySizes,
     data,
     model,
@@ -62,7 +61,6 @@ def test_absolute_positions_are_those_added_to_embeddings():
         (RecurrentModel, encoder_decoder.RecurrentConfig),
         (model.RotaryPart, modules.Rotary),
         (ToySizes, toy_language.Sizes),
-        (SentimentSizes, sentiment.Sizes),
     ],
 )
 def test_every_field_is_one_of_the_library(part, library):

@@ -1,8 +1,11 @@
 """Data of a config with a few fields changed."""
 
+from pathlib import Path
 from typing import Any
 
 from experiments.config import TASKS, as_tree, build
+from experiments.data.pairs import SentencePair
+from experiments.registry import SOURCES
 
 
 def data_part(name: str, tree: dict[str, Any]) -> Any:
@@ -20,3 +23,8 @@ def changed(part: Any, changes: dict[str, Any]) -> Any:
             inner = inner[parent]
         inner[last] = value
     return build(type(part), tree, "data.")
+
+
+def load_split(config: Any, split: str, cache: Path | None) -> list[SentencePair]:
+    """List the examples of a split, before anything is stored."""
+    return [*SOURCES[config.name].load(config, split, cache)]

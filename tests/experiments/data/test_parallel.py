@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from experiments.config import TextPart
 from experiments.config.data import SUBWORDS
 from experiments.data.pairs import SentencePair
-from experiments.data.sources import load_split
 from experiments.data.tokenizers import STAND_IN, Subwords
 from experiments.errors import UsageError
-from tests.experiments.data.corpora import changed, data_part
+from tests.experiments.data.corpora import changed, data_part, load_split
 
 CHARACTERS = st.characters(exclude_categories=("Cs",), exclude_characters=STAND_IN)
 PAIRS = [("a dog", "ein Hund"), ("two dogs", "zwei Hunde")]

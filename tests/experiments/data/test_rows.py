@@ -11,7 +11,7 @@ from attention.testing import find_leaks
 from experiments.data.rows import Encoded, EncodedPair, pack_batch, pad_batch
 from experiments.data.vocabulary import BOS, EOS, PAD
 from experiments.data.windows import PackedPairRows, PackedRows, Windows, once
-from experiments.tasks.translation import packed_features, padded_features
+from experiments.tasks.translation import pair_features
 from tests.attention.modules.inputs import filled
 
 SEQUENCES = [[3, 4, 5], [6], [7, 8, 9, 10], [5, 3], [4]]
@@ -148,9 +148,9 @@ def paired():
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "relative"])
 def test_packed_pairs_are_read_as_each_alone(positions, paired):
     model = translator(positions)
-    packed = jax.jit(lambda batch: packed_features(model, batch, None).features)(paired)
+    packed = jax.jit(lambda batch: pair_features(model, batch, None).features)(paired)
     batch = pad_batch(PAIRS, 5, 6)
-    alone = jax.jit(lambda batch: padded_features(model, batch, None).features)(batch)
+    alone = jax.jit(lambda batch: pair_features(model, batch, None).features)(batch)
     alone = {tuple(pair.target): row for pair, row in zip(PAIRS, alone, strict=True)}
     for row, segment in np.argwhere(np.arange(1, 9) <= paired.target.segments.max(1)[:, None]):
         here = paired.target.segments[row] == segment + 1
@@ -168,7 +168,7 @@ def test_no_pair_hears_its_neighbour(side, paired):
         changed = source, target._replace(inputs=ids)
         if side == "source":
             changed = source._replace(labels=ids), target
-        return packed_features(model, type(paired)(*changed), None).features
+        return pair_features(model, type(paired)(*changed), None).features
 
     own = target.segments[:, :, None] == getattr(paired, side).segments[:, None, :]
     may_see = own if side == "source" else own & np.tri(9, dtype=bool)

@@ -4,9 +4,10 @@ import pytest
 
 from experiments.config import TASKS, TextPart
 from experiments.data.pairs import SentencePair
-from experiments.data.sources import SOURCES, load_split
+from experiments.data.sources import store_split
 from experiments.errors import UsageError
-from tests.experiments.data.corpora import changed, data_part
+from experiments.registry import SOURCES
+from tests.experiments.data.corpora import changed, data_part, load_split
 from tests.experiments.data.prepared import NAME, prepare
 
 FEW = {"train": "train", "validation": "few", "test": "few"}
@@ -149,7 +150,7 @@ def test_what_cannot_be_is_refused_in_one_sentence(name, changes, words, data, c
 
 def test_an_unknown_split_is_refused(data, cache):
     with pytest.raises(ValueError, match="got 'tets'; did you mean 'test'"):
-        load_split(data("copy"), "tets", cache)
+        store_split(data("copy"), "tets", cache)
 
 
 @pytest.mark.parametrize("name", ["scan", "parallel"])

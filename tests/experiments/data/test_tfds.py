@@ -2,9 +2,8 @@
 
 import pytest
 
-from experiments.data.sources import load_split
 from experiments.errors import UsageError
-from tests.experiments.data.corpora import changed, data_part
+from tests.experiments.data.corpora import changed, data_part, load_split
 from tests.experiments.data.prepared import NAME, prepare
 
 PAIRS = [("a dog", "ein Hund"), ("two dogs", "zwei Hunde"), ("naïve", "naïf")]
