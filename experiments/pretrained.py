@@ -12,7 +12,8 @@ from ml_collections import ConfigDict
 from attention.decoding import GNMT, Beam, Greedy, Strategy, stream
 from attention.decoding import generate as generate_text
 from experiments.compilation import compiled
-from experiments.config import PretrainedPart, build
+from experiments.config.build import build
+from experiments.config.decoding import PretrainedPart
 from experiments.errors import UsageError, as_usage_errors
 from experiments.evaluation.writer import sampling
 from experiments.workdir import Workdir

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.config import Config, as_tree
+from experiments.config import Config
+from experiments.config.build import as_tree
 from experiments.data.batching import Epochs, evaluation_batches
 from experiments.data.fingerprint import fingerprint
 from experiments.data.packing import PackedBatch, PackedRows

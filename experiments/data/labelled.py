@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.config import DigitsData, SentimentData, as_tree
+from experiments.config.build import as_tree
+from experiments.config.data import DigitsData, SentimentData
 from experiments.data import digits, sentiment
 from experiments.data.batching import Epochs
 from experiments.data.epoch import Epoch

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.config import CharactersData
+from experiments.config.data import CharactersData
 from experiments.data.epoch import Epoch
 from experiments.data.sequences.draw import generator
 from experiments.data.toy_language import sample

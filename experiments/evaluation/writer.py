@@ -8,7 +8,8 @@ from flax import nnx
 from attention.decoding import Greedy, Sample, stream
 from attention.modules import POSITIONS
 from experiments.compilation import compiled
-from experiments.config import Config, SamplingPart
+from experiments.config import Config
+from experiments.config.decoding import SamplingPart
 from experiments.data.corpus import Language
 
 

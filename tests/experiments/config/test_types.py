@@ -7,17 +7,11 @@ import sys
 import pytest
 
 from experiments.cli import parse
-from experiments.config import (
-    TASKS,
-    Config,
-    DecoderModel,
-    EncoderDecoderModel,
-    ExpertsPart,
-    RecurrentModel,
-    ToyData,
-)
+from experiments.config import TASKS, Config
 from experiments.config.build import build, helps
+from experiments.config.data import ToyData
 from experiments.config.flags import as_config_dict
+from experiments.config.model import DecoderModel, EncoderDecoderModel, ExpertsPart, RecurrentModel
 from experiments.errors import UsageError
 from experiments.workdir import Workdir
 

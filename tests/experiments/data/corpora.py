@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from experiments.config import TASKS, as_tree, build
+from experiments.config import TASKS
+from experiments.config.build import as_tree, build
 
 
 def data_part(name: str, tree: dict[str, Any]) -> Any:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.config import TextPart
-from experiments.config.data import SUBWORDS
+from experiments.config.data import SUBWORDS, TextPart
 from experiments.data.pairs import SentencePair
 from experiments.data.sources import load_split
 from experiments.data.tokenizers import STAND_IN, Subwords

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.config import TextPart
+from experiments.config.data import TextPart
 from experiments.data.pairs import SentencePair
 from experiments.data.sources import SOURCES, load_split
 from experiments.errors import UsageError

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.config import CharactersData
+from experiments.config.data import CharactersData
 from experiments.data.batching import resumable
 from experiments.data.text import (
     Characters,

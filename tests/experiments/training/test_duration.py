@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from experiments.config import Config, TrainPart
+from experiments.config import Config
+from experiments.config.train import TrainPart
 from experiments.data.batching import Buckets, EncodedPair
 from experiments.data.epoch import Epoch
 from experiments.data.labelled import Examples
