@@ -76,7 +76,9 @@ def main(argv: Sequence[str]) -> int:
         command = parse(argv)
         check_mode(command)
         start_jax(command)
-        return run(command)
+        status = run(command)
+        sys.stdout.flush()  # or an error of it is reported when Python ends
+        return status
     except BrokenPipeError:  # the program that reads our output has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -93,7 +93,7 @@ def parse(argv: Sequence[str]) -> Command:
     with as_usage_errors():
         one_of("--mode", mode, tuple(MODES))
     if any(flag in arguments for flag in HELP):
-        print(help_text(program, configs))
+        print(help_text(program, configs), flush=True)
         raise SystemExit(0)
     if len(configs) > 1:
         if mode != "compare":

@@ -104,3 +104,17 @@ def test_a_configuration_of_ones_own_may_build_on_ours(monkeypatch, tmp_path):
         "from configs import copy\n\ndef get_config():\n    return copy.get_config('tiny')\n"
     )
     assert load_config("mine.py") == load_config("copy:tiny")
+
+
+def test_output_that_cannot_be_written_is_one_line():
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(
+            [sys.executable, "run.py", "--help"],
+            cwd=REPOSITORY,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert ran.returncode == 2
+    assert ran.stderr == "run.py: [Errno 28] No space left on device\n"
