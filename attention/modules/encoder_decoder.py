@@ -252,6 +252,18 @@ class EncoderDecoder(nnx.Module):
         spec = CacheSpec(batch=batch, size=size, encoder_output=encoder_output, **options)
         return self.decoder.new_cache(spec)
 
+    @property
+    def vocab_size(self) -> int | None:
+        """Number of target tokens; None if the embedding does not know it."""
+        return getattr(self.target_embedding, "vocab_size", None)
+
+    @property
+    def input_vocab_size(self) -> int | None:
+        """Number of source tokens; None if the embedding does not know it."""
+        source = self.source_embedding
+        uses_target_table = source is None or source.tokens is None
+        return self.vocab_size if uses_target_table else getattr(source, "vocab_size", None)
+
     def max_input_length(self, max_tokens: int) -> int | None:
         """Return the largest number of source tokens that `prefill` accepts; None if any."""
         del max_tokens  # it is limited by the target embedding alone

@@ -132,6 +132,11 @@ class LanguageModel(nnx.Module):
             )
         return self.decoder.new_cache(CacheSpec(batch=tuple(batch), size=size, **options))
 
+    @property
+    def vocab_size(self) -> int | None:
+        """Number of tokens; None if the embedding does not know it."""
+        return getattr(self.embedding, "vocab_size", None)
+
     def max_input_length(self, max_tokens: int) -> int | None:
         """Return the largest number of input tokens that `prefill` accepts; None if any."""
         longest = self.embedding.max_length
