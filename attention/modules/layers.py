@@ -127,7 +127,7 @@ class Layers(nnx.Module):
     def _remat(self, *, prevent_cse: bool) -> Callable[[Layer, Array, Context], Output]:
         return jax.checkpoint(apply_layer, prevent_cse=prevent_cse) if self.remat else apply_layer
 
-    def _scan(self, inputs: Array, rngs: Any, context: Context) -> list[Output]:  # noqa: ANN401
+    def _scan(self, inputs: Array, rngs: Array | list[None], context: Context) -> list[Output]:
         """Return the output of each stacked layer, in order."""
         has_rng = context.rng is not None
         if has_rng:
