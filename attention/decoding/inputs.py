@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
@@ -99,13 +98,18 @@ def _input_vocab_size(model: GenerativeModel) -> int | None:
     return getattr(model, "vocab_size" if model.is_prompted else "input_vocab_size", None)
 
 
-def _known_rows(tokens: ArrayLike, lengths: ArrayLike) -> list[list[int]]:
-    """Return the valid tokens of each row; no rows if they are traced or of other processes."""
-    for array in (tokens, lengths):
-        if isinstance(array, jax.core.Tracer) or not getattr(array, "is_fully_addressable", True):
-            return []
-    tokens, lengths = np.asarray(tokens), np.asarray(lengths)
-    return [ids[:length].tolist() for ids, length in zip(tokens, lengths, strict=True)]
+def _known(*arrays: Array) -> Sequence[Any] | None:
+    """Return arrays of NumPy; None if one is traced, or is of other processes too."""
+    if any(isinstance(a, jax.core.Tracer) or not a.is_fully_addressable for a in arrays):
+        return None
+    return jax.device_get(arrays)
+
+
+def _check_rows(name: str, tokens: ArrayLike, lengths: ArrayLike, vocab_size: int | None) -> None:
+    """Check the valid tokens of each row of an array, as far as they are known."""
+    known = _known(jnp.asarray(tokens), jnp.asarray(lengths)) if vocab_size is not None else None
+    rows = zip(*known, strict=True) if known else ()
+    check_vocabulary(name, (ids[:length].tolist() for ids, length in rows), vocab_size)
 
 
 def encode_stop(
@@ -160,11 +164,11 @@ def array_rows(model: GenerativeModel, inputs: ArrayLike, lengths: ArrayLike | N
         raise TypeError(f"inputs need integer ids [B, P], got {inputs.dtype} {inputs.shape}")
     number, width = inputs.shape
     if lengths is None:
-        lengths = np.full(number, width, np.int32)
+        lengths = jnp.full(number, width, jnp.int32)
     check_lengths(lengths, width, least=1)
     if jnp.shape(lengths) != (number,):
         raise ValueError(f"lengths need shape ({number},), got {jnp.shape(lengths)}")
-    check_vocabulary("inputs", _known_rows(inputs, lengths), _input_vocab_size(model))
+    _check_rows("inputs", inputs, lengths, _input_vocab_size(model))
     return {
         "active": jnp.ones(number, bool),
         "inputs": inputs.astype(jnp.int32),
@@ -200,8 +204,8 @@ def other_rows(
                 "an encoder-decoder model needs start, the token that answers begin with"
             )
         rows["start"] = jnp.broadcast_to(jnp.asarray(start).astype(jnp.int32), (number,))
-        if not isinstance(start, jax.core.Tracer):
-            check_vocabulary("start", np.ravel(start).tolist(), vocab_size)
+        known = _known(jnp.asarray(start))
+        check_vocabulary("start", known[0].ravel().tolist() if known else (), vocab_size)
     if prefix is not None:
         if not isinstance(prefix, Prefix):
             ids = encode(prefix, tokenizer, "prefix", special_tokens=False)
@@ -209,7 +213,7 @@ def other_rows(
             width = max(longest, min(1 << (longest - 1).bit_length(), max_tokens))
             prefix = Prefix(*pad_lists(ids, width))
         rows["prefix"], rows["prefix_lengths"] = check_prefix(prefix, number, max_tokens)
-        check_vocabulary("prefix", _known_rows(*prefix), vocab_size)
+        _check_rows("prefix", *prefix, vocab_size)
     if rng is not None:
         kind = getattr(rng, "dtype", type(rng).__name__)
         if not hasattr(rng, "dtype") or not jnp.issubdtype(kind, jax.dtypes.prng_key):

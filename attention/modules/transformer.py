@@ -218,7 +218,8 @@ def _parts(
             return transformer_block(configs[index], cross=cross, rngs=rngs)
 
     score = POSITIONS[config.positions].score
-    layers = {"rngs": rngs, "period": period, "scan": config.scan, "remat": config.remat}
+    layers = {"rngs": rngs, "scan": config.scan, "remat": config.remat}
+    layers |= {"period": period, "check_period": False}  # layers of equal configs are equal
     return {
         "layers": Layers(make_layer, n, **layers),
         # The features of post-norm blocks are normalised already.
