@@ -20,6 +20,7 @@ from attention.modules.context import (
     apply_layer,
     check_score,
 )
+from attention.modules.dropout import split_rng
 from attention.modules.layers import Layers
 from attention.modules.linear import linear, named
 from attention.modules.positions import POSITIONS
@@ -226,6 +227,23 @@ def _parts(
         "norm": config.make_norm(rngs) if config.norm_placement != "post" else None,
         "score": score and score(config, causal, rngs),
     }
+
+
+def embed_and_apply(
+    embedding: Callable[..., Array],
+    stack: Encoder,
+    tokens: Array,
+    *,
+    positions: Array | None,
+    rng: Array | None,
+    cache: DecoderCache | None = None,
+    **options: object,
+) -> Output:
+    """Embed tokens `[..., T]` and map them with a stack; options are other fields of `Context`."""
+    embedding_rng, layers_rng = split_rng(rng, 2)
+    positions = next_positions(tokens.shape, positions, cache)
+    inputs = embedding(tokens, positions=positions, rng=embedding_rng)
+    return apply_layer(stack, inputs, Context(rng=layers_rng, cache=cache, **options))
 
 
 def make_output(

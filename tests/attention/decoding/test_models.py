@@ -233,7 +233,11 @@ def test_ids_outside_the_vocabulary(tie):
         generate(model, [[3]], max_tokens=3, start=BOS, stop=V)
 
 
-def test_prompts_without_learned_positions_continue_beyond_max_length():
-    model = language_model(positions="rotary", num_kv_heads=1)
+@pytest.mark.parametrize("positions", ["rotary", "sinusoidal"])
+def test_prompts_without_learned_positions_continue_beyond_max_length(positions):
+    model = language_model(positions=positions, num_kv_heads=1)
+    assert model.max_input_length(60) == 41
     found = generate(model, PROMPTS, max_tokens=60)
     assert np.isfinite(found.scores).all()
+    alone = generate(model, INPUTS, lengths=LENGTHS, max_tokens=60)
+    np.testing.assert_array_equal(found.tokens, alone.tokens)
