@@ -93,7 +93,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     except KeyboardInterrupt:
         print(
-            "\nstopped; the same command goes on from the last checkpoint, if there is one",
+            "\nstopped; the same command resumes from the last checkpoint, if there is one",
             file=sys.stderr,
         )
         return 130

@@ -39,7 +39,10 @@ FLAGS = {
     "workdir": (None, "folder of the run; alone, it continues or uses the run that it contains"),
     "cache": (".cache", "folder of generated data and compiled programs"),
     "split": (None, "with --mode=evaluate: the one split that is measured"),
-    "against": (None, "with --mode=evaluate: the workdir whose BLEU is compared (bootstrap)"),
+    "against": (
+        None,
+        "with --mode=evaluate: another workdir, to compare BLEU with (paired bootstrap)",
+    ),
     "weights": (None, "with --mode=generate: folder of a released checkpoint, in place of a run"),
 }
 HELP = ("--help", "-help", "-h")

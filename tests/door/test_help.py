@@ -25,7 +25,7 @@ print([name for name in {HEAVY} if name in sys.modules], status, time.process_ti
 
 
 def at_once(*arguments):
-    """Run a command line in a process of its own; return its output, errors and last line."""
+    """Run a command line in a new process; return its output, errors and last line."""
     ran = subprocess.run(
         [sys.executable, "-c", AT_ONCE, *arguments],
         cwd=REPOSITORY,
