@@ -1,0 +1,38 @@
+"""Shape tests trace and compile nothing, so that they end in seconds."""
+
+from collections.abc import Iterator
+
+import jax
+import pytest
+
+COMPILED: list[str] = []
+
+
+def note(event: str, *_: object, **__: object) -> None:
+    """Note every program that XLA is asked for, whether it is on disk or not."""
+    if event == "/jax/core/compile/backend_compile_duration":
+        COMPILED.append(event)
+        import traceback; print(''.join(x for x in traceback.format_stack() if 'attention/' in x)[-500:])
+
+
+jax.monitoring.register_event_duration_secs_listener(note)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def clear_programs() -> None:
+    """Keep what was traced: here it holds no compiled programs."""
+
+
+@pytest.fixture
+def compiled() -> list[str]:
+    """One entry for each program that was compiled in this process."""
+    return COMPILED
+
+
+@pytest.fixture(autouse=True)
+def compile_nothing(compiled: list[str]) -> Iterator[None]:
+    """Fail a test that compiles a program."""
+    before = len(compiled)
+    yield
+    number = len(compiled) - before
+    assert not number, f"{number} programs were compiled: trace them, by jax.eval_shape"
