@@ -12,15 +12,9 @@ def note(event: str, *_: object, **__: object) -> None:
     """Note every program that XLA is asked for, whether it is on disk or not."""
     if event == "/jax/core/compile/backend_compile_duration":
         COMPILED.append(event)
-        import traceback; print(''.join(x for x in traceback.format_stack() if 'attention/' in x)[-500:])
 
 
 jax.monitoring.register_event_duration_secs_listener(note)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def clear_programs() -> None:
-    """Keep what was traced: here it holds no compiled programs."""
 
 
 @pytest.fixture
