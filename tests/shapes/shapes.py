@@ -88,7 +88,9 @@ def check(line: Shapes) -> None:
 def select(found: Any, expected: Any) -> Any:
     """Return the attributes of objects that a dict names, in a tree like `expected`."""
     if isinstance(expected, dict):
-        attributes = found if isinstance(found, dict) else {name: getattr(found, name) for name in expected}
+        attributes = (
+            found if isinstance(found, dict) else {name: getattr(found, name) for name in expected}
+        )
         assert {*attributes} == {*expected}, f"{sorted(attributes)} for {sorted(expected)}"
         return {name: select(attributes[name], expected[name]) for name in expected}
     if isinstance(expected, tuple | list):

@@ -1,6 +1,6 @@
 """Shapes of the batches that each family of experiments learns from, and one loss of each config.
 
-    B batch · S source length · T target or text length
+B batch · S source length · T target or text length
 """
 
 import importlib
@@ -97,7 +97,9 @@ def task_and_batch(config: ConfigDict) -> tuple[Any, Any]:
                 return task, batch(packing.PackedBatch, "language_model, packed")
             return task, batch(text.TextBatch, "language_model")
         case "masked_language_model":
-            return masked_language_model.Task(config, words), batch(gaps.GapBatch, config.experiment)
+            return masked_language_model.Task(config, words), batch(
+                gaps.GapBatch, config.experiment
+            )
         case "classification":
             is_text = config.data.name == "sentiment"
             name = "classification" if is_text else "classification, images"

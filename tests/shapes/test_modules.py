@@ -1,12 +1,12 @@
 """Shapes of every public module: parameters, arguments and results.
 
-    B batch · T query length · S key length · N query heads · K key/value heads · H head width
-    D model width · F hidden width · V vocabulary (U of the source) · C classes
-    E width of an encoder output · L layers · M largest number of tokens · R rank of LoRA
-    `...` any batch axes
+B batch · T query length · S key length · N query heads · K key/value heads · H head width
+D model width · F hidden width · V vocabulary (U of the source) · C classes
+E width of an encoder output · L layers · M largest number of tokens · R rank of LoRA
+`...` any batch axes
 """
 
-import jax.numpy as jnp
+import jax
 import pytest
 from flax import nnx
 
@@ -51,6 +51,7 @@ from attention.modules import (
     make_output,
     recurrent,
     rms_norm,
+    select_parameters,
     transformer_block,
     unstack_layers,
 )
@@ -68,7 +69,7 @@ from attention.modules.recurrent import (
     RecurrentEncoderDecoder,
     RecurrentLayer,
 )
-from tests.shapes.shapes import SIZE, check, module, shapes
+from tests.shapes.shapes import SIZE, check, check_tree, module, shapes
 
 D, F, N, K, H, V, U, C, E, L, M, R = (getattr(SIZE, name) for name in "DFNKHVUCELMR")
 HEADS = {"num_heads": N, "num_kv_heads": K, "head_width": H}
@@ -93,16 +94,10 @@ def config(**changes):
 def layer(build, /, *, returning=(), **line):
     """Line of a layer: every argument but `inputs` is a field of the context."""
 
-    def call(module, inputs, lengths=None, **fields):
-        mask = {} if lengths is None else {"lengths": lengths}
-        return module(inputs, context=Context(**mask, **fields, returning=returning))
+    def call(module, inputs, **fields):
+        return module(inputs, context=Context(**fields, returning=returning))
 
     return module(build, call, **line)
-
-
-def dense(inputs, outputs, bias, name):
-    """Parameters of a linear layer."""
-    return {f"{name}.kernel": f"[{inputs}, {outputs}]", f"{name}.bias": f"[{bias or outputs}]"}
 
 
 def language_model(rngs, **changes):
@@ -155,8 +150,6 @@ MLP = {
     "narrow.kernel": "[F, D]",
     "narrow.bias": "[D]",
 }
-GRU = {"dense_i.kernel": "[{}, 3*F]", "dense_i.bias": "[3*F]", "dense_h.kernel": "[F, 3*F]"}
-
 
 SUBLAYERS = {
     "linear": module(
@@ -202,8 +195,7 @@ SUBLAYERS = {
         parameters=ATTENTION,
         inputs="[..., T, D]",
         lengths="int32 [...]",
-        gives=FEATURES
-        | {"attention": {"weights": "[..., N, T, T]", "logsumexp": "[..., N, T]"}},
+        gives=FEATURES | {"attention": {"weights": "[..., N, T, T]", "logsumexp": "[..., N, T]"}},
     ),
     "SelfAttention: rotary, window, positions": layer(
         lambda rngs: SelfAttention(D, **HEADS, rotary=Rotary(), window=3, rngs=rngs),
@@ -270,9 +262,7 @@ SUBLAYERS = {
     "Layers": layer(
         lambda rngs: Layers(feed_forward, L, rngs=rngs),
         returning=("hidden_states",),
-        parameters={
-            f"blocks.0.{path}": text.replace("[", "[L, ") for path, text in MLP.items()
-        },
+        parameters={f"blocks.0.{path}": text.replace("[", "[L, ") for path, text in MLP.items()},
         inputs="[..., T, D]",
         gives=FEATURES | {"hidden_states": ["[..., T, D]"] * (L + 1)},
     ),
@@ -283,7 +273,7 @@ SUBLAYERS = {
     ),
     **{
         f"linear: {name}": module(
-            lambda rngs, init=init: linear({"embed": D}, {"hidden": F}, kernel_init=init, rngs=rngs),
+            lambda rngs, init=init: linear({"embed": D}, {"x": F}, kernel_init=init, rngs=rngs),
             lambda module, inputs: module(inputs),
             inputs="[..., D]",
             gives="[..., F]",
@@ -433,14 +423,14 @@ MODELS = {
     ),
     "LanguageModel: ring": module(
         lambda rngs: language_model(rngs, decoder_layers=1),
-        lambda model, tokens: model(
-            tokens, cache=model.new_cache(tokens.shape[:-1], 2, ring=True)
-        ),
+        lambda model, tokens: model(tokens, cache=model.new_cache(tokens.shape[:-1], 2, ring=True)),
         tokens="int32 [..., T]",
         gives={
             "logits": "[..., T, V]",
             "cache": {
-                "layers": [{"self_attention": {"key_slots": "[..., K, 2, H]"}, "feed_forward": None}]
+                "layers": [
+                    {"self_attention": {"key_slots": "[..., K, 2, H]"}, "feed_forward": None}
+                ]
             },
         },
     ),
@@ -479,11 +469,17 @@ MODELS = {
     ),
     "ClassToken": module(
         lambda rngs: ClassToken(D, rngs=rngs),
-        lambda module, vectors, lengths: (before := module.before(vectors, lengths), module(*before)),
+        lambda module, vectors, lengths: module.before(vectors, lengths),
         parameters={"vector": "[1, D]"},
         vectors="[..., S, D]",
         lengths="int32 [...]",
-        gives=(("[..., 1 + S, D]", "int32 [...]"), "[..., D]"),
+        gives=("[..., 1 + S, D]", "int32 [...]"),
+    ),
+    "ClassToken: features": module(
+        lambda rngs: ClassToken(D, rngs=rngs),
+        features="[..., 1 + S, D]",
+        lengths="int32 [...]",
+        gives="[..., D]",
     ),
     "Classifier": module(
         lambda rngs: Classifier.from_config(
@@ -592,6 +588,19 @@ ADAPTATION = {
         lambda module, rng: lora_factors(module, "*.widen.kernel", rank=R, rng=rng),
         rng="key []",
         gives={"blocks.0.widen.kernel": {"down": "[L, D, R]", "up": "[L, R, F]"}},
+    ),
+    "lora_factors: arrays without axis names": shapes(
+        lambda kernel, stacked, rng: (
+            lora_factors({"kernel": kernel}, "*", rank=R, num_inputs=2, rng=rng)
+            | lora_factors({"stacked": stacked}, "*", rank=R, num_stacked=1, rng=rng)
+        ),
+        kernel="[N, H, D]",
+        stacked="[L, D, F]",
+        rng="key []",
+        gives={
+            "kernel": {"down": "[N, H, R]", "up": "[R, D]"},
+            "stacked": {"down": "[L, D, R]", "up": "[L, R, F]"},
+        },
     ),
     "apply_lora": module(
         lambda rngs: SelfAttention(D, **HEADS, rngs=rngs),
@@ -736,12 +745,30 @@ RECURRENT = {
     },
 }
 
+# The parameters that a language model has by its positions; its layers share them.
+POSITION_PARAMETERS = {
+    "learned": {"embedding.positions.table": "[M, D]"},
+    "relative": {"decoder.score.table": "[N, 32]"},
+}
+
 SHAPES = SUBLAYERS | EMBEDDINGS | MODELS | ADAPTATION | RECURRENT
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_shapes(name):
     check(SHAPES[name])
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_parameters_of_positions(name):
+    plain, model = (
+        select_parameters(
+            jax.eval_shape(lambda each=each: language_model(nnx.Rngs(0), positions=each)), "*"
+        )
+        for each in ("none", name)
+    )
+    own = {path: leaf for path, leaf in model.items() if path not in plain}
+    check_tree(own, POSITION_PARAMETERS.get(name, {}))
 
 
 def test_every_public_module_has_a_line():

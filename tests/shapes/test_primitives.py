@@ -1,7 +1,7 @@
 """Shapes of every public function of arrays.
 
-    B batch · T query length · S key length · N query heads · K key/value heads
-    H head width (Hv of the values) · D model width · `...` any batch axes
+B batch · T query length · S key length · N query heads · K key/value heads
+H head width (Hv of the values) · D model width · `...` any batch axes
 """
 
 import inspect
@@ -13,13 +13,11 @@ import pytest
 
 import attention
 from attention import (
-    Cache,
     Dropout,
     additive_attention,
     attend,
     block_mask,
     empty_cache,
-    explain,
     grouped_query,
     masks,
     merge,
@@ -58,11 +56,6 @@ CACHE = {
     "positions": "int32 [S]",
 }
 PIECE = {"lengths": "int32 [...]", "key": "[..., T, K, H]", "value": "[..., T, K, Hv]"}
-
-
-def dot_product(function, /, *, query, key, value, gives):
-    """Line of a function that returns output, weights and logsumexp."""
-    return shapes(function, query=query, key=key, value=value, gives=gives)
 
 
 def masked(make, /, **arrays):
@@ -122,9 +115,7 @@ SHAPES = {
     "attend: results": shapes(
         partial(attend, returning=RETURNING, num_strongest=3), **INPUTS, gives=(OUTPUT, RESULTS)
     ),
-    "attend: mask per example": shapes(
-        attend, **INPUTS, mask="bool [..., 1, T, S]", gives=OUTPUT
-    ),
+    "attend: mask per example": shapes(attend, **INPUTS, mask="bool [..., 1, T, S]", gives=OUTPUT),
     "attend: mask per head": shapes(attend, **INPUTS, mask="bool [..., N, T, S]", gives=OUTPUT),
     "attend: bfloat16": shapes(
         partial(attend, returning=("weights", "logsumexp")),
@@ -196,9 +187,7 @@ SHAPES = {
     "masks.causal": masked(masks.causal),
     "masks.window": masked(lambda: masks.window(2, after=1)),
     "masks.block": masked(lambda: masks.block(3)),
-    "masks.lengths": masked(
-        masks.lengths, lengths="int32 [...]", query_lengths="int32 [...]"
-    ),
+    "masks.lengths": masked(masks.lengths, lengths="int32 [...]", query_lengths="int32 [...]"),
     "masks.segments": masked(
         masks.segments, query_segments="int32 [..., S]", key_segments="int32 [..., S]"
     ),
@@ -216,9 +205,7 @@ SHAPES = {
         lengths="int32 [...]",
     ),
     "block_mask": shapes(
-        lambda lengths: block_mask(
-            masks.lengths(lengths), SIZE.T, SIZE.S, tile_sizes=(2, 3)
-        ),
+        lambda lengths: block_mask(masks.lengths(lengths), SIZE.T, SIZE.S, tile_sizes=(2, 3)),
         lengths="int32 [...]",
         gives=dict.fromkeys(("start", "stop", "full_start", "full_stop"), "int32 [..., 3]"),
     ),
@@ -322,8 +309,7 @@ def test_every_public_function_has_a_line():
         f"{module.__name__.split('.')[-1]}.{name}"
         for module, kind in kinds.items()
         for name, function in inspect.getmembers(module, inspect.isfunction)
-        if not name.startswith("_")
-        and inspect.signature(function).return_annotation is kind
+        if not name.startswith("_") and inspect.signature(function).return_annotation is kind
     }
     names = {*attention.__all__, *members} - {"explain", "masks", "scores"}
     assert names <= {line.split(":")[0] for line in SHAPES}
@@ -331,6 +317,6 @@ def test_every_public_function_has_a_line():
 
 
 def test_bytes_of_a_cache():
-    cache = jax.eval_shape(lambda: empty_cache((2,), 7, num_kv_heads=3, head_width=4, value_width=5))
-    assert isinstance(cache, Cache)
+    sizes = {"num_kv_heads": 3, "head_width": 4, "value_width": 5}
+    cache = jax.eval_shape(lambda: empty_cache((2,), 7, **sizes))
     assert cache.nbytes == 2 * 7 * 3 * (4 + 5) * 4
