@@ -1,4 +1,4 @@
-"""Shapes in words: what a function takes and gives, checked by tracing and without computing.
+"""Shapes in words: arguments and results of a function, compared by tracing it.
 
 An array is written `"[..., T, D]"`, with a dtype in front if it is not float32: `"int32 [B, T]"`,
 `"bool [T, S]"`, `"key []"` for a random key. An axis may be an expression, as `"[1 + S, 2*F]"`.
@@ -16,33 +16,34 @@ from flax import nnx
 
 from attention.modules import select_parameters
 
-# No two sizes are equal, and they are prime where nothing must divide them: no axis passes for
-# another one. H and D are even, for rotary and sinusoidal positions, and K divides N.
+# The sizes are distinct, and prime where nothing must divide them: two axes that are swapped, or
+# merged by mistake, change a shape. H and D are even for rotary and sinusoidal positions; K
+# divides N.
 SIZES = {
     **{"B": 59, "T": 5, "S": 7, "K": 3, "N": 33, "H": 26, "Hv": 17, "D": 38, "F": 23},
     **{"V": 29, "U": 31, "C": 37, "E": 41},  # vocabulary, that of sources, classes, source width
     **{"L": 2, "M": 43, "R": 11},  # layers, largest number of tokens, rank of a change
 }
 SIZE = SimpleNamespace(**SIZES)
-BATCHES = ((), (47, 53))  # what `...` stands for, one after another
+BATCHES = ((), (47, 53))  # sizes of the axes `...`, one check for each
 
 
 class Shapes(NamedTuple):
     """A line of a table: the shapes of the arguments of a function, and of its result."""
 
     function: Callable[..., Any]
-    takes: dict[str, Any]
-    gives: Any
+    arguments: dict[str, Any]
+    returns: Any
     parameters: dict[str, str] | None = None
     build: Callable[[nnx.Rngs], nnx.Module] | None = None
 
 
-def shapes(function: Callable[..., Any], /, *, gives: Any, **takes: Any) -> Shapes:
-    """Describe a function by the shapes of its arguments, which it is passed by name.
+def shapes(function: Callable[..., Any], /, *, returns: Any, **arguments: Any) -> Shapes:
+    """Describe a function by the shapes of its arguments, by name, and of its results.
 
-    `gives` is a tree of shapes. A dict also stands for some attributes of an object.
+    `returns` is a tree of texts. A dict of an object contains some of its attributes.
     """
-    return Shapes(function, takes, gives)
+    return Shapes(function, arguments, returns)
 
 
 def module(
@@ -50,21 +51,21 @@ def module(
     /,
     call: Callable[..., Any] | None = None,
     *,
-    gives: Any,
+    returns: Any,
     parameters: dict[str, str] | None = None,
-    **takes: Any,
+    **arguments: Any,
 ) -> Shapes:
-    """Describe a module: all its parameters by path, if given, and `module(**takes)`.
+    """Describe a module: all its parameters by path, if given, and `module(**arguments)`.
 
     Args:
         build: makes the module from a source of parameters.
-        call: `(module, **takes)`, in place of the call of the module itself.
-        gives: as in `shapes`.
+        call: `(module, **arguments)`, in place of the call of the module itself.
+        returns: as in `shapes`.
         parameters: path -> shape.
-        takes: shapes of the arguments.
+        arguments: shapes of the arguments.
     """
     call = (lambda module, **given: module(**given)) if call is None else call
-    return Shapes(call, takes, gives, parameters, build)
+    return Shapes(call, arguments, returns, parameters, build)
 
 
 def check(line: Shapes) -> None:
@@ -76,13 +77,13 @@ def check(line: Shapes) -> None:
             found = select_parameters(*models, "*") if line.parameters else {}
             check_tree(found, line.parameters)
 
-    def function(*models: nnx.Module, **takes: Any) -> Any:
-        return select(line.function(*models, **takes), line.gives)
+    def function(*models: nnx.Module, **arguments: Any) -> Any:
+        return select(line.function(*models, **arguments), line.returns)
 
-    texts = jax.tree.leaves((line.takes, line.gives))
+    texts = jax.tree.leaves((line.arguments, line.returns))
     for batch in BATCHES if any("..." in text for text in texts) else [()]:
-        takes = jax.tree.map(partial(array, batch=batch), line.takes)
-        check_tree(jax.eval_shape(function, *models, **takes), line.gives, batch)
+        arguments = jax.tree.map(partial(array, batch=batch), line.arguments)
+        check_tree(jax.eval_shape(function, *models, **arguments), line.returns, batch)
 
 
 def select(found: Any, expected: Any) -> Any:
@@ -99,7 +100,7 @@ def select(found: Any, expected: Any) -> Any:
 
 
 def array(text: str, batch: tuple[int, ...] = ()) -> jax.ShapeDtypeStruct:
-    """Return the shape and dtype that a text describes; `...` stands for `batch`."""
+    """Return the shape and dtype that a text describes, with the axes `batch` for `...`."""
     kind, axes = text.split("[")
     sizes = eval(f"[{axes}", dict(SIZES))
     shape = [size for axis in sizes for size in (batch if axis is ... else [axis])]

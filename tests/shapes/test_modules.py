@@ -157,37 +157,37 @@ SUBLAYERS = {
         lambda module, inputs: module(inputs),
         parameters={"kernel": "[D, N, H]", "bias": "[N, H]"},
         inputs="[..., D]",
-        gives="[..., N, H]",
+        returns="[..., N, H]",
     ),
     "layer_norm": module(
         lambda rngs: layer_norm(D, rngs=rngs),
         parameters={"scale": "[D]", "bias": "[D]"},
         inputs="[..., D]",
-        gives="[..., D]",
+        returns="[..., D]",
     ),
     "rms_norm": module(
         lambda rngs: rms_norm(D, rngs=rngs),
         parameters={"scale": "[D]"},
         inputs="bfloat16 [..., D]",
-        gives="bfloat16 [..., D]",
+        returns="bfloat16 [..., D]",
     ),
     "drop": shapes(
         lambda inputs, rng: drop(inputs, 0.1, rng),
         inputs="[..., D]",
         rng="key []",
-        gives="[..., D]",
+        returns="[..., D]",
     ),
     "FeedForward": layer(
         lambda rngs: FeedForward(D, F, rngs=rngs),
         parameters=MLP,
         inputs="[..., T, D]",
-        gives="[..., T, D]",
+        returns="[..., T, D]",
     ),
     "FeedForward: gated, no biases": layer(
         lambda rngs: FeedForward(D, F, gated=True, use_bias=False, rngs=rngs),
         parameters={"widen.kernel": "[D, F]", "gate.kernel": "[D, F]", "narrow.kernel": "[F, D]"},
         inputs="[..., T, D]",
-        gives="[..., T, D]",
+        returns="[..., T, D]",
     ),
     "SelfAttention": layer(
         lambda rngs: SelfAttention(D, **HEADS, rngs=rngs),
@@ -195,13 +195,13 @@ SUBLAYERS = {
         parameters=ATTENTION,
         inputs="[..., T, D]",
         lengths="int32 [...]",
-        gives=FEATURES | {"attention": {"weights": "[..., N, T, T]", "logsumexp": "[..., N, T]"}},
+        returns=FEATURES | {"attention": {"weights": "[..., N, T, T]", "logsumexp": "[..., N, T]"}},
     ),
     "SelfAttention: rotary, window, positions": layer(
         lambda rngs: SelfAttention(D, **HEADS, rotary=Rotary(), window=3, rngs=rngs),
         inputs="[..., T, D]",
         positions="int32 [..., T]",
-        gives=FEATURES,
+        returns=FEATURES,
     ),
     "SelfAttention: default sizes": layer(
         lambda rngs: SelfAttention(2 * N, num_heads=N, use_bias=False, qk_norm="rms", rngs=rngs),
@@ -214,7 +214,7 @@ SUBLAYERS = {
             "key_norm.scale": "[2]",
         },
         inputs="[..., T, 2*N]",
-        gives={"features": "[..., T, 2*N]"},
+        returns={"features": "[..., T, 2*N]"},
     ),
     "SelfAttention: cache": module(
         lambda rngs: SelfAttention(D, **HEADS, rngs=rngs),
@@ -223,7 +223,7 @@ SUBLAYERS = {
             context=Context(cache=module.new_cache(CacheSpec(batch=inputs.shape[:-2], size=M))),
         ),
         inputs="[..., T, D]",
-        gives=FEATURES | {"cache": CACHE},
+        returns=FEATURES | {"cache": CACHE},
     ),
     "CrossAttention": layer(
         lambda rngs: CrossAttention(D, **HEADS, value_width=SIZE.Hv, source_width=E, rngs=rngs),
@@ -237,46 +237,46 @@ SUBLAYERS = {
         },
         inputs="[..., T, D]",
         encoder_output="[..., S, E]",
-        gives=FEATURES | {"attention": {"weights": "[..., N, T, S]"}},
+        returns=FEATURES | {"attention": {"weights": "[..., N, T, S]"}},
     ),
     "Residual": layer(
         lambda rngs: Residual(layer_norm(D, rngs=rngs), FeedForward(D, F, rngs=rngs)),
         parameters={"norm.scale": "[D]", "norm.bias": "[D]"}
         | {f"sublayer.{path}": text for path, text in MLP.items()},
         inputs="[..., T, D]",
-        gives=FEATURES,
+        returns=FEATURES,
     ),
     "Block": layer(
         lambda rngs: Block(first=FeedForward(D, F, rngs=rngs), second=FeedForward(D, F, rngs=rngs)),
         parameters={f"{name}.{path}": MLP[path] for name in ("first", "second") for path in MLP},
         inputs="[..., T, D]",
-        gives=FEATURES,
+        returns=FEATURES,
     ),
     "transformer_block": layer(
         lambda rngs: transformer_block(config(), cross=True, rngs=rngs),
         returning=("weights",),
         inputs="[..., T, D]",
         encoder_output="[..., S, D]",
-        gives=FEATURES | {"attention": WEIGHTS | CROSS},
+        returns=FEATURES | {"attention": WEIGHTS | CROSS},
     ),
     "Layers": layer(
         lambda rngs: Layers(feed_forward, L, rngs=rngs),
         returning=("hidden_states",),
         parameters={f"blocks.0.{path}": text.replace("[", "[L, ") for path, text in MLP.items()},
         inputs="[..., T, D]",
-        gives=FEATURES | {"hidden_states": ["[..., T, D]"] * (L + 1)},
+        returns=FEATURES | {"hidden_states": ["[..., T, D]"] * (L + 1)},
     ),
     "unstack_layers": module(
         lambda rngs: Layers(feed_forward, L, rngs=rngs),
         unstack_layers,
-        gives={"blocks": [{"widen": {"kernel": "[D, F]", "bias": "[F]"}}] * L},
+        returns={"blocks": [{"widen": {"kernel": "[D, F]", "bias": "[F]"}}] * L},
     ),
     **{
         f"linear: {name}": module(
             lambda rngs, init=init: linear({"embed": D}, {"x": F}, kernel_init=init, rngs=rngs),
             lambda module, inputs: module(inputs),
             inputs="[..., D]",
-            gives="[..., F]",
+            returns="[..., F]",
         )
         for name, init in INITIALIZERS.items()
     },
@@ -284,13 +284,13 @@ SUBLAYERS = {
         f"FeedForward: {name}": layer(
             lambda rngs, name=name: FeedForward(D, F, activation=name, rngs=rngs),
             inputs="[..., T, D]",
-            gives="[..., T, D]",
+            returns="[..., T, D]",
         )
         for name in ACTIVATIONS
     },
     **{
         f"Norm: {name}": module(
-            lambda rngs, norm=norm: norm(D, rngs=rngs), inputs="[..., D]", gives="[..., D]"
+            lambda rngs, norm=norm: norm(D, rngs=rngs), inputs="[..., D]", returns="[..., D]"
         )
         for name, norm in NORMS.items()
     },
@@ -315,13 +315,13 @@ EMBEDDINGS = {
         tokens="int32 [..., T]",
         positions="int32 [..., T]",
         token_types="int32 [..., T]",
-        gives="[..., T, D]",
+        returns="[..., T, D]",
     ),
     "Embedding: unembed": module(
         lambda rngs: Embedding(V, D, rngs=rngs),
         lambda module, features: module.unembed(features),
         features="[..., T, D]",
-        gives="[..., T, V]",
+        returns="[..., T, V]",
     ),
     "PatchEmbedding": module(
         lambda rngs: PatchEmbedding(
@@ -330,33 +330,33 @@ EMBEDDINGS = {
         lambda module, images: module(images),
         parameters={"projection.kernel": "[3*3*2, D]", "projection.bias": "[D]"},
         images="[..., 3*T, 3*S, 2]",
-        gives="[..., T*S, D]",
+        returns="[..., T*S, D]",
     ),
     "LearnedPositions": module(
         lambda rngs: LearnedPositions(M, D, rngs=rngs),
         lambda module, positions: module(positions, D),
         parameters={"table": "[M, D]"},
         positions="int32 [..., T]",
-        gives="[..., T, D]",
+        returns="[..., T, D]",
     ),
     "Rotary": shapes(
         Rotary(scaling="yarn", factor=2.0),
         vectors="[..., T, N, H]",
         positions="int32 [..., T]",
-        gives="[..., T, N, H]",
+        returns="[..., T, N, H]",
     ),
     "RelativeScores": module(
         lambda rngs: RelativeScores(N, Relative(num_buckets=14), causal=True, rngs=rngs),
         parameters={"table": "[N, 14]"},
-        gives={"table": "[N, 14]"},
+        returns={"table": "[N, 14]"},
     ),
-    "AlibiScores": module(lambda rngs: AlibiScores(N), parameters={}, gives={"slopes": "[N]"}),
+    "AlibiScores": module(lambda rngs: AlibiScores(N), parameters={}, returns={"slopes": "[N]"}),
     "SkipGram": module(
         lambda rngs: SkipGram(V, D, rngs=rngs),
         parameters={"centers": "[V, D]", "neighbours": "[V, D]"},
         center="int32 [...]",
         others="int32 [..., R]",
-        gives="[..., R]",
+        returns="[..., R]",
     ),
 }
 
@@ -366,14 +366,14 @@ MODELS = {
         returning=("weights", "hidden_states"),
         inputs="[..., T, D]",
         lengths="int32 [...]",
-        gives=FEATURES | {"attention": [WEIGHTS] * 2, "hidden_states": ["[..., T, D]"] * 3},
+        returns=FEATURES | {"attention": [WEIGHTS] * 2, "hidden_states": ["[..., T, D]"] * 3},
     ),
     "Decoder": layer(
         lambda rngs: Decoder.from_config(config(), rngs=rngs),
         returning=("weights",),
         inputs="[..., T, D]",
         encoder_output="[..., S, D]",
-        gives=FEATURES | {"attention": [WEIGHTS | CROSS] * L},
+        returns=FEATURES | {"attention": [WEIGHTS | CROSS] * L},
     ),
     "Decoder: cross-attention in every second layer": layer(
         lambda rngs: Decoder.from_config(
@@ -382,20 +382,20 @@ MODELS = {
         returning=("weights",),
         inputs="[..., T, D]",
         encoder_output="[..., S, D]",
-        gives=FEATURES | {"attention": [WEIGHTS, WEIGHTS | CROSS]},
+        returns=FEATURES | {"attention": [WEIGHTS, WEIGHTS | CROSS]},
     ),
     "make_output": module(
         lambda rngs: make_output(config(tie="none", output_bias=True), V, rngs),
         lambda module, features: module(features),
         parameters={"kernel": "[D, V]", "bias": "[V]"},
         features="[..., T, D]",
-        gives="[..., T, V]",
+        returns="[..., T, V]",
     ),
     "LanguageModel": module(
         language_model,
         lambda model, tokens: model(tokens, returning=("weights", "hidden_states")),
         tokens="int32 [..., T]",
-        gives=FEATURES
+        returns=FEATURES
         | {
             "logits": "[..., T, V]",
             "attention": [WEIGHTS] * L,
@@ -410,13 +410,13 @@ MODELS = {
         tokens="int32 [..., T]",
         segments="int32 [..., T]",
         positions="int32 [..., T]",
-        gives={"logits": "[..., T, V]"},
+        returns={"logits": "[..., T, V]"},
     ),
     "LanguageModel: cache": module(
         language_model,
         read_after,
         tokens="int32 [..., T]",
-        gives={
+        returns={
             "logits": "[..., T, V]",
             "cache": {"layers": [{"self_attention": CACHE, "feed_forward": None}] * L},
         },
@@ -425,7 +425,7 @@ MODELS = {
         lambda rngs: language_model(rngs, decoder_layers=1),
         lambda model, tokens: model(tokens, cache=model.new_cache(tokens.shape[:-1], 2, ring=True)),
         tokens="int32 [..., T]",
-        gives={
+        returns={
             "logits": "[..., T, V]",
             "cache": {
                 "layers": [
@@ -439,7 +439,7 @@ MODELS = {
         prefill_and_step,
         inputs="int32 [B, S]",
         lengths="int32 [B]",
-        gives={"logits": "[B, V]", "features": "[B, 1, D]"},
+        returns={"logits": "[B, V]", "features": "[B, 1, D]"},
     ),
     "MaskedLanguageModel": module(
         lambda rngs: MaskedLanguageModel.from_config(
@@ -447,7 +447,7 @@ MODELS = {
         ),
         tokens="int32 [..., T]",
         token_types="int32 [..., T]",
-        gives=FEATURES | {"logits": "[..., T, V]"},
+        returns=FEATURES | {"logits": "[..., T, V]"},
     ),
     "PredictionHead": module(
         lambda rngs: PredictionHead(config(), rngs=rngs),
@@ -458,14 +458,14 @@ MODELS = {
             "norm.scale": "[D]",
             "norm.bias": "[D]",
         },
-        gives="[..., T, D]",
+        returns="[..., T, D]",
     ),
     "MeanPooling": module(
         lambda rngs: MeanPooling(),
         parameters={},
         features="[..., S, D]",
         lengths="int32 [...]",
-        gives="[..., D]",
+        returns="[..., D]",
     ),
     "ClassToken": module(
         lambda rngs: ClassToken(D, rngs=rngs),
@@ -473,13 +473,13 @@ MODELS = {
         parameters={"vector": "[1, D]"},
         vectors="[..., S, D]",
         lengths="int32 [...]",
-        gives=("[..., 1 + S, D]", "int32 [...]"),
+        returns=("[..., 1 + S, D]", "int32 [...]"),
     ),
     "ClassToken: features": module(
         lambda rngs: ClassToken(D, rngs=rngs),
         features="[..., 1 + S, D]",
         lengths="int32 [...]",
-        gives="[..., D]",
+        returns="[..., D]",
     ),
     "Classifier": module(
         lambda rngs: Classifier.from_config(
@@ -494,7 +494,7 @@ MODELS = {
         ),
         inputs="int32 [..., S]",
         lengths="int32 [...]",
-        gives={
+        returns={
             "logits": "[..., C]",
             "features": "[..., 1 + S, D]",
             "hidden_states": ["[..., 1 + S, D]"] * 3,
@@ -515,7 +515,7 @@ MODELS = {
         ),
         lambda model, inputs: model(inputs),
         inputs="[..., 3*T, 3*S, 2]",
-        gives={"logits": "[..., C]", "features": "[..., T*S, D]"},
+        returns={"logits": "[..., C]", "features": "[..., T*S, D]"},
     ),
     "EncoderDecoder": module(
         translator,
@@ -528,7 +528,7 @@ MODELS = {
         source="int32 [..., S]",
         target="int32 [..., T]",
         source_lengths="int32 [...]",
-        gives=FEATURES
+        returns=FEATURES
         | {
             "logits": "[..., T, V]",
             "attention": [WEIGHTS | CROSS] * L,
@@ -545,14 +545,14 @@ MODELS = {
         prefill_and_step,
         inputs="int32 [B, S]",
         lengths="int32 [B]",
-        gives={"logits": "[B, V]", "features": "[B, 1, D]"},
+        returns={"logits": "[B, V]", "features": "[B, 1, D]"},
     ),
     **{
         f"LanguageModel: positions {name}": module(
             lambda rngs, name=name: language_model(rngs, positions=name),
             lambda model, tokens: model(tokens),
             tokens="int32 [..., T]",
-            gives={"logits": "[..., T, V]"},
+            returns={"logits": "[..., T, V]"},
         )
         for name in POSITIONS
     },
@@ -567,7 +567,7 @@ MODELS = {
             ),
             lambda model, inputs: model(inputs),
             inputs="int32 [..., S]",
-            gives={"logits": "[..., C]"},
+            returns={"logits": "[..., C]"},
         )
         for name in POOLINGS
     },
@@ -578,7 +578,7 @@ ADAPTATION = {
         lambda rngs: SelfAttention(D, **HEADS, rngs=rngs),
         lambda module, rng: lora_factors(module, "query.kernel", "output.kernel", rank=R, rng=rng),
         rng="key []",
-        gives={
+        returns={
             "query.kernel": {"down": "[D, R]", "up": "[R, N, H]"},
             "output.kernel": {"down": "[N, H, R]", "up": "[R, D]"},
         },
@@ -587,7 +587,7 @@ ADAPTATION = {
         lambda rngs: Layers(feed_forward, L, rngs=rngs),
         lambda module, rng: lora_factors(module, "*.widen.kernel", rank=R, rng=rng),
         rng="key []",
-        gives={"blocks.0.widen.kernel": {"down": "[L, D, R]", "up": "[L, R, F]"}},
+        returns={"blocks.0.widen.kernel": {"down": "[L, D, R]", "up": "[L, R, F]"}},
     ),
     "lora_factors: arrays without axis names": shapes(
         lambda kernel, stacked, rng: (
@@ -597,7 +597,7 @@ ADAPTATION = {
         kernel="[N, H, D]",
         stacked="[L, D, F]",
         rng="key []",
-        gives={
+        returns={
             "kernel": {"down": "[N, H, R]", "up": "[R, D]"},
             "stacked": {"down": "[L, D, R]", "up": "[L, R, F]"},
         },
@@ -608,7 +608,7 @@ ADAPTATION = {
             module, lora_factors(module, "query.kernel", rank=R, rng=rng)
         ),
         rng="key []",
-        gives={"query": {"kernel": "[D, N, H]"}},
+        returns={"query": {"kernel": "[D, N, H]"}},
     ),
 }
 
@@ -617,14 +617,14 @@ RECURRENT = {
         lambda rngs: RecurrentEncoder(D, F, rngs=rngs),
         inputs="[..., S, D]",
         lengths="int32 [...]",
-        gives={"features": "[..., S, 2*F]"},
+        returns={"features": "[..., S, 2*F]"},
     ),
     "RecurrentDecoder": layer(
         lambda rngs: RecurrentDecoder(D, F, encoder_width=2 * F, rngs=rngs),
         returning=("weights", "logsumexp", "strongest"),
         inputs="[..., T, D]",
         encoder_output="[..., S, 2*F]",
-        gives={
+        returns={
             "features": "[..., T, F + D + 2*F]",
             "attention": [
                 {
@@ -647,9 +647,9 @@ RECURRENT = {
             state="[..., F]",
             encoder_output="[..., S, E]",
             summary="[..., F]",
-            gives=gives,
+            returns=returns,
         )
-        for attention, parameters, gives in (
+        for attention, parameters, returns in (
             (
                 AdditiveAttention,
                 {
@@ -673,7 +673,7 @@ RECURRENT = {
         input_feed="[..., 0]",
         inputs="[..., D]",
         context="[..., C]",
-        gives=("[..., F]", "[..., 0]", "[..., F + D + C]"),
+        returns=("[..., F]", "[..., 0]", "[..., F + D + C]"),
     ),
     "LuongStep": module(
         lambda rngs: LuongStep(D, F, C, cell=CELLS["lstm"], rngs=rngs),
@@ -684,7 +684,7 @@ RECURRENT = {
         input_feed="[..., F]",
         inputs="[..., D]",
         context="[..., C]",
-        gives=(("[..., F]", "[..., F]"), "[..., F]", "[..., F]"),
+        returns=(("[..., F]", "[..., F]"), "[..., F]", "[..., F]"),
     ),
     "RecurrentLayer": layer(
         lambda rngs: RecurrentLayer(D, hidden=F, rngs=rngs),
@@ -698,13 +698,13 @@ RECURRENT = {
         },
         inputs="[..., T, D]",
         lengths="int32 [...]",
-        gives=FEATURES,
+        returns=FEATURES,
     ),
     "RecurrentLayer: cache": layer(
         lambda rngs: RecurrentLayer(D, hidden=F, rngs=rngs),
         inputs="[..., T, D]",
         cache="[..., F]",
-        gives=FEATURES | {"cache": "[..., F]"},
+        returns=FEATURES | {"cache": "[..., F]"},
     ),
     "RecurrentEncoderDecoder": module(
         recurrent_translator,
@@ -717,7 +717,7 @@ RECURRENT = {
         ),
         source="int32 [..., S]",
         target="int32 [..., T]",
-        gives={
+        returns={
             "logits": "[..., T, V]",
             "features": "[..., T, F + D + 2*F]",
             "attention": [{"cross_attention": {"mean_distance": "[..., 1, T]"}}],
@@ -738,7 +738,7 @@ RECURRENT = {
             ),
             source="int32 [..., S]",
             target="int32 [..., T]",
-            gives={"logits": "[..., T, V]"},
+            returns={"logits": "[..., T, V]"},
         )
         for cell in CELLS
         for attention in ATTENTIONS

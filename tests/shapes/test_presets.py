@@ -1,7 +1,6 @@
 """Models of the literature: shapes and numbers of parameters, and logits of their longest text.
 
-No parameter is allocated. The first axis of a parameter of the layers is their number, since layers
-that are alike are stacked.
+No parameter is allocated. The first axis of a parameter of the layers is the number of layers.
 """
 
 import time
@@ -21,13 +20,13 @@ class Preset(NamedTuple):
     """Number of parameters, arguments and logits of a model, and the shapes of some parameters."""
 
     num_parameters: int
-    takes: dict[str, str]
+    arguments: dict[str, str]
     logits: str
     parameters: dict[str, str]  # pattern of paths -> shape
 
 
 def gpt(layers, width, heads, head_width, max_length):
-    """Parameters of a GPT, whose hidden width is 4 D."""
+    """Parameters of a GPT, with a hidden width of 4 D."""
     return {
         "embedding.tokens": f"[50257, {width}]",
         "embedding.positions.table": f"[{max_length}, {width}]",
@@ -104,12 +103,13 @@ def test_shapes(name):
     line, start = MODELS[name], time.process_time()
     model = abstract_model(PRESETS[name](), Path())
     assert time.process_time() - start < 4  # at most 1 on one core: layers are not made one by one
-    assert count(model) == line.num_parameters
+    number = count(model)  # by name, so that a failure does not print the model
+    assert number == line.num_parameters
     for pattern, text in line.parameters.items():
         found = select_parameters(model, pattern)
         check_tree(found, dict.fromkeys(found, text))
-    takes = jax.tree.map(array, line.takes)
-    output = jax.eval_shape(lambda model, takes: model(**takes).logits, model, takes)
+    arguments = jax.tree.map(array, line.arguments)
+    output = jax.eval_shape(lambda model, arguments: model(**arguments).logits, model, arguments)
     check_tree(output, line.logits)
 
 

@@ -66,7 +66,7 @@ def masked(make, /, **arrays):
         mask = make(**arrays)
         return attend(query, key, value, mask=mask, positions=positions, returning=("weights",))
 
-    return shapes(function, **INPUTS, **arrays, gives=WEIGHTS)
+    return shapes(function, **INPUTS, **arrays, returns=WEIGHTS)
 
 
 def scored(make, /, **arrays):
@@ -75,7 +75,7 @@ def scored(make, /, **arrays):
     def function(query, key, value, **arrays):
         return attend(query, key, value, score=make(**arrays), returning=("weights",))
 
-    return shapes(function, **INPUTS, **arrays, gives=WEIGHTS)
+    return shapes(function, **INPUTS, **arrays, returns=WEIGHTS)
 
 
 def cache_of(lengths, **options):
@@ -92,7 +92,7 @@ SHAPES = {
         key="[S, H]",
         value="[S, Hv]",
         allowed="bool [T, S]",
-        gives=("[T, Hv]", "[T, S]", "[T]"),
+        returns=("[T, Hv]", "[T, S]", "[T]"),
     ),
     "multi_head": shapes(
         multi_head,
@@ -100,7 +100,7 @@ SHAPES = {
         key="[S, N, H]",
         value="[S, N, Hv]",
         allowed="bool [N, T, S]",
-        gives=("[T, N, Hv]", "[N, T, S]", "[N, T]"),
+        returns=("[T, N, Hv]", "[N, T, S]", "[N, T]"),
     ),
     "grouped_query": shapes(
         grouped_query,
@@ -108,81 +108,83 @@ SHAPES = {
         key="[S, K, H]",
         value="[S, K, Hv]",
         allowed="bool [T, S]",
-        gives=("[T, N, Hv]", "[N, T, S]", "[N, T]"),
+        returns=("[T, N, Hv]", "[N, T, S]", "[N, T]"),
     ),
     # A batch: the public function, its results and options.
-    "attend": shapes(attend, **INPUTS, gives=OUTPUT),
+    "attend": shapes(attend, **INPUTS, returns=OUTPUT),
     "attend: results": shapes(
-        partial(attend, returning=RETURNING, num_strongest=3), **INPUTS, gives=(OUTPUT, RESULTS)
+        partial(attend, returning=RETURNING, num_strongest=3), **INPUTS, returns=(OUTPUT, RESULTS)
     ),
-    "attend: mask per example": shapes(attend, **INPUTS, mask="bool [..., 1, T, S]", gives=OUTPUT),
-    "attend: mask per head": shapes(attend, **INPUTS, mask="bool [..., N, T, S]", gives=OUTPUT),
+    "attend: mask per example": shapes(
+        attend, **INPUTS, mask="bool [..., 1, T, S]", returns=OUTPUT
+    ),
+    "attend: mask per head": shapes(attend, **INPUTS, mask="bool [..., N, T, S]", returns=OUTPUT),
     "attend: bfloat16": shapes(
         partial(attend, returning=("weights", "logsumexp")),
         query="bfloat16 [..., T, N, H]",
         key="bfloat16 [..., S, K, H]",
         value="bfloat16 [..., S, K, Hv]",
-        gives=(
+        returns=(
             "bfloat16 [..., T, N, Hv]",
             {"weights": "[..., N, T, S]", "logsumexp": "[..., N, T]"},
         ),
     ),
-    "attend: scale": shapes(attend, **INPUTS, scale="[]", gives=OUTPUT),
-    "attend: heads": shapes(attend, **INPUTS, heads="int32 [N]", gives=OUTPUT),
+    "attend: scale": shapes(attend, **INPUTS, scale="[]", returns=OUTPUT),
+    "attend: heads": shapes(attend, **INPUTS, heads="int32 [N]", returns=OUTPUT),
     "attend: positions": shapes(
-        attend, **INPUTS, positions=("int32 [..., T]", "int32 [..., S]"), gives=OUTPUT
+        attend, **INPUTS, positions=("int32 [..., T]", "int32 [..., S]"), returns=OUTPUT
     ),
     "attend: nonfinite_keys": shapes(
-        attend, **INPUTS, nonfinite_keys="bool [..., S, K]", gives=OUTPUT
+        attend, **INPUTS, nonfinite_keys="bool [..., S, K]", returns=OUTPUT
     ),
     "attend: one query": shapes(
-        partial(attend, implementation="one_query"), **ONE_QUERY, gives="[..., 1, N, Hv]"
+        partial(attend, implementation="one_query"), **ONE_QUERY, returns="[..., 1, N, Hv]"
     ),
     "attend: tiles": shapes(
         partial(attend, implementation="tiled", tile_sizes=(2, 3), returning=("logsumexp",)),
         **INPUTS,
-        gives=(OUTPUT, {"logsumexp": "[..., N, T]"}),
+        returns=(OUTPUT, {"logsumexp": "[..., N, T]"}),
     ),
     "attend: jax.nn": shapes(
         partial(attend, implementation="jax"),
         **(INPUTS | {"value": "[..., S, K, H]"}),
-        gives="[..., T, N, H]",
+        returns="[..., T, N, H]",
     ),
     "attend: no keys": shapes(
         partial(attend, returning=("weights",)),
         query="[..., T, N, H]",
         key="[..., 0, K, H]",
         value="[..., 0, K, Hv]",
-        gives=(OUTPUT, {"weights": "[..., N, T, 0]"}),
+        returns=(OUTPUT, {"weights": "[..., N, T, 0]"}),
     ),
     "Dropout": shapes(
         lambda rng, **inputs: attend(**inputs, dropout=Dropout(rng, 0.1)),
         **INPUTS,
         rng="key [...]",
-        gives=OUTPUT,
+        returns=OUTPUT,
     ),
     "additive_attention": shapes(
         partial(additive_attention, returning=RETURNING, num_strongest=3),
         **INPUTS,
         vector="[N, H]",
-        gives=(OUTPUT, RESULTS),
+        returns=(OUTPUT, RESULTS),
     ),
     "additive_scores": shapes(
         additive_scores,
         query="[..., T, N, H]",
         key="[..., S, K, H]",
         vector="[N, H]",
-        gives="[..., N, T, S]",
+        returns="[..., N, T, S]",
     ),
     "merge": shapes(
-        merge, partials=[("[..., T, N, Hv]", "[..., N, T]")] * 3, gives=(OUTPUT, "[..., N, T]")
+        merge, partials=[("[..., T, N, Hv]", "[..., N, T]")] * 3, returns=(OUTPUT, "[..., N, T]")
     ),
     # Masks: a predicate on positions, with arrays of any batch axes.
     "masks: a predicate": shapes(
         lambda query, key: masks.causal()(query, key),
         query="int32 [T, 1]",
         key="int32 [1, S]",
-        gives="bool [T, S]",
+        returns="bool [T, S]",
     ),
     "masks.causal": masked(masks.causal),
     "masks.window": masked(lambda: masks.window(2, after=1)),
@@ -207,7 +209,7 @@ SHAPES = {
     "block_mask": shapes(
         lambda lengths: block_mask(masks.lengths(lengths), SIZE.T, SIZE.S, tile_sizes=(2, 3)),
         lengths="int32 [...]",
-        gives=dict.fromkeys(("start", "stop", "full_start", "full_stop"), "int32 [..., 3]"),
+        returns=dict.fromkeys(("start", "stop", "full_start", "full_stop"), "int32 [..., 3]"),
     ),
     "BlockMask": shapes(
         lambda segments, **inputs: attend(
@@ -216,11 +218,11 @@ SHAPES = {
         ),
         **(INPUTS | {"query": "[..., S, N, H]"}),
         segments="int32 [..., S]",
-        gives="[..., S, N, Hv]",
+        returns="[..., S, N, Hv]",
     ),
     # Score functions.
     "scores.alibi": scored(scores.alibi, slopes="[N]"),
-    "scores.alibi_slopes": shapes(lambda: scores.alibi_slopes(SIZE.N), gives="[N]"),
+    "scores.alibi_slopes": shapes(lambda: scores.alibi_slopes(SIZE.N), returns="[N]"),
     "scores.relative_bias": scored(scores.relative_bias, table="[..., N, 6]"),
     "scores.softcap": scored(lambda: scores.softcap(5.0)),
     "scores.bias_array": scored(scores.bias_array, array="[..., N, T, S]"),
@@ -233,12 +235,12 @@ SHAPES = {
         slopes="[N]",
     ),
     # The cache of decoding. A piece of T tokens is written to S slots.
-    "empty_cache": shapes(lambda lengths: cache_of(lengths), lengths="int32 [...]", gives=CACHE),
-    "full_cache": shapes(full_cache, key="[..., S, K, H]", value="[..., S, K, Hv]", gives=CACHE),
+    "empty_cache": shapes(lambda lengths: cache_of(lengths), lengths="int32 [...]", returns=CACHE),
+    "full_cache": shapes(full_cache, key="[..., S, K, H]", value="[..., S, K, Hv]", returns=CACHE),
     "Cache": shapes(
         lambda lengths, key, value: cache_of(lengths).extend(key, value),
         **PIECE,
-        gives=(
+        returns=(
             CACHE,
             {
                 "key": "[..., S, K, H]",
@@ -251,7 +253,7 @@ SHAPES = {
     "Cache: a ring": shapes(
         lambda lengths, key, value: cache_of(lengths, ring=True).extend(key, value),
         **PIECE,
-        gives=(
+        returns=(
             CACHE | {"positions": "int32 [..., S]"},
             {
                 "key": "[..., S + T, K, H]",
@@ -264,24 +266,24 @@ SHAPES = {
     "Cache: next_positions": shapes(
         lambda lengths: cache_of(lengths).next_positions(SIZE.T),
         lengths="int32 [...]",
-        gives="int32 [..., T]",
+        returns="int32 [..., T]",
     ),
     "Cache: gather_rows": shapes(
         lambda lengths: cache_of(lengths).gather_rows(lambda array: array[::-1]),
         lengths="int32 [B]",
-        gives={"key": "[B, S, K, H]", "value": "[B, S, K, Hv]", "lengths": "int32 [B]"},
+        returns={"key": "[B, S, K, H]", "value": "[B, S, K, Hv]", "lengths": "int32 [B]"},
     ),
     # Positions.
     "sinusoidal": shapes(
         lambda positions: sinusoidal(positions, SIZE.D),
         positions="int32 [..., T]",
-        gives="[..., T, D]",
+        returns="[..., T, D]",
     ),
     "rotary": shapes(
         rotary,
         vectors="bfloat16 [..., T, N, H]",
         positions="int32 [..., T]",
-        gives="bfloat16 [..., T, N, H]",
+        returns="bfloat16 [..., T, N, H]",
     ),
     **{
         f"rotary: {name}": shapes(
@@ -290,7 +292,7 @@ SHAPES = {
             ),
             vectors="[..., T, N, H]",
             positions="int32 [..., T]",
-            gives="[..., T, N, H]",
+            returns="[..., T, N, H]",
         )
         for name, scale in SCALINGS.items()
     },

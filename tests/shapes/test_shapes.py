@@ -17,18 +17,18 @@ def transposed(rngs):
 @pytest.mark.parametrize(
     "line, sentence",
     [
-        (shapes(lambda x: x.T, x="[T, D]", gives="[T, D]"), r"the result should be \[T, D\]"),
-        (shapes(lambda x: x[0], x="[..., T, D]", gives="[..., D]"), r"should be \[..., D\]"),
+        (shapes(lambda x: x.T, x="[T, D]", returns="[T, D]"), r"the result should be \[T, D\]"),
+        (shapes(lambda x: x[0], x="[..., T, D]", returns="[..., D]"), r"should be \[..., D\]"),
         (
-            shapes(lambda x: {"mean": x.astype("bfloat16")}, x="[T]", gives={"mean": "[T]"}),
+            shapes(lambda x: {"mean": x.astype("bfloat16")}, x="[T]", returns={"mean": "[T]"}),
             r"\[mean\] should be \[T\], got bfloat16",
         ),
         (
-            shapes(lambda x: {"a": x, "b": x}, x="[T]", gives={"a": "[T]"}),
+            shapes(lambda x: {"a": x, "b": x}, x="[T]", returns={"a": "[T]"}),
             r"\['a', 'b'\] for \['a'\]",
         ),
         (
-            module(transposed, parameters={"widen.kernel": "[D, F]"}, inputs="[D]", gives="[D]"),
+            module(transposed, parameters={"widen.kernel": "[D, F]"}, inputs="[D]", returns="[D]"),
             r"has \['narrow.bias', 'narrow.kernel', 'widen.bias', 'widen.kernel'\], not",
         ),
         (
@@ -36,7 +36,7 @@ def transposed(rngs):
                 lambda rngs: nnx.Linear(SIZE.F, SIZE.D, use_bias=False, rngs=rngs),
                 parameters={"kernel": "[D, F]"},
                 inputs="[D]",
-                gives="[F]",
+                returns="[F]",
             ),
             r"\[kernel\] should be \[D, F\]",
         ),
