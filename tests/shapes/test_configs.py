@@ -11,8 +11,8 @@ from unittest import mock
 
 import jax
 import pytest
-from ml_collections import ConfigDict
 
+from experiments.config import Config
 from tests.shapes.shapes import array, check_tree
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs"
@@ -50,21 +50,22 @@ BATCHES = {
 LOSSES = {"loss": "[]", "nll": "[]", "correct": "[]", "tokens": "[]"}
 
 
-def configs() -> dict[str, ConfigDict]:
+def configs() -> dict[str, Config]:
     """Every config that trains a model, and each run of those that compare several."""
     found = {}
     for name in sorted(path.stem for path in FOLDER.glob("*.py")):
         if name not in HELPERS | OTHERS:
             config = importlib.import_module(f"configs.{name}").get_config()
             runs = config.get("runs", {"": config})
-            found |= {f"{name} {run}".strip(): each for run, each in runs.items()}
+            for run, each in runs.items():
+                found[f"{name} {run}".strip()] = Config.read(each.to_dict())
     return found
 
 
 CONFIGS = configs()
 
 
-def task_and_batch(config: ConfigDict) -> tuple[Any, Any]:
+def task_and_batch(config: Config) -> tuple[Any, Any]:
     """Return the task of a config and the shapes of one of its batches.
 
     Nothing else here knows how an experiment is built.
@@ -85,7 +86,7 @@ def task_and_batch(config: ConfigDict) -> tuple[Any, Any]:
     match config.experiment:
         case "translation":
             task = translation.Task(config, tokenizers.Tokenizers(words, words))
-            if not config.data.get("row_length"):
+            if not config.batch.row_length:
                 return task, batch(batching.Batch, "translation")
             sides = jax.tree.map(array, BATCHES["translation, packed"])
             return task, packing.PackedPairs(
