@@ -160,7 +160,9 @@ class Config:
             parts = TASKS[task]
             architecture = tree.get("architecture", next(iter(parts.models)))
             one_of("architecture", architecture, tuple(parts.models))
-            name = tree.get("data", {}).get("name", next(iter(parts.datasets)))
+            section = tree.get("data")
+            names = section if isinstance(section, Mapping) else {}
+            name = names.get("name", next(iter(parts.datasets)))
             one_of("data.name", name, tuple(parts.datasets))
         except ValueError as error:
             raise UsageError(str(error)) from error

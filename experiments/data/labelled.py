@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.config.build import as_tree
 from experiments.config.data import DigitsData, SentimentData
 from experiments.data import digits, sentiment
 from experiments.data.batching import Epochs
@@ -92,7 +91,7 @@ def load_labelled(config: SentimentData | DigitsData, batch_size: int) -> Labell
 
 
 def _sentiment(config: SentimentData, batch_size: int) -> Labelled:
-    corpus = sentiment.corpus(config.seed, sentiment.Sizes(**as_tree(config.sizes)))
+    corpus = sentiment.corpus(config.seed, config.sizes)
     words = Vocabulary.of(judgement.text.split() for judgement in corpus["train"])
     splits = {}
     for split, judgements in corpus.items():

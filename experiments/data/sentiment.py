@@ -6,8 +6,10 @@ often. What counts is whether the one stands in the scope of the other, and whic
 
 import random
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import NamedTuple
+
+from experiments.config.data import SentimentSizes
 
 PRAISE = (
     "good", "great", "wonderful", "charming", "clever", "funny", "moving", "brilliant", "lovely",
@@ -78,22 +80,6 @@ class Judgement(NamedTuple):
     positive: bool
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """How many sentences each split has."""
-
-    train: int = 20_000
-    validation: int = 1_000
-    test: int = 2_000
-    longer: int = 1_000
-
-    def __post_init__(self) -> None:
-        """Refuses empty splits."""
-        for split, size in asdict(self).items():
-            if size < 1:
-                raise ValueError(f"data.sizes.{split} must be at least 1, got {size}")
-
-
 def praises(text: str) -> bool:
     """The verdict on a sentence, by the rule that every label follows.
 
@@ -121,7 +107,7 @@ def praises(text: str) -> bool:
     return verdict
 
 
-def corpus(seed: int = 0, sizes: Sizes | None = None) -> dict[str, list[Judgement]]:
+def corpus(seed: int = 0, sizes: SentimentSizes | None = None) -> dict[str, list[Judgement]]:
     """All splits, half of each praise, and no sentence twice.
 
     Args:
@@ -134,7 +120,7 @@ def corpus(seed: int = 0, sizes: Sizes | None = None) -> dict[str, list[Judgemen
     """
     splits: dict[str, list[Judgement]] = {}
     seen: set[str] = set()
-    for split, size in asdict(sizes or Sizes()).items():
+    for split, size in asdict(sizes or SentimentSizes()).items():
         rng = random.Random(f"{seed} {split}")
         splits[split] = judgements = []
         while len(judgements) < size:

@@ -11,7 +11,7 @@ from attention.modules.recurrent import encoder, encoder_decoder
 from attention.primitives.attend import IMPLEMENTATIONS
 from experiments import translation
 from experiments.config import TASKS, data, model, train
-from experiments.config.data import SentimentData, SentimentSizes, ToySizes
+from experiments.config.data import SentimentData, ToySizes
 from experiments.config.model import EncoderDecoderModel, RecurrentModel
 from experiments.data import corpus, labelled, sentiment, sources, tokenizers, toy_language
 from experiments.data.sequences import noise
@@ -56,7 +56,6 @@ def test_absolute_positions_are_those_added_to_embeddings():
         (RecurrentModel, encoder_decoder.RecurrentConfig),
         (model.RotaryPart, modules.Rotary),
         (ToySizes, toy_language.Sizes),
-        (SentimentSizes, sentiment.Sizes),
     ],
 )
 def test_every_field_is_one_of_the_library(part, library):

@@ -78,6 +78,7 @@ def test_a_field_that_is_none_takes_a_value_by_its_flag(tmp_path):
         ({"batch": {"bucket_lengths": 8}}, "batch.bucket_lengths must be a list, got 8"),
         ({"batch": {"bucket_lengths": ["a"]}}, "must be a whole number, got 'a'"),
         ({"model": {"norm": "lyer"}}, "model.norm must be one of layer, rms, got 'lyer'"),
+        ({"data": 3}, "data must be a mapping, got 3"),
         ({"data": {"sizes": {"test": 0}}}, "data.sizes.test must be at least 1, got 0"),
     ],
 )

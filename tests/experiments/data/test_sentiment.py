@@ -7,6 +7,7 @@ import pytest
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
+from experiments.config.data import SentimentSizes as Sizes
 from experiments.data import sentiment
 from experiments.data.sentiment import (
     BLAME,
@@ -16,7 +17,6 @@ from experiments.data.sentiment import (
     NEGATORS,
     PRAISE,
     SCOPES,
-    Sizes,
     corpus,
     praises,
 )
@@ -124,8 +124,3 @@ def test_same_seed_same_sentences():
     sizes = Sizes(train=20, validation=3, test=3, longer=3)
     assert corpus(5, sizes) == corpus(5, sizes)
     assert corpus(5, sizes) != corpus(6, sizes)
-
-
-def test_an_empty_split_is_refused():
-    with pytest.raises(ValueError, match=r"data\.sizes\.test must be at least 1, got 0"):
-        Sizes(test=0)
