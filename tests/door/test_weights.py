@@ -100,7 +100,7 @@ def test_line_that_is_too_long_for_max_tokens(generate, flag):
         (
             "gpt2",
             ["--config.decoding.strategy=greed"],
-            "decoding.strategy must be one of auto, greedy, sample, got 'greed'",
+            "decoding.strategy must be one of auto, sample, greedy, got 'greed'",
         ),
         ("gpt2", ["--config.decoding.num_beams=0"], "decoding.num_beams must be at least 1, got 0"),
         ("nothing", [], "nothing is not a folder: load needs one with config.json"),
