@@ -41,6 +41,7 @@ def compare(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         workdir: where the runs go, and `comparison.md`, `.csv` and `.png`.
         cache: where generated data is kept.
     """
+    check(config)
     runs = {name: Config.read(run.to_dict()) for name, run in config.runs.items()}
     # All have the same data: if it is not there, nothing is written.
     translation.load_splits(next(iter(runs.values())), ("train",), cache)
@@ -164,7 +165,7 @@ def seconds_by_length(
 def _step(config: Config, workdir: Workdir, length: int) -> Callable[[], None]:
     """One more training step each time it is called, the first of which compiles here."""
     tokens = max(config.batch.tokens, max(LENGTHS))
-    batch = replace(config.batch, tokens=tokens)
+    batch = replace(config.batch, tokens=tokens, bucket_lengths=(max(LENGTHS),))
     config = replace(config, batch=batch, model=replace(config.model, max_length=max(LENGTHS)))
     learner = translation.load_task(config, workdir).learner
     words = [len(SPECIALS)] * (length - 1)  # all the first one, for any would do

@@ -11,7 +11,7 @@ import pytest
 from attention.modules import ACTIVATIONS, POSITIONS
 from experiments.cli import parse
 from experiments.workdir import Workdir
-from run import check, check_mode
+from run import check_mode, read_config
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -84,7 +84,7 @@ def test_commands_are_understood(command, monkeypatch):
         return
     asked = parse(command.split())
     check_mode(asked)
-    check(asked)
+    read_config(asked.config)
 
 
 def test_there_are_commands():

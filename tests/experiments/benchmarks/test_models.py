@@ -163,12 +163,13 @@ def test_all_translators_say_the_same(captions, tmp_path, longest, seed):
 
 def test_what_a_run_learned_is_translated_by(captions, tmp_path):
     captions.translating.workdir = str(tmp_path / "run")
-    run, settings = Workdir(tmp_path / "run"), captions.translation
+    run = Workdir(tmp_path / "run")
+    settings = Config.read(captions.translation.to_dict())
     with pytest.raises(UsageError, match="holds no run: train one with"):
         translating.load_trial(captions, tmp_path)
     run.claim(settings)
     splits = load_splits(settings, ("train",), tmp_path)
-    tokenizers = SOURCES["parallel"].text.learn(settings.data, splits["train"], tmp_path)
+    tokenizers = SOURCES["parallel"].text.learn(settings.text, splits["train"], tmp_path)
     tokenizers.keep(run.path)
     state = Task(settings, tokenizers).learner.initial_state()
     state = state._replace(parameters=jax.tree.map(lambda leaf: 3 * leaf, state.parameters))
@@ -196,7 +197,7 @@ def test_translators_take_turns(captions, tmp_path):
 
 def test_what_is_learned_from_is_packed(captions, tmp_path):
     """All of it, which fits a batch here."""
-    found = sentences.load_sentences(captions.translation, tmp_path)
+    found = sentences.load_sentences(Config.read(captions.translation.to_dict()), tmp_path)
     said = sum(len(pair.target) + 1 for pair in found.train)
     assert next(found.batches).target.counted.sum() == said
 
