@@ -73,7 +73,9 @@ def main(argv: Sequence[str]) -> int:
         check_mode(command)
         config = read_config(command.config)
         start_jax(command)
-        return run(command, config)
+        status = run(command, config)
+        sys.stdout.flush()  # or an error of it is reported when Python ends
+        return status
     except BrokenPipeError:  # the program that reads our output has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -88,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     except KeyboardInterrupt:
         print(
-            "\nstopped; the same command goes on from the last checkpoint, if there is one",
+            "\nstopped; the same command resumes from the last checkpoint, if there is one",
             file=sys.stderr,
         )
         return 130

@@ -13,8 +13,8 @@ from ml_collections import ConfigDict
 
 from configs import char_lm
 from configs.forms import FULL, is_tiny
-from experiments.config import ExpertsPart
 from experiments.config.flags import as_config_dict
+from experiments.config.model import ExpertsPart
 
 
 def get_config(form: str = FULL) -> ConfigDict:

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
-from experiments.config import Config, EncoderDecoderModel, RecurrentModel
+from experiments.config import Config
 from experiments.config.flags import as_config_dict
+from experiments.config.model import EncoderDecoderModel, RecurrentModel
 
 
 def new(task: str, data: str, steps: int) -> ConfigDict:

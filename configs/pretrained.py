@@ -15,7 +15,7 @@ score      that of the checkpoint: logits agree with Transformers to 1e-5 (tests
 from ml_collections import ConfigDict
 
 from configs.forms import FULL
-from experiments.config import PretrainedPart
+from experiments.config.decoding import PretrainedPart
 from experiments.config.flags import as_config_dict
 
 

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from configs import multi30k
 from configs.forms import FULL, is_tiny
-from experiments.config import TfdsData
+from experiments.config.data import TfdsData
 from experiments.config.flags import as_config_dict
 
 

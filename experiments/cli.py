@@ -40,7 +40,10 @@ FLAGS = {
     "workdir": (None, "folder of the run; alone, it continues or uses the run that it contains"),
     "cache": (".cache", "folder of generated data and compiled programs"),
     "split": (None, "with --mode=evaluate: the one split that is measured"),
-    "against": (None, "with --mode=evaluate: the workdir whose BLEU is compared (bootstrap)"),
+    "against": (
+        None,
+        "with --mode=evaluate: another workdir, to compare BLEU with (paired bootstrap)",
+    ),
     "weights": (None, "with --mode=generate: folder of a released checkpoint, in place of a run"),
 }
 HELP = ("--help", "-help", "-h")
@@ -94,7 +97,7 @@ def parse(argv: Sequence[str]) -> Command:
     with as_usage_errors():
         one_of("--mode", mode, tuple(MODES))
     if any(flag in arguments for flag in HELP):
-        print(help_text(program, configs))
+        print(help_text(program, configs), flush=True)
         raise SystemExit(0)
     if len(configs) > 1:
         if mode != "compare":

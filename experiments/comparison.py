@@ -38,6 +38,7 @@ def compare(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         workdir: where the runs go, and `comparison.md`, `.csv` and `.png`.
         cache: where generated data is kept.
     """
+    check(config)
     runs = {name: Config.read(run.to_dict()) for name, run in config.runs.items()}
     runs = {  # with the steps of a duration; data that cannot be read is refused here
         name: TASKS[run.experiment].prepare(run, cache).config for name, run in runs.items()
@@ -155,7 +156,7 @@ def seconds_by_length(
 def _step(config: Config, workdir: Workdir, cache: Path, length: int) -> Callable[[], None]:
     """One more training step each time it is called, the first of which compiles here."""
     tokens = max(config.batch.tokens, max(LENGTHS))
-    batch = replace(config.batch, tokens=tokens)
+    batch = replace(config.batch, tokens=tokens, bucket_lengths=(max(LENGTHS),))
     config = replace(config, batch=batch, model=replace(config.model, max_length=max(LENGTHS)))
     learner = TASKS[config.experiment].load(config, workdir, cache).learner
     words = [len(SPECIALS)] * (length - 1)  # all the first one, for any would do

@@ -20,7 +20,7 @@ from attention.modules import (
     linear,
     transformer_block,
 )
-from experiments.config import ExpertsPart
+from experiments.config.model import ExpertsPart
 
 CHOSEN = 2  # experts of each token
 

@@ -4,7 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.config import Config, as_tree
+from experiments.config import Config
+from experiments.config.build import as_tree
 from experiments.files import write_whole
 from experiments.training.learner import Learner
 from experiments.training.step import TrainState

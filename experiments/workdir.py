@@ -1,4 +1,4 @@
-"""The folder in which everything a run made stands, enough to evaluate, translate and explain."""
+"""The folder of a run: it contains all that evaluation, translation and explanation need."""
 
 import fcntl
 import json
@@ -22,8 +22,8 @@ from experiments.json_files import read_json, read_json_lines
 Words = TypeVar("Words")
 
 MOST_LINES = 8  # of differences between two configurations
-INDIFFERENT = "data.path", "literature"  # to what a run is: where text stands, what others had
-# What files say that are read again.
+INDIFFERENT = "data.path", "literature"  # fields that do not change what a run learns
+# Fields of files that are read again, and their types.
 RESULTS = {
     "step": int,
     "ended": bool | None,
@@ -36,7 +36,7 @@ START = {"command": str, "commit": str, "machine": str}
 
 
 class Workdir:
-    """Names of the files of a run, and the promise that runs are never mixed up."""
+    """Names of the files of a run; a second run never writes to them."""
 
     def __init__(self, path: Path | str) -> None:
         """Points at a folder; nothing is read or written yet."""
@@ -51,12 +51,12 @@ class Workdir:
         self.attention = self.path / "attention.png"
 
     def claim(self, config: Config | ConfigDict) -> None:
-        """Makes the folder that of a run of this configuration, or finds that it is already.
+        """Write the configuration of a new run, or check that it is that of the run in the folder.
 
-        Where data stands may be another place by now; what it says may not, see `keep_texts`.
+        The data may have moved since, but must be the same: see `keep_texts`.
 
         Raises:
-            UsageError: it holds a run of another configuration, or what is no run at all.
+            UsageError: the folder contains a run of another configuration, or other files.
         """
         if self.config.exists():
             self.check_same(config, but=INDIFFERENT)
@@ -74,10 +74,10 @@ class Workdir:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keeps other processes from training the run while this one does.
+        """Lock the run, so that no other process trains it meanwhile.
 
         Raises:
-            UsageError: another one does.
+            UsageError: another process trains it.
         """
         folder = os.open(self.path, os.O_RDONLY)
         try:
@@ -93,10 +93,10 @@ class Workdir:
             os.close(folder)
 
     def check_same(self, config: Config | ConfigDict, *, but: Collection[str] = ()) -> ConfigDict:
-        """The configuration of the run, with which another agrees in all `but` some parts.
+        """Return the configuration of the run, after a check that `config` equals it.
 
         Raises:
-            UsageError: they differ, with every field that does.
+            UsageError: they differ in other parts than `but`; it lists the fields.
         """
         trained = self.load_config()
         there, here = _flat(trained.to_dict()), _flat(config.to_dict())
@@ -113,7 +113,7 @@ class Workdir:
         return trained
 
     def load_config(self) -> ConfigDict:
-        """The configuration of the run.
+        """Return the configuration of the run.
 
         Raises:
             UsageError: there is no run here, or its configuration is damaged.
@@ -131,13 +131,13 @@ class Workdir:
             ) from error
 
     def as_trained(self, config: Config) -> Config:
-        """A configuration by which the model here is used: that of the run, but for its decoding.
+        """Return `config` for use of the trained model: equal to that of the run but for decoding.
 
-        Data may stand elsewhere by now, as in `claim`. Steps that follow from a duration are those
-        that the run counted, in data not read here.
+        The data may have moved since. Steps that follow from a duration are those of the run:
+        the data is not read here.
 
         Raises:
-            UsageError: a run of another configuration, or one that has no checkpoint yet.
+            UsageError: the run has another configuration, or no checkpoint yet.
         """
         decided = ("train.steps",) if config.train.duration else ()
         trained = self.check_same(config, but=("decoding", *INDIFFERENT, *decided))
@@ -146,7 +146,7 @@ class Workdir:
         return replace(config, train=replace(config.train, steps=trained.train.steps))
 
     def keep_texts(self, texts: Mapping[str, str]) -> None:
-        """Notes the texts that a run reads, which must be those that it has read before.
+        """Store fingerprints of the texts of a run, which must equal those stored before.
 
         Args:
             texts: a fingerprint of each split.
@@ -158,10 +158,10 @@ class Workdir:
         write_whole(self.texts, json.dumps(known | dict(texts), indent=2) + "\n")
 
     def check_texts(self, texts: Mapping[str, str]) -> dict[str, str]:
-        """Checks that a run has read these texts, if it has read their splits at all.
+        """Check that the texts equal those of the same splits that the run has read.
 
         Returns:
-            The fingerprints of all splits that it has read.
+            The fingerprints of all splits that the run has read.
 
         Raises:
             UsageError: another text, or a damaged list of them.
@@ -176,7 +176,7 @@ class Workdir:
         return known
 
     def load_texts(self) -> dict[str, str]:
-        """What `keep_texts` wrote.
+        """Return the fingerprints that `keep_texts` wrote.
 
         Raises:
             UsageError: it is damaged.
@@ -184,13 +184,13 @@ class Workdir:
         return read_json(self.texts, {}) if self.texts.exists() else {}
 
     def keep_sample(self, step: int, text: str) -> str:
-        """Appends what a model could do at a step to the samples, and returns it."""
+        """Append the sample of a step to the file of samples, and return it."""
         text = f"step {step}\n{text}"
         append(self.samples, text + "\n")
         return text
 
     def drop_samples(self, step: int) -> None:
-        """Drops those of later steps: to a run that goes on from here, they never happened."""
+        """Drop the samples after `step`, from which the run resumes."""
         before = self.samples.read_bytes() if self.samples.exists() else b""
         steps = re.finditer(rb"^step (\d+)$", before, re.MULTILINE)
         end = next((found.start() for found in steps if int(found[1]) > step), None)
@@ -198,7 +198,7 @@ class Workdir:
             write_whole(self.samples, before[:end])
 
     def load_results(self) -> dict[str, Any]:
-        """What the results file says.
+        """Read the results.
 
         Raises:
             UsageError: there is none, or it is damaged.
@@ -213,11 +213,11 @@ class Workdir:
         return results
 
     def keep_hypotheses(self, split: str, lines: Iterable[str]) -> None:
-        """Writes what a model says of each sentence of a split, one a line."""
+        """Write the answer of the model to each sentence of a split, one a line."""
         write_whole(self._hypotheses(split), "".join(f"{line}\n" for line in lines))
 
     def load_hypotheses(self, split: str) -> list[str]:
-        """What `keep_hypotheses` wrote.
+        """Read the answers that `keep_hypotheses` wrote.
 
         Raises:
             UsageError: there is nothing.
@@ -231,25 +231,25 @@ class Workdir:
         return self.path / f"hypotheses.{split}.txt"
 
     def keep_start(self, start: Mapping[str, str]) -> None:
-        """Appends what is known of a start of the training, unless the one before was alike."""
+        """Append command, commit and machine of a start, unless they equal those before."""
         starts = self.load_starts()
         if starts[-1:] != [start]:
             lines = [json.dumps(one) + "\n" for one in (*starts, start)]
             write_whole(self.starts, "".join(lines))
 
     def load_starts(self) -> list[dict[str, str]]:
-        """What `keep_start` wrote, the oldest first.
+        """Read the starts that `keep_start` wrote, the oldest first.
 
         Raises:
-            UsageError: what cannot be read.
+            UsageError: they cannot be read.
         """
         return read_json_lines(self.starts, START) if self.starts.exists() else []
 
     def check_fresh(self, checkpoint_every: int) -> None:
-        """Refuses to start anew where a run once had a checkpoint.
+        """Refuse to start anew in a folder whose checkpoints were deleted.
 
         Raises:
-            UsageError: metrics that are older than a checkpoint that is not there.
+            UsageError: there are metrics of steps after the first checkpoint.
         """
         from experiments.training.metrics import read_metrics  # which imports NumPy
 
@@ -261,7 +261,7 @@ class Workdir:
 
 
 def differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
-    """The fields in which two configurations differ, as flags name them."""
+    """Return the dotted names of the fields in which two configurations differ."""
     there, here = _flat(there), _flat(here)
     return [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
 
@@ -270,8 +270,8 @@ def in_lines(names: Sequence[str], configs: Mapping[str, Mapping[str, Any]]) -> 
     """Return one short line for each of the first eight fields, each after a line break.
 
     Args:
-        names: of the fields that differ, as flags name them.
-        configs: both configurations, by the words that tell them apart.
+        names: the dotted names of the fields that differ.
+        configs: both configurations, each with the word that stands after its value.
     """
     lines = []
     for name in names[:MOST_LINES]:
@@ -282,7 +282,7 @@ def in_lines(names: Sequence[str], configs: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`{"a": {"b": 1}}` as `{"a.b": 1}`, as flags name it; tuples are lists, as JSON has it."""
+    """Flatten `{"a": {"b": 1}}` to `{"a.b": 1}`, with lists for tuples as in JSON."""
     flat = {}
     for name, value in tree.items():
         if isinstance(value, dict):

@@ -8,88 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
-from experiments.config.batch import (
-    ExampleBatch,
-    PairBatch,
-    SentenceBatch,
-    SkipGramBatch,
-    TextBatch,
-)
+from experiments.config import batch, data, decoding, model, train
 from experiments.config.build import as_tree, build
-from experiments.config.data import (
-    CharactersData,
-    CopyData,
-    DenoisingData,
-    DigitsData,
-    ParallelData,
-    ReverseData,
-    ReverseSizes,
-    ScanData,
-    SentimentData,
-    SentimentSizes,
-    Sizes,
-    Splits,
-    SummaryData,
-    TextPart,
-    TfdsData,
-    ToyData,
-    ToySizes,
-)
-from experiments.config.decoding import PretrainedPart, SamplingPart, SearchPart
-from experiments.config.model import (
-    ABSOLUTE,
-    ClassifierModel,
-    DecoderModel,
-    EncoderDecoderModel,
-    EncoderModel,
-    ExpertsPart,
-    RecurrentModel,
-    SkipGramModel,
-)
-from experiments.config.train import LabelTrainPart, TrainPart
 from experiments.errors import UsageError, check_seed, one_of
-
-__all__ = [
-    "TASKS",
-    "CharactersData",
-    "ClassifierModel",
-    "Config",
-    "CopyData",
-    "DecoderModel",
-    "DenoisingData",
-    "DigitsData",
-    "EncoderDecoderModel",
-    "EncoderModel",
-    "ExampleBatch",
-    "ExpertsPart",
-    "LabelTrainPart",
-    "PairBatch",
-    "ParallelData",
-    "PretrainedPart",
-    "RecurrentModel",
-    "ReverseData",
-    "ReverseSizes",
-    "SamplingPart",
-    "ScanData",
-    "SearchPart",
-    "SentenceBatch",
-    "SentimentData",
-    "SentimentSizes",
-    "Sizes",
-    "SkipGramBatch",
-    "SkipGramModel",
-    "Splits",
-    "SummaryData",
-    "TaskParts",
-    "TextBatch",
-    "TextPart",
-    "TfdsData",
-    "ToyData",
-    "ToySizes",
-    "TrainPart",
-    "as_tree",
-    "build",
-]
 
 
 class TaskParts(NamedTuple):
@@ -106,7 +27,7 @@ class TaskParts(NamedTuple):
     data: tuple[type, ...]
     models: Mapping[str, type]
     batch: type
-    train: type = LabelTrainPart
+    train: type = train.LabelTrainPart
     decoding: type | None = None
 
     @property
@@ -115,27 +36,33 @@ class TaskParts(NamedTuple):
         return {kind.name: kind for kind in self.data}
 
 
-PAIRS = (ToyData, ReverseData, CopyData, ScanData, DenoisingData, SummaryData)
-CORPORA = (ParallelData, TfdsData)  # with subwords
-TEXTS = (ToyData, SummaryData, *CORPORA)  # whose sources are sentences
+CORPORA = (data.ParallelData, data.TfdsData)  # with subwords
+TEXTS = (data.ToyData, data.SummaryData, *CORPORA)  # whose sources are sentences
+PAIRS = (*TEXTS, data.ReverseData, data.CopyData, data.ScanData, data.DenoisingData)
 TASKS = {
     "translation": TaskParts(
-        (*PAIRS, *CORPORA),
-        {"transformer": EncoderDecoderModel, "recurrent": RecurrentModel},
-        PairBatch,
-        decoding=SearchPart,
+        PAIRS,
+        {"transformer": model.EncoderDecoderModel, "recurrent": model.RecurrentModel},
+        batch.PairBatch,
+        decoding=decoding.SearchPart,
     ),
     "language_model": TaskParts(
-        (CharactersData, *TEXTS),
-        {"transformer": DecoderModel},
-        TextBatch,
-        decoding=SamplingPart,
+        (data.CharactersData, *TEXTS),
+        {"transformer": model.DecoderModel},
+        batch.TextBatch,
+        decoding=decoding.SamplingPart,
     ),
-    "masked_language_model": TaskParts(TEXTS, {"transformer": EncoderModel}, SentenceBatch),
+    "masked_language_model": TaskParts(
+        TEXTS, {"transformer": model.EncoderModel}, batch.SentenceBatch
+    ),
     "classification": TaskParts(
-        (SentimentData, DigitsData, *CORPORA), {"transformer": ClassifierModel}, ExampleBatch
+        (data.SentimentData, data.DigitsData, *CORPORA),
+        {"transformer": model.ClassifierModel},
+        batch.ExampleBatch,
     ),
-    "word_vectors": TaskParts(TEXTS, {"skip_gram": SkipGramModel}, SkipGramBatch, TrainPart),
+    "word_vectors": TaskParts(
+        TEXTS, {"skip_gram": model.SkipGramModel}, batch.SkipGramBatch, train.TrainPart
+    ),
 }
 
 
@@ -160,7 +87,7 @@ class Config:
     seed: int = 0
     architecture: str = "transformer"
     data: Any
-    text: TextPart | None = None
+    text: data.TextPart | None = None
     batch: Any
     model: Any
     train: Any
@@ -178,43 +105,44 @@ class Config:
         self._check_model(getattr(self.model, "max_length", 0))
 
     def _check_batch(self, longest: int) -> None:
-        batch = self.batch
-        if isinstance(batch, SentenceBatch):
-            if not batch.bucket_lengths or max(batch.bucket_lengths) > longest:
+        if isinstance(self.batch, batch.SentenceBatch):
+            lengths = self.batch.bucket_lengths
+            if not lengths or max(lengths) > longest:
                 raise ValueError(
                     "batch.bucket_lengths must contain lengths of at most "
-                    f"model.max_length={longest}, got {batch.bucket_lengths}"
+                    f"model.max_length={longest}, got {lengths}"
                 )
-            if batch.tokens < longest:
+            if self.batch.tokens < longest:
                 raise ValueError(
-                    f"batch.tokens={batch.tokens} has no room for a sentence of "
+                    f"batch.tokens={self.batch.tokens} has no room for a sentence of "
                     f"model.max_length={longest}"
                 )
-        row_length = getattr(batch, "row_length", 0)
+        row_length = getattr(self.batch, "row_length", 0)
         if row_length > longest:
             raise ValueError(
                 f"batch.row_length={row_length} is more than model.max_length={longest}"
             )
-        if getattr(batch, "packed", False) and self.architecture == "recurrent":
+        if row_length and self.architecture == "recurrent":
             raise ValueError(
-                "batch.packed must be False for architecture='recurrent': attention masks alone "
+                "batch.row_length must be 0 for architecture='recurrent': attention masks alone "
                 "separate the pairs of a row"
             )
 
     def _check_model(self, longest: int) -> None:
-        model, positions = self.model, getattr(self.model, "positions", "")
+        positions = getattr(self.model, "positions", "")
         is_shared = self.text.joint if self.text else self.data.is_shared
-        if isinstance(model, EncoderDecoderModel) and model.tie == "all" and not is_shared:
+        is_pair = isinstance(self.model, model.EncoderDecoderModel)
+        if is_pair and self.model.tie == "all" and not is_shared:
             raise ValueError(
                 "model.tie='all' needs one vocabulary, and each language has its own: use 'output'"
             )
         tokens = getattr(self.decoding, "max_tokens", 0)
-        if positions in ABSOLUTE and tokens >= longest:
+        if positions in model.ABSOLUTE and tokens >= longest:
             raise ValueError(
                 f"decoding.max_tokens={tokens} must be less than model.max_length={longest}, "
                 f"where {positions} positions end"
             )
-        if isinstance(self.data, SentimentData) and self.data.longest > longest:
+        if isinstance(self.data, data.SentimentData) and self.data.longest > longest:
             raise ValueError(
                 f"model.max_length={longest} must be at least {self.data.longest}, the words of "
                 "the longest sentence"
@@ -235,7 +163,9 @@ class Config:
             parts = TASKS[task]
             architecture = tree.get("architecture", next(iter(parts.models)))
             one_of("architecture", architecture, tuple(parts.models))
-            name = tree.get("data", {}).get("name", next(iter(parts.datasets)))
+            section = tree.get("data")
+            names = section if isinstance(section, Mapping) else {}
+            name = names.get("name", next(iter(parts.datasets)))
             one_of("data.name", name, tuple(parts.datasets))
         except ValueError as error:
             raise UsageError(str(error)) from error
@@ -248,7 +178,7 @@ class Config:
         if parts.decoding:
             kinds["decoding"] = (parts.decoding, f"experiment={task!r}")
         if parts.datasets[name].is_shared is None:
-            kinds["text"] = (TextPart, f"data.name={name!r}")
+            kinds["text"] = (data.TextPart, f"data.name={name!r}")
         for part in {"text", "decoding"} & tree.keys() - kinds.keys():
             raise UsageError(f"data.name={name!r} of experiment={task!r} has no part {part!r}")
         built = {

@@ -40,6 +40,8 @@ def build(kind: type[Part], tree: Mapping[str, Any], path: str = "", owner: str 
     Raises:
         UsageError: an unknown or missing field, a value of another type or out of range.
     """
+    if not isinstance(tree, Mapping):
+        raise UsageError(f"{path[:-1]} must be {KINDS[Mapping]}, got {tree!r}")
     hints = get_type_hints(kind)
     fields = [field for field in dataclasses.fields(kind) if field.init]
     names = [field.name for field in fields]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.config import DigitsData
+from experiments.config.data import DigitsData
 from experiments.data.pairs import SentencePair
 from experiments.data.source import Source
 

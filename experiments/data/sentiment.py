@@ -10,7 +10,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.config import SentimentData, SentimentSizes, as_tree
+from experiments.config.build import as_tree
+from experiments.config.data import SentimentData, SentimentSizes
 from experiments.data.pairs import SentencePair
 from experiments.data.source import Source
 

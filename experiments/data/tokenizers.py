@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
 import sentencepiece
 
-from experiments.config import TextPart
+from experiments.config.data import TextPart
 from experiments.data.fingerprint import fingerprint
 from experiments.data.pairs import SentencePair
 from experiments.data.rows import EncodedPair

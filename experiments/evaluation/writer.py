@@ -8,7 +8,8 @@ from flax import nnx
 from attention.decoding import Greedy, Sample, stream
 from attention.modules import POSITIONS
 from experiments.compilation import compiled
-from experiments.config import Config, SamplingPart
+from experiments.config import Config
+from experiments.config.decoding import SamplingPart
 from experiments.data.tokenizers import Tokenizer
 from experiments.data.vocabulary import EOS
 
@@ -47,7 +48,7 @@ class Writer:
         self._definition = definition
         self._tokenizer = tokenizer
         self._begin = begin
-        self._stop = EOS if has_end else -1
+        self._stop = EOS if has_end else ()
         self._config = config
 
     def __call__(self, parameters: nnx.State, prompt: str) -> Iterator[str]:

@@ -137,7 +137,7 @@ class Checkpoints:
 
 
 def _cause(error: Exception) -> str:
-    """Return the reason of the system if there is one, or the beginning of what a library says."""
+    """Return the reason of the system, else the beginning of the message of the library."""
     number = re.search(r"os_error_code='(\d+)'", str(error))  # of tensorstore
     if number or isinstance(error, OSError):
         return os.strerror(int(number[1])) if number else error.strerror or str(error)

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from tqdm import tqdm
 
-from experiments.config import TrainPart
+from experiments.config.train import TrainPart
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.metrics import Metrics
 from experiments.training.plateau import best_step, out_of_patience, stalls

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.primitives.precision import wide
-from experiments.config import LabelTrainPart
+from experiments.config.train import LabelTrainPart
 
 # (logits [..., V], labels [...]) -> [...]: the loss of each token.
 Objective = Callable[[Array, Array], Array]

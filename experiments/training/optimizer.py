@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from experiments.config import TrainPart
+from experiments.config.train import TrainPart
 
 
 def schedule(name: str, *, peak: float, warmup_steps: int, total_steps: int) -> optax.Schedule:

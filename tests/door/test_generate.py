@@ -80,14 +80,14 @@ def test_a_prompt_that_cannot_be_read_is_named_and_the_others_are_answered(write
     "flag, sentence",
     [
         ("decoding.strategy=gredy", "got 'gredy'; did you mean 'greedy'?"),
-        (
-            "decoding.temperature=0.0",
-            "got 0.0; for 0 use Greedy",
-        ),
+        ("decoding.temperature=0.0", "got 0.0; for 0 choose strategy=greedy"),
         ("decoding.top_p=1.5", "top_p must be in (0, 1], got 1.5"),
-        ("decoding.top_k=-1", "top_k must be an integer of at least 1, got -1"),
+        ("decoding.top_k=-1", "decoding.top_k must be at least 0, got -1"),
         ("decoding.max_tokens=0", "decoding.max_tokens must be at least 1, got 0"),
-        ("model.num_kv_heads=1", "config.model.num_kv_heads is None in the run of the workdir"),
+        (
+            "model.num_kv_heads=1",
+            "\n  model.num_kv_heads: None there, 1 here",
+        ),
         ("decoding.max_tokns=3", "did you mean --config.decoding.max_tokens?"),
         (
             "model.width=64",

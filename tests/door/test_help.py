@@ -25,7 +25,7 @@ print([name for name in {HEAVY} if name in sys.modules], status, time.process_ti
 
 
 def at_once(*arguments):
-    """Run a command line in a process of its own; return its output, errors and last line."""
+    """Run a command line in a new process; return its output, errors and last line."""
     ran = subprocess.run(
         [sys.executable, "-c", AT_ONCE, *arguments],
         cwd=REPOSITORY,
@@ -104,3 +104,17 @@ def test_a_configuration_of_ones_own_may_build_on_ours(monkeypatch, tmp_path):
         "from configs import copy\n\ndef get_config():\n    return copy.get_config('tiny')\n"
     )
     assert load_config("mine.py") == load_config("copy:tiny")
+
+
+def test_output_that_cannot_be_written_is_one_line():
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(
+            [sys.executable, "run.py", "--help"],
+            cwd=REPOSITORY,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert ran.returncode == 2
+    assert ran.stderr == "run.py: [Errno 28] No space left on device\n"

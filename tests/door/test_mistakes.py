@@ -1,4 +1,4 @@
-"""Every mistake at the door is one sentence, told before anything is written."""
+"""Each mistake on the command line is one sentence, reported before anything is written."""
 
 import errno
 import os

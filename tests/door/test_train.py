@@ -84,7 +84,7 @@ def test_a_stopped_run_goes_on_to_the_bit(place, knock, monkeypatch):
     monkeypatch.setattr(Windows, "__getitem__", stopping)
     status, _, error = knock(*TINY, workdir="stopped")
     assert status == 130
-    assert "the same command goes on from the last checkpoint" in error
+    assert "the same command resumes from the last checkpoint" in error
     assert Checkpoints(place / "stopped" / "checkpoints").latest_step() == 10
     monkeypatch.setattr(Windows, "__getitem__", original)
     assert knock(*TINY, workdir="stopped")[0] == 0

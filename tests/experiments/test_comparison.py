@@ -10,6 +10,7 @@ from experiments.cli import parse
 from experiments.errors import UsageError
 from experiments.evaluation.translator import Translator
 from experiments.workdir import Workdir
+from run import read_config
 
 FILES = ("--config=configs/reverse.py:tiny", "--config=configs/reverse_rnn.py:tiny")
 
@@ -112,5 +113,5 @@ def test_a_field_that_no_run_has_is_named():
 def test_what_does_not_compare_is_refused(arguments, sentence, tmp_path):
     with pytest.raises(UsageError, match=sentence):
         command = asked(*arguments)
-        comparison.compare(command.config, Workdir(tmp_path / "never"), tmp_path)
+        comparison.compare(read_config(command.config), Workdir(tmp_path / "never"), tmp_path)
     assert not (tmp_path / "never").exists()

@@ -17,6 +17,7 @@ from experiments.config import Config
 from experiments.environment import environment
 from experiments.errors import UsageError, as_usage_errors, check_at_least, check_positive
 from experiments.files import write_whole
+from experiments.translation import load_splits
 from experiments.workdir import Workdir
 
 PARTS = ("decoding", "depth", "characters", "training", "translating")
@@ -89,6 +90,8 @@ def check(config: ConfigDict) -> None:
         check_positive("translating.seconds", config.translating.seconds)
     Config.read(config.characters.to_dict())
     settings = Config.read(config.translation.to_dict())
+    if settings.data.path:
+        load_splits(settings, ("train", "test"), Path())
     if run := config.translating.workdir:
         if not config.translation.data.path:
             raise UsageError(f"translating.workdir={run} needs sentences: translation.data.path")

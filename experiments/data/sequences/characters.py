@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments.config import CharactersData
+from experiments.config.data import CharactersData
 from experiments.data.pairs import SentencePair
 from experiments.data.sequences.draw import generator
 from experiments.data.source import Source

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from experiments.config import CopyData
+from experiments.config.data import CopyData
 from experiments.data.pairs import SentencePair
 from experiments.data.sequences.draw import generator, sequences
 from experiments.data.source import Source

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from experiments.config import ParallelData, TfdsData
+from experiments.config.data import ParallelData, TfdsData
 from experiments.data.pairs import SentencePair
 from experiments.data.sequences.faults import Line, sound_pairs
 from experiments.data.source import Source

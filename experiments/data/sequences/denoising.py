@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.config import DenoisingData, as_tree
+from experiments.config.build import as_tree
+from experiments.config.data import DenoisingData
 from experiments.data.pairs import SentencePair
 from experiments.data.sequences import toy
 from experiments.data.sequences.draw import generator

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from experiments.config import ParallelData, TfdsData
+from experiments.config.data import ParallelData, TfdsData
 from experiments.data.pairs import SentencePair
 from experiments.errors import UsageError
 

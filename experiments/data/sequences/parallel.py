@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from itertools import chain, product, zip_longest
 from pathlib import Path
 
-from experiments.config import ParallelData
+from experiments.config.data import ParallelData
 from experiments.data.sequences.corpora import corpus_source
 from experiments.data.sequences.faults import Line
 from experiments.errors import UsageError

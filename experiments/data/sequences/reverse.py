@@ -7,7 +7,7 @@ validation and test), with the two halves of the test apart: `in_range`, as long
 
 from pathlib import Path
 
-from experiments.config import ReverseData
+from experiments.config.data import ReverseData
 from experiments.data.pairs import SentencePair
 from experiments.data.sequences.draw import generator, sequences
 from experiments.data.source import Source

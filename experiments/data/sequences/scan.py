@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.config import ScanData
+from experiments.config.data import ScanData
 from experiments.data.pairs import SentencePair
 from experiments.data.sequences.draw import generator
 from experiments.data.source import Source

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import tensorflow_datasets as tfds
 
-from experiments.config import TfdsData
+from experiments.config.data import TfdsData
 from experiments.data.sequences.corpora import corpus_source
 from experiments.data.sequences.faults import Line
 from experiments.errors import UsageError, one_of

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from experiments.config import ToyData, as_tree
+from experiments.config.build import as_tree
+from experiments.config.data import ToyData
 from experiments.data.pairs import SentencePair
 from experiments.data.source import Source
 from experiments.data.tokenizers import Words

@@ -10,16 +10,9 @@ from attention.modules import classifier, config
 from attention.modules.recurrent import encoder, encoder_decoder
 from attention.primitives.attend import IMPLEMENTATIONS
 from experiments import registry
-from experiments.config import (
-    TASKS,
-    EncoderDecoderModel,
-    RecurrentModel,
-    SentimentData,
-    ToySizes,
-    data,
-    model,
-    train,
-)
+from experiments.config import TASKS, data, model, train
+from experiments.config.data import SentimentData, ToySizes
+from experiments.config.model import EncoderDecoderModel, RecurrentModel
 from experiments.data import sentiment, tokenizers, toy_language
 from experiments.data.sequences import noise
 from experiments.data.toy_language import splits

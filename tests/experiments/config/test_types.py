@@ -7,17 +7,11 @@ import sys
 import pytest
 
 from experiments.cli import parse
-from experiments.config import (
-    TASKS,
-    Config,
-    DecoderModel,
-    EncoderDecoderModel,
-    ExpertsPart,
-    RecurrentModel,
-    ToyData,
-)
+from experiments.config import TASKS, Config
 from experiments.config.build import build, helps
+from experiments.config.data import ToyData
 from experiments.config.flags import as_config_dict
+from experiments.config.model import DecoderModel, EncoderDecoderModel, ExpertsPart, RecurrentModel
 from experiments.errors import UsageError
 from experiments.workdir import Workdir
 
@@ -84,6 +78,7 @@ def test_a_field_that_is_none_takes_a_value_by_its_flag(tmp_path):
         ({"batch": {"bucket_lengths": 8}}, "batch.bucket_lengths must be a list, got 8"),
         ({"batch": {"bucket_lengths": ["a"]}}, "must be a whole number, got 'a'"),
         ({"model": {"norm": "lyer"}}, "model.norm must be one of layer, rms, got 'lyer'"),
+        ({"data": 3}, "data must be a mapping, got 3"),
         ({"data": {"sizes": {"test": 0}}}, "data.sizes.test must be at least 1, got 0"),
     ],
 )

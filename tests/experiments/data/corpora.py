@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from experiments.config import TASKS, as_tree, build
+from experiments.config import TASKS
+from experiments.config.build import as_tree, build
 from experiments.data.pairs import SentencePair
 from experiments.registry import SOURCES
 

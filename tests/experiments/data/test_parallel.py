@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.config import TextPart
-from experiments.config.data import SUBWORDS
+from experiments.config.data import SUBWORDS, TextPart
 from experiments.data.pairs import SentencePair
 from experiments.data.tokenizers import STAND_IN, Subwords
 from experiments.errors import UsageError

@@ -7,7 +7,7 @@ import pytest
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from experiments.config import SentimentSizes as Sizes
+from experiments.config.data import SentimentSizes as Sizes
 from experiments.data import sentiment
 from experiments.data.sentiment import (
     BLAME,

@@ -2,7 +2,8 @@
 
 import pytest
 
-from experiments.config import TASKS, TextPart
+from experiments.config import TASKS
+from experiments.config.data import TextPart
 from experiments.data.pairs import SentencePair
 from experiments.data.sources import store_split
 from experiments.errors import UsageError

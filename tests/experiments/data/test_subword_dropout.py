@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from configs import multi30k
-from experiments.config import Config, TextPart
+from experiments.config import Config
+from experiments.config.data import TextPart
 from experiments.data.pairs import SentencePair
 from experiments.data.sources import Splits
 from experiments.data.store import store_text

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from experiments.config import Sizes, SummaryData
+from experiments.config.data import Sizes, SummaryData
 from experiments.data.sequences.summary import CIRCUMSTANCES, Sentence, load, main_person, summarize
 
 

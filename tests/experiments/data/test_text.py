@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.config import CharactersData
+from experiments.config.data import CharactersData
 from experiments.data.sequences import characters as source
 from experiments.data.sequences.characters import load, load_text
 from experiments.data.text import RandomWindows, fixed_windows

@@ -5,7 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from experiments.config import Config, TrainPart
+from experiments.config import Config
+from experiments.config.train import TrainPart
 from experiments.data.epoch import Epoch
 from experiments.data.rows import Encoded, EncodedPair
 from experiments.data.text import RandomWindows

@@ -7,7 +7,8 @@ import pytest
 from flax import nnx
 
 from attention.modules import EncoderDecoder
-from experiments.config import EncoderDecoderModel, TrainPart
+from experiments.config.model import EncoderDecoderModel
+from experiments.config.train import TrainPart
 from experiments.training.optimizer import decaying, optimizer, schedule
 
 NAMES = ("constant", "plateau", "linear", "cosine", "inverse_sqrt")
