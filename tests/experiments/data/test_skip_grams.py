@@ -74,7 +74,6 @@ def test_a_batch_follows_from_seed_and_index():
     def batch(seed, index):
         uniform = np.full(200, 1 / 200)
         batches = SkipGramBatches(pairs, uniform, size=11, negatives=3, seed=seed)
-        assert len(batches) == 9
         return batches[index].center.tolist(), batches[index].others.tolist()
 
     assert batch(1, 4) == batch(1, 4)
