@@ -122,9 +122,9 @@ class Config:
             raise ValueError(
                 f"batch.row_length={row_length} is more than model.max_length={longest}"
             )
-        if row_length and self.architecture == "recurrent":
+        if getattr(self.batch, "packed", False) and self.architecture == "recurrent":
             raise ValueError(
-                "batch.row_length must be 0 for architecture='recurrent': attention masks alone "
+                "batch.packed must be False for architecture='recurrent': attention masks alone "
                 "separate the pairs of a row"
             )
 

@@ -151,8 +151,11 @@ def store_ids(cache: Path, texts: TextStore, tokenizers: Tokenizers) -> IdStore:
             part = Path(temporary) / "part"
             part.mkdir()
             _write_ids(part, (tokenizers.encode(pair)[: len(known)] for pair in texts))
-            if not folder.exists():  # another process may have written the same
+            try:
                 part.replace(folder)
+            except OSError:
+                if not folder.exists():  # no other process has written the same meanwhile
+                    raise
     return IdStore(folder, len(known))
 
 
