@@ -199,6 +199,7 @@ def test_the_steps_of_the_tiny_form_fit_together_and_read_every_field(name, load
     config = load(name, "tiny")
     typed, seen = two_steps(config)
     task = CLASSES[config.experiment].prepare(typed, cache)
+    assert all(len(task.ids(split)) for split in task.known_splits)
     learner, batch = task.learner, task.training_batches()[0]
     learner.trace(batch)
     state, _ = jax.eval_shape(learner.train_step, learner.abstract_state, batch)

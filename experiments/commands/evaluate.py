@@ -35,10 +35,10 @@ def evaluate(
             or as `load_rival`.
     """
     task = TASKS[config.experiment].load(config, workdir, cache)
-    names = task.source.tests
+    names = task.tests
     if split is not None:
         with as_usage_errors():
-            one_of("--split", split, task.source.splits)
+            one_of("--split", split, task.known_splits)
         names = (split,)
     keep_texts(task, workdir, names)
     rival = None

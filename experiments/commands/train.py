@@ -24,13 +24,12 @@ def train(config: Config, workdir: Workdir, cache: Path) -> None:
     """
     print(f"reading the {config.data.name} data")
     task = TASKS[config.experiment].prepare(config, cache)
-    splits = task.source.splits
-    for split in splits:
+    for split in task.known_splits:
         task.ids(split)  # or an example has no room
     batches = task.training_batches()
     task.learner.trace(batches[0])
     workdir.claim(task.config)
-    keep_texts(task, workdir, splits)
+    keep_texts(task, workdir, task.known_splits)
     task.tokenizers.keep(workdir.path)
     before = results_so_far(workdir)
     sizes = " and ".join(f"{len(each):,}" for each in task.tokenizers if each is not None)
@@ -41,4 +40,4 @@ def train(config: Config, workdir: Workdir, cache: Path) -> None:
     )
     trained = fit_in(workdir, task, batches)
     draw_learning_curve(workdir.path, workdir.learning_curve)
-    measure(task, workdir, trained, task.source.tests, before)
+    measure(task, workdir, trained, task.tests, before)

@@ -29,6 +29,8 @@ SAMPLED = 3  # sentences of a sample
 class MaskedLanguageModeling(Task[GapBatch]):
     """An encoder that reads the sources of examples, with gaps in them."""
 
+    tests = ("test",)
+
     def model(self, rngs: nnx.Rngs) -> MaskedLanguageModel:
         """As in `Task`; the last token is the gap."""
         size = len(self.tokenizers.source) + 1

@@ -160,6 +160,16 @@ class Task(ABC, Generic[Batch]):
     def artifacts(self, state: TrainState, workdir: Workdir) -> None:
         """Write more about a trained model, such as pictures, after the test split was measured."""
 
+    @property
+    def tests(self) -> tuple[str, ...]:
+        """Splits that a trained model is measured on."""
+        return self.source.tests
+
+    @property
+    def known_splits(self) -> tuple[str, ...]:
+        """Splits that are read."""
+        return ("train", "validation", *self.tests)
+
     @cached_property
     def learner(self) -> Learner:
         """Model, loss and optimizer, without parameters."""

@@ -37,6 +37,8 @@ class WordVectors(Task[SkipGramBatch]):
 
     has_perplexity = False
 
+    tests = ("test",)
+
     def model(self, rngs: nnx.Rngs) -> SkipGram:
         """As in `Task`."""
         return SkipGram(len(self.tokenizers.source), self.config.model.width, rngs=rngs)

@@ -5,11 +5,10 @@ B batch · S source length · T target or text length
 
 import importlib
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import jax
+import numpy as np
 import pytest
 
 from experiments.config import Config
@@ -66,51 +65,34 @@ CONFIGS = configs()
 
 
 def task_and_batch(config: Config) -> tuple[Any, Any]:
-    """Return the task of a config and the shapes of one of its batches.
+    """Return the task of a config and the shapes of one of its batches."""
+    from experiments.data import gaps, pairs, rows, skip_grams, sources, store, text, tokenizers
+    from experiments.registry import SOURCES, TASKS
+    from experiments.tasks import classification
 
-    Nothing else here knows how an experiment is built.
-    """
-    from experiments import (
-        classification,
-        language_model,
-        masked_language_model,
-        translation,
-        word_vectors,
-    )
-    from experiments.data import batching, gaps, labelled, packing, skip_grams, text, tokenizers
-
-    def batch(kind: type, name: str) -> Any:
-        return kind(**jax.tree.map(array, BATCHES[name]))
-
-    words = range(101)
-    match config.experiment:
-        case "translation":
-            task = translation.Task(config, tokenizers.Tokenizers(words, words))
-            if not config.batch.row_length:
-                return task, batch(batching.Batch, "translation")
-            sides = jax.tree.map(array, BATCHES["translation, packed"])
-            return task, packing.PackedPairs(
-                **{side: packing.PackedBatch(**fields) for side, fields in sides.items()}
-            )
-        case "language_model":
-            task = language_model.Task(config, SimpleNamespace(vocabulary=words))
-            if config.data.name == "sentences":
-                return task, batch(packing.PackedBatch, "language_model, packed")
-            return task, batch(text.TextBatch, "language_model")
-        case "masked_language_model":
-            return masked_language_model.Task(config, words), batch(
-                gaps.GapBatch, config.experiment
-            )
-        case "classification":
-            is_text = config.data.name == "sentiment"
-            name = "classification" if is_text else "classification, images"
-            examples = batch(labelled.LabelledBatch, name)
-            data = labelled.Labelled({"train": examples}, words, words if is_text else None, str)
-            with mock.patch.object(classification, "load_labelled", lambda *_: data):
-                return classification.Task(config), examples
-        case "word_vectors":
-            kind = skip_grams.SkipGramBatch
-            return word_vectors.Task(config, words), batch(kind, config.experiment)
+    kinds = {
+        "translation": rows.Batch,
+        "language_model": text.TextBatch,
+        "language_model, packed": rows.PackedBatch,
+        "masked_language_model": gaps.GapBatch,
+        "classification": classification.LabelledBatch,
+        "classification, images": classification.LabelledBatch,
+        "word_vectors": skip_grams.SkipGramBatch,
+    }
+    name, source, words = config.experiment, SOURCES[config.data.name], range(101)
+    splits = sources.Splits(config.data, Path())
+    if source.has_images:
+        name = "classification, images"
+        splits["train"] = store.ImageStore([pairs.SentencePair(np.zeros((8, 8, 1)), "0")])
+    sides = tokenizers.Tokenizers(None if source.has_images else words, words)
+    task = TASKS[config.experiment](config, sides, splits)
+    if getattr(config.batch, "packed", False):
+        shapes = jax.tree.map(array, BATCHES["translation, packed"])
+        packed = {side: rows.PackedBatch(**fields) for side, fields in shapes.items()}
+        return task, rows.PackedPairs(**packed)
+    if name == "language_model" and not source.is_running:
+        name = "language_model, packed"
+    return task, kinds[name](**jax.tree.map(array, BATCHES[name]))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -119,7 +101,7 @@ def test_model_and_loss(name):
         task, batch = task_and_batch(CONFIGS[name])
         model = task.learner.abstract_model
         rng = array("key []")
-        sums, auxiliary = jax.eval_shape(task._sum_losses, model, batch, rng)
+        sums, auxiliary = jax.eval_shape(task.loss, model, batch, rng)
     check_tree({name: getattr(sums, name) for name in LOSSES}, LOSSES)
     check_tree(dict(auxiliary), dict.fromkeys(auxiliary, "[]"))
 

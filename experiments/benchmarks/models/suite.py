@@ -17,7 +17,7 @@ from experiments.config import Config
 from experiments.environment import environment
 from experiments.errors import UsageError, as_usage_errors, check_at_least, check_positive
 from experiments.files import write_whole
-from experiments.translation import load_splits
+from experiments.registry import SOURCES
 from experiments.workdir import Workdir
 
 PARTS = ("decoding", "depth", "characters", "training", "translating")
@@ -91,7 +91,9 @@ def check(config: ConfigDict) -> None:
     Config.read(config.characters.to_dict())
     settings = Config.read(config.translation.to_dict())
     if settings.data.path:
-        load_splits(settings, ("train", "test"), Path())
+        with as_usage_errors():
+            for split in ("train", "test"):
+                next(iter(SOURCES[settings.data.name].load(settings.data, split, Path())))
     if run := config.translating.workdir:
         if not config.translation.data.path:
             raise UsageError(f"translating.workdir={run} needs sentences: translation.data.path")
