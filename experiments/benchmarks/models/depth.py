@@ -1,26 +1,22 @@
-"""What depth costs: the time to compile a training step, and layers scanned beside unrolled."""
+"""Cost of depth: compilation time of a training step, and scanned layers beside unrolled ones."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import jax
 import numpy as np
-from flax import nnx
-from jax import Array
 from ml_collections import ConfigDict
 
-from attention.modules import LanguageModel, TransformerConfig
+from attention.modules import TransformerConfig
 from experiments.benchmarks.models.figure import Figure
+from experiments.benchmarks.models.ours import Learner, TextBatch, make_learner, make_text_batch
 from experiments.clock import round_robin, seconds_of
-from experiments.data.text import TextBatch
-from experiments.training.learner import Learner
-from experiments.training.loss import TokenLosses, token_losses
 
 VOCABULARY = 65
 
 
 def measure(config: ConfigDict) -> Iterator[Figure]:
-    """Compiles and runs training steps of language models that differ in their depth.
+    """Compile and run training steps of language models of different depths.
 
     Args:
         config: `depth` of the benchmark, and its `rounds`.
@@ -54,24 +50,14 @@ def learner(settings: ConfigDict, layers: int, *, scan: bool = True) -> Learner:
     # Without remat, a shallow stack is unrolled in any case.
     changed = {"decoder_layers": layers, "remat": True, "scan": scan}
     config = TransformerConfig(**{**settings.model, **changed})
-
-    def make_model(rngs: nnx.Rngs) -> nnx.Module:
-        return LanguageModel.from_config(config, vocab_size=VOCABULARY, rngs=rngs)
-
-    def sum_losses(
-        model: LanguageModel, batch: TextBatch, rng: Array | None
-    ) -> tuple[TokenLosses, Mapping[str, Array]]:
-        del rng  # the model has no dropout
-        output = model(batch.inputs)
-        return token_losses(output.logits, batch.labels, batch.counted), output.losses
-
-    return Learner(make_model, sum_losses, settings)
+    return make_learner(config, VOCABULARY, settings)
 
 
 def _batch(settings: ConfigDict) -> TextBatch:
     shape = settings.batch, settings.length
-    tokens = np.random.default_rng(0).integers(VOCABULARY, size=shape, dtype=np.int32)
-    return TextBatch(tokens, tokens, np.ones(shape, bool))
+    return make_text_batch(
+        np.random.default_rng(0).integers(VOCABULARY, size=shape, dtype=np.int32)
+    )
 
 
 def _seconds_to_compile(settings: ConfigDict, layers: int) -> float:
@@ -82,7 +68,7 @@ def _seconds_to_compile(settings: ConfigDict, layers: int) -> float:
 
 
 class _Step:
-    """One more training step each time it is called."""
+    """A training that runs one more step at each call."""
 
     def __init__(self, settings: ConfigDict, learner: Learner) -> None:
         self._learner = learner

@@ -1,24 +1,18 @@
-"""Check all functions and write docs/CONFORMANCE.md: python -m experiments.conformance [file]."""
+"""Write docs/CONFORMANCE.md: python -m experiments.benchmarks.conformance [file]."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jax
 
 from attention.testing import check_attention
-from experiments.conformance import flax_nnx, jax_nn, ours, tokamax_api, torch_sdpa
-from experiments.conformance.candidate import Candidate
-from experiments.conformance.page import page
+from experiments.benchmarks import ours
+from experiments.benchmarks.conformance.page import page
+from experiments.benchmarks.contender import LIBRARY, Candidate
+from experiments.benchmarks.peers import of_peers
 
 PAGE = Path("docs/CONFORMANCE.md")
-PEERS: dict[str, Callable[[], Candidate]] = {
-    "jax.nn.dot_product_attention": jax_nn.candidate,
-    "flax.nnx.dot_product_attention": flax_nnx.candidate,
-    "flax.nnx.MultiHeadAttention": flax_nnx.module_candidate,
-    "torch.nn.functional.scaled_dot_product_attention": torch_sdpa.candidate,
-    "tokamax.dot_product_attention": tokamax_api.candidate,
-}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -35,17 +29,13 @@ def main(argv: Sequence[str]) -> int:
     path = Path(argv[1]) if len(argv) > 1 else PAGE
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page(checked, absent, platform), encoding="utf-8")
-    return int(not all(report.ok for one, report in checked if one.version == ours.LIBRARY))
+    return int(not all(report.ok for one, report in checked if one.version == LIBRARY))
 
 
 def candidates() -> Iterator[Candidate | tuple[str, str]]:
     """Yield all candidates; (name, reason) for those that cannot run here."""
     yield from ours.candidates()
-    for name, candidate in PEERS.items():
-        try:
-            yield candidate()
-        except ImportError:
-            yield name, "not installed"
+    yield from of_peers(lambda peer: peer.candidates())
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
-"""torch.nn.functional.scaled_dot_product_attention, called through jax.pure_callback."""
+"""torch.nn.functional.scaled_dot_product_attention: a flag for causal, else a bool array.
 
-from collections.abc import Callable
+Benchmarks call it with tensors; conformance calls it through `jax.pure_callback`.
+"""
+
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +13,12 @@ import numpy as np
 from jax import Array
 
 from attention import Dropout
-from experiments.conformance.candidate import Candidate
+from experiments.benchmarks.cases import Case, Inputs
+from experiments.benchmarks.contender import Candidate, Contender, Program, RefusalError
+from experiments.benchmarks.peers.torch_cpu import load_torch
+
+if TYPE_CHECKING:  # optional package
+    from torch import Tensor
 
 # Without forward mode, which a callback does not support.
 SUPPORTS = frozenset(
@@ -21,16 +29,59 @@ SUPPORTS = frozenset(
 )
 
 
-def candidate() -> Candidate:
-    """Return the function of the installed package.
+def candidates() -> Iterator[Candidate]:
+    """Yield the function.
 
     Raises:
-        ImportError: the package is not installed.
+        ModuleNotFoundError: torch is not installed.
     """
-    import torch  # noqa: F401 - optional package
-
     name = "torch.nn.functional.scaled_dot_product_attention"
-    return Candidate(name, f"torch {version('torch')}", attend, SUPPORTS)
+    yield Candidate(name, _version(), attend, SUPPORTS)
+
+
+def contenders() -> Iterator[Contender]:
+    """Yield the function with its default backend.
+
+    Raises:
+        ModuleNotFoundError: torch is not installed.
+    """
+    yield Contender("torch", _version(), _prepare)
+
+
+def _version() -> str:
+    load_torch()
+    return f"torch {version('torch')}"
+
+
+def _prepare(case: Case, inputs: Inputs) -> Program:
+    torch = load_torch()
+    on_gpu = jax.default_backend() == "gpu"
+    if on_gpu and not torch.cuda.is_available():
+        raise RefusalError("torch is installed without support for this GPU")
+    device = "cuda" if on_gpu else "cpu"
+
+    def tensor(array: np.ndarray) -> "Tensor":
+        heads_first = np.ascontiguousarray(array.swapaxes(1, 2))  # torch expects [B, N, T, H]
+        return torch.from_numpy(heads_first).to(device, getattr(torch, case.dtype))
+
+    *given, cotangent = (tensor(array) for array in inputs)
+    given = [one.requires_grad_(case.gradient) for one in given]
+    keywords = {"is_causal": True} if case.pattern == "causal" else {}
+    if case.pattern in ("window", "packed"):
+        keywords = {"attn_mask": torch.from_numpy(case.allowed()).to(device)}
+
+    def run() -> tuple["Tensor", ...]:
+        found = (torch.nn.functional.scaled_dot_product_attention(*given, **keywords),)
+        if case.gradient:
+            found += torch.autograd.grad(found[0], given, cotangent)
+        if on_gpu:
+            torch.cuda.synchronize()
+        return found
+
+    def arrays(found: tuple["Tensor", ...]) -> tuple[np.ndarray, ...]:
+        return tuple(_numpy(one.swapaxes(1, 2), np.float64) for one in found)
+
+    return Program(run, arrays)
 
 
 def attend(
@@ -66,9 +117,7 @@ def attend(
 
 def _forward(scale: float | None, rate: float) -> Callable[..., np.ndarray]:
     def call(*inputs: np.ndarray) -> np.ndarray:
-        import torch
-
-        with torch.no_grad():
+        with load_torch().no_grad():
             output, _ = _call(scale, rate, *inputs)
         return _numpy(output, inputs[0].dtype)
 
@@ -92,14 +141,12 @@ def _call(
     value: np.ndarray,
     seed: np.ndarray,
     mask: np.ndarray | None = None,
-) -> tuple[Any, list[Any]]:
-    """The output `[..., T, N, Hv]` and the tensors of query, key and value."""
-    import torch
-
+) -> tuple["Tensor", list["Tensor"]]:
+    """Return the output `[..., T, N, Hv]` and the tensors of query, key and value."""
+    torch = load_torch()
     torch.manual_seed(int(seed))
-    given = [
-        _tensor(array).requires_grad_(torch.is_grad_enabled()) for array in (query, key, value)
-    ]
+    tensors = [_tensor(array) for array in (query, key, value)]
+    given = [tensor.requires_grad_(torch.is_grad_enabled()) for tensor in tensors]
     output = torch.nn.functional.scaled_dot_product_attention(
         *(tensor.transpose(-3, -2) for tensor in given),  # torch expects [..., N, T, H]
         attn_mask=None if mask is None else torch.from_numpy(np.array(mask))[..., None, :, :],
@@ -110,17 +157,14 @@ def _call(
     return output.transpose(-3, -2), given
 
 
-def _tensor(array: np.ndarray) -> Any:  # noqa: ANN401 - torch is optional
-    import torch
-
-    array = np.asarray(array)
+def _tensor(array: np.ndarray) -> "Tensor":
+    torch, array = load_torch(), np.asarray(array)
     if array.dtype == jnp.bfloat16:  # NumPy arrays of bfloat16 are not supported by torch
         return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
     return torch.from_numpy(np.array(array))
 
 
-def _numpy(tensor: Any, dtype: np.dtype) -> np.ndarray:  # noqa: ANN401 - as _tensor returns it
-    import torch
-
+def _numpy(tensor: "Tensor", dtype: np.dtype) -> np.ndarray:
+    torch = load_torch()
     wide = torch.float64 if dtype == np.float64 else torch.float32
-    return tensor.detach().to(wide).numpy().astype(dtype)
+    return tensor.detach().to(wide).cpu().numpy().astype(dtype)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from attention.testing import ROWS, Report
-from experiments.conformance.candidate import Candidate
+from experiments.benchmarks.contender import Candidate
 
 MARKS = {
     "pass": "pass",
@@ -21,7 +21,7 @@ attention functions of other libraries. Each function is called as its documenta
 checked for the capabilities that its documentation claims. This command writes the page:
 
 ```sh
-python -m experiments.conformance
+python -m experiments.benchmarks.conformance
 ```
 
 Packages that are not installed are left out: `pip install torch tokamax`.
