@@ -10,6 +10,14 @@ from experiments.benchmarks.cases import Case, Inputs
 
 LIBRARY = "this library"
 
+# Capabilities of `attention.testing` that all peers written in jax claim.
+COMMON = frozenset(
+    {
+        *("jit", "vmap", "gradients", "jvp", "second_derivatives", "mask", "cross"),
+        *("bfloat16", "float16", "float64", "sharding"),
+    }
+)
+
 
 class RefusalError(Exception):
     """A contender cannot compute a case; the message is the reason, without a name."""

@@ -38,7 +38,7 @@ def measure(config: ConfigDict, cache: Path) -> Iterator[Figure]:
         f"{seconds[name]:.1f} s (validation loss {run.validation_loss():.3f})"
         for name, run in runs.items()
     )
-    name = f"training on letters, {steps:,} steps ÷ a plain PyTorch loop"
+    name = f"training on characters, {steps:,} steps ÷ a plain PyTorch loop"
     yield Figure(name, seconds["ours"] / seconds["torch"], 0.5, parts)
 
 

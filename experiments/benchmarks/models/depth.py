@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from attention.modules import TransformerConfig
 from experiments.benchmarks.models.figure import Figure
-from experiments.benchmarks.models.ours import Learner, TextBatch, make_learner, make_text_batch
+from experiments.benchmarks.models.ours import Learner, TextBatch, make_learner
 from experiments.clock import round_robin, seconds_of
 
 VOCABULARY = 65
@@ -46,8 +46,8 @@ def measure(config: ConfigDict) -> Iterator[Figure]:
 
 
 def learner(settings: ConfigDict, layers: int, *, scan: bool = True) -> Learner:
-    """Return the learner of a language model with this number of layers, scanned or unrolled."""
-    # Without remat, a shallow stack is unrolled in any case.
+    """Return the training of a language model of `layers` layers, scanned or unrolled."""
+    # Without remat, a shallow stack is always unrolled.
     changed = {"decoder_layers": layers, "remat": True, "scan": scan}
     config = TransformerConfig(**{**settings.model, **changed})
     return make_learner(config, VOCABULARY, settings)
@@ -55,9 +55,8 @@ def learner(settings: ConfigDict, layers: int, *, scan: bool = True) -> Learner:
 
 def _batch(settings: ConfigDict) -> TextBatch:
     shape = settings.batch, settings.length
-    return make_text_batch(
-        np.random.default_rng(0).integers(VOCABULARY, size=shape, dtype=np.int32)
-    )
+    tokens = np.random.default_rng(0).integers(VOCABULARY, size=shape, dtype=np.int32)
+    return TextBatch(tokens, tokens, np.ones(shape, bool))
 
 
 def _seconds_to_compile(settings: ConfigDict, layers: int) -> float:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
-import numpy as np
 from flax import nnx
 from jax import Array
 from ml_collections import ConfigDict
@@ -21,7 +20,6 @@ from experiments.data.sources import SOURCES
 from experiments.data.text import TextBatch
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, token_losses
-from experiments.training.session import restore
 from experiments.workdir import Workdir
 
 check_language_model = language_model.check
@@ -70,15 +68,6 @@ def load_translation(settings: ConfigDict, cache: Path, run: Workdir | None = No
     batches = task.batches.training(splits["train"], encoded["train"])
     train, test = ([Pair(*pair) for pair in pairs] for pairs in encoded.values())
     return Translation(task, len(tokenizers.target), train, batches, test)
-
-
-def trained_parameters(found: Translation, run: Workdir, settings: ConfigDict) -> nnx.State:
-    """Return the parameters of the newest checkpoint of a run.
-
-    Raises:
-        UsageError: the run has no checkpoint.
-    """
-    return restore(run, found.task.learner, settings).parameters
 
 
 def make_translate(
@@ -135,8 +124,3 @@ def make_learner(config: TransformerConfig, vocab_size: int, settings: ConfigDic
         return token_losses(output.logits, batch.labels, batch.counted), output.losses
 
     return Learner(make_model, sum_losses, settings)
-
-
-def make_text_batch(tokens: np.ndarray) -> TextBatch:
-    """Return a batch `[B, T]` whose labels are its inputs, all counted."""
-    return TextBatch(tokens, tokens, np.ones(tokens.shape, bool))

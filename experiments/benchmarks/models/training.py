@@ -50,14 +50,14 @@ def measure(config: ConfigDict, cache: Path) -> Iterator[Figure]:
     ]
     median = {name: float(np.median([turn[name] for turn in turns[1:]])) for name in runs}
     in_words = {
-        name: f"{1e6 * taken:,.0f} ms ({1 / taken:,.0f} tokens a second)"
+        name: f"{1e6 * taken:,.0f} ms ({1 / taken:,.0f} tokens per second)"
         for name, taken in median.items()
     }
     for theirs, batches, limit in (
         ("shuffled", f"batches of {SENTENCES} pairs", 1 / 3),
         ("sorted", f"{settings.train.batch_tokens:,} positions of pairs sorted by length", 1 / 1.5),
     ):
-        name = f"learning 1,000 tokens of translations ÷ `nn.Transformer` of PyTorch, {batches}"
+        name = f"training on 1,000 target tokens ÷ `nn.Transformer` of PyTorch, {batches}"
         parts = f"{in_words['packed']} ÷ {in_words[theirs]}"
         yield Figure(name, median["packed"] / median[theirs], limit, parts)
 

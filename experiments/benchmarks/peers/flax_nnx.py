@@ -9,17 +9,11 @@ from flax import nnx
 from jax import Array
 
 from attention import Dropout
-from experiments.benchmarks.contender import Candidate, Contender
+from experiments.benchmarks.contender import COMMON, Candidate, Contender
 from experiments.benchmarks.jax_program import flags_or_mask, for_heads, jax_contender
 
 VERSION = f"flax {flax.__version__}"
-SUPPORTS = frozenset(
-    {
-        *("jit", "vmap", "gradients", "jvp", "second_derivatives", "mask", "cross"),
-        *("value_width", "leading_axes", "dropout", "bfloat16", "float16", "float64"),
-        "sharding",
-    }
-)
+SUPPORTS = COMMON | {"value_width", "leading_axes", "dropout"}
 # Keys and values are projected to one width, and projections of sharded heads are summed.
 MODULE_SUPPORTS = SUPPORTS - {"value_width", "sharding"}
 

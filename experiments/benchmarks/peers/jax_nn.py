@@ -8,18 +8,12 @@ import jax
 from jax import Array
 
 from experiments.benchmarks.cases import WINDOW
-from experiments.benchmarks.contender import Candidate, Contender
+from experiments.benchmarks.contender import COMMON, Candidate, Contender
 from experiments.benchmarks.jax_program import flags_or_mask, for_heads, jax_contender
 
 VERSION = f"jax {jax.__version__}"
 FLAGS = {"causal": {"is_causal": True}, "window": {"local_window_size": (WINDOW - 1, 0)}}
-SUPPORTS = frozenset(
-    {
-        *("jit", "vmap", "gradients", "jvp", "second_derivatives", "mask", "scale", "cross"),
-        *("grouped", "logsumexp", "bfloat16", "float16", "float64"),
-        "sharding",
-    }
-)
+SUPPORTS = COMMON | {"scale", "grouped", "logsumexp"}
 
 
 def candidates() -> Iterator[Candidate]:

@@ -9,17 +9,11 @@ import jax
 from absl import flags
 from jax import Array
 
-from experiments.benchmarks.contender import Candidate, Contender
+from experiments.benchmarks.contender import COMMON, Candidate, Contender
 from experiments.benchmarks.jax_program import flags_or_mask, for_heads, jax_contender
 from experiments.benchmarks.peers.jax_nn import FLAGS
 
-SUPPORTS = frozenset(
-    {
-        *("jit", "vmap", "gradients", "jvp", "second_derivatives", "mask", "scale", "cross"),
-        *("grouped", "value_width", "leading_axes", "bfloat16", "float16", "float64"),
-        "sharding",
-    }
-)
+SUPPORTS = COMMON | {"scale", "grouped", "value_width", "leading_axes"}
 
 
 def candidates() -> Iterator[Candidate]:

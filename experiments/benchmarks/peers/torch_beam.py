@@ -136,14 +136,8 @@ def _projected(attention: "MultiheadAttention", inputs: "Tensor", rows: slice) -
     return [part.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2) for part in parts]
 
 
-def _attended(
-    attention: "MultiheadAttention",
-    query: "Tensor",
-    key: "Tensor",
-    value: "Tensor",
-    mask: "Tensor | None" = None,
-) -> "Tensor":
+def _attended(attention: "MultiheadAttention", *arguments: "Tensor") -> "Tensor":
     import torch
 
     attend = torch.nn.functional.scaled_dot_product_attention
-    return attention.out_proj(attend(query, key, value, mask).transpose(1, 2).flatten(2))
+    return attention.out_proj(attend(*arguments).transpose(1, 2).flatten(2))

@@ -4,12 +4,13 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from ml_collections import ConfigDict
+
 from experiments.environment import num_cores
 
 if TYPE_CHECKING:  # optional package
     from torch import Tensor
     from torch.nn import Module
-    from torch.optim import Optimizer
 
 
 def load_torch() -> ModuleType:
@@ -25,7 +26,7 @@ def load_torch() -> ModuleType:
 
 
 class TorchTrainer:
-    """A torch module, its optimizer, learning-rate schedule and gradient clipping, on the CPU.
+    """A torch module on the CPU and its training: AdamW, a schedule and clipped gradients.
 
     Attributes:
         model: the module.
@@ -34,31 +35,38 @@ class TorchTrainer:
 
     def __init__(
         self,
-        model: "Module",
-        optimizer: "Optimizer",
+        config: ConfigDict,
+        make_model: Callable[[], "Module"],
         schedule: Callable[[int], float],
-        clip_norm: float,
     ) -> None:
-        """Keep the parts of a training step.
+        """Make the model and its optimizer.
 
         Args:
-            model: to train.
-            optimizer: of its parameters.
+            config: with `seed` and `train` of our training.
+            make_model: makes the module.
             schedule: step → factor of the learning rate.
-            clip_norm: largest norm of the gradient.
-        """
-        import torch
 
-        self.model, self._optimizer, self._clip_norm = model, optimizer, clip_norm
-        self._schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
-        self.num_parameters = sum(weights.numel() for weights in model.parameters())
+        Raises:
+            ModuleNotFoundError: torch is not installed.
+        """
+        torch, train = load_torch(), config.train
+        torch.manual_seed(config.seed)
+        self.model = make_model()
+        self.num_parameters = sum(weights.numel() for weights in self.model.parameters())
+        self._clip_norm = train.clip_norm
+        self._optimizer = torch.optim.AdamW(
+            self.model.parameters(),
+            lr=train.learning_rate,
+            betas=(train.beta1, train.beta2),
+            eps=train.epsilon,
+            weight_decay=train.weight_decay,
+        )
+        self._schedule = torch.optim.lr_scheduler.LambdaLR(self._optimizer, schedule)
 
     def update(self, loss: "Tensor") -> None:
         """Run one optimizer step on a loss, a scalar tensor."""
-        import torch
-
         self._optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._clip_norm)
+        load_torch().nn.utils.clip_grad_norm_(self.model.parameters(), self._clip_norm)
         self._optimizer.step()
         self._schedule.step()

@@ -1,6 +1,7 @@
 """The model of `configs/char_lm.py` as a plain PyTorch loop, the way its tutorials write one."""
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,25 +20,8 @@ class TorchGPT(TorchTrainer):
     """A GPT and its training step on one batch."""
 
     def __init__(self, config: ConfigDict, vocab_size: int) -> None:
-        """Make the model and its optimizer.
-
-        Args:
-            config: of a language model: `model` and `train` as in `configs/char_lm.py`.
-            vocab_size: V.
-
-        Raises:
-            ModuleNotFoundError: torch is not installed.
-        """
-        torch, train = load_torch(), config.train
-        torch.manual_seed(config.seed)
-        model = _make_model(config.model, vocab_size)
-        optimizer = torch.optim.AdamW(
-            model.parameters(),
-            lr=train.learning_rate,
-            betas=(train.beta1, train.beta2),
-            eps=train.epsilon,
-            weight_decay=train.weight_decay,
-        )
+        """Make the model of a config like `configs/char_lm.py`, and its optimizer."""
+        train = config.train
 
         def schedule(step: int) -> float:
             if step < train.warmup_steps:
@@ -45,7 +29,7 @@ class TorchGPT(TorchTrainer):
             progress = (step - train.warmup_steps) / (train.steps - train.warmup_steps)
             return (1 + math.cos(math.pi * progress)) / 2
 
-        super().__init__(model, optimizer, schedule, train.clip_norm)
+        super().__init__(config, partial(_make_model, config.model, vocab_size), schedule)
 
     def learn(self, inputs: np.ndarray, labels: np.ndarray) -> None:
         """Run one training step on ids `[B, T]`."""

@@ -3,7 +3,8 @@
 Benchmarks call it with tensors; conformance calls it through `jax.pure_callback`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -14,19 +15,21 @@ from jax import Array
 
 from attention import Dropout
 from experiments.benchmarks.cases import Case, Inputs
-from experiments.benchmarks.contender import Candidate, Contender, Program, RefusalError
+from experiments.benchmarks.contender import (
+    COMMON,
+    Candidate,
+    Contender,
+    Program,
+    RefusalError,
+)
 from experiments.benchmarks.peers.torch_cpu import load_torch
 
 if TYPE_CHECKING:  # optional package
     from torch import Tensor
 
-# Without forward mode, which a callback does not support.
-SUPPORTS = frozenset(
-    {
-        *("jit", "gradients", "mask", "scale", "cross", "grouped", "value_width", "leading_axes"),
-        *("dropout", "bfloat16", "float16", "float64"),
-    }
-)
+# `jax.pure_callback` does not support forward mode or second derivatives.
+SUPPORTS = COMMON - {"vmap", "jvp", "second_derivatives", "sharding"}
+SUPPORTS |= {"scale", "grouped", "value_width", "leading_axes", "dropout"}
 
 
 def candidates() -> Iterator[Candidate]:
@@ -96,63 +99,51 @@ def attend(
     """Call torch, forward and backward, with the arguments of `attention.attend`."""
     # The random state of torch is global: the jax key seeds it before each call.
     seed = jnp.uint32(0) if dropout is None else jax.random.key_data(dropout.rng)[-1]
-    rate = 0.0 if dropout is None else dropout.rate
+    options = {"scale": scale, "dropout_p": 0.0 if dropout is None else dropout.rate}
     output = jax.ShapeDtypeStruct((*query.shape[:-1], value.shape[-1]), query.dtype)
 
     @jax.custom_vjp
     def run(*inputs: Array) -> Array:
-        return jax.pure_callback(_forward(scale, rate), output, *inputs)
+        return jax.pure_callback(partial(_forward, options), output, *inputs)
 
     def forward(*inputs: Array) -> tuple[Array, tuple[Array, ...]]:
         return run(*inputs), inputs
 
     def backward(inputs: tuple[Array, ...], cotangents: Array) -> tuple[Array | None, ...]:
         like = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in inputs[:3]]
-        found = jax.pure_callback(_backward(scale, rate), like, cotangents, *inputs)
+        found = jax.pure_callback(partial(_backward, options), like, cotangents, *inputs)
         return *found, *(None for _ in inputs[3:])
 
     run.defvjp(forward, backward)
     return run(query, key, value, seed, *(() if mask is None else (mask,)))
 
 
-def _forward(scale: float | None, rate: float) -> Callable[..., np.ndarray]:
-    def call(*inputs: np.ndarray) -> np.ndarray:
-        with load_torch().no_grad():
-            output, _ = _call(scale, rate, *inputs)
-        return _numpy(output, inputs[0].dtype)
-
-    return call
+def _forward(options: dict[str, float | None], *inputs: np.ndarray) -> np.ndarray:
+    with load_torch().no_grad():
+        output, _ = _call(options, *inputs)
+    return _numpy(output, inputs[0].dtype)
 
 
-def _backward(scale: float | None, rate: float) -> Callable[..., list[np.ndarray]]:
-    def call(cotangents: np.ndarray, *inputs: np.ndarray) -> list[np.ndarray]:
-        output, given = _call(scale, rate, *inputs)
-        output.backward(_tensor(cotangents).to(output.dtype))
-        return [_numpy(tensor.grad, cotangents.dtype) for tensor in given]
+def _backward(
+    options: dict[str, float | None], cotangents: np.ndarray, *inputs: np.ndarray
+) -> list[np.ndarray]:
+    output, given = _call(options, *inputs)
+    output.backward(_tensor(cotangents).to(output.dtype))
+    return [_numpy(tensor.grad, cotangents.dtype) for tensor in given]
 
-    return call
 
-
-def _call(
-    scale: float | None,
-    rate: float,
-    query: np.ndarray,
-    key: np.ndarray,
-    value: np.ndarray,
-    seed: np.ndarray,
-    mask: np.ndarray | None = None,
-) -> tuple["Tensor", list["Tensor"]]:
+def _call(options: dict[str, float | None], *inputs: np.ndarray) -> tuple["Tensor", list["Tensor"]]:
     """Return the output `[..., T, N, Hv]` and the tensors of query, key and value."""
     torch = load_torch()
+    *arrays, seed, mask = (*inputs, None) if len(inputs) == 4 else inputs
     torch.manual_seed(int(seed))
-    tensors = [_tensor(array) for array in (query, key, value)]
-    given = [tensor.requires_grad_(torch.is_grad_enabled()) for tensor in tensors]
+    given = [_tensor(array).requires_grad_(torch.is_grad_enabled()) for array in arrays]
+    query, key, value = (tensor.transpose(-3, -2) for tensor in given)  # [..., N, T, H]
+    if mask is not None:
+        options = options | {"attn_mask": torch.from_numpy(np.array(mask))[..., None, :, :]}
+    grouped = query.shape[-3] != key.shape[-3]
     output = torch.nn.functional.scaled_dot_product_attention(
-        *(tensor.transpose(-3, -2) for tensor in given),  # torch expects [..., N, T, H]
-        attn_mask=None if mask is None else torch.from_numpy(np.array(mask))[..., None, :, :],
-        dropout_p=rate,
-        scale=scale,
-        enable_gqa=query.shape[-2] != key.shape[-2],
+        query, key, value, enable_gqa=grouped, **options
     )
     return output.transpose(-3, -2), given
 

@@ -1,5 +1,6 @@
 """The model of `configs/multi30k.py` as a plain PyTorch loop around `nn.Transformer`."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import jax
@@ -19,33 +20,16 @@ class TorchTransformer(TorchTrainer):
     """An `nn.Transformer` with embeddings, and its training step on one batch."""
 
     def __init__(self, config: ConfigDict, vocab_size: int) -> None:
-        """Make the model and its optimizer.
-
-        Args:
-            config: of a translation: `model` and `train` as in `configs/multi30k.py`.
-            vocab_size: V, of both languages.
-
-        Raises:
-            ModuleNotFoundError: torch is not installed.
-        """
-        torch, train = load_torch(), config.train
-        torch.manual_seed(config.seed)
-        model = _make_model(config.model, vocab_size)
-        self._criterion = torch.nn.CrossEntropyLoss(
-            ignore_index=PAD, label_smoothing=train.label_smoothing
-        )
-        optimizer = torch.optim.Adam(
-            model.parameters(),
-            lr=train.learning_rate,
-            betas=(train.beta1, train.beta2),
-            eps=train.epsilon,
-        )
-        warmup = train.warmup_steps  # linear, then 1/√step
+        """Make the model of a config like `configs/multi30k.py`, its loss and its optimizer."""
+        warmup = config.train.warmup_steps  # linear, then 1/√step
 
         def schedule(step: int) -> float:
             return min(step / warmup, (warmup / max(step, 1)) ** 0.5)
 
-        super().__init__(model, optimizer, schedule, train.clip_norm)
+        super().__init__(config, partial(_make_model, config.model, vocab_size), schedule)
+        self._criterion = load_torch().nn.CrossEntropyLoss(
+            ignore_index=PAD, label_smoothing=config.train.label_smoothing
+        )
 
     def learn(self, batch: PaddedPairs) -> float:
         """Run one training step and return the mean loss of its tokens."""

@@ -9,8 +9,7 @@ import pytest
 from attention.primitives.attend import IMPLEMENTATIONS
 from attention.testing import ROWS, check_attention
 from experiments.benchmarks import ours, peers
-from experiments.benchmarks.conformance.__main__ import candidates, main
-from experiments.benchmarks.conformance.page import page
+from experiments.benchmarks.conformance import candidates, main, page
 from experiments.benchmarks.contender import LIBRARY, Candidate
 from experiments.benchmarks.peers import flax_nnx, jax_nn
 
@@ -87,9 +86,7 @@ def test_command_writes_the_page(tmp_path, monkeypatch):
         return query
 
     found = [Candidate("ours", LIBRARY, broken, ()), ("absent", "not installed")]
-    monkeypatch.setattr(
-        "experiments.benchmarks.conformance.__main__.candidates", lambda: iter(found)
-    )
+    monkeypatch.setattr("experiments.benchmarks.conformance.candidates", lambda: iter(found))
     assert main(["conformance", str(tmp_path / "page.md")]) == 1
     assert "| values | **FAIL** |" in (tmp_path / "page.md").read_text()
 

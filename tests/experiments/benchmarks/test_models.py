@@ -108,7 +108,7 @@ def test_torch_gpt_has_the_loss_of_our_model():
     assert not loaded.unexpected_keys
     assert all("norm" in name for name in loaded.missing_keys)  # both start as ones and zeros
     tokens = np.arange(22).reshape(2, 11) % 11
-    batch = ours.make_text_batch(tokens)
+    batch = ours.TextBatch(tokens, tokens, np.ones(tokens.shape, bool))
     before = peer.loss(tokens, tokens)
     assert before == pytest.approx(learner.losses(parameters, [batch])["nll"], rel=1e-5)
     for _ in range(3):
