@@ -20,6 +20,7 @@ from experiments.data.sources import SOURCES
 from experiments.data.text import TextBatch
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, token_losses
+from experiments.training.session import restore
 from experiments.workdir import Workdir
 
 check_language_model = language_model.check
@@ -68,6 +69,15 @@ def load_translation(settings: ConfigDict, cache: Path, run: Workdir | None = No
     batches = task.batches.training(splits["train"], encoded["train"])
     train, test = ([Pair(*pair) for pair in pairs] for pairs in encoded.values())
     return Translation(task, len(tokenizers.target), train, batches, test)
+
+
+def trained_parameters(found: Translation, run: Workdir) -> nnx.State:
+    """Return the parameters of the newest checkpoint of a run.
+
+    Raises:
+        UsageError: the run has no checkpoint.
+    """
+    return restore(run, found.task.learner, found.task.config).parameters
 
 
 def make_translate(

@@ -28,7 +28,7 @@ from experiments.benchmarks.models.ours import (
     Translation,
     load_translation,
     make_translate,
-    restore,
+    trained_parameters,
 )
 from experiments.benchmarks.models.sentences import padded
 from experiments.benchmarks.peers import torch_beam
@@ -108,7 +108,7 @@ def load_trial(config: ConfigDict, cache: Path) -> Trial:
     run = Workdir(config.translating.workdir)
     settings = run.as_trained(settings)
     found = load_translation(settings, cache, run)
-    parameters = restore(run, found.task.learner, settings).parameters
+    parameters = trained_parameters(found, run)
     return Trial(found, parameters, found.task.stopping, "by a trained model")
 
 

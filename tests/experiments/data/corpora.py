@@ -1,10 +1,10 @@
-"""The configuration of pairs of other people, wherever they stand."""
+"""Configs of parallel text from files or TFDS."""
 
 from ml_collections import ConfigDict
 
 
 def configuration(name: str, *, joint: bool = True, **fields: object) -> ConfigDict:
-    """The smallest `config.data` of a source, with the fields that it alone has."""
+    """Return the smallest `config.data` of a source, with its own fields."""
     return ConfigDict(
         {
             "name": name,
