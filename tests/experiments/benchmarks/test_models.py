@@ -143,7 +143,7 @@ def test_training_figures(captions, tmp_path):
 # PyTorch uses nested tensors for padded sentences by default.
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize(
-    ("longest", "seed"), [(5, 0), (25, 1), (25, 3), (25, 4), (25, 5), (25, 6), (25,7)]
+    ("longest", "seed"), [(5, 0), (25, 1), (25, 3), (25, 4), (25, 5), (25, 6), (25, 7)]
 )
 def test_all_translators_have_equal_outputs(captions, tmp_path, longest, seed):
     pytest.importorskip("torch")

@@ -87,7 +87,9 @@ def test_epoch_contains_every_sequence_once_in_one_shape():
     assert any((a.inputs != b.inputs).any() for a, b in zip(first, second, strict=True))
     taken = sum(map(len, sequences)) + 97
     assert rows.padding == pytest.approx(1 - taken / (17 * len(rows.rows)))
-    assert rows.padding < (1 - taken / (17 * 97)) / 3  # a third of the padding of one sequence per row
+    assert (
+        rows.padding < (1 - taken / (17 * 97)) / 3
+    )  # a third of the padding of one sequence per row
 
 
 @pytest.mark.parametrize(

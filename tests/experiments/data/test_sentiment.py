@@ -92,7 +92,7 @@ def test_train_contains_the_whole_vocabulary(splits):
 
 
 def scopes(text):
-    """Return the distances from negators to the opinions they negate; an aside counts as one word."""
+    """Return the distances from negators to negated opinions; an aside counts as one word."""
     negators = []
     for place, word in enumerate(re.sub(", which [^,]* ,", "aside", text).split()):
         if word in BORDERS:
