@@ -25,7 +25,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.experiment = "pretrained"
     config.decoding = defaults.sampling()
     config.decoding.strategy = "auto"  # greedy for encoder-decoders, sampling for others
-    config.decoding.max_tokens = 100
+    config.decoding.max_tokens = 100  # no more than the model has positions after the prompt
     config.decoding.num_beams = 1  # above 1: beam search, in place of sampling
     config.decoding.length_penalty = 0.0  # alpha of the penalty of GNMT; 0 for none
     return config

@@ -49,16 +49,18 @@ def generate(config: ConfigDict, folder: Workdir, groups: Iterable[list[str]]) -
     decoding = _with_strategy(config.decoding, is_prompted=model.is_prompted)
     options = _options(decoding, settings, is_prompted=model.is_prompted)
     options |= {"tokenizer": tokenizer}
+    _check_max_tokens(model, decoding.max_tokens)
     failed = 0
     for number, line in enumerate(chain.from_iterable(groups), start=1):
         try:
-            if model.is_prompted:
-                print(line, end="", flush=True)
-            for piece in _pieces(model, line, options):
-                print(piece, end="", flush=True)
+            _check_line(model, len(tokenizer.encode(line)), decoding.max_tokens)
+            pieces = _pieces(model, line, options)  # before the line is printed: it may be refused
         except ValueError as error:
             failed += 1
             print(f"line {number}: {error}", file=sys.stderr, flush=True)
+        else:
+            for piece in chain([line] if model.is_prompted else [], pieces):
+                print(piece, end="", flush=True)
         print(flush=True)
     return failed
 
@@ -67,6 +69,32 @@ def _pieces(model: Any, line: str, options: dict[str, Any]) -> Iterable[str]:  #
     if isinstance(options["strategy"], Beam):
         return generate_text(model, [line], **options).text
     return stream(model, line, **options)
+
+
+def _check_max_tokens(model: Any, max_tokens: int) -> None:  # noqa: ANN401 - any model
+    """Raise a UsageError if an answer can be longer than the model allows after any input."""
+    longest = model.max_input_length(max_tokens)
+    most = model.max_input_length(1) if longest is not None and longest < 1 else None
+    if not model.is_prompted:
+        most = model.target_embedding.max_length
+    if most is not None and max_tokens > most:
+        raise UsageError(
+            f"--config.decoding.max_tokens={max_tokens} is more than the {most} tokens that the "
+            "model can write"
+        )
+
+
+def _check_line(model: Any, num_tokens: int, max_tokens: int) -> None:  # noqa: ANN401 - any model
+    """Raise a ValueError if the model cannot read so many tokens and write `max_tokens` more."""
+    longest, most = model.max_input_length(max_tokens), model.max_input_length(1)
+    if longest is None or num_tokens <= longest:
+        return
+    if num_tokens > most:
+        raise ValueError(f"{num_tokens} tokens are more than the {most} that the model reads")
+    raise ValueError(
+        f"{num_tokens} tokens leave room for {most + 1 - num_tokens} more, and "
+        f"--config.decoding.max_tokens={max_tokens}"
+    )
 
 
 def _with_strategy(decoding: ConfigDict, *, is_prompted: bool) -> ConfigDict:

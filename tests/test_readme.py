@@ -1,4 +1,4 @@
-"""README and docs/architectures.md: Python blocks run, commands are understood, links exist."""
+"""README and guides in docs: Python blocks run, commands are understood, links exist."""
 
 import importlib
 import re
@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from attention.modules import ACTIVATIONS, POSITIONS
 from experiments.flags import parse
 from experiments.workdir import Workdir
 from run import EXPERIMENTS, check, modes_of
@@ -23,11 +24,16 @@ def blocks(language, text=README):
 @pytest.fixture(autouse=True)
 def as_a_user_has_it(monkeypatch):
     monkeypatch.chdir(REPOSITORY)
+    registries = ACTIVATIONS, POSITIONS  # to which snippets add names
+    before = [{**registry} for registry in registries]
     with jax.numpy_dtype_promotion("standard"):
         yield
+    for registry, names in zip(registries, before, strict=True):
+        registry.clear()
+        registry.update(names)
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/architectures.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/architectures.md", "docs/modules.md"])
 def test_python_runs_and_prints_its_comments(document, capsys):
     names, text = {}, (REPOSITORY / document).read_text(encoding="utf-8")
     for block in blocks("python", text):
@@ -41,6 +47,12 @@ def test_architectures_are_described_by_two_snippets():
     text = (REPOSITORY / "docs/architectures.md").read_text(encoding="utf-8")
     assert len(blocks("python", text)) == 2
     assert len(text.splitlines()) <= 80
+
+
+def test_modules_are_shown_in_few_lines():
+    text = (REPOSITORY / "docs/modules.md").read_text(encoding="utf-8")
+    assert len(blocks("python", text)) == 6
+    assert len(text.splitlines()) < 150
 
 
 def test_the_sketch_is_the_definition():

@@ -17,6 +17,7 @@ from attention.decoding.batching import (
 from attention.decoding.inputs import (
     Tokenizer,
     array_rows,
+    check_model,
     encode_prompts,
     encode_stop,
     is_array,
@@ -63,12 +64,19 @@ def generate(
     Inputs without a finished answer after `max_steps` are decoded again with the next bucket, and
     with `max_tokens` at last.
 
+    Where logit processors or the logits themselves exclude every token, a row has no answer: length
+    0 and score -inf (in beam search, if this is so for all of its hypotheses).
+
+    Known ids must lie in the vocabulary, if the model has a `vocab_size`. Traced ids are not
+    checked: the models of this library return NaN for those outside of it.
+
     Args:
         model: any model with `prefill` and `step`, see `GenerativeModel`.
         inputs: int `[B, P]`, padded at the end; a list of lists of ids; or a list of strings.
         strategy: `Greedy()`, `Sample(...)`, `Beam(...)` or any other `Strategy`.
         max_tokens: largest number of tokens of an answer, prefix and end included.
-        lengths: int `[B]`, number of valid tokens of each row of an array; P by default.
+        lengths: int `[B]`, number of valid tokens of each row of an array; P by default, so that
+            padding is read as tokens of the prompt: pass `lengths` whenever rows are padded.
         start: the token, or `[B]` tokens, that an encoder-decoder model reads first.
         stop: an id, ids, or sequences of ids, that end an answer; strings with a tokenizer.
         min_tokens: smallest number of tokens of an answer.
@@ -93,12 +101,14 @@ def generate(
         The answers, `...` = B, or B and n_best. For lists, numpy arrays as long as the longest.
 
     Raises:
-        TypeError: ids that are not integers.
+        TypeError: ids that are not integers; a model that generates no text; a strategy, a logit
+            processor or a random key that is none.
         ValueError: arguments that do not fit together; the message is one sentence.
     """
     if slots is not None and slots < 1:
         raise ValueError(f"slots must be at least 1, got {slots}")
-    stopping = StoppingCriteria(max_tokens, encode_stop(stop, tokenizer), min_tokens, pad)
+    check_model(model)
+    stopping = StoppingCriteria(max_tokens, encode_stop(model, stop, tokenizer), min_tokens, pad)
     observe = _attention if observe is None and returning else observe
 
     def program(length: int, max_steps: object = max_steps) -> GenerationProgram:
@@ -110,12 +120,12 @@ def generate(
 
     given = start, prefix, rng, tokenizer, max_tokens
     if is_array(inputs):
-        rows = array_rows(inputs, lengths)
+        rows = array_rows(model, inputs, lengths)
         number, width = rows["inputs"].shape
         rows |= other_rows(model, number, *given)
         output = generate_array(runner(model, compile), program(width), rows, slots)
     else:
-        prompts = encode_prompts(inputs, lengths, tokenizer)
+        prompts = encode_prompts(model, inputs, lengths, tokenizer)
         rows = other_rows(model, len(prompts), *given)
         sizes = bucket_lengths(prompts, buckets)
         passes = [(size, program(size)) for size in sizes]

@@ -2,7 +2,7 @@
 
 import inspect
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Any, Protocol
 
@@ -75,31 +75,71 @@ def _without_special_tokens(tokenizer: Tokenizer | None) -> dict[str, bool]:
     return {name: False for name in ("special_tokens", "add_special_tokens") if name in known}
 
 
+def check_model(model: object) -> None:
+    """Raise a TypeError for a model that generates no text."""
+    if not (hasattr(model, "prefill") and hasattr(model, "step")):
+        name = type(model).__name__
+        raise TypeError(f"text generation needs a model with prefill and step, got {name}")
+
+
+def check_vocabulary(
+    name: str, rows: Iterable[int | Sequence[int]], vocab_size: int | None
+) -> None:
+    """Raise a ValueError for an id outside [0, V), with its row; V may be unknown."""
+    for row, ids in enumerate(rows if vocab_size is not None else ()):
+        for token in [ids] if isinstance(ids, Integral) else ids:
+            if not 0 <= token < vocab_size:
+                raise ValueError(
+                    f"{name}[{row}] has token {token}, and the vocabulary has {vocab_size} tokens"
+                )
+
+
+def _input_vocab_size(model: GenerativeModel) -> int | None:
+    return getattr(model, "vocab_size" if model.is_prompted else "input_vocab_size", None)
+
+
+def _known(*arrays: Array) -> Sequence[Any] | None:
+    """Return arrays of NumPy; None if one is traced, or is of other processes too."""
+    if any(isinstance(a, jax.core.Tracer) or not a.is_fully_addressable for a in arrays):
+        return None
+    return jax.device_get(arrays)
+
+
+def _check_rows(name: str, tokens: ArrayLike, lengths: ArrayLike, vocab_size: int | None) -> None:
+    """Check the valid tokens of each row of an array, as far as they are known."""
+    known = _known(jnp.asarray(tokens), jnp.asarray(lengths)) if vocab_size is not None else None
+    rows = zip(*known, strict=True) if known else ()
+    check_vocabulary(name, (ids[:length].tolist() for ids, length in rows), vocab_size)
+
+
 def encode_stop(
-    stop: int | str | Sequence[int | str | Sequence[int]], tokenizer: Tokenizer | None
-) -> int | Sequence[int | Sequence[int]]:
+    model: GenerativeModel,
+    stop: int | str | Sequence[int | str | Sequence[int]],
+    tokenizer: Tokenizer | None,
+) -> Sequence[int | Sequence[int]]:
     """Return stop sequences with strings as ids.
 
     Raises:
-        ValueError: a string without a tokenizer.
+        ValueError: a string without a tokenizer; an id outside the vocabulary.
     """
-    if isinstance(stop, Integral):
-        return stop
-    return [
+    found = [
         encode([part], tokenizer, "stop", special_tokens=False)[0]
         if isinstance(part, str)
         else part
-        for part in ([stop] if isinstance(stop, str) else stop)
+        for part in ([stop] if isinstance(stop, Integral | str) else stop)
     ]
+    check_vocabulary("stop", found, getattr(model, "vocab_size", None))
+    return found
 
 
 def encode_prompts(
-    inputs: Sequence[Any], lengths: object, tokenizer: Tokenizer | None
+    model: GenerativeModel, inputs: Sequence[Any], lengths: object, tokenizer: Tokenizer | None
 ) -> list[list[int]]:
     """Return the ids of inputs that are not an array.
 
     Raises:
-        ValueError: an input without tokens; lengths beside a list.
+        ValueError: an input without tokens, or with one outside the vocabulary; lengths beside a
+            list.
     """
     if lengths is not None:
         raise ValueError("lengths are for arrays: a list has the length of each of its inputs")
@@ -107,15 +147,17 @@ def encode_prompts(
     for number, ids in enumerate(prompts):
         if not ids:
             raise ValueError(f"inputs[{number}] has no tokens; each input needs at least 1")
+    check_vocabulary("inputs", prompts, _input_vocab_size(model))
     return prompts
 
 
-def array_rows(inputs: ArrayLike, lengths: ArrayLike | None) -> Rows:
+def array_rows(model: GenerativeModel, inputs: ArrayLike, lengths: ArrayLike | None) -> Rows:
     """Return ids `[B, P]` and their lengths in int32.
 
     Raises:
         TypeError: ids that are not integers.
-        ValueError: shapes that do not fit; an input of length 0.
+        ValueError: shapes that do not fit; an input of length 0, or with a known token outside the
+            vocabulary.
     """
     inputs = jnp.asarray(inputs)
     if inputs.ndim != 2 or not jnp.issubdtype(inputs.dtype, jnp.integer):
@@ -126,6 +168,7 @@ def array_rows(inputs: ArrayLike, lengths: ArrayLike | None) -> Rows:
     check_lengths(lengths, width, least=1)
     if jnp.shape(lengths) != (number,):
         raise ValueError(f"lengths need shape ({number},), got {jnp.shape(lengths)}")
+    _check_rows("inputs", inputs, lengths, _input_vocab_size(model))
     return {
         "active": jnp.ones(number, bool),
         "inputs": inputs.astype(jnp.int32),
@@ -150,9 +193,9 @@ def other_rows(
     Raises:
         TypeError: a prefix that is not of integers; random keys that are not typed.
         ValueError: arguments for another number of rows; a start token for a decoder-only model, or
-            none for an encoder-decoder model.
+            none for an encoder-decoder model; a known token outside the vocabulary.
     """
-    rows = {}
+    rows, vocab_size = {}, getattr(model, "vocab_size", None)
     if model.is_prompted and start is not None:
         raise ValueError("start is for encoder-decoder models; this one continues its inputs")
     if not model.is_prompted:
@@ -161,6 +204,8 @@ def other_rows(
                 "an encoder-decoder model needs start, the token that answers begin with"
             )
         rows["start"] = jnp.broadcast_to(jnp.asarray(start).astype(jnp.int32), (number,))
+        known = _known(jnp.asarray(start))
+        check_vocabulary("start", known[0].ravel().tolist() if known else (), vocab_size)
     if prefix is not None:
         if not isinstance(prefix, Prefix):
             ids = encode(prefix, tokenizer, "prefix", special_tokens=False)
@@ -168,9 +213,11 @@ def other_rows(
             width = max(longest, min(1 << (longest - 1).bit_length(), max_tokens))
             prefix = Prefix(*pad_lists(ids, width))
         rows["prefix"], rows["prefix_lengths"] = check_prefix(prefix, number, max_tokens)
+        _check_rows("prefix", *prefix, vocab_size)
     if rng is not None:
-        if not jnp.issubdtype(rng.dtype, jax.dtypes.prng_key):
-            raise TypeError(f"rng needs keys that jax.random.key makes, got {rng.dtype}")
+        kind = getattr(rng, "dtype", type(rng).__name__)
+        if not hasattr(rng, "dtype") or not jnp.issubdtype(kind, jax.dtypes.prng_key):
+            raise TypeError(f"rng needs keys that jax.random.key makes, got {kind}")
         if rng.ndim == 0:
             numbers = jnp.arange(number, dtype=jnp.uint32)
             rng = jax.vmap(jax.random.fold_in, (None, 0))(rng, numbers)

@@ -3,11 +3,13 @@
 They apply in the order in which they are given. In sampling they receive logits, in beam search
 log-probabilities of each hypothesis (as in Hugging Face Transformers), and their results are
 summed; the early stop of beam search is exact if no result exceeds 0. -inf excludes a
-token. The classes raise a ValueError for values out of range.
+token. A row, or a hypothesis of beam search, of which every token is excluded ends without an
+answer. The classes raise a ValueError for values out of range.
 """
 
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,6 +34,52 @@ class History(NamedTuple):
 
 
 LogitProcessor = Callable[[Array, History], Array]
+
+
+def check_processors(processors: Sequence[LogitProcessor]) -> None:
+    """Raise a TypeError if these are not functions `(logits, history) -> logits`."""
+    if callable(processors):
+        raise TypeError(
+            f"logit_processors needs a sequence of functions, got {_name(processors)} alone"
+        )
+    for processor in processors:
+        try:
+            inspect.signature(processor).bind("logits", "history")
+        except TypeError:
+            raise TypeError(
+                f"logit processor {_name(processor)} needs the arguments (logits, history)"
+            ) from None
+        except ValueError:  # the signature of some compiled functions is not known
+            pass
+
+
+def apply_processor(processor: LogitProcessor, logits: Array, history: History) -> Array:
+    """Return the processed logits.
+
+    Raises:
+        TypeError: a function that cannot be traced, or that returns no array.
+        ValueError: logits of another shape.
+    """
+    try:
+        processed = processor(logits, history)
+    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
+        raise TypeError(
+            f"logit processor {_name(processor)} needs the values of a traced array: use jnp.where "
+            "in place of if, and jnp in place of NumPy"
+        ) from error
+    if not hasattr(processed, "shape"):
+        got = type(processed).__name__
+        raise TypeError(f"logit processor {_name(processor)} must return logits, got {got}")
+    if processed.shape != logits.shape:
+        raise ValueError(
+            f"logit processor {_name(processor)} maps logits of shape {logits.shape} to shape "
+            f"{processed.shape}"
+        )
+    return processed
+
+
+def _name(processor: object) -> str:
+    return getattr(processor, "__name__", type(processor).__name__)
 
 
 @dataclass(frozen=True)

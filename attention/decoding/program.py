@@ -28,7 +28,8 @@ class GenerativeModel(Protocol):
     """A model that `generate` can use: a pytree with these methods, such as any `nnx.Module`.
 
     A model may also have `max_input_length(max_tokens) -> int | None`, the largest P that `prefill`
-    accepts, None if any: then lists are not padded further.
+    accepts, None if any: then lists are not padded further. Known ids are checked if it has
+    `vocab_size`, the number of its tokens, and as an encoder-decoder model `input_vocab_size`.
 
     Attributes:
         is_prompted: True if `inputs` are the beginning of the text that is continued (decoder-only

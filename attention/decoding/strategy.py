@@ -9,7 +9,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attention.decoding.output import GenerationOutput, Prediction, append, empty_output
+from attention.decoding.output import (
+    GenerationOutput,
+    Prediction,
+    append,
+    discard,
+    empty_output,
+)
 from attention.decoding.processors import (
     History,
     LogitProcessor,
@@ -17,6 +23,8 @@ from attention.decoding.processors import (
     Temperature,
     TopK,
     TopP,
+    apply_processor,
+    check_processors,
     join_history,
 )
 from attention.decoding.stopping import Prefix, StoppingCriteria, at_index
@@ -31,6 +39,7 @@ class DecodingOptions:
     """Static options of a decoding loop, common to all rows; the fields are those of `decode`.
 
     Raises:
+        TypeError: a strategy or a logit processor that is none.
         ValueError: a number of steps outside [1, max_tokens].
     """
 
@@ -42,6 +51,12 @@ class DecodingOptions:
 
     def __post_init__(self) -> None:
         most = self.stopping.max_tokens
+        if isinstance(self.strategy, type) or not hasattr(self.strategy, "select"):
+            raise TypeError(
+                "strategy needs an instance, such as Greedy() or Sample(top_k=40), "
+                f"got {self.strategy!r}"
+            )
+        check_processors(self.logit_processors)
         object.__setattr__(self, "logit_processors", tuple(self.logit_processors))
         object.__setattr__(self, "max_steps", most if self.max_steps is None else self.max_steps)
         if not 1 <= self.max_steps <= most:
@@ -66,7 +81,7 @@ class DecodingOptions:
         if self.logit_processors:
             history = join_history(inputs.history, tokens, index)
             for processor in self.logit_processors:
-                logits = processor(logits, history)
+                logits = apply_processor(processor, logits, history)
         return logits
 
 
@@ -149,7 +164,10 @@ class TokenState(NamedTuple):
 
 
 class TokenStrategy:
-    """Base class of strategies that follow one hypothesis per row: subclasses define `choose`."""
+    """Base class of strategies that follow one hypothesis per row: subclasses define `choose`.
+
+    A row whose chosen token is excluded, because all tokens are, has no answer.
+    """
 
     num_beams = None
 
@@ -187,14 +205,17 @@ class TokenStrategy:
         if prefix is not None:
             is_forced = index < prefix.lengths
             chosen = jnp.where(is_forced, at_index(prefix.tokens, index), chosen)
-        log_prob = _log_prob(logits, chosen)
+        log_prob, impossible = _log_prob(logits, chosen), _at(processed, chosen) == -jnp.inf
         if prefix is not None:
             log_prob = jnp.where(is_forced, 0, log_prob)
+            impossible &= ~is_forced
         active = ~state.finished
+        impossible &= active
         output = append(state.output, index, chosen, log_prob, prediction.observed, active)
+        output = discard(output, impossible, stopping.pad)
         ended = stopping.ends(output.tokens, index) | (index + 1 == stopping.max_tokens)
-        next_tokens = jnp.where(active, chosen, stopping.pad)
-        return TokenState(output, state.finished | ended), next_tokens
+        next_tokens = jnp.where(active & ~impossible, chosen, stopping.pad)
+        return TokenState(output, state.finished | ended | impossible), next_tokens
 
     def unfinished(self, state: TokenState) -> Array:
         """Return which rows need more tokens: bool `[B]`."""
@@ -266,4 +287,9 @@ def _log_prob(logits: Array, tokens: Array) -> Array:
     """Return the log-probability of tokens `[B]` by logits `[B, V]`."""
     peak = logits.max(axis=-1)
     rest = jnp.log(jnp.exp(logits - peak[:, None]).sum(axis=-1))
-    return jnp.take_along_axis(logits, tokens[:, None], axis=-1)[:, 0] - peak - rest
+    return _at(logits, tokens) - peak - rest
+
+
+def _at(logits: Array, tokens: Array) -> Array:
+    """Return the entries `[B]` of logits `[B, V]` for tokens `[B]`."""
+    return jnp.take_along_axis(logits, tokens[:, None], axis=-1)[:, 0]

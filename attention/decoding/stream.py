@@ -12,6 +12,7 @@ from attention.decoding.batching import bucket_lengths, limit_bucket, pad_lists
 from attention.decoding.inputs import (
     Tokenizer,
     array_rows,
+    check_model,
     encode_prompts,
     encode_stop,
     is_array,
@@ -51,8 +52,8 @@ def stream(
     The loop runs in Python, so each token costs a call of a compiled function, and `generate` does
     not pay for that. The arguments are those of `generate`, with these differences: `inputs` may be
     one prompt, a string or a list of ids; `strategy` follows one hypothesis per row; `pad` is
-    yielded for rows that have ended; text does not contain stop sequences, ids do; `compile` maps
-    functions of pytrees.
+    yielded for rows that have ended or have no possible token; text does not contain stop
+    sequences, ids do; `compile` maps functions of pytrees.
 
     Returns:
         An iterator over int32 `[B]`, or an id for one prompt; with a tokenizer over a list of B
@@ -61,21 +62,23 @@ def stream(
     Raises:
         TypeError, ValueError: as `generate`, before the first token; a strategy with hypotheses.
     """
+    check_model(model)
+    stopping = StoppingCriteria(max_tokens, encode_stop(model, stop, tokenizer), min_tokens, pad)
+    options = DecodingOptions(strategy, stopping, logit_processors)
     if strategy.num_beams is not None:
         raise ValueError("stream needs a strategy that follows one hypothesis per row, not beams")
-    stopping = StoppingCriteria(max_tokens, encode_stop(stop, tokenizer), min_tokens, pad)
     single = isinstance(inputs, str) or (
         not is_array(inputs) and len(inputs) > 0 and isinstance(inputs[0], Integral)
     )
     if not is_array(inputs):
-        prompts = encode_prompts([inputs] if single else inputs, lengths, tokenizer)
+        prompts = [inputs] if single else inputs
+        prompts = encode_prompts(model, prompts, lengths, tokenizer)
         longest = max(map(len, prompts), default=0)
         size = next(size for size in bucket_lengths(prompts, buckets) if size >= longest)
         inputs, lengths = pad_lists(prompts, limit_bucket(model, size, prompts, max_tokens))
-    rows = array_rows(inputs, lengths)
+    rows = array_rows(model, inputs, lengths)
     number = len(rows["active"])
     rows |= other_rows(model, number, start, prefix, rng, tokenizer, max_tokens)
-    options = DecodingOptions(strategy, stopping, logit_processors)
     rng_impl = None if rng is None else jax.random.key_impl(rng)
     program = GenerationProgram(options, rng_impl, cache_dtype)
     begun = compiled(program, "begin", compile)(model, rows)

@@ -146,6 +146,11 @@ class Embedding(nnx.Module):
         return drop(vectors, self.dropout, rng)
 
     @property
+    def vocab_size(self) -> int | None:
+        """V; None without a table of tokens."""
+        return None if self.tokens is None else self.tokens.shape[0]
+
+    @property
     def num_positions(self) -> int | None:
         """Number of learned positions; None for positions that never end."""
         return getattr(self.positions, "max_length", None)

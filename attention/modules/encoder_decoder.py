@@ -1,6 +1,7 @@
 """An encoder-decoder: encode a source, and score each next target token."""
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import NamedTuple
 
 from flax import nnx
@@ -11,11 +12,9 @@ from attention.modules.config import TransformerConfig
 from attention.modules.context import (
     AxisNames,
     CacheSpec,
-    Context,
     Output,
     add_losses,
     and_mask,
-    apply_layer,
     constrain_logits,
     unconstrained,
 )
@@ -26,8 +25,8 @@ from attention.modules.transformer import (
     DecoderCache,
     Encoder,
     MakeLayer,
+    embed_and_apply,
     make_output,
-    next_positions,
 )
 from attention.primitives import masks
 from attention.primitives.constant import Constant
@@ -130,13 +129,11 @@ class EncoderDecoder(nnx.Module):
             returning: as in `Context`.
             options: other fields of `Context`.
         """
-        embedding_rng, layers_rng = split_rng(rng, 2)
         embedding = self.source_embedding or self.target_embedding
-        shared = self.target_embedding.tokens if embedding.tokens is None else None
-        table = None if shared is None else shared[...]
-        inputs = embedding(source, positions=positions, table=table, rng=embedding_rng)
-        context = Context(mask=mask, rng=layers_rng, returning=returning, **options)
-        return apply_layer(self.encoder, inputs, context)
+        if embedding.tokens is None:
+            embedding = partial(embedding, table=self.target_embedding.tokens[...])
+        options |= {"positions": positions, "mask": mask, "rng": rng, "returning": returning}
+        return embed_and_apply(embedding, self.encoder, source, **options)
 
     def decode(
         self,
@@ -164,19 +161,9 @@ class EncoderDecoder(nnx.Module):
             returning: as in `Context`.
             options: other fields of `Context`.
         """
-        embedding_rng, layers_rng = split_rng(rng, 2)
-        context = Context(
-            mask=mask,
-            encoder_output=encoder_output,
-            encoder_mask=encoder_mask,
-            rng=layers_rng,
-            cache=cache,
-            returning=returning,
-            **options,
-        )
-        positions = next_positions(target.shape, positions, cache)
-        inputs = self.target_embedding(target, positions=positions, rng=embedding_rng)
-        return apply_layer(self.decoder, inputs, context)
+        options |= {"encoder_output": encoder_output, "encoder_mask": encoder_mask}
+        options |= {"positions": positions, "mask": mask, "rng": rng, "returning": returning}
+        return embed_and_apply(self.target_embedding, self.decoder, target, cache=cache, **options)
 
     def logits(self, features: Array) -> Array:
         """Map features `[..., D]` to scores of the next token `[..., V]`."""
@@ -251,6 +238,18 @@ class EncoderDecoder(nnx.Module):
         batch = encoder_output.shape[:-2]
         spec = CacheSpec(batch=batch, size=size, encoder_output=encoder_output, **options)
         return self.decoder.new_cache(spec)
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Number of target tokens; None if the embedding does not know it."""
+        return getattr(self.target_embedding, "vocab_size", None)
+
+    @property
+    def input_vocab_size(self) -> int | None:
+        """Number of source tokens; None if the embedding does not know it."""
+        source = self.source_embedding
+        uses_target_table = source is None or source.tokens is None
+        return self.vocab_size if uses_target_table else getattr(source, "vocab_size", None)
 
     def max_input_length(self, max_tokens: int) -> int | None:
         """Return the largest number of source tokens that `prefill` accepts; None if any."""

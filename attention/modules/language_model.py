@@ -10,19 +10,16 @@ from jax.typing import DTypeLike
 from attention.modules.config import TransformerConfig
 from attention.modules.context import (
     CacheSpec,
-    Context,
     Output,
-    apply_layer,
     constrain_logits,
 )
-from attention.modules.dropout import split_rng
 from attention.modules.embeddings import Embedding
 from attention.modules.transformer import (
     Decoder,
     DecoderCache,
     MakeLayer,
+    embed_and_apply,
     make_output,
-    next_positions,
 )
 from attention.primitives.masks import Mask
 
@@ -95,11 +92,8 @@ class LanguageModel(nnx.Module):
             ValueError: more tokens than `max_length` or than the cache can hold; positions beside a
                 cache.
         """
-        embedding_rng, layers_rng = split_rng(rng, 2)
-        positions = next_positions(tokens.shape, positions, cache)
-        inputs = self.embedding(tokens, positions=positions, rng=embedding_rng)
-        context = Context(mask=mask, rng=layers_rng, cache=cache, returning=returning, **options)
-        return apply_layer(self.decoder, inputs, context)
+        options |= {"positions": positions, "mask": mask, "rng": rng, "cache": cache}
+        return embed_and_apply(self.embedding, self.decoder, tokens, returning=returning, **options)
 
     def logits(self, features: Array) -> Array:
         """Map features `[..., D]` to scores of the next token `[..., V]`."""
@@ -132,12 +126,17 @@ class LanguageModel(nnx.Module):
             )
         return self.decoder.new_cache(CacheSpec(batch=tuple(batch), size=size, **options))
 
+    @property
+    def vocab_size(self) -> int | None:
+        """Number of tokens; None if the embedding does not know it."""
+        return getattr(self.embedding, "vocab_size", None)
+
     def max_input_length(self, max_tokens: int) -> int | None:
         """Return the largest number of input tokens that `prefill` accepts; None if any."""
         longest = self.embedding.max_length
         if longest is None:
             return None
-        return longest + 1 - (max_tokens if self.embedding.positions is not None else 0)
+        return longest + 1 - (max_tokens if self.embedding.num_positions is not None else 0)
 
     def prefill(
         self,

@@ -45,6 +45,7 @@ class Layers(nnx.Module):
         *,
         rngs: nnx.Rngs,
         period: int | None = None,
+        check_period: bool = True,
         scan: bool = True,
         remat: bool = True,
     ) -> None:
@@ -57,9 +58,15 @@ class Layers(nnx.Module):
             rngs: source of the initial parameters.
             period: p, if `make_layer` is known to make layers i and i + p alike: it is then called
                 for the first p indices only. If None, n layers are made and compared.
+            check_period: whether to compare the shapes of all layers, about 20 ms for each.
             scan: whether to stack and scan layers that repeat.
             remat: whether the backward pass recomputes the inside of each layer.
+
+        Raises:
+            ValueError: layers that do not repeat with the period.
         """
+        if period is not None and period < min(n, 1):
+            raise ValueError(f"period must be at least 1, got {period}")
         keys = jax.random.split(rngs.params(), n) if n else ()
 
         def make(index: int, key: Array) -> Layer:
@@ -81,6 +88,9 @@ class Layers(nnx.Module):
         self.period = period if self.repeats > 1 else 0  # number of stacked layers in `blocks`
         end = self.period * self.repeats
         if layers is None:
+            if check_period and n:
+                key = jax.ShapeDtypeStruct(keys.shape[1:], keys.dtype)
+                _check_period([jax.eval_shape(partial(make, j), key) for j in range(end)], period)
             stacked = [jax.vmap(partial(make, j))(keys[j:end:period]) for j in range(period)]
             self.blocks = nnx.List(stacked + make_each(end))
         else:
@@ -127,7 +137,7 @@ class Layers(nnx.Module):
     def _remat(self, *, prevent_cse: bool) -> Callable[[Layer, Array, Context], Output]:
         return jax.checkpoint(apply_layer, prevent_cse=prevent_cse) if self.remat else apply_layer
 
-    def _scan(self, inputs: Array, rngs: Any, context: Context) -> list[Output]:  # noqa: ANN401
+    def _scan(self, inputs: Array, rngs: Array | list[None], context: Context) -> list[Output]:
         """Return the output of each stacked layer, in order."""
         has_rng = context.rng is not None
         if has_rng:
@@ -214,14 +224,26 @@ def _combine(inputs: Array, results: list[Output], context: Context) -> Output:
 
 def _period(layers: list[Layer]) -> int:
     """Return the smallest period of the layers, n if they do not repeat."""
-    kinds = [jax.tree.flatten(jax.tree.map(_shape, layer)) for layer in layers]
+    kinds = [_kind(layer) for layer in layers]
     periods = range(1, len(layers))
     repeat = (p for p in periods if all(a == b for a, b in zip(kinds, kinds[p:], strict=False)))
     return next(repeat, len(layers))
 
 
-def _shape(leaf: Array) -> tuple[tuple[int, ...], str]:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+def _check_period(layers: list[Layer], period: int) -> None:
+    kinds = [_kind(layer) for layer in layers]
+    for index in range(period, len(layers)):
+        if kinds[index] != kinds[index - period]:
+            raise ValueError(
+                f"period={period}, and layer {index} has another structure than layer "
+                f"{index - period}: other attributes, shapes or dtypes"
+            )
+
+
+def _kind(layer: Layer) -> tuple[list[jax.ShapeDtypeStruct], Any]:
+    """Return what two layers that are stacked have in common."""
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), layer)
+    return jax.tree.flatten(shapes)
 
 
 def _stack(layers: list[Layer]) -> Layer:

@@ -20,6 +20,7 @@ from attention.modules.context import (
     apply_layer,
     check_score,
 )
+from attention.modules.dropout import split_rng
 from attention.modules.layers import Layers
 from attention.modules.linear import linear, named
 from attention.modules.positions import POSITIONS
@@ -218,13 +219,31 @@ def _parts(
             return transformer_block(configs[index], cross=cross, rngs=rngs)
 
     score = POSITIONS[config.positions].score
-    layers = {"rngs": rngs, "period": period, "scan": config.scan, "remat": config.remat}
+    layers = {"rngs": rngs, "scan": config.scan, "remat": config.remat}
+    layers |= {"period": period, "check_period": False}  # layers of equal configs are equal
     return {
         "layers": Layers(make_layer, n, **layers),
         # The features of post-norm blocks are normalised already.
         "norm": config.make_norm(rngs) if config.norm_placement != "post" else None,
         "score": score and score(config, causal, rngs),
     }
+
+
+def embed_and_apply(
+    embedding: Callable[..., Array],
+    stack: Encoder,
+    tokens: Array,
+    *,
+    positions: Array | None,
+    rng: Array | None,
+    cache: DecoderCache | None = None,
+    **options: object,
+) -> Output:
+    """Embed tokens `[..., T]` and map them with a stack; options are other fields of `Context`."""
+    embedding_rng, layers_rng = split_rng(rng, 2)
+    positions = next_positions(tokens.shape, positions, cache)
+    inputs = embedding(tokens, positions=positions, rng=embedding_rng)
+    return apply_layer(stack, inputs, Context(rng=layers_rng, cache=cache, **options))
 
 
 def make_output(

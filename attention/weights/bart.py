@@ -1,7 +1,5 @@
 """BART (Lewis et al. 2020) and Marian (Junczys-Dowmunt et al. 2018)."""
 
-from typing import Any
-
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
@@ -17,7 +15,7 @@ OFFSET = 2  # rows of the table of positions of BART that no token uses
 class OffsetPositions(LearnedPositions):
     """Learned positions in a table whose first rows are not used."""
 
-    def __init__(self, max_length: int, width: int, **options: Any) -> None:  # noqa: ANN401
+    def __init__(self, max_length: int, width: int, **options: object) -> None:
         """Make the table; the arguments are those of `LearnedPositions`."""
         super().__init__(max_length + OFFSET, width, **options)
         self.max_length = max_length

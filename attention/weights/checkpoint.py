@@ -95,7 +95,7 @@ def load(
         A model with attribute `source`, for `save`.
 
     Raises:
-        FileNotFoundError: no config.json or no tensors.
+        FileNotFoundError: no folder, no config.json or no tensors. Nothing is downloaded.
         ValueError: another architecture; a tensor that is missing, unexpected or has another shape;
             an option that is not a field.
     """
@@ -104,6 +104,11 @@ def load(
     for name in options:
         one_of("options of load", name, tuple(each.name for each in fields(TransformerConfig)))
     folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"{folder} is not a folder: load needs one with config.json and model.safetensors, as "
+            f"downloaded from Hugging Face, of one of the families {', '.join(FAMILIES)}"
+        )
     settings = Settings(read_json(folder / "config.json"))
     family = _family(settings)
     abstract = _abstract(family, settings, options) if model is None else model

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import re
 import shutil
 from itertools import takewhile
 from pathlib import Path
@@ -70,13 +71,31 @@ def test_encoder_decoder_is_greedy_and_uses_generation_config(generate, tmp_path
     found = generate(folder, "--config.decoding.max_tokens=6", given="w5 w6\n")
     expected = " ".join(f"w{i}" for i in takewhile(lambda i: i != end, ids))
     assert found == (0, f"{expected}\n", "")
+    status, output, error = generate(folder, "--config.decoding.max_tokens=33", given="w5 w6\n")
+    assert (status, output) == (2, "")
+    assert "max_tokens=33 is more than the 32 tokens that the model can write" in error
+
+
+@pytest.mark.parametrize("flag", ["strategy=greedy", "num_beams=2"])
+def test_line_that_is_too_long_for_max_tokens(generate, flag):
+    """The prompt is not printed, and other lines are continued."""
+    flags = "--config.decoding.max_tokens=30", f"--config.decoding.{flag}"
+    status, output, error = generate("gpt2", *flags, given=f"hello hello\nh\n{'hello ' * 20}\n")
+    assert status == 1
+    first, second, third = output.split("\n")[:3]
+    assert first == third == "" and second.startswith("h")
+    number, longest = re.fullmatch(
+        r"line 1: (\d+) tokens leave room for (\d+) more, and --config.decoding.max_tokens=30\n"
+        r"line 3: \d+ tokens are more than the 32 that the model reads\n",
+        error,
+    ).groups()
+    assert int(number) + int(longest) == 33
 
 
 @pytest.mark.parametrize(
     "folder, flags, message",
     [
         ("bert", [], "contains a MaskedLanguageModel, which generates no text"),
-        ("nothing", [], "contains no config.json"),
         ("gpt2", ["--mode=train"], "--weights is for --mode=generate alone"),
         (
             "gpt2",
@@ -84,6 +103,12 @@ def test_encoder_decoder_is_greedy_and_uses_generation_config(generate, tmp_path
             "decoding.strategy must be one of auto, greedy, sample, got 'greed'",
         ),
         ("gpt2", ["--config.decoding.num_beams=0"], "decoding.num_beams must be at least 1, got 0"),
+        ("nothing", [], "nothing is not a folder: load needs one with config.json"),
+        (
+            "gpt2",
+            [],
+            "--config.decoding.max_tokens=100 is more than the 32 tokens that the model can write",
+        ),
     ],
 )
 def test_wrong_use_is_one_sentence(generate, folder, flags, message):

@@ -18,10 +18,12 @@ from attention.decoding import (
     RepetitionPenalty,
     Sample,
     StoppingCriteria,
+    Temperature,
     decode,
     generate,
     stream,
 )
+from attention.primitives.pytree_dataclass import pytree_dataclass
 from tests.attention.decoding.markov import (
     BOS,
     END,
@@ -292,6 +294,20 @@ def test_no_inputs():
     assert found.tokens.shape == (0, 0) and found.lengths.shape == (0,)
 
 
+@pytree_dataclass
+class SizedModel(PromptedModel):
+    """A model that knows its vocabulary."""
+
+    vocab_size = V
+
+
+@pytree_dataclass
+class SizedSource(SourceModel):
+    """A model that knows its vocabularies."""
+
+    vocab_size, input_vocab_size = V, 10
+
+
 class Letters:
     """A tokenizer: "d" is 3, "e" is 4 and so on; 5 is half a character."""
 
@@ -365,6 +381,10 @@ def test_stream_yields_a_token_before_it_is_read():
     assert len(traced) == 1
 
 
+def branching(logits, history):
+    return logits if history.length[0] > 3 else -logits
+
+
 PROMPT = {"model": PROMPTED, "inputs": [[3]]}
 SOURCE = {"model": SOURCED, "inputs": [[3]]}
 
@@ -397,12 +417,112 @@ SOURCE = {"model": SOURCED, "inputs": [[3]]}
             PROMPT | {"rng": jax.random.split(jax.random.key(0), 2)},
             r"rng needs one key, or one for each of 1 rows, got \(2,\)",
         ),
+        (PROMPT | {"rng": 0}, "rng needs keys that jax.random.key makes, got int"),
+        (PROMPT | {"strategy": "sample"}, r"strategy needs an instance, .* got 'sample'"),
+        (PROMPT | {"strategy": Sample}, r"strategy needs an instance, .* got <class"),
+        (PROMPT | {"model": jnp.ones(3)}, "a model with prefill and step, got ArrayImpl"),
+        (
+            PROMPT | {"logit_processors": Temperature(0.5)},
+            "needs a sequence of functions, got Temp",
+        ),
+        (
+            PROMPT | {"logit_processors": [lambda logits: logits]},
+            r"logit processor <lambda> needs the arguments \(logits, history\)",
+        ),
+        (
+            PROMPT | {"logit_processors": [Temperature]},
+            r"logit processor Temperature needs the arguments \(logits, history\)",
+        ),
+        (
+            PROMPT | {"logit_processors": [lambda logits, history: None]},
+            "logit processor <lambda> must return logits, got NoneType",
+        ),
+        (
+            PROMPT | {"logit_processors": [lambda logits, history: logits[..., :3]]},
+            r"logit processor <lambda> maps logits of shape \(1, 6\) to shape \(1, 3\)",
+        ),
+        (
+            PROMPT | {"logit_processors": [branching]},
+            "logit processor branching needs the values of a traced array",
+        ),
     ],
 )
 def test_mistakes_are_refused(given, sentence):
     given = {"max_tokens": 5} | given
     with pytest.raises((TypeError, ValueError), match=sentence):
         generate(given.pop("model"), given.pop("inputs"), **given)
+
+
+SIZED_SOURCE = SizedSource(jnp.asarray(TABLE))
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"inputs": [[3], [4, 6]]}, r"inputs\[1\] has token 6, and the vocabulary has 6 tokens"),
+        ({"inputs": [[3, -1]]}, r"inputs\[0\] has token -1, and the vocabulary has 6 tokens"),
+        ({"inputs": np.array([[3, 4], [9, 3]])}, r"inputs\[1\] has token 9"),
+        ({"inputs": jnp.array([[3, 6]]), "lengths": jnp.array([2])}, r"inputs\[0\] has token 6"),
+        ({"prefix": [[6]]}, r"prefix\[0\] has token 6"),
+        ({"prefix": Prefix(jnp.array([[3, 9]]), jnp.array([2]))}, r"prefix\[0\] has token 9"),
+        ({"stop": [END, (3, 6)]}, r"stop\[1\] has token 6"),
+        ({"stop": -1}, r"stop\[0\] has token -1"),
+        ({"model": SIZED_SOURCE, "start": 6}, r"start\[0\] has token 6"),
+        (
+            {"model": SIZED_SOURCE, "start": BOS, "inputs": [[10]]},
+            r"inputs\[0\] has token 10, and the vocabulary has 10 tokens",
+        ),
+    ],
+)
+@pytest.mark.parametrize("call", [generate, stream])
+def test_tokens_outside_the_vocabulary(call, given, sentence):
+    given = {"model": SizedModel(PROMPTED.table), "inputs": [[3]], "max_tokens": 5} | given
+    with pytest.raises(ValueError, match=sentence):
+        call(given.pop("model"), given.pop("inputs"), **given)
+
+
+def test_padding_may_be_outside_the_vocabulary():
+    model, given = SizedModel(PROMPTED.table), options("greedy", "prompted")
+    found = generate(model, INPUTS, lengths=LENGTHS, **given)
+    assert_same(found, reference("greedy", "prompted"))
+    sources = jnp.array([[9, 3, 99]]), jnp.array([2])
+    given = {"max_tokens": 3, "start": BOS}
+    found = generate(SIZED_SOURCE, sources[0], lengths=sources[1], **given)
+    assert found.lengths.tolist() == [3]
+    prefix = Prefix(jnp.array([[3, 99]]), jnp.array([1]))
+    assert generate(SIZED_SOURCE, [[9]], prefix=prefix, **given).tokens[0, 0] == 3
+
+
+def test_traced_tokens_are_not_checked():
+    def run(inputs):
+        return generate(SizedModel(PROMPTED.table), inputs, max_tokens=3)
+
+    assert jax.jit(run)(jnp.array([[7]])).tokens.shape == (1, 3)
+
+
+def exclude_all_of_the_fourth(logits, history):
+    return jnp.where((history.length == 3)[..., None], -jnp.inf, logits)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_row_without_a_possible_token_has_no_answer(name):
+    """The fourth token of prompt and answer is impossible; the last prompt is longer."""
+    given = {"strategy": STRATEGIES[name], "max_tokens": 6, "rng": jax.random.key(0)}
+    given["logit_processors"] = (exclude_all_of_the_fourth,)
+    for more in ({}, {"slots": 1}):
+        found = generate(PROMPTED, [[3], [3, 4, 5], [3, 4, 5, 3, 4]], **given, **more)
+        lengths = found.lengths.reshape(3, -1)
+        assert (lengths[:2] == 0).all() and (lengths[2] == 6).any()
+        scores = found.scores.reshape(3, -1)
+        assert (scores[:2] == -np.inf).all() and np.isfinite(scores[2]).any()
+        assert (found.tokens[:2] == PAD).all() and (found.log_probs[:2] == 0).all()
+    assert name != "beam" or (lengths[2] == 6).all()
+
+
+def test_stream_ends_where_no_token_is_possible():
+    given = {"max_tokens": 6, "logit_processors": (exclude_all_of_the_fourth,), "pad": 5}
+    tokens = [*stream(PROMPTED, [3], **given)]
+    assert len(tokens) == 3 and tokens[-1] == 5
 
 
 def test_stream_refuses_beams():

@@ -37,7 +37,7 @@ INPUTS = jnp.array([ids + [0] * (5 - len(ids)) for ids in PROMPTS], jnp.int32)
 B = len(PROMPTS)
 
 
-def randomized(model, scale=0.3):
+def randomized(model, scale):
     """Give all parameters random values, so that logits differ."""
 
     def random(path, leaf):
@@ -63,7 +63,8 @@ def encoder_decoder(**options):
         **SIZES | {"encoder_layers": 1, "decoder_layers": 2, "tie": "none", **options}
     )
     sizes = {"source_vocab_size": V, "target_vocab_size": V}
-    return randomized(EncoderDecoder.from_config(config, **sizes, rngs=nnx.Rngs(0)))
+    model = EncoderDecoder.from_config(config, **sizes, rngs=nnx.Rngs(0))
+    return randomized(model, scale=0.7)
 
 
 STRATEGIES = {"greedy": Greedy(), "sample": Sample(top_k=5), "beam": Beam(3, 2, GNMT(0.6), True)}
@@ -75,7 +76,7 @@ def assert_same(found, expected):
     np.testing.assert_array_equal(found.lengths, expected.lengths)
     np.testing.assert_array_equal(found.tokens, expected.tokens[..., : found.tokens.shape[-1]])
     np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-3)
-    assert len({*np.ravel(found.tokens).tolist()}) > 2
+    assert len({*np.ravel(found.tokens).tolist()}) > 3
 
 
 @pytest.mark.parametrize("positions", ["rotary", "alibi", "learned"])
@@ -220,7 +221,23 @@ def test_inputs_are_padded_no_further_than_positions_reach():
         generate(model, PROMPTS, max_tokens=37)
 
 
-def test_prompts_without_learned_positions_continue_beyond_max_length():
-    model = language_model(positions="rotary", num_kv_heads=1)
+@pytest.mark.parametrize("tie", ["none", "all"])
+def test_ids_outside_the_vocabulary(tie):
+    """Of the prompt, the source, and the target; a source embedding may have no table."""
+    with pytest.raises(ValueError, match=r"inputs\[1\] has token 23, and the vocabulary has 23"):
+        generate(language_model(positions="rotary"), [[3], [4, V]], max_tokens=3)
+    model = encoder_decoder(tie=tie)
+    with pytest.raises(ValueError, match=r"inputs\[0\] has token 23, and the vocabulary has 23"):
+        generate(model, [[V]], max_tokens=3, start=BOS)
+    with pytest.raises(ValueError, match=r"stop\[0\] has token 23, and the vocabulary has 23"):
+        generate(model, [[3]], max_tokens=3, start=BOS, stop=V)
+
+
+@pytest.mark.parametrize("positions", ["rotary", "sinusoidal"])
+def test_prompts_without_learned_positions_continue_beyond_max_length(positions):
+    model = language_model(positions=positions, num_kv_heads=1)
+    assert model.max_input_length(60) == 41
     found = generate(model, PROMPTS, max_tokens=60)
     assert np.isfinite(found.scores).all()
+    alone = generate(model, INPUTS, lengths=LENGTHS, max_tokens=60)
+    np.testing.assert_array_equal(found.tokens, alone.tokens)

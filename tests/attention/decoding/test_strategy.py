@@ -203,7 +203,7 @@ PREFIX = Prefix(
 
 
 @jit
-def run(table, rng=None, *, strategy, stopping=StoppingCriteria(9, END, 4), options=()):  # noqa: B008
+def run(table, rng=None, *, strategy, stopping=StoppingCriteria(9, END, 4), options=()):  # noqa: B008 - frozen
     return decode(
         step_of(table),
         empty_state(B),

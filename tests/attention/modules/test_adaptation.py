@@ -16,6 +16,8 @@ from attention.modules.adaptation import (
     lora_factors,
     select_parameters,
 )
+from attention.modules.config import TransformerConfig
+from attention.modules.language_model import LanguageModel
 from tests.attention.primitives.inputs import draw
 
 DIMS = chex.Dimensions(L=2, D=7, N=3, H=5, F=11)
@@ -101,7 +103,7 @@ class TestPaths:
         assert set(selected) == {path for path in PATHS if "bias" not in path}
         np.testing.assert_array_equal(selected["query.kernel"], model().query.kernel[...])
 
-    @every_tree
+    @pytest.mark.parametrize("tree", ["state", "dict"])
     def test_first_matching_label_decides(self, tree):
         labels = label_parameters(
             TREES[tree](), {"query.*": "a", "*.kernel": "b"}, default="default"
@@ -113,11 +115,31 @@ class TestPaths:
         }
 
     def test_unknown_path_names_the_nearest(self):
-        sentence = "no parameter has a path that matches 'qery.kernel'; the nearest is 'query.kern"
+        sentence = r"no parameter has a path that matches 'qery.*'; did you mean 'query.kernel'\?"
         with pytest.raises(ValueError, match=sentence):
             select_parameters(model(), "*.bias", "qery.kernel")
         with pytest.raises(ValueError, match=sentence):
-            label_parameters(model(), {"qery.kernel": True}, default=False)
+            label_parameters(nnx.state(model()), {"qery.kernel": True}, default=False)
+
+    @pytest.mark.parametrize(
+        "pattern, hint",
+        [
+            ("*qery*", r"; did you mean '\*query\*'\?"),
+            ("kernel", r"; did you mean '\*kernel'\?"),
+            ("layers.0", r"; did you mean 'layers.0\*'\?"),
+            ("0", r"; did you mean '\*0\*'\?"),
+            ("layer.0.bias", r"; did you mean 'layers.0.bias'\?"),
+            ("qery.kernels", r"; did you mean 'query.kernel'\?"),
+            ("nothing", "; a path is, for instance, 'layers.0.bias'"),
+        ],
+    )
+    def test_hint_is_a_pattern_that_matches(self, pattern, hint):
+        with pytest.raises(ValueError, match=f"{hint}$"):
+            select_parameters(model(), pattern)
+
+    def test_labels_of_a_model_are_refused(self):
+        with pytest.raises(TypeError, match=r"needs nnx.state\(model\), since optax calls a Model"):
+            label_parameters(model(), {"query.*": True}, default=False)
 
 
 @pytest.fixture
@@ -228,17 +250,32 @@ class TestLoRA:
     @pytest.mark.parametrize(
         "pattern, options, sentence",
         [
-            ("output.kernel", {"rank": 2}, r"axes of output.kernel, \(3, 5, 7\): pass num_inputs"),
+            ("output.kernel", {"rank": 2}, r"axes of output.kernel, \(3, 5, 7\), into inp"),
             ("output.kernel", {"rank": 2, "num_inputs": 3}, "cannot split the axes of output.ker"),
             ("query.bias", {"rank": 1}, "cannot split the axes of query.bias"),
             ("query.kernel", {"rank": 8}, "rank of query.kernel must lie in 1 to 7, got 8"),
             ("query.kernel", {"rank": 0}, "rank of query.kernel must lie in 1 to 7, got 0"),
-            ("query.kernels", {"rank": 1}, "nearest is 'query.kernel'"),
+            ("*.bias", {"rank": 1}, "cannot split the axes of layers.0.bias"),
+            ("query.kernels", {"rank": 1}, "did you mean 'query.kernel'"),
         ],
     )
     def test_refused_factors(self, pattern, options, sentence):
         with pytest.raises(ValueError, match=sentence):
             lora_factors(model(), pattern, rng=jax.random.key(0), **options)
+
+    def test_patterns_of_biases_too_give_factors_of_kernels_alone(self):
+        make = functools.partial(lora_factors, model(), rank=1, rng=jax.random.key(0))
+        assert set(make("*query*", "layers*")) == {"query.kernel", "layers.0.kernel"}
+        chex.assert_trees_all_equal(make("*query*"), make("query.kernel"))
+        assert set(make("output*", num_inputs=2)) == {"output.kernel"}
+
+    def test_all_patterns_of_a_transformer(self):
+        """Neither biases, norms nor embeddings get factors."""
+        config = TransformerConfig(width=8, num_heads=2, hidden=12, norm="layer", decoder_layers=3)
+        transformer = LanguageModel.from_config(config, vocab_size=5, rngs=nnx.Rngs(0))
+        found = lora_factors(transformer, "*", rank=1, rng=jax.random.key(0))
+        kernels = set(select_parameters(transformer, "*.kernel"))
+        assert set(found) == kernels and len(kernels) == 6
 
     def test_factors_of_another_model(self):
         factors = all_factors(model())

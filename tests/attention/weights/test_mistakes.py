@@ -102,6 +102,16 @@ def test_field_that_is_missing(tmp_path):
         weights.load(folder)
 
 
+@pytest.mark.parametrize("name", ["nonexistent", "gpt2"])
+def test_name_that_is_no_folder(name, tmp_path):
+    sentence = (
+        f"{name} is not a folder: load needs one with config.json and model.safetensors, as "
+        "downloaded from Hugging Face, of one of the families gpt2, llama, mistral, qwen2, bert,"
+    )
+    with pytest.raises(FileNotFoundError, match=sentence):
+        weights.load(tmp_path / name)
+
+
 def test_files_that_are_missing_or_damaged(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"contains no config.json"):
         weights.load(tmp_path)
