@@ -142,16 +142,16 @@ def test_training_figures(captions, tmp_path):
 
 # PyTorch uses nested tensors for padded sentences by default.
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-@pytest.mark.parametrize(
-    ("longest", "seed"), [(5, 0), (25, 1), (25, 3), (25, 4), (25, 5), (25, 6), (25, 7)]
-)
-def test_all_translators_have_equal_outputs(captions, tmp_path, longest, seed):
+@pytest.mark.parametrize("longest", [5, 25], ids=["of equal length", "of any length"])
+def test_all_translators_have_equal_outputs(captions, tmp_path, longest):
     pytest.importorskip("torch")
-    captions.translation.seed = seed  # with seed 2, some outputs end early
     trial = translating.load_trial(captions, tmp_path)
-    # With initial parameters, outputs depend little on the previous tokens.
+    # With initial parameters, outputs depend little on the previous tokens, and none ends.
     parameters = jax.tree.map(lambda leaf: 3 * leaf, trial.parameters)
     limits = {"max_tokens": longest, "min_tokens": 5 if longest == 5 else 0}
+    if longest != 5:
+        table = parameters["target_embedding"]["tokens"]
+        table[...] = table[...].at[EOS].multiply(3)
     stopping = replace(trial.stopping, **limits)
     trial = trial._replace(parameters=parameters, stopping=stopping)
     outputs = [list(ids) for ids in ours.make_translate(*trial[:3])()]

@@ -85,7 +85,9 @@ def test_contenders_without_result_are_left_out_with_the_reason(capsys):
     assert found["large"].reason == "needs 1.5 GiB of scratch memory, and 1.0 are allowed"
     assert (found["able"].reason, len(found["able"].times)) == ("", 2)
     compared = list(suite.deviations(CASE, contenders[:1], errors))
-    assert compared == [("broken", "error of causal_16_float32_gradient: TypeError: not on Sundays")]
+    assert compared == [
+        ("broken", "error of causal_16_float32_gradient: TypeError: not on Sundays")
+    ]
     assert errors == []
     shown = capsys.readouterr().err
     assert shown.count("in crash") == 2 and f"broken, {CASE.name}" in shown
