@@ -29,7 +29,7 @@ class PaddedPairs(NamedTuple):
 
 
 def padded(pairs: Sequence[Pair]) -> PaddedPairs:
-    """Return a batch whose sides are as long as their longest sentence."""
+    """Return a batch; each side is as long as its longest sentence."""
     return PaddedPairs(
         _rows([[*pair.source, EOS] for pair in pairs]),
         _rows([[BOS, *pair.target] for pair in pairs]),

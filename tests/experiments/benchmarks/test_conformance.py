@@ -58,7 +58,7 @@ def test_tiled_attention_passes_every_row():
     assert [row.verdict for row in report.rows] == ["pass"] * len(ROWS)
 
 
-def test_an_error_of_an_implementation_is_not_a_refusal():
+def test_error_of_an_implementation_is_not_a_refusal():
     reference = next(one for one in ours.candidates() if isinstance(one, Candidate))
     with pytest.raises(ValueError, match="batch axes differ"):
         reference.function(jnp.ones((1, 2, 1, 3)), *[jnp.ones((2, 2, 1, 3))] * 2)
