@@ -20,7 +20,7 @@ def of_peers(each: Callable[[ModuleType], Iterator[T]]) -> Iterator[T | tuple[st
         try:
             yield from list(each(peer))
         except ModuleNotFoundError as error:
-            yield library, f"{error.name} is not installed"
+            yield library, "not installed" if error.name == library else str(error)
         except Exception as error:  # a broken installation of one peer does not stop the others
             traceback.print_exception(error)
             yield library, first_line(error)

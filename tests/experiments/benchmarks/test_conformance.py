@@ -35,7 +35,7 @@ def test_missing_and_broken_peers_are_listed_with_the_reason(monkeypatch, capsys
 
     monkeypatch.setattr(peers, "PEERS", {"torch": missing, "broken": broken})
     assert list(peers.of_peers(lambda peer: peer())) == [
-        ("torch", "torch is not installed"),
+        ("torch", "not installed"),
         ("broken", "ImportError: libtorch.so: undefined symbol"),
     ]
     assert "in broken" in capsys.readouterr().err
