@@ -72,7 +72,7 @@ def clause(d: Draft, who: NounPhrase, past: bool) -> Phrase:
 
 
 def simple(d: Draft) -> Phrase:
-    """Jane visits Africa in September."""
+    """Build a simple sentence: Jane visits Africa in September."""
     return _statement(d, subject(d, LIVING), d.chance(0.5))
 
 
@@ -84,14 +84,14 @@ def _statement(d: Draft, who: NounPhrase, past: bool) -> Phrase:
 
 
 def attribute(d: Draft) -> Phrase:
-    """The car is not red."""
+    """Build a sentence with an attribute: the car is not red."""
     noun = pick_noun(d, [kind for kind in KINDS if ADJECTIVES_OF[kind]])
     who = noun_phrase(d, noun, adjectives=None if d.chance(0.3) else ())
     return who.phrase + is_adjective(d, who, d.chance(0.4))
 
 
 def subject_relative(d: Draft) -> Phrase:
-    """Agreement over a relative clause: the girls who live near the river are happy."""
+    """Build agreement over a relative clause: the girls who live near the river are happy."""
     d.phenomena.add("relative_clause")
     who = living(d, LIVING)
     past = d.chance(0.4)
@@ -102,7 +102,7 @@ def subject_relative(d: Draft) -> Phrase:
 
 
 def object_relative(d: Draft) -> Phrase:
-    """The apple that Marie bought is red: la pomme que Marie a achetée est rouge."""
+    """Build an object relative clause: la pomme que Marie a achetée est rouge."""
     d.phenomena.add("relative_clause")
     verb = d.choose([v for v in PLAIN["person"] if v.complement == "object"])
     kinds = [k for k in KINDS if k in verb.objects and k not in ("drink", "beverage", "person")]
@@ -125,7 +125,7 @@ def _that(d: Draft, thing: NounPhrase, verb: Verb, past: bool) -> Phrase:
 
 
 def anaphora(d: Draft) -> Phrase:
-    """Marie buys the apple and eats it: la pomme ... la mange."""
+    """Build two clauses with an object pronoun: Marie buys the apple and eats it."""
     who, past = subject(d, ("person",)), d.chance(0.6)
     past = past or who.gender == "?"
     verb = d.choose([v for v in _SECOND_VERBS if not past or v.past == "avoir"])
@@ -159,7 +159,7 @@ def _to(d: Draft) -> Phrase:
 
 
 def giving(d: Draft) -> Phrase:
-    """Paul gives the book to Marie, or to her: the pronoun goes before the French verb."""
+    """Build an indirect object, as a noun or a pronoun: Paul gives the book to Marie, or to her."""
     who, verb = subject(d, ("person",)), d.choose(GIVING)
     how = manner(d, verb, who, past=d.chance(0.5))
     noun = pick_noun(d, [kind for kind in KINDS if kind in verb.objects])
@@ -178,7 +178,7 @@ def giving(d: Draft) -> Phrase:
 
 
 def pronoun_object(d: Draft) -> Phrase:
-    """Paul finds her: Paul la trouve."""
+    """Build a sentence with an object pronoun: Paul la trouve."""
     who, past = subject(d, ("person",)), d.chance(0.4)
     verb = d.choose([v for v in PLAIN["person"] if "person" in v.objects])
     how = manner(d, verb, who, past=past)
@@ -193,7 +193,7 @@ def pronoun_object(d: Draft) -> Phrase:
 
 
 def two_clauses(d: Draft) -> Phrase:
-    """The girls are tired because they played tennis: elles, for the girls."""
+    """Build clauses with one subject: the girls are tired because they (elles) played tennis."""
     d.phenomena.add("conjunction")
     past = d.chance(0.5)
     if d.chance(0.25):
@@ -221,7 +221,7 @@ def _anything(d: Draft, who: NounPhrase, past: bool) -> Phrase:
 
 
 def two_sentences(d: Draft) -> Phrase:
-    """Two sentences, or three, of different people."""
+    """Build two or three clauses with different subjects."""
     d.phenomena.add("conjunction")
     past = d.chance(0.5)
     words = _statement(d, subject(d, LIVING), past)
@@ -232,7 +232,7 @@ def two_sentences(d: Draft) -> Phrase:
 
 
 def polysemous(d: Draft) -> Phrase:
-    """A polysemous word with a cue: before or after it, near or far."""
+    """Build a sentence with a polysemous word and a cue: before or after it, near or far."""
     noun = d.choose(SENSES)
     sense = noun.sense
     frames = [_cued_by_adjective] * bool(sense.adjectives) + [_cued_by_whole] * bool(sense.wholes)
@@ -252,21 +252,21 @@ def _handles(
 
 
 def _cued_by_adjective(d: Draft, noun: Noun) -> Phrase:
-    """Paul finds the rusty nail."""
+    """Use an adjective as cue: Paul finds the rusty nail."""
     who = subject(d, ("person",))
     adjectives = (ADJECTIVE[d.choose(noun.sense.adjectives)],)
     return who.phrase + _handles(d, who, noun, d.chance(0.5), adjectives)
 
 
 def _cued_by_whole(d: Draft, noun: Noun) -> Phrase:
-    """Paul finds the bark of the old tree."""
+    """Use the whole as cue: Paul finds the bark of the old tree."""
     who = subject(d, ("person",))
     whole = noun_phrase(d, NOUN[d.choose(noun.sense.wholes)], determiner=d.choose(("the", "this")))
     return who.phrase + _handles(d, who, noun, d.chance(0.5)) + of(whole)
 
 
 def _cued_by_owner(d: Draft, noun: Noun) -> Phrase:
-    """The banker finds the bank."""
+    """Use the subject as cue: the banker finds the bank."""
     who = noun_phrase(d, NOUN[d.choose(noun.sense.owners)])
     past = d.chance(0.5)
     done = who.phrase + _handles(d, who, noun, past)
@@ -274,14 +274,14 @@ def _cued_by_owner(d: Draft, noun: Noun) -> Phrase:
 
 
 def _cued_by_attribute(d: Draft, noun: Noun) -> Phrase:
-    """The bank that Paul saw is muddy: the cue comes last."""
+    """Use a final attribute as cue: the bank that Paul saw is muddy."""
     d.phenomena.add("relative_clause")
     thing, past = noun_phrase(d, noun, determiner="the", adjectives=()), d.chance(0.5)
     return _that(d, thing, d.choose(NEUTRAL_VERBS), past) + is_adjective(d, thing, past)
 
 
 def _cued_from_afar(d: Draft, noun: Noun) -> Phrase:
-    """The player was tired when he found the bat."""
+    """Use the subject of the previous clause as cue: the player was tired when he found the bat."""
     d.phenomena.add("conjunction")
     who, past = noun_phrase(d, NOUN[d.choose(noun.sense.owners)]), d.chance(0.5)
     first = who.phrase + is_adjective(d, who, past, passing=True) + phrase(*d.choose(CONJUNCTIONS))
@@ -290,7 +290,7 @@ def _cued_from_afar(d: Draft, noun: Noun) -> Phrase:
 
 
 def _cued_later(d: Draft, noun: Noun) -> Phrase:
-    """Paul looked for the key when the pianist was sleeping: the cue is in another clause."""
+    """Use the next clause as cue: Paul looked for the key when the pianist was sleeping."""
     d.phenomena.add("conjunction")
     who, past = person_name(d) if d.chance(0.6) else speaker(d), d.chance(0.5)
     owner = noun_phrase(d, NOUN[d.choose(noun.sense.owners)])

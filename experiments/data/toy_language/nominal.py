@@ -64,7 +64,7 @@ class Draft:
         return chosen
 
     def combine(self, kind: str, first: str, noun: Noun | None) -> None:
-        """Record a combination of words; not of polysemous ones, whose cues must occur in train."""
+        """Record a combination of words, except polysemous ones: train must contain their cues."""
         if noun is not None and noun.sense is None:
             self.combinations.add((kind, first, noun.english))
 

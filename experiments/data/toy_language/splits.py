@@ -156,7 +156,7 @@ def _deal(pairs: list[Pair], sizes: Sizes) -> tuple[list[Pair], list[Pair], list
 
 
 def _attested(pairs: Iterable[Pair], counts: Counter[str], least: int) -> list[Pair]:
-    """Return the pairs all of whose words occur at least `least` times in train."""
+    """Return the pairs in which every word occurs at least `least` times in train."""
     return [pair for pair in pairs if all(counts[word] >= least for word in pair.forms)]
 
 
