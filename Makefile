@@ -2,6 +2,7 @@
 #
 #   make train                         train the main job; ARGS="--config=..." for another
 #   make test                          pass the tests
+#   make shapes                        check every public shape, in half a minute
 #   make test PYTHON=python3.13 VENV=.venv-3.13
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 ARGS ?=
 
-.PHONY: train test smoke lint clean
+.PHONY: train test shapes smoke lint clean
 
 # Large arrays in pages of 2 MiB, where Linux and its C library offer them: a step of multi30k makes
 # and frees half a gigabyte, and a tenth of its time went to pages of 4 KiB (docs/STEPS.md).
@@ -19,6 +20,10 @@ train: $(VENV)/installed
 
 test: $(VENV)/installed
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+# Every public shape, traced and not computed: run it at every change.
+shapes: $(VENV)/installed
+	$(BIN)/python -m pytest -n 2 --dist loadfile --tb=short tests/shapes $(ARGS)
 
 # The part of the tests that another Python or jax is likeliest to break.
 smoke: $(VENV)/installed

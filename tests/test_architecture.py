@@ -30,7 +30,11 @@ OURS = {"attention", "experiments", "configs", "run", "tests"}
 LIBRARY_NEEDS = {"jax", "flax", "chex"}
 # These may use NumPy, which jax needs in any case: to be independent of the code that they test, or
 # to make arrays without compiling anything.
-NUMPY = ("attention/testing", "attention/decoding/batching.py")
+NUMPY = (
+    "attention/testing",
+    "attention/decoding/batching.py",
+    "attention/primitives/arguments.py",
+)
 EXTRA = {"numpy", "safetensors", "tokenizers"}  # attention[weights]
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
@@ -262,8 +263,7 @@ def _check_positions(
     num_keys: int,
 ) -> tuple[Array, Array]:
     if positions is None:
-        with jax.ensure_compile_time_eval():  # so that tiles can be decided when tracing
-            return jnp.arange(num_queries, dtype=jnp.int32), jnp.arange(num_keys, dtype=jnp.int32)
+        return _counted(num_queries), _counted(num_keys)
     if not (isinstance(positions, tuple | list) and len(positions) == 2):
         raise TypeError("positions must be a pair (query_positions, key_positions)")
     checked = []
@@ -277,10 +277,18 @@ def _check_positions(
     return checked[0], checked[1]
 
 
+def _counted(size: int) -> Array:
+    """Return int32 0 to `size` - 1, known when tracing so that tiles can be decided then.
+
+    They are copied from NumPy: `jnp.arange` would compile a program for each size.
+    """
+    with jax.ensure_compile_time_eval():
+        return jax.device_put(np.arange(size, dtype=np.int32))
+
+
 def _check_heads(heads: ArrayLike | None, num_heads: int) -> Array:
     if heads is None:
-        with jax.ensure_compile_time_eval():
-            return jnp.arange(num_heads, dtype=jnp.int32)
+        return _counted(num_heads)
     heads = to_int32("heads", heads, 1)
     if heads.shape != (num_heads,):
         raise ValueError(f"heads must have one number for each of N={num_heads}, got {heads.shape}")

@@ -153,10 +153,10 @@ class Cache:
         """
         if lengths is not None:
             check_lengths(lengths, num_tokens)
-        with jax.ensure_compile_time_eval():  # inside jit, constants are known
-            longest = jnp.max(self.advance(num_tokens, lengths).lengths, initial=0)
-        at_least = num_tokens if lengths is None else 0
-        longest = int(longest) if _is_known(longest) else at_least
+        longest = num_tokens if lengths is None else 0
+        if _is_known(self.lengths) and _is_known(lengths):
+            with jax.ensure_compile_time_eval():  # inside jit, constants are known
+                longest = int(jnp.max(self.advance(num_tokens, lengths).lengths, initial=0))
         if longest > self.size and not self.ring:
             raise ValueError(
                 f"a cache of {self.size} slots cannot hold {longest} tokens: make it larger or "
@@ -396,5 +396,5 @@ def _write(old: Array, new: Array, slots: Array) -> Array:
     return old.at[:, slots].set(_swap_axes(new), mode="drop")
 
 
-def _is_known(array: ArrayLike) -> bool:
+def _is_known(array: ArrayLike | None) -> bool:
     return not isinstance(array, jax.core.Tracer)

@@ -1,7 +1,5 @@
 """Self-attention and cross-attention: their own parameters by hand, through the oracle."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -179,32 +177,6 @@ def test_softcap_bounds_the_scores_after_all_score_functions():
     output = run(attention(softcap=0.7, score=lambda: bias), context=given).features
     plain = Context(score=(bias, bias, scores.softcap(0.7)))
     assert_close(output, run(attention(), context=plain).features)
-
-
-@pytest.mark.parametrize(
-    "changes, shapes",
-    [
-        ({}, {"query": (18, 6, 3), "key": (18, 6, 3), "value": (18, 6, 3), "output": (6, 3, 18)}),
-        (
-            {"num_kv_heads": 2, "head_width": 7, "source_width": 5},
-            {"query": (18, 6, 7), "key": (5, 2, 7), "value": (5, 2, 7), "output": (6, 7, 18)},
-        ),
-        (
-            {"num_kv_heads": 1, "value_width": 11},
-            {"query": (18, 6, 3), "key": (18, 1, 3), "value": (18, 1, 11), "output": (6, 11, 18)},
-        ),
-    ],
-    ids=["defaults", "widths", "value-width"],
-)
-def test_default_sizes(changes, shapes):
-    build = functools.partial(CrossAttention, 18, num_heads=6, **changes)
-    module = jax.eval_shape(lambda: build(rngs=nnx.Rngs(0)))
-    bare = jax.eval_shape(lambda: build(use_bias=False, rngs=nnx.Rngs(0)))
-    for name, shape in shapes.items():
-        bias = shape[2:] if name == "output" else shape[1:]
-        assert getattr(module, name).kernel.shape == shape
-        assert getattr(module, name).bias.shape == bias
-        assert getattr(bare, name).bias is None
 
 
 def test_projections_start_with_variance_one_over_their_inputs():

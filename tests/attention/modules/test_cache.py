@@ -2,7 +2,6 @@
 
 import functools
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -360,36 +359,6 @@ class TestTranslator:
         for overflowed in ([0, 0, 0], [0, 1, 0], [1, 1, 1]):
             features, cache = decode(cache, self.TARGET[:, :1], jnp.ones(B, jnp.int32))
             np.testing.assert_array_equal(np.isnan(features).any((1, 2)), overflowed)
-
-
-class TestShapes:
-    """Sizes of caches, without allocating them."""
-
-    def test_grouped_queries_make_a_cache_smaller_by_the_group_size(self):
-        def cache(num_kv_heads):
-            model = language_model(num_kv_heads=num_kv_heads, decoder_layers=LAYERS)
-            return [each["self_attention"] for each in model.new_cache((B,), 11).layers]
-
-        caches = {k: jax.eval_shape(functools.partial(cache, k)) for k in (N, K, 1)}
-        for num_kv_heads, layers in caches.items():
-            assert len(layers) == LAYERS
-            for each, whole in zip(layers, caches[N], strict=True):
-                chex.assert_shape([each.key_slots, each.value_slots], (B, num_kv_heads, 11, H))
-                assert each.nbytes * N == whole.nbytes * num_kv_heads
-                assert whole.nbytes == B * 11 * N * 2 * H * 4
-
-    def test_a_ring_does_not_grow(self):
-        model = jax.eval_shape(lambda: language_model(decoder_layers=LAYERS))
-
-        def read(model):
-            cache = model.new_cache((2, B), 5, ring=True)
-            return model(tokens(2, B, 23), cache=cache)
-
-        output = jax.eval_shape(read, model)
-        chex.assert_shape(output.logits, (2, B, 23, V))
-        layers = [each["self_attention"].key_slots for each in output.cache.layers]
-        chex.assert_shape(layers, (2, B, K, 5, H))
-        assert len(layers) == LAYERS
 
 
 class TestErrors:

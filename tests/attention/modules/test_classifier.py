@@ -114,23 +114,6 @@ class TestClassifier:
         alone = classify(model, TOKENS[2, : LENGTHS[2]])
         np.testing.assert_allclose(together[2], alone, rtol=1e-4, atol=1e-4)
 
-    @pytest.mark.parametrize("batch", [(), (2,), (3, 2)], ids=str)
-    @pytest.mark.parametrize("pooling", POOLINGS)
-    def test_leading_axes_are_kept(self, pooling, batch):
-        images = jnp.zeros((*batch, *SHAPE))
-        scores = jax.eval_shape(lambda: classify(classifier(pooling, embed_patches), images))
-        assert scores.shape == (*batch, C)
-        given, lengths = tokens(*batch, S), jnp.full(batch, 2, jnp.int32)
-        scores = jax.eval_shape(lambda: classify(classifier(pooling), given, lengths=lengths))
-        assert scores.shape == (*batch, C)
-
-    def test_hidden_states_and_attention(self):
-        returning = ("weights", "hidden_states")
-        model = classifier("class_token")
-        output = jax.eval_shape(lambda: model(TOKENS, lengths=LENGTHS, returning=returning))
-        assert output.hidden_states[2].shape == (B, S + 1, D)
-        assert output.attention[1]["self_attention"]["weights"].shape == (B, 6, S + 1, S + 1)
-
     @pytest.mark.parametrize("changes", [{"attention_dropout": 0.5}, {"dropout": 0.5}], ids=str)
     def test_dropout_in_the_encoder_and_in_the_embedding(self, changes):
         layers = 0 if "dropout" in changes else 2  # without layers only the embedding has dropout

@@ -37,27 +37,6 @@ def run(module, inputs=INPUTS, context=Context()):  # noqa: B008 - a context is 
     return module(inputs, context=context).features
 
 
-@pytest.mark.parametrize("kind", POSITIONS)
-def test_parameters_are_shared_by_the_layers(kind):
-    def sizes(kind):
-        model = jax.eval_shape(lambda: language_model(positions=kind))
-        return {
-            jax.tree_util.keystr(path): parameter.shape
-            for path, parameter in jax.tree_util.tree_leaves_with_path(model)
-        }
-
-    expected = {
-        "learned": {(".embedding.positions.table.value", (23, D))},
-        "relative": {(".decoder.score.table.value", (N, 32))},
-    }
-    assert {*(sizes(kind).items() - sizes("none").items())} == expected.get(kind, set())
-
-
-def test_learned_positions_are_as_many_as_the_longest_sequence():
-    model = jax.eval_shape(lambda: language_model(positions="learned", max_length=11))
-    assert model.embedding.positions.table.shape == (11, D)
-
-
 @pytest.mark.parametrize("kind", ["none", "rotary", "alibi", "relative"])
 def test_the_order_of_tokens_has_an_effect_by_the_encoding_alone(kind):
     encoder = stack(Encoder, positions=kind, encoder_layers=1)

@@ -171,31 +171,6 @@ def test_values_equal_the_equations_without_padding(kind):
         assert_close(weights[row, :, :length], expected_weights)
 
 
-def test_returned_results_have_the_axes_of_attend():
-    returning = ("logsumexp", "mean_distance", "strongest", "hidden_states")
-    run = functools.partial(call, returning=returning)
-    output = jax.eval_shape(run, small("additive"), SOURCE, TARGET, LENGTHS)
-    one = (B, 1, T)
-    shapes = jax.tree.map(lambda array: array.shape, output.attention)
-    strongest = (*one, 1), (*one, 1)
-    expected = {"logsumexp": one, "mean_distance": one, "strongest": strongest}
-    assert shapes == ({"cross_attention": expected},)
-    widths = [states.shape for states in output.hidden_states]
-    assert widths == [(B, T, D), (B, T, F + D + 2 * F)]
-    encoded = jax.eval_shape(
-        lambda: small("none").encode(SOURCE, mask=None, returning=("hidden_states",))
-    )
-    assert [states.shape for states in encoded.hidden_states] == [(B, S, D), (B, S, 2 * F)]
-
-
-@every_model
-def test_leading_axes_are_kept(kind):
-    for batch in ((), (2,), (3, 2)):
-        run = functools.partial(small(kind), source_mask=None, encoder_mask=None)
-        output = jax.eval_shape(run, tokens(*batch, S), tokens(*batch, T))
-        chex.assert_shape(output.logits, (*batch, T, V))
-
-
 class TestPadding:
     """Padding of the source has no effect."""
 
@@ -506,18 +481,6 @@ class TestConfig:
     def test_invalid_values(self, changes, sentence):
         with pytest.raises(ValueError, match=f"^{sentence}"):
             RecurrentConfig(**changes)
-
-    def test_number_of_parameters_of_a_published_model(self):
-        """bentrevett/pytorch-seq2seq has 20,518,917; its GRUs have a second bias of 3·F each."""
-        config = {"embedding_width": 256, "hidden": 512, "attention": "additive"}
-        sizes = {"source_vocab_size": 7855, "target_vocab_size": 5893}
-        model = jax.eval_shape(
-            lambda: RecurrentEncoderDecoder.from_config(
-                RecurrentConfig(**config), **sizes, rngs=nnx.Rngs(0)
-            )
-        )
-        total = sum(parameter.size for parameter in jax.tree.leaves(model))
-        assert total == 20_518_917 - 3 * (3 * 512)
 
 
 class TestErrors:

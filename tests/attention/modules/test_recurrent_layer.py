@@ -75,12 +75,6 @@ def test_values_equal_the_equations():
         assert_close(features[row], equations(small(), INPUTS[row])[0])
 
 
-def test_leading_axes_are_kept():
-    for batch in ((), (2, 3)):
-        features = jax.eval_shape(small(), jnp.zeros((*batch, T, D))).features
-        chex.assert_shape(features, (*batch, T, D))
-
-
 def test_steps_equal_the_full_pass():
     whole = small()(INPUTS).features
     cache = empty(small())

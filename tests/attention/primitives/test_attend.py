@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from absl.testing import parameterized
 
 from attention import attend, grouped_query, masks, multi_head, scaled_dot_product
 from tests import oracle
@@ -39,43 +38,6 @@ def random_mask(*shape, seed=1):
     mask = np.random.default_rng(seed).random(shape) < 0.5
     mask[..., 0, :], mask[..., 1, :], mask[..., 2, :] = False, True, np.arange(shape[-1]) == 4
     return mask
-
-
-class ShapeTest(chex.TestCase):
-    """Named axes of inputs and outputs, with and without jit."""
-
-    @chex.variants(with_jit=True, without_jit=True)
-    @parameterized.named_parameters(("none", ()), ("one", (2,)), ("two", (3, 2)))
-    def test_batch_axes_are_kept(self, batch):
-        query, key, value = query_key_value(batch)
-
-        @self.variant
-        def run(query, key, value):
-            return attend(
-                query, key, value, mask=masks.causal(), positions=POSITIONS, returning=MORE
-            )
-
-        output, weights, logsumexp = all_of(run(query, key, value))
-        chex.assert_shape(output, (*batch, *DIMS["TNv"]))
-        chex.assert_shape(weights, (*batch, *DIMS["NTS"]))
-        chex.assert_shape(logsumexp, (*batch, *DIMS["NT"]))
-        expected = oracle.attention(query, key, value, CAUSAL)
-        chex.assert_trees_all_close(
-            (output, weights, logsumexp), tuple(expected), rtol=1e-5, atol=1e-5
-        )
-
-    @chex.variants(with_jit=True, without_jit=True)
-    def test_each_level_adds_one_axis(self):
-        one_head = draw(DIMS["TH"], DIMS["SH"], DIMS["Sv"])
-        many_heads = draw(DIMS["TNH"], DIMS["SNH"], DIMS["SNv"])
-        for function, inputs, axes in (
-            (scaled_dot_product, one_head, ("Tv", "TS", "T")),
-            (multi_head, many_heads, ("TNv", "NTS", "NT")),
-            (grouped_query, query_key_value(), ("TNv", "NTS", "NT")),
-        ):
-            results = self.variant(function)(*inputs)
-            for result, names in zip(results, axes, strict=True):
-                chex.assert_shape(result, DIMS[names])
 
 
 @pytest.mark.parametrize("batch", [(), DIMS["B"], (3, 2)], ids=str)

@@ -285,8 +285,3 @@ def test_batch_axes_come_first():
     chex.assert_shape(chosen.key, (3, S, K, H))
     chex.assert_shape(chosen.value, (3, S, K, WIDTH))
     np.testing.assert_array_equal(chosen.lengths, [4, 4, 2])
-
-
-def test_bytes():
-    cache = jax.eval_shape(lambda: empty((B,), S, dtype=jnp.bfloat16))
-    assert cache.nbytes == B * S * K * (H + WIDTH) * 2

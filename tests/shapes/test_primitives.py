@@ -1,0 +1,324 @@
+"""Shapes of every public function of arrays.
+
+B batch · T query length · S key length · N query heads · K key/value heads
+H head width (Hv of the values) · D model width · `...` any batch axes
+"""
+
+import inspect
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import attention
+from attention import (
+    Dropout,
+    additive_attention,
+    attend,
+    block_mask,
+    empty_cache,
+    grouped_query,
+    masks,
+    merge,
+    multi_head,
+    rotary,
+    scaled_dot_product,
+    scores,
+    sinusoidal,
+)
+from attention.primitives.additive import additive_scores
+from attention.primitives.arguments import RETURNING
+from attention.primitives.cache import full_cache
+from attention.primitives.rotary_scaling import SCALINGS
+from tests.shapes.shapes import SIZE, check, shapes
+
+INPUTS = {"query": "[..., T, N, H]", "key": "[..., S, K, H]", "value": "[..., S, K, Hv]"}
+ONE_QUERY = INPUTS | {"query": "[..., 1, N, H]"}
+OUTPUT = "[..., T, N, Hv]"
+WEIGHTS = (OUTPUT, {"weights": "[..., N, T, S]"})
+RESULTS = {
+    "weights": "[..., N, T, S]",
+    "logsumexp": "[..., N, T]",
+    "entropy": "[..., N, T]",
+    "mean_distance": "[..., N, T]",
+    "largest_score": "[..., N, T]",
+    "strongest": ("[..., N, T, 3]", "int32 [..., N, T, 3]"),
+}
+CACHE = {
+    "key_slots": "[..., K, S, H]",
+    "value_slots": "[..., K, S, Hv]",
+    "nonfinite_slots": "bool [..., K, S]",
+    "lengths": "int32 [...]",
+    "key": "[..., S, K, H]",
+    "value": "[..., S, K, Hv]",
+    "nonfinite_keys": "bool [..., S, K]",
+    "positions": "int32 [S]",
+}
+PIECE = {"lengths": "int32 [...]", "key": "[..., T, K, H]", "value": "[..., T, K, Hv]"}
+
+
+def masked(make, /, **arrays):
+    """Line of attention with `make(**arrays)` as its mask; queries follow the keys before them."""
+
+    def function(query, key, value, **arrays):
+        positions = jnp.arange(SIZE.S - SIZE.T, SIZE.S), jnp.arange(SIZE.S)
+        mask = make(**arrays)
+        return attend(query, key, value, mask=mask, positions=positions, returning=("weights",))
+
+    return shapes(function, **INPUTS, **arrays, returns=WEIGHTS)
+
+
+def scored(make, /, **arrays):
+    """Line of attention with the score function `make(**arrays)`."""
+
+    def function(query, key, value, **arrays):
+        return attend(query, key, value, score=make(**arrays), returning=("weights",))
+
+    return shapes(function, **INPUTS, **arrays, returns=WEIGHTS)
+
+
+def cache_of(lengths, **options):
+    """A cache of S slots that has read these numbers of tokens."""
+    sizes = {"num_kv_heads": SIZE.K, "head_width": SIZE.H, "value_width": SIZE.Hv}
+    return empty_cache(lengths.shape, SIZE.S, **sizes, **options).advance(0, lengths)
+
+
+SHAPES = {
+    # One head, many heads, groups of heads.
+    "scaled_dot_product": shapes(
+        scaled_dot_product,
+        query="[T, H]",
+        key="[S, H]",
+        value="[S, Hv]",
+        allowed="bool [T, S]",
+        returns=("[T, Hv]", "[T, S]", "[T]"),
+    ),
+    "multi_head": shapes(
+        multi_head,
+        query="[T, N, H]",
+        key="[S, N, H]",
+        value="[S, N, Hv]",
+        allowed="bool [N, T, S]",
+        returns=("[T, N, Hv]", "[N, T, S]", "[N, T]"),
+    ),
+    "grouped_query": shapes(
+        grouped_query,
+        query="[T, N, H]",
+        key="[S, K, H]",
+        value="[S, K, Hv]",
+        allowed="bool [T, S]",
+        returns=("[T, N, Hv]", "[N, T, S]", "[N, T]"),
+    ),
+    # A batch: the public function, its results and options.
+    "attend": shapes(attend, **INPUTS, returns=OUTPUT),
+    "attend: results": shapes(
+        partial(attend, returning=RETURNING, num_strongest=3), **INPUTS, returns=(OUTPUT, RESULTS)
+    ),
+    "attend: mask per example": shapes(
+        attend, **INPUTS, mask="bool [..., 1, T, S]", returns=OUTPUT
+    ),
+    "attend: mask per head": shapes(attend, **INPUTS, mask="bool [..., N, T, S]", returns=OUTPUT),
+    "attend: bfloat16": shapes(
+        partial(attend, returning=("weights", "logsumexp")),
+        query="bfloat16 [..., T, N, H]",
+        key="bfloat16 [..., S, K, H]",
+        value="bfloat16 [..., S, K, Hv]",
+        returns=(
+            "bfloat16 [..., T, N, Hv]",
+            {"weights": "[..., N, T, S]", "logsumexp": "[..., N, T]"},
+        ),
+    ),
+    "attend: scale": shapes(attend, **INPUTS, scale="[]", returns=OUTPUT),
+    "attend: heads": shapes(attend, **INPUTS, heads="int32 [N]", returns=OUTPUT),
+    "attend: positions": shapes(
+        attend, **INPUTS, positions=("int32 [..., T]", "int32 [..., S]"), returns=OUTPUT
+    ),
+    "attend: nonfinite_keys": shapes(
+        attend, **INPUTS, nonfinite_keys="bool [..., S, K]", returns=OUTPUT
+    ),
+    "attend: one query": shapes(
+        partial(attend, implementation="one_query"), **ONE_QUERY, returns="[..., 1, N, Hv]"
+    ),
+    "attend: tiles": shapes(
+        partial(attend, implementation="tiled", tile_sizes=(2, 3), returning=("logsumexp",)),
+        **INPUTS,
+        returns=(OUTPUT, {"logsumexp": "[..., N, T]"}),
+    ),
+    "attend: jax.nn": shapes(
+        partial(attend, implementation="jax"),
+        **(INPUTS | {"value": "[..., S, K, H]"}),
+        returns="[..., T, N, H]",
+    ),
+    "attend: no keys": shapes(
+        partial(attend, returning=("weights",)),
+        query="[..., T, N, H]",
+        key="[..., 0, K, H]",
+        value="[..., 0, K, Hv]",
+        returns=(OUTPUT, {"weights": "[..., N, T, 0]"}),
+    ),
+    "Dropout": shapes(
+        lambda rng, **inputs: attend(**inputs, dropout=Dropout(rng, 0.1)),
+        **INPUTS,
+        rng="key [...]",
+        returns=OUTPUT,
+    ),
+    "additive_attention": shapes(
+        partial(additive_attention, returning=RETURNING, num_strongest=3),
+        **INPUTS,
+        vector="[N, H]",
+        returns=(OUTPUT, RESULTS),
+    ),
+    "additive_scores": shapes(
+        additive_scores,
+        query="[..., T, N, H]",
+        key="[..., S, K, H]",
+        vector="[N, H]",
+        returns="[..., N, T, S]",
+    ),
+    "merge": shapes(
+        merge, partials=[("[..., T, N, Hv]", "[..., N, T]")] * 3, returns=(OUTPUT, "[..., N, T]")
+    ),
+    # Masks: a predicate on positions, with arrays of any batch axes.
+    "masks: a predicate": shapes(
+        lambda query, key: masks.causal()(query, key),
+        query="int32 [T, 1]",
+        key="int32 [1, S]",
+        returns="bool [T, S]",
+    ),
+    "masks.causal": masked(masks.causal),
+    "masks.window": masked(lambda: masks.window(2, after=1)),
+    "masks.block": masked(lambda: masks.block(3)),
+    "masks.lengths": masked(masks.lengths, lengths="int32 [...]", query_lengths="int32 [...]"),
+    "masks.segments": masked(
+        masks.segments, query_segments="int32 [..., S]", key_segments="int32 [..., S]"
+    ),
+    "masks.cu_seqlens": masked(
+        masks.cu_seqlens, query_offsets="int32 [..., 3]", key_offsets="int32 [..., 3]"
+    ),
+    "masks.prefix": masked(masks.prefix, length="int32 [...]"),
+    "masks.from_array": masked(masks.from_array, array="bool [..., S, S]"),
+    "masks.from_function": masked(
+        lambda groups: masks.from_function(lambda q, k, groups: groups[q] == groups[k], groups),
+        groups="int32 [S]",
+    ),
+    "masks: &, | and ~": masked(
+        lambda lengths: masks.causal() & masks.lengths(lengths) | ~masks.window(1),
+        lengths="int32 [...]",
+    ),
+    "block_mask": shapes(
+        lambda lengths: block_mask(masks.lengths(lengths), SIZE.T, SIZE.S, tile_sizes=(2, 3)),
+        lengths="int32 [...]",
+        returns=dict.fromkeys(("start", "stop", "full_start", "full_stop"), "int32 [..., 3]"),
+    ),
+    "BlockMask": shapes(
+        lambda segments, **inputs: attend(
+            **inputs,
+            mask=block_mask(masks.segments(segments, segments), SIZE.S, tile_sizes=(2, 3)),
+        ),
+        **(INPUTS | {"query": "[..., S, N, H]"}),
+        segments="int32 [..., S]",
+        returns="[..., S, N, Hv]",
+    ),
+    # Score functions.
+    "scores.alibi": scored(scores.alibi, slopes="[N]"),
+    "scores.alibi_slopes": shapes(lambda: scores.alibi_slopes(SIZE.N), returns="[N]"),
+    "scores.relative_bias": scored(scores.relative_bias, table="[..., N, 6]"),
+    "scores.softcap": scored(lambda: scores.softcap(5.0)),
+    "scores.bias_array": scored(scores.bias_array, array="[..., N, T, S]"),
+    "scores.attention_sinks": scored(scores.attention_sinks, logits="[N]"),
+    "scores.from_function": scored(
+        lambda slopes: scores.from_function(
+            lambda score, q, k, head, slopes: score - slopes[head] * abs(q - k).astype(score.dtype),
+            slopes,
+        ),
+        slopes="[N]",
+    ),
+    # The cache of decoding. A piece of T tokens is written to S slots.
+    "empty_cache": shapes(lambda lengths: cache_of(lengths), lengths="int32 [...]", returns=CACHE),
+    "full_cache": shapes(full_cache, key="[..., S, K, H]", value="[..., S, K, Hv]", returns=CACHE),
+    "Cache": shapes(
+        lambda lengths, key, value: cache_of(lengths).extend(key, value),
+        **PIECE,
+        returns=(
+            CACHE,
+            {
+                "key": "[..., S, K, H]",
+                "value": "[..., S, K, Hv]",
+                "positions": "int32 [..., S]",
+                "nonfinite_keys": "bool [..., S, K]",
+            },
+        ),
+    ),
+    "Cache: a ring": shapes(
+        lambda lengths, key, value: cache_of(lengths, ring=True).extend(key, value),
+        **PIECE,
+        returns=(
+            CACHE | {"positions": "int32 [..., S]"},
+            {
+                "key": "[..., S + T, K, H]",
+                "value": "[..., S + T, K, Hv]",
+                "positions": "int32 [..., S + T]",
+                "nonfinite_keys": "bool [..., S + T, K]",
+            },
+        ),
+    ),
+    "Cache: next_positions": shapes(
+        lambda lengths: cache_of(lengths).next_positions(SIZE.T),
+        lengths="int32 [...]",
+        returns="int32 [..., T]",
+    ),
+    "Cache: gather_rows": shapes(
+        lambda lengths: cache_of(lengths).gather_rows(lambda array: array[::-1]),
+        lengths="int32 [B]",
+        returns={"key": "[B, S, K, H]", "value": "[B, S, K, Hv]", "lengths": "int32 [B]"},
+    ),
+    # Positions.
+    "sinusoidal": shapes(
+        lambda positions: sinusoidal(positions, SIZE.D),
+        positions="int32 [..., T]",
+        returns="[..., T, D]",
+    ),
+    "rotary": shapes(
+        rotary,
+        vectors="bfloat16 [..., T, N, H]",
+        positions="int32 [..., T]",
+        returns="bfloat16 [..., T, N, H]",
+    ),
+    **{
+        f"rotary: {name}": shapes(
+            lambda vectors, positions, scale=scale: rotary(
+                vectors, positions, scaling=partial(scale, factor=2.0, original_length=8)
+            ),
+            vectors="[..., T, N, H]",
+            positions="int32 [..., T]",
+            returns="[..., T, N, H]",
+        )
+        for name, scale in SCALINGS.items()
+    },
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes(name):
+    check(SHAPES[name])
+
+
+def test_every_public_function_has_a_line():
+    """`explain` returns no arrays."""
+    kinds = {masks: masks.Mask, scores: scores.Score}
+    members = {
+        f"{module.__name__.split('.')[-1]}.{name}"
+        for module, kind in kinds.items()
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if not name.startswith("_") and inspect.signature(function).return_annotation is kind
+    }
+    names = {*attention.__all__, *members} - {"explain", "masks", "scores"}
+    assert names <= {line.split(":")[0] for line in SHAPES}
+    assert {*RESULTS} == {*RETURNING}
+
+
+def test_bytes_of_a_cache():
+    sizes = {"num_kv_heads": 3, "head_width": 4, "value_width": 5}
+    cache = jax.eval_shape(lambda: empty_cache((2,), 7, **sizes))
+    assert cache.nbytes == 2 * 7 * 3 * (4 + 5) * 4

@@ -1,0 +1,55 @@
+"""The shape tests find a wrong shape, a wrong dtype and a compiled program."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from attention.modules import FeedForward
+from tests.shapes.shapes import SIZE, check, module, shapes
+
+
+def transposed(rngs):
+    """A layer with its matrices the wrong way round."""
+    return FeedForward(SIZE.F, SIZE.D, rngs=rngs)
+
+
+@pytest.mark.parametrize(
+    "line, sentence",
+    [
+        (shapes(lambda x: x.T, x="[T, D]", returns="[T, D]"), r"the result should be \[T, D\]"),
+        (shapes(lambda x: x[0], x="[..., T, D]", returns="[..., D]"), r"should be \[..., D\]"),
+        (
+            shapes(lambda x: {"mean": x.astype("bfloat16")}, x="[T]", returns={"mean": "[T]"}),
+            r"\[mean\] should be \[T\], got bfloat16",
+        ),
+        (
+            shapes(lambda x: {"a": x, "b": x}, x="[T]", returns={"a": "[T]"}),
+            r"\['a', 'b'\] for \['a'\]",
+        ),
+        (
+            module(transposed, parameters={"widen.kernel": "[D, F]"}, inputs="[D]", returns="[D]"),
+            r"has \['narrow.bias', 'narrow.kernel', 'widen.bias', 'widen.kernel'\], not",
+        ),
+        (
+            module(
+                lambda rngs: nnx.Linear(SIZE.F, SIZE.D, use_bias=False, rngs=rngs),
+                parameters={"kernel": "[D, F]"},
+                inputs="[D]",
+                returns="[F]",
+            ),
+            r"\[kernel\] should be \[D, F\]",
+        ),
+    ],
+    ids=["shape", "batch axes", "dtype", "another result", "parameters", "kernel"],
+)
+def test_a_wrong_shape_is_found(line, sentence):
+    with pytest.raises(AssertionError, match=sentence):
+        check(line)
+
+
+def test_a_compiled_program_is_noted(compiled):
+    before = len(compiled)
+    jax.jit(lambda x: x + 1)(jnp.zeros(SIZE.M))
+    assert len(compiled) > before
+    del compiled[before:]
