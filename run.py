@@ -1,110 +1,149 @@
-"""The door: parse flags, choose the mode, call one experiment.
+"""The command line: parse the flags, choose the mode, call one experiment.
 
 python run.py                                       train the toy translation task
-python run.py --config=configs/NAME.py              train another experiment
-python run.py --config=configs/NAME.py:tiny         its tiny form, which ends in seconds
+python run.py --config=NAME                         train another experiment of configs/
+python run.py --config=NAME:tiny                    its tiny form, which ends in seconds
 python run.py --config.model.num_kv_heads=1         change any field of a configuration
+python run.py --workdir=FOLDER                      continue the run in a folder
 python run.py --mode=evaluate                       measure a trained model
 python run.py --mode=evaluate --split=validation    on this part of the data alone
-python run.py --mode=evaluate --against=workdirs/B  beside what another run says
+python run.py --mode=evaluate --against=workdirs/B  beside another run
 echo "Jane visits Africa" | python run.py --mode=translate
 echo "the girl" | python run.py --mode=generate --workdir=workdirs/char_lm
 echo "Once upon a time" | python run.py --mode=generate --weights=FOLDER
-python run.py --mode=compare --config=configs/A.py --config=configs/B.py
+python run.py --mode=compare --config=A --config=B
 python run.py --mode=describe                       parameters, cache and FLOPs of a model
 python run.py --mode=benchmark                      measure attention beside its peers
-python run.py --mode=ledger                         what all runs achieved, as a table
+python run.py --mode=ledger                         the results of all runs, as a table
+python run.py --help --config=NAME                  modes, configurations, flags and fields
 """
 
+import errno
 import os
 import re
 import sys
+import warnings
 from collections.abc import Sequence
+from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
-import jax
-from flax import nnx
+from absl import logging
 
-from attention.primitives.choice import one_of
-from experiments import (
-    classification,
-    comparison,
-    describe,
-    language_model,
-    ledger,
-    masked_language_model,
-    pretrained,
-    translation,
-    word_vectors,
-)
-from experiments.benchmarks import suite
-from experiments.benchmarks.models import suite as model_suite
-from experiments.environment import num_cores
-from experiments.errors import UsageError, as_usage_errors
-from experiments.flags import MODES, USES, Command, parse
-from experiments.prompt import lines_as_they_come
-from experiments.training.sharding import cores_as_devices
+from experiments.cli import USES, Command, parse
+from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.workdir import Workdir
 
+
+class Experiment(NamedTuple):
+    """A module of experiments, which is imported when it is used, and the modes that it has.
+
+    Each mode is a function of the module, except "describe", which needs `abstract_model`.
+    """
+
+    module: str
+    modes: tuple[str, ...]
+
+    def load(self) -> ModuleType:
+        """Import the module, and with it jax."""
+        return import_module(self.module)
+
+
+TRAINED = ("train", "evaluate")
+# `config.experiment` -> module and modes.
 EXPERIMENTS = {
-    "translation": translation,
-    "language_model": language_model,
-    "masked_language_model": masked_language_model,
-    "classification": classification,
-    "word_vectors": word_vectors,
-    "pretrained": pretrained,
-    "comparison": comparison,
-    "preset": describe,
-    "benchmark": suite,
-    "model_benchmark": model_suite,
-    "ledger": ledger,
+    "translation": Experiment("experiments.translation", (*TRAINED, "translate", "describe")),
+    "language_model": Experiment("experiments.language_model", (*TRAINED, "generate", "describe")),
+    "masked_language_model": Experiment(
+        "experiments.masked_language_model", (*TRAINED, "describe")
+    ),
+    "classification": Experiment("experiments.classification", TRAINED),
+    "word_vectors": Experiment("experiments.word_vectors", TRAINED),
+    "pretrained": Experiment("experiments.pretrained", ("generate",)),
+    "comparison": Experiment("experiments.comparison", ("compare",)),
+    "preset": Experiment("experiments.describe", ("describe",)),
+    "benchmark": Experiment("experiments.benchmarks.suite", ("benchmark",)),
+    "model_benchmark": Experiment("experiments.benchmarks.models.suite", ("benchmark",)),
+    "ledger": Experiment("experiments.ledger", ("ledger",)),
 }
-LINE_BY_LINE = ("translate", "generate")  # what reads standard input
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota or a file is full
+LINE_BY_LINE = ("translate", "generate")  # modes that read standard input
 
 
 def main(argv: Sequence[str]) -> int:
-    """Does what the command line says and returns the exit status."""
+    """Run a command line and return the exit status."""
     try:
         command = parse(argv)
-        if command.mode != "benchmark":  # which times compiling too
-            # Programs compiled by one run start the next one in seconds.
-            jax.config.update("jax_compilation_cache_dir", str((command.cache / "jax").absolute()))
-            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-        return run(command)
-    except BrokenPipeError:  # whoever read our output has seen enough
+        check_mode(command)
+        start_jax(command)
+        status = run(command)
+        sys.stdout.flush()  # or an error of it is reported when Python ends
+        return status
+    except BrokenPipeError:  # the program that reads our output has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (UsageError, FloatingPointError, OSError) as error:  # of a full disk, for instance
         print(f"{os.path.basename(argv[0])}: {error}", file=sys.stderr)
         return 2
+    except Exception as error:
+        if not any(os.strerror(number) in str(error) for number in FULL):
+            raise
+        # Libraries report a full disk in errors of their own.
+        print(f"{os.path.basename(argv[0])}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print(
-            "\nstopped; the same command goes on from the last checkpoint, if there is one",
+            "\nstopped; the same command resumes from the last checkpoint, if there is one",
             file=sys.stderr,
         )
         return 130
 
 
-def run(command: Command) -> int:
-    """Calls the experiment that the configuration names."""
+def check_mode(command: Command) -> None:
+    """Refuse, before jax is imported, an experiment or a mode that does not exist.
+
+    Raises:
+        UsageError: in one sentence.
+    """
     if command.cache.exists() and not command.cache.is_dir():
         raise UsageError(f"--cache={command.cache} is no folder")
+    name = command.config.get("experiment")
+    with as_usage_errors():
+        one_of("experiment", name, EXPERIMENTS)
+    if command.mode == "compare" and name != "comparison":
+        raise UsageError("a comparison needs several runs: give --config twice, or a file of runs")
+    modes = EXPERIMENTS[name].modes
+    if command.mode not in modes:
+        where = "; its runs have folders of their own" if name == "comparison" else ""
+        raise UsageError(f"{name} has no mode {command.mode!r}, it has {', '.join(modes)}{where}")
+    if command.against is not None and name != "translation":
+        raise UsageError(f"--against is for translations, and {name} has none")
+
+
+def start_jax(command: Command) -> None:
+    """Import jax, make each core a device, and keep compiled programs in the cache folder."""
+    import jax
+
+    from experiments.environment import num_cores
+    from experiments.training.sharding import cores_as_devices
+
+    cores_as_devices(num_cores())
+    if command.mode != "benchmark":  # which times compiling too
+        # Programs compiled by one run start the next one in seconds.
+        jax.config.update("jax_compilation_cache_dir", str((command.cache / "jax").absolute()))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+        # A program that cannot be stored, as on a full disk, is compiled again next time.
+        warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
+
+
+def run(command: Command) -> int:
+    """Call the experiment that the configuration names; return the exit status."""
+    experiment = EXPERIMENTS[command.config.experiment].load()
     workdir = Workdir(command.weights or command.workdir)
     config, cache = command.config, command.cache
-    with as_usage_errors():
-        one_of("experiment", config.experiment, tuple(EXPERIMENTS))
-    experiment = EXPERIMENTS[config.experiment]
-    if command.mode == "compare" and config.experiment != "comparison":
-        raise UsageError("a comparison needs several runs: give --config twice, or a file of runs")
-    modes = modes_of(experiment)
-    if command.mode not in modes:
-        told = ", ".join(modes)
-        where = "; its runs have folders of their own" if config.experiment == "comparison" else ""
-        raise UsageError(f"{config.experiment} has no mode {command.mode!r}, it has {told}{where}")
     check(command)
     if command.mode == "describe":
-        describe.describe(config, abstract_model(command))
+        import_module("experiments.describe").describe(config, abstract_model(command))
         return 0
     if command.mode in USES and command.weights is None:
         config = workdir.as_trained(config)
@@ -112,51 +151,42 @@ def run(command: Command) -> int:
     if command.mode in LINE_BY_LINE:
         if sys.stdin is None:
             raise UsageError(f"--mode={command.mode} reads standard input, which is closed")
+        from experiments.prompt import lines_as_they_come
+
         return 1 if do(config, workdir, lines_as_they_come(sys.stdin)) else 0
-    do(config, workdir, cache, **asked(command))
+    do(config, workdir, cache, **evaluated(command))
     return 0
 
 
-def abstract_model(command: Command) -> nnx.Module:
-    """What is described: the model of a run, with the words that it knows, or that of a file."""
-    experiment, config = EXPERIMENTS[command.config.experiment], command.config
+def abstract_model(command: Command) -> Any:  # noqa: ANN401 - nnx.Module, which imports jax
+    """Return the model that is described, with shapes for arrays: of a run, or of a config."""
+    experiment = EXPERIMENTS[command.config.experiment].load()
     if command.is_of_run and hasattr(experiment, "load_task"):
-        return experiment.load_task(config, Workdir(command.workdir)).learner.abstract_model
-    return experiment.abstract_model(config, command.cache)
+        task = experiment.load_task(command.config, Workdir(command.workdir))
+        return task.learner.abstract_model
+    return experiment.abstract_model(command.config, command.cache)
 
 
-def modes_of(experiment: ModuleType) -> list[str]:
-    """What can be done with an experiment, as its functions are named; a model can be described."""
-    functions = {"describe": "abstract_model"}
-    return [mode for mode in MODES if hasattr(experiment, functions.get(mode, mode))]
-
-
-def asked(command: Command) -> dict[str, Any]:
-    """What is asked of the evaluation.
-
-    Raises:
-        UsageError: translations to be held against others, of what translates nothing.
-    """
+def evaluated(command: Command) -> dict[str, Any]:
+    """Return the arguments of `evaluate` that flags decide, none in other modes."""
     if command.mode != "evaluate":
         return {}
     if command.against is None:
         return {"split": command.split}
-    if command.config.experiment != "translation":
-        raise UsageError(f"--against is for translations, and {command.config.experiment} has none")
     return {"split": command.split, "against": Workdir(command.against)}
 
 
 def check(command: Command) -> None:
-    """Lets the experiment refuse its configuration, before anything is read or written.
+    """Let the experiment refuse its configuration, before anything is read or written.
 
-    What was trained may be used far from its data, or be measured by a part of it.
+    A trained model may be used without its data.
 
     Raises:
         UsageError: in one sentence.
     """
-    experiment = EXPERIMENTS[command.config.experiment]
+    experiment = EXPERIMENTS[command.config.experiment].load()
     try:
-        is_used = command.mode in USES or command.is_of_run
+        is_used = command.mode in USES or (command.mode == "describe" and command.is_of_run)
         if is_used and hasattr(experiment, "check_use"):
             experiment.check_use(command.config)
         else:
@@ -169,12 +199,22 @@ def check(command: Command) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong with a configuration; the name of a missing field comes in quotes of quotes."""
+    """Return what is wrong with a configuration; a KeyError quotes the missing field twice."""
     within = error.args[0] if isinstance(error, AttributeError) else error
     missing = re.search(r"\w+", str(within)) if isinstance(within, KeyError) else None
     return f"it has no field {missing[0]!r}" if missing else str(error)
 
 
+def silence_threads() -> None:
+    """Stop libraries from printing a traceback for each error that they raise in `main` as well.
+
+    When a checkpoint cannot be written, orbax logs the error of each of its threads, and each
+    callback of tensorstore that comes too late is an unraisable error: hundreds of lines.
+    """
+    logging.set_verbosity(logging.FATAL)
+    sys.unraisablehook = lambda _: None
+
+
 if __name__ == "__main__":
-    cores_as_devices(num_cores())
+    silence_threads()
     sys.exit(main(sys.argv))

@@ -22,7 +22,7 @@ from experiments.evaluation.scores import paired_bootstrap
 from experiments.tables import write_tables
 from experiments.training.duration import settled
 from experiments.training.metrics import read_metrics
-from experiments.workdir import Workdir, differences
+from experiments.workdir import Workdir, differences, in_lines
 
 LENGTHS = (8, 16, 32, 64, 128)  # of the sentences whose training step is timed
 REPEATS = 5
@@ -87,10 +87,11 @@ def check(config: ConfigDict) -> None:
         except UsageError as error:
             raise UsageError(f"{name}: {error}") from error
     for name, run in others:
-        if fields := differences(_common(reference), _common(run)):
+        common = {first: _common(reference), name: _common(run)}
+        if fields := differences(*common.values()):
             raise UsageError(
-                f"{first} and {name} differ in {', '.join(fields)}: a comparison is of the same "
-                "data with the same budget"
+                f"{first} and {name} differ: a comparison is of the same data with the same budget"
+                + in_lines(fields, {f"in {run}": fields for run, fields in common.items()})
             )
 
 

@@ -1,25 +1,26 @@
-"""The folder in which everything a run made stands, enough to evaluate, translate and explain."""
+"""The folder of a run: it contains all that evaluation, translation and explanation need."""
 
 import fcntl
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from reprlib import repr as brief
 from typing import Any, TypeVar
 
 from ml_collections import ConfigDict
 
 from experiments.errors import UsageError
-from experiments.files import part_of, write_whole
+from experiments.files import append, part_of, write_whole
 from experiments.json_files import read_json, read_json_lines
-from experiments.training.metrics import read_metrics
 
 Words = TypeVar("Words")
 
-INDIFFERENT = "data.path", "literature"  # to what a run is: where text stands, what others had
-# What files say that are read again.
+MOST_LINES = 8  # of differences between two configurations
+INDIFFERENT = "data.path", "literature"  # fields that do not change what a run learns
+# Fields of files that are read again, and their types.
 RESULTS = {
     "step": int,
     "ended": bool | None,
@@ -32,7 +33,7 @@ START = {"command": str, "commit": str, "machine": str}
 
 
 class Workdir:
-    """Names of the files of a run, and the promise that runs are never mixed up."""
+    """Names of the files of a run; a second run never writes to them."""
 
     def __init__(self, path: Path | str) -> None:
         """Points at a folder; nothing is read or written yet."""
@@ -48,12 +49,12 @@ class Workdir:
         self.attention = self.path / "attention.png"
 
     def claim(self, config: ConfigDict) -> None:
-        """Makes the folder that of a run of this configuration, or finds that it is already.
+        """Write the configuration of a new run, or check that it is that of the run in the folder.
 
-        Where data stands may be another place by now; what it says may not, see `keep_texts`.
+        The data may have moved since, but must be the same: see `keep_texts`.
 
         Raises:
-            UsageError: it holds a run of another configuration, or what is no run at all.
+            UsageError: the folder contains a run of another configuration, or other files.
         """
         if self.config.exists():
             self.check_same(config, but=INDIFFERENT)
@@ -71,10 +72,10 @@ class Workdir:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keeps other processes from training the run while this one does.
+        """Lock the run, so that no other process trains it meanwhile.
 
         Raises:
-            UsageError: another one does.
+            UsageError: another process trains it.
         """
         folder = os.open(self.path, os.O_RDONLY)
         try:
@@ -90,27 +91,27 @@ class Workdir:
             os.close(folder)
 
     def check_same(self, config: ConfigDict, *, but: Collection[str] = ()) -> ConfigDict:
-        """The configuration of the run, with which another agrees in all `but` some parts.
+        """Return the configuration of the run, after a check that `config` equals it.
 
         Raises:
-            UsageError: they differ, with every field that does.
+            UsageError: they differ in other parts than `but`; it lists the fields.
         """
         trained = self.load_config()
         there, here = _flat(trained.to_dict()), _flat(config.to_dict())
-        told = [
-            f"{name} is {there.get(name)!r} there and {here.get(name)!r} here"
+        differing = [
+            name
             for name in differences(there, here)
             if not any(f"{name}.".startswith(f"{part}.") for part in but)
         ]
-        if told:
+        if differing:
             raise UsageError(
-                f"{self.path} holds a run of another configuration ({'; '.join(told)}): "
-                "choose another --workdir"
+                f"{self.path} contains a run of another configuration: choose another --workdir"
+                + in_lines(differing, {"there": there, "here": here})
             )
         return trained
 
     def load_config(self) -> ConfigDict:
-        """The configuration of the run.
+        """Return the configuration of the run.
 
         Raises:
             UsageError: there is no run here, or its configuration is damaged.
@@ -124,13 +125,13 @@ class Workdir:
             raise UsageError(f"{self.config} cannot be read: {error}") from error
 
     def as_trained(self, config: ConfigDict) -> ConfigDict:
-        """A configuration by which the model here is used: that of the run, but for its decoding.
+        """Return `config` for use of the trained model: equal to that of the run but for decoding.
 
-        Data may stand elsewhere by now, as in `claim`. Steps that follow from a duration are those
-        that the run counted, in data not read here.
+        The data may have moved since. Steps that follow from a duration are those of the run:
+        the data is not read here.
 
         Raises:
-            UsageError: a run of another configuration, or one that has no checkpoint yet.
+            UsageError: the run has another configuration, or no checkpoint yet.
         """
         decided = ("train.steps",) if config.train.duration else ()
         trained = self.check_same(config, but=("decoding", *INDIFFERENT, *decided))
@@ -141,7 +142,7 @@ class Workdir:
         return config
 
     def keep_texts(self, texts: Mapping[str, str]) -> None:
-        """Notes the texts that a run reads, which must be those that it has read before.
+        """Store fingerprints of the texts of a run, which must equal those stored before.
 
         Args:
             texts: a fingerprint of each split.
@@ -153,10 +154,10 @@ class Workdir:
         write_whole(self.texts, json.dumps(known | dict(texts), indent=2) + "\n")
 
     def check_texts(self, texts: Mapping[str, str]) -> dict[str, str]:
-        """Checks that a run has read these texts, if it has read their splits at all.
+        """Check that the texts equal those of the same splits that the run has read.
 
         Returns:
-            The fingerprints of all splits that it has read.
+            The fingerprints of all splits that the run has read.
 
         Raises:
             UsageError: another text, or a damaged list of them.
@@ -171,7 +172,7 @@ class Workdir:
         return known
 
     def load_texts(self) -> dict[str, str]:
-        """What `keep_texts` wrote.
+        """Return the fingerprints that `keep_texts` wrote.
 
         Raises:
             UsageError: it is damaged.
@@ -179,10 +180,10 @@ class Workdir:
         return read_json(self.texts, {}) if self.texts.exists() else {}
 
     def keep_vocabulary(self, text: str) -> None:
-        """Writes the words of a model that has one list of them.
+        """Write the vocabulary of a model that has only one.
 
         Raises:
-            UsageError: the folder holds other words already, to which a model may be trained.
+            UsageError: the folder contains another one, to which a model may be trained.
         """
         if not self.vocabulary.exists():
             write_whole(self.vocabulary, text)
@@ -193,7 +194,7 @@ class Workdir:
             )
 
     def load_vocabulary(self, parse: Callable[[str], Words]) -> Words:
-        """What `keep_vocabulary` wrote, as `parse` understands it.
+        """Read the vocabulary that `keep_vocabulary` wrote, by `parse`.
 
         Raises:
             UsageError: there is none, or it is damaged.
@@ -204,14 +205,13 @@ class Workdir:
             raise UsageError(f"{self.vocabulary} cannot be read: {error}") from error
 
     def keep_sample(self, step: int, text: str) -> str:
-        """Appends what a model could do at a step to the samples, and returns it."""
+        """Append the sample of a step to the file of samples, and return it."""
         text = f"step {step}\n{text}"
-        with self.samples.open("a", encoding="utf-8", newline="\n") as file:
-            file.write(text + "\n")
+        append(self.samples, text + "\n")
         return text
 
     def drop_samples(self, step: int) -> None:
-        """Drops those of later steps: to a run that goes on from here, they never happened."""
+        """Drop the samples after `step`, from which the run resumes."""
         before = self.samples.read_bytes() if self.samples.exists() else b""
         steps = re.finditer(rb"^step (\d+)$", before, re.MULTILINE)
         end = next((found.start() for found in steps if int(found[1]) > step), None)
@@ -219,7 +219,7 @@ class Workdir:
             write_whole(self.samples, before[:end])
 
     def load_results(self) -> dict[str, Any]:
-        """What the results file says.
+        """Read the results.
 
         Raises:
             UsageError: there is none, or it is damaged.
@@ -234,11 +234,11 @@ class Workdir:
         return results
 
     def keep_hypotheses(self, split: str, lines: Iterable[str]) -> None:
-        """Writes what a model says of each sentence of a split, one a line."""
+        """Write the answer of the model to each sentence of a split, one a line."""
         write_whole(self._hypotheses(split), "".join(f"{line}\n" for line in lines))
 
     def load_hypotheses(self, split: str) -> list[str]:
-        """What `keep_hypotheses` wrote.
+        """Read the answers that `keep_hypotheses` wrote.
 
         Raises:
             UsageError: there is nothing.
@@ -252,26 +252,28 @@ class Workdir:
         return self.path / f"hypotheses.{split}.txt"
 
     def keep_start(self, start: Mapping[str, str]) -> None:
-        """Appends what is known of a start of the training, unless the one before was alike."""
+        """Append command, commit and machine of a start, unless they equal those before."""
         starts = self.load_starts()
         if starts[-1:] != [start]:
             lines = [json.dumps(one) + "\n" for one in (*starts, start)]
             write_whole(self.starts, "".join(lines))
 
     def load_starts(self) -> list[dict[str, str]]:
-        """What `keep_start` wrote, the oldest first.
+        """Read the starts that `keep_start` wrote, the oldest first.
 
         Raises:
-            UsageError: what cannot be read.
+            UsageError: they cannot be read.
         """
         return read_json_lines(self.starts, START) if self.starts.exists() else []
 
     def check_fresh(self, checkpoint_every: int) -> None:
-        """Refuses to start anew where a run once had a checkpoint.
+        """Refuse to start anew in a folder whose checkpoints were deleted.
 
         Raises:
-            UsageError: metrics that are older than a checkpoint that is not there.
+            UsageError: there are metrics of steps after the first checkpoint.
         """
+        from experiments.training.metrics import read_metrics  # which imports NumPy
+
         if any(row["step"] > checkpoint_every for row in read_metrics(self.path)):
             raise UsageError(
                 f"the checkpoints of {self.path} are gone, and its metrics are left as they are: "
@@ -280,13 +282,28 @@ class Workdir:
 
 
 def differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
-    """The fields in which two configurations differ, as flags name them."""
+    """Return the dotted names of the fields in which two configurations differ."""
     there, here = _flat(there), _flat(here)
     return [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
 
 
+def in_lines(names: Sequence[str], configs: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return one short line for each of the first eight fields, each after a line break.
+
+    Args:
+        names: the dotted names of the fields that differ.
+        configs: both configurations, each with the word that stands after its value.
+    """
+    lines = []
+    for name in names[:MOST_LINES]:
+        values = [f"{brief(_flat(tree).get(name))} {where}" for where, tree in configs.items()]
+        lines.append(f"\n  {name}: {', '.join(values)}")
+    more = len(names) - MOST_LINES
+    return "".join(lines) + (f"\n  and {more} more" if more > 0 else "")
+
+
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`{"a": {"b": 1}}` as `{"a.b": 1}`, as flags name it; tuples are lists, as JSON has it."""
+    """Flatten `{"a": {"b": 1}}` to `{"a.b": 1}`, with lists for tuples as in JSON."""
     flat = {}
     for name, value in tree.items():
         if isinstance(value, dict):

@@ -44,8 +44,18 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+def is_module(text: str) -> bool:
+    """Return whether a text is the dotted name of a module below the packages of ours."""
+    parts = re.fullmatch(r"(attention|experiments|configs)((\.[a-z_]+)+)", text)
+    place = REPOSITORY / text.replace(".", "/")
+    return bool(parts) and (place.with_suffix(".py").is_file() or (place / "__init__.py").is_file())
+
+
 def imported_names(source: str, path: Path) -> Iterator[str]:
-    """Yield the full dotted name of each module, or member of one, that a file imports."""
+    """Yield the full dotted name of each module, or member of one, that a file imports.
+
+    A string that is the name of a module of ours counts: `run.py` imports such a module late.
+    """
     package = module_name(path).split(".")
     if path.name != "__init__.py":
         package = package[:-1]
@@ -56,6 +66,8 @@ def imported_names(source: str, path: Path) -> Iterator[str]:
             above = package[: len(package) + 1 - node.level] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
             yield from (f"{base}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from [node.value] if path.parts[0] != "tests" and is_module(node.value) else []
 
 
 def layer(name: str) -> str | None:
@@ -145,6 +157,7 @@ def test_imports_run_one_way(path):
         ("attention/__init__.py", "import optax"),
         ("attention/decoding/new.py", "from configs import base"),
         ("experiments/translation.py", "import run"),
+        ("attention/modules/new.py", "late = 'experiments.translation'"),
         ("experiments/translation.py", "from tests.oracle import attention"),
         ("configs/new.py", "from experiments.training import schedule"),
         ("configs/new.py", "import attention"),
@@ -171,6 +184,7 @@ def test_wrong_import_is_detected(path, source):
         ("experiments/translation.py", "import numpy\nimport optax\nfrom attention import attend"),
         ("configs/new.py", "from configs import common\nfrom ml_collections import ConfigDict"),
         ("run.py", "from experiments import translation\nfrom absl import app"),
+        ("run.py", "late = 'experiments.translation'"),
         ("tests/test_new.py", "import run\nfrom experiments import translation"),
     ],
 )

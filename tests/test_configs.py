@@ -140,7 +140,7 @@ def test_the_card_says_command_hardware_time_and_score(name):
 @pytest.mark.parametrize("name", LAUNCHABLE)
 def test_the_full_form_is_a_configuration_that_can_run(name, load):
     config = load(name, FORMS.get(name, ""))
-    EXPERIMENTS[config.experiment].check(config)
+    EXPERIMENTS[config.experiment].load().check(config)
     if name not in FORMS:
         assert {*fields(config)} == {*fields(load(name, "tiny"))}
 
@@ -165,17 +165,17 @@ def workdir(tmp_path, monkeypatch):
 def test_the_tiny_form_takes_two_steps_and_reads_every_field(name, load, workdir, cache):
     config = load(name, "tiny")
     watched = two_steps(config)
-    EXPERIMENTS[config.experiment].check(watched)  # as the door does
-    EXPERIMENTS[config.experiment].train(watched, workdir, cache)
+    EXPERIMENTS[config.experiment].load().check(watched)  # as the door does
+    EXPERIMENTS[config.experiment].load().train(watched, workdir, cache)
     results = workdir.results.read_text()
     if name in MEASURED_AGAIN:
         workdir.results.unlink()
-        EXPERIMENTS[config.experiment].evaluate(config, workdir, cache)
+        EXPERIMENTS[config.experiment].load().evaluate(config, workdir, cache)
         assert workdir.results.read_text() == results
-        EXPERIMENTS[config.experiment].evaluate(config, workdir, cache, MEASURED_AGAIN[name])
+        EXPERIMENTS[config.experiment].load().evaluate(config, workdir, cache, MEASURED_AGAIN[name])
         assert workdir.results.read_text() == results
         with pytest.raises(UsageError, match="--split must be one of"):
-            EXPERIMENTS[config.experiment].evaluate(config, workdir, cache, "tset")
+            EXPERIMENTS[config.experiment].load().evaluate(config, workdir, cache, "tset")
     # The door reads this one, to choose the experiment.
     assert {*fields(config)} - watched._seen == {"experiment"}
 

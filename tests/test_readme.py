@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from attention.modules import ACTIVATIONS, POSITIONS
-from experiments.flags import parse
+from experiments.cli import parse
 from experiments.workdir import Workdir
-from run import EXPERIMENTS, check, modes_of
+from run import check, check_mode
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -78,8 +78,12 @@ def config_of_the_run(workdir):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_are_understood(command, monkeypatch):
     monkeypatch.setattr(Workdir, "load_config", config_of_the_run)
+    if "--help" in command:
+        with pytest.raises(SystemExit):
+            parse(command.split())
+        return
     asked = parse(command.split())
-    assert asked.mode in modes_of(EXPERIMENTS[asked.config.experiment])
+    check_mode(asked)
     check(asked)
 
 

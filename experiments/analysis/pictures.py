@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from experiments.files import named_errors
 from experiments.training.metrics import read_metrics
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def draw_learning_curve(directory: Path, path: Path) -> None:
         axes.grid(alpha=0.3)
         axes.legend()
     left.set_yscale("log")
-    figure.savefig(path, dpi=120)
+    _save(figure, path)
 
 
 def draw_cross_attention(
@@ -66,7 +67,7 @@ def draw_cross_attention(
     # One line where there is room for it, about eleven characters an inch.
     wide = figure.get_figwidth() * 11 > len("; ".join(title))
     figure.suptitle(("; " if wide else "\n").join(title), fontsize=10)
-    figure.savefig(path, dpi=120)
+    _save(figure, path)
 
 
 def draw_comparison(
@@ -94,7 +95,7 @@ def draw_comparison(
     for axes in (left, right):
         axes.grid(alpha=0.3)
         axes.legend()
-    figure.savefig(path, dpi=120)
+    _save(figure, path)
 
 
 def _figure(width: float, height: float) -> "Figure":
@@ -102,3 +103,8 @@ def _figure(width: float, height: float) -> "Figure":
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def _save(figure: "Figure", path: Path) -> None:
+    with named_errors(path):
+        figure.savefig(path, dpi=120)

@@ -74,7 +74,7 @@ class Writer:
             ids.tolist(),
             strategy=sampling(decoding) if is_sampling else Greedy(),
             max_tokens=decoding.max_tokens,
-            stop=self._language.end,
+            stop=() if self._language.end < 0 else self._language.end,  # -1: nothing ends a text
             rng=jax.random.key(decoding.seed) if is_sampling else None,
             tokenizer=self._language,
             buckets=(self._prompt_size(len(ids)),),

@@ -1,6 +1,8 @@
 """Training states on disk, complete or not there at all."""
 
 import json
+import os
+import re
 import sys
 import zlib
 from pathlib import Path
@@ -135,6 +137,10 @@ class Checkpoints:
 
 
 def _cause(error: Exception) -> str:
+    """Return the reason of the system, else the beginning of the message of the library."""
+    number = re.search(r"os_error_code='(\d+)'", str(error))  # of tensorstore
+    if number or isinstance(error, OSError):
+        return os.strerror(int(number[1])) if number else error.strerror or str(error)
     return shorten(str(error) or type(error).__name__, 80, placeholder=" …")
 
 

@@ -1,13 +1,16 @@
 """What was measured, for programs (JSON lines) and for eyes (TensorBoard)."""
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-import tensorboardX
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.summary import scalar
 
-from experiments.files import write_whole
+from experiments.files import append, named_errors, write_whole
 from experiments.json_files import read_json_lines
 
 
@@ -19,26 +22,32 @@ class Metrics:
         self.path = directory / "metrics.jsonl"
         rows = [row for row in read_metrics(directory) if row["step"] <= step]
         write_whole(self.path, "".join(json.dumps(row) + "\n" for row in rows))
-        self._file = self.path.open("a", encoding="utf-8", buffering=1)
-        # Events are flushed every second: an exit without warning loses no more.
-        self._events = tensorboardX.SummaryWriter(
-            str(directory / "tensorboard"), flush_secs=1, purge_step=step + 1
-        )
+        # Events are written by this thread, not by that of a `SummaryWriter`: if it ends, as on a
+        # full disk, its queue blocks the training.
+        folder = directory / "tensorboard"
+        folder.mkdir(exist_ok=True)
+        self._events, self._events_path = EventsWriter(str(folder / "events")), folder
+        start = SessionLog(status=SessionLog.START)
+        self._events.write_event(Event(step=step + 1, session_log=start))  # drops later steps
+        self._events.flush()
 
     def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
         """Adds a row of numbers about a split, as of a step."""
         values = {name: float(value) for name, value in values.items()}
-        self._file.write(json.dumps({"step": step, "split": split, **values}) + "\n")
-        for name, value in values.items():
-            self._events.add_scalar(f"{split}/{name}", value, step)
+        append(self.path, json.dumps({"step": step, "split": split, **values}) + "\n")
+        with named_errors(self._events_path):
+            for name, value in values.items():
+                summary = scalar(f"{split}/{name}", value)
+                self._events.write_event(Event(wall_time=time.time(), step=step, summary=summary))
+            self._events.flush()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Closes the files."""
-        self._file.close()
-        self._events.close()
+        """Closes the events."""
+        with named_errors(self._events_path):
+            self._events.close()
 
 
 def read_metrics(directory: Path) -> list[dict]:

@@ -9,10 +9,10 @@ from ml_collections import ConfigDict
 
 import run
 from experiments import translation
+from experiments.cli import Command
 from experiments.data.sources import load_split
 from experiments.errors import UsageError
 from experiments.evaluation.scores import paired_bootstrap
-from experiments.flags import Command
 from experiments.workdir import Workdir
 from tests.door.command import TINY
 
@@ -231,4 +231,4 @@ def test_only_translations_are_compared(tmp_path):
     config = ConfigDict({"experiment": "classification"})
     asked = Command("evaluate", config, tmp_path, tmp_path, against=tmp_path)
     with pytest.raises(UsageError, match="for translations, and classification has none"):
-        run.asked(asked)
+        run.check_mode(asked)

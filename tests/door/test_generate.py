@@ -91,11 +91,14 @@ def test_invalid_prompt_is_reported_and_the_others_are_continued(write):
         ("decoding.max_tokens=0", "decoding.max_tokens must be at least 1, got 0"),
         ("model.num_kv_heads=1", "config.model.num_kv_heads is None in the run of the workdir"),
         ("decoding.max_tokns=3", "did you mean --config.decoding.max_tokens?"),
-        ("model.width=64", "holds a run of another configuration (model.width is 32 there and 64"),
+        (
+            "model.width=64",
+            "configuration: choose another --workdir\n  model.width: 32 there, 64 here",
+        ),
     ],
 )
 def test_usage_error(write, flag, sentence):
     status, output, error = write(f"--config.{flag}", given=PROMPT)
     assert (status, output) == (2, "")
     assert sentence in error
-    assert error.count("\n") == 1
+    assert error.count("\n") == 1 + sentence.count("\n")

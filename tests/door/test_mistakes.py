@@ -1,6 +1,9 @@
-"""Every mistake at the door is one sentence, told before anything is written."""
+"""Each mistake on the command line is one sentence, reported before anything is written."""
 
 import errno
+import os
+import re
+import subprocess
 import sys
 
 import pytest
@@ -8,9 +11,8 @@ import pytest
 import run
 from configs import toy_translation
 from experiments import translation
-from experiments.flags import MODES
 from experiments.workdir import Workdir
-from tests.door.command import command
+from tests.door.command import REPOSITORY, command
 
 
 @pytest.mark.parametrize(
@@ -31,7 +33,7 @@ from tests.door.command import command
         (["--workdir"], "--workdir needs a name, got none"),
         (["--cache=README.md"], "--cache=README.md is no folder"),
         (["--noconfig.model.reamt"], "no field 'model.reamt'; did you mean --config.model.remat?"),
-        (["--config=README.md"], "the configuration cannot be read"),
+        (["--config=README.md"], "the configuration README.md cannot be read: SyntaxError"),
         (["--config.model.tie=all"], "model.tie='all' needs one vocabulary"),
         (["--config.seed=-1"], "seed must lie in [0, 2**32), got -1"),
         (["--config.model.max_length=10"], "data.bucket_lengths must lie in [2, model.max_length="),
@@ -45,7 +47,7 @@ from tests.door.command import command
             "decoding.hypotheses=100 are fewer than the",
         ),
         (["--config.train.beta1=2.0"], "train.beta1 must lie in [0, 1), got 2.0"),
-        (["--mode=trian"], f"value should be one of <{'|'.join(MODES)}>"),
+        (["--mode=trian"], "got 'trian'; did you mean 'train'?"),
         (["train"], "unexpected argument 'train': arguments are flags, --name=value"),
         (
             ["--config.model.num_kv_heads=3"],
@@ -90,13 +92,56 @@ def test_a_run_that_is_not_there_or_not_trained(place, knock, mode):
     assert "claimed has no checkpoint yet: train it first" in error
 
 
-def test_what_a_disk_refuses_is_one_sentence(knock, monkeypatch):
+@pytest.mark.parametrize(
+    "error, sentence",
+    [
+        (
+            OSError(errno.ENOSPC, "No space left on device", "here"),
+            "No space left on device: 'here'",
+        ),
+        (RuntimeError("of a library:\nFile too large; here"), "of a library: File too large; here"),
+    ],
+)
+def test_what_a_disk_refuses_is_one_sentence(knock, monkeypatch, error, sentence):
     def train(*_):
-        raise OSError(errno.ENOSPC, "No space left on device", "here")
+        raise error
 
     monkeypatch.setattr(translation, "train", train)
-    sentence = f"run.py: [Errno {errno.ENOSPC}] No space left on device: 'here'\n"
-    assert knock("--config=configs/toy_translation.py:tiny", workdir="full") == (2, "", sentence)
+    status, output, told = knock("--config=configs/toy_translation.py:tiny", workdir="full")
+    assert (status, output, told.count("\n")) == (2, "", 1)
+    assert told.startswith("run.py: ") and told.endswith(f"{sentence}\n")
+
+
+def test_another_error_of_a_library_keeps_its_traceback(knock, monkeypatch):
+    def train(*_):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(translation, "train", train)
+    with pytest.raises(RuntimeError, match="a bug"):
+        knock("--config=configs/toy_translation.py:tiny", workdir="full")
+
+
+def test_a_full_disk_is_one_line(place, tmp_path):
+    """No file may exceed 20 KiB; a checkpoint does, written by threads of libraries."""
+    code = (
+        "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20 * 1024,) * 2); "
+        "sys.argv[0] = 'run.py'; runpy.run_path('run.py', run_name='__main__')"
+    )
+    arguments = command(place, tmp_path / "full", "--config=digits:tiny")[1:]
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=REPOSITORY,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    step = tmp_path / "full" / "checkpoints" / "10"
+    lines = [line for line in re.split(r"[\r\n]+", ran.stderr) if "/20 [" not in line]
+    assert ran.returncode == 2
+    assert [line for line in lines if line.strip()] == [
+        f"run.py: the checkpoint {step} cannot be written (File too large)"
+    ]
 
 
 @pytest.mark.usefixtures("trained")

@@ -93,7 +93,7 @@ def test_resumed_run_is_equal_to_the_bit(place, knock, monkeypatch):
     )
     status, _, error = knock(*TINY, workdir="stopped")
     assert status == 130
-    assert "the same command goes on from the last checkpoint" in error
+    assert "the same command resumes from the last checkpoint" in error
     assert Checkpoints(place / "stopped" / "checkpoints").latest_step() == 10
     monkeypatch.setattr(pair_batches, "training_batches", original)
     assert knock(*TINY, workdir="stopped")[0] == 0
@@ -106,6 +106,14 @@ def test_resumed_run_is_equal_to_the_bit(place, knock, monkeypatch):
             ours, theirs = jax.random.key_data(ours), jax.random.key_data(theirs)
         np.testing.assert_array_equal(ours, theirs)
     assert measured(place, "stopped") == measured(place, "tiny")
+
+
+@pytest.mark.usefixtures("echoing")
+def test_the_workdir_alone_continues_a_run(own, place, knock):
+    shutil.rmtree(own / "checkpoints" / "20")
+    assert knock(workdir=own)[0] == 0
+    assert Checkpoints(own / "checkpoints").latest_step() == 20
+    assert measured(place, own) == measured(place, "tiny")
 
 
 def test_mean_of_the_last_checkpoints_is_used(place, trained):
@@ -128,10 +136,11 @@ def test_workdir_of_another_config_is_refused(place, knock):
     before = {path: path.stat().st_mtime_ns for path in (place / "tiny").rglob("*")}
     status, _, error = knock(*TINY, "--config.model.hidden=64")
     assert status == 2
-    assert "holds a run of another configuration (model.hidden is 48 there and 64 here)" in error
+    assert "contains a run of another configuration: choose another --workdir\n" in error
+    assert error.endswith("\n  model.hidden: 48 there, 64 here\n")
     status, _, error = knock("--mode=evaluate", *TINY, "--config.seed=1")
     assert status == 2
-    assert "(seed is 0 there and 1 here)" in error
+    assert error.endswith("\n  seed: 0 there, 1 here\n")
     assert before == {path: path.stat().st_mtime_ns for path in (place / "tiny").rglob("*")}
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import run
+from experiments.cli import parse
 from experiments.errors import UsageError
-from experiments.flags import parse
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -98,5 +98,5 @@ def test_what_was_trained_is_used_wherever_its_data_is(name, mode, monkeypatch):
 def test_several_files_are_only_compared(monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     twice = ["run.py", "--config=configs/copy.py", "--config=configs/reverse.py"]
-    with pytest.raises(UsageError, match="more than once, which only --mode=compare understands"):
+    with pytest.raises(UsageError, match="more than once: only --mode=compare takes several"):
         parse(twice)

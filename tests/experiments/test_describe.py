@@ -272,8 +272,8 @@ def test_the_run_of_a_workdir_is_described_and_left_as_it_is(knock, tmp_path):
         ([LLAMA, "--mode=train"], "preset has no mode 'train', it has describe"),
         (["--config=configs/benchmark.py"], "benchmark has no mode 'describe', it has benchmark"),
         (["--workdir=nowhere"], "nowhere holds no run: train one with --workdir=nowhere"),
-        ([LLAMA, "--workdir=nowhere"], "a --config or the run of a --workdir, got both"),
-        (["--mode=ledger", "--workdir=nowhere"], "--mode=ledger tells of all runs below --config."),
+        ([LLAMA, "--workdir=nowhere"], "a --config or a --workdir, got both"),
+        (["--mode=ledger", "--workdir=nowhere"], "--mode=ledger lists all runs below --config."),
         (["--config=configs/toy_translation_rnn.py:tiny"], "'recurrent' cannot be described"),
         (["--config.architecture=recurrent"], "not a configuration of the kind that its names ask"),
         (

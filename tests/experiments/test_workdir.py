@@ -41,17 +41,17 @@ def test_a_run_reads_one_text(workdir):
 @pytest.mark.parametrize(
     "change, told",
     [
-        ({"duration": "9 epochs"}, "train.duration is '10 epochs' there and '9 epochs' here"),
-        ({"duration": ""}, "train.duration is '10 epochs' there and '' here"),
-        ({"steps": 84}, "train.steps is 70 there and 84 here"),
-        ({"beam": 4}, "decoding.beam is 1 there and 4 here"),
+        ({"duration": "9 epochs"}, "train.duration: '10 epochs' there, '9 epochs' here"),
+        ({"duration": ""}, "train.duration: '10 epochs' there, '' here"),
+        ({"steps": 84}, "train.steps: 70 there, 84 here"),
+        ({"beam": 4}, "decoding.beam: 1 there, 4 here"),
     ],
 )
 def test_another_configuration_is_refused(workdir, change, told):
     before = workdir.config.read_text()
     with pytest.raises(UsageError) as refused:
         workdir.claim(configuration(**{"duration": "10 epochs"} | change))
-    assert f"({told})" in str(refused.value)
+    assert f"\n  {told}" in str(refused.value)
     assert workdir.config.read_text() == before
 
 
@@ -82,18 +82,36 @@ def test_samples_of_steps_that_never_happened_go(workdir):
 
 def test_data_may_stand_elsewhere_and_be_no_other(workdir):
     assert workdir.as_trained(configuration("10 epochs", path="there")).data.path == "there"
-    with pytest.raises(UsageError, match=r"data\.files is 'train\.\*' there and 'dev\.\*' here"):
+    with pytest.raises(UsageError, match=r"data\.files: 'train\.\*' there, 'dev\.\*' here"):
         workdir.as_trained(configuration("10 epochs", files="dev.*"))
 
 
 @pytest.mark.parametrize("duration", ["9 epochs", ""])
 def test_what_is_trained_was_trained_as_long(workdir, duration):
-    with pytest.raises(UsageError, match=r"train\.duration is '10 epochs' there"):
+    with pytest.raises(UsageError, match=r"train\.duration: '10 epochs' there"):
         workdir.as_trained(configuration(duration))
 
 
 def test_steps_that_no_duration_decides_are_those_of_the_run(tmp_path):
     workdir = Workdir(tmp_path / "run")
     workdir.claim(configuration())
-    with pytest.raises(UsageError, match=r"train\.steps is 70 there and 84 here"):
+    with pytest.raises(UsageError, match=r"train\.steps: 70 there, 84 here"):
         workdir.as_trained(configuration(steps=84))
+
+
+def test_an_empty_folder_becomes_the_workdir(tmp_path):
+    Workdir(tmp_path).claim(configuration())
+    assert Workdir(tmp_path).load_config() == configuration()
+
+
+def test_at_most_eight_differences_are_listed_one_short_line_each(tmp_path):
+    workdir = Workdir(tmp_path / "run")
+    fields = {f"field{number}": "x" * 100 for number in range(11)}
+    workdir.claim(ConfigDict({"experiment": "translation", "model": fields}))
+    with pytest.raises(UsageError) as refused:
+        workdir.claim(ConfigDict({"experiment": "translation", "data": {"a": [0] * 100}}))
+    first, *lines, last = str(refused.value).split("\n")
+    assert first.endswith("contains a run of another configuration: choose another --workdir")
+    assert lines[0] == "  data.a: None there, [0, 0, 0, 0, 0, 0, ...] here"
+    assert len(lines) == 8 and max(map(len, lines)) < 80
+    assert last == "  and 4 more"

@@ -75,7 +75,7 @@ def _files(config: ConfigDict, split: str) -> list[Path]:
         return [*found[0]]
     raise ValueError(
         f"data.path={config.path} has no {' and '.join(names[1])} and no {names[0][0]} for the "
-        f"{split} split, plain or as {COMPRESSED}"
+        f"{split} split, plain or as {COMPRESSED}: name it by --config.data.files.{split}=NAME"
     )
 
 

@@ -67,7 +67,8 @@ def _read(config: ConfigDict, part: str) -> list[SentencePair]:
     path = Path(config.path) / f"{config.split}_{part}.txt"
     if not path.is_file():
         raise ValueError(
-            f"data.path={config.path} has no file {path.name}: take "
+            f"data.path={config.path} has no file {path.name}: name its folder by "
+            "--config.data.path; it is "
             f"tasks_{part}_{config.split}.txt of github.com/brendenlake/SCAN (Lake and Baroni 2018)"
         )
     pairs = []

@@ -136,7 +136,11 @@ def test_damaged_archive_raises(write, config, tmp_path):
 @pytest.mark.parametrize(
     "field, value, sentence",
     [
-        ("files.test", "tset", "has no tset.en and tset.de and no tset.tsv for the test split"),
+        (
+            "files.test",
+            "tset",
+            "no tset.tsv for the test split, plain or as .gz: name it by --config.data.files.test=",
+        ),
         ("faults", "dorp", "got 'dorp'; did you mean 'drop'"),
         ("target", "fr", "has no train.en and train.fr and no train.tsv for the train split"),
         ("subwords.kind", "bpee", "got 'bpee'; did you mean 'bpe'"),

@@ -137,7 +137,11 @@ def test_split_sizes(name, load):
         ("copy", {"longest": 9}, "data.longest must be at least 10, got 9"),
         ("copy", {"sizes.train": 199}, "data.sizes.train must be at least 200, got 199"),
         ("scan", {"split": "lenght"}, "got 'lenght'; did you mean 'length'?"),
-        ("scan", {"path": "no/scan"}, "data.path=no/scan has no file simple_train.txt: take "),
+        (
+            "scan",
+            {"path": "no/scan"},
+            "no file simple_train.txt: name its folder by --config.data.path",
+        ),
         ("scan", {"validation": 0}, "data.validation must be at least 1, got 0"),
         ("scan", {"validation": 6}, "data.validation must be less than the 6 commands that there"),
         ("scan", {"split": "length", "cutoff": 0}, "data.cutoff must be at least 1, got 0"),

@@ -1,0 +1,333 @@
+"""Command line: flags, names of configurations, help, and one sentence for each mistake.
+
+Nothing heavy is imported here: a typing error and `--help` are answered before jax and NumPy load.
+"""
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+from ml_collections.config_flags.config_flags import UnsupportedOperationError
+
+from experiments.errors import UsageError, as_usage_errors, nearest, one_of
+from experiments.workdir import Workdir
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+MODES = {
+    "train": "train a model or continue its run, then measure it; the default",
+    "evaluate": "measure a trained model again",
+    "translate": "translate each line of standard input",
+    "generate": "continue each line of standard input",
+    "compare": "train several configurations on the same data and compare them",
+    "describe": "count the parameters, cache and FLOPs of a model",
+    "benchmark": "measure time, memory and error of attention beside other libraries",
+    "ledger": "list the results of all runs in workdirs/ in one table",
+}
+USES = ("evaluate", "translate", "generate")  # modes that need a trained model
+DEFAULTS = {"benchmark": "benchmark", "ledger": "ledger"}
+DEFAULT, PRETRAINED = "toy_translation", "pretrained"
+# Name of a flag: its default and its help.
+FLAGS = {
+    "mode": ("train", "one of the modes above"),
+    "workdir": (None, "folder of the run; alone, it continues or uses the run that it contains"),
+    "cache": (".cache", "folder of generated data and compiled programs"),
+    "split": (None, "with --mode=evaluate: the one split that is measured"),
+    "against": (
+        None,
+        "with --mode=evaluate: another workdir, to compare BLEU with (paired bootstrap)",
+    ),
+    "weights": (None, "with --mode=generate: folder of a released checkpoint, in place of a run"),
+}
+HELP = ("--help", "-help", "-h")
+
+
+class Command(NamedTuple):
+    """A parsed command line.
+
+    Attributes:
+        mode: one of `MODES`.
+        config: the configuration, overrides applied.
+        workdir: folder of the run.
+        cache: folder of generated data and compiled programs, shared by runs.
+        split: the one split to evaluate; None for all test splits.
+        against: workdir of the run with which an evaluation is compared.
+        is_of_run: whether the configuration was read from the workdir.
+        weights: folder of a released checkpoint that generates text in place of a run.
+    """
+
+    mode: str
+    config: ConfigDict
+    workdir: Path
+    cache: Path
+    split: str | None = None
+    against: Path | None = None
+    is_of_run: bool = False
+    weights: Path | None = None
+
+
+def parse(argv: Sequence[str]) -> Command:
+    """Parse the command line.
+
+    Without `--config`, the configuration is that of the run in `--workdir`, if it contains one.
+    With `--mode=compare`, `--config` may be given several times; overrides hold for each of them,
+    as for each run of a configuration of several runs.
+
+    Args:
+        argv: the name of the program and its arguments.
+
+    Raises:
+        UsageError: an unknown flag, mode, configuration or field, or a value of the wrong type.
+        SystemExit: `--help`, after the help is printed.
+    """
+    program, *arguments = argv
+    arguments = without_negation(arguments)
+    for name in ("config", *FLAGS):
+        if "" in values_of(name, arguments):
+            raise UsageError(f"--{name} needs a name, got none")
+    given = {name: last_of(name, arguments) for name in FLAGS}
+    mode, configs = given["mode"] or "train", values_of("config", arguments)
+    with as_usage_errors():
+        one_of("--mode", mode, tuple(MODES))
+    if any(flag in arguments for flag in HELP):
+        print(help_text(program, configs), flush=True)
+        raise SystemExit(0)
+    if len(configs) > 1:
+        if mode != "compare":
+            raise UsageError("--config is given more than once: only --mode=compare takes several")
+        rest = without("config", arguments)
+        commands = [parse([program, f"--config={config}", *rest]) for config in configs]
+        return _together(commands, configs, given["workdir"])
+    _check_combination(mode, given, is_config_given=bool(configs))
+    default = PRETRAINED if given["weights"] else DEFAULTS.get(mode, DEFAULT)
+    config = configs[0] if configs else default
+    workdir = Workdir(given["workdir"] or _default_workdir(config))
+    is_of_run = not configs and not given["weights"]
+    if mode not in USES:
+        contains_run = mode == "describe" or workdir.config.exists()
+        is_of_run = is_of_run and given["workdir"] is not None and contains_run
+    base = workdir.load_config() if is_of_run else load_config(config)
+    arguments = for_each_run(without("config", arguments), base.get("runs", {}))
+    for argument in arguments:
+        if flag_name(argument).startswith("config."):
+            _check_field(flag_name(argument), base)
+    values = _read([program, *arguments], base)
+    return Command(
+        mode=values.mode,
+        config=values.config,
+        workdir=workdir.path,
+        cache=Path(values.cache),
+        split=values.split,
+        against=None if values.against is None else Path(values.against),
+        is_of_run=is_of_run,
+        weights=None if values.weights is None else Path(values.weights),
+    )
+
+
+def load_config(name: str) -> ConfigDict:
+    """Load a configuration by its name, such as "toy_translation:tiny", or by the path of its file.
+
+    Raises:
+        UsageError: there is no such file, or it has an error.
+    """
+    path, form = _config_path(name)
+    loader = SourceFileLoader(path.stem, str(path))
+    try:
+        module = module_from_spec(spec_from_loader(loader.name, loader))
+        loader.exec_module(module)
+        return module.get_config(*form)
+    except ValueError as error:  # of an unknown form
+        raise UsageError(str(error)) from error
+    except Exception as error:  # whatever the code of a person raises
+        reason = f"{type(error).__name__}: {error}"
+        raise UsageError(f"the configuration {path} cannot be read: {reason}") from error
+
+
+def _config_path(name: str) -> tuple[Path, list[str]]:
+    """Return the file of a configuration, and the form after the colon if there is one."""
+    stem, *form = name.split(":", 1)
+    if "/" not in stem and not Path(stem).suffix:
+        known = {path.stem: path for path in _config_files()}
+        if stem in known:
+            return known[stem], form
+        hint = nearest(stem, known)
+    else:
+        for path in (Path(stem), REPOSITORY / stem):
+            if path.is_file():
+                return path, form
+        hint = nearest(stem, [str(path) for path in Path(stem).parent.glob("*.py")])
+    raise UsageError(f"there is no configuration {stem!r}{hint}")
+
+
+def _config_files() -> list[Path]:
+    """List the files of `configs` that define a configuration."""
+    files = sorted((REPOSITORY / "configs").glob("*.py"))
+    return [path for path in files if "\ndef get_config(" in path.read_text(encoding="utf-8")]
+
+
+def help_text(program: str, configs: Sequence[str] = ()) -> str:
+    """Return the help: modes, configurations and flags, and the fields of the named configurations.
+
+    Raises:
+        UsageError: a configuration that cannot be loaded.
+    """
+    cards = {
+        path.stem: (ast.get_docstring(ast.parse(path.read_bytes())) or "").partition("\n")[0]
+        for path in _config_files()
+    }
+    values = {
+        name: f"{help} [{default}]" if default else help for name, (default, help) in FLAGS.items()
+    }
+    values["config"] = f"a configuration below, NAME:tiny for its tiny form, or a path [{DEFAULT}]"
+    values["config.FIELD"] = "a value for a field; --help --config=CONFIG lists the fields"
+    parts = [
+        f"usage: python {program} [--mode=MODE] [--config=CONFIG] [--config.FIELD=VALUE] …",
+        _section("modes", MODES),
+        _section("configurations", cards),
+        _section("flags", {f"--{name}": text for name, text in values.items()}),
+    ]
+    for config in configs:
+        fields = {f"--config.{name}": repr(value) for name, value in _fields(load_config(config))}
+        parts.append(_section(f"fields of {config}", fields))
+    return "\n\n".join(parts)
+
+
+def _section(title: str, rows: dict[str, str]) -> str:
+    width = max(map(len, rows))
+    return "\n".join([f"{title}:", *(f"  {name:{width}}  {text}" for name, text in rows.items())])
+
+
+def _check_combination(mode: str, given: dict[str, str | None], *, is_config_given: bool) -> None:
+    """Raise a `UsageError` for flags that exclude each other."""
+    for name in ("split", "against"):
+        if given[name] is not None and mode != "evaluate":
+            raise UsageError(f"--{name} is for --mode=evaluate alone, got --mode={mode}")
+    if given["weights"] and (mode != "generate" or given["workdir"]):
+        raise UsageError("--weights is for --mode=generate alone, without a --workdir")
+    if mode == "ledger" and given["workdir"]:
+        raise UsageError("--mode=ledger lists all runs below --config.folder: it has no --workdir")
+    if mode == "describe" and given["workdir"] and is_config_given:
+        raise UsageError("--mode=describe takes a --config or a --workdir, got both")
+
+
+def _together(commands: Sequence[Command], configs: Sequence[str], given: str | None) -> Command:
+    """Merge commands of one configuration each into the command that compares them."""
+    names = [_default_workdir(config).name for config in configs]
+    if len({*names}) < len(names):
+        raise UsageError(f"a comparison needs configurations that differ, got {', '.join(configs)}")
+    runs = {name: command.config for name, command in zip(names, commands, strict=True)}
+    workdir = Path(given) if given else Path("workdirs", "+".join(names))
+    config = ConfigDict({"experiment": "comparison", "runs": runs})
+    return commands[0]._replace(config=config, workdir=workdir)
+
+
+def _default_workdir(config: str) -> Path:
+    """Return workdirs/NAME_tiny for NAME:tiny."""
+    path, _, form = config.partition(":")
+    return Path("workdirs", Path(path).stem + (f"_{form}" if form else ""))
+
+
+def _read(argv: Sequence[str], base: ConfigDict) -> flags.FlagValues:
+    """Parse the flags, with those that override fields of `base`."""
+    values = flags.FlagValues()
+    for name, (default, text) in FLAGS.items():
+        flags.DEFINE_string(name, default, text, flag_values=values)
+    try:
+        config_flags.DEFINE_config_dict("config", base, flag_values=values, sys_argv=[*argv])
+        rest = values(argv)
+    except flags.UnrecognizedFlagError as error:
+        hint = nearest(f"--{error.flagname}", [f"--{name}" for name in values])
+        raise UsageError(f"unknown flag --{error.flagname}{hint}") from error
+    except UnsupportedOperationError as error:  # of a run, read from JSON
+        field = re.search(r"config\.[\w.]+", str(error))
+        raise UsageError(
+            f"{field[0] if field else 'a field'} is None in the run of the workdir, and takes a "
+            "value only where --config names the file of the configuration"
+        ) from error
+    except (flags.Error, ValueError, TypeError) as error:
+        raise UsageError(str(error).strip().replace("\n", " ")) from error
+    if len(rest) > 1:
+        raise UsageError(f"unexpected argument {rest[1]!r}: arguments are flags, --name=value")
+    return values
+
+
+def _check_field(flag: str, config: ConfigDict) -> None:
+    """Raise a `UsageError` for a field that the configuration lacks, with the nearest one."""
+    parent, wanted = config, flag.removeprefix("config.")
+    for part in wanted.split("."):
+        if not isinstance(parent, ConfigDict) or part not in parent:
+            fields = [name for name, _ in _fields(config)]
+            last = {name.split(".")[-1]: name for name in fields}
+            near = get_close_matches(wanted, fields, n=1) or [
+                last[name] for name in get_close_matches(wanted.split(".")[-1], list(last), n=1)
+            ]
+            hint = f"; did you mean --config.{near[0]}?" if near else ""
+            raise UsageError(f"the configuration has no field {wanted!r}{hint}")
+        parent = parent[part]
+
+
+def _fields(config: ConfigDict, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted name and the value of each field."""
+    for name, value in config.items():
+        if isinstance(value, ConfigDict):
+            yield from _fields(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def flag_name(argument: str) -> str:
+    """Return the name of a flag: "config.seed" for "--config.seed=1", "" if it is no flag."""
+    return argument.lstrip("-").split("=")[0] if argument.startswith("-") else ""
+
+
+def without_negation(arguments: Iterable[str]) -> list[str]:
+    """Replace `--noconfig.FIELD` by `--config.FIELD=False`."""
+    return [re.sub(r"^--?no(config\.[^=]+)$", r"--\1=False", argument) for argument in arguments]
+
+
+def values_of(name: str, arguments: Sequence[str]) -> list[str]:
+    """List the values of a flag, from `--name=value` or `--name value`; "" for a missing one."""
+    following = ["" if argument.startswith("-") else argument for argument in [*arguments, ""][1:]]
+    return [
+        argument.partition("=")[2] if "=" in argument else after
+        for argument, after in zip(arguments, following, strict=True)
+        if flag_name(argument) == name
+    ]
+
+
+def last_of(name: str, arguments: Sequence[str]) -> str | None:
+    """Return the last value of a flag, which is the one that counts."""
+    return next(reversed(values_of(name, arguments)), None)
+
+
+def without(name: str, arguments: Sequence[str]) -> list[str]:
+    """Return the arguments without a flag and its values."""
+    kept, skip = [], False
+    for argument in arguments:
+        matches = flag_name(argument) == name
+        if not matches and not skip:
+            kept.append(argument)
+        skip = matches and "=" not in argument
+    return kept
+
+
+def for_each_run(arguments: Sequence[str], runs: Iterable[str]) -> list[str]:
+    """Replace overrides of `config.FIELD` by overrides of `config.runs.RUN.FIELD` of each run."""
+    replaced, rest = [], list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        field = flag_name(argument).removeprefix("config.")
+        if not runs or field == flag_name(argument) or field.partition(".")[0] == "runs":
+            replaced.append(argument)
+            continue
+        _, sign, value = argument.partition("=")
+        if not sign and rest and not rest[0].startswith("-"):
+            sign, value = "=", rest.pop(0)
+        replaced += [f"--config.runs.{run}.{field}{sign}{value}" for run in runs]
+    return replaced

@@ -1,0 +1,45 @@
+"""A disk that takes no more is reported with the path of the file."""
+
+import resource
+
+import pytest
+
+from experiments.analysis.pictures import draw_learning_curve
+from experiments.files import append, write_whole
+from experiments.training.metrics import Metrics
+
+
+@pytest.fixture
+def full():
+    """A function after which no file can grow, until the test ends."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("write", [write_whole, append])
+def test_a_write_names_its_file(tmp_path, full, write):
+    full()
+    with pytest.raises(OSError, match=rf"File too large: '{tmp_path}/file'"):
+        write(tmp_path / "file", "text")
+
+
+def test_metrics_name_their_file(tmp_path, full):
+    with Metrics(tmp_path, step=0) as metrics:
+        full()
+        with pytest.raises(OSError, match=r"File too large: '.*/metrics\.jsonl'"):
+            metrics.write(1, "train", {"loss": 1.0})
+
+
+def test_a_picture_names_its_file(tmp_path, full):
+    with Metrics(tmp_path, step=0) as metrics:
+        for split in ("train", "validation"):
+            metrics.write(1, split, {"nll": 1.0, "accuracy": 0.5})
+    full()
+    with pytest.raises(OSError, match=r"File too large: '.*/curve\.png'"):
+        draw_learning_curve(tmp_path, tmp_path / "curve.png")
+
+
+def test_an_error_that_names_its_file_stays(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no/file"):
+        append(tmp_path / "no" / "file", "text")
