@@ -1,4 +1,4 @@
-"""Packed rows: nothing is lost, nothing is heard next door, and each text is scored as alone."""
+"""Packed rows: complete, without attention between sequences, scored like single sequences."""
 
 import jax
 import numpy as np
@@ -22,7 +22,7 @@ V = 11
 
 
 def texts(batch):
-    """The sequences in a batch, found by their segments; what is no sequence is padding."""
+    """Return the sequences of a batch, by their segments; the rest must be padding."""
     found = []
     for inputs, labels, segments, positions in zip(*batch, strict=True):
         padding = segments == 0
@@ -52,7 +52,7 @@ sizes = st.tuples(st.integers(1, 13), st.integers(1, 13))
 
 
 @given(st.lists(sizes, min_size=1, max_size=40), st.integers(1, 40))
-def test_the_first_open_row_with_room_on_both_sides_is_taken(needed, open_rows):
+def test_first_open_row_with_space_on_both_sides_is_used(needed, open_rows):
     rows = first_fit(needed, 13, open_rows)
     assert sorted(place for row in rows for place in row) == list(range(len(needed)))
     for number, row in enumerate(rows):
@@ -64,14 +64,14 @@ def test_the_first_open_row_with_room_on_both_sides_is_taken(needed, open_rows):
                 assert any(sum(side) > 13 for side in zip(*there, needed[place], strict=True))
 
 
-def test_few_open_rows_are_hardly_less_full():
-    """Older ones are not looked at, or a million pairs would take hours."""
+def test_few_open_rows_are_almost_as_full():
+    """Only the newest open rows are searched, which is fast enough for a million pairs."""
     assert first_fit([[3], [4], [2], [1], [3]], 5, open_rows=1) == [[0], [1], [2, 3], [4]]
     needed = np.random.default_rng(0).integers(5, 30, (1_500, 2)).tolist()
     assert len(first_fit(needed, 64)) <= 1.005 * len(first_fit(needed, 64, open_rows=1_500))
 
 
-def test_an_epoch_holds_every_sequence_once_in_one_shape():
+def test_epoch_contains_every_sequence_once_in_one_shape():
     random = np.random.default_rng(0)
     sequences = [random.integers(3, V, size=random.integers(1, 12)).tolist() for _ in range(97)]
     rows = PackedRows(sequences, length=17, tokens=71)
@@ -87,7 +87,9 @@ def test_an_epoch_holds_every_sequence_once_in_one_shape():
     assert any((a.inputs != b.inputs).any() for a, b in zip(first, second, strict=True))
     taken = sum(map(len, sequences)) + 97
     assert rows.padding == pytest.approx(1 - taken / (17 * len(rows.rows)))
-    assert rows.padding < (1 - taken / (17 * 97)) / 3  # a third of that of one sequence a row
+    assert (
+        rows.padding < (1 - taken / (17 * 97)) / 3
+    )  # a third of the padding of one sequence per row
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,7 @@ def test_an_epoch_holds_every_sequence_once_in_one_shape():
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(sequences, sizes, words):
+def test_sequences_that_do_not_fit_raise(sequences, sizes, words):
     with pytest.raises(UsageError, match=words):
         PackedRows(sequences, **sizes)
 
@@ -135,7 +137,7 @@ def packed():
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
-def test_packed_sequences_are_scored_as_each_alone(positions, packed):
+def test_packed_sequences_are_scored_like_single_ones(positions, packed):
     score = language_model(positions)
     alone = PackedRows(SEQUENCES, length=9, tokens=18)
     alone.rows = [[place] for place in range(len(SEQUENCES))]
@@ -149,7 +151,7 @@ def test_packed_sequences_are_scored_as_each_alone(positions, packed):
     assert compared == len(SEQUENCES)
 
 
-def test_no_sequence_hears_its_neighbour(packed):
+def test_no_sequence_depends_on_another_in_its_row(packed):
     score = language_model("learned")
     same = packed.segments[:, :, None] == packed.segments[:, None, :]
     report = find_leaks(
@@ -159,7 +161,7 @@ def test_no_sequence_hears_its_neighbour(packed):
         vocab_size=V,
     )
     report.raise_if_failed()
-    # The proof would see one: all that may be heard is heard.
+    # The check would detect a leak: every visible position has an effect.
     assert report.depends.sum() == (same & np.tri(9, dtype=bool)).sum()
 
 
@@ -169,7 +171,7 @@ PAIRS = [
 ]
 
 
-def test_both_sides_of_a_pair_stand_in_the_same_row():
+def test_both_sides_of_a_pair_are_in_the_same_row():
     rows = PairedRows(PAIRS, length=7, tokens=21)
     assert rows.rows == [[0, 1], [2, 4], [3]]
     assert rows.padding == pytest.approx(1 - (16 + 14) / 42)
@@ -180,7 +182,7 @@ def test_both_sides_of_a_pair_stand_in_the_same_row():
     assert batch.target.segments[0].tolist() == [1, 1, 2, 2, 2, 2, 0]
 
 
-def test_a_pair_longer_than_a_row_is_refused():
+def test_pair_longer_than_a_row_raises():
     with pytest.raises(UsageError, match=r"packed row has 4: raise batch\.row_length"):
         PairedRows(PAIRS, length=4, tokens=8)
     with pytest.raises(UsageError, match="there is no pair"):
@@ -204,7 +206,7 @@ def paired():
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "relative"])
-def test_packed_pairs_are_read_as_each_alone(positions, paired):
+def test_packed_pairs_are_scored_like_single_ones(positions, paired):
     model = translator(positions)
     packed = jax.jit(lambda batch: packed_features(model, batch, None).features)(paired)
     ((places, batch),) = evaluation_batches(Buckets(PAIRS, [6], 30))
@@ -218,7 +220,7 @@ def test_packed_pairs_are_read_as_each_alone(positions, paired):
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_no_pair_hears_its_neighbour(side, paired):
+def test_no_pair_depends_on_another_in_its_row(side, paired):
     model, source, target = translator("sinusoidal"), paired.source, paired.target
 
     @jax.jit

@@ -1,4 +1,4 @@
-"""Sentence pairs that there is no room for: refused by name, or left out and counted."""
+"""Sentence pairs that are too long: an error, or dropped and counted."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import SPACED
 from experiments.errors import UsageError
 
-SHORT = [SentencePair("a b", "b"), SentencePair("a b b a", "b")]  # 3 and 5 positions with the end
+SHORT = [SentencePair("a b", "b"), SentencePair("a b b a", "b")]  # 3 and 5 positions with EOS
 LONG, LONGER = SentencePair("b", "b a b a b"), SentencePair("a b a a b a", "a")  # 6 and 7
 
 
@@ -24,7 +24,7 @@ def batches(row_length=0, **data):
     return PairBatches(Config.read(config.to_dict()), Tokenizers(tokenizer, tokenizer))
 
 
-def test_the_longest_is_named_with_what_can_be_done():
+def test_error_describes_the_longest_pair_and_the_remedies():
     words = (
         "the train split needs 7 positions, for 'a b a a b a': raise model.max_length=6, or leave"
     )
@@ -41,7 +41,7 @@ def test_the_longest_is_named_with_what_can_be_done():
         (5, SHORT, "2 of 4 pairs left out"),
     ],
 )
-def test_where_they_may_be_dropped_they_are_counted(row_length, kept, told, capsys):
+def test_dropped_pairs_are_counted(row_length, kept, told, capsys):
     pairs = [LONGER, *SHORT, LONG]
     assert batches(row_length=row_length, faults="drop").fitting(pairs) == kept
     assert told in capsys.readouterr().err
@@ -50,6 +50,6 @@ def test_where_they_may_be_dropped_they_are_counted(row_length, kept, told, caps
     assert capsys.readouterr().err == ""
 
 
-def test_some_must_be_left():
+def test_dropping_all_pairs_raises():
     with pytest.raises(UsageError, match="no pair of the train split is left: all have more"):
         batches(faults="drop").fitting([LONGER])

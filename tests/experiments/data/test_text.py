@@ -1,4 +1,4 @@
-"""Text by characters: windows anywhere to train on, and every label once to validate with."""
+"""Text as characters: random training windows, and validation windows with every label once."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def data(**changes):
     return CharactersData(**{"sentences": 50} | changes)
 
 
-def test_characters_and_their_numbers():
+def test_characters_and_ids():
     characters = Characters.of("to be\nor not")
     assert characters.characters == "\n benort"
     assert len(characters) == 8
@@ -33,28 +33,28 @@ def test_characters_and_their_numbers():
 
 
 @pytest.mark.parametrize("separator", ["\r", "\u2028", "\u0085", '"'])
-def test_characters_that_end_lines_elsewhere_are_read_back(separator, tmp_path):
+def test_unusual_line_separators_survive_saving(separator, tmp_path):
     characters = Characters.of(f"a{separator}b\n")
     (tmp_path / "characters").write_text(characters.as_text(), encoding="utf-8")
     read = Characters.from_text((tmp_path / "characters").read_text(encoding="utf-8"))
     assert read == characters
 
 
-def test_an_unknown_character_is_named():
+def test_unknown_character_raises():
     with pytest.raises(ValueError, match="the character 'z' is not in the text that was learned"):
         Characters.of("to be").encode("bez")
 
 
-def test_a_list_that_names_a_character_twice_is_refused():
+def test_duplicate_character_raises():
     with pytest.raises(ValueError, match="names each once"):
         Characters("abca")
 
 
-def test_the_end_of_the_text_is_kept_for_validation():
+def test_validation_is_the_end_of_the_text():
     assert split_text("0123456789" * 3) == ("0123456789" * 2 + "0123456", "789")
 
 
-def test_windows_begin_anywhere_and_say_what_comes_next():
+def test_windows_start_anywhere_and_labels_are_the_next_tokens():
     windows = RandomWindows(IDS, context=7, size=5, num_batches=200, seed=3)
     batches = [windows[i] for i in range(200)]
     for batch in batches:
@@ -66,7 +66,7 @@ def test_windows_begin_anywhere_and_say_what_comes_next():
     assert starts == {*range(101, 101 + 53 - 7)}
 
 
-def test_a_batch_follows_from_the_seed_and_its_number():
+def test_batch_depends_on_seed_and_index_only():
     def inputs(seed, index):
         return RandomWindows(IDS, context=7, size=5, num_batches=9, seed=seed)[
             index
@@ -77,7 +77,7 @@ def test_a_batch_follows_from_the_seed_and_its_number():
     assert inputs(1, 4) != inputs(2, 4)
 
 
-def test_windows_go_on_exactly_where_their_state_was_saved():
+def test_windows_resume_from_their_saved_state():
     def iterator():
         return resumable(RandomWindows(IDS, context=7, size=5, num_batches=9, seed=0))
 
@@ -99,7 +99,7 @@ def test_fixed_windows_count_every_label_once(length):
         np.testing.assert_array_equal(batch.labels, batch.inputs + 1)
 
 
-def test_a_text_shorter_than_a_window_is_refused():
+def test_text_shorter_than_a_window_raises():
     words = "batch.row_length=7 needs a text of at least 8 characters, got 7"
     with pytest.raises(UsageError, match=words):
         RandomWindows(IDS[:7], context=7, size=2, num_batches=1, seed=0)
@@ -107,7 +107,7 @@ def test_a_text_shorter_than_a_window_is_refused():
         fixed_windows(IDS[:7], context=7, size=2)
 
 
-def test_without_a_file_the_toy_language_speaks():
+def test_default_text_is_the_toy_language():
     text = load_text(data())
     assert text == load_text(data())
     assert text != load_text(data(seed=1))
@@ -124,7 +124,7 @@ def test_without_a_file_the_toy_language_speaks():
         (b"\xff\xfe", "cannot be read as UTF-8 text"),
     ],
 )
-def test_a_file_that_is_no_text_is_refused(content, words, tmp_path):
+def test_file_without_text_raises(content, words, tmp_path):
     path = tmp_path / "input.txt"
     if content is not None:
         path.write_bytes(content)
