@@ -38,10 +38,10 @@ class BeamState(NamedTuple):
 
 @dataclass(frozen=True)
 class Beam:
-    """Follow the likeliest `num_beams` hypotheses of each row; return the best that ended.
+    """Follow the most likely `num_beams` hypotheses of each row; return the best that ended.
 
-    Each row stops as soon as no live hypothesis can become one of its n best: log-probabilities
-    only fall, and the length penalty is monotone.
+    Each row stops when no live hypothesis can become one of its n best: log-probabilities only
+    fall, and the length penalty is monotone.
 
     By default a hypothesis that ends makes the beam one narrower (Cho et al. 2014, "On the
     properties of neural machine translation", section 4.2.1), so a beam of 1 is greedy decoding.
@@ -154,9 +154,9 @@ class Beam:
         index: Array,
         prediction: Prediction,
     ) -> tuple[GenerationOutput, Array]:
-        """Return the likeliest extensions, best first, and their parents `[B, X]`.
+        """Return the most likely extensions, best first, and their parents `[B, X]`.
 
-        An extension has a place in `[W·V]`: V times the number of its parent, plus its token.
+        An extension has an index in `[W·V]`: V times the number of its parent, plus its token.
         """
         logits, stopping = prediction.logits, options.stopping
         num_beams, _, vocab_size = logits.shape
@@ -223,7 +223,7 @@ class Beam:
     def _exceptions(
         self, options: DecodingOptions, inputs: RowInputs, index: Array, vocab_size: int
     ) -> Array | None:
-        """Return the places `[B, E]` of tokens whose order may differ from that of their logits."""
+        """Return ids `[B, E]` of tokens that may be ordered differently from their logits."""
         found = []
         if options.stopping.min_tokens > 1:
             ids = [number for number in options.stopping.last_ids if 0 <= number < vocab_size]

@@ -58,7 +58,7 @@ def repeat_state(state: object, num_beams: int) -> list[Array]:
 
 
 def vmap_hypotheses(predict: Predict, like: object) -> Predict:
-    """Lift a step for B rows to W hypotheses of each, whose states are those of their parents.
+    """Lift a step for B rows to W hypotheses of each, with the states of their parents.
 
     Args:
         predict: the step.

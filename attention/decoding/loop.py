@@ -30,7 +30,7 @@ Step = Callable[[State, Array], tuple[Any, State]]
 
 
 class LoopState(NamedTuple):
-    """What the loop carries from step to step.
+    """The carry of the loop.
 
     Attributes:
         index: int32 `[B]`, number of steps of each row.
@@ -101,7 +101,7 @@ class DecodingLoop:
     def begin(
         self, state: object, start: Array, inputs: RowInputs, active: Array | None
     ) -> LoopState:
-        """Return what the loop begins with."""
+        """Return the first carry of the loop."""
         options = self.options
         check_state(state, len(start), options.max_steps)  # the lengths of caches may be known
         strategy_state = options.strategy.begin(options, inputs, self.shapes(state, start))

@@ -54,7 +54,7 @@ def empty_output(
         shape: the leading axes `...`.
         num_tokens: L.
         pad: the token that fills them.
-        like: shapes of a prediction, whose observed leaves have as many leading axes as `shape`.
+        like: shapes of a prediction; its observed leaves have as many leading axes as `shape`.
     """
 
     def zeros(leaf: jax.ShapeDtypeStruct) -> Array:

@@ -102,7 +102,7 @@ class Temperature:
 
 @dataclass(frozen=True)
 class TopK:
-    """Keep the `number` likeliest tokens; of equal ones, the first (Fan et al. 2018, section 5)."""
+    """Keep the `number` most likely tokens; first of equal ones (Fan et al. 2018, section 5)."""
 
     number: int
 
@@ -118,7 +118,7 @@ class TopK:
 
 @dataclass(frozen=True)
 class TopP:
-    """Keep the fewest likeliest tokens with probability `mass` in all (Holtzman et al. 2020)."""
+    """Keep the fewest most likely tokens of total probability `mass` (Holtzman et al. 2020)."""
 
     mass: float
 
@@ -139,7 +139,7 @@ class TopP:
 
 @dataclass(frozen=True)
 class MinP:
-    """Keep tokens at least `share` times as likely as the likeliest (Nguyen et al. 2024)."""
+    """Keep tokens at least `share` times as likely as the most likely one (Nguyen et al. 2024)."""
 
     share: float
 
@@ -236,7 +236,7 @@ def join_history(before: History, tokens: Array, index: Array) -> History:
 
 
 def _counted(tokens: Array) -> Array:
-    """Return the place of each of tokens `[..., L]`, from 0."""
+    """Return the index of each of tokens `[..., L]`, from 0."""
     return jax.lax.broadcasted_iota(jnp.int32, tokens.shape, tokens.ndim - 1)
 
 

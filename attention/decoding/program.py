@@ -97,7 +97,7 @@ class GenerationProgram:
         return jax.tree.map(lambda leaf: split_slots(leaf, slots), output)
 
     def begin(self, model: GenerativeModel, rows: Rows) -> tuple[GenerativeModel, LoopState]:
-        """Return the model with separate layers, and what the loop begins with."""
+        """Return the model with separate layers, and the first carry of the loop."""
         state, start = self.prefill(model, rows)
         inputs, model = self.row_inputs(model, rows), unstack(model)
         return model, self.loop(model).begin(state, start, inputs, None)

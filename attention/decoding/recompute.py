@@ -1,4 +1,4 @@
-"""A decoding step without a cache: it reads the whole answer again for every token."""
+"""A decoding step without a cache: it recomputes the whole sequence for every token."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -228,7 +228,7 @@ class TokenStrategy:
 
 @dataclass(frozen=True)
 class Greedy(TokenStrategy):
-    """Choose the likeliest token; of equal ones, the first."""
+    """Choose the most likely token; of equal ones, the first."""
 
     def choose(self, logits: Array, rng: Array | None) -> Array:
         """Choose a token of each row."""

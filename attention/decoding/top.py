@@ -28,7 +28,7 @@ def top_indices(
         score: `(block [B, X, S], first [B, X]) -> [B, X, S]`, the scores of successive values from
             index `first` of the W·V on. It is monotone in the values of the same V, except for the
             exceptions; a NaN among them makes all their scores NaN, which counts as the largest.
-        exceptions: indices `[B, E]` whose scores may have any value.
+        exceptions: indices `[B, E]` with scores of any value.
 
     Returns:
         `[B, k]` indices in `[0, W·V)`, best first; of equal scores, the first index.

@@ -34,7 +34,7 @@ class Layers(nnx.Module):
     layers are scanned, so that the time to compile does not grow with n. Then `blocks` contains p
     stacked layers, followed by the n % p layers that are left. Otherwise it contains n layers.
 
-    With a cache the layers are always unrolled, because each writes to a buffer of its own. Call
+    With a cache the layers are always unrolled, because each writes to a separate buffer. Call
     `unstack_layers` before a decoding loop.
     """
 
@@ -56,7 +56,7 @@ class Layers(nnx.Module):
                 that `context.apply_layer` can call.
             n: number of layers.
             rngs: source of the initial parameters.
-            period: p, if `make_layer` is known to make layers i and i + p alike: it is then called
+            period: p, if layers i and i + p of `make_layer` have equal structure: it is then called
                 for the first p indices only. If None, n layers are made and compared.
             check_period: whether to compare the shapes of all layers, about 20 ms for each.
             scan: whether to stack and scan layers that repeat.
@@ -73,7 +73,7 @@ class Layers(nnx.Module):
             return make_layer(index, nnx.Rngs(key))
 
         def make_each(start: int) -> list[Layer]:
-            # In a trace of its own: flax looks at every variable's sharding, which takes the longer
+            # In a separate trace: flax reads every variable's sharding, which takes the longer
             # the more was traced before.
             traced = n and isinstance(keys, jax.core.Tracer)
             made = partial(jax.jit, static_argnums=0)(make) if traced else make

@@ -222,7 +222,7 @@ def check_names(argument: str, given: Collection[str], known: Sequence[str]) -> 
     """Check that a collection contains known names only.
 
     Raises:
-        TypeError: a bare string, whose letters would be taken for names.
+        TypeError: a bare string: its letters would be taken for names.
         ValueError: an unknown name.
     """
     if isinstance(given, str):

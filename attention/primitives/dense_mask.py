@@ -42,7 +42,7 @@ def dense_mask(arguments: Arguments) -> Array | None:
 
 
 def visible_keys(mask: Mask | None, batch: Sequence[int], num_keys: int) -> Array | None:
-    """Return the keys that are visible to every query alike: bool `[..., S]`, or None for all.
+    """Return the keys that are visible to every query: bool `[..., S]`, or None for all.
 
     For readers without queries, such as a recurrent cell.
 

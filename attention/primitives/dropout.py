@@ -78,8 +78,8 @@ def is_kept(words: Array, rate: float, *numbers: Array) -> Array:
     """Return whether the entry with these numbers is kept: bool, of their broadcast shape.
 
     The same numbers in the same order are the same entry: another mask needs another key. Each
-    half of the key starts a 32-bit state of its own, into which every number but the last is
-    hashed; the last step hashes the last number with both, so that all 64 bits count.
+    half of the key starts a separate 32-bit state, into which every number but the last is hashed;
+    the last step hashes the last number with both, so that all 64 bits count.
 
     Args:
         words: uint32 `[2 or more, ...]`, the data of a random key.

@@ -79,7 +79,7 @@ def attends_to_nonfinite(
 ) -> Array:
     """Return which queries may attend to a non-finite number, their own included.
 
-    For the implementations of other libraries, to whose scores NaN cannot be added. Takes T·S
+    For implementations of other libraries, because NaN cannot be added to their scores. Takes T·S
     time and, unless the compiler fuses it, memory.
 
     Args:

@@ -17,7 +17,7 @@ from attention.weights.layouts import (
 
 
 class PositionedClassToken(ClassToken):
-    """A class token with a learned position of its own."""
+    """A class token with a separate learned position."""
 
     def __init__(self, width: int, **options: object) -> None:
         """Make the vector and its position; the options are those of `ClassToken`."""

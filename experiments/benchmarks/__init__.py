@@ -1,1 +1,1 @@
-"""Time, memory and error of attention, measured side by side with those of others."""
+"""Time, memory and error of attention, beside the functions of other libraries."""

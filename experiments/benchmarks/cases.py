@@ -1,4 +1,4 @@
-"""The named shapes: every case that the benchmark can measure, and that tests look at too."""
+"""The cases that the benchmark can measure, by name."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -16,10 +16,10 @@ PATTERNS = ("full", "causal", "window", "packed")
 LENGTHS = tuple(2**power for power in range(6, 16))
 DTYPES = ("float32", "bfloat16")
 PASSES = ("forward", "gradient")
-WINDOW = 256  # keys that a query may see, itself included
+WINDOW = 256  # keys that are visible to a query, its own included
 SEGMENTS = 8  # sequences of equal length in a packed row
 
-# As much work at every length as one example of 4,096 positions, as far as memory goes.
+# Every length has the work of one example of 4,096 positions, up to a limit of memory.
 PAIRS, POSITIONS = 2**24, 2**13
 
 
@@ -28,10 +28,10 @@ class Case:
     """Self-attention of B examples of T positions, with N = K = 8 heads of width H = 64.
 
     Attributes:
-        pattern: who may attend to whom, one of `PATTERNS`.
+        pattern: the mask, one of `PATTERNS`.
         length: T = S.
         dtype: of inputs and outputs.
-        gradient: whether the gradients of query, key and value are computed too.
+        gradient: whether gradients of query, key and value are computed too.
         batch: B.
     """
 
@@ -43,7 +43,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """By which it is asked for: "causal_4096_float32_gradient"."""
+        """Name in flags and tables, such as "causal_4096_float32_gradient"."""
         return f"{self.pattern}_{self.length}_{self.dtype}_{PASSES[self.gradient]}"
 
     @property
@@ -52,13 +52,13 @@ class Case:
         return self.batch, self.length, NUM_HEADS, HEAD_WIDTH
 
     def segments(self) -> np.ndarray | None:
-        """The segment of each position `[T]`, where the pattern is packed."""
+        """Return the segment of each position `[T]`; None unless the pattern is packed."""
         if self.pattern != "packed":
             return None
         return np.repeat(np.arange(SEGMENTS, dtype=np.int32), self.length // SEGMENTS)
 
     def mask(self, segments: ArrayLike | None = None) -> Mask | None:
-        """The pattern as a predicate on positions; one that is packed needs its segments."""
+        """Return the pattern as a mask; a packed one needs its segments."""
         if self.pattern == "causal":
             return masks.causal()
         if self.pattern == "window":
@@ -66,7 +66,7 @@ class Case:
         return masks.segments(segments) if self.pattern == "packed" else None
 
     def allowed(self) -> np.ndarray:
-        """The pattern as a bool array `[T, S]`, for those who know no other form."""
+        """Return the pattern as a bool array `[T, S]`, for functions without other masks."""
         query, key = np.arange(self.length)[:, None], np.arange(self.length)[None, :]
         if self.pattern == "causal":
             return key <= query
@@ -79,7 +79,7 @@ class Case:
 
 
 def named(pattern: str, length: int, dtype: str = "float32", gradient: bool = False) -> Case:
-    """The case with the batch that fills the work."""
+    """Return the case with the largest batch within `PAIRS` and `POSITIONS`."""
     batch = max(1, min(PAIRS // length**2, POSITIONS // length))
     return Case(pattern, length, dtype, gradient, batch)
 
@@ -94,7 +94,7 @@ CASES = {
 
 
 class Inputs(NamedTuple):
-    """Standard normal numbers `[B, T, N, H]` in float32, with what the output is multiplied by."""
+    """Standard normal numbers `[B, T, N, H]` in float32, with a cotangent of the output."""
 
     query: np.ndarray
     key: np.ndarray
@@ -103,7 +103,7 @@ class Inputs(NamedTuple):
 
 
 def inputs(case: Case) -> Inputs:
-    """The same numbers for every contender, exact in the dtype of the case."""
+    """Return the same numbers for every contender, exact in the dtype of the case."""
     random = np.random.default_rng(0)
     arrays = random.standard_normal((4, *case.shape), np.float32)
     dtype = jnp.dtype(case.dtype)

@@ -1,6 +1,6 @@
-"""What is measured: a function of others or of ours, made ready for one case."""
+"""Types of what is benchmarked (`Contender`) and checked for conformance (`Candidate`)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,20 +8,35 @@ import numpy as np
 
 from experiments.benchmarks.cases import Case, Inputs
 
+LIBRARY = "this library"
+
+# Capabilities of `attention.testing` that all peers written in jax claim.
+COMMON = frozenset(
+    {
+        *("jit", "vmap", "gradients", "jvp", "second_derivatives", "mask", "cross"),
+        *("bfloat16", "float16", "float64", "sharding"),
+    }
+)
+
 
 class RefusalError(Exception):
-    """Why a contender cannot compute a case, in half a sentence."""
+    """A contender cannot compute a case; the message is the reason, without a name."""
+
+
+def first_line(error: Exception) -> str:
+    """Return the type of an exception and the first line of its message."""
+    return f"{type(error).__name__}: {error}".partition("\n")[0].removesuffix(": ")
 
 
 @dataclass(frozen=True)
 class Program:
-    """A contender that has its inputs and needs only to be started.
+    """A contender prepared for one case.
 
     Attributes:
-        run: computes output, or output and gradients, and returns when they are there.
-        arrays: what `run` returned, as arrays `[B, T, N, H]`: the output, and then the gradients of
-            query, key and value.
-        scratch: bytes that it needs beside inputs and outputs; None where nobody can say.
+        run: compute the output, or output and gradients, and wait until they are complete.
+        arrays: convert the result of `run` to arrays `[B, T, N, H]`: the output, then the gradients
+            of query, key and value.
+        scratch: bytes of memory beside inputs and outputs; None if unknown.
     """
 
     run: Callable[[], Any]
@@ -31,14 +46,31 @@ class Program:
 
 @dataclass(frozen=True)
 class Contender:
-    """An attention function.
+    """An attention function to measure.
 
     Attributes:
         name: library, or library:implementation.
-        version: the package that it comes from, and its version.
-        prepare: makes it ready for a case, compiled where it is compiled.
+        version: package and version; `LIBRARY` for ours.
+        prepare: make it ready for a case, compiled where it is compiled.
     """
 
     name: str
     version: str
     prepare: Callable[[Case, Inputs], Program]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A function to check against the contract.
+
+    Attributes:
+        name: full name of the function.
+        version: package and version; `LIBRARY` for ours.
+        function: with the signature of `attention.attend`.
+        supports: the capabilities of `attention.testing` that its documentation claims.
+    """
+
+    name: str
+    version: str
+    function: Callable[..., Any]
+    supports: Collection[str]

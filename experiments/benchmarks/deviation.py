@@ -1,4 +1,4 @@
-"""Distance from the exact result, which the definition computes in float64."""
+"""Error relative to the reference implementation in float64."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from experiments.benchmarks.cases import Case, Inputs
 
 
 def exact(case: Case, inputs: Inputs) -> tuple[np.ndarray, ...]:
-    """Output and gradients of query, key and value in float64, `[B, T, N, H]` each."""
+    """Return output and gradients of query, key and value in float64, each `[B, T, N, H]`."""
 
     def function(query: Array, key: Array, value: Array) -> Array:
         mask = case.mask(case.segments())
@@ -25,8 +25,8 @@ def exact(case: Case, inputs: Inputs) -> tuple[np.ndarray, ...]:
 
 
 def relative_errors(found: Sequence[np.ndarray], true: Sequence[np.ndarray]) -> list[float]:
-    """Norm of the difference over the norm of the truth, of each array."""
+    """Return the norm of the difference over the norm of the exact array, for each array."""
     return [
-        float(np.linalg.norm((ours - theirs).ravel()) / np.linalg.norm(theirs.ravel()))
-        for ours, theirs in zip(found, true, strict=True)
+        float(np.linalg.norm((one - exactly).ravel()) / np.linalg.norm(exactly.ravel()))
+        for one, exactly in zip(found, true, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""What this library wants to be, as ratios that hold on any machine; never the ratios it has."""
+"""Goals of this library, as ratios that do not depend on the machine."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -8,12 +8,12 @@ from experiments.benchmarks.results import Results
 
 
 class Goal(NamedTuple):
-    """A figure and the most that it may be.
+    """A figure and its upper limit.
 
     Attributes:
-        name: what is measured.
-        limit: the most that it may be.
-        measure: finds it in the results; None if a part of it is not there.
+        name: of the figure.
+        limit: the goal is met by values up to this one.
+        measure: compute it from the results; None if one of its measurements is missing.
     """
 
     name: str
@@ -22,7 +22,7 @@ class Goal(NamedTuple):
 
 
 def goals() -> Iterator[Goal]:
-    """All of them, in the order of the report."""
+    """Yield all goals, in the order of the report."""
     for gradient, name, limit in ((False, "forward", 0.60), (True, "forward + backward", 0.65)):
         for pattern in ("full", "causal"):
             case = named(pattern, 4096, gradient=gradient).name

@@ -1,7 +1,7 @@
-"""Functions of jax as programs: compiled before the clock starts, with the memory they need."""
+"""Contenders that are functions of jax arrays, compiled before they are timed."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +13,12 @@ from experiments.benchmarks.contender import Contender, Program
 
 
 class Call(NamedTuple):
-    """How a library is asked for a case.
+    """A function that computes a case.
 
     Attributes:
-        function: of query, key and value `[B, T, N, H]` and what is given; returns the output.
-        given: masks or segments, arguments like the others: as constants the compiler could
-            compute with them before the clock starts.
+        function: of query, key and value `[B, T, N, H]` and of `given`; returns the output.
+        given: masks or segments. They are arguments, because the compiler could compute with
+            constants before the clock starts.
     """
 
     function: Callable[..., Array]
@@ -26,18 +26,46 @@ class Call(NamedTuple):
 
 
 def jax_contender(name: str, version: str, call: Callable[[Case], Call]) -> Contender:
-    """A contender that is a function of jax arrays."""
+    """Return a contender that is a function of jax arrays."""
     return Contender(name, version, lambda case, inputs: compiled(case, inputs, call(case)))
 
 
+def flags_or_mask(
+    attend: Callable[..., Array], flags: Mapping[str, Mapping[str, Any]]
+) -> Callable[[Case], Call]:
+    """Return calls of a function with the fastest documented arguments for each pattern.
+
+    Args:
+        attend: a function with the arguments of `attention.attend`, and with flags.
+        flags: pattern → keyword arguments. Other patterns are a dense mask `[1, T, S]`.
+    """
+
+    def call(case: Case) -> Call:
+        options = flags.get(case.pattern, {})
+
+        def function(query: Array, key: Array, value: Array, mask: Array | None = None) -> Array:
+            return attend(query, key, value, mask=mask, **options)
+
+        dense = case.pattern != "full" and not options
+        return Call(function, (case.allowed()[None],) if dense else ())
+
+    return call
+
+
+def for_heads(mask: Array | None) -> Array | None:
+    """Return a mask `[..., T, S]` as `[..., 1, T, S]`: the same for all heads."""
+    return None if mask is None else mask[..., None, :, :]
+
+
 def compiled(case: Case, inputs: Inputs, call: Call) -> Program:
-    """Compiles a call, with its gradients if the case wants them."""
+    """Compile a call, with its gradients if the case includes them."""
 
     def gradient(
         cotangent: Array, query: Array, key: Array, value: Array, *given: Array
     ) -> tuple[Array, ...]:
         output, pull = jax.vjp(lambda *args: call.function(*args, *given), query, key, value)
-        return output, *pull(cotangent)  # with the output, or half of the forward pass is dropped
+        # Without the output, the compiler would drop a part of the forward pass.
+        return output, *pull(cotangent)
 
     def forward(*arguments: Array) -> tuple[Array]:
         return (call.function(*arguments),)

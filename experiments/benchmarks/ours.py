@@ -1,6 +1,7 @@
-"""Every implementation of `attend`, by name."""
+"""Every implementation of `attend`, to measure and to check."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,25 +9,33 @@ from jax import Array
 
 from attention import attend, explain
 from attention.primitives.attend import IMPLEMENTATIONS, Choice
+from attention.testing import EVERYTHING
 from experiments.benchmarks.cases import Case
-from experiments.benchmarks.contender import Contender, RefusalError
+from experiments.benchmarks.contender import LIBRARY, Candidate, Contender, RefusalError
 from experiments.benchmarks.jax_program import Call, jax_contender
 
-LIBRARY = "attend"
+# Capabilities that an implementation refuses; if they were claimed, rows that use several
+# capabilities would be refused as a whole.
+REFUSED = {
+    "jax": {
+        *("value_width", "scores", "weights", "logsumexp", "dropout", "dropout_by_position"),
+        *("float16", "float64"),
+    }
+}
 
 
 def contenders() -> Iterator[Contender]:
     """Yield a contender for each implementation."""
     for implementation in IMPLEMENTATIONS:
-        yield _named(implementation.name)
+        yield _contender(implementation.name)
 
 
 def chosen(case: Case) -> str:
     """Return the name of the contender that `attend` chooses by default."""
-    return f"{LIBRARY}:{_choice(case).implementation.name}"
+    return f"attend:{_choice(case).implementation.name}"
 
 
-def _named(name: str) -> Contender:
+def _contender(name: str) -> Contender:
     def call(case: Case) -> Call:
         if why := _choice(case).refusals.get(name):
             raise RefusalError(why)
@@ -36,7 +45,7 @@ def _named(name: str) -> Contender:
 
         return Call(function, _segments(case))
 
-    return jax_contender(f"{LIBRARY}:{name}", "this library", call)
+    return jax_contender(f"attend:{name}", LIBRARY, call)
 
 
 def _segments(case: Case) -> tuple[Array, ...]:
@@ -52,3 +61,25 @@ def _choice(case: Case) -> Choice:
 
     jax.eval_shape(trace, jax.ShapeDtypeStruct(case.shape, jnp.dtype(case.dtype)), *_segments(case))
     return choices[0]
+
+
+def candidates() -> Iterator[Candidate | tuple[str, str]]:
+    """Yield a candidate for each implementation; (name, reason) for those that cannot run here."""
+    array = jnp.ones((1, 16, 2, 64))
+    refusals = explain(array, array, array).refusals
+    for name in (implementation.name for implementation in IMPLEMENTATIONS):
+        if name in refusals:
+            yield f"attend, {name}", refusals[name]
+        else:
+            supports = EVERYTHING - REFUSED.get(name, set())
+            yield Candidate(f"attend, {name}", LIBRARY, _implementation(name), supports)
+
+
+def _implementation(name: str) -> Callable[..., Any]:
+    def function(*inputs: Any, **arguments: Any) -> Any:  # noqa: ANN401 - those of attend
+        # The contract allows a refusal with its reason, but no wrong number.
+        if reason := explain(*inputs, **arguments).refusals.get(name):
+            raise NotImplementedError(reason)
+        return attend(*inputs, implementation=name, **arguments)
+
+    return function

@@ -1,4 +1,4 @@
-"""Time over length, one line for each contender."""
+"""Plot of time over length, one line for each contender."""
 
 from pathlib import Path
 
@@ -7,13 +7,13 @@ from experiments.benchmarks.results import Results
 
 
 def draw_times(results: Results, path: Path) -> None:
-    """Draws milliseconds per example over T: one pair of axes for each pattern, dtype and pass.
+    """Draw milliseconds per example over T: one panel for each pattern, dtype and pass.
 
     Args:
-        results: what was measured.
-        path: a picture file.
+        results: of a run.
+        path: of the image file.
     """
-    from matplotlib.figure import Figure  # a run draws at its end
+    from matplotlib.figure import Figure  # slow to import, needed once
 
     panels: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for one in sorted(results.measured(), key=lambda one: one.case.length):

@@ -1,4 +1,4 @@
-"""How fast matrix products are here: the ceiling under which every attention function works."""
+"""Speed of matrix products on this machine: an upper bound for attention functions."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ import numpy as np
 from experiments.clock import seconds_of
 from experiments.environment import num_cores
 
-# Batch, rows, inner, columns: a large square one; scores and weighted sum of two heads of a tile.
+# Batch, rows, inner, columns: a large square product; scores and weighted sum of a tile of 2 heads.
 SHAPES = {
     "2048 x 2048 x 2048": (1, 2048, 2048, 2048),
     "scores of a tile: 2 heads, 1024 x 64 x 512": (2, 1024, 64, 512),
@@ -28,7 +28,7 @@ class Product(NamedTuple):
 
 
 def products() -> Iterator[Product]:
-    """Those of XLA, and those of torch if it is installed and computes on the same device."""
+    """Yield products by XLA, and by torch if it is installed and uses the same device."""
     libraries = {"XLA": _xla}
     if jax.default_backend() == "cpu":
         libraries["torch"] = _torch

@@ -1,4 +1,4 @@
-"""Results as a table of rows for machines and as a page for people."""
+"""Results as CSV and as a Markdown page."""
 
 import csv
 import io
@@ -12,17 +12,16 @@ from experiments.benchmarks.results import Deviation, Measurement, Results
 INTRODUCTION = f"""\
 # Benchmarks
 
-Time, scratch memory and error of `attend` and of the attention functions of others, side by side in
-one process: every contender is called once in each round, so that a busy moment meets all of them,
-and its median over the rounds counts. N {NUM_HEADS}, H {HEAD_WIDTH}, S = T; *gradient* is forward
-and backward. Each peer is called the way its own documentation says: with a flag where it has one,
-else with a dense mask made before the clock starts. Made by one command, the only way to change
-this page:
+Time, scratch memory and error of `attend` and of the attention functions of other libraries, in one
+process: each round calls every contender once, so that other load of the machine slows down all of
+them, and the median over the rounds is reported. N {NUM_HEADS}, H {HEAD_WIDTH}, S = T; *gradient*
+is forward and backward. Each peer is called as its documentation recommends: with a flag if it has
+one, else with a dense mask that is made before the clock starts. This command writes the page:
 """
 
 
 def rows(measurements: Sequence[Measurement], environment: Mapping[str, str]) -> str:
-    """Comma-separated values: one line for each contender of each case, measured or not."""
+    """Return CSV: one line for each contender of each case, measured or not."""
     out = io.StringIO()
     table = [_row(one) | dict(environment) for one in measurements]
     writer = csv.DictWriter(out, list(table[0]) if table else [], lineterminator="\n")
@@ -38,14 +37,14 @@ def page(
     environment: Mapping[str, str],
     command: str,
 ) -> str:
-    """Markdown.
+    """Return the page as Markdown.
 
     Args:
-        results: all that was measured.
+        results: of the run.
         products: the speed of matrix products.
-        absent: (library, why) of those that cannot be asked here.
-        environment: where it was measured.
-        command: by which it was measured.
+        absent: (name, reason) of libraries and contenders without results.
+        environment: platform, device, cores and versions.
+        command: of the run.
     """
     versions = {one.version: None for one in results.measurements if one.times}
     versions.pop("this library", None)
@@ -61,15 +60,14 @@ def page(
 
 
 _TIME = """\
-The median of ours in milliseconds and its scratch memory in MiB, with the implementation that
-`attend` chooses; then ours ÷ each other one, below 1 where ours is faster. *-*: not measured."""
+Our median in milliseconds and scratch memory in MiB, for the implementation that `attend` chooses;
+then ours ÷ each other contender, below 1 if ours is faster. *-*: not measured."""
 _ERROR = """\
-Norm of the difference to the exact array over the norm of that, of the output / the worst of the
-three gradients; one example, standard normal inputs. Exact is what the definition gives in
-float64."""
+Norm of the error over the norm of the exact array, for the output / the worst of the three
+gradients; one example, standard normal inputs. Exact arrays are computed by the reference
+implementation in float64."""
 _PRODUCTS = """\
-GFLOP/s of single products of float32 matrices: no attention function is faster than the products it
-is made of."""
+GFLOP/s of single products of float32 matrices: an upper bound for attention functions."""
 
 
 def _row(one: Measurement) -> dict[str, object]:
@@ -154,7 +152,7 @@ def _refusals(results: Results, absent: Iterable[tuple[str, str]]) -> list[str]:
         if one.reason:
             cases.setdefault((one.contender, one.reason), []).append(one.case.name)
     lines = [f"- `{name}`: {why}" for name, why in absent]
-    lines += [f"- `{who}`, {', '.join(names)}: {why}" for (who, why), names in cases.items()]
+    lines += [f"- `{name}`, {', '.join(names)}: {why}" for (name, why), names in cases.items()]
     return lines or ["Nothing."]
 
 

@@ -1,4 +1,4 @@
-"""A choice of several names by words: `causal_* full_4096_*`, or `all`."""
+"""Selection of names by patterns: `causal_* full_4096_*`, or `all`."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -6,15 +6,15 @@ from fnmatch import fnmatchcase
 
 
 def selected(field: str, words: str, known: Sequence[str]) -> list[str]:
-    """The known names that a word means, in their own order.
+    """Return the known names that match, in their own order.
 
     Args:
-        field: what is chosen, for the sentence.
-        words: names, or patterns with `*`, with blanks or commas between them.
+        field: name of the choice, for error messages.
+        words: names or patterns with `*`, separated by blanks or commas.
         known: all names.
 
     Raises:
-        ValueError: a word that means none of them.
+        ValueError: a word matches no name.
     """
     patterns = ["*" if word == "all" else word for word in words.replace(",", " ").split()]
     for pattern in patterns:

@@ -1,16 +1,24 @@
 """The benchmark: choose cases and contenders, measure them in turn, report."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from experiments.benchmarks import flax_nnx, jax_nn, ours, tokamax_api, torch_sdpa
+from experiments.benchmarks import ours
 from experiments.benchmarks.cases import CASES, Case, inputs
-from experiments.benchmarks.contender import Contender, Program
+from experiments.benchmarks.contender import (
+    LIBRARY,
+    Contender,
+    Program,
+    RefusalError,
+    first_line,
+)
 from experiments.benchmarks.deviation import exact, relative_errors
+from experiments.benchmarks.peers import of_peers
 from experiments.benchmarks.picture import draw_times
 from experiments.benchmarks.products import products
 from experiments.benchmarks.report import page, rows
@@ -22,36 +30,35 @@ from experiments.errors import UsageError, as_usage_errors, check_at_least, chec
 from experiments.files import write_whole
 from experiments.workdir import Workdir
 
-LIBRARIES: dict[str, Callable[[], Iterator[Contender]]] = {
-    ours.LIBRARY: ours.contenders,
-    "jax.nn": jax_nn.contenders,
-    "flax.nnx": flax_nnx.contenders,
-    "torch": torch_sdpa.contenders,
-    "tokamax": tokamax_api.contenders,
-}
-
 
 def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
-    """Measures, and writes `benchmark.csv`, `benchmark.md` and `benchmark.png` to the workdir.
+    """Measure, and write `benchmark.csv`, `benchmark.md` and `benchmark.png` to the workdir.
 
     Args:
         config: of the run.
-        workdir: where all that the run makes goes.
+        workdir: folder of all results.
         cache: unused: there is no data.
+
+    Raises:
+        ExceptionGroup: of the exceptions of our contenders, after the page is written.
     """
     del cache
     check(config)
     workdir.claim(config)
-    everybody, absent = contenders()
-    names = selected("contenders", config.contenders, [*everybody, *(name for name, _ in absent)])
-    chosen = [everybody[name] for name in names if name in everybody]
-    where, measurements = environment(), []
+    available, absent = contenders()
+    names = selected("contenders", config.contenders, [*available, *(name for name, _ in absent)])
+    chosen = [available[name] for name in names if name in available]
+    where, measurements, errors = environment(), [], []
     for case in _cases(config.cases):
-        measurements += measure(case, chosen, config)
-        write_whole(workdir.path / "benchmark.csv", rows(measurements, where))  # if it is stopped
-    errors = [one for case in _cases(config.accuracy) for one in deviations(case, chosen)]
-    results = Results(measurements, errors)
+        measurements += measure(case, chosen, config, errors)
+        # Written after each case, so that a stopped run keeps what it measured.
+        write_whole(workdir.path / "benchmark.csv", rows(measurements, where))
+    accuracy = _cases(config.accuracy)
+    compared = [one for case in accuracy for one in deviations(case, chosen, errors)]
     absent = [(name, why) for name, why in absent if name in names]
+    absent += [one for one in compared if not isinstance(one, Deviation)]
+    found = [one for one in compared if isinstance(one, Deviation)]
+    results = Results(measurements, found)
     text = page(results, list(products()), absent, where, _command(config))
     write_whole(workdir.path / "benchmark.md", text)
     draw_times(results, workdir.path / "benchmark.png")
@@ -59,13 +66,15 @@ def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         write_whole(Path(config.page), text)
     print(text)
     print(f"everything is in {workdir.path}")
+    if errors:
+        raise ExceptionGroup("implementations of this library failed", errors)
 
 
 def check(config: ConfigDict) -> None:
-    """Refuses, before anything is written, a configuration that cannot run.
+    """Check a config before anything is written.
 
     Raises:
-        UsageError: in one sentence.
+        UsageError: the config cannot run.
     """
     if config.page and not Path(config.page).parent.is_dir():
         raise UsageError(f"page={config.page} has no folder to be written to")
@@ -75,38 +84,35 @@ def check(config: ConfigDict) -> None:
             check_positive(name, config[name])
         selected("cases", config.cases, list(CASES))
         selected("accuracy", config.accuracy, list(CASES))
-        everybody, absent = contenders()
-        selected("contenders", config.contenders, [*everybody, *(name for name, _ in absent)])
+        available, absent = contenders()
+        selected("contenders", config.contenders, [*available, *(name for name, _ in absent)])
 
 
 def contenders() -> tuple[dict[str, Contender], list[tuple[str, str]]]:
-    """Ours and the peers by name; (library, why not) for those that cannot be asked here."""
-    found, absent = {}, []
-    for library, each in LIBRARIES.items():
-        try:
-            found |= {one.name: one for one in each()}
-        except ImportError:
-            absent.append((library, "not installed"))
-    return found, absent
+    """Return ours and those of the peers by name; (library, reason) for those not usable here."""
+    everything = [*ours.contenders(), *of_peers(lambda peer: peer.contenders())]
+    found = {one.name: one for one in everything if isinstance(one, Contender)}
+    return found, [one for one in everything if not isinstance(one, Contender)]
 
 
 def measure(
-    case: Case, contenders: Sequence[Contender], config: ConfigDict
+    case: Case, contenders: Sequence[Contender], config: ConfigDict, errors: list[Exception]
 ) -> Iterator[Measurement]:
-    """Times all contenders of a case in turn.
+    """Measure the times of all contenders of a case in turn.
 
     Args:
-        case: what to compute.
-        contenders: by whom.
-        config: says for how long, and with how much memory.
+        case: to compute.
+        contenders: to measure.
+        config: limits of time, rounds and memory.
+        errors: exceptions of our contenders are appended.
     """
     print(f"{case.name} …", file=sys.stderr, flush=True)
     numbers, programs, warm_ups, reasons = inputs(case), {}, {}, {}
     for one in contenders:
         try:
             programs[one.name], warm_ups[one.name] = _ready(one.prepare(case, numbers), config)
-        except Exception as error:  # whatever another library says, the others are measured
-            reasons[one.name] = _sentence(error)
+        except Exception as error:  # the other contenders are measured
+            reasons[one.name] = _reason(error, one, case, errors)
     runs = {name: program.run for name, program in programs.items()}
     times = round_robin(runs, warm_ups, seconds=config.seconds, rounds=config.rounds)
     chosen = ours.chosen(case)
@@ -120,16 +126,26 @@ def measure(
 
 
 def _ready(program: Program, config: ConfigDict) -> tuple[Program, float]:
-    """A program that has run once, and the seconds of that, if there is the memory for it."""
-    allowed = min(config.memory_gib * 2**30, free_memory())  # to swap would stop everybody
+    """Run a program once, if there is enough memory, and return it with the seconds it took."""
+    allowed = min(config.memory_gib * 2**30, free_memory())  # swapping would slow down the others
     if program.scratch is not None and program.scratch > allowed:
         needed, allowed = program.scratch / 2**30, allowed / 2**30
-        raise MemoryError(f"it needs {needed:.1f} GiB of scratch memory and may take {allowed:.1f}")
+        raise RefusalError(
+            f"needs {needed:.1f} GiB of scratch memory, and {allowed:.1f} are allowed"
+        )
     return program, seconds_of(program.run)
 
 
-def deviations(case: Case, contenders: Sequence[Contender]) -> Iterator[Deviation]:
-    """How far every contender that can compute a case is from float64, for one example."""
+def deviations(
+    case: Case, contenders: Sequence[Contender], errors: list[Exception]
+) -> Iterator[Deviation | tuple[str, str]]:
+    """Compare contenders with float64, for one example; (name, reason) for those that failed.
+
+    Args:
+        case: to compute.
+        contenders: to compare; those that refuse the case are left out.
+        errors: exceptions of our contenders are appended.
+    """
     print(f"error of {case.name} …", file=sys.stderr, flush=True)
     case = replace(case, batch=1, gradient=True)
     numbers, chosen = inputs(case), ours.chosen(case)
@@ -138,23 +154,32 @@ def deviations(case: Case, contenders: Sequence[Contender]) -> Iterator[Deviatio
         try:
             program = one.prepare(case, numbers)
             output, *gradients = relative_errors(program.arrays(program.run()), true)
-        except Exception:  # the same reason stands with its times
+        except RefusalError:
             continue
-        yield Deviation(case, one.name, one.name == chosen, output, max(gradients))
+        except Exception as error:  # the other contenders are compared
+            yield one.name, f"error of {case.name}: {_reason(error, one, case, errors)}"
+        else:
+            yield Deviation(case, one.name, one.name == chosen, output, max(gradients))
+
+
+def _reason(error: Exception, one: Contender, case: Case, errors: list[Exception]) -> str:
+    """Return why a contender has no result; append exceptions of ours, and print those of peers."""
+    if isinstance(error, RefusalError):
+        return str(error)
+    error.add_note(f"{one.name}, {case.name}")
+    if one.version == LIBRARY:
+        errors.append(error)
+        return f"**failed**: {first_line(error)}"
+    traceback.print_exception(error)
+    return first_line(error)
 
 
 def _cases(words: str) -> list[Case]:
     return [CASES[name] for name in selected("cases", words, list(CASES))]
 
 
-def _sentence(error: Exception) -> str:
-    """The first line of an exception, with its type where that says more than "refused"."""
-    text = str(error).strip().partition("\n")[0]
-    return text or type(error).__name__
-
-
 def _command(config: ConfigDict) -> str:
-    """The command line of this configuration, every field written out."""
+    """Return the command line of this config, with every field."""
     fields = [
         f"    --config.{name}='{value}'" for name, value in config.items() if name != "experiment"
     ]

@@ -1,4 +1,4 @@
-"""What a person types at the door."""
+"""Command lines of `run.py` for tests."""
 
 import contextlib
 import io
@@ -22,13 +22,13 @@ def config_of(folder):
 
 
 def command(place, workdir, *arguments):
-    """With a workdir in this place, whose runs share generated data, or in a place of its own."""
+    """Return the arguments of a run in a workdir; all runs of `place` share generated data."""
     return ["run.py", f"--cache={place / 'cache'}", f"--workdir={place / workdir}", *arguments]
 
 
 @contextlib.contextmanager
-def at_the_door():
-    """Where a person stands; and optax multiplies integer steps with floats."""
+def in_repository():
+    """Run in the root of the repository, with standard dtype promotion, which optax needs."""
     before = jax.config.jax_compilation_cache_dir
     with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion("standard"):
         patch.chdir(REPOSITORY)
@@ -37,8 +37,8 @@ def at_the_door():
 
 
 def train(place, workdir, *arguments):
-    """Trains a run that several tests share, and returns what it printed."""
+    """Train a run that several tests share, and return what it printed."""
     output = io.StringIO()
-    with at_the_door(), contextlib.redirect_stdout(output):
+    with in_repository(), contextlib.redirect_stdout(output):
         assert run.main(command(place, workdir, *arguments)) == 0
     return output.getvalue()

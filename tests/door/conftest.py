@@ -1,4 +1,4 @@
-"""A person at the door, and a run that they have trained."""
+"""Commands, and a trained run."""
 
 import io
 import shutil
@@ -10,36 +10,36 @@ import pytest
 import run
 from experiments.evaluation.translator import Translator
 from experiments.tasks.translation import Translation
-from tests.door.command import TINY, at_the_door, command, train
+from tests.door.command import TINY, command, in_repository, train
 
 
 @pytest.fixture(autouse=True)
-def standing_at_the_door():
-    with at_the_door():
+def working_directory():
+    with in_repository():
         yield
 
 
 @pytest.fixture(scope="session")
 def place(tmp_path_factory):
-    """A folder of workdirs that share generated data."""
+    """Return a folder of workdirs that share generated data."""
     return tmp_path_factory.mktemp("runs")
 
 
 @pytest.fixture(scope="session")
 def trained(place):
-    """A tiny run, trained to its end, and what it printed."""
+    """Train a tiny run to its end and return what it printed."""
     return train(place, "tiny", *TINY)
 
 
 @pytest.fixture
 def own(place, trained, tmp_path):
-    """A copy of the tiny run, which a test may change."""
+    """Return a copy of the tiny run that a test may change."""
     return Path(shutil.copytree(place / "tiny", tmp_path / "own"))
 
 
 @pytest.fixture
 def knock(place, capsys, monkeypatch):
-    """Calls the door and returns (exit status, standard output, standard error)."""
+    """Return a function that runs a command: (exit status, standard output, standard error)."""
 
     def knock(*arguments, given="", workdir="tiny"):
         capsys.readouterr()
@@ -53,6 +53,6 @@ def knock(place, capsys, monkeypatch):
 
 @pytest.fixture
 def echoing(monkeypatch):
-    """Says what it reads: to compile how a model says it takes longer than what is tested."""
+    """Replace decoding by its input, because compiling it takes long and is not tested here."""
     monkeypatch.setattr(Translator, "__call__", lambda _, __, texts, batch_size: [*texts])
     monkeypatch.setattr(Translation, "artifacts", lambda *_: None)

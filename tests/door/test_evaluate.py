@@ -1,4 +1,4 @@
-"""A trained run is measured: all that tests, one split, text that moved, beside another run."""
+"""--mode=evaluate: all test splits, one split, moved text, and a comparison with another run."""
 
 import json
 import shutil
@@ -20,13 +20,13 @@ pytestmark = pytest.mark.usefixtures("trained")
 
 @pytest.fixture
 def read(monkeypatch):
-    """The splits that are read, as they are."""
+    """Return a list to which the names of loaded splits are appended."""
     names, original = [], sources.store_split
     monkeypatch.setattr(sources, "store_split", lambda *a: names.append(a[1]) or original(*a))
     return names
 
 
-def test_a_finished_run_is_measured_again_and_not_trained(place, knock, read):
+def test_finished_run_is_evaluated_and_not_trained(place, knock, read):
     before = (place / "tiny" / "metrics.jsonl").read_text()
     status, output, _ = knock(*TINY)
     assert status == 0
@@ -35,7 +35,7 @@ def test_a_finished_run_is_measured_again_and_not_trained(place, knock, read):
     assert sorted(read) == ["compositional", "longer", "test", "train", "validation"]
 
 
-def test_evaluate_needs_the_workdir_alone(own, knock, read):
+def test_evaluate_needs_only_the_workdir(own, knock, read):
     before = json.loads((own / "results.json").read_text())
     (own / "results.json").unlink()
     assert knock("--mode=evaluate", workdir=own)[0] == 0
@@ -43,13 +43,13 @@ def test_evaluate_needs_the_workdir_alone(own, knock, read):
     assert sorted(read) == ["compositional", "longer", "test"]
 
 
-def test_a_split_is_measured_beside_the_others(own, knock, read):
+def test_evaluating_one_split_keeps_the_other_scores(own, knock, read):
     results = own / "results.json"
     before = json.loads(results.read_text())
     picture = (own / "attention.png").stat().st_mtime_ns
     status, output, _ = knock("--mode=evaluate", "--split=longer", workdir=own)
     assert (status, json.loads(results.read_text()), read) == (0, before, ["longer"])
-    assert (own / "attention.png").stat().st_mtime_ns == picture  # is of the test split
+    assert (own / "attention.png").stat().st_mtime_ns == picture  # it shows the test split
     assert not any(line.startswith("test ") for line in output.splitlines())
     assert knock("--mode=evaluate", "--split=validation", workdir=own)[0] == 0
     now = json.loads(results.read_text())
@@ -60,19 +60,19 @@ def test_a_split_is_measured_beside_the_others(own, knock, read):
 
 
 @pytest.mark.parametrize("what", ["decoding", "step"])
-def test_scores_of_what_was_measured_otherwise_are_left_out(own, knock, what):
+def test_scores_from_other_settings_are_dropped(own, knock, what):
     results = own / "results.json"
     before = results.read_text()
     if what == "step":
         results.write_text(json.dumps(json.loads(before) | {"step": 10}))
     otherwise = ["--config.decoding.length_penalty=0.5"] if what == "decoding" else []
     _, output, _ = knock("--mode=evaluate", "--split=longer", *otherwise, workdir=own)
-    told = "scores of agreement, compositional, order, polysemy, test were measured otherwise"
-    assert told in output
+    message = "scores of agreement, compositional, order, polysemy, test were measured otherwise"
+    assert message in output
     assert [*json.loads(results.read_text())["splits"]] == ["longer"]
 
 
-def test_how_many_are_translated_at_once_says_nothing_of_what_was_measured(own, knock):
+def test_scores_do_not_depend_on_the_batch_size_of_decoding(own, knock):
     results = own / "results.json"
     before = results.read_text()
     knock("--mode=evaluate", "--split=longer", "--config.decoding.hypotheses=7", workdir=own)
@@ -89,13 +89,13 @@ def test_how_many_are_translated_at_once_says_nothing_of_what_was_measured(own, 
         ('{"step": 7, "training_seconds": "long"}', "its training_seconds is 'long'"),
     ],
 )
-def test_damaged_results_are_told_before_anything_is_measured(own, knock, text, reason):
-    results, said = own / "results.json", own / "hypotheses.longer.txt"
-    written = said.stat().st_mtime_ns
+def test_damaged_results_raise_before_evaluation(own, knock, text, reason):
+    results, hypotheses = own / "results.json", own / "hypotheses.longer.txt"
+    written = hypotheses.stat().st_mtime_ns
     results.write_text(text)
     status, _, error = knock("--mode=evaluate", "--split=longer", workdir=own)
     assert (status, f"{results} cannot be read: {reason}" in error) == (2, True)
-    assert said.stat().st_mtime_ns == written
+    assert hypotheses.stat().st_mtime_ns == written
 
 
 @pytest.mark.parametrize(
@@ -109,14 +109,14 @@ def test_damaged_results_are_told_before_anything_is_measured(own, knock, text, 
         (["--split=test"], "--split is for --mode=evaluate alone, got --mode=train"),
     ],
 )
-def test_a_split_that_is_not_measured_is_refused(place, knock, arguments, sentence):
+def test_invalid_split_is_a_usage_error(place, knock, arguments, sentence):
     before = (place / "tiny" / "results.json").read_text()
     assert knock(*arguments)[::2] == (2, f"run.py: {sentence}\n")
     assert (place / "tiny" / "results.json").read_text() == before
 
 
 @pytest.mark.usefixtures("echoing")
-def test_text_that_moved_is_found_again_and_no_other(place, knock, captions, tmp_path):
+def test_moved_text_is_accepted_and_changed_text_is_not(place, knock, captions, tmp_path):
     here = Path(shutil.copytree(captions, tmp_path / "here"))
     for language in ("en", "de"):
         with (here / f"train.{language}").open("a") as file:
@@ -132,14 +132,14 @@ def test_text_that_moved_is_found_again_and_no_other(place, knock, captions, tmp
     assert [*json.loads(known)] == ["train", "validation", "test"]
 
     assert "embedding tokens" in knock("--mode=describe", workdir="moved")[1]
-    said = knock("--mode=translate", workdir="moved", given="sniez\n\nierd")
-    assert said == (0, "sniez\n\nierd\n", "")
+    answer = knock("--mode=translate", workdir="moved", given="sniez\n\nierd")
+    assert answer == (0, "sniez\n\nierd\n", "")
     assert knock(*flags, new, workdir="moved")[0] == 0
     evaluate = "--mode=evaluate", "--config.decoding.length_penalty=0.5"
     status, _, error = knock(*evaluate, workdir="moved")
     assert (status, f"data.path={here} has no test_2016.en" in error) == (2, True)
     assert knock("--mode=evaluate", "--split=train", new, workdir="moved")[0] == 0
-    (there / "train.en").unlink()  # which is not read
+    (there / "train.en").unlink()  # it is not read
     assert knock(*evaluate, new, workdir="moved")[0] == 0
     assert json.loads(results.read_text())["splits"] == before["splits"]
 
@@ -147,8 +147,8 @@ def test_text_that_moved_is_found_again_and_no_other(place, knock, captions, tmp
         lines = (there / f"{stem}.de").read_text().splitlines()
         (there / f"{stem}.de").write_text("\n".join(lines[::-1]) + "\n")
         written = results.read_text()
-        told = knock("--mode=evaluate", f"--split={split}", new, workdir="moved")
-        assert told[::2] == (
+        result = knock("--mode=evaluate", f"--split={split}", new, workdir="moved")
+        assert result[::2] == (
             2,
             f"run.py: the {split} split is another text than {place / 'moved'} has read: name the "
             "place of that one by data.path\n",
@@ -158,75 +158,75 @@ def test_text_that_moved_is_found_again_and_no_other(place, knock, captions, tmp
 
 
 @pytest.fixture
-def rival(place, trained, tmp_path):
-    """A run with the same hypotheses, but the first of the longer sentences right."""
-    rival = tmp_path / "rival"
-    rival.mkdir()
+def other(place, trained, tmp_path):
+    """Return a run with equal hypotheses, except that the first of split longer is correct."""
+    other = tmp_path / "other"
+    other.mkdir()
     for name in ("results.json", "texts.json", "hypotheses.longer.txt"):
-        shutil.copy(place / "tiny" / name, rival)
-    said = (rival / "hypotheses.longer.txt").read_text().splitlines()
+        shutil.copy(place / "tiny" / name, other)
+    hypotheses = (other / "hypotheses.longer.txt").read_text().splitlines()
     data = config_of(place / "tiny").data
     right = load_split(data, "longer", place / "cache")[0].target
-    (rival / "hypotheses.longer.txt").write_text("\n".join([right, *said[1:], ""]))
-    return rival
+    (other / "hypotheses.longer.txt").write_text("\n".join([right, *hypotheses[1:], ""]))
+    return other
 
 
-def test_a_run_is_held_against_another(place, own, knock, rival):
+def test_comparison_with_another_run(place, own, knock, other):
     longer = "--mode=evaluate", "--split=longer"
-    status, output, _ = knock(*longer, f"--against={rival}", workdir=own)
+    status, output, _ = knock(*longer, f"--against={other}", workdir=own)
     scores = json.loads((own / "results.json").read_text())["splits"]["longer"]
     config = config_of(own)
     pairs = load_split(config.data, "longer", place / "cache")
-    said = {
+    hypotheses = {
         folder: (folder / "hypotheses.longer.txt").read_text().splitlines()
-        for folder in (rival, own)
+        for folder in (other, own)
     }
-    (p,) = paired_bootstrap(said, [pair.target for pair in pairs]).values()
+    (p,) = paired_bootstrap(hypotheses, [pair.target for pair in pairs]).values()
     assert (status, p < 1) == (0, True)
-    against = {"workdir": str(rival), "bleu": scores["bleu"], "p": p}
+    against = {"workdir": str(other), "bleu": scores["bleu"], "p": p}
     assert scores["against"] == against | {"decoding": {"num_beams": 1, "length_penalty": 0.0}}
-    assert f"against {rival}: BLEU {scores['bleu']:.2f}, p = {p:.3f} that chance" in output
-    beams = knock(*longer, "--config.decoding.num_beams=2", f"--against={rival}", workdir=own)
-    assert f"against {rival} (decoding: num_beams=1): BLEU " in beams[1]
+    assert f"against {other}: BLEU {scores['bleu']:.2f}, p = {p:.3f} that chance" in output
+    beams = knock(*longer, "--config.decoding.num_beams=2", f"--against={other}", workdir=own)
+    assert f"against {other} (decoding: num_beams=1): BLEU " in beams[1]
 
 
-def test_what_cannot_be_held_against_is_refused(place, knock, rival):
-    def refused(*arguments, against=rival):
+def test_invalid_comparison_is_a_usage_error(place, knock, other):
+    def refused(*arguments, against=other):
         status, _, error = knock(*arguments, f"--against={against}")
         assert status == 2
         return error.removeprefix("run.py: ").removesuffix("\n")
 
     longer = "--mode=evaluate", "--split=longer"
-    itself = place / "tiny" / ".." / "tiny"
+    same = place / "tiny" / ".." / "tiny"
     assert refused() == "--against is for --mode=evaluate alone, got --mode=train"
     assert refused(*longer, against="") == "--against needs a name, got none"
-    assert refused(*longer, against=itself) == (
+    assert refused(*longer, against=same) == (
         f"--against needs another run than {place / 'tiny'} itself"
     )
-    (rival / "hypotheses.longer.txt").write_text("le\nla\n")
-    assert f"{rival} translated 2 of the 20 sentences of the longer split" in refused(*longer)
-    (rival / "hypotheses.longer.txt").write_bytes(b"\xff\xfe")
-    assert f"{rival / 'hypotheses.longer.txt'} cannot be read" in refused(*longer)
-    (rival / "texts.json").write_text('{"longer": "another"}')
+    (other / "hypotheses.longer.txt").write_text("le\nla\n")
+    assert f"{other} translated 2 of the 20 sentences of the longer split" in refused(*longer)
+    (other / "hypotheses.longer.txt").write_bytes(b"\xff\xfe")
+    assert f"{other / 'hypotheses.longer.txt'} cannot be read" in refused(*longer)
+    (other / "texts.json").write_text('{"longer": "another"}')
     assert refused(*longer) == (
-        f"the longer split of {rival} has other sentences than that of {place / 'tiny'}"
+        f"the longer split of {other} has other sentences than that of {place / 'tiny'}"
     )
-    (rival / "texts.json").write_text("[1]")
-    assert f"{rival / 'texts.json'} cannot be read" in refused(*longer)
-    results = json.loads((rival / "results.json").read_text())
+    (other / "texts.json").write_text("[1]")
+    assert f"{other / 'texts.json'} cannot be read" in refused(*longer)
+    results = json.loads((other / "results.json").read_text())
     for scores in ({"longer": {"tok_bleu": 1.0}}, {}):
-        (rival / "results.json").write_text(json.dumps(results | {"splits": scores}))
+        (other / "results.json").write_text(json.dumps(results | {"splits": scores}))
         assert refused(*longer) == (
-            f"{rival} was not measured on the longer split: --mode=evaluate --split=longer "
-            f"--workdir={rival} does it"
+            f"{other} was not measured on the longer split: --mode=evaluate --split=longer "
+            f"--workdir={other} does it"
         )
-    (rival / "results.json").write_text(json.dumps(results | {"splits": {"longer": 3}}))
+    (other / "results.json").write_text(json.dumps(results | {"splits": {"longer": 3}}))
     assert "cannot be read: its splits have no scores" in refused(*longer)
-    (rival / "results.json").unlink()
-    assert f"{rival} has no results yet: --mode=evaluate" in refused(*longer)
+    (other / "results.json").unlink()
+    assert f"{other} has no results yet: --mode=evaluate" in refused(*longer)
 
 
-def test_only_translations_are_held_against_others(tmp_path):
+def test_only_translations_are_compared(tmp_path):
     config = ConfigDict({"experiment": "classification"})
     asked = Command("evaluate", config, tmp_path, tmp_path, against=tmp_path)
     with pytest.raises(UsageError, match="for translations, and classification has none"):

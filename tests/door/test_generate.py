@@ -1,4 +1,4 @@
-"""A language model at the door: it goes on with what it is given, or says why it cannot."""
+"""--mode=generate: continuations of prompts, and errors."""
 
 import functools
 import json
@@ -14,18 +14,18 @@ PROMPT = "the girl"
 
 @pytest.fixture(scope="module")
 def model(place):
-    """The folder of a tiny trained model."""
+    """Return the workdir of a tiny trained model."""
     train(place, "char_lm", "--config=configs/char_lm.py:tiny")
     return place / "char_lm"
 
 
 @pytest.fixture
 def write(model, knock):
-    """Calls the door and returns (exit status, standard output, standard error)."""
+    """Return a function that runs a command: (exit status, standard output, standard error)."""
     return functools.partial(knock, "--mode=generate", workdir=model)
 
 
-def test_each_prompt_is_continued_on_its_own_line_and_alike_each_time(write):
+def test_each_prompt_is_continued_on_one_line_and_reproducibly(write):
     status, output, error = write(given=f"{PROMPT}\n{PROMPT}\n")
     assert (status, error) == (0, "")
     half = len(output) // 2
@@ -35,7 +35,7 @@ def test_each_prompt_is_continued_on_its_own_line_and_alike_each_time(write):
     assert write("--config.decoding.seed=1", given=f"{PROMPT}\n")[1] != output[:half]
 
 
-def test_a_model_writes_where_its_text_is_gone(model, write, tmp_path, request):
+def test_generate_does_not_need_the_training_text(model, write, tmp_path, request):
     config = model / "config.json"
     assert [*json.loads((model / "texts.json").read_text())] == ["train", "validation", "test"]
     before = config.read_text()
@@ -55,18 +55,20 @@ def test_a_model_writes_where_its_text_is_gone(model, write, tmp_path, request):
     assert (status, "the test split is another text than" in error) == (2, True)
 
 
-def test_the_likeliest_letter_is_what_a_low_temperature_draws(write):
+def test_low_temperature_equals_greedy(write):
     greedy = write("--config.decoding.strategy=greedy", given=f"{PROMPT}\n")
     assert greedy == write("--config.decoding.temperature=1e-4", given=f"{PROMPT}\n")
 
 
-def test_an_answer_may_be_longer_than_what_the_model_reads(write):
-    status, output, _ = write("--config.decoding.max_tokens=70", given=f"{PROMPT}\n")  # it reads 64
+def test_continuation_may_exceed_the_context(write):
+    status, output, _ = write(
+        "--config.decoding.max_tokens=70", given=f"{PROMPT}\n"
+    )  # the context is 64
     assert status == 0
     assert len(output) >= len(PROMPT) + 70
 
 
-def test_a_prompt_that_cannot_be_read_is_named_and_the_others_are_answered(write):
+def test_invalid_prompt_is_reported_and_the_others_are_continued(write):
     status, output, error = write(given=f"\nthe Ω\n{'a' * 65}\n{PROMPT}\n")
     assert status == 1
     assert output.splitlines()[:3] == ["", "", ""]
@@ -95,7 +97,7 @@ def test_a_prompt_that_cannot_be_read_is_named_and_the_others_are_answered(write
         ),
     ],
 )
-def test_a_wrong_way_to_write_is_one_sentence(write, flag, sentence):
+def test_usage_error(write, flag, sentence):
     status, output, error = write(f"--config.{flag}", given=PROMPT)
     assert (status, output) == (2, "")
     assert sentence in error

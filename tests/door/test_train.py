@@ -1,4 +1,4 @@
-"""A run is trained, stopped, gone on with, and never mixed up with another."""
+"""--mode=train: a run, resumption, and workdirs that are refused."""
 
 import json
 import re
@@ -30,14 +30,14 @@ def final_state(place, workdir):
 
 
 def measured(place, workdir):
-    """The metrics of a run without those of its speed."""
+    """Return the metrics of a run without those of its speed."""
     return [
         {name: value for name, value in row.items() if not name.endswith("per_second")}
         for row in read_metrics(place / workdir)
     ]
 
 
-def test_a_run_leaves_everything_in_its_workdir(place, trained):
+def test_workdir_contains_everything(place, trained):
     for split in ("test", "compositional", "longer"):
         assert split in trained
     names = {path.name for path in (place / "tiny").iterdir()}
@@ -62,8 +62,8 @@ def test_a_run_leaves_everything_in_its_workdir(place, trained):
     for split in ("test", "compositional", "longer"):
         scores = results["splits"][split]
         assert {"exact_match", "accuracy", "bleu", "bleu_signature", "nll"} <= scores.keys()
-        said = (place / "tiny" / f"hypotheses.{split}.txt").read_text().splitlines()
-        assert len(said) == scores["sentences"] == 20
+        hypotheses = (place / "tiny" / f"hypotheses.{split}.txt").read_text().splitlines()
+        assert len(hypotheses) == scores["sentences"] == 20
     assert (place / "tiny" / "samples.txt").read_text().count("step ") == 2
     rows = read_metrics(place / "tiny")
     assert [row["step"] for row in rows if row["split"] == "validation"] == [10, 20]
@@ -72,7 +72,7 @@ def test_a_run_leaves_everything_in_its_workdir(place, trained):
 
 
 @pytest.mark.usefixtures("echoing")
-def test_a_stopped_run_goes_on_to_the_bit(place, knock, monkeypatch):
+def test_resumed_run_is_equal_to_the_bit(place, knock, monkeypatch):
     """Stopped at step 15, it goes on from its checkpoint of step 10 as if nothing had happened."""
     original = Windows.__getitem__
 
@@ -107,7 +107,7 @@ def test_the_workdir_alone_continues_a_run(own, place, knock):
     assert measured(place, own) == measured(place, "tiny")
 
 
-def test_the_mean_of_the_last_checkpoints_is_what_is_used(place, trained):
+def test_mean_of_the_last_checkpoints_is_used(place, trained):
     workdir = Workdir(place / "tiny")
     config = config_of(workdir.path)
     assert config.train.average == 2
@@ -123,7 +123,7 @@ def test_the_mean_of_the_last_checkpoints_is_what_is_used(place, trained):
         assert (ours != last).any()
 
 
-def test_a_workdir_of_another_configuration_is_left_alone(place, knock):
+def test_workdir_of_another_config_is_refused(place, knock):
     before = {path: path.stat().st_mtime_ns for path in (place / "tiny").rglob("*")}
     status, _, error = knock(*TINY, "--config.model.hidden=64")
     assert status == 2
@@ -135,14 +135,14 @@ def test_a_workdir_of_another_configuration_is_left_alone(place, knock):
     assert before == {path: path.stat().st_mtime_ns for path in (place / "tiny").rglob("*")}
 
 
-def test_a_run_that_is_being_trained_is_left_alone(place, knock):
+def test_locked_workdir_is_refused(place, knock):
     with Workdir(place / "tiny").alone():
         status, _, error = knock(*TINY)
     assert status == 2
     assert f"{place / 'tiny'} is being trained by another process" in error
 
 
-def test_a_folder_that_is_no_run_is_left_alone(place, knock):
+def test_folder_without_a_run_is_refused(place, knock):
     (place / "letters").mkdir()
     (place / "letters" / "dear.txt").write_text("dear")
     status, _, error = knock(*TINY, workdir="letters")
@@ -151,14 +151,14 @@ def test_a_folder_that_is_no_run_is_left_alone(place, knock):
     assert [path.name for path in (place / "letters").iterdir()] == ["dear.txt"]
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_saves_nothing_of_it(place, knock):
+def test_nonfinite_loss_stops_the_run_without_a_checkpoint(place, knock):
     status, _, error = knock(*TINY, "--config.train.learning_rate=1e30", workdir="diverged")
     assert status == 2
     assert "the loss became" in error
     assert Checkpoints(place / "diverged" / "checkpoints").latest_step() is None
 
 
-def test_a_model_too_short_for_a_split_is_refused_before_it_is_trained(place, knock):
+def test_model_too_short_for_a_split_is_refused_before_training(place, knock):
     short = "--config.model.max_length=24", "--config.batch.bucket_lengths=(24,)"
     status, _, error = knock(*TINY, *short, "--config.model.num_heads=2", workdir="short")
     assert status == 2
@@ -167,7 +167,7 @@ def test_a_model_too_short_for_a_split_is_refused_before_it_is_trained(place, kn
     assert not (place / "short" / "metrics.jsonl").exists()
 
 
-def test_damage_is_named_and_nothing_is_overwritten(place, knock):
+def test_damaged_files_are_reported_and_not_overwritten(place, knock):
     shutil.copytree(place / "tiny", place / "damaged")
     words = place / "damaged" / "vocabulary.source.txt"
     words.write_text(words.read_text() + "more\n")
@@ -192,7 +192,7 @@ def test_damage_is_named_and_nothing_is_overwritten(place, knock):
 
 
 @pytest.mark.usefixtures("echoing")
-def test_a_checkpoint_that_lacks_a_part_is_named(place, knock):
+def test_incomplete_checkpoint_is_reported(place, knock):
     shutil.copytree(place / "tiny", place / "lacks")
     step = place / "lacks" / "checkpoints" / "20"
     for part in ("progress", "state"):

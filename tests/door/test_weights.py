@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import run
-from tests.door.command import at_the_door
+from tests.door.command import in_repository
 
 CHECKPOINTS = "tests/fixtures/checkpoints"
 
@@ -28,7 +28,7 @@ def generate(place, monkeypatch):
         ]
         text = io.TextIOWrapper(io.BytesIO(given.encode()))
         output, error = io.StringIO(), io.StringIO()
-        with at_the_door(), pytest.MonkeyPatch.context() as patch:
+        with in_repository(), pytest.MonkeyPatch.context() as patch:
             patch.setattr("sys.stdin", text)
             with contextlib.redirect_stdout(output), contextlib.redirect_stderr(error):
                 status = run.main(["run.py", "--mode=generate", *arguments])

@@ -1,1 +1,1 @@
-"""Whole models against the clock: what decoding, depth and learning cost."""
+"""Benchmarks of whole models: decoding, depth, training and translation."""

@@ -1,4 +1,4 @@
-"""Cost of decoding: with a cache beside recomputation, and beam search beside greedy decoding."""
+"""Time of decoding: a cache beside recomputation, and beam search beside greedy decoding."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -25,7 +25,7 @@ from experiments.benchmarks.models.figure import Figure
 from experiments.clock import round_robin, seconds_of
 
 VOCABULARY = 200
-FIRST = 3  # a token that is neither padding nor the end
+FIRST = 3  # first id that is neither padding nor an end token
 
 
 def measure(config: ConfigDict) -> Iterator[Figure]:
@@ -37,16 +37,16 @@ def measure(config: ConfigDict) -> Iterator[Figure]:
     settings = config.decoding
     length, beam = settings.length, settings.num_beams
     for batch in settings.batches:
-        ways = programs(settings, batch)
-        for run in ways.values():
+        runs = programs(settings, batch)
+        for run in runs.values():
             run()  # compiles
-        warm_ups = {name: seconds_of(run) for name, run in ways.items()}
-        times = round_robin(ways, warm_ups, seconds=settings.seconds, rounds=config.rounds)
+        warm_ups = {name: seconds_of(run) for name, run in runs.items()}
+        times = round_robin(runs, warm_ups, seconds=settings.seconds, rounds=config.rounds)
         median = {name: float(np.median(taken)) for name, taken in times.items()}
         where = f"{length} tokens, B {batch}"
         for name, ours, theirs, limit in (
-            (f"greedy, a cache ÷ all read again each time, {where}", "greedy", "recomputed", 1 / 5),
-            (f"beam of {beam}, the {beam} best ÷ greedy, {where}", "beam", "greedy", 6.0),
+            (f"greedy, cached ÷ recomputed at each step, {where}", "greedy", "recomputed", 1 / 5),
+            (f"beam search with {beam} beams ÷ greedy, {where}", "beam", "greedy", 6.0),
         ):
             parts = f"{1e3 * median[ours]:.1f} ms ÷ {1e3 * median[theirs]:.1f} ms"
             yield Figure(name, median[ours] / median[theirs], limit, parts)
@@ -67,7 +67,7 @@ def programs(settings: ConfigDict, batch: int) -> dict[str, Callable[[], Generat
     def with_cache(strategy: Strategy) -> Callable[[], GenerationOutput]:
         options = {"max_tokens": length, "min_tokens": length, "stop": 1, "start": FIRST}
 
-        @jax.jit  # as below, so that both are one call of a compiled program
+        @jax.jit  # so that both are one call of a compiled program
         def run(model: EncoderDecoder, source: Array) -> GenerationOutput:
             return generate(model, source, strategy=strategy, **options)
 

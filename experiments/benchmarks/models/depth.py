@@ -1,28 +1,23 @@
-"""What depth costs: the time to compile a training step, and layers scanned beside unrolled."""
+"""Cost of depth: compilation time of a training step, and scanned layers beside unrolled ones."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 import jax
 import numpy as np
-from flax import nnx
-from jax import Array
 from ml_collections import ConfigDict
 
-from attention.modules import LanguageModel
 from experiments.benchmarks.models.figure import Figure
+from experiments.benchmarks.models.ours import Learner, TextBatch, make_learner
 from experiments.clock import round_robin, seconds_of
 from experiments.config import Config
-from experiments.data.text import TextBatch
-from experiments.training.learner import Learner
-from experiments.training.loss import TokenLosses, token_losses
 
 VOCABULARY = 65
 
 
 def measure(config: ConfigDict) -> Iterator[Figure]:
-    """Compiles and runs training steps of language models that differ in their depth.
+    """Compile and run training steps of language models of different depths.
 
     Args:
         config: `depth` of the benchmark, and its `rounds`.
@@ -71,23 +66,11 @@ def language_model(settings: ConfigDict) -> Config:
     return Config.read(tree)
 
 
-def learner(language_model: Config, layers: int, *, scan: bool = True) -> Learner:
-    """Return the learner of a language model with this number of layers, scanned or unrolled."""
-    # Without remat, a shallow stack is unrolled in any case.
+def learner(settings: Config, layers: int, *, scan: bool = True) -> Learner:
+    """Return the training of a language model of `layers` layers, scanned or unrolled."""
+    # Without remat, a shallow stack is always unrolled.
     changed = {"decoder_layers": layers, "remat": True, "scan": scan}
-    config = replace(language_model.model.library(), **changed)
-
-    def make_model(rngs: nnx.Rngs) -> nnx.Module:
-        return LanguageModel.from_config(config, vocab_size=VOCABULARY, rngs=rngs)
-
-    def sum_losses(
-        model: LanguageModel, batch: TextBatch, rng: Array | None
-    ) -> tuple[TokenLosses, Mapping[str, Array]]:
-        del rng  # the model has no dropout
-        output = model(batch.inputs)
-        return token_losses(output.logits, batch.labels, batch.counted), output.losses
-
-    return Learner(make_model, sum_losses, language_model)
+    return make_learner(replace(settings.model.library(), **changed), VOCABULARY, settings)
 
 
 def _batch(settings: ConfigDict) -> TextBatch:
@@ -104,7 +87,7 @@ def _seconds_to_compile(settings: ConfigDict, layers: int) -> float:
 
 
 class _Step:
-    """One more training step each time it is called."""
+    """A training that runs one more step at each call."""
 
     def __init__(self, settings: ConfigDict, learner: Learner) -> None:
         self._learner = learner

@@ -4,13 +4,13 @@ from typing import NamedTuple
 
 
 class Figure(NamedTuple):
-    """What was measured.
+    """A measured ratio and its goal.
 
     Attributes:
-        name: this ÷ that.
-        ratio: what came of it.
-        limit: the most that it should be.
-        parts: the two in words, with their units.
+        name: numerator ÷ denominator, in words.
+        ratio: as measured.
+        limit: goal: the ratio is at most this.
+        parts: both numbers in words, with units.
     """
 
     name: str

@@ -1,75 +1,50 @@
-"""What the figures of translation are measured on: a task, and its sentences as ids."""
+"""Sentence pairs as ids, and padded batches of them for the peers."""
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from experiments.config import Config
-from experiments.data.rows import Batch, EncodedPair, PackedPairs, pad_batch
-from experiments.data.vocabulary import PAD
-from experiments.tasks.translation import Translation
-from experiments.workdir import Workdir
+from experiments.data.vocabulary import BOS, EOS, PAD
 
 
-class Sentences(NamedTuple):
-    """What is translated, and by what.
+class Pair(NamedTuple):
+    """Ids of a source sentence and its translation, without BOS and EOS."""
 
-    Attributes:
-        task: the model and what it does with sentences.
-        vocab_size: V, of both languages.
-        train: the pairs that are learned from.
-        batches: of these, as the task learns from them.
-        test: the pairs that are translated.
-    """
+    source: Sequence[int]
+    target: Sequence[int]
 
-    task: Translation
-    vocab_size: int
-    train: list[EncodedPair]
-    batches: Iterator[PackedPairs]
-    test: list[EncodedPair]
+    @property
+    def length(self) -> int:
+        """Positions of the longer side, with EOS."""
+        return max(len(self.source), len(self.target)) + 1
 
 
-def load_sentences(settings: Config, cache: Path, run: Workdir | None = None) -> Sentences:
-    """Reads the sentences that `data.path` names.
+class PaddedPairs(NamedTuple):
+    """A batch of pairs, ids `[B, S]`, `[B, T]` and `[B, T]`."""
 
-    Args:
-        settings: `translation` of the benchmark, a configuration like `configs/multi30k.py`.
-        cache: where subwords are kept.
-        run: whose subwords they are; by default they are learned.
-
-    Raises:
-        FileNotFoundError: it names none.
-        UsageError: they are others than those of the run.
-    """
-    if not settings.data.path:
-        raise FileNotFoundError("translation.data.path names no folder of parallel text")
-    if run is None:
-        task = Translation.prepare(settings, cache)
-    else:
-        task = Translation.load(settings, run, cache)
-        run.check_texts({name: task.splits[name].fingerprint for name in ("train", "test")})
-    train, test = ([*task.ids(split)] for split in ("train", "test"))
-    vocab_size = len(task.tokenizers.target)
-    return Sentences(task, vocab_size, train, iter(task.training_batches()), test)
+    source: np.ndarray
+    target_inputs: np.ndarray
+    target_labels: np.ndarray
 
 
-def padded(pairs: Sequence[EncodedPair]) -> Batch:
-    """A batch that is as long as its longest sentence, on either side."""
-    batch = pad_batch(pairs, len(pairs), max(pair.length for pair in pairs))
-    read, said = batch.source_lengths.max(), np.sum(batch.target_labels != PAD, axis=1).max()
-    return Batch(
-        batch.source[:, :read],
-        batch.source_lengths,
-        batch.target_inputs[:, :said],
-        batch.target_labels[:, :said],
+def padded(pairs: Sequence[Pair]) -> PaddedPairs:
+    """Return a batch; each side is as long as its longest sentence."""
+    return PaddedPairs(
+        _rows([[*pair.source, EOS] for pair in pairs]),
+        _rows([[BOS, *pair.target] for pair in pairs]),
+        _rows([[*pair.target, EOS] for pair in pairs]),
     )
 
 
-def by_length(pairs: Sequence[EncodedPair], tokens: int) -> list[list[EncodedPair]]:
-    """Batches of so many positions a side, from the shortest pair to the longest."""
-    batches: list[list[EncodedPair]] = [[]]
+def _rows(sequences: Sequence[Sequence[int]]) -> np.ndarray:
+    longest = max(map(len, sequences))
+    return np.array([[*ids, *[PAD] * (longest - len(ids))] for ids in sequences], np.int32)
+
+
+def by_length(pairs: Sequence[Pair], tokens: int) -> list[list[Pair]]:
+    """Return batches of at most `tokens` positions per side, sorted by length."""
+    batches: list[list[Pair]] = [[]]
     for pair in sorted(pairs, key=lambda pair: pair.length):
         if pair.length * (len(batches[-1]) + 1) > tokens:
             batches.append([])

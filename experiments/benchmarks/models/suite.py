@@ -1,42 +1,54 @@
-"""The benchmark of models: measure each figure, hold it against its goal, report."""
+"""The benchmark of models: measure each figure, compare it with its goal, report."""
 
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from attention.modules import TransformerConfig
+from experiments.benchmarks.contender import first_line
 from experiments.benchmarks.models import characters, decoding, depth, training, translating
 from experiments.benchmarks.models.figure import Figure
+from experiments.benchmarks.models.ours import check_translation
 from experiments.benchmarks.selection import selected
 from experiments.config import Config
 from experiments.environment import environment
 from experiments.errors import UsageError, as_usage_errors, check_at_least, check_positive
 from experiments.files import write_whole
-from experiments.registry import SOURCES
 from experiments.workdir import Workdir
 
-PARTS = ("decoding", "depth", "characters", "training", "translating")
+# Part → packages of the peers that it is measured beside.
+PARTS = {
+    "decoding": (),
+    "depth": (),
+    "characters": ("torch",),
+    "training": ("torch",),
+    "translating": ("torch", "ctranslate2"),
+}
 
 INTRODUCTION = """\
 # Benchmarks of models
 
-What decoding, depth and learning cost, as ratios of times that were measured in turn in one
-process. Made by one command, the only way to change this page:
+Cost of decoding, depth and training, as ratios of times that were measured in turn in one process.
+This command writes the page:
 """
 
 
 def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
-    """Measures, and writes `models.md` to the workdir.
+    """Measure, and write `models.md` to the workdir.
 
     Args:
         config: of the run.
-        workdir: where all that the run makes goes.
-        cache: where generated data is kept.
+        workdir: folder of all results.
+        cache: folder of generated data.
+
+    Raises:
+        ExceptionGroup: of the exceptions of the parts that failed, after the page is written.
     """
     check(config)
     workdir.claim(config)
@@ -47,33 +59,49 @@ def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         "training": partial(training.measure, config, cache),
         "translating": partial(translating.measure, config, cache),
     }
-    figures, absent = [], []
-    for part in selected("parts", config.parts, PARTS):
+    figures, absent, errors = [], [], []
+    for part in selected("parts", config.parts, list(PARTS)):
         print(f"{part} …", file=sys.stderr, flush=True)
+        if reason := missing(part, config):
+            absent.append(f"{part}: {reason}")
+            continue
         try:
             figures += measures[part]()
-        except ModuleNotFoundError as error:
-            absent.append(f"{part}: it needs {error.name}: `pip install {error.name}` brings that")
-        except (ImportError, FileNotFoundError) as error:
-            absent.append(f"{part}: {error}")
+        except UsageError:
+            raise
+        except Exception as error:  # the other parts are measured, then it is raised
+            errors.append(error)
+            absent.append(f"{part}: **failed**: {first_line(error)}")
     text = page(figures, absent, shlex.join(["python", *sys.argv]))
     write_whole(workdir.path / "models.md", text)
     if config.page:
         write_whole(Path(config.page), text)
     print(text)
     print(f"everything is in {workdir.path}")
+    if errors:
+        raise ExceptionGroup("parts of the benchmark failed", errors)
+
+
+def missing(part: str, config: ConfigDict) -> str | None:
+    """Return why a part cannot be measured here: a package or data is missing."""
+    for package in PARTS[part]:
+        if find_spec(package) is None:
+            return f"needs {package}: `pip install {package}`"
+    if part in ("training", "translating") and not config.translation.data.path:
+        return "translation.data.path names no folder of parallel text"
+    return None
 
 
 def check(config: ConfigDict) -> None:
-    """Refuses, before anything is written, a configuration that cannot run.
+    """Check a config before anything is written.
 
     Raises:
-        UsageError: in one sentence.
+        UsageError: the config cannot run.
     """
     if config.page and not Path(config.page).parent.is_dir():
         raise UsageError(f"page={config.page} has no folder to be written to")
     with as_usage_errors():
-        selected("parts", config.parts, PARTS)
+        selected("parts", config.parts, list(PARTS))
         check_at_least("rounds", config.rounds, 1)
         for part in ("decoding", "depth"):
             check_sizes(part, config[part])
@@ -91,9 +119,7 @@ def check(config: ConfigDict) -> None:
     Config.read(config.characters.to_dict())
     settings = Config.read(config.translation.to_dict())
     if settings.data.path:
-        with as_usage_errors():
-            for split in ("train", "test"):
-                next(iter(SOURCES[settings.data.name].load(settings.data, split, Path())))
+        check_translation(settings)
     if run := config.translating.workdir:
         if not config.translation.data.path:
             raise UsageError(f"translating.workdir={run} needs sentences: translation.data.path")
@@ -101,10 +127,10 @@ def check(config: ConfigDict) -> None:
 
 
 def check_sizes(part: str, config: ConfigDict) -> None:
-    """Checks what `decoding` and `depth` have in common.
+    """Check the fields that `decoding` and `depth` have in common.
 
     Raises:
-        ValueError: in one sentence.
+        ValueError: a field is out of range.
     """
     TransformerConfig(**config.model)
     check_length(part, config.length, part, config)
@@ -115,10 +141,10 @@ def check_sizes(part: str, config: ConfigDict) -> None:
 
 
 def check_length(part: str, length: int, owner: str, config: ConfigDict) -> None:
-    """Checks how much a part says by the model of its own configuration, or of another's.
+    """Check the sequence length of a part against the `max_length` of the model in `owner`.
 
     Raises:
-        ValueError: in one sentence.
+        ValueError: the length is out of range.
     """
     longest = config.model.max_length
     if not 1 <= length <= longest:
@@ -128,7 +154,7 @@ def check_length(part: str, length: int, owner: str, config: ConfigDict) -> None
 
 
 def page(figures: Sequence[Figure], absent: Sequence[str], command: str) -> str:
-    """Markdown: what was measured, whether it is what it should be, and what was not measured."""
+    """Return the page as Markdown: figures, goals, and the parts that were not measured."""
     where = "; ".join(f"{name} {value}" for name, value in environment().items())
     rows = [
         f"| {one.name} | {one.parts} | {one.ratio:.2f} | {one.limit:.2f} | {_verdict(one)} |"

@@ -1,4 +1,4 @@
-"""The toy translation language: English to French, made so that no word can be translated alone."""
+"""The toy translation language, English to French: hardly any word can be translated by itself."""
 
 from experiments.data.toy_language.builder import ToyTranslation, corpus_name, prepare
 from experiments.data.toy_language.phrase import PHENOMENA, Pair

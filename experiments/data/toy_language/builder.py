@@ -1,4 +1,4 @@
-"""The toy language as a TFDS dataset, written once to disk and read at random from there."""
+"""The toy language as a TFDS dataset, generated once and read by random access."""
 
 import contextlib
 import dataclasses
@@ -14,17 +14,17 @@ from experiments.data.toy_language.phrase import Pair
 from experiments.data.toy_language.splits import Sizes, corpus
 
 _DESCRIPTION = """
-A toy translation language, English to French, generated from a small grammar. Hardly a word can be
-translated on its own: adjectives change sides, determiners and participles agree across distance,
-articles elide and contract, pronouns move before the verb, negation wraps it, and polysemous words
-(bank, bat, key ...) take their sense from another word of the sentence. Every English sentence has
-exactly one translation, and every pair its gold word alignment.
+A toy translation language, English to French, generated from a small grammar. Hardly any word can
+be translated by itself: adjectives are reordered, determiners and participles agree over long
+distances, articles elide and contract, object pronouns precede the verb, negation has two parts
+around it, and the sense of polysemous words (bank, bat, key ...) depends on another word. Every
+English sentence has exactly one translation, and every pair has its gold word alignment.
 """
 
 
 @dataclasses.dataclass(eq=False)
 class ToyConfig(tfds.core.BuilderConfig):
-    """Which corpus: its seed and sizes, which are also its name and so its directory."""
+    """Seed and sizes of a corpus; its name, and so its directory, contains both."""
 
     seed: int = 0
     sizes: Sizes = dataclasses.field(default_factory=Sizes)
@@ -40,19 +40,19 @@ class ToyTranslation(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
     VERSION = tfds.core.Version("1.0.0")
     RELEASE_NOTES: ClassVar[dict[str, str]] = {"1.0.0": "First version."}
-    # For whoever asks for the class alone; `prepare` names its own, which TFDS wants different.
+    # TFDS needs a config in the class; `prepare` passes another one, with another name.
     BUILDER_CONFIGS: ClassVar[list[ToyConfig]] = [ToyConfig(name="en_fr")]
 
     def _info(self) -> tfds.core.DatasetInfo:
-        """What an example is made of."""
+        """Return the features of an example."""
         return self.dataset_info_from_configs(
             description=_DESCRIPTION,
             features=tfds.features.FeaturesDict(
                 {
                     "en": tfds.features.Text(),
                     "fr": tfds.features.Text(),
-                    # "0-0 1-2": places of an English and a French word in `words.tokenize` of
-                    # each side, as the field writes word alignments since Pharaoh.
+                    # "0-0 1-2": indices of an English and a French word in `words.tokenize` of
+                    # each side (Pharaoh format).
                     "alignment": tfds.features.Text(),
                     # Names of `PHENOMENA`, separated by spaces.
                     "phenomena": tfds.features.Text(),
@@ -62,7 +62,7 @@ class ToyTranslation(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         )
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
-        """Five splits of one corpus; nothing is downloaded."""
+        """Return the five splits of one corpus; nothing is downloaded."""
         del dl_manager
         pairs = corpus(self.builder_config.seed, self.builder_config.sizes)
         return {split: self._generate_examples(pairs[split]) for split in pairs}
@@ -81,15 +81,15 @@ class ToyTranslation(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
 
 def prepare(data_dir: str | Path, *, seed: int = 0, sizes: Sizes | None = None) -> ToyTranslation:
-    """Generates the language into a directory, unless it is there already.
+    """Generate the dataset into a directory, unless it exists.
 
-    TFDS writes into a temporary directory and renames it at the end, so that what a killed
-    preparation leaves is never taken for a dataset.
+    TFDS writes into a temporary directory and renames it at the end, so an interrupted preparation
+    leaves no incomplete dataset.
 
     Args:
-        data_dir: Where datasets are kept; every seed and size has its own directory below it.
-        seed: Same seed, same bytes.
-        sizes: How many pairs each split has.
+        data_dir: folder of datasets; each seed and each choice of sizes has its own directory.
+        seed: equal seeds give equal bytes.
+        sizes: number of pairs of each split.
 
     Returns:
         A builder that is ready for `as_data_source(split=...)`.
@@ -107,7 +107,7 @@ def prepare(data_dir: str | Path, *, seed: int = 0, sizes: Sizes | None = None) 
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Without TFDS's announcements, and its warning of a configuration that its class lacks."""
+    """Suppress messages of TFDS, and its warning about a config that the class does not list."""
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.ERROR)
     tfds.disable_progress_bar()

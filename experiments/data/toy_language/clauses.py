@@ -1,4 +1,4 @@
-"""Clauses: a verb, what it takes and what goes with it."""
+"""Clauses: a verb with its complements and adverbs."""
 
 from dataclasses import replace
 
@@ -42,14 +42,14 @@ _MODALS = tuple(verb for verb in VERBS if verb.complement == "modal")
 
 
 def manner(d: Draft, verb: Verb, who: NounPhrase, *, past: bool) -> Manner:
-    """A tense, and perhaps a negation, an adverb or a modal: what goes with verb and subject."""
+    """Choose a tense, and optionally a negation, an adverb or a modal, for a verb and a subject."""
     how = Manner(past=past)
     completed = past and verb.past != "imparfait"
     state = verb.english in STATES
     if d.chance(0.2):
         moves = verb.past == "être"
         fitting = ("not", "never", "no longer")[: 2 if completed or moves else 3]
-        if state:  # to know or to love has no occasions on which it never happens
+        if state:  # "never knows" and "never loves" are unusual
             fitting = ("not", "no longer")
         how.negation = d.choose(("not", "not", "no longer") if verb is BE else fitting)
     elif not completed and not state and verb is not BE and d.chance(0.12):
@@ -64,7 +64,7 @@ def manner(d: Draft, verb: Verb, who: NounPhrase, *, past: bool) -> Manner:
 
 
 def pick_verb(d: Draft, who: NounPhrase) -> Verb:
-    """A verb for the subject; I, we and you have their favourites."""
+    """Choose a verb for the subject; I, we and you prefer `SPOKEN_VERBS`."""
     if who.kind == "person" and d.chance(0.15):  # their participles have the most forms
         return d.choose(_MOVING)
     if who.gender == "?" and d.chance(0.6):
@@ -73,7 +73,7 @@ def pick_verb(d: Draft, who: NounPhrase) -> Verb:
 
 
 def object_of(d: Draft, verb: Verb, negated: bool) -> NounPhrase:
-    """A direct object of a class that the verb takes."""
+    """Choose a direct object of a class that the verb takes."""
     kinds = sorted(verb.objects - {"country"})
     if "person" in kinds and d.chance(0.3):
         return person_name(d)
@@ -84,7 +84,7 @@ def object_of(d: Draft, verb: Verb, negated: bool) -> NounPhrase:
 
 
 def complement(d: Draft, verb: Verb, negated: bool) -> Phrase:
-    """What follows the verb."""
+    """Choose the complement of the verb."""
     if verb.complement in ("at", "to", "from"):
         return destination(d, verb.complement)
     if verb.complement == "place":
@@ -114,7 +114,7 @@ def _played(english: str, name: str, preposition: str) -> Phrase:
 
 
 def time(d: Draft, past: bool) -> Phrase:
-    """When: in September, every morning, yesterday."""
+    """Choose a time: in September, every morning, yesterday."""
     if d.chance(0.3):
         month, mois = d.choose(entries.MONTHS)
         return phrase("in", "en") + phrase(month, mois)
@@ -124,7 +124,7 @@ def time(d: Draft, past: bool) -> Phrase:
 
 
 def verb_phrase(d: Draft, who: NounPhrase, verb: Verb, *, past: bool) -> tuple[Phrase, Manner]:
-    """The verb with what follows it, and how it came out."""
+    """Return the verb with its complement, and its manner."""
     how = manner(d, verb, who, past=past)
     if who.noun:
         d.combinations.add(("subject", who.noun.english, verb.english))
@@ -134,7 +134,7 @@ def verb_phrase(d: Draft, who: NounPhrase, verb: Verb, *, past: bool) -> tuple[P
 
 
 def is_adjective(d: Draft, who: NounPhrase, past: bool, *, passing: bool = False) -> Phrase:
-    """Is happy, in agreement with its subject; a `passing` state is no size and no origin."""
+    """Return "is happy" in agreement with the subject; `passing` excludes sizes and origins."""
     if who.noun and who.noun.sense:  # the attribute is its cue
         fitting = [ADJECTIVE[word] for word in who.noun.sense.adjectives]
     else:

@@ -1,4 +1,4 @@
-"""The lexicon read into entries: nouns, adjectives, verbs and the senses of polysemous words."""
+"""Entries of the lexicon: nouns, adjectives, verbs and the senses of polysemous words."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ def _rows(table: str) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class Sense:
-    """What fixes one sense of a polysemous noun: words that occur with no other of its senses."""
+    """Cues of one sense of a polysemous noun: words that occur with none of its other senses."""
 
     owners: tuple[str, ...]
     wholes: tuple[str, ...]
@@ -22,13 +22,13 @@ class Sense:
 
     @property
     def cues(self) -> frozenset[str]:
-        """All the words that speak for this sense."""
+        """All cues of this sense."""
         return frozenset(self.owners + self.wholes + self.adjectives)
 
 
 @dataclass(frozen=True)
 class Noun:
-    """A noun, or one sense of one."""
+    """A noun, or one sense of a polysemous noun."""
 
     english: str
     french: str
@@ -39,7 +39,7 @@ class Noun:
 
 @dataclass(frozen=True)
 class Adjective:
-    """An adjective; `order` is its rank among English adjectives, `before` its French side."""
+    """An adjective; `order` is its rank among English adjectives."""
 
     english: str
     masculine: str
@@ -49,18 +49,18 @@ class Adjective:
 
     @property
     def before(self) -> bool:
-        """Whether it keeps its side: French too says it before the noun."""
+        """Whether it precedes the noun in French, as in English."""
         return self.order == "before"
 
     def agree(self, gender: str, plural: bool) -> str:
-        """The French form."""
+        """Return the French form."""
         form = self.feminine if gender == "f" else self.masculine
         return french_plural(form) if plural else form
 
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb; `past` names the French tense, `complement` what must follow it."""
+    """A verb; `past` is the name of the French tense, `complement` the kind of complement."""
 
     english: str
     particle: str
@@ -98,7 +98,7 @@ KINDS = {kind: tuple(n for n in NOUNS if n.kind == kind) for kind in {n.kind: 0 
 WOMEN = tuple(noun for noun in KINDS["person"] if noun.gender == "f")
 
 SENSES = tuple(_sense(line) for line in lexicon.SENSES.strip().splitlines())
-RIVAL_CUES = {
+CONFLICTING_CUES = {
     noun: frozenset().union(
         *(n.sense.cues for n in SENSES if n.english == noun.english and n is not noun)
     ) - noun.sense.cues

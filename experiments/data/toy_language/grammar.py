@@ -1,7 +1,7 @@
-"""Sentences: each construction says both languages at once.
+"""Sentences: each construction builds both languages together.
 
-A pronoun subject always means the subject of the clause before it, and a pronoun object the
-object of the verb before it, so that its gender is never in doubt.
+A subject pronoun always refers to the subject of the previous clause, and an object pronoun to the
+object of the previous verb, so that its gender is never ambiguous.
 """
 
 import random
@@ -21,10 +21,10 @@ from experiments.data.toy_language.clauses import (
 from experiments.data.toy_language.entries import (
     ADJECTIVE,
     ADJECTIVES_OF,
+    CONFLICTING_CUES,
     KINDS,
     NEUTRAL_VERBS,
     NOUN,
-    RIVAL_CUES,
     SENSES,
     VERB,
     Adjective,
@@ -48,7 +48,7 @@ from experiments.data.toy_language.phrase import Pair, Phrase, finish, phrase
 from experiments.data.toy_language.predicate import Manner, conjugate, object_pronoun
 
 CONJUNCTIONS = (("and", "et"), ("but", "mais"), ("because", "parce que"), ("when", "quand"))
-# What one does to a thing before one does something else to it.
+# Verbs of the first clause of `anaphora`: Marie buys the apple and eats it.
 FIRST_VERBS = tuple(VERB[word] for word in ("buy", "find", "choose", "see"))
 _SECOND_VERBS = tuple(
     verb for verb in (*PLAIN["person"], *GIVING)
@@ -59,20 +59,20 @@ _SECOND_VERBS = tuple(
 
 @dataclass(frozen=True)
 class Derivation:
-    """A finished pair, and the combinations of words that meet in it."""
+    """A complete pair, and the combinations of words in it."""
 
     pair: Pair
     combinations: frozenset[tuple[str, str, str]]
 
 
 def clause(d: Draft, who: NounPhrase, past: bool) -> Phrase:
-    """A plain verb phrase for this subject: visits Africa in September."""
+    """Return a verb phrase for this subject: visits Africa in September."""
     words, how = verb_phrase(d, who, pick_verb(d, who), past=past)
     return words + time(d, past) if how.timely and d.chance(0.3) else words
 
 
 def simple(d: Draft) -> Phrase:
-    """Jane visits Africa in September."""
+    """Build a simple sentence: Jane visits Africa in September."""
     return _statement(d, subject(d, LIVING), d.chance(0.5))
 
 
@@ -84,14 +84,14 @@ def _statement(d: Draft, who: NounPhrase, past: bool) -> Phrase:
 
 
 def attribute(d: Draft) -> Phrase:
-    """The car is not red."""
+    """Build a sentence with an attribute: the car is not red."""
     noun = pick_noun(d, [kind for kind in KINDS if ADJECTIVES_OF[kind]])
     who = noun_phrase(d, noun, adjectives=None if d.chance(0.3) else ())
     return who.phrase + is_adjective(d, who, d.chance(0.4))
 
 
 def subject_relative(d: Draft) -> Phrase:
-    """The girls who live near the river are happy: agreement over the relative clause."""
+    """Build agreement over a relative clause: the girls who live near the river are happy."""
     d.phenomena.add("relative_clause")
     who = living(d, LIVING)
     past = d.chance(0.4)
@@ -102,7 +102,7 @@ def subject_relative(d: Draft) -> Phrase:
 
 
 def object_relative(d: Draft) -> Phrase:
-    """The apple that Marie bought is red: la pomme que Marie a achetée est rouge."""
+    """Build an object relative clause: la pomme que Marie a achetée est rouge."""
     d.phenomena.add("relative_clause")
     verb = d.choose([v for v in PLAIN["person"] if v.complement == "object"])
     kinds = [k for k in KINDS if k in verb.objects and k not in ("drink", "beverage", "person")]
@@ -114,18 +114,18 @@ def object_relative(d: Draft) -> Phrase:
 
 
 def _that(d: Draft, thing: NounPhrase, verb: Verb, past: bool) -> Phrase:
-    """The thing that somebody does something to."""
+    """Return a thing with a relative clause: the apple that Marie bought."""
     who = subject(d, ("person",))
     how = manner(d, verb, who, past=past)
     how.fronted = thing
     if thing.noun:
         d.combine("object", verb.english, thing.noun)
-    said = who.phrase + conjugate(d, verb, who, how)
-    return thing.phrase + phrase("that", "que") + said
+    words = who.phrase + conjugate(d, verb, who, how)
+    return thing.phrase + phrase("that", "que") + words
 
 
 def anaphora(d: Draft) -> Phrase:
-    """Marie buys the apple and eats it: la pomme ... la mange."""
+    """Build two clauses with an object pronoun: Marie buys the apple and eats it."""
     who, past = subject(d, ("person",)), d.chance(0.6)
     past = past or who.gender == "?"
     verb = d.choose([v for v in _SECOND_VERBS if not past or v.past == "avoir"])
@@ -159,7 +159,7 @@ def _to(d: Draft) -> Phrase:
 
 
 def giving(d: Draft) -> Phrase:
-    """Paul gives the book to Marie, or to her: the pronoun goes before the French verb."""
+    """Build an indirect object, as a noun or a pronoun: Paul gives the book to Marie, or to her."""
     who, verb = subject(d, ("person",)), d.choose(GIVING)
     how = manner(d, verb, who, past=d.chance(0.5))
     noun = pick_noun(d, [kind for kind in KINDS if kind in verb.objects])
@@ -178,22 +178,22 @@ def giving(d: Draft) -> Phrase:
 
 
 def pronoun_object(d: Draft) -> Phrase:
-    """Paul sees her: Paul la voit."""
+    """Build a sentence with an object pronoun: Paul la trouve."""
     who, past = subject(d, ("person",)), d.chance(0.4)
     verb = d.choose([v for v in PLAIN["person"] if "person" in v.objects])
     how = manner(d, verb, who, past=past)
-    words = [("him", "m", "il"), ("her", "f", "il")]
+    pronouns = [("him", "m", "il"), ("her", "f", "il")]
     if not how.past or verb.past == "imparfait":
-        words.append(("them", "?", "ils"))
-    _, gender, person = d.choose(words)
+        pronouns.append(("them", "?", "ils"))
+    _, gender, person = d.choose(pronouns)
     how.fronted = NounPhrase(Phrase(), gender, person)
     how.pronouns = object_pronoun(d, how.fronted)
-    said = who.phrase + conjugate(d, verb, who, how)
-    return said + time(d, how.past) if d.chance(0.4) else said
+    words = who.phrase + conjugate(d, verb, who, how)
+    return words + time(d, how.past) if d.chance(0.4) else words
 
 
 def two_clauses(d: Draft) -> Phrase:
-    """The girls are tired because they played tennis: elles, for the girls."""
+    """Build clauses with one subject: the girls are tired because they (elles) played tennis."""
     d.phenomena.add("conjunction")
     past = d.chance(0.5)
     if d.chance(0.25):
@@ -201,17 +201,17 @@ def two_clauses(d: Draft) -> Phrase:
         who = noun_phrase(d, noun, adjectives=())
     else:
         who = subject(d, LIVING)
-    said = who.phrase + _anything(d, who, past)
+    words = who.phrase + _anything(d, who, past)
     for word, mot in d.rng.sample(CONJUNCTIONS, 1 + d.chance(0.35)):
         again = stand_in(d, who)
         reason = word == "because" and who.gender != "?"
         what = is_adjective(d, again, past, passing=True) if reason else _anything(d, again, past)
-        said = said + phrase(word, mot) + again.phrase + what
-    return said
+        words = words + phrase(word, mot) + again.phrase + what
+    return words
 
 
 def _anything(d: Draft, who: NounPhrase, past: bool) -> Phrase:
-    """An attribute or an action, without an object that a pronoun might mean."""
+    """Return an attribute or an action, without an object that a pronoun could refer to."""
     inert = who.kind not in LIVING
     if inert or (who.gender != "?" and d.chance(0.5)):
         return is_adjective(d, who, past, passing=True)
@@ -221,18 +221,18 @@ def _anything(d: Draft, who: NounPhrase, past: bool) -> Phrase:
 
 
 def two_sentences(d: Draft) -> Phrase:
-    """Two sentences, or three, of different people."""
+    """Build two or three clauses with different subjects."""
     d.phenomena.add("conjunction")
     past = d.chance(0.5)
-    said = _statement(d, subject(d, LIVING), past)
+    words = _statement(d, subject(d, LIVING), past)
     for word, mot in d.rng.sample(CONJUNCTIONS, 1 + d.chance(0.35)):
         other = living(d, LIVING) if d.chance(0.6) else person_name(d)
-        said = said + phrase(word, mot) + _statement(d, other, past)
-    return said
+        words = words + phrase(word, mot) + _statement(d, other, past)
+    return words
 
 
 def polysemous(d: Draft) -> Phrase:
-    """A word whose sense is fixed by another word: before or after it, near or far."""
+    """Build a sentence with a polysemous word and a cue: before or after it, near or far."""
     noun = d.choose(SENSES)
     sense = noun.sense
     frames = [_cued_by_adjective] * bool(sense.adjectives) + [_cued_by_whole] * bool(sense.wholes)
@@ -244,7 +244,7 @@ def polysemous(d: Draft) -> Phrase:
 def _handles(
     d: Draft, who: NounPhrase, noun: Noun, past: bool, adjectives: Sequence[Adjective] = ()
 ) -> Phrase:
-    """Does with a thing what can be done with any sense of it."""
+    """Return a verb that fits every sense of the noun, with the noun as its object."""
     verb = d.choose(NEUTRAL_VERBS)
     how = manner(d, verb, who, past=past)
     thing = noun_phrase(d, noun, adjectives=adjectives, negated=how.negation is not None)
@@ -252,21 +252,21 @@ def _handles(
 
 
 def _cued_by_adjective(d: Draft, noun: Noun) -> Phrase:
-    """Paul finds the rusty nail."""
+    """Use an adjective as cue: Paul finds the rusty nail."""
     who = subject(d, ("person",))
     adjectives = (ADJECTIVE[d.choose(noun.sense.adjectives)],)
     return who.phrase + _handles(d, who, noun, d.chance(0.5), adjectives)
 
 
 def _cued_by_whole(d: Draft, noun: Noun) -> Phrase:
-    """Paul finds the bark of the old tree."""
+    """Use the whole as cue: Paul finds the bark of the old tree."""
     who = subject(d, ("person",))
     whole = noun_phrase(d, NOUN[d.choose(noun.sense.wholes)], determiner=d.choose(("the", "this")))
     return who.phrase + _handles(d, who, noun, d.chance(0.5)) + of(whole)
 
 
 def _cued_by_owner(d: Draft, noun: Noun) -> Phrase:
-    """The banker sees the bank."""
+    """Use the subject as cue: the banker finds the bank."""
     who = noun_phrase(d, NOUN[d.choose(noun.sense.owners)])
     past = d.chance(0.5)
     done = who.phrase + _handles(d, who, noun, past)
@@ -274,14 +274,14 @@ def _cued_by_owner(d: Draft, noun: Noun) -> Phrase:
 
 
 def _cued_by_attribute(d: Draft, noun: Noun) -> Phrase:
-    """The bank that Paul saw is muddy: the cue comes last."""
+    """Use a final attribute as cue: the bank that Paul saw is muddy."""
     d.phenomena.add("relative_clause")
     thing, past = noun_phrase(d, noun, determiner="the", adjectives=()), d.chance(0.5)
     return _that(d, thing, d.choose(NEUTRAL_VERBS), past) + is_adjective(d, thing, past)
 
 
 def _cued_from_afar(d: Draft, noun: Noun) -> Phrase:
-    """The player was tired when he found the bat."""
+    """Use the subject of the previous clause as cue: the player was tired when he found the bat."""
     d.phenomena.add("conjunction")
     who, past = noun_phrase(d, NOUN[d.choose(noun.sense.owners)]), d.chance(0.5)
     first = who.phrase + is_adjective(d, who, past, passing=True) + phrase(*d.choose(CONJUNCTIONS))
@@ -290,7 +290,7 @@ def _cued_from_afar(d: Draft, noun: Noun) -> Phrase:
 
 
 def _cued_later(d: Draft, noun: Noun) -> Phrase:
-    """Paul looked for the key when the pianist was sleeping: the cue is in another clause."""
+    """Use the next clause as cue: Paul looked for the key when the pianist was sleeping."""
     d.phenomena.add("conjunction")
     who, past = person_name(d) if d.chance(0.6) else speaker(d), d.chance(0.5)
     owner = noun_phrase(d, NOUN[d.choose(noun.sense.owners)])
@@ -307,12 +307,12 @@ _TICKETS = tuple(build for build, share in CONSTRUCTIONS for _ in range(share))
 
 def _senses_are_clear(d: Draft) -> bool:
     return all(
-        noun.sense.cues & d.content and not RIVAL_CUES[noun] & d.content for noun in d.senses
+        noun.sense.cues & d.content and not CONFLICTING_CUES[noun] & d.content for noun in d.senses
     )
 
 
 def derive(rng: random.Random) -> Derivation:
-    """Makes one sentence in which every polysemous word has a cue of one sense only."""
+    """Derive a sentence in which every polysemous word has cues of one sense only."""
     while True:
         d = Draft(rng)
         sentence = d.choose(_TICKETS)(d)
@@ -321,7 +321,7 @@ def derive(rng: random.Random) -> Derivation:
 
 
 def famous() -> tuple[Pair, Pair]:
-    """The two sentences that everybody tries first."""
+    """Return two well-known example sentences, which are always in the test split."""
     d = Draft(random.Random(0))
     jane = NounPhrase(phrase("Jane", "Jane"), "f", "il")
     visits = conjugate(d, VERB["visit"], jane, Manner())

@@ -1,7 +1,7 @@
-"""The words of the language, one line each: plain data, read by `entries`.
+"""Words of the language, one per line, as plain data for `entries`.
 
-Word classes say what goes with what, so that tables do not eat: a verb names the classes of its
-subjects and of its objects, an adjective those of its nouns.
+Word classes exclude nonsense such as tables that eat: a verb lists the classes of its subjects and
+of its objects, an adjective those of its nouns.
 """
 
 # Names for several classes at once.
@@ -155,8 +155,8 @@ wall         mur          m part
 wedding      mariage      m part
 """
 
-# english, masculine, feminine, place, classes. `before` and the rest say where the adjective
-# stands in French; the rest is also the English order: quality, colour, origin, material.
+# english, masculine, feminine, order, classes. `before`: it precedes the French noun, else it
+# follows. English order: before, quality, colour, origin, material.
 ADJECTIVES = """
 big          grand        grande       before   beast building land furniture thing part
 small        petit        petite       before   beast food thing vehicle building land water part
@@ -231,8 +231,8 @@ round        rond         ronde        quality
 wooden       en~bois      en~bois      material furniture
 """
 
-# english, french, gender, then the words that fix this sense: people who have to do with it,
-# things it belongs to, adjectives. A sentence with the word holds a cue of one sense only.
+# english, french, gender, then the cues of this sense: people related to it, things that it is a
+# part of, adjectives. A sentence with the word contains cues of one sense only.
 SENSES = """
 bank    rive          f | fisherman swimmer  | river lake       | muddy steep
 bank    banque        f | banker lawyer      |                  | modern Swiss
@@ -320,15 +320,15 @@ can       could      pouvoir    imparfait person         modal
 play      played     jouer      imparfait person         play
 """
 
-# Feelings and states: no *often*, no *can*, and what one loves is *the* cheese, not *some*.
+# Feelings and states: without *often* and *can*; their objects take *the*, not *some*.
 STATES = ("love", "know", "live")
 
-# Verbs that go with either sense of any polysemous word.
-# The verbs that I, we and you say in the present; others they say in the passé composé or after
-# *want to* and *can*, so that every form of a verb in the language is seen often.
+# Verbs that fit every sense of every polysemous word.
+# Verbs with I, we and you in the present. With these persons, other verbs are in the passé composé
+# or after *want to* and *can*, so that every verb form in the corpus is frequent.
 SPOKEN_VERBS = ("love", "see", "eat", "buy", "want_to", "can")
 
-# People and places that one may call *my*; things and animals all may be.
+# People and places that may have a possessive; things and animals all may.
 OWNED = (
     "friend", "aunt", "uncle", "grandmother", "doctor", "teacher", "lawyer", "cook", "gardener",
     "dog", "cat", "horse", "cow", "goat", "pig", "tortoise",

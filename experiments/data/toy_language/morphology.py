@@ -1,4 +1,4 @@
-"""How words change their form: plurals, feminines and conjugations, from strings to strings."""
+"""Inflection of words: plurals, feminines and conjugations, from strings to strings."""
 
 from experiments.data.toy_language import lexicon
 
@@ -10,12 +10,12 @@ _VOWELS = "aeiouhàâéèêîôûœAEIOUHÉ"
 
 
 def starts_with_vowel(french: str) -> bool:
-    """Whether the word before it elides: a vowel or a mute h."""
+    """Return whether the word before it elides: a vowel or a mute h."""
     return french[0] in _VOWELS and french not in lexicon.ASPIRATED
 
 
 def french_plural(word: str) -> str:
-    """Plural of a noun or adjective."""
+    """Return the plural of a noun or adjective."""
     if word in lexicon.FRENCH_PLURALS:
         return lexicon.FRENCH_PLURALS[word]
     if word[-1] in "sxz" or word.startswith("en "):
@@ -26,7 +26,7 @@ def french_plural(word: str) -> str:
 
 
 def english_plural(word: str) -> str:
-    """Plural of a noun, which is also the -s form of a verb."""
+    """Return the plural of a noun, or the -s form of a verb."""
     if word in lexicon.ENGLISH_PLURALS:
         return lexicon.ENGLISH_PLURALS[word]
     if word.endswith(("s", "x", "ch", "sh", "go", "tomato")):
@@ -37,12 +37,12 @@ def english_plural(word: str) -> str:
 
 
 def english_article(next_word: str) -> str:
-    """`a` or `an`."""
+    """Return `a` or `an`."""
     return "an" if next_word[0] in "aeiouAEIOU" or next_word == "honest" else "a"
 
 
 def present(infinitive: str) -> dict[str, str]:
-    """French present tense by person."""
+    """Return the French present tense by person."""
     if infinitive in _IRREGULAR:
         return dict(zip(PERSONS, _IRREGULAR[infinitive][:5], strict=True))
     stem = infinitive[:-2]
@@ -52,7 +52,7 @@ def present(infinitive: str) -> dict[str, str]:
 
 
 def imparfait(infinitive: str) -> dict[str, str]:
-    """French imparfait by person: the stem of the present with `nous`."""
+    """Return the French imparfait by person: from the stem of the present with `nous`."""
     stem = "ét" if infinitive == "être" else present(infinitive)["nous"][:-3]
     hard = stem[:-1] if stem.endswith("ge") else stem
     forms = (stem + "ais", stem + "ait", hard + "ions", hard + "iez", stem + "aient")
@@ -60,7 +60,7 @@ def imparfait(infinitive: str) -> dict[str, str]:
 
 
 def participle(infinitive: str, gender: str = "m", plural: bool = False) -> str:
-    """French past participle, in agreement."""
+    """Return the French past participle in agreement."""
     irregular = _IRREGULAR.get(infinitive)
     form = irregular[5] if irregular else infinitive[:-2] + "é"
     if gender == "f":

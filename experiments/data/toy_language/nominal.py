@@ -1,4 +1,4 @@
-"""Noun phrases: determiners, adjectives and their sides, names, places."""
+"""Noun phrases: determiners, adjectives and their order, names, places."""
 
 import random
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from experiments.data.toy_language.phrase import (
 
 T = TypeVar("T")
 
-# Kinds of which only what the lexicon lists is called *my*.
+# Kinds of which only nouns in `lexicon.OWNED` have possessives.
 _SELDOM_OWNED = (
     "person", "animal", "bird", "creature", "building", "land", "shore", "water", "part",
     "polysemous",
@@ -40,7 +40,7 @@ COUNTRY = {row[0]: row for row in entries.COUNTRIES}
 
 @dataclass
 class Draft:
-    """A sentence being made: where its dice are, and what is to be known of it at the end."""
+    """State of a derivation: its random generator, and properties of the sentence so far."""
 
     rng: random.Random
     phenomena: set[str] = field(default_factory=set)
@@ -50,28 +50,28 @@ class Draft:
     named: set[str] = field(default_factory=set)
 
     def chance(self, probability: float) -> bool:
-        """A coin that falls on the right side with the given probability."""
+        """Return True with the given probability."""
         return self.rng.random() < probability
 
     def choose(self, things: Sequence[T]) -> T:
-        """One of the things."""
+        """Return one of the things, with equal probability."""
         return things[int(self.rng.random() * len(things))]
 
     def name(self) -> tuple[str, str, str]:
-        """Somebody of whom the sentence has not spoken yet."""
+        """Choose a name that the sentence does not contain yet."""
         chosen = self.choose([name for name in entries.NAMES if name[0] not in self.named])
         self.named.add(chosen[0])
         return chosen
 
     def combine(self, kind: str, first: str, noun: Noun | None) -> None:
-        """Notes two words that meet; polysemous ones are left out, for their cues must be known."""
+        """Record a combination of words, except polysemous ones: train must contain their cues."""
         if noun is not None and noun.sense is None:
             self.combinations.add((kind, first, noun.english))
 
 
 @dataclass
 class NounPhrase:
-    """A noun phrase and what agrees with it: its gender, and its person in a conjugation."""
+    """A noun phrase with its gender, and its person for conjugation."""
 
     phrase: Phrase
     gender: str
@@ -80,22 +80,22 @@ class NounPhrase:
 
     @property
     def plural(self) -> bool:
-        """Whether adjectives and participles take their plural."""
+        """Whether adjectives and participles are plural."""
         return self.person not in ("je", "il")
 
     @property
     def kind(self) -> str:
-        """Its selectional class."""
+        """Selectional class."""
         return self.noun.kind if self.noun else "person"
 
 
 def pick_noun(d: Draft, kinds: Sequence[str]) -> Noun:
-    """A noun of one of the classes."""
+    """Choose a noun of one of the classes."""
     return d.choose([noun for kind in kinds for noun in KINDS[kind]])
 
 
 def pick_adjectives(d: Draft, noun: Noun, most: int = 2) -> list[Adjective]:
-    """Adjectives that suit the noun, in English order."""
+    """Choose adjectives that suit the noun, in English order."""
     if noun.kind not in ADJECTIVES_OF or not ADJECTIVES_OF[noun.kind] or d.chance(0.5):
         return []
     chosen = [d.choose(ADJECTIVES_OF[noun.kind])]
@@ -119,18 +119,17 @@ def _adjective(d: Draft, adjective: Adjective, gender: str, plural: bool) -> Phr
 
 
 def predicate_adjective(d: Draft, adjective: Adjective, subject: NounPhrase) -> Phrase:
-    """An adjective after *is*, in agreement with the subject, however far away."""
+    """Return an adjective after *is*, in agreement with the subject."""
     d.combine("adjective", adjective.english, subject.noun)
     words = _adjective(d, adjective, subject.gender, subject.plural)
     return Phrase(words.english, [French(w.text, w.sources) for w in words.french])
 
 
 def _nominal(d: Draft, noun: Noun, plural: bool, adjectives: Sequence[Adjective]) -> Phrase:
-    """The noun and its adjectives, each language in its order.
+    """Return the noun and its adjectives, in the order of each language.
 
-    Of two adjectives after the French noun the nearer to the English noun is the nearer to the
-    French one: a fluffy blue creature, une créature bleue et duveteuse. No *et* after an origin:
-    un livre français célèbre.
+    Two adjectives after the French noun are in reverse English order: a fluffy blue creature, une
+    créature bleue et duveteuse. There is no *et* after an origin: un livre français célèbre.
     """
     word = english(english_plural(noun.english) if plural else noun.english)
     head = french(french_plural(noun.french) if plural else noun.french, word)
@@ -191,15 +190,15 @@ def noun_phrase(
     adjectives: Sequence[Adjective] | None = None,
     negated: bool = False,
 ) -> NounPhrase:
-    """Determiner, adjectives and noun; what is not given is thrown for.
+    """Return determiner, adjectives and noun; omitted arguments are chosen at random.
 
     Args:
-        d: The sentence being made.
-        noun: The head.
+        d: state of the derivation.
+        noun: the head.
         determiner: *the*, *a*, *some*, *this*, a possessive or a number.
-        plural: Its number.
-        adjectives: In English order.
-        negated: Whether it is the object of a negated verb, where *un*, *du*, *des* become *de*.
+        plural: its number.
+        adjectives: in English order.
+        negated: whether it is the object of a negated verb, where *un*, *du*, *des* become *de*.
     """
     countless = noun.kind in COUNTLESS
     if plural is None:
@@ -211,7 +210,7 @@ def noun_phrase(
         if countless:
             pool = ["the", "the", "some", "some", "some", "his", "her"]
         elif plural:
-            # "did not see two cats" may mean one or none, in both languages
+            # "did not find two cats" is ambiguous in both languages
             pool += ["some"] * 2 + ([] if negated else list(NUMBERS))
         else:
             pool += ["a"] * 4
@@ -227,7 +226,7 @@ def noun_phrase(
 
 
 def person_name(d: Draft) -> NounPhrase:
-    """Jane, or Jane and Paul: feminine only if all are."""
+    """Choose Jane, or Jane and Paul: feminine only if both are."""
     name, french_name, gender = d.name()
     one = NounPhrase(phrase(name, french_name), gender, "il")
     if d.chance(0.85):
@@ -238,7 +237,7 @@ def person_name(d: Draft) -> NounPhrase:
 
 
 def speaker(d: Draft) -> NounPhrase:
-    """I, we, you, he or she."""
+    """Choose I, we, you, he or she."""
     word, french_word, person, gender = d.choose((
         ("I", "je", "je", "?"), ("we", "nous", "nous", "?"), ("you", "vous", "vous", "?"),
         ("he", "il", "il", "m"), ("she", "elle", "il", "f"),
@@ -247,7 +246,7 @@ def speaker(d: Draft) -> NounPhrase:
 
 
 def subject(d: Draft, kinds: Sequence[str]) -> NounPhrase:
-    """Somebody or something of the classes, to be the subject of a verb."""
+    """Choose a subject of one of the classes."""
     if "person" in kinds and d.chance(0.35):
         return person_name(d)
     if "person" in kinds and d.chance(0.25):
@@ -256,18 +255,18 @@ def subject(d: Draft, kinds: Sequence[str]) -> NounPhrase:
 
 
 def living(d: Draft, kinds: Sequence[str]) -> NounPhrase:
-    """A person, an animal or a bird; persons most often."""
+    """Choose a person, an animal or a bird; persons most often."""
     kind = "person" if "person" in kinds and d.chance(0.5) else d.choose(kinds)
-    # Most trades are masculine in the lexicon, so women get a share of their own.
+    # Most professions in the lexicon are masculine, so women are chosen separately.
     women = kind == "person" and d.chance(0.35)
     return noun_phrase(d, d.choose(entries.WOMEN if women else KINDS[kind]))
 
 
 def stand_in(d: Draft, meant: NounPhrase) -> NounPhrase:
-    """The subject pronoun for a noun phrase of the same sentence: its gender is the noun's."""
+    """Return the subject pronoun for a noun phrase of the same sentence, with its gender."""
     if meant.person not in ("il", "ils") or not meant.phrase.english:
         return meant
-    if meant.gender == "?":  # I, we and you stay what they are
+    if meant.gender == "?":  # I, we and you are repeated
         word, french_word = meant.phrase.english[0].text, meant.phrase.french[0].text
         return NounPhrase(phrase(word, french_word), meant.gender, meant.person)
     if meant.person == "ils":
@@ -282,17 +281,17 @@ def stand_in(d: Draft, meant: NounPhrase) -> NounPhrase:
 
 
 def country(d: Draft, use: str) -> Phrase:
-    """A country or town: `in`, `to` or `from` it, or bare as an object."""
+    """Choose a country or town: `in`, `to` or `from` it, or as an `object`."""
     name = d.choose(entries.COUNTRIES)[0]
     d.combinations.add(("place", use, name))
     return country_phrase(name, use)
 
 
 def country_phrase(name: str, use: str) -> Phrase:
-    """`in` Africa, `to` Japan, `from` France, or the bare `object`."""
+    """Return `in` Africa, `to` Japan, `from` France, or a bare `object`."""
     _, french_name, article, inside, outside = COUNTRY[name]
     place = english(name)
-    # In *the United States* the article is a word of its own.
+    # In *the United States* the article is a separate word.
     the, bare = (place[:1], place[1:]) if place[0].text == "the" else ([], place)
     article_words = french("" if article == "-" else article, the)
     if use == "object":
@@ -306,7 +305,7 @@ def country_phrase(name: str, use: str) -> Phrase:
 
 
 def place(d: Draft) -> Phrase:
-    """Where something happens: in the forest, near the house, in Africa."""
+    """Choose a place: in the forest, near the house, in Africa."""
     if d.chance(0.3):
         return country(d, "in")
     noun = pick_noun(d, ("land", "shore", "water", "building"))
@@ -318,14 +317,14 @@ def place(d: Draft) -> Phrase:
 
 
 def in_water(d: Draft) -> Phrase:
-    """In the river, in a lake."""
+    """Choose a place in water: in the river, in a lake."""
     noun = d.choose(KINDS["water"])
     where = noun_phrase(d, noun, determiner=d.choose(("the", "a", "this")), plural=False)
     return phrase("in", "dans") + where.phrase
 
 
 def destination(d: Draft, use: str) -> Phrase:
-    """Where somebody arrives `at`, goes `to` or comes `from`."""
+    """Choose a destination or origin, with the preposition `at`, `to` or `from`."""
     if d.chance(0.4):
         return country(d, "in" if use == "at" else use)
     noun = d.choose(KINDS["building"])
@@ -335,5 +334,5 @@ def destination(d: Draft, use: str) -> Phrase:
 
 
 def of(whole: NounPhrase) -> Phrase:
-    """What a thing belongs to: of the river."""
+    """Return the whole that a thing is a part of: of the river."""
     return phrase("of", "de") + whole.phrase

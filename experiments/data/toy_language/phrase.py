@@ -1,7 +1,7 @@
-"""A phrase is built in both languages at once, and every French word knows its English sources.
+"""Phrases in both languages; every French word refers to the English words it translates.
 
-English words are compared by identity, so phrases are put together by joining lists, in whatever
-order each language likes; positions, elision and contraction are settled once, at the end.
+English words are compared by identity, so phrases are joined by concatenating lists, in the order
+of each language. Positions, elision and contraction are computed at the end.
 """
 
 from collections.abc import Iterable
@@ -13,21 +13,21 @@ from experiments.data.toy_language.morphology import starts_with_vowel
 from experiments.data.words import tokenize
 
 PHENOMENA = (
-    "agreement",  # an adjective or a participle takes the gender and number of a noun
-    "clitic",  # an object pronoun stands before the French verb
+    "agreement",  # an adjective or a participle agrees in gender and number with a noun
+    "clitic",  # an object pronoun precedes the French verb
     "conjunction",  # two clauses
     "contraction",  # de + le = du, à + les = aux
     "elision",  # l'Afrique, and un bel oiseau, mon amie
     "negation",  # ne ... pas, jamais, plus around the verb
     "partitive",  # du pain, pas de pain
-    "polysemy",  # a word whose sense another word fixes
-    "possessive",  # his and her: son or sa, as the thing possessed is
-    "pronoun",  # it and they: il or elle, as the noun meant is
-    "relative_clause",  # who lives near the river
-    "reordering",  # some words change sides
+    "polysemy",  # the sense of a word depends on another word
+    "possessive",  # his and her: son or sa, by the gender of the thing possessed
+    "pronoun",  # it and they: il or elle, by the gender of the antecedent
+    "relative_clause",  # the girl who lives near the river
+    "reordering",  # the word order differs
 )
 
-# Words that change before a vowel, and what they become.
+# Word → its form before a vowel.
 _ELIDED = {
     "le": "l'", "la": "l'", "de": "d'", "ne": "n'", "je": "j'", "me": "m'", "que": "qu'",
     "ma": "mon", "ta": "ton", "sa": "son", "ce": "cet",
@@ -39,7 +39,7 @@ _CONTRACTED = {
 
 @dataclass(frozen=True)
 class Pair:
-    """A sentence, its translation, which words translate which, and what is hard about it."""
+    """A sentence, its translation, their word alignment, and names of `PHENOMENA` in them."""
 
     en: str
     fr: str
@@ -48,14 +48,14 @@ class Pair:
 
     @cached_property
     def forms(self) -> tuple[str, ...]:
-        """The word forms of both sides, marked by language."""
+        """Word forms of both sides, with a prefix for the language."""
         english, french = self.en.split(), tokenize(self.fr)
         return (*("en " + word for word in english), *("fr " + word for word in french))
 
 
 @dataclass(eq=False, slots=True)
 class English:
-    """One English word at one place of a sentence."""
+    """One English word at one position of a sentence."""
 
     text: str
 
@@ -76,23 +76,23 @@ class Phrase:
     french: list[French] = field(default_factory=list)
 
     def __add__(self, other: "Phrase") -> "Phrase":
-        """Says one after the other, in both languages."""
+        """Concatenate two phrases, in both languages."""
         return Phrase(self.english + other.english, self.french + other.french)
 
 
 def english(text: str) -> list[English]:
-    """English words, separated by spaces."""
+    """Return the English words of a text."""
     return [English(word) for word in text.split()]
 
 
 def french(text: str, sources: Iterable[English] = ()) -> list[French]:
-    """French words that all translate the same English ones."""
+    """Return French words that all translate the same English words."""
     sources = tuple(sources)
     return [French(word, sources, _ELIDED.get(word)) for word in text.split()]
 
 
 def phrase(english_text: str, french_text: str) -> Phrase:
-    """A phrase that is translated as one piece: word by word if both sides have as many."""
+    """Return a phrase, aligned word by word if both sides have equally many words."""
     words = english(english_text)
     texts = french_text.split()
     if len(words) == len(texts):
@@ -122,7 +122,7 @@ def _elide(words: list[French]) -> list[French]:
 
 
 def finish(sentence: Phrase, phenomena: Iterable[str]) -> Pair:
-    """Settles sounds and positions: the end of every derivation."""
+    """Apply contraction and elision, and compute the alignment."""
     contracted = _contract(sentence.french)
     spelt = _elide(contracted)
     tags = set(phenomena)
@@ -132,7 +132,7 @@ def finish(sentence: Phrase, phenomena: Iterable[str]) -> Pair:
         tags.add("elision")
     place = {id(word): i for i, word in enumerate(sentence.english)}
     links = sorted({(place[id(s)], j) for j, word in enumerate(spelt) for s in word.sources})
-    # Links are sorted by English word: the French side going backwards is a crossing.
+    # Links are sorted by English word, so a decreasing French index is a crossing.
     if any(links[i + 1][1] < links[i][1] for i in range(len(links) - 1)
            if links[i][0] < links[i + 1][0]):  # fmt: skip
         tags.add("reordering")

@@ -1,4 +1,4 @@
-"""Verbs and what gathers around them: tense, negation, adverbs, clitics, participles."""
+"""Verb groups: tense, negation, adverbs, clitics, participles."""
 
 from dataclasses import dataclass, field
 
@@ -19,23 +19,23 @@ BE_PAST = {"je": "was", "il": "was", "nous": "were", "vous": "were", "ils": "wer
 
 @dataclass
 class Manner:
-    """How a verb is said: everything about it but its meaning."""
+    """Tense, negation, adverb, modal and pronouns of a verb."""
 
     past: bool = False
     negation: str | None = None
     adverb: tuple[str, str] | None = None
     modal: Verb | None = None
     pronouns: Phrase = field(default_factory=Phrase)  # after the English verb, before the French
-    fronted: NounPhrase | None = None  # a direct object before the French verb: it was bought
+    fronted: NounPhrase | None = None  # a direct object before the French verb
 
     @property
     def timely(self) -> bool:
-        """Whether one may add when: not after *never*, *no longer* or *often*."""
+        """Whether a time may be added: not after *never*, *no longer* or *often*."""
         return self.adverb is None and self.negation in (None, "not")
 
 
 def object_pronoun(d: Draft, meant: NounPhrase) -> Phrase:
-    """it, him, her or them for a noun phrase of the same sentence."""
+    """Return it, him, her or them for a noun phrase of the same sentence."""
     d.phenomena.add("clitic")
     if meant.plural:
         return phrase("them", "les")
@@ -45,7 +45,7 @@ def object_pronoun(d: Draft, meant: NounPhrase) -> Phrase:
 
 
 def _english_verb(verb: Verb, subject: NounPhrase, how: Manner) -> tuple[list, list, list]:
-    """The auxiliary and negation, the verb, and its particle."""
+    """Return the auxiliary and negation, the verb, and its particle."""
     finite = how.modal or verb
     third = subject.person == "il" and finite.english != "can"
     before: list[English] = []
@@ -74,7 +74,7 @@ def _be(subject: NounPhrase, how: Manner) -> Phrase:
 
 
 def conjugate(d: Draft, verb: Verb, subject: NounPhrase, how: Manner) -> Phrase:
-    """The verb in agreement with its subject, with all that wraps it in either language."""
+    """Return the verb in agreement with its subject, with negation, adverb, modal and pronouns."""
     if how.negation:
         d.phenomena.add("negation")
     if verb.french == "être":
@@ -104,15 +104,15 @@ def conjugate(d: Draft, verb: Verb, subject: NounPhrase, how: Manner) -> Phrase:
     wrapped = wrapped + adverb.french + rest
     if how.modal:
         wrapped += clitics + french(verb.french, infinitive)
-    # One says *can no longer* where other verbs say *no longer wants*.
+    # The order is *can no longer*, but *no longer wants* for other verbs.
     if how.negation == "no longer" and finite.english == "can":
         before, shown = shown, before
-    said = before + adverb.english + shown + particle + infinitive
-    return Phrase(said + how.pronouns.english, wrapped)
+    words = before + adverb.english + shown + particle + infinitive
+    return Phrase(words + how.pronouns.english, wrapped)
 
 
 def _participle(d: Draft, verb: Verb, subject: NounPhrase, how: Manner) -> str:
-    """With être it agrees with the subject, with avoir with a direct object before it."""
+    """Return the participle: it agrees with the subject (être) or a preceding object (avoir)."""
     agrees_with = subject if verb.past == "être" else how.fronted
     if agrees_with is None:
         return participle(verb.french)

@@ -1,4 +1,4 @@
-"""From derivations to splits: distinct sentences, held-out combinations, longer sentences."""
+"""Splits of the corpus: distinct sentences, held-out combinations, longer sentences."""
 
 import random
 import zlib
@@ -11,12 +11,12 @@ from experiments.data.toy_language.phrase import Pair
 from experiments.data.words import tokenize
 
 SHORTEST, LONGEST, LONGEST_OF_ALL = 3, 20, 32
-# Fewer sentences do not show every word that other splits need.
+# Fewer sentences do not contain every word of the other splits.
 SMALLEST_TRAIN = 1_000
-# One combination in so many is held out for the compositional split.
+# One combination in 25 is held out for the compositional split.
 HELD_OUT_ONE_IN = 25
 FAMOUS = tuple(pair.en for pair in famous())
-# What they need is never held out.
+# Combinations in the famous sentences are never held out.
 _ALWAYS_SEEN = frozenset({
     ("adjective", "fluffy", "creature"), ("adjective", "blue", "creature"),
     ("adjective", "verdant", "forest"), ("object", "roam", "forest"),
@@ -26,7 +26,7 @@ _ALWAYS_SEEN = frozenset({
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many pairs each split has."""
+    """Number of pairs of each split."""
 
     train: int = 40_000
     validation: int = 1_000
@@ -35,7 +35,7 @@ class Sizes:
     longer: int = 500
 
     def __post_init__(self) -> None:
-        """Refuses sizes at which train cannot show the words of the other splits."""
+        """Check the sizes: train must be able to contain the words of the other splits."""
         for split, size in asdict(self).items():
             least = SMALLEST_TRAIN if split == "train" else 1
             if size < least:
@@ -43,26 +43,26 @@ class Sizes:
 
     @property
     def attested(self) -> int:
-        """How often a word must occur in train to be used at all: 20 times at the usual size."""
+        """Least number of occurrences in train of every used word: 20 at the default size."""
         return max(1, self.train // 2_000)
 
 
 def is_held_out(combination: tuple[str, str, str], seed: int) -> bool:
-    """Whether two words never meet in train, for this seed."""
+    """Return whether train contains no sentence with this combination, for this seed."""
     if combination in _ALWAYS_SEEN:
         return False
     return zlib.crc32(f"{seed} {' '.join(combination)}".encode()) % HELD_OUT_ONE_IN == 0
 
 
 def derivations(seed: int) -> Iterator[Derivation]:
-    """An endless stream of derivations, repeats included."""
+    """Yield derivations without end; they may repeat."""
     rng = random.Random(seed)
     while True:
         yield derive(rng)
 
 
 def sample(seed: int, n: int) -> Iterator[Pair]:
-    """The first n distinct pairs of the language for a seed, of any length and combination."""
+    """Yield the first n distinct pairs for a seed, of any length and combination."""
     seen: set[str] = set()
     for derivation in derivations(seed):
         if len(seen) == n:
@@ -73,7 +73,7 @@ def sample(seed: int, n: int) -> Iterator[Pair]:
 
 
 def _split_of(derivation: Derivation, seed: int) -> str | None:
-    """Where a sentence belongs; None for the few that suit no split."""
+    """Return the pool of a sentence; None if it suits no split."""
     pair = derivation.pair
     english, french = len(pair.en.split()), len(tokenize(pair.fr))
     if min(english, french) < SHORTEST or max(english, french) > LONGEST_OF_ALL:
@@ -87,11 +87,11 @@ def _split_of(derivation: Derivation, seed: int) -> str | None:
 
 
 def corpus(seed: int = 0, sizes: Sizes | None = None) -> dict[str, list[Pair]]:
-    """All splits: no sentence twice, and every word of any of them amply seen in train.
+    """Return all splits, without duplicates; every word occurs `sizes.attested` times in train.
 
     Args:
-        seed: Same seed, same pairs in the same order.
-        sizes: How many pairs each split gets.
+        seed: equal seeds give equal pairs in equal order.
+        sizes: number of pairs of each split.
 
     Returns:
         The pairs of train, validation, test, compositional and longer.
@@ -131,7 +131,7 @@ def _fill(
     seen: set[str],
     rare: set[str],
 ) -> None:
-    """Draws sentences until every pool has what it needs."""
+    """Draw sentences until every pool is full."""
     while any(len(pools[name]) < wanted[name] for name in wanted):
         derivation = next(stream)
         name = _split_of(derivation, seed)
@@ -144,10 +144,10 @@ def _fill(
 
 
 def _deal(pairs: list[Pair], sizes: Sizes) -> tuple[list[Pair], list[Pair], list[Pair]]:
-    """Test, validation and train, from pairs in an order that says nothing.
+    """Shuffle the pairs and split them into test, validation and train.
 
-    Early sentences are the likelier ones, for late ones are new only if nobody said them before:
-    a shuffle makes the three alike.
+    Without the shuffle, later splits would contain less probable sentences: a late sentence is
+    kept only if it was not drawn before.
     """
     pairs = pairs.copy()
     random.Random(len(pairs)).shuffle(pairs)
@@ -156,7 +156,7 @@ def _deal(pairs: list[Pair], sizes: Sizes) -> tuple[list[Pair], list[Pair], list
 
 
 def _attested(pairs: Iterable[Pair], counts: Counter[str], least: int) -> list[Pair]:
-    """The pairs all of whose words train shows often enough: all of them, unless it is small."""
+    """Return the pairs in which every word occurs at least `least` times in train."""
     return [pair for pair in pairs if all(counts[word] >= least for word in pair.forms)]
 
 

@@ -296,14 +296,14 @@ def test_no_inputs():
 
 @pytree_dataclass
 class SizedModel(PromptedModel):
-    """A model that knows its vocabulary."""
+    """A model with `vocab_size`."""
 
     vocab_size = V
 
 
 @pytree_dataclass
 class SizedSource(SourceModel):
-    """A model that knows its vocabularies."""
+    """A model with both vocabulary sizes."""
 
     vocab_size, input_vocab_size = V, 10
 

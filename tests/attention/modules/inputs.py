@@ -25,7 +25,7 @@ LENGTHS = np.array([S, 2, 4])  # of the sources: one without padding, two with
 def filled(build: Callable[[], Module], seed: int = 0) -> Module:
     """Return a module with random parameters.
 
-    Initial biases are 0 and initial norms are 1, so no test could tell whether they are used.
+    Initial biases are 0 and initial norms are 1, so no test could detect whether they are used.
     """
     random = np.random.default_rng(seed)
 

@@ -191,7 +191,7 @@ def test_projections_start_with_variance_one_over_their_inputs():
 
 
 class TestDropout:
-    """An `rng` turns dropout on; each example has a random key of its own."""
+    """An `rng` turns dropout on; each example has its own random key."""
 
     def test_no_dropout_without_rng_or_with_rate_0(self):
         plain = attend_across(cross_attention()).features

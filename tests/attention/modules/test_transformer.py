@@ -159,7 +159,7 @@ def test_a_decoder_is_its_blocks_one_by_one(placement):
         assert_close(output.hidden_states[index + 1], features)
         for name, results in each.attention.items():
             assert_close(output.attention[index][name]["weights"], results["weights"])
-    assert (decoder.norm is None) == (placement == "post")  # whose features are normal already
+    assert (decoder.norm is None) == (placement == "post")  # "post" features are normalised already
     assert_close(
         output.features, features if placement == "post" else layer_norm(decoder.norm, features)
     )
@@ -195,7 +195,7 @@ def test_the_program_does_not_grow_with_the_depth():
 
 
 def test_sublayers_by_name_and_by_function():
-    """An encoder whose second layer is a function of its own."""
+    """The second layer of the encoder is a function of the user."""
 
     def shift(config, rngs):
         del config, rngs
@@ -366,7 +366,7 @@ class TestParameters:
             expected = np.asarray(features) @ np.asarray(model.target_embedding.tokens[...]).T
             assert_close(model.logits(features), expected)
 
-    def test_an_untied_output_is_a_layer_of_its_own(self):
+    def test_untied_output_is_a_separate_layer(self):
         for tie in ("none", "embeddings"):
             model = small_translator(tie=tie, output_bias=True)
             (features,) = draw((B, T, D))
@@ -447,7 +447,7 @@ class TestReturning:
 
 
 class TestDropout:
-    """Each sublayer of each layer has a random key of its own."""
+    """Each sublayer of each layer has its own random key."""
 
     def test_the_rng_decides(self):
         model = small_translator(dropout=0.3, attention_dropout=0.2)
@@ -461,7 +461,7 @@ class TestDropout:
             assert not np.allclose(dropped, plain, atol=1e-2)
         assert not np.allclose(first, other, atol=1e-2)
 
-    def test_encoder_decoder_and_both_embeddings_have_keys_of_their_own(self):
+    def test_encoder_decoder_and_both_embeddings_have_different_keys(self):
         # The same tokens on both sides, embedded by one table without any layer: what remains is
         # the dropout of the embeddings, and two equal keys would drop the same entries.
         changes = {"tie": "all", "norm_placement": "post", "encoder_layers": 0, "decoder_layers": 0}
@@ -476,9 +476,9 @@ class TestDropout:
         decoded = model.decode(TARGET, encoded, rng=decoder_rng)
         np.testing.assert_array_equal(output.features, decoded.features)
 
-    def test_every_sublayer_of_every_layer_drops_entries_of_its_own(self):
+    def test_every_sublayer_of_every_layer_drops_different_entries(self):
         # Each sublayer adds 1 and their sum is not normalised, so that it counts how many were
-        # kept. Six fair coins have the variance 6/4; two that fall alike add 1/2.
+        # kept. Six independent sublayers have variance 6/4; two equal ones add 1/2.
         decoder = stack(Decoder, dropout=0.5, decoder_layers=2)
         decoder.norm = None
         ones = {".output.bias.value": 1, ".narrow.bias.value": 1}
@@ -490,9 +490,9 @@ class TestDropout:
         np.testing.assert_allclose(kept.var(), 6 / 4, atol=0.2)
         assert (kept[0] != kept[1]).mean() > 0.5  # 0.77 by chance
 
-    def test_self_and_cross_attention_drop_pairs_of_their_own(self):
+    def test_self_and_cross_attention_drop_different_pairs(self):
         # Each adds the share of its pairs that were kept, a mean over N heads and T keys of 0 or 2,
-        # which has the variance 1 / (N * T). Two that drop alike would add up to 4 of these.
+        # which has the variance 1 / (N * T). Two equal ones add up to 4 of these.
         values = {".value.bias.value": 1, ".output.kernel.value": 1 / (N * DIMS["H"][0])}
         module = constant(block(attention_dropout=0.5), values)
         inputs = jnp.zeros((200, T, D))
@@ -502,7 +502,7 @@ class TestDropout:
 
 
 def constant(module, values):
-    """Fill parameters whose path ends so with a number, and the others with 0."""
+    """Set parameters by the end of their path to a number, and the others to 0."""
 
     def fill(path, leaf):
         name = jax.tree_util.keystr(path)

@@ -215,7 +215,7 @@ def test_a_mask_that_hides_too_much_gives_blind_spots():
     assert str(report.blind_spots[0]) == "output 2 may depend on input 0, but does not"
 
 
-def test_may_see_as_a_function():
+def test_expected_dependence_as_a_function():
     def own_past(output, given):
         (row, t), (other, s) = output, given
         return row == other and s <= t
@@ -241,6 +241,6 @@ def test_no_trial_raises(options, sentence):
         find_leaks(lambda tokens: tokens[..., None], jnp.zeros(3, jnp.int32), np.eye(3), **options)
 
 
-def test_may_see_of_another_shape_raises():
+def test_expected_dependence_of_another_shape_raises():
     with pytest.raises(ValueError, match=r"may_see needs the shape .* got \(3, 2\)"):
         find_leaks(lambda inputs: inputs, drawn(B, 3, 2), np.ones((3, 2)))

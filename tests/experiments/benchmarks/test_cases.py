@@ -1,4 +1,4 @@
-"""The named shapes: attention takes all of them, and everybody is asked for the same thing."""
+"""Cases: attention accepts all of them, and all contenders compute the same arrays."""
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +11,11 @@ from experiments.benchmarks.contender import RefusalError
 from experiments.benchmarks.deviation import exact, relative_errors
 from experiments.benchmarks.suite import contenders
 
-EVERYBODY, _ = contenders()
+CONTENDERS, _ = contenders()
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_attention_takes_every_shape(pattern):
+def test_attention_accepts_every_case(pattern):
     for case in CASES.values():
         if case.pattern == pattern and not case.gradient:
             query = jax.ShapeDtypeStruct(case.shape, jnp.dtype(case.dtype))
@@ -24,18 +24,18 @@ def test_attention_takes_every_shape(pattern):
             assert (output.shape, output.dtype) == (query.shape, query.dtype)
 
 
-def test_a_name_says_what_is_computed():
+def test_name_describes_the_case():
     assert len(CASES) == 160
     case = CASES["causal_4096_float32_gradient"]
     assert case == named("causal", 4096, gradient=True) == Case("causal", 4096, "float32", True, 1)
 
 
-def test_short_cases_do_the_work_of_many_examples():
+def test_short_cases_have_large_batches():
     batches = [named("full", length).batch for length in LENGTHS]
     assert batches == [128, 64, 32, 16, 8, 4, 1, 1, 1, 1]
 
 
-def test_six_positions_of_each_pattern_by_hand():
+def test_patterns_by_hand():
     packed = Case("packed", 16, "float32", False, 1).allowed()
     np.testing.assert_array_equal(packed[:4, :4], np.kron(np.eye(2), np.ones((2, 2))))
     np.testing.assert_array_equal(Case("causal", 3, "float32", False, 1).allowed(), np.tri(3))
@@ -45,12 +45,12 @@ def test_six_positions_of_each_pattern_by_hand():
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("name", EVERYBODY)
-def test_every_contender_computes_the_same(name, pattern):
+@pytest.mark.parametrize("name", CONTENDERS)
+def test_contenders_compute_the_same(name, pattern):
     case = Case(pattern, 264, "float32", pattern == "window", 1)  # longer than the window
     numbers = inputs(case)
     try:
-        program = EVERYBODY[name].prepare(case, numbers)
+        program = CONTENDERS[name].prepare(case, numbers)
     except RefusalError as error:
         pytest.skip(str(error))
     found = program.arrays(program.run())
@@ -59,7 +59,7 @@ def test_every_contender_computes_the_same(name, pattern):
     assert max(relative_errors(found, true[: len(found)])) < 1e-6
 
 
-def test_bfloat16_inputs_are_the_same_for_everybody():
+def test_bfloat16_inputs_are_exact_for_every_contender():
     case = Case("causal", 16, "bfloat16", False, 1)
     numbers = inputs(case)
     np.testing.assert_array_equal(
@@ -67,6 +67,6 @@ def test_bfloat16_inputs_are_the_same_for_everybody():
     )
     errors = []
     for name in ("attend:tiled", "attend:reference", "jax.nn", "flax.nnx"):
-        program = EVERYBODY[name].prepare(case, numbers)
+        program = CONTENDERS[name].prepare(case, numbers)
         errors += relative_errors(program.arrays(program.run()), exact(case, numbers)[:1])
     assert all(1e-4 < error < 1e-2 for error in errors)

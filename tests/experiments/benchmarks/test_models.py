@@ -1,4 +1,4 @@
-"""The benchmark of models: that both sides of a figure compute the same, and what is reported."""
+"""The benchmark of models: both sides of a figure compute the same; the report."""
 
 import importlib
 from dataclasses import replace
@@ -8,13 +8,20 @@ import jax
 import numpy as np
 import pytest
 
-import run as door
+import run
 from configs import benchmark_models
-from experiments.benchmarks.models import decoding, depth, sentences, suite, training, translating
+from experiments.benchmarks.models import (
+    decoding,
+    depth,
+    ours,
+    sentences,
+    suite,
+    training,
+    translating,
+)
 from experiments.benchmarks.models.figure import Figure
+from experiments.benchmarks.models.sentences import Pair
 from experiments.config import Config
-from experiments.data.rows import EncodedPair
-from experiments.data.text import TextBatch
 from experiments.data.vocabulary import BOS, EOS, PAD
 from experiments.errors import UsageError
 from experiments.tasks.translation import Translation
@@ -49,7 +56,7 @@ def captions(config, tmp_path):
     return config
 
 
-def test_with_a_cache_and_without_the_same_is_said(config):
+def test_cached_decoding_equals_recomputation(config):
     ways = decoding.programs(config.decoding, batch=2)
     greedy, recomputed, beam = (ways[name]() for name in ("greedy", "recomputed", "beam"))
     np.testing.assert_array_equal(greedy.tokens, recomputed.tokens)
@@ -59,27 +66,27 @@ def test_with_a_cache_and_without_the_same_is_said(config):
 
 def test_scanned_and_unrolled_layers_are_the_same_model(config):
     small = depth.language_model(config.depth)
-    scanned, apart = depth.learner(small, 2), depth.learner(small, 2, scan=False)
-    assert scanned.num_parameters == apart.num_parameters
+    scanned, unrolled = depth.learner(small, 2), depth.learner(small, 2, scan=False)
+    assert scanned.num_parameters == unrolled.num_parameters
     tokens = np.arange(16).reshape(2, 8)
     both = [
         learner.apply(lambda model, tokens: model(tokens).logits)(
             learner.initial_state().parameters, tokens
         )
-        for learner in (scanned, apart)
+        for learner in (scanned, unrolled)
     ]
     np.testing.assert_allclose(*both, rtol=1e-5, atol=1e-5)
 
 
-def test_the_plain_loop_has_the_same_model():
-    """With the same parameters it has the same loss, which then falls."""
+def test_torch_gpt_has_the_loss_of_our_model():
+    """With the same parameters. The loss decreases when it trains."""
     torch = pytest.importorskip("torch")
-    torch_gpt = importlib.import_module("experiments.benchmarks.models.torch_gpt")
+    torch_gpt = importlib.import_module("experiments.benchmarks.peers.torch_gpt")
     config = Config.read(benchmark_models.get_config("tiny").characters.to_dict())
-    ours = depth.learner(config, config.model.decoder_layers)
-    parameters = ours.initial_state().parameters
+    learner = depth.learner(config, config.model.decoder_layers)
+    parameters = learner.initial_state().parameters
     peer = torch_gpt.TorchGPT(config, depth.VOCABULARY)
-    assert peer.num_parameters == ours.num_parameters
+    assert peer.num_parameters == learner.num_parameters
     (stacked,) = parameters["decoder"]["layers"]["blocks"].values()
     weights = {}
     for layer in range(config.model.decoder_layers):
@@ -98,24 +105,24 @@ def test_the_plain_loop_has_the_same_model():
         }
     weights["tokens.weight"] = np.array(parameters["embedding"]["tokens"][...])
     weights = {name: torch.from_numpy(array.copy()) for name, array in weights.items()}
-    loaded = peer._model.load_state_dict(weights, strict=False)
+    loaded = peer.model.load_state_dict(weights, strict=False)
     assert not loaded.unexpected_keys
     assert all("norm" in name for name in loaded.missing_keys)  # both start as ones and zeros
     tokens = np.arange(22).reshape(2, 11) % 11
-    batch = TextBatch(tokens, tokens, np.ones(tokens.shape, bool))
+    batch = ours.TextBatch(tokens, tokens, np.ones(tokens.shape, bool))
     before = peer.loss(tokens, tokens)
-    assert before == pytest.approx(ours.losses(parameters, [batch])["nll"], rel=1e-5)
+    assert before == pytest.approx(learner.losses(parameters, [batch])["nll"], rel=1e-5)
     for _ in range(3):
         peer.learn(tokens, tokens)
     assert peer.loss(tokens, tokens) < before
 
 
-def test_the_plain_transformer_learns_the_same(captions, tmp_path):
-    """With the same parameters and pairs it has the same losses, step for step."""
+def test_torch_transformer_trains_like_our_model(captions, tmp_path):
+    """With the same parameters and pairs, the loss of every step is equal."""
     pytest.importorskip("torch")
-    torch_transformer = importlib.import_module("experiments.benchmarks.models.torch_transformer")
-    settings = captions.translation
-    task, vocab_size, pairs, batches, _ = sentences.load_sentences(settings, tmp_path)
+    torch_transformer = importlib.import_module("experiments.benchmarks.peers.torch_transformer")
+    settings = Config.read(captions.translation.to_dict())
+    task, vocab_size, pairs, batches, _ = ours.load_translation(settings, tmp_path)
     peer = torch_transformer.TorchTransformer(settings, vocab_size)
     assert peer.num_parameters == task.learner.num_parameters
     state = task.learner.initial_state()
@@ -127,74 +134,74 @@ def test_the_plain_transformer_learns_the_same(captions, tmp_path):
         assert peer.learn(several) == pytest.approx(float(metrics["loss"]), rel=1e-4)
 
 
-def test_a_translator_and_its_peer_take_turns(captions, tmp_path):
+def test_training_figures(captions, tmp_path):
     pytest.importorskip("torch")
-    shuffled, alike = training.measure(captions, tmp_path)
-    assert "batches of 128 pairs" in shuffled.name and "sorted by length" in alike.name
-    assert shuffled.ratio > 0 and alike.ratio > 0
+    shuffled, by_length = training.measure(captions, tmp_path)
+    assert "batches of 128 pairs" in shuffled.name and "sorted by length" in by_length.name
+    assert shuffled.ratio > 0 and by_length.ratio > 0
 
 
-# What PyTorch encodes padded sentences by, unasked.
+# PyTorch uses nested tensors for padded sentences by default.
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-@pytest.mark.parametrize(
-    ("longest", "seed"), [(5, 0), (25, 2)], ids=["equally long", "as long as they like"]
-)
-def test_all_translators_say_the_same(captions, tmp_path, longest, seed):
+@pytest.mark.parametrize("longest", [5, 25], ids=["of equal length", "of any length"])
+def test_all_translators_have_equal_outputs(captions, tmp_path, longest):
     pytest.importorskip("torch")
-    captions.translation.seed = seed  # with the second, some answers end
     trial = translating.load_trial(captions, tmp_path)
-    # As they are drawn, little depends on what was said before.
+    # With initial parameters, outputs depend little on the previous tokens, and none ends.
     parameters = jax.tree.map(lambda leaf: 3 * leaf, trial.parameters)
     limits = {"max_tokens": longest, "min_tokens": 5 if longest == 5 else 0}
+    if longest != 5:
+        table = parameters["target_embedding"]["tokens"]
+        table[...] = table[...].at[EOS].multiply(3)
     stopping = replace(trial.stopping, **limits)
     trial = trial._replace(parameters=parameters, stopping=stopping)
-    answers = [list(ids) for ids in translating.ours(trial)()]
-    lengths = {len(ids) for ids in answers}
+    outputs = [list(ids) for ids in ours.make_translate(*trial[:3])()]
+    lengths = {len(ids) for ids in outputs}
     assert lengths == {5} if longest == 5 else len(lengths) > 3
-    assert len(np.unique(np.concatenate(answers))) > 7
+    assert len(np.unique(np.concatenate(outputs))) > 7
     for at_once in (translating.SENTENCES, 1):
-        assert [list(ids) for ids in translating.in_torch(trial, at_once)()] == answers
+        assert [list(ids) for ids in translating.in_torch(trial, at_once)()] == outputs
     pytest.importorskip("ctranslate2")
     captions.translation.decoding.length_penalty = 0.0  # CTranslate2 divides by n ** alpha
-    answers = [list(ids) for ids in translating.ours(trial)()]
-    assert translating.in_ctranslate(trial)() == answers
+    outputs = [list(ids) for ids in ours.make_translate(*trial[:3])()]
+    assert translating.in_ctranslate(trial)() == outputs
 
 
-def test_what_a_run_learned_is_translated_by(captions, tmp_path):
+def test_trial_loads_the_parameters_of_a_run(captions, tmp_path):
     captions.translating.workdir = str(tmp_path / "run")
-    run, settings = Workdir(tmp_path / "run"), captions.translation
+    trained, settings = Workdir(tmp_path / "run"), Config.read(captions.translation.to_dict())
     with pytest.raises(UsageError, match="holds no run: train one with"):
         translating.load_trial(captions, tmp_path)
-    run.claim(settings)
+    trained.claim(settings)
     task = Translation.prepare(settings, tmp_path)
-    task.tokenizers.keep(run.path)
+    task.tokenizers.keep(trained.path)
     state = task.learner.initial_state()
     state = state._replace(parameters=jax.tree.map(lambda leaf: 3 * leaf, state.parameters))
-    with Checkpoints(run.checkpoints) as checkpoints:
+    with Checkpoints(trained.checkpoints) as checkpoints:
         checkpoints.save(state, {"seconds": 1.0, "losses": {}})
     trial = translating.load_trial(captions, tmp_path)
     chex.assert_trees_all_equal(trial.parameters, state.parameters)
     assert trial.described == "by a trained model"
     assert trial.stopping == trial.found.task.stopping
-    run.keep_texts({"test": "another"})
+    trained.keep_texts({"test": "another"})
     with pytest.raises(UsageError, match="the test split is another text than"):
         translating.load_trial(captions, tmp_path)
 
 
-# What PyTorch encodes padded sentences by, unasked.
+# PyTorch uses nested tensors for padded sentences by default.
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_translators_take_turns(captions, tmp_path):
+def test_translating_figures(captions, tmp_path):
     pytest.importorskip("ctranslate2")
     figures = [*translating.measure(captions, tmp_path)]
     assert len({figure.name for figure in figures}) == 3
     for figure in figures:
         assert "5 tokens each" in figure.name
-        assert "(7 answers alike)" in figure.parts and figure.ratio > 0
+        assert "(7 equal outputs)" in figure.parts and figure.ratio > 0
 
 
-def test_what_is_learned_from_is_packed(captions, tmp_path):
-    """All of it, which fits a batch here more than once."""
-    found = sentences.load_sentences(captions.translation, tmp_path)
+def test_training_batch_is_packed(captions, tmp_path):
+    """All training pairs fit in one batch here, some more than once."""
+    found = ours.load_translation(Config.read(captions.translation.to_dict()), tmp_path)
     batch = next(found.batches).target
     assert batch.counted.mean() > 0.8
     packed = " ".join(map(str, batch.labels.ravel().tolist()))
@@ -202,26 +209,42 @@ def test_what_is_learned_from_is_packed(captions, tmp_path):
         assert " ".join(map(str, [*pair.target, EOS])) in packed
 
 
-def test_nothing_is_translated_without_sentences(config, tmp_path):
-    with pytest.raises(FileNotFoundError, match="names no folder of parallel text"):
-        sentences.load_sentences(Config.read(config.translation.to_dict()), tmp_path)
+def test_parts_without_data_or_package_are_not_measured(config, monkeypatch):
+    monkeypatch.setattr(suite, "find_spec", lambda name: None if name == "torch" else object())
+    assert suite.missing("decoding", config) is None
+    assert suite.missing("characters", config) == "needs torch: `pip install torch`"
+    monkeypatch.setattr(suite, "find_spec", lambda _: object())
+    assert suite.missing("translating", config).endswith("names no folder of parallel text")
 
 
-def test_a_batch_has_no_more_padding_than_its_longest_sentences_need():
-    batch = sentences.padded([EncodedPair([4, 5, 6], [7]), EncodedPair([8], [9, 10])])
+def test_crash_of_a_part_is_an_error_after_the_page(config, tmp_path, monkeypatch):
+    def crash(config):
+        raise ImportError("no module")
+
+    monkeypatch.setattr(decoding, "measure", crash)
+    config.parts = "decoding"
+    with pytest.raises(ExceptionGroup) as raised:  # the interpreter then exits with status 1
+        suite.benchmark(config, Workdir(tmp_path / "run"), tmp_path)
+    assert len(raised.value.exceptions) == 1
+    text = (tmp_path / "run" / "models.md").read_text()
+    assert "- decoding: **failed**: ImportError: no module" in text
+
+
+def test_batch_is_as_long_as_its_longest_sentences():
+    batch = sentences.padded([Pair([4, 5, 6], [7]), Pair([8], [9, 10])])
     assert batch.source.tolist() == [[4, 5, 6, EOS], [8, EOS, PAD, PAD]]
     assert batch.target_inputs.tolist() == [[BOS, 7, PAD], [BOS, 9, 10]]
     assert batch.target_labels.tolist() == [[7, EOS, PAD], [9, 10, EOS]]
-    assert sentences.padded([EncodedPair([8], [9, 10])]).source.tolist() == [[8, EOS]]
+    assert sentences.padded([Pair([8], [9, 10])]).source.tolist() == [[8, EOS]]
 
 
-def test_pairs_of_like_length_share_a_batch():
-    pairs = [EncodedPair([4] * length, [5]) for length in (7, 1, 3, 2)]
+def test_batches_by_length():
+    pairs = [Pair([4] * length, [5]) for length in (7, 1, 3, 2)]
     found = sentences.by_length(pairs, tokens=12)
     assert [[pair.length for pair in batch] for batch in found] == [[2, 3, 4], [8]]
 
 
-def test_the_page_judges():
+def test_page_compares_figures_with_goals():
     figures = [Figure("this ÷ that", 0.4, 0.5, "2 s ÷ 5 s"), Figure("more", 0.6, 0.5, "3 s ÷ 5 s")]
     page = suite.page(figures, ["characters: no torch"], "python run.py")
     assert "| this ÷ that | 2 s ÷ 5 s | 0.40 | 0.50 | met |" in page
@@ -229,11 +252,11 @@ def test_the_page_judges():
     assert "- characters: no torch" in page
 
 
-def test_a_part_of_it_runs_from_the_door(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(door.__file__.rpartition("/")[0])
+def test_one_part_runs_from_the_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(run.__file__.rpartition("/")[0])
     arguments = ["--config=configs/benchmark_models.py:tiny", "--config.parts=decoding"]
     where = [f"--workdir={tmp_path / 'run'}", f"--cache={tmp_path}"]
-    assert door.main(["run.py", "--mode=benchmark", *arguments, *where]) == 0
+    assert run.main(["run.py", "--mode=benchmark", *arguments, *where]) == 0
     assert (tmp_path / "run" / "models.md").read_text() in capsys.readouterr().out
 
 
@@ -263,7 +286,7 @@ def test_a_part_of_it_runs_from_the_door(tmp_path, monkeypatch, capsys):
         ("page", "nowhere/page.md", "has no folder to be written to"),
     ],
 )
-def test_a_mistake_is_one_sentence(config, field, value, sentence):
+def test_usage_error(config, field, value, sentence):
     config.update_from_flattened_dict({field: value})
     with pytest.raises(UsageError, match=sentence):
         suite.check(config)

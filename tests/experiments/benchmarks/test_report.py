@@ -1,4 +1,4 @@
-"""The report says what was measured, and judges it by goals that it does not invent."""
+"""The report of a benchmark and its goals."""
 
 import csv
 import io
@@ -28,7 +28,7 @@ def results(ours=3.0):
         [
             measured(FULL, "attend:tiled", 9.0, ours - 1, ours, chosen=True, scratch=2**21),
             measured(FULL, "torch", 5.0, 10.0, 5.0),
-            measured(FULL, "jax.nn", reason="it is tired"),
+            measured(FULL, "jax.nn", reason="not today"),
             measured(PACKED, "attend:tiled", 0.5, chosen=True),
             measured(MEMORY, "attend:tiled", 1.0, chosen=True, scratch=50 * 2**20),
         ],
@@ -53,7 +53,7 @@ def test_goals_are_ratios_of_medians():
     assert errors == pytest.approx([0.5, 1.5])
 
 
-def test_the_better_of_two_peers_counts():
+def test_ratio_to_the_faster_of_two_peers():
     case = named("causal", 64, gradient=True)
     found = Results(
         [
@@ -68,7 +68,7 @@ def test_the_better_of_two_peers_counts():
     assert judged(Results(found.measurements[:-1]))[name] is None
 
 
-def test_the_default_run_measures_every_goal():
+def test_default_run_measures_every_goal():
     config = benchmark.get_config()
     cases = [CASES[name] for name in selected("cases", config.cases, list(CASES))]
     everything = [
@@ -85,7 +85,7 @@ def test_the_default_run_measures_every_goal():
     assert None not in judged(Results(everything, errors)).values()
 
 
-def test_the_page_judges_and_says_what_is_missing():
+def test_page_compares_with_goals_and_lists_missing_results():
     speed = [products.Product("2 x 2 x 2", "XLA", 0.125)]
     text = page(results(), speed, [("tokamax", "not installed")], WHERE, "the command")
     assert "```sh\nthe command\n```" in text
@@ -99,18 +99,18 @@ def test_the_page_judges_and_says_what_is_missing():
     assert "| full_4096_float32_forward | 1.00e-07 / 6.00e-07 | 2.00e-07 / 4.00e-07 |" in text
     assert "| 2 x 2 x 2 | 0.125 |" in text
     assert "- `tokamax`: not installed" in text
-    assert "- `jax.nn`, full_4096_float32_forward: it is tired" in text
+    assert "- `jax.nn`, full_4096_float32_forward: not today" in text
     slower = page(results(3.1), speed, [], WHERE, "the command")
     assert "| forward, full, T 4096 ÷ torch | 0.6 | 0.62 | **no** |" in slower
 
 
-def test_the_table_has_medians_spread_and_reasons():
+def test_csv_has_medians_quartiles_and_reasons():
     ours, torch, jax_nn, *_ = csv.DictReader(io.StringIO(rows(results().measurements, WHERE)))
     quantiles = [ours[name] for name in ("median_ms", "quartile1_ms", "quartile3_ms")]
     assert quantiles == ["3000", "2500", "6000"]
     assert (ours["rounds"], ours["scratch_mib"], ours["chosen"]) == ("3", "2.0", "1")
     assert (torch["scratch_mib"], torch["chosen"], torch["cores"]) == ("", "0", "2")
-    assert (jax_nn["median_ms"], jax_nn["not_measured"]) == ("", "it is tired")
+    assert (jax_nn["median_ms"], jax_nn["not_measured"]) == ("", "not today")
 
 
 def test_products_are_timed_and_counted(monkeypatch):

@@ -1,4 +1,4 @@
-"""Names, patterns of names, or all of them."""
+"""Selection by names and patterns."""
 
 import pytest
 
@@ -17,10 +17,10 @@ KNOWN = ["full_64", "full_128", "causal_64"]
         ("", []),
     ],
 )
-def test_words_choose(words, expected):
+def test_selection(words, expected):
     assert selected("cases", words, KNOWN) == expected
 
 
-def test_a_word_that_means_nothing_is_refused():
+def test_unknown_name_raises():
     with pytest.raises(ValueError, match=r"cases has no 'ful_64', .* did you mean 'full_64'\?"):
         selected("cases", "causal_64 ful_64", KNOWN)

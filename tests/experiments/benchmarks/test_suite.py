@@ -1,4 +1,4 @@
-"""The benchmark as a person launches it, in its tiny form."""
+"""The benchmark from its command line, in its tiny form."""
 
 import csv
 from pathlib import Path
@@ -10,7 +10,7 @@ import run
 from configs import benchmark
 from experiments.benchmarks import suite
 from experiments.benchmarks.cases import Case
-from experiments.benchmarks.contender import Contender, Program
+from experiments.benchmarks.contender import LIBRARY, Contender, Program
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 TINY = "--config=configs/benchmark.py:tiny"
@@ -18,21 +18,21 @@ CASE = Case("causal", 16, "float32", False, 1)
 
 
 @pytest.fixture
-def knock(tmp_path, monkeypatch, capsys):
-    """Calls the door and returns (exit status, standard output, standard error)."""
+def command(tmp_path, monkeypatch, capsys):
+    """Run a command and return (exit status, standard output, standard error)."""
     monkeypatch.chdir(REPOSITORY)
     before = jax.config.jax_compilation_cache_dir
 
-    def knock(*arguments):
+    def command(*arguments):
         places = [f"--cache={before}/..", f"--workdir={tmp_path / 'run'}"]
         return run.main(["run.py", *places, *arguments]), *capsys.readouterr()
 
-    yield knock
+    yield command
     jax.config.update("jax_compilation_cache_dir", before)
 
 
-def test_the_tiny_form_measures_and_reports(knock, tmp_path):
-    status, output, _ = knock("--mode=benchmark", TINY, f"--config.page={tmp_path / 'page.md'}")
+def test_tiny_form_measures_and_reports(command, tmp_path):
+    status, output, _ = command("--mode=benchmark", TINY, f"--config.page={tmp_path / 'page.md'}")
     assert status == 0
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
         "benchmark.csv",
@@ -65,34 +65,56 @@ def config(**fields):
     return found
 
 
-def test_who_fails_or_needs_too_much_memory_is_left_out_with_the_reason():
-    def broken(case, inputs):
-        raise NotImplementedError("not on Sundays\nTraceback")
+def crash(case, inputs):
+    raise TypeError("not today\nmore")
 
-    def hungry(case, inputs):
+
+def test_contenders_without_result_are_left_out_with_the_reason(capsys):
+    def large(case, inputs):
         return Program(lambda: pytest.fail("it must not run"), tuple, scratch=3 * 2**29)
 
-    everybody = [
-        Contender("broken", "1", broken),
-        Contender("hungry", "1", hungry),
+    contenders = [
+        Contender("broken", "1", crash),
+        Contender("large", "1", large),
         Contender("able", "1", lambda case, inputs: Program(lambda: (), tuple, scratch=2**30)),
     ]
-    found = {one.contender: one for one in suite.measure(CASE, everybody, config(memory_gib=1.0))}
-    assert found["broken"].reason == "not on Sundays"
-    assert found["hungry"].reason == "it needs 1.5 GiB of scratch memory and may take 1.0"
+    errors = []
+    measured = suite.measure(CASE, contenders, config(memory_gib=1.0), errors)
+    found = {one.contender: one for one in measured}
+    assert found["broken"].reason == "TypeError: not today"
+    assert found["large"].reason == "needs 1.5 GiB of scratch memory, and 1.0 are allowed"
     assert (found["able"].reason, len(found["able"].times)) == ("", 2)
-    assert list(suite.deviations(CASE, everybody[:1])) == []
+    compared = list(suite.deviations(CASE, contenders[:1], errors))
+    assert compared == [("broken", "error of causal_16_float32_gradient: TypeError: not today")]
+    assert errors == []
+    shown = capsys.readouterr().err
+    assert shown.count("in crash") == 2 and f"broken, {CASE.name}" in shown
 
 
-def test_nobody_is_given_memory_that_is_not_there(monkeypatch):
+def test_crash_of_this_library_is_an_error_after_the_page(command, tmp_path, monkeypatch):
+    ours = Contender("attend:tiled", LIBRARY, crash)
+    monkeypatch.setattr(suite, "contenders", lambda: ({ours.name: ours}, []))
+    arguments = ["--mode=benchmark", TINY, "--config.contenders=all"]
+    with pytest.raises(ExceptionGroup) as raised:  # the interpreter then exits with status 1
+        command(*arguments)
+    assert len(raised.value.exceptions) == 3
+    text = (tmp_path / "run" / "benchmark.md").read_text()
+    assert (
+        "- `attend:tiled`, causal_64_float32_gradient, packed_64_bfloat16_forward: **failed**"
+        in text
+    )
+    assert "- `attend:tiled`: error of window_64_float32_gradient: **failed**: TypeError" in text
+
+
+def test_contender_must_fit_free_memory(monkeypatch):
     assert suite.free_memory() > 2**20
     monkeypatch.setattr(suite, "free_memory", lambda: 2**29)
-    hungry = Contender("hungry", "1", lambda *_: Program(lambda: (), tuple, scratch=2**30))
-    (found,) = suite.measure(CASE, [hungry], config(memory_gib=9.0))
-    assert found.reason == "it needs 1.0 GiB of scratch memory and may take 0.5"
+    large = Contender("large", "1", lambda *_: Program(lambda: (), tuple, scratch=2**30))
+    (found,) = suite.measure(CASE, [large], config(memory_gib=9.0), [])
+    assert found.reason == "needs 1.0 GiB of scratch memory, and 0.5 are allowed"
 
 
-def test_the_whole_grid_is_one_word():
+def test_all_means_every_case():
     assert len(suite._cases("all")) == 160
 
 
@@ -113,8 +135,8 @@ def test_the_whole_grid_is_one_word():
         (["--mode=benchmark", "--config.page=no/where.md"], "page=no/where.md has no folder"),
     ],
 )
-def test_a_mistake_is_one_sentence(knock, tmp_path, arguments, sentence):
-    status, output, error = knock(*arguments)
+def test_usage_error(command, tmp_path, arguments, sentence):
+    status, output, error = command(*arguments)
     assert (status, output) == (2, "")
     assert sentence in error
     assert error.count("\n") == 1

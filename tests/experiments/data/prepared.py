@@ -1,4 +1,4 @@
-"""A TFDS dataset as somebody else may have prepared it, without TensorFlow."""
+"""Prepare a TFDS dataset of given pairs, without TensorFlow."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ NAME = "captions/en_de"
 
 
 class Captions(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """Pairs that are given."""
+    """A dataset of given pairs."""
 
     VERSION = tfds.core.Version("1.0.0")
     BUILDER_CONFIGS: ClassVar = [tfds.core.BuilderConfig(name="en_de")]
@@ -33,7 +33,7 @@ class Captions(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 def prepare(
     data_dir: Path, splits: Mapping[str, Sequence[tuple[str | bytes, str | bytes]]]
 ) -> Path:
-    """Writes the splits, and returns the directory of the version that was written."""
+    """Write the splits and return the directory of the version."""
     tfds.disable_progress_bar()
     builder = Captions(data_dir=str(data_dir), file_format="array_record")
     builder.splits = splits

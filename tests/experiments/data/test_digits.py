@@ -1,4 +1,4 @@
-"""Every image once, with its own label, in [0, 1]."""
+"""Digits: every image once, with its label, in [0, 1]."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def test_sizes_and_values(splits):
         assert np.bincount(labels, minlength=NUM_CLASSES).min() >= 10
 
 
-def test_every_image_is_in_one_split_with_its_own_label(splits):
+def test_every_image_is_in_one_split_with_its_label(splits):
     def rows(images, labels):
         return sorted((*row, label) for row, label in zip(images, labels, strict=True))
 
@@ -35,7 +35,7 @@ def test_every_image_is_in_one_split_with_its_own_label(splits):
     assert sorted(ours) == rows(data.images.reshape(-1, 64), data.target)
 
 
-def test_same_seed_same_splits(splits):
+def test_equal_seeds_give_equal_splits(splits):
     again, other = digits(0), digits(1)
     np.testing.assert_array_equal(again["test"].labels, splits["test"].labels)
     assert (other["test"].labels != splits["test"].labels).any()

@@ -3,13 +3,13 @@ from experiments.data.pairs import SentencePair
 from experiments.data.store import store_text
 
 
-def test_a_fingerprint_is_that_of_every_line():
+def test_fingerprint_depends_on_every_line():
     texts = ["a", "b"], ["a"], ["b", "a"], ["ab"], []
     assert len({*map(fingerprint, texts)}) == len(texts)
     assert fingerprint(iter("ab")) == fingerprint(["a", "b"])
 
 
-def test_a_fingerprint_of_pairs_is_that_of_both_sides(tmp_path):
+def test_fingerprint_of_pairs_depends_on_both_sides(tmp_path):
     def found(pairs):
         return store_text(tmp_path, lambda: pairs).fingerprint
 

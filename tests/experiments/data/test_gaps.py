@@ -1,4 +1,4 @@
-"""Sentences with gaps: how much an epoch of them is."""
+"""Sentences with gaps: the size of an epoch."""
 
 import pytest
 
@@ -10,8 +10,8 @@ from experiments.data.windows import Buckets
 SENTENCES = ["one two three", "four five", "six seven eight nine ten"]
 
 
-def test_an_epoch_counts_the_words_that_are_asked_for():
-    """Which ends are not: of words, a gap is three in twenty."""
+def test_epoch_counts_masked_words():
+    """15 % of the words are masked; end tokens never are."""
     words = Vocabulary.of([sentence.split() for sentence in SENTENCES])
     texts = [sentence.split() for sentence in SENTENCES * 100]
     sentences = Encoded(EncodedPair(words.encode(text)) for text in texts)

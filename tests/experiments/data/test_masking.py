@@ -1,4 +1,4 @@
-"""Of the words 15 %, of those 80, 10 and 10 %, and nothing but words."""
+"""Masking: 15 % of the words; of these 80 %, 10 % and 10 %; no other tokens."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def drawn(*shape):
     return np.random.default_rng(7).integers(WORDS.start, WORDS.stop, shape, dtype=np.int32)
 
 
-def test_15_percent_are_chosen_and_of_them_80_10_and_10():
+def test_shares_of_masked_random_and_kept_words():
     tokens = drawn(500, 200)
     inputs, chosen = masked(tokens)
     assert chosen.mean() == pytest.approx(0.15, abs=0.005)
@@ -26,24 +26,24 @@ def test_15_percent_are_chosen_and_of_them_80_10_and_10():
     others = inputs[chosen][~gap & ~same]
     assert others.size / chosen.sum() == pytest.approx(0.1, abs=0.01)
     assert set(others.tolist()) <= set(WORDS)
-    assert len(set(others.tolist())) > 0.9 * len(WORDS)  # any word, not a few
+    assert len(set(others.tolist())) > 0.9 * len(WORDS)  # most words of the vocabulary occur
 
 
-def test_what_is_not_chosen_stays():
+def test_other_words_are_unchanged():
     tokens = drawn(50, 20)
     inputs, chosen = masked(tokens)
     np.testing.assert_array_equal(inputs[~chosen], tokens[~chosen])
     assert inputs.dtype == tokens.dtype
 
 
-def test_the_choice_is_independent_from_place_to_place():
+def test_positions_are_masked_independently():
     _, chosen = masked(drawn(4000, 5))
     np.testing.assert_allclose(chosen.mean(axis=0), 0.15, atol=0.02)
     both = (chosen[:, :-1] & chosen[:, 1:]).mean()
     assert both == pytest.approx(0.15**2, abs=0.005)
 
 
-def test_special_ones_and_padding_are_never_chosen():
+def test_special_tokens_and_padding_are_never_masked():
     tokens = drawn(300, 11)
     tokens[:, 0], tokens[:, 8], tokens[:, 9:], tokens[:, 4] = 1, 2, 0, MASK_TOKEN
     inputs, chosen = masked(tokens)
@@ -52,7 +52,7 @@ def test_special_ones_and_padding_are_never_chosen():
     np.testing.assert_array_equal(inputs[:, special], tokens[:, special])
 
 
-def test_equal_seed_and_index_make_equal_gaps_and_others_do_not():
+def test_mask_depends_on_seed_and_index_only():
     tokens = drawn(13, 11)
     first = masked(tokens, seed=3, index=5)
     for ours, theirs in zip(first, masked(tokens, seed=3, index=5), strict=True):
@@ -61,6 +61,6 @@ def test_equal_seed_and_index_make_equal_gaps_and_others_do_not():
         assert (other.chosen != first.chosen).any()
 
 
-def test_a_mask_token_that_is_a_word_is_refused():
+def test_mask_token_in_the_vocabulary_raises():
     with pytest.raises(ValueError, match="mask_token=5 is one of the words 3 to 8"):
         mask_tokens(np.zeros((2, 3), np.int32), words=range(3, 9), mask_token=5, seed=0, index=0)

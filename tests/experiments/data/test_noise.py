@@ -1,4 +1,4 @@
-"""Each kind of noise does what its name says, and nothing else."""
+"""Each kind of noise changes what its name describes, and nothing else."""
 
 import numpy as np
 import pytest
@@ -13,18 +13,18 @@ def generator(seed=0):
 
 
 def is_part(some, all_):
-    """Whether tokens stand in others in the same order."""
+    """Return whether tokens are a subsequence of others."""
     rest = iter(all_)
     return all(token in rest for token in some)
 
 
-def test_mask_keeps_every_place():
+def test_mask_keeps_every_position():
     noised = mask(TOKENS, generator(), 0.3)
     assert all(new in (MASK, old) for new, old in zip(noised, TOKENS, strict=True))
     assert noised.count(MASK) == pytest.approx(0.3 * len(TOKENS), rel=0.15)
 
 
-def test_delete_leaves_no_trace_and_never_nothing():
+def test_delete_leaves_a_nonempty_subsequence():
     noised = delete(TOKENS, generator(), 0.3)
     assert MASK not in noised
     assert is_part(noised, TOKENS)
@@ -34,7 +34,7 @@ def test_delete_leaves_no_trace_and_never_nothing():
 
 
 def spans(noised, tokens):
-    """How many tokens each run of masks hides; the run's number of masks."""
+    """Return the number of tokens that each run of masks replaces, and its number of masks."""
     found, place, masks = [], 0, 0
     for token in [*noised, None]:
         if token == MASK:
@@ -49,7 +49,7 @@ def spans(noised, tokens):
     return found
 
 
-def test_infill_hides_its_share_in_spans_of_poisson_length():
+def test_infill_replaces_its_share_in_spans_of_poisson_length():
     hidden, masks, lengths = 0, 0, []
     for seed in range(40):
         noised = infill(TOKENS, generator(seed), 0.3)
@@ -60,13 +60,13 @@ def test_infill_hides_its_share_in_spans_of_poisson_length():
         masks += noised.count(MASK)
         lengths += [length for length, number in spans(noised, TOKENS) if number == 1]
     assert hidden / masks == pytest.approx(3, rel=0.05)
-    assert lengths.count(0) > 0  # a mask that hides nothing
-    # One mask alone hides 0, 1, 2, ... tokens as often as Poisson(3) says.
+    assert lengths.count(0) > 0  # an inserted mask
+    # A single mask replaces a Poisson(3) number of tokens.
     for length, probability in enumerate([0.0498, 0.1494, 0.2240, 0.2240, 0.1680, 0.1008]):
         assert lengths.count(length) / len(lengths) == pytest.approx(probability, rel=0.25)
 
 
-def test_infill_of_everything_and_of_nothing():
+def test_infill_of_all_tokens_and_of_none():
     assert {*infill(TOKENS, generator(), 1.0)} == {MASK}
     assert infill(TOKENS, generator(), 0.0) == TOKENS
 
@@ -82,7 +82,7 @@ def test_permute_moves_whole_sentences():
 
 
 @pytest.mark.parametrize("name", NOISES)
-def test_noise_is_a_function_of_its_generator_and_spares_what_it_is_given(name):
+def test_noise_depends_on_its_generator_and_keeps_its_input(name):
     tokens = ["a", "b", ";", "c", ";", "d", "e", "f", ";", "g", ";", "h", "i", "j", "k"]
     before = tokens.copy()
     noised = [NOISES[name](tokens, generator(seed), 0.5) for seed in (5, 5, 6, 7, 8)]
@@ -91,7 +91,7 @@ def test_noise_is_a_function_of_its_generator_and_spares_what_it_is_given(name):
     assert len({*map(tuple, noised)}) > 1
 
 
-def test_kinds_of_noise_follow_one_another():
+def test_noise_kinds_are_applied_in_order():
     rates = {"delete": 0.3, "mask": 0.4}
     random = generator()
     expected = mask(delete(TOKENS, random, 0.3), random, 0.4)

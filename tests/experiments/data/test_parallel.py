@@ -1,4 +1,4 @@
-"""Parallel text of one's own: where it is looked for, and what is said of its faults."""
+"""Parallel text from files: file names, formats and errors."""
 
 import codecs
 import gzip
@@ -20,7 +20,7 @@ PAIRS = [("a dog", "ein Hund"), ("two dogs", "zwei Hunde")]
 
 @pytest.fixture
 def write(tmp_path):
-    """Writes a split in one of the forms that are read."""
+    """Write a split in one of the supported formats."""
 
     def write(form: str, sides=PAIRS, stem: str = "train"):
         columns = zip(*sides, strict=True)
@@ -45,7 +45,7 @@ def config(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["plain", "gz", "tsv", "tsv.gz"])
-def test_every_form_is_read(write, config, form):
+def test_every_format_is_read(write, config, form):
     write(form)
     assert [pair[:2] for pair in load_split(config, "train", None)] == PAIRS
 
@@ -68,7 +68,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("pair, sentence", FAULTS)
-def test_a_fault_is_told_with_its_line_or_dropped_aloud(write, config, pair, sentence, capsys):
+def test_invalid_line_raises_or_is_dropped_with_a_message(write, config, pair, sentence, capsys):
     write("plain", [PAIRS[0], pair, PAIRS[1]])
     with pytest.raises(UsageError, match=f"{sentence}; data.faults=drop leaves such pairs out"):
         load_split(config, "train", None)
@@ -78,7 +78,7 @@ def test_a_fault_is_told_with_its_line_or_dropped_aloud(write, config, pair, sen
     assert re.search(r", first in .*train\.(en|de|tsv), line 2$", told.strip())
 
 
-def test_what_is_no_utf8_is_a_fault(write, config, tmp_path, capsys):
+def test_invalid_utf8_is_a_fault(write, config, tmp_path, capsys):
     write("plain")
     (tmp_path / "train.de").write_bytes("ein Hund\nzwei Käfer\n".encode("latin-1"))
     with pytest.raises(UsageError, match=r"train\.de, line 2: no UTF-8"):
@@ -88,7 +88,7 @@ def test_what_is_no_utf8_is_a_fault(write, config, tmp_path, capsys):
     assert "no UTF-8" in capsys.readouterr().err
 
 
-def test_a_byte_order_mark_and_what_ends_a_line_are_no_text(write, config, tmp_path):
+def test_byte_order_mark_and_line_ends_are_removed(write, config, tmp_path):
     write("plain")
     path = tmp_path / "train.en"
     path.write_bytes(codecs.BOM_UTF8 + path.read_bytes().replace(b"\n", b"\r\n"))
@@ -96,27 +96,27 @@ def test_a_byte_order_mark_and_what_ends_a_line_are_no_text(write, config, tmp_p
 
 
 @pytest.mark.parametrize("content", [b"", codecs.BOM_UTF8])
-def test_a_file_of_nothing_has_no_line(write, config, tmp_path, content):
+def test_empty_file_raises(write, config, tmp_path, content):
     write("plain")
     (tmp_path / "train.en").write_bytes(content)
     with pytest.raises(UsageError, match=r"train\.en 0 and .*train\.de 2"):
         load_split(config, "train", None)
 
 
-def test_a_split_in_two_forms_is_refused(write, config):
+def test_split_in_two_formats_raises(write, config):
     write("plain")
     write("tsv.gz")
     with pytest.raises(ValueError, match=r"train split is there more than once, in .*gz and .*en"):
         load_split(config, "train", None)
 
 
-def test_three_columns_are_a_fault(write, config):
+def test_three_columns_raise(write, config):
     write("tsv", [("a", "b", "c")])
     with pytest.raises(UsageError, match=r"train\.tsv, line 1: 3 columns, not 2"):
         load_split(config, "train", None)
 
 
-def test_unequal_files_are_refused_whatever_the_policy(write, config, tmp_path):
+def test_files_of_unequal_length_always_raise(write, config, tmp_path):
     write("plain")
     (tmp_path / "train.de").write_text("ein Hund\n")
     config = changed(config, {"faults": "drop"})
@@ -124,7 +124,7 @@ def test_unequal_files_are_refused_whatever_the_policy(write, config, tmp_path):
         load_split(config, "train", None)
 
 
-def test_a_damaged_archive_is_named(write, config, tmp_path):
+def test_damaged_archive_raises(write, config, tmp_path):
     write("gz")
     (tmp_path / "train.en.gz").write_bytes(b"no archive")
     with pytest.raises(UsageError, match=r"train\.en\.gz cannot be read"):
@@ -142,7 +142,7 @@ def test_a_damaged_archive_is_named(write, config, tmp_path):
         ("target", "fr", "has no train.en and train.fr and no train.tsv for the test split"),
     ],
 )
-def test_a_mistake_is_one_sentence(write, config, field, value, sentence):
+def test_usage_error(write, config, field, value, sentence):
     write("plain")
     config = changed(config, {field: value})
     with pytest.raises(ValueError, match=sentence):
@@ -150,7 +150,7 @@ def test_a_mistake_is_one_sentence(write, config, field, value, sentence):
 
 
 @pytest.mark.parametrize("kind", SUBWORDS)
-def test_every_kind_of_subwords_comes_back_as_it_went_in(write, config, kind, tmp_path):
+def test_decode_inverts_encode_for_every_kind_of_subwords(write, config, kind, tmp_path):
     write("plain", [*PAIRS, ("two  dogs", "zwei  Hunde")] * 3)
     settings = TextPart(kind=kind, size=269 if kind == "word" else 278)
     pairs = load_split(config, "train", None)
@@ -170,29 +170,29 @@ def test_every_kind_of_subwords_comes_back_as_it_went_in(write, config, kind, tm
     assert again == tokenizers  # to the byte
 
 
-def test_no_line_is_too_long_or_too_strange_to_be_learned_from(tmp_path):
+def test_subwords_are_learned_from_long_and_unusual_lines(tmp_path):
     settings = TextPart(kind="char", size=300)
     for line in ("Ω" * 5_000, "▅Ω"):
         tokens = Subwords().learn(settings, [SentencePair("a b", line)], tmp_path).source
-        assert tokens.encode("Ω") == tokens.encode("Ω" * 2)[:-1]  # a token of its own, no bytes
+        assert tokens.encode("Ω") == tokens.encode("Ω" * 2)[:-1]  # one token, not bytes
         assert tokens.decode(tokens.encode("▅Ω a")) == "▅Ω a"
 
 
-def test_too_many_subwords_are_refused(write, config, tmp_path):
+def test_too_many_subwords_raise(write, config, tmp_path):
     write("plain")
     text = TextPart(size=10_000)
     with pytest.raises(UsageError, match=r"size=10000 cannot be learned: .*too high"):
         Subwords().learn(text, load_split(config, "train", None), tmp_path)
 
 
-def test_too_few_subwords_are_refused(write, config, tmp_path):
+def test_too_few_subwords_raise(write, config, tmp_path):
     write("plain")
     text = TextPart(size=262)
     with pytest.raises(UsageError, match=r"size=262 cannot be learned: .*262 vs \d+\.$"):
         Subwords().learn(text, load_split(config, "train", None), tmp_path)
 
 
-def test_the_real_captions_come_back_to_the_blank(config, real_data, tmp_path):
+def test_decode_inverts_encode_for_multi30k(config, real_data, tmp_path):
     files = {"files.validation": "validation", "files.test": "test_2016"}
     path = str(real_data("multi30k") / "tok")
     config = changed(config, {"path": path, "longest": 100, **files})

@@ -1,4 +1,4 @@
-"""The verdict by a rule, and no way to it by counting words."""
+"""Sentiment: labels follow a rule that counting words cannot approximate."""
 
 import itertools
 import re
@@ -50,16 +50,16 @@ def splits():
         ("the film was bad although the plot , which we never finished , was good", False),
     ],
 )
-def test_the_rule_on_sentences_that_anybody_can_check(text, verdict):
+def test_rule_by_hand(text, verdict):
     assert praises(text) == verdict
 
 
-def test_a_sentence_without_an_opinion_that_counts_is_refused():
+def test_sentence_without_an_opinion_raises():
     with pytest.raises(ValueError, match="no opinion counts in 'although the film was good'"):
         praises("although the film was good")
 
 
-def test_every_label_follows_the_rule_and_half_of_them_praise(splits):
+def test_labels_follow_the_rule_and_are_balanced(splits):
     assert {name: len(split) for name, split in splits.items()} == {
         "train": 6_000,
         "validation": 100,
@@ -71,19 +71,19 @@ def test_every_label_follows_the_rule_and_half_of_them_praise(splits):
         assert sum(positive for _, positive in split) == len(split) / 2
 
 
-def test_no_sentence_is_too_long(splits):
+def test_lengths(splits):
     texts = [judgement.text for split in splits.values() for judgement in split]
     assert max(len(text.split()) for text in texts) <= LONGEST
 
 
-def test_no_sentence_is_said_twice_though_the_grammar_says_it_again(monkeypatch):
+def test_no_sentence_repeats_although_the_grammar_repeats(monkeypatch):
     monkeypatch.setattr(sentiment, "_sentence", lambda rng, *_: str(rng.randrange(20)))
     splits = corpus(seed=0, sizes=Sizes(train=8, validation=2, test=6, longer=4))
     texts = [judgement.text for split in splits.values() for judgement in split]
     assert sorted(map(int, texts)) == list(range(20))
 
 
-def test_the_words_are_many_and_train_shows_them_all(splits):
+def test_train_contains_the_whole_vocabulary(splits):
     words = {
         name: {word for text, _ in split for word in text.split()} for name, split in splits.items()
     }
@@ -92,7 +92,7 @@ def test_the_words_are_many_and_train_shows_them_all(splits):
 
 
 def scopes(text):
-    """The distances from negators to the opinions that they turn, an aside being one word."""
+    """Return the distances from negators to negated opinions; an aside counts as one word."""
     negators = []
     for place, word in enumerate(re.sub(", which [^,]* ,", "aside", text).split()):
         if word in BORDERS:
@@ -103,7 +103,7 @@ def scopes(text):
             yield from (place - negator for negator in negators)
 
 
-def test_longer_scopes_are_longer_than_all_others(splits):
+def test_split_longer_has_longer_scopes(splits):
     for name, split in splits.items():
         found = set(itertools.chain.from_iterable(scopes(text) for text, _ in split))
         assert found <= set(LONGER_SCOPES if name == "longer" else SCOPES)
@@ -111,7 +111,7 @@ def test_longer_scopes_are_longer_than_all_others(splits):
 
 
 @pytest.mark.parametrize("longest", [1, 2], ids=["words", "bigrams"])
-def test_counting_words_does_not_find_the_verdict(splits, longest):
+def test_bag_of_words_does_not_predict_the_label(splits, longest):
     texts, labels = zip(*splits["train"], strict=True)
     count = CountVectorizer(token_pattern=r"\S+", ngram_range=(1, longest))
     model = LogisticRegression(max_iter=500, C=0.1).fit(count.fit_transform(texts), labels)
@@ -120,7 +120,7 @@ def test_counting_words_does_not_find_the_verdict(splits, longest):
         assert model.score(count.transform(texts), labels) <= 0.65
 
 
-def test_same_seed_same_sentences():
+def test_equal_seeds_give_equal_sentences():
     sizes = Sizes(train=20, validation=3, test=3, longer=3)
     assert corpus(5, sizes) == corpus(5, sizes)
     assert corpus(5, sizes) != corpus(6, sizes)

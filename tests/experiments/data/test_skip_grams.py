@@ -1,4 +1,4 @@
-"""Pairs within a window and a sentence, frequent words thinned out, negatives by their counts."""
+"""Skip-grams: pairs within a window and a sentence, subsampling, and negative samples."""
 
 from collections import Counter
 
@@ -23,7 +23,7 @@ def test_pairs_by_hand():
     assert sorted(map(tuple, wider.tolist())) == sorted(expected)
 
 
-def test_pairs_are_those_of_two_plain_loops():
+def test_pairs_equal_two_plain_loops():
     random = np.random.default_rng(0)
     sentences = [random.integers(11, size=n).tolist() for n in random.integers(13, size=17)]
     expected = Counter(
@@ -36,14 +36,14 @@ def test_pairs_are_those_of_two_plain_loops():
     assert Counter(map(tuple, skip_grams(sentences, window=5).tolist())) == expected
 
 
-def test_how_likely_words_are_kept_by_hand():
+def test_keep_probability_by_hand():
     counts = np.array([0, 1, 24, 75])
     np.testing.assert_allclose(
         keep_probabilities(counts, 0.06), [1, 1, 0.5, np.sqrt(0.08)], rtol=1e-12
     )
 
 
-def test_words_are_kept_as_often_as_they_should_and_in_order():
+def test_subsampling_keeps_the_expected_share_in_order():
     sentences = [[0, 1, 2, 1]] * 3000
     kept = subsample(sentences, np.array([1.0, 0.3, 0.0]), seed=0)
     counts = np.bincount(np.concatenate(kept), minlength=3)
@@ -54,7 +54,7 @@ def test_words_are_kept_as_often_as_they_should_and_in_order():
     assert all(np.array_equal(ours, theirs) for ours, theirs in zip(kept, again, strict=True))
 
 
-def test_negatives_are_drawn_by_their_counts_to_the_three_quarters():
+def test_negatives_are_drawn_by_counts_to_the_power_three_quarters():
     distribution = noise(np.array([0, 1, 16, 81]))
     np.testing.assert_allclose(distribution, np.array([0, 1, 8, 27]) / 36, rtol=1e-12)
     pairs = np.array([[5, 6], [7, 8]], np.int32)
@@ -68,7 +68,7 @@ def test_negatives_are_drawn_by_their_counts_to_the_three_quarters():
     }
 
 
-def test_a_batch_follows_from_seed_and_index():
+def test_batch_depends_on_seed_and_index_only():
     pairs = np.arange(200, dtype=np.int32).reshape(100, 2)
 
     def batch(seed, index):

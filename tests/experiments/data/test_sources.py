@@ -1,4 +1,4 @@
-"""Every source keeps the same promises, and each its own."""
+"""Properties of every data source, and of single ones."""
 
 import pytest
 
@@ -47,7 +47,7 @@ NUMBERS = [(1, 1), (2, 2), (3, 2), (4, 3), (5, 25), (6, 23), (7, 22), (8, 26), (
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    """Where the toy language is generated once; and a little of what others would bring."""
+    """Return a cache folder with the toy language and small external datasets."""
     path = tmp_path_factory.mktemp("cache")
     lines = [
         f"IN: {' '.join(['go'] * words)} OUT: {' '.join(['I_GO'] * actions)}"
@@ -66,7 +66,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture
 def data(cache):
-    """The smallest `config.data` of each source, with some fields changed."""
+    """Return a function that makes the smallest `config.data` of a source, with changes."""
 
     def make(source: str, **changes: object) -> object:
         config = data_part(source, DATA[source])
@@ -78,7 +78,7 @@ def data(cache):
 
 @pytest.fixture
 def load(data, cache):
-    """All splits of a source."""
+    """Return a function that loads all splits of a source."""
 
     def load(name: str, **changes: object) -> dict[str, list[SentencePair]]:
         config = data(name, **changes)
@@ -87,12 +87,12 @@ def load(data, cache):
     return load
 
 
-def test_every_source_is_tried():
+def test_every_source_is_tested():
     assert sorted(DATA) == PAIRS
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_the_tokens_of_train_are_enough_and_survive_the_way_back(name, load, data, cache):
+def test_train_tokens_cover_every_split_and_decode_to_the_text(name, load, data, cache):
     splits = load(name)
     tokenizers = SOURCES[name].text.learn(SUBWORDS, splits["train"], cache)
     is_shared = tokenizers.source == tokenizers.target
@@ -105,7 +105,7 @@ def test_the_tokens_of_train_are_enough_and_survive_the_way_back(name, load, dat
 
 
 @pytest.mark.parametrize("name", sorted({*PAIRS} - OF_OTHERS))
-def test_a_split_follows_from_the_seed_and_its_own_name(name, load):
+def test_split_depends_on_seed_and_name_only(name, load):
     first, other = load(name), load(name, seed=1)
     assert first == load(name)
     assert first["train"] != other["train"]
@@ -113,7 +113,7 @@ def test_a_split_follows_from_the_seed_and_its_own_name(name, load):
 
 
 @pytest.mark.parametrize("name", sorted({*PAIRS} - OF_OTHERS - {"reverse"}))
-def test_nothing_is_tested_that_was_learned(name, load):
+def test_test_splits_share_no_example_with_train(name, load):
     splits = load(name)
     learned = {pair.source for pair in splits["train"]}
     for split, pairs in splits.items():
@@ -121,7 +121,7 @@ def test_nothing_is_tested_that_was_learned(name, load):
 
 
 @pytest.mark.parametrize("name", ["toy", "reverse", "copy", "summary"])
-def test_splits_have_the_sizes_that_were_asked_for(name, load):
+def test_split_sizes(name, load):
     assert {split: len(pairs) for split, pairs in load(name).items()} == DATA[name]["sizes"]
 
 
@@ -142,20 +142,20 @@ def test_splits_have_the_sizes_that_were_asked_for(name, load):
         ("summary", {"longest": 3}, "data.longest must be at least 4, got 3"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_sentence(name, changes, words, data, cache):
+def test_usage_error(name, changes, words, data, cache):
     with pytest.raises((UsageError, ValueError)) as refused:
         load_split(data(name, **changes), "train", cache)
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_an_unknown_split_is_refused(data, cache):
+def test_unknown_split_raises(data, cache):
     with pytest.raises(ValueError, match="got 'tets'; did you mean 'test'"):
         store_split(data("copy"), "tets", cache)
 
 
 @pytest.mark.parametrize("name", ["scan", "parallel"])
-def test_tokens_are_kept_and_read_and_never_replaced(name, tmp_path, load, cache):
+def test_tokenizers_are_saved_once_and_loaded(name, tmp_path, load, cache):
     text, pairs = SOURCES[name].text, load(name)["train"]
     tokenizers = text.learn(APART, pairs, cache)
     tokenizers.keep(tmp_path)
@@ -172,7 +172,7 @@ def test_tokens_are_kept_and_read_and_never_replaced(name, tmp_path, load, cache
         text.load(tmp_path)
 
 
-def test_reverse_says_the_end_first_and_its_tests_are_longer(load):
+def test_reverse_task(load):
     splits = load("reverse")
     lengths = {name: {len(pair.source.split()) for pair in split} for name, split in splits.items()}
     assert lengths["train"] == {*range(1, 26)}
@@ -185,7 +185,7 @@ def test_reverse_says_the_end_first_and_its_tests_are_longer(load):
     assert {*" ".join(pair.source for pair in splits["train"]).split()} == {*map(str, range(50))}
 
 
-def test_copy_says_the_same_digits(load):
+def test_copy_task(load):
     pairs = load("copy")["train"]
     assert all(pair.source == pair.target for pair in pairs)
     assert {len(pair.source.split()) for pair in pairs} == {*range(10, 31)}
@@ -196,7 +196,7 @@ def commands(pairs):
     return sorted(len(pair.source.split()) for pair in pairs)
 
 
-def test_scan_is_split_as_its_files_are_and_validates_with_a_part_of_train(load):
+def test_scan_splits_follow_its_files_with_validation_from_train(load):
     splits = load("scan")
     assert commands(splits["train"] + splits["validation"]) == [1, 2, 3, 4, 5, 6]
     assert len(splits["validation"]) == 3
@@ -205,14 +205,14 @@ def test_scan_is_split_as_its_files_are_and_validates_with_a_part_of_train(load)
 
 
 @pytest.mark.parametrize("cutoff, tested", [(22, [5, 6, 8, 9]), (26, [9])])
-def test_scan_by_length_is_cut_anew(load, cutoff, tested):
+def test_scan_by_length_has_its_own_split(load, cutoff, tested):
     splits = load("scan", split="length", cutoff=cutoff)
     assert commands(splits["test"]) == tested
     everything = splits["train"] + splits["validation"] + splits["test"]
     assert commands(everything) == [*range(1, 10)]
 
 
-def test_a_line_that_is_no_command_is_named(data, tmp_path):
+def test_invalid_scan_line_raises(data, tmp_path):
     for part in ("train", "test"):
         (tmp_path / f"simple_{part}.txt").write_text("IN: jump OUT: I_JUMP\nIN: jump I_JUMP\n")
     with pytest.raises(ValueError, match=r"simple_train.txt, line 2: 'IN: ... OUT: ...' expected"):
@@ -220,7 +220,7 @@ def test_a_line_that_is_no_command_is_named(data, tmp_path):
 
 
 @pytest.mark.parametrize("split, sizes", [("simple", (16_228, 4_182)), ("length", (16_490, 3_920))])
-def test_the_real_scan_is_that_of_its_authors(load, real_data, split, sizes):
+def test_real_scan_has_the_published_sizes(load, real_data, split, sizes):
     splits = load("scan", path=str(real_data("scan")), split=split, cutoff=22, validation=500)
     assert (len(splits["train"]), len(splits["test"])) == sizes
     tokenizers = SOURCES["scan"].text.learn(None, splits["train"], None)
@@ -229,7 +229,7 @@ def test_the_real_scan_is_that_of_its_authors(load, real_data, split, sizes):
     assert shortest == (24 if split == "length" else 1)
 
 
-def test_documents_hold_every_sentence_once_in_alphabetical_order(load, data, cache):
+def test_documents_contain_every_sentence_once_in_alphabetical_order(load, data, cache):
     config = data("denoising", noise=())
     splits = {split: load_split(config, split, cache) for split in ("train", "validation")}
     for split, passes in (("train", 2), ("validation", 1)):
@@ -241,7 +241,7 @@ def test_documents_hold_every_sentence_once_in_alphabetical_order(load, data, ca
         assert all(pair.source == pair.target for pair in splits[split])
 
 
-def test_a_document_is_spoiled_anew_in_each_pass(load):
+def test_noise_differs_between_epochs(load):
     pairs = load("denoising")["train"]
     assert sum("<mask>" in pair.source for pair in pairs) > 0.95 * len(pairs)
     assert not any("<mask>" in pair.target for pair in pairs)

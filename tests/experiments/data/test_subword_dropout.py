@@ -1,4 +1,4 @@
-"""BPE dropout: as often as it says, never more than text, and the same again after a stop."""
+"""BPE dropout: its rate, decoding to the same text, and exact resumption."""
 
 from collections import Counter
 
@@ -31,10 +31,10 @@ def tokenizers(tmp_path_factory, request):
     return learned(PAIRS, 300, tmp_path_factory.mktemp("cache"), request.param)
 
 
-def test_without_dropout_it_is_sentencepiece(tokenizers):
+def test_rate_zero_equals_sentencepiece(tokenizers):
     segment = SubwordDropout(tokenizers.source, 0.0)
     random = np.random.default_rng(0)
-    # In which merges are in each other's way, and the order counts.
+    # Merges overlap here, so their order matters.
     texts = ["".join(random.choice([*" overthdgs"], 30)) for _ in range(100)]
     for text in [
         *texts,
@@ -49,8 +49,8 @@ def test_without_dropout_it_is_sentencepiece(tokenizers):
         assert segment(text, np.random.default_rng(0)) == tokenizers.source.encode(text)
 
 
-def test_each_merge_is_left_out_as_often_as_it_says(tmp_path):
-    """A word of two merges, the second of which needs the first."""
+def test_each_merge_is_dropped_with_the_given_rate(tmp_path):
+    """The word needs two merges, and the second depends on the first."""
     tokenizer = learned([SentencePair("ab", "ab")] * 9, 3 + 1 + 256 + 3 + 2, tmp_path).source
     segment, random = SubwordDropout(tokenizer, 0.25), np.random.default_rng(0)
     tokens = [tuple(map(tokenizer.token, segment("ab", random))) for _ in range(4_000)]
@@ -62,7 +62,7 @@ def test_each_merge_is_left_out_as_often_as_it_says(tmp_path):
     }
 
 
-def test_new_segmentations_follow_from_the_generator_and_say_the_same(tokenizers):
+def test_segmentations_depend_on_the_generator_and_decode_to_the_same_text(tokenizers):
     segment = PairDropout(tokenizers, 0.3, most=(99, 99))
     plain = [tokenizers.encode(pair) for pair in PAIRS]
     first, again, other = (segment(PAIRS, plain, np.random.default_rng(i)) for i in (0, 0, 1))
@@ -73,7 +73,7 @@ def test_new_segmentations_follow_from_the_generator_and_say_the_same(tokenizers
         assert tokenizers.target.decode(encoded.target) == pair.target
 
 
-def test_what_would_be_too_long_is_segmented_as_ever(tokenizers):
+def test_too_long_segmentations_are_replaced_by_the_usual_one(tokenizers):
     plain = [tokenizers.encode(pair) for pair in PAIRS]
     found = PairDropout(tokenizers, 0.5, most=(25, 23))(PAIRS, plain, np.random.default_rng(0))
     assert (found.lengths <= (25, 23)).all()
@@ -81,7 +81,7 @@ def test_what_would_be_too_long_is_segmented_as_ever(tokenizers):
     assert any(kept) and not all(kept)
 
 
-def test_epochs_are_segmented_anew_and_resume_at_any_step(tokenizers, tmp_path):
+def test_epochs_resume_exactly_without_building_past_ones(tokenizers, tmp_path):
     config = multi30k.get_config("tiny")
     config.text.dropout = 0.2
     config.batch.tokens = 320

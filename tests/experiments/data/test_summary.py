@@ -1,4 +1,4 @@
-"""Summaries that a person can check, and that no copied sentence could be."""
+"""Summaries: by hand, and never equal to a sentence of the document."""
 
 import re
 from collections import Counter
@@ -10,7 +10,7 @@ from experiments.data.sequences.summary import CIRCUMSTANCES, Sentence, load, ma
 
 
 def sentences(text):
-    """The sentences of a document, read from its text alone."""
+    """Return the sentences of a document, from its text."""
     ends = "|".join(CIRCUMSTANCES)
     pattern = re.compile(rf"(\w+) (.+?)(?: ({ends}))?")
     return [Sentence(*(x or "" for x in pattern.fullmatch(s).groups())) for s in text.split(" ; ")]
@@ -22,7 +22,7 @@ BY_HAND = (
 )
 
 
-def test_a_summary_by_hand():
+def test_summary_by_hand():
     told = sentences(BY_HAND)
     assert told[3] == ("anna", "fed the cat", "at noon")
     assert main_person(told) == "anna"
@@ -31,7 +31,7 @@ def test_a_summary_by_hand():
     assert summarize(told, "clara") == "clara thanked anna"
 
 
-def test_nobody_is_the_main_person_of_a_tie():
+def test_tie_has_no_main_person():
     assert main_person(sentences("ben sang ; anna sang ; ben slept ; anna called ben")) is None
 
 
@@ -41,7 +41,7 @@ def pairs(tmp_path_factory):
     return load(config, "train", tmp_path_factory.mktemp("none"))
 
 
-def test_every_summary_says_what_the_one_who_acts_most_did_in_order(pairs):
+def test_summary_lists_the_actions_of_the_most_active_person_in_order(pairs):
     for document, summary, _ in pairs:
         told = sentences(document)
         assert 4 <= len(told) <= 8
@@ -54,7 +54,7 @@ def test_every_summary_says_what_the_one_who_acts_most_did_in_order(pairs):
         assert len(deeds) > 1
 
 
-def test_no_sentence_can_be_copied_and_the_first_person_is_often_another(pairs):
+def test_summary_is_no_sentence_and_often_not_about_the_first_person(pairs):
     assert not any(pair.target in pair.source.split(" ; ") for pair in pairs)
     first = sum(pair.source.split()[0] == pair.target.split()[0] for pair in pairs)
     mentioned = Counter()
@@ -63,4 +63,4 @@ def test_no_sentence_can_be_copied_and_the_first_person_is_often_another(pairs):
         (most, _), *_ = Counter(names).most_common()
         mentioned[most == pair.target.split()[0]] += 1
     assert first < 0.75 * len(pairs)
-    assert mentioned[False] > 20  # to be named is not to act
+    assert mentioned[False] > 20  # mentioned without acting

@@ -1,4 +1,4 @@
-"""Text by characters: windows anywhere to train on, and every label once to validate with."""
+"""Text as characters: random training windows, and validation windows with every label once."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def data(**changes):
     return CharactersData(**{"sentences": 50} | changes)
 
 
-def test_characters_and_their_numbers():
+def test_characters_and_ids():
     characters = CharacterTokenizer.of(["to be\n", "or not"])
     assert characters.characters == f"\n benort{UNKNOWN_CHARACTER}"
     assert len(characters) == 9
@@ -28,7 +28,7 @@ def test_characters_and_their_numbers():
 
 
 @pytest.mark.parametrize("separator", ["\r", "\u2028", "\u0085", '"'])
-def test_characters_that_end_lines_elsewhere_are_read_back(separator, tmp_path):
+def test_unusual_line_separators_survive_saving(separator, tmp_path):
     learned = Characters().learn(None, [(f"a{separator}b\n", "")], tmp_path, (0,))
     learned.keep(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["characters.source.json"]
@@ -38,7 +38,7 @@ def test_characters_that_end_lines_elsewhere_are_read_back(separator, tmp_path):
         Characters().load(tmp_path, (0,))
 
 
-def test_unknown_characters_of_data_have_one_id_and_those_of_a_person_are_named():
+def test_unknown_character_raises():
     characters = CharacterTokenizer.of(["to be"])
     assert characters.decode(characters.encode("bez,t")) == f"be{UNKNOWN_CHARACTER * 2}t"
     with pytest.raises(ValueError, match="the character 'z' is not in the text that was learned"):
@@ -69,7 +69,7 @@ def test_windows_begin_anywhere_and_say_what_comes_next():
     assert starts == {*range(101, 101 + 53 - 7)}
 
 
-def test_a_batch_follows_from_the_seed_and_its_number():
+def test_batch_depends_on_seed_and_index_only():
     def inputs(seed, index):
         return RandomWindows(IDS, context=7, size=5, seed=seed)[index].inputs.tolist()
 
@@ -88,7 +88,7 @@ def test_fixed_windows_count_every_label_once(length):
         np.testing.assert_array_equal(batch.labels, batch.inputs + 1)
 
 
-def test_a_text_shorter_than_a_window_is_refused():
+def test_text_shorter_than_a_window_raises():
     words = "batch.row_length=7 needs a text of at least 8 characters, got 7"
     with pytest.raises(UsageError, match=words):
         RandomWindows(IDS[:7], context=7, size=2, seed=0)
@@ -96,7 +96,7 @@ def test_a_text_shorter_than_a_window_is_refused():
         fixed_windows(IDS[:7], context=7, size=2)
 
 
-def test_without_a_file_the_toy_language_speaks():
+def test_default_text_is_the_toy_language():
     text = load_text(data())
     assert text == load_text(data())
     assert text != load_text(data(seed=1))
@@ -113,7 +113,7 @@ def test_without_a_file_the_toy_language_speaks():
         (b"\xff\xfe", "cannot be read as UTF-8 text"),
     ],
 )
-def test_a_file_that_is_no_text_is_refused(content, words, tmp_path):
+def test_file_without_text_raises(content, words, tmp_path):
     path = tmp_path / "input.txt"
     if content is not None:
         path.write_bytes(content)

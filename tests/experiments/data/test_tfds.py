@@ -1,4 +1,4 @@
-"""TFDS by name: read as it was prepared, and one sentence where it was not."""
+"""TFDS datasets by name: prepared ones are read, others raise one sentence."""
 
 import pytest
 
@@ -18,7 +18,7 @@ FAULTS = [
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    """Of one version."""
+    """Return the directory of a prepared dataset."""
     faulty = {f"faulty_{i}": [PAIRS[0], pair] for i, (pair, _) in enumerate(FAULTS)}
     return prepare(tmp_path_factory.mktemp("tfds"), {"train": PAIRS, "test": PAIRS[:1], **faulty})
 
@@ -34,7 +34,7 @@ def read(config, split, **changes):
     return [pair[:2] for pair in load_split(changed(config, changes), split, None)]
 
 
-def test_splits_and_their_parts_are_read_in_either_direction(config):
+def test_splits_and_slices_are_read_in_both_directions(config):
     assert [read(config, split) for split in ("train", "validation", "test")] == [
         PAIRS, PAIRS[:2], PAIRS[:1]
     ]  # fmt: skip
@@ -43,7 +43,7 @@ def test_splits_and_their_parts_are_read_in_either_direction(config):
 
 
 @pytest.mark.parametrize("number", range(len(FAULTS)))
-def test_a_fault_is_told_with_its_place_or_dropped_aloud(number, config, capsys):
+def test_invalid_example_raises_or_is_dropped_with_a_message(number, config, capsys):
     config = changed(config, {"splits.train": f"faulty_{number}"})
     with pytest.raises(UsageError, match=f"^{NAME}, faulty_{number}, {FAULTS[number][1]}; data.fa"):
         read(config, "train")
@@ -66,7 +66,7 @@ def test_a_fault_is_told_with_its_place_or_dropped_aloud(number, config, capsys)
         ("path", "nowhere", f"data.dataset={NAME} is not prepared in nowhere, where there is none"),
     ],
 )
-def test_a_mistake_is_one_sentence(config, field, value, sentence):
+def test_usage_error(config, field, value, sentence):
     config = changed(config, {field: value})
     with pytest.raises(ValueError, match=sentence) as refused:
         for split in ("train", "validation", "test"):
@@ -74,7 +74,7 @@ def test_a_mistake_is_one_sentence(config, field, value, sentence):
     assert "\n" not in str(refused.value)
 
 
-def test_what_only_tensorflow_reads_is_refused_with_the_way_out(config, tmp_path):
+def test_format_that_needs_tensorflow_raises_with_the_remedy(config, tmp_path):
     info = prepare(tmp_path, {"train": PAIRS}) / "dataset_info.json"
     info.write_text(info.read_text().replace("array_record", "tfrecord"))
     config = changed(config, {"path": str(tmp_path)})
@@ -83,7 +83,7 @@ def test_what_only_tensorflow_reads_is_refused_with_the_way_out(config, tmp_path
 
 
 @pytest.mark.parametrize("text", ["{}", "{broken"])
-def test_damaged_facts_of_a_dataset_are_named(config, tmp_path, text):
+def test_damaged_metadata_raises(config, tmp_path, text):
     info = prepare(tmp_path, {"train": PAIRS}) / "dataset_info.json"
     info.write_text(text)
     config = changed(config, {"path": str(tmp_path)})
@@ -91,7 +91,7 @@ def test_damaged_facts_of_a_dataset_are_named(config, tmp_path, text):
         read(config, "test")
 
 
-def test_a_file_that_was_lost_is_named(config, tmp_path):
+def test_missing_file_raises(config, tmp_path):
     (file,) = prepare(tmp_path, {"train": PAIRS, "test": PAIRS}).glob("*-train.*")
     file.unlink()
     config = changed(config, {"path": str(tmp_path)})
@@ -99,7 +99,7 @@ def test_a_file_that_was_lost_is_named(config, tmp_path):
         read(config, "train")
 
 
-def test_the_newest_version_that_is_whole_is_taken(config, tmp_path):
+def test_newest_complete_version_is_used(config, tmp_path):
     for version, pairs in (("9.0.0", PAIRS[:1]), ("10.0.0", PAIRS), ("11.0.0.part", PAIRS[:2])):
         written = prepare(tmp_path, {"train": pairs, "test": PAIRS})
         written.rename(written.with_name(version))

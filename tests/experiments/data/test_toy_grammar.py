@@ -1,4 +1,4 @@
-"""Sentences whose French is written by hand, said by the grammar piece by piece."""
+"""Phrases of the grammar, compared with French written by hand."""
 
 import random
 
@@ -27,7 +27,7 @@ WOMEN = NounPhrase(phrase("Jane and Alice", "Jane et Alice"), "f", "ils")
 
 
 def thing(words: str, *, plural: bool = False, negated: bool = False) -> NounPhrase:
-    """A noun phrase from its English: determiner, adjectives, singular noun."""
+    """Return a noun phrase from its English: determiner, adjectives, singular noun."""
     determiner, *adjectives, noun = words.split()
     found = NOUN.get(noun) or _sense(noun)
     return noun_phrase(D, found, determiner="a" if determiner == "an" else determiner,
@@ -40,15 +40,15 @@ def _sense(french: str) -> Noun:
 
 
 def say(who: NounPhrase, verb: str, *rest: Phrase, **manner: object) -> Phrase:
-    """Subject, verb and what follows."""
-    said = who.phrase + conjugate(D, BE if verb == "be" else VERB[verb], who, Manner(**manner))
+    """Return a sentence of subject, verb and complements."""
+    sentence = who.phrase + conjugate(D, BE if verb == "be" else VERB[verb], who, Manner(**manner))
     for part in rest:
-        said = said + part
-    return said
+        sentence = sentence + part
+    return sentence
 
 
-def pair(said: Phrase) -> tuple[str, str]:
-    done = finish(said, ())
+def pair(sentence: Phrase) -> tuple[str, str]:
+    done = finish(sentence, ())
     return done.en, done.fr
 
 
@@ -95,7 +95,7 @@ TO_HIM = phrase("to him", "lui")
 
 
 @pytest.mark.parametrize(
-    ("said", "english", "french"),
+    ("sentence", "english", "french"),
     [
         (say(JANE, "arrive", past=True), "Jane arrived", "Jane est arrivée"),
         (say(WOMEN, "leave", past=True), "Jane and Alice left", "Jane et Alice sont parties"),
@@ -136,11 +136,11 @@ TO_HIM = phrase("to him", "lui")
          "they were white", "elles étaient blanches"),
     ],
 )  # fmt: skip
-def test_clauses(said: Phrase, english: str, french: str) -> None:
-    assert pair(said) == (english, french)
+def test_clauses(sentence: Phrase, english: str, french: str) -> None:
+    assert pair(sentence) == (english, french)
 
 
-def test_the_two_famous_sentences_and_their_alignment() -> None:
+def test_famous_sentences_and_their_alignment() -> None:
     jane, creature = famous()
     assert jane == Pair(
         "Jane visits Africa in September", "Jane visite l'Afrique en septembre",
@@ -152,9 +152,9 @@ def test_the_two_famous_sentences_and_their_alignment() -> None:
     )  # fmt: skip
 
 
-def test_a_contraction_and_a_negation_are_aligned_with_all_that_they_say() -> None:
-    said = say(PAUL, "go", phrase("to", "à") + thing("the market").phrase, negation="not")
-    done = finish(said, ())
+def test_alignment_of_contraction_and_negation() -> None:
+    sentence = say(PAUL, "go", phrase("to", "à") + thing("the market").phrase, negation="not")
+    done = finish(sentence, ())
     assert done.fr == "Paul ne va pas au marché"
     # Paul does not go to the market
     assert done.alignment == (
@@ -177,7 +177,7 @@ def test_conjugation(got: str, wanted: str) -> None:
     assert got == wanted
 
 
-def test_no_cue_speaks_for_two_senses_of_a_word() -> None:
+def test_no_cue_belongs_to_two_senses_of_a_word() -> None:
     for noun in SENSES:
         for other in SENSES:
             if other.english == noun.english and other is not noun:

@@ -1,4 +1,4 @@
-"""The corpus as a whole: its promises, its splits and its files."""
+"""The whole corpus: its properties, splits and files."""
 
 import re
 import subprocess
@@ -26,13 +26,13 @@ TINY = Sizes(train=1_000, validation=20, test=20, compositional=20, longer=20)
 
 @pytest.fixture(scope="module")
 def splits() -> dict[str, list[Pair]]:
-    """The corpus at its usual size."""
+    """Return the corpus of the default size."""
     return corpus(seed=0)
 
 
 @pytest.fixture(scope="module")
 def pairs(splits: dict[str, list[Pair]]) -> list[Pair]:
-    """All its pairs."""
+    """Return all pairs of the corpus."""
     return [pair for split in splits.values() for pair in split]
 
 
@@ -47,7 +47,7 @@ def test_sizes(splits: dict[str, list[Pair]]) -> None:
     }  # fmt: skip
 
 
-def test_no_sentence_is_said_twice(pairs: list[Pair]) -> None:
+def test_no_sentence_repeats(pairs: list[Pair]) -> None:
     assert len({pair.en for pair in pairs}) == len(pairs)
 
 
@@ -58,7 +58,7 @@ def test_translation_is_a_function() -> None:
         assert french.setdefault(pair.en, pair.fr) == pair.fr
 
 
-def test_same_seed_same_pairs() -> None:
+def test_equal_seeds_give_equal_pairs() -> None:
     assert corpus(3, TINY) == corpus(3, TINY)
     assert corpus(3, TINY) != corpus(4, TINY)
     assert list(sample(3, 50)) == list(sample(3, 50))
@@ -85,7 +85,7 @@ def test_vocabulary(splits: dict[str, list[Pair]]) -> None:
 
 
 @pytest.mark.parametrize("side", ["en", "fr"])
-def test_every_word_is_amply_attested(
+def test_every_word_is_frequent_in_train(
     splits: dict[str, list[Pair]], pairs: list[Pair], side: str
 ) -> None:
     train = _forms(splits["train"], side)
@@ -100,7 +100,7 @@ def test_lengths(splits: dict[str, list[Pair]]) -> None:
             assert english > LONGEST if name == "longer" else max(english, french) <= LONGEST
 
 
-def test_held_out_combinations_are_nowhere_but_in_compositional(
+def test_held_out_combinations_are_only_in_compositional(
     splits: dict[str, list[Pair]],
 ) -> None:
     where = {pair.en: name for name, split in splits.items() for pair in split}
@@ -121,11 +121,11 @@ def test_alignment_is_in_range_and_covers_content(pairs: list[Pair]) -> None:
         assert len(set(pair.alignment)) == len(pair.alignment)
         assert all(0 <= i < len(english) and 0 <= j < len(french) for i, j in pair.alignment)
         unaligned = {french[j] for j in set(range(len(french))) - {j for _, j in pair.alignment}}
-        # la France, Afrique's l', the et between adjectives, jouer au: French alone says these.
+        # Only French has these words: la France, l'Afrique, et between adjectives, jouer au.
         assert unaligned <= {"le", "la", "l'", "les", "et", "de", "du", "à", "au", "aux"}, pair
 
 
-def test_sentences_survive_their_tokens(pairs: list[Pair]) -> None:
+def test_detokenize_inverts_tokenize(pairs: list[Pair]) -> None:
     for pair in pairs:
         assert detokenize(tokenize(pair.en)) == pair.en
         assert detokenize(tokenize(pair.fr)) == pair.fr
@@ -146,20 +146,20 @@ _VOWEL = "[aeiouéèêâîôœ]"
         r"\bl'(hibou|hérisson)", r"\b(un|une|des|du) .* de les\b",
     ],
 )  # fmt: skip
-def test_french_never_sounds_like(pairs: list[Pair], wrong: str) -> None:
+def test_french_never_contains(pairs: list[Pair], wrong: str) -> None:
     pattern = re.compile(wrong)
     assert [pair.fr for pair in pairs if pattern.search(pair.fr)] == []
 
 
-def test_phenomena_are_the_documented_ones(pairs: list[Pair]) -> None:
+def test_phenomena_are_documented(pairs: list[Pair]) -> None:
     assert {tag for pair in pairs for tag in pair.phenomena} == set(PHENOMENA)
 
 
-def test_famous_sentences_wait_in_the_test_split(splits: dict[str, list[Pair]]) -> None:
+def test_famous_sentences_are_in_the_test_split(splits: dict[str, list[Pair]]) -> None:
     assert {pair.en for pair in splits["test"]} >= set(FAMOUS)
 
 
-def test_the_cues_of_a_sentence_speak_for_one_sense_and_it_is_said(pairs: list[Pair]) -> None:
+def test_cues_and_translation_agree_on_one_sense(pairs: list[Pair]) -> None:
     checked = Counter()
     for pair in (pair for pair in pairs if "polysemy" in pair.phenomena):
         english, french = set(pair.en.replace("in spring", "").split()), set(tokenize(pair.fr))
@@ -196,7 +196,7 @@ def test_builder_round_trip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert read == set(expected)
 
 
-def test_the_usual_corpus_is_prepared_with_nothing_said(
+def test_preparation_prints_nothing(
     tmp_path: Path, splits: dict[str, list[Pair]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(builder_module, "corpus", lambda seed, sizes: splits)
@@ -205,15 +205,15 @@ def test_the_usual_corpus_is_prepared_with_nothing_said(
     assert source[39_999]["fr"].decode() in {pair.fr for pair in splits["train"]}
 
 
-def test_prepared_once_and_never_mixed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_corpus_is_prepared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = prepare(tmp_path, sizes=TINY)
     other = prepare(tmp_path, sizes=TINY, seed=1)
     assert first.data_dir != other.data_dir
-    monkeypatch.setattr(builder_module, "corpus", None)  # would fail if it were called again
+    monkeypatch.setattr(builder_module, "corpus", None)  # a second call would fail
     assert prepare(tmp_path, sizes=TINY).data_dir == first.data_dir
 
 
-def test_a_killed_preparation_is_not_taken_for_a_whole(
+def test_interrupted_preparation_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(self: object, pairs: list[Pair]) -> None:

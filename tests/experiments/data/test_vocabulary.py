@@ -1,4 +1,4 @@
-"""Words as numbers, and the sentence for a word that has none."""
+"""Vocabulary: ids of words, and the error for an unknown word."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from experiments.data.vocabulary import BOS, EOS, PAD, SPECIALS, Vocabulary
 VOCABULARY = Vocabulary.of([["the", "cat", "sat"], ["the", "dog", "sat"], ["the", "end"]])
 
 
-def test_words_are_sorted_by_frequency_and_then_by_letters():
+def test_words_are_sorted_by_frequency_then_alphabetically():
     assert VOCABULARY.words == (*SPECIALS, "the", "sat", "cat", "dog", "end")
     assert len(VOCABULARY) == 8
 
@@ -17,13 +17,13 @@ def test_decode_inverts_encode():
     assert VOCABULARY.decode(VOCABULARY.encode(sentence)) == sentence
 
 
-def test_decode_stops_at_the_end_and_skips_padding():
+def test_decode_stops_at_eos_and_skips_padding():
     the, sat = VOCABULARY.encode(["the", "sat"])
     assert VOCABULARY.decode([BOS, the, PAD, sat, EOS, the]) == ["the", "sat"]
 
 
 @pytest.mark.parametrize("word", ["teh", "<pad>", "<bos>", "<eos>"])
-def test_an_unknown_word_is_named(word):
+def test_unknown_word_raises(word):
     with pytest.raises(ValueError, match=f"the word '{word}' is not in the vocabulary"):
         VOCABULARY.encode(["the", word])
 
@@ -33,18 +33,18 @@ def test_the_nearest_word_is_suggested():
         VOCABULARY.encode(["catt"])
 
 
-def test_a_word_known_in_another_case_only_is_respelt():
+def test_word_known_in_another_case_is_respelt():
     vocabulary = Vocabulary.of([["May", "Jane", "may", "may", "sing"]])
     words = ["jane", "JANE", "Sing", "May", "may", "MAY", "teh", "<PAD>"]
     respelt = ["Jane", "Jane", "sing", "May", "may", "may", "teh", "<PAD>"]
     assert [vocabulary.respell(word) for word in words] == respelt
 
 
-def test_text_holds_it_all():
+def test_from_text_inverts_as_text():
     assert Vocabulary.from_text(VOCABULARY.as_text()) == VOCABULARY
 
 
 @pytest.mark.parametrize("words", [("the",), (*SPECIALS, "the", "the")])
-def test_lists_that_are_no_vocabulary_are_refused(words):
+def test_invalid_vocabulary_raises(words):
     with pytest.raises(ValueError, match="a vocabulary"):
         Vocabulary(words)

@@ -21,11 +21,14 @@ PAIRS = [SentencePair("a b", "b"), SentencePair("b", "a b")]
 @pytest.mark.parametrize(
     ("letters", "expected"),
     [
-        (1, {"perplexity": 4}),  # a token is a word
-        (3, {"perplexity": 4, "word_perplexity": 4 ** (11 / 5)}),  # 3·3 + 2 ends, 3 words + 2 ends
+        (1, {"perplexity": 4}),  # every token is a word
+        (
+            3,
+            {"perplexity": 4, "word_perplexity": 4 ** (11 / 5)},
+        ),  # 3·3 tokens + 2 EOS, 3 words + 2 EOS
     ],
 )
-def test_that_of_words_counts_words(letters, expected, monkeypatch, tmp_path):
+def test_word_perplexity_counts_words(letters, expected, monkeypatch, tmp_path):
     vocabulary = Vocabulary((*SPECIALS, "a", "b"))
     config = Config.read(toy_translation.get_config("tiny").to_dict())
     splits = Splits(config.data, tmp_path)

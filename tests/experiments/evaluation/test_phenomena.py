@@ -1,4 +1,4 @@
-"""Which phenomena a sentence shows, by hand, and how they are counted."""
+"""Phenomena of a sentence, by hand, and their scores."""
 
 import pytest
 
@@ -20,11 +20,11 @@ BANK = SentencePair("the bank of the river", "la rive de la rivière", "0-0 1-1 
         (BANK, {"polysemy"}),
     ],
 )
-def test_a_sentence_shows_what_a_word_by_word_translation_would_miss(pair, shown):
+def test_phenomena_by_hand(pair, shown):
     assert {name for name, shows in PHENOMENA.items() if shows(pair)} == shown
 
 
-def test_exact_match_is_that_of_the_sentences_that_show_it():
+def test_exact_match_by_phenomenon():
     pairs = [PLAIN, HAPPY_KING, HAPPY_KING, SMALL_QUEEN]
     said = ["wrong", HAPPY_KING.target, "wrong", SMALL_QUEEN.target]
     assert by_phenomenon(pairs, said) == {

@@ -4,13 +4,13 @@ from experiments.evaluation.rival import Rival
 from experiments.evaluation.scores import paired_bootstrap
 
 REFERENCES = [
-    f"the {word} sees the dog, and runs ." for word in ("man", "cat", "boy", "girl", "cow")
+    f"the {word} finds the dog, and runs ." for word in ("man", "cat", "boy", "girl", "cow")
 ]
 OURS = [line.replace(", ", " , ") if number % 2 else line for number, line in enumerate(REFERENCES)]
 THEIRS = [line.replace("runs", "walks") for line in REFERENCES]
 
 
-def test_text_in_tokens_is_held_against_text_in_tokens():
+def test_comparison_uses_the_tokenization_of_the_data():
     chances = {}
     for tokenized in (True, False):
         (chance,) = paired_bootstrap(

@@ -6,7 +6,7 @@ import pytest
 from experiments.evaluation.scores import paired_bootstrap, translation_scores
 
 
-def test_a_perfect_translation():
+def test_perfect_translation():
     sentences = ["un chat noir dort ici", "la maison est très belle"]
     scores = translation_scores(sentences, sentences)
     assert scores["exact_match"] == 1
@@ -15,27 +15,27 @@ def test_a_perfect_translation():
     assert "version:" in scores["bleu_signature"]
 
 
-def test_one_of_four():
+def test_one_of_four_correct():
     references = ["a b c d", "a b c e", "a b c f", "a b c g"]
     scores = translation_scores(["a b c d", "a b c d", "x", ""], references)
     assert scores["exact_match"] == 0.25
     assert 0 < scores["bleu"] < 100
 
 
-def test_tokens_are_counted_as_they_stand_and_under_another_name():
+def test_tokenized_text_is_scored_without_tokenization_as_tok_bleu():
     references = ["ein hund , der läuft ."]
     plain, tokenized = (
         translation_scores(["ein hund, der läuft."], references, tokenized=tokenized)
         for tokenized in (False, True)
     )
-    assert round(plain["bleu"], 6) == 100  # sacreBLEU takes the marks apart itself
+    assert round(plain["bleu"], 6) == 100  # sacreBLEU tokenizes punctuation
     assert tokenized["tok_bleu"] < 50
     assert "bleu" not in tokenized
     assert "tok:none" in tokenized["bleu_signature"]
-    assert plain["chrf"] == tokenized["chrf"] == 100  # blanks do not count
+    assert plain["chrf"] == tokenized["chrf"] == 100  # chrF ignores spaces
 
 
-def test_chance_explains_a_small_difference_and_not_a_large_one():
+def test_bootstrap_p_value_of_small_and_large_differences():
     random = np.random.default_rng(0)
     references = [" ".join(random.choice([*"abcdefgh"], 9)) for _ in range(60)]
 
@@ -48,7 +48,7 @@ def test_chance_explains_a_small_difference_and_not_a_large_one():
     assert chances["better"] < 0.01 < 0.05 < chances["like it"]
 
 
-@pytest.mark.parametrize("said", ["a b c d e", "a b c d x", ""])
-def test_what_says_the_same_differs_by_chance_alone(said):
-    same = paired_bootstrap({"one": [said] * 9, "other": [said] * 9}, ["a b c d e"] * 9)
+@pytest.mark.parametrize("output", ["a b c d e", "a b c d x", ""])
+def test_p_value_of_equal_outputs_is_one(output):
+    same = paired_bootstrap({"one": [output] * 9, "other": [output] * 9}, ["a b c d e"] * 9)
     assert same == {"other": 1.0}

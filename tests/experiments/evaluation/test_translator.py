@@ -1,4 +1,4 @@
-"""Translation of plain text by a small untrained model, in batches and alone."""
+"""Translation of plain text by a small untrained model, in batches and one by one."""
 
 import json
 
@@ -49,7 +49,7 @@ def task():
 @pytest.fixture(scope="module")
 def parameters(task):
     with jax.numpy_dtype_promotion("standard"):
-        return drawn(task, seed=5)  # with which the translations differ
+        return drawn(task, seed=5)  # gives different translations
 
 
 def test_batch_equals_sentences_one_by_one(task, parameters):
@@ -74,7 +74,7 @@ def test_no_sentences(task, parameters):
     assert task.translator(parameters, [], batch_size=2) == []
 
 
-def test_a_source_that_is_too_long_is_refused(task, parameters):
+def test_too_long_source_raises(task, parameters):
     with pytest.raises(ValueError, match="the model reads at most 8 ids, got 9"):
         task.translator.translate_ids(parameters, [[4], [5] * 9], batch_size=2)
 
@@ -118,7 +118,7 @@ def test_unfinished_rows_are_decoded_again_with_more_steps(num_beams, monkeypatc
     found = task.translator.translate_ids(parameters, sources, batch_size=2)
     assert shapes == [(2, 8, 16), (2, 8, 32)]  # slots, rows per slot, tokens
     lengths = [len(ids) for ids in found]
-    assert max(lengths) > 24 > min(lengths)  # otherwise nothing is decoded again
+    assert max(lengths) > 24 > min(lengths)  # so that some rows are decoded again
     model = nnx.merge(task.learner.definition, parameters)
     strategy = Greedy() if num_beams == 1 else Beam(num_beams, length_penalty=GNMT(0.6))
     options = {"strategy": strategy, "max_tokens": 32, "start": BOS, "stop": EOS}
@@ -136,23 +136,23 @@ def test_unfinished_rows_are_decoded_again_with_more_steps(num_beams, monkeypatc
         ("a q", "the word 'q' is not in the vocabulary"),
     ],
 )
-def test_what_cannot_be_read_is_named(task, sentence, words):
+def test_invalid_sentence_raises(task, sentence, words):
     with pytest.raises(ValueError, match=words):
         task.translator.encode(sentence)
 
 
 @pytest.mark.parametrize("sentence", ["A b C.", "a b c. ", " a B c ."])
-def test_a_full_stop_and_capital_letters_are_read_as_nothing(task, sentence):
+def test_final_period_and_capital_letters_are_normalized(task, sentence):
     assert task.translator.encode(sentence) == task.translator.encode("a b c")
 
 
 @pytest.mark.parametrize("sentence", ["a b c?", "a. b c", "a b c.."])
-def test_other_marks_are_unknown_words(task, sentence):
+def test_other_punctuation_is_unknown(task, sentence):
     with pytest.raises(ValueError, match="is not in the vocabulary"):
         task.translator.encode(sentence)
 
 
-def test_cross_attention_names_its_rows_and_columns(task, parameters):
+def test_cross_attention_has_labels(task, parameters):
     weights, source, target = task.translator.cross_attention(parameters, "a b c", "v w")
     assert source == ["a", "b", "c", "<eos>"]
     assert target == ["v", "w", "<eos>"]
@@ -160,7 +160,7 @@ def test_cross_attention_names_its_rows_and_columns(task, parameters):
     np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-5)
 
 
-def test_text_becomes_words_as_the_data_says():
+def test_translator_uses_the_tokenizer_of_the_data():
     letters = tokenizers(Tokens(list, "".join))
     options = {"num_beams": 1, "length_penalty": 0.0}
     stopping = StoppingCriteria(9, stop=EOS, pad=PAD)

@@ -1,4 +1,4 @@
-"""Senses from vectors made up so that the answer is known."""
+"""Word senses from constructed vectors with known answers."""
 
 import numpy as np
 import pytest
@@ -17,8 +17,8 @@ from experiments.evaluation.word_senses import (
 RANDOM = np.random.default_rng(0)
 
 
-def made_up(number, vector_of):
-    """Two words; three of four banks are banks of money, and half of all bats are animals."""
+def constructed(number, vector_of):
+    """Return vectors of two words: 3/4 of "bank" is "banque", half of "bat" is either sense."""
     words = np.array(["bank", "bat"] * (number // 2))
     turns = np.arange(number) // 2 % 4
     senses = np.array(
@@ -31,7 +31,7 @@ def made_up(number, vector_of):
     return SenseVectors(words, senses, vectors)
 
 
-def test_the_aligned_french_word_says_the_sense():
+def test_sense_is_the_aligned_french_word():
     pairs = [
         SentencePair(
             "the banker sees the bank", "le banquier voit la banque", "0-0 1-1 2-2 3-3 4-4"
@@ -67,15 +67,15 @@ def test_neighbours_by_hand():
     assert neighbour_mean(vectors[:1], 0, 3) == 0
 
 
-def test_a_vector_that_is_the_same_everywhere_finds_the_commonest_sense_and_no_other():
+def test_constant_vectors_predict_the_majority_sense():
     constant = {"bank": RANDOM.normal(size=7), "bat": RANDOM.normal(size=7)}
-    train, test = (made_up(number, lambda word, _: constant[word]) for number in (160, 80))
+    train, test = (constructed(number, lambda word, _: constant[word]) for number in (160, 80))
     scores = sense_accuracy(train, test)
     assert scores == {"accuracy": pytest.approx(5 / 8), "majority": pytest.approx(5 / 8)}
 
 
-def test_a_vector_that_knows_the_sense_finds_all_of_them():
-    """Its sense is one small direction in noise, another one for each word."""
+def test_vectors_with_a_sense_direction_predict_every_sense():
+    """The sense is a small component beside noise, a different one for each word."""
 
     def vector(word, sense):
         side = 1 if sense in ("rive", "bat 0") else -1
@@ -83,23 +83,23 @@ def test_a_vector_that_knows_the_sense_finds_all_of_them():
         noise[3 if word == "bank" else 5] = 0.01 * side * (1 if word == "bank" else -1)
         return noise
 
-    scores = sense_accuracy(made_up(400, vector), made_up(80, vector))
+    scores = sense_accuracy(constructed(400, vector), constructed(80, vector))
     assert scores == {"accuracy": 1, "majority": pytest.approx(5 / 8)}
 
 
-def test_a_vector_of_noise_finds_little():
-    scores = sense_accuracy(*(made_up(n, lambda *_: RANDOM.normal(size=3)) for n in (800, 400)))
+def test_noise_vectors_predict_little():
+    scores = sense_accuracy(*(constructed(n, lambda *_: RANDOM.normal(size=3)) for n in (800, 400)))
     assert scores["accuracy"] < 0.7
 
 
-def test_a_word_with_one_sense_in_train_has_that():
+def test_word_with_one_sense_in_train():
     train = SenseVectors(np.array(["pen"] * 2), np.array(["stylo"] * 2), np.ones((2, 3)))
     test = SenseVectors(np.array(["pen"] * 2), np.array(["stylo", "enclos"]), np.ones((2, 3)))
     assert sense_accuracy(train, test) == {"accuracy": 0.5, "majority": 0.5}
 
 
-def test_a_word_that_train_does_not_know_is_refused():
-    train, test = made_up(8, lambda *_: np.ones(2)), made_up(8, lambda *_: np.ones(2))
+def test_word_missing_in_train_raises():
+    train, test = constructed(8, lambda *_: np.ones(2)), constructed(8, lambda *_: np.ones(2))
     test.words[0] = "pen"
     with pytest.raises(ValueError, match="no occurrence of pen to learn its senses from"):
         sense_accuracy(train, test)

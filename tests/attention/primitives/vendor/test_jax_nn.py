@@ -9,7 +9,7 @@ from attention import Dropout, attend, masks, scores
 from attention.primitives.arguments import check_arguments
 from attention.primitives.vendor.jax_nn import refusal
 from attention.testing import check_attention
-from experiments.conformance import ours
+from experiments.benchmarks import ours
 from tests.attention.primitives.inputs import draw
 
 B, T, N, K, H = 2, 5, 4, 2, 8

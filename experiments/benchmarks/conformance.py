@@ -1,10 +1,20 @@
-"""The Markdown page with the results of all candidates."""
+"""Check attention functions and write docs/CONFORMANCE.md.
 
-from collections.abc import Sequence
+Command: python -m experiments.benchmarks.conformance [file]
+"""
 
-from attention.testing import ROWS, Report
-from experiments.conformance.candidate import Candidate
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+import jax
+
+from attention.testing import ROWS, Report, check_attention
+from experiments.benchmarks import ours
+from experiments.benchmarks.contender import LIBRARY, Candidate
+from experiments.benchmarks.peers import of_peers
+
+PAGE = Path("docs/CONFORMANCE.md")
 MARKS = {
     "pass": "pass",
     "fail": "**FAIL**",
@@ -21,7 +31,7 @@ attention functions of other libraries. Each function is called as its documenta
 checked for the capabilities that its documentation claims. This command writes the page:
 
 ```sh
-python -m experiments.conformance
+python -m experiments.benchmarks.conformance
 ```
 
 Packages that are not installed are left out: `pip install torch tokamax`.
@@ -32,6 +42,29 @@ it depends on failed. The rows are the contract of *this* library. Other librari
 choices: for example, that a fully masked query has output 0, and that a masked NaN has no effect,
 are requirements of this contract only.
 """
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the page and return the exit status: 1 if an implementation of this library fails."""
+    checked, absent = [], []
+    for candidate in candidates():
+        if not isinstance(candidate, Candidate):
+            absent.append(candidate)
+            continue
+        print(f"{candidate.name} …", file=sys.stderr, flush=True)
+        checked.append((candidate, check_attention(candidate.function, candidate.supports)))
+    device = jax.devices()[0]
+    platform = f"{device.platform} ({device.device_kind}), jax {jax.__version__}"
+    path = Path(argv[1]) if len(argv) > 1 else PAGE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page(checked, absent, platform), encoding="utf-8")
+    return int(not all(report.ok for one, report in checked if one.version == LIBRARY))
+
+
+def candidates() -> Iterator[Candidate | tuple[str, str]]:
+    """Yield all candidates; (name, reason) for those that cannot run here."""
+    yield from ours.candidates()
+    yield from of_peers(lambda peer: peer.candidates())
 
 
 def page(
@@ -75,3 +108,8 @@ def _refusals(checked: Sequence[tuple[Candidate, Report]]) -> list[str]:
         for row in report.rows
         if row.verdict == "not supported" and not row.detail.startswith("without ")
     ]
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_num_cpu_devices", 2)  # the rows about sharding need two devices
+    sys.exit(main(sys.argv))

@@ -1,36 +1,33 @@
 """flax.nnx.dot_product_attention, and nnx.MultiHeadAttention with identity projections."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import flax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
 from attention import Dropout
-from experiments.conformance.candidate import Candidate, for_heads
+from experiments.benchmarks.contender import COMMON, Candidate, Contender
+from experiments.benchmarks.jax_program import flags_or_mask, for_heads, jax_contender
 
-SUPPORTS = frozenset(
-    {
-        *("jit", "vmap", "gradients", "jvp", "second_derivatives", "mask", "cross"),
-        *("value_width", "leading_axes", "dropout", "bfloat16", "float16", "float64"),
-        "sharding",
-    }
-)
-
-
+VERSION = f"flax {flax.__version__}"
+SUPPORTS = COMMON | {"value_width", "leading_axes", "dropout"}
 # Keys and values are projected to one width, and projections of sharded heads are summed.
 MODULE_SUPPORTS = SUPPORTS - {"value_width", "sharding"}
 
 
-def candidate() -> Candidate:
-    """Return the function of the installed flax."""
-    name = "flax.nnx.dot_product_attention"
-    return Candidate(name, f"flax {flax.__version__}", attend, SUPPORTS)
+def candidates() -> Iterator[Candidate]:
+    """Yield the function and the module."""
+    yield Candidate("flax.nnx.dot_product_attention", VERSION, attend, SUPPORTS)
+    yield Candidate("flax.nnx.MultiHeadAttention", VERSION, attend_by_module, MODULE_SUPPORTS)
 
 
-def module_candidate() -> Candidate:
-    """Return the module of the installed flax."""
-    name = "flax.nnx.MultiHeadAttention"
-    return Candidate(name, f"flax {flax.__version__}", attend_by_module, MODULE_SUPPORTS)
+def contenders() -> Iterator[Contender]:
+    """Yield the function, which nnx.MultiHeadAttention calls."""
+    call = flags_or_mask(attend, {"causal": {"is_causal": True}})
+    yield jax_contender("flax.nnx", VERSION, call)
 
 
 def attend(
@@ -40,18 +37,13 @@ def attend(
     *,
     mask: Array | None = None,
     dropout: Dropout | None = None,
+    **options: Any,  # noqa: ANN401 - of the function itself
 ) -> Array:
     """Call the function with the arguments and results of `attention.attend`."""
-    return nnx.dot_product_attention(
-        query,
-        key,
-        value,
-        mask=for_heads(mask),
-        dropout_rng=None if dropout is None else dropout.rng,
-        dropout_rate=0.0 if dropout is None else dropout.rate,
-        broadcast_dropout=False,
-        deterministic=dropout is None,
-    )
+    if dropout is not None:
+        options |= {"dropout_rng": dropout.rng, "dropout_rate": dropout.rate}
+    options |= {"broadcast_dropout": False, "deterministic": dropout is None}
+    return nnx.dot_product_attention(query, key, value, mask=for_heads(mask), **options)
 
 
 def attend_by_module(

@@ -1,82 +1,51 @@
 """The model of `configs/multi30k.py` as a plain PyTorch loop around `nn.Transformer`."""
 
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from experiments.data.rows import Batch
+from experiments.benchmarks.models.sentences import PaddedPairs
+from experiments.benchmarks.peers.torch_cpu import TorchTrainer, load_torch
 from experiments.data.vocabulary import PAD
-from experiments.environment import num_cores
+
+if TYPE_CHECKING:  # optional package
+    from torch.nn import Module
 
 
-class TorchTransformer:
-    """Trains by a batch at a time, on the CPU.
-
-    Attributes:
-        model: the module, of which `transformer` is an `nn.Transformer`.
-        num_parameters: of the model.
-    """
+class TorchTransformer(TorchTrainer):
+    """An `nn.Transformer` with embeddings, and its training step on one batch."""
 
     def __init__(self, config: ConfigDict, vocab_size: int) -> None:
-        """Makes the model and its optimizer.
+        """Make the model of a config like `configs/multi30k.py`, its loss and its optimizer."""
+        warmup = config.train.warmup_steps  # linear, then 1/√step
 
-        Args:
-            config: of a translation: `model` and `train`, as `configs/multi30k.py` has them.
-            vocab_size: V, of both languages.
+        def schedule(step: int) -> float:
+            return min(step / warmup, (warmup / max(step, 1)) ** 0.5)
 
-        Raises:
-            ImportError: torch is not installed.
-        """
-        import torch
-
-        torch.set_num_threads(num_cores())
-        torch.manual_seed(config.seed)
-        train = config.train
-        self._clip_norm = train.clip_norm
-        self.model = _make_model(config.model, vocab_size)
-        self._criterion = torch.nn.CrossEntropyLoss(
-            ignore_index=PAD, label_smoothing=train.label_smoothing
+        super().__init__(config, partial(_make_model, config.model, vocab_size), schedule)
+        self._criterion = load_torch().nn.CrossEntropyLoss(
+            ignore_index=PAD, label_smoothing=config.train.label_smoothing
         )
-        self._optimizer = torch.optim.Adam(
-            self.model.parameters(),
-            lr=train.learning_rate,
-            betas=(train.beta1, train.beta2),
-            eps=train.epsilon,
-        )
-        rise = train.warmup_steps  # then down with 1/√step
-        self._schedule = torch.optim.lr_scheduler.LambdaLR(
-            self._optimizer, lambda step: min(step / rise, (rise / max(step, 1)) ** 0.5)
-        )
-        self.num_parameters = sum(weights.numel() for weights in self.model.parameters())
 
-    def learn(self, batch: Batch) -> float:
-        """One step; returns the mean loss of its tokens."""
-        import torch
-
+    def learn(self, batch: PaddedPairs) -> float:
+        """Run one training step and return the mean loss of its tokens."""
+        torch = load_torch()
         self.model.train()
-        source, inputs, labels = (
-            torch.from_numpy(ids).long()
-            for ids in (batch.source, batch.target_inputs, batch.target_labels)
-        )
+        source, inputs, labels = (torch.from_numpy(ids).long() for ids in batch)
         loss = self._criterion(self.model(source, inputs).flatten(0, 1), labels.flatten())
-        self._optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._clip_norm)
-        self._optimizer.step()
-        self._schedule.step()
+        self.update(loss)
         return loss.item()
 
     def load(self, parameters: nnx.State) -> None:
-        """Takes over the parameters of our model."""
-        import torch
-
-        weights = {
-            name: torch.from_numpy(array.copy()) for name, array in torch_weights(parameters)
-        }
-        self.model.load_state_dict(weights)
+        """Copy the parameters of our model."""
+        torch, weights = load_torch(), torch_weights(parameters)
+        self.model.load_state_dict(
+            {name: torch.from_numpy(array.copy()) for name, array in weights}
+        )
 
 
 def torch_weights(parameters: nnx.State) -> list[tuple[str, np.ndarray]]:
@@ -131,7 +100,7 @@ def _array(parameter: nnx.Variable) -> np.ndarray:
     return np.asarray(parameter[...])
 
 
-def _make_model(config: ConfigDict, vocab_size: int) -> Any:  # noqa: ANN401 - a torch module
+def _make_model(config: ConfigDict, vocab_size: int) -> "Module":
     import torch
     from torch import nn
 
@@ -154,20 +123,20 @@ def _make_model(config: ConfigDict, vocab_size: int) -> Any:  # noqa: ANN401 - a
                 layer_norm_eps=1e-6,
                 batch_first=True,
             )
-            # Its layers end with a norm, and what they drop is what the recipe drops.
+            # Layers end with a norm in any case; dropout is applied where our recipe applies it.
             self.transformer.encoder.norm = self.transformer.decoder.norm = None
             for part in self.transformer.modules():
                 if isinstance(part, nn.MultiheadAttention):
                     part.dropout = config.attention_dropout
                 elif isinstance(part, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
-                    part.dropout = nn.Identity()  # behind the ReLU
+                    part.dropout = nn.Identity()  # after the ReLU
             self.dropout = nn.Dropout(config.dropout)
-            places = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
-            self.register_buffer("places", places, persistent=False)
+            positions = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+            self.register_buffer("positions", positions, persistent=False)
 
         def embed(self, ids: torch.Tensor, start: int = 0) -> torch.Tensor:  # [B, T]
-            places = self.places[start : start + ids.shape[1]]
-            return self.dropout(self.tokens(ids) * width**0.5 + places)
+            positions = self.positions[start : start + ids.shape[1]]
+            return self.dropout(self.tokens(ids) * width**0.5 + positions)
 
         def forward(self, source: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
             padding = source == PAD
@@ -177,7 +146,7 @@ def _make_model(config: ConfigDict, vocab_size: int) -> Any:  # noqa: ANN401 - a
                 tgt_mask=nn.Transformer.generate_square_subsequent_mask(inputs.shape[1]),
                 src_key_padding_mask=padding,
                 memory_key_padding_mask=padding,
-                tgt_is_causal=True,  # so no target sees the padding behind it
+                tgt_is_causal=True,  # padding is at the end, so targets need no other mask
             )
             return features @ self.tokens.weight.T
 

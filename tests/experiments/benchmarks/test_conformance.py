@@ -8,26 +8,37 @@ import pytest
 
 from attention.primitives.attend import IMPLEMENTATIONS
 from attention.testing import ROWS, check_attention
-from experiments.conformance import flax_nnx, jax_nn, ours
-from experiments.conformance.__main__ import candidates, main
-from experiments.conformance.candidate import Candidate
-from experiments.conformance.page import page
+from experiments.benchmarks import ours, peers
+from experiments.benchmarks.conformance import candidates, main, page
+from experiments.benchmarks.contender import LIBRARY, Candidate
+from experiments.benchmarks.peers import flax_nnx, jax_nn
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "CONFORMANCE.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "CONFORMANCE.md"
 BASIC = ("values", "mask", "fully masked rows")
 
 
-PEERS = {
-    "jax": (jax_nn.attend, jax_nn.SUPPORTS),
-    "flax": (flax_nnx.attend, flax_nnx.SUPPORTS),
-    "flax module": (flax_nnx.attend_by_module, flax_nnx.MODULE_SUPPORTS),
-}
+INSTALLED = {one.name: one for peer in (jax_nn, flax_nnx) for one in peer.candidates()}
 
 
-@pytest.mark.parametrize("function, supports", PEERS.values(), ids=PEERS)
-def test_adapters_of_other_libraries(function, supports):
-    report = check_attention(function, supports - {"value_width"}, rows=BASIC)
+@pytest.mark.parametrize("peer", INSTALLED.values(), ids=INSTALLED)
+def test_adapters_of_other_libraries(peer):
+    report = check_attention(peer.function, peer.supports - {"value_width"}, rows=BASIC)
     assert [row.verdict for row in report.rows] == ["pass", "pass", "fail"]
+
+
+def test_missing_and_broken_peers_are_listed_with_the_reason(monkeypatch, capsys):
+    def missing():
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    def broken():
+        raise ImportError("libtorch.so: undefined symbol")
+
+    monkeypatch.setattr(peers, "PEERS", {"torch": missing, "broken": broken})
+    assert list(peers.of_peers(lambda peer: peer())) == [
+        ("torch", "not installed"),
+        ("broken", "ImportError: libtorch.so: undefined symbol"),
+    ]
+    assert "in broken" in capsys.readouterr().err
 
 
 def test_every_implementation_is_a_candidate_or_has_a_reason():
@@ -47,7 +58,7 @@ def test_tiled_attention_passes_every_row():
     assert [row.verdict for row in report.rows] == ["pass"] * len(ROWS)
 
 
-def test_an_error_of_an_implementation_is_not_a_refusal():
+def test_error_of_an_implementation_is_not_a_refusal():
     reference = next(one for one in ours.candidates() if isinstance(one, Candidate))
     with pytest.raises(ValueError, match="batch axes differ"):
         reference.function(jnp.ones((1, 2, 1, 3)), *[jnp.ones((2, 2, 1, 3))] * 2)
@@ -74,8 +85,8 @@ def test_command_writes_the_page(tmp_path, monkeypatch):
     def broken(query, key, value):
         return query
 
-    found = [Candidate("ours", ours.LIBRARY, broken, ()), ("absent", "not installed")]
-    monkeypatch.setattr("experiments.conformance.__main__.candidates", lambda: iter(found))
+    found = [Candidate("ours", LIBRARY, broken, ()), ("absent", "not installed")]
+    monkeypatch.setattr("experiments.benchmarks.conformance.candidates", lambda: iter(found))
     assert main(["conformance", str(tmp_path / "page.md")]) == 1
     assert "| values | **FAIL** |" in (tmp_path / "page.md").read_text()
 

@@ -1,80 +1,55 @@
 """The model of `configs/char_lm.py` as a plain PyTorch loop, the way its tutorials write one."""
 
 import math
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments.environment import num_cores
+from experiments.benchmarks.peers.torch_cpu import TorchTrainer, load_torch
+
+if TYPE_CHECKING:  # optional package
+    from torch import Tensor
+    from torch.nn import Module
+
+IGNORED = -100  # a label that torch leaves out of its losses
 
 
-class TorchGPT:
-    """Trains by a batch at a time, on the CPU."""
+class TorchGPT(TorchTrainer):
+    """A GPT and its training step on one batch."""
 
     def __init__(self, config: ConfigDict, vocab_size: int) -> None:
-        """Makes the model and its optimizer.
-
-        Args:
-            config: of a language model: `model` and `train`, as `configs/char_lm.py` has them.
-            vocab_size: V.
-
-        Raises:
-            ImportError: torch is not installed.
-        """
-        import torch
-
-        torch.set_num_threads(num_cores())
-        torch.manual_seed(config.seed)
+        """Make the model of a config like `configs/char_lm.py`, and its optimizer."""
         train = config.train
-        self._config = train
-        self._model = _make_model(config.model, vocab_size)
-        self._optimizer = torch.optim.AdamW(
-            self._model.parameters(),
-            lr=train.learning_rate,
-            betas=(train.beta1, train.beta2),
-            eps=train.epsilon,
-            weight_decay=train.weight_decay,
-        )
-        self._step = 0
-        self.num_parameters = sum(weights.numel() for weights in self._model.parameters())
+
+        def schedule(step: int) -> float:
+            if step < train.warmup_steps:
+                return step / train.warmup_steps
+            progress = (step - train.warmup_steps) / (train.steps - train.warmup_steps)
+            return (1 + math.cos(math.pi * progress)) / 2
+
+        super().__init__(config, partial(_make_model, config.model, vocab_size), schedule)
 
     def learn(self, inputs: np.ndarray, labels: np.ndarray) -> None:
-        """One step."""
-        import torch
-
-        for group in self._optimizer.param_groups:
-            group["lr"] = self._learning_rate()
-        loss = self._loss(inputs, labels)
-        self._optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._config.clip_norm)
-        self._optimizer.step()
-        self._step += 1
+        """Run one training step on ids `[B, T]`."""
+        self.update(self._loss(inputs, labels))
 
     def loss(self, inputs: np.ndarray, labels: np.ndarray) -> float:
-        """The mean over the tokens of a batch, without learning from it."""
-        import torch
-
-        with torch.no_grad():
+        """Return the mean loss of the tokens of a batch."""
+        with load_torch().no_grad():
             return float(self._loss(inputs, labels))
 
-    def _loss(self, inputs: np.ndarray, labels: np.ndarray) -> Any:  # noqa: ANN401 - a tensor
-        import torch
-
+    def _loss(self, inputs: np.ndarray, labels: np.ndarray) -> "Tensor":
+        torch = load_torch()
         inputs, labels = (torch.from_numpy(ids).long() for ids in (inputs, labels))
-        logits = self._model(inputs)
-        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
-
-    def _learning_rate(self) -> float:
-        config, step = self._config, self._step
-        if step < config.warmup_steps:
-            return config.learning_rate * step / config.warmup_steps
-        progress = (step - config.warmup_steps) / (config.steps - config.warmup_steps)
-        return config.learning_rate * (1 + math.cos(math.pi * progress)) / 2
+        logits = self.model(inputs)
+        return torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED
+        )
 
 
-def _make_model(config: ConfigDict, vocab_size: int) -> Any:  # noqa: ANN401 - a torch module
+def _make_model(config: ConfigDict, vocab_size: int) -> "Module":
     import torch
     from torch import nn
 
@@ -84,7 +59,7 @@ def _make_model(config: ConfigDict, vocab_size: int) -> Any:  # noqa: ANN401 - a
     angles = torch.outer(torch.arange(config.max_length), config.rotary.base**-half)
     cos, sin = angles.cos(), angles.sin()  # [T, H / 2]
 
-    def turn(vectors: torch.Tensor) -> torch.Tensor:  # [B, N, T, H]
+    def rotate(vectors: torch.Tensor) -> torch.Tensor:  # [B, N, T, H]
         first, second = vectors.chunk(2, dim=-1)
         c, s = cos[: vectors.shape[-2]], sin[: vectors.shape[-2]]
         return torch.cat([first * c - second * s, first * s + second * c], dim=-1)
@@ -106,10 +81,10 @@ def _make_model(config: ConfigDict, vocab_size: int) -> Any:  # noqa: ANN401 - a
             rows, length, _ = x.shape
             mixed = self.mix(self.norm(x)).view(rows, length, 3, heads, head_width)
             query, key, value = mixed.permute(2, 0, 3, 1, 4)
-            seen = nn.functional.scaled_dot_product_attention(
-                turn(query), turn(key), value, is_causal=True
+            attended = nn.functional.scaled_dot_product_attention(
+                rotate(query), rotate(key), value, is_causal=True
             )
-            x = x + self.out(seen.transpose(1, 2).reshape(rows, length, width))
+            x = x + self.out(attended.transpose(1, 2).reshape(rows, length, width))
             return x + self.feed_forward(self.feed_forward_norm(x))
 
     class GPT(nn.Module):

@@ -1,4 +1,4 @@
-"""Our model in CTranslate2, with our parameters."""
+"""Our translation model in CTranslate2, with our parameters."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,28 +9,28 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from attention.primitives.positions import sinusoidal
-from experiments.benchmarks.models.torch_transformer import torch_weights
+from experiments.benchmarks.peers.torch_transformer import torch_weights
 from experiments.data.vocabulary import BOS, EOS
 from experiments.environment import num_cores
 
-if TYPE_CHECKING:  # an extra, imported where it is used
+if TYPE_CHECKING:  # optional package
     from ctranslate2 import Translator
     from ctranslate2.specs import LayerSpec, TransformerSpec
     from ctranslate2.specs.common_spec import LinearSpec
 
 
 def make_ctranslator(config: ConfigDict, parameters: nnx.State, directory: Path) -> "Translator":
-    """A `ctranslate2.Translator` in float32 with a worker a core, as its documentation advises.
+    """Return a float32 `ctranslate2.Translator` with one worker per core.
 
-    A token is called by its number, in decimals.
+    Its documentation recommends one worker per core. Its tokens are ids in decimal digits.
 
     Args:
-        config: of the model, as `configs/multi30k.py` has it.
+        config: of the model, as in `configs/multi30k.py`.
         parameters: of our model.
-        directory: where its files go.
+        directory: for the files of the converted model.
 
     Raises:
-        ImportError: ctranslate2 is not installed.
+        ModuleNotFoundError: ctranslate2 is not installed.
     """
     import ctranslate2
 
@@ -43,8 +43,8 @@ def make_ctranslator(config: ConfigDict, parameters: nnx.State, directory: Path)
     )
 
 
-def named(ids: Sequence[int]) -> list[str]:
-    """Tokens as this model calls them."""
+def token_names(ids: Sequence[int]) -> list[str]:
+    """Return the tokens of this model for ids."""
     return [str(number) for number in ids]
 
 
@@ -55,7 +55,7 @@ def _make_spec(config: ConfigDict, weights: dict[str, np.ndarray]) -> "Transform
         (config.encoder_layers, config.decoder_layers), config.num_heads, pre_norm=False
     )
     table = weights["tokens.weight"]
-    tokens = named(range(len(table)))
+    tokens = token_names(range(len(table)))
     spec.register_source_vocabulary(tokens)
     spec.register_target_vocabulary(tokens)
     spec.config.bos_token = spec.config.decoder_start_token = str(BOS)
@@ -73,7 +73,7 @@ def _make_spec(config: ConfigDict, weights: dict[str, np.ndarray]) -> "Transform
 
 
 def _fill(layer: "LayerSpec", name: str, weights: dict[str, np.ndarray]) -> None:
-    """Gives a layer its parameters, of the names that `nn.Transformer` has for them."""
+    """Set the parameters of a layer from those of a layer of `nn.Transformer`."""
 
     def set_linear(linear: "LinearSpec", weight: str, bias: str, rows: slice = slice(None)) -> None:
         linear.weight, linear.bias = (weights[f"{name}.{each}"][rows] for each in (weight, bias))

@@ -1,0 +1,142 @@
+"""Our models, data and training in the benchmarks of models: all imports of the tasks are here."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+from flax import nnx
+from jax import Array
+
+from attention.decoding import StoppingCriteria
+from attention.modules import LanguageModel, TransformerConfig
+from experiments.benchmarks.models.sentences import Pair
+from experiments.config import Config
+from experiments.data.rows import PackedPairs
+from experiments.data.text import TextBatch
+from experiments.errors import as_usage_errors
+from experiments.registry import SOURCES
+from experiments.tasks import translation as tasks
+from experiments.tasks.language_model import LanguageModeling
+from experiments.training.learner import Learner
+from experiments.training.loss import TokenLosses, token_losses
+from experiments.training.session import restore
+from experiments.workdir import Workdir
+
+
+def check_translation(settings: Config) -> None:
+    """Check that the parallel text is there.
+
+    Raises:
+        UsageError: it is not.
+    """
+    with as_usage_errors():
+        for split in ("train", "test"):
+            next(iter(SOURCES[settings.data.name].load(settings.data, split, Path())))
+
+
+class Translation(NamedTuple):
+    """Our translation task with its data.
+
+    Attributes:
+        task: model, training step and translator.
+        vocab_size: V, of both languages.
+        train: training pairs.
+        batches: packed batches of these, for the training step.
+        test: pairs to translate.
+    """
+
+    task: tasks.Translation
+    vocab_size: int
+    train: list[Pair]
+    batches: Iterator[PackedPairs]
+    test: list[Pair]
+
+
+def load_translation(settings: Config, cache: Path, run: Workdir | None = None) -> Translation:
+    """Read the parallel text in `data.path`.
+
+    Args:
+        settings: `translation` of the benchmark, a config like `configs/multi30k.py`.
+        cache: folder of learned subwords.
+        run: a workdir with a trained tokenizer; by default, one is learned.
+
+    Raises:
+        UsageError: the run was trained on another text.
+    """
+    if run is None:
+        task = tasks.Translation.prepare(settings, cache)
+    else:
+        task = tasks.Translation.load(settings, run, cache)
+        run.check_texts({split: task.splits[split].fingerprint for split in ("train", "test")})
+    train, test = ([Pair(*pair) for pair in task.ids(split)] for split in ("train", "test"))
+    batches = iter(task.training_batches())
+    return Translation(task, len(task.tokenizers.target), train, batches, test)
+
+
+def trained_parameters(found: Translation, run: Workdir) -> nnx.State:
+    """Return the parameters of the newest checkpoint of a run.
+
+    Raises:
+        UsageError: the run has no checkpoint.
+    """
+    return restore(run, found.task).state.parameters
+
+
+def make_translate(
+    found: Translation, parameters: nnx.State, stopping: StoppingCriteria
+) -> Callable[[], list[Sequence[int]]]:
+    """Return a function that translates the test sentences and returns the ids of each output."""
+    task, sources = found.task, [pair.source for pair in found.test]
+    translator, size = task.make_translator(stopping), task.sentences_at_once
+    return lambda: translator.translate_ids(parameters, sources, batch_size=size)
+
+
+class Characters:
+    """Our character-level language model with its batches, in training.
+
+    Attributes:
+        train: the batch of each step.
+        validation: batches that contain every character once.
+        vocab_size: V.
+    """
+
+    def __init__(self, settings: Config, cache: Path) -> None:
+        """Read the text and initialise the model.
+
+        Args:
+            settings: a config like `configs/char_lm.py`.
+            cache: folder of generated data.
+        """
+        task = LanguageModeling.prepare(settings, cache)
+        self.train, self.validation = task.training_batches(), task.batches("validation")
+        self.vocab_size = len(task.tokenizers.source)
+        self._learner = task.learner
+        self._state = self._learner.initial_state()
+
+    def learn(self, batches: Sequence[TextBatch]) -> None:
+        """Run one training step per batch."""
+        for batch in batches:
+            self._state, _ = self._learner.train_step(self._state, batch)
+        jax.block_until_ready(self._state)
+
+    def validation_loss(self) -> float:
+        """Return the mean negative log-likelihood of the validation tokens."""
+        parameters = self._state.to_use().parameters
+        return self._learner.losses(parameters, self.validation)["nll"]
+
+
+def make_learner(config: TransformerConfig, vocab_size: int, settings: Config) -> Learner:
+    """Return the training of a language model without dropout, as `settings.train` describes it."""
+
+    def make_model(rngs: nnx.Rngs) -> nnx.Module:
+        return LanguageModel.from_config(config, vocab_size=vocab_size, rngs=rngs)
+
+    def sum_losses(
+        model: LanguageModel, batch: TextBatch, rng: Array | None
+    ) -> tuple[TokenLosses, Mapping[str, Array]]:
+        del rng  # the model has no dropout
+        output = model(batch.inputs)
+        return token_losses(output.logits, batch.labels, batch.counted), output.losses
+
+    return Learner(make_model, sum_losses, settings)

@@ -1,0 +1,72 @@
+"""PyTorch on all cores of this process, and the training step of its tutorials."""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from ml_collections import ConfigDict
+
+from experiments.environment import num_cores
+
+if TYPE_CHECKING:  # optional package
+    from torch import Tensor
+    from torch.nn import Module
+
+
+def load_torch() -> ModuleType:
+    """Return torch, with one thread for each core.
+
+    Raises:
+        ModuleNotFoundError: torch is not installed.
+    """
+    import torch
+
+    torch.set_num_threads(num_cores())
+    return torch
+
+
+class TorchTrainer:
+    """A torch module on the CPU and its training: AdamW, a schedule and clipped gradients.
+
+    Attributes:
+        model: the module.
+        num_parameters: of the module.
+    """
+
+    def __init__(
+        self,
+        config: ConfigDict,
+        make_model: Callable[[], "Module"],
+        schedule: Callable[[int], float],
+    ) -> None:
+        """Make the model and its optimizer.
+
+        Args:
+            config: with `seed` and `train` of our training.
+            make_model: makes the module.
+            schedule: step → factor of the learning rate.
+
+        Raises:
+            ModuleNotFoundError: torch is not installed.
+        """
+        torch, train = load_torch(), config.train
+        torch.manual_seed(config.seed)
+        self.model = make_model()
+        self.num_parameters = sum(weights.numel() for weights in self.model.parameters())
+        self._clip_norm = train.clip_norm
+        self._optimizer = torch.optim.AdamW(
+            self.model.parameters(),
+            lr=train.learning_rate,
+            betas=(train.beta1, train.beta2),
+            eps=train.epsilon,
+            weight_decay=train.weight_decay,
+        )
+        self._schedule = torch.optim.lr_scheduler.LambdaLR(self._optimizer, schedule)
+
+    def update(self, loss: "Tensor") -> None:
+        """Run one optimizer step on a loss, a scalar tensor."""
+        self._optimizer.zero_grad()
+        loss.backward()
+        load_torch().nn.utils.clip_grad_norm_(self.model.parameters(), self._clip_norm)
+        self._optimizer.step()
+        self._schedule.step()

@@ -1,1 +1,0 @@
-"""Conformance of every implementation of this library, and of other libraries."""
