@@ -64,9 +64,9 @@ class Layout(Protocol[AnyBatch]):
 class Windows(Generic[AnyBatch]):
     """The batch of each training step, without end, by `windows[step]`.
 
-    Every example occurs once in an epoch. The number of rows is an estimate for several windows, and
-    for examples that are redrawn: each window then has `DEVIATIONS` of spare room, and an example
-    without room would be left out of that epoch.
+    Every example occurs once in an epoch. The number of rows is an estimate if there are several
+    windows, or if examples are redrawn: each window then has `DEVIATIONS` of spare room, and an
+    example without room would be left out of that epoch.
     """
 
     def __init__(

@@ -22,8 +22,13 @@ pytestmark = pytest.mark.usefixtures("trained")
 @pytest.fixture
 def read(monkeypatch):
     """The splits that are read, as they are."""
-    names, original = [], translation.load_split
-    monkeypatch.setattr(translation, "load_split", lambda *a: names.append(a[1]) or original(*a))
+    names = []
+
+    def noting(original):
+        return lambda *a: names.append(a[1]) or original(*a)
+
+    for function in ("load_split", "store_split"):
+        monkeypatch.setattr(translation, function, noting(getattr(translation, function)))
     return names
 
 
