@@ -58,15 +58,15 @@ class Layout(Protocol[AnyBatch]):
         """Positions of one side of so many units."""
 
     def batch(self, units: Sequence[Sequence[Any]], longest: int) -> AnyBatch:
-        """The batch of `per_batch` units of examples, whose longest takes so many positions."""
+        """The batch of `per_batch` units; the longest example takes `longest` positions."""
 
 
 class Windows(Generic[AnyBatch]):
     """The batch of each training step, without end, by `windows[step]`.
 
-    Every example occurs once in an epoch. Where the number of rows of a window is an estimate (more
-    than one window, or examples that are redrawn), each window has `DEVIATIONS` of spare room; an
-    example that found none after all would be left out of that epoch.
+    Every example occurs once in an epoch. The number of rows is an estimate if there are several
+    windows, or if examples are redrawn: each window then has `DEVIATIONS` of spare room, and an
+    example without room would be left out of that epoch.
     """
 
     def __init__(

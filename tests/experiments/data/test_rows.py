@@ -115,7 +115,7 @@ def test_no_sequence_hears_its_neighbour(packed):
         vocab_size=V,
     )
     report.raise_if_failed()
-    # The proof would see one: all that may be heard is heard.
+    # A leak would be found: every visible position is attended to.
     assert report.depends.sum() == (same & np.tri(9, dtype=bool)).sum()
 
 
