@@ -28,7 +28,7 @@ def evaluate(
         workdir: of the run.
         cache: where generated data is kept.
         split: the only one that is measured; all test splits by default.
-        against: of another run, with whose translations these are compared.
+        against: of another run; its translations are compared with these.
 
     Raises:
         UsageError: data without this split, or with another text in it than that of the run,
@@ -71,7 +71,7 @@ def measure(
         trained: the model.
         names: of the splits.
         before: the results so far.
-        rival: a run with whose translations these are compared.
+        rival: another run; its translations are compared with these.
     """
     found = {name: task.measure(trained.state, name) for name in names}
     for name, measured in found.items():

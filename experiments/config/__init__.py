@@ -136,6 +136,11 @@ class Config:
             raise ValueError(
                 "model.tie='all' needs one vocabulary, and each language has its own: use 'output'"
             )
+        if self.text and self.text.dropout and self.experiment != "translation":
+            raise ValueError(
+                f"text.dropout={self.text.dropout} needs experiment='translation', got "
+                f"experiment={self.experiment!r}"
+            )
         tokens = getattr(self.decoding, "max_tokens", 0)
         if positions in model.ABSOLUTE and tokens >= longest:
             raise ValueError(

@@ -94,10 +94,9 @@ class IdStore(Sequence[EncodedPair]):
 
     def __getitem__(self, place: int) -> EncodedPair:
         """The ids of a pair."""
-        sizes, ends = self.lengths[place] - 1, self._ends[place]
-        return EncodedPair(
-            *(self.ids[end - size : end] for size, end in zip(sizes, ends, strict=True))
-        )
+        ends, lengths = self._ends[place].tolist(), self.lengths[place].tolist()
+        sides = zip(ends, lengths, strict=True)
+        return EncodedPair(*(self.ids[end - length + 1 : end] for end, length in sides))
 
 
 def store_text(

@@ -1,4 +1,4 @@
-"""Masked language modelling: an encoder fills gaps, and its vectors tell the senses of words."""
+"""Masked language modelling: an encoder fills gaps; its vectors distinguish senses."""
 
 from collections.abc import Mapping
 from functools import cached_property

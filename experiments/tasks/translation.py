@@ -35,7 +35,7 @@ from experiments.workdir import Workdir
 ARCHITECTURES = {"transformer": EncoderDecoder, "recurrent": RecurrentEncoderDecoder}
 REDRAWN = 8_192  # examples that subword dropout segments at once, some seconds before they are used
 SAMPLED = 3  # sentences of a sample
-DRAWN = 7  # words of the sentence whose attention is drawn
+DRAWN = 7  # words of the sentence with a picture of its attention
 
 
 class Translation(Task[Batch | PackedPairs]):
@@ -65,7 +65,7 @@ class Translation(Task[Batch | PackedPairs]):
         return self.make_translator(self.stopping)
 
     def make_translator(self, stopping: StoppingCriteria) -> Translator:
-        """Return a translator whose translations end as these criteria say."""
+        """Return a translator with these stopping criteria."""
         decoding = self.config.decoding
         return Translator(
             self.learner.definition,
@@ -142,7 +142,7 @@ class Translation(Task[Batch | PackedPairs]):
         """As in `Task`, and perplexity per word where tokens are not words.
 
         The fewer words a token is, the lower its perplexity: only that of words, ends included,
-        compares models whose vocabularies differ. With subwords it is an upper bound, for a word
+        compares models with different vocabularies. With subwords it is an upper bound, for a word
         has other segmentations too.
         """
         losses = super().losses(state, split)

@@ -28,7 +28,7 @@ from experiments.tasks.task import Measured, Task
 from experiments.training.loss import TokenLosses, negative_sampling_losses
 from experiments.training.step import TrainState
 
-SHOWN = ("bank", "girl", "happy", "Africa", "sees")  # whose nearest words are a sample
+SHOWN = ("bank", "girl", "happy", "Africa", "sees")  # a sample lists the nearest words of these
 EVALUATED = 4  # batches of a split that are measured
 
 
@@ -81,7 +81,7 @@ class WordVectors(Task[SkipGramBatch]):
     def measure(self, state: TrainState, split: str) -> Measured:
         """Measure the loss, and on the test split of toy data the senses of words.
 
-        They are told from the vector of a word, and from those of its neighbours.
+        A probe finds them from the vector of a word, and from those of its neighbours.
         """
         scores = {split: self.losses(state, split)}
         if self.source.has_phenomena and split == "test":
