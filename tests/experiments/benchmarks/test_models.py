@@ -117,17 +117,28 @@ def test_torch_gpt_has_the_loss_of_our_model():
     assert peer.loss(tokens, tokens) < before
 
 
+def pairs_of(packed):
+    """Return the pairs in the rows of a packed batch."""
+    pairs = []
+    for row, segments in enumerate(packed.target.segments):
+        for segment in range(1, segments.max() + 1):
+            sides = (side.labels[row][side.segments[row] == segment][:-1] for side in packed)
+            pairs.append(Pair(*(ids.tolist() for ids in sides)))
+    return pairs
+
+
 def test_torch_transformer_trains_like_our_model(captions, tmp_path):
     """With the same parameters and pairs, the loss of every step is equal."""
     pytest.importorskip("torch")
     torch_transformer = importlib.import_module("experiments.benchmarks.peers.torch_transformer")
     settings = Config.read(captions.translation.to_dict())
-    task, vocab_size, pairs, batches, _ = ours.load_translation(settings, tmp_path)
+    task, vocab_size, _, batches, _ = ours.load_translation(settings, tmp_path)
     peer = torch_transformer.TorchTransformer(settings, vocab_size)
     assert peer.num_parameters == task.learner.num_parameters
     state = task.learner.initial_state()
     peer.load(state.parameters)
-    packed, several = next(batches), sentences.padded(pairs)
+    packed = next(batches)
+    several = sentences.padded(pairs_of(packed))
     assert np.sum(packed.target.counted) == np.sum(several.target_labels != PAD)
     for _ in range(3):
         state, metrics = task.learner.train_step(state, packed)
@@ -163,6 +174,8 @@ def test_all_translators_have_equal_outputs(captions, tmp_path, longest):
         assert [list(ids) for ids in translating.in_torch(trial, at_once)()] == outputs
     pytest.importorskip("ctranslate2")
     captions.translation.decoding.length_penalty = 0.0  # CTranslate2 divides by n ** alpha
+    trial = translating.load_trial(captions, tmp_path)
+    trial = trial._replace(parameters=parameters, stopping=stopping)
     outputs = [list(ids) for ids in ours.make_translate(*trial[:3])()]
     assert translating.in_ctranslate(trial)() == outputs
 
