@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from experiments.config import TASKS, Config
+from experiments.config import TASK_PARTS, Config
 from experiments.config.build import helps
 from experiments.errors import UsageError, as_usage_errors, nearest, one_of
 from experiments.workdir import Workdir
@@ -195,7 +195,7 @@ def help_text(program: str, configs: Sequence[str] = ()) -> str:
     ]
     for config in configs:
         loaded = load_config(config)
-        texts = helps(Config.read(loaded.to_dict())) if loaded.experiment in TASKS else {}
+        texts = helps(Config.read(loaded.to_dict())) if loaded.experiment in TASK_PARTS else {}
         fields = {
             f"--config.{name}": f"{value!r}  {texts.get(name, '')}".rstrip()
             for name, value in _fields(loaded)

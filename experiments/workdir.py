@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from ml_collections import ConfigDict
 
-from experiments.config import TASKS, Config
+from experiments.config import TASK_PARTS, Config
 from experiments.config.flags import as_config_dict
 from experiments.errors import UsageError
 from experiments.files import append, part_of, write_whole
@@ -122,7 +122,7 @@ class Workdir:
             raise UsageError(f"{self.path} holds no run: train one with --workdir={self.path}")
         fields = read_json(self.config, {"experiment": str})
         try:
-            if fields["experiment"] in TASKS:
+            if fields["experiment"] in TASK_PARTS:
                 return as_config_dict(Config.read(fields))
             return ConfigDict(fields)
         except (ValueError, UsageError) as error:

@@ -12,9 +12,9 @@ from ml_collections import ConfigDict
 
 from experiments.commands import train as training
 from experiments.commands.evaluate import evaluate
-from experiments.config import TASKS, Config
+from experiments.config import Config
 from experiments.errors import UsageError
-from experiments.registry import TASKS as CLASSES
+from experiments.registry import TASKS
 from experiments.workdir import Workdir
 from run import EXPERIMENTS, read_config
 from tests.experiments.data.prepared import NAME, prepare
@@ -198,7 +198,7 @@ def test_the_tiny_form_takes_two_steps_and_reads_every_field(name, load, workdir
 def test_the_steps_of_the_tiny_form_fit_together_and_read_every_field(name, load, cache):
     config = load(name, "tiny")
     typed, seen = two_steps(config)
-    task = CLASSES[config.experiment].prepare(typed, cache)
+    task = TASKS[config.experiment].prepare(typed, cache)
     assert all(len(task.ids(split)) for split in task.known_splits)
     learner, batch = task.learner, task.training_batches()[0]
     learner.trace(batch)

@@ -39,7 +39,7 @@ class TaskParts(NamedTuple):
 CORPORA = (data.ParallelData, data.TfdsData)  # with subwords
 TEXTS = (data.ToyData, data.SummaryData, *CORPORA)  # whose sources are sentences
 PAIRS = (*TEXTS, data.ReverseData, data.CopyData, data.ScanData, data.DenoisingData)
-TASKS = {
+TASK_PARTS = {
     "translation": TaskParts(
         PAIRS,
         {"transformer": model.EncoderDecoderModel, "recurrent": model.RecurrentModel},
@@ -71,7 +71,7 @@ class Config:
     """Everything that decides a run.
 
     Attributes:
-        experiment: name of the task, in `TASKS`.
+        experiment: name of the task, in `TASK_PARTS`.
         seed: of parameters, batches and dropout.
         architecture: name of the model, among those of the task.
         data: what is read.
@@ -164,8 +164,8 @@ class Config:
             raise UsageError("the config needs the field 'experiment'")
         try:
             task = tree["experiment"]
-            one_of("experiment", task, tuple(TASKS))
-            parts = TASKS[task]
+            one_of("experiment", task, tuple(TASK_PARTS))
+            parts = TASK_PARTS[task]
             architecture = tree.get("architecture", next(iter(parts.models)))
             one_of("architecture", architecture, tuple(parts.models))
             section = tree.get("data")

@@ -10,7 +10,7 @@ from attention.modules import classifier, config
 from attention.modules.recurrent import encoder, encoder_decoder
 from attention.primitives.attend import IMPLEMENTATIONS
 from experiments import registry
-from experiments.config import TASKS, data, model, train
+from experiments.config import TASK_PARTS, data, model, train
 from experiments.config.data import SentimentData, ToySizes
 from experiments.config.model import EncoderDecoderModel, RecurrentModel
 from experiments.data import sentiment, tokenizers, toy_language
@@ -33,9 +33,9 @@ from experiments.training import optimizer
         (model.ATTENTIONS, encoder_decoder.ATTENTIONS),
         (model.IMPLEMENTATIONS, [one.name for one in IMPLEMENTATIONS]),
         (data.NOISES, noise.NOISES),
-        ({name for parts in TASKS.values() for name in parts.datasets}, registry.SOURCES),
-        (TASKS["translation"].models, translation.ARCHITECTURES),
-        (TASKS, registry.TASKS),
+        ({name for parts in TASK_PARTS.values() for name in parts.datasets}, registry.SOURCES),
+        (TASK_PARTS["translation"].models, translation.ARCHITECTURES),
+        (TASK_PARTS, registry.TASKS),
     ],
 )
 def test_names_equal_those_of_the_registry(names, known):
@@ -62,7 +62,7 @@ def test_every_field_is_one_of_the_library(part, library):
 
 
 def test_a_vocabulary_is_shared_where_the_source_shares_it():
-    for name, kind in TASKS["translation"].datasets.items():
+    for name, kind in TASK_PARTS["translation"].datasets.items():
         text = registry.SOURCES[name].text
         is_shared = text.shared if isinstance(text, tokenizers.Words) else None
         assert kind.is_shared == is_shared, name

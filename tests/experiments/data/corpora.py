@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from experiments.config import TASKS
+from experiments.config import TASK_PARTS
 from experiments.config.build import as_tree, build
 from experiments.data.pairs import SentencePair
 from experiments.registry import SOURCES
@@ -11,7 +11,7 @@ from experiments.registry import SOURCES
 
 def data_part(name: str, tree: dict[str, Any]) -> Any:
     """Build the data of a translation."""
-    return build(TASKS["translation"].datasets[name], tree, "data.")
+    return build(TASK_PARTS["translation"].datasets[name], tree, "data.")
 
 
 def changed(part: Any, changes: dict[str, Any]) -> Any:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.config import TASKS
+from experiments.config import TASK_PARTS
 from experiments.config.data import TextPart
 from experiments.data.pairs import SentencePair
 from experiments.data.sources import store_split
@@ -35,7 +35,7 @@ DATA = {
     "parallel": {"files": FEW},
     "tfds": {"dataset": NAME, "splits": FEW},
 }  # fmt: skip
-PAIRS = sorted(TASKS["translation"].datasets)
+PAIRS = sorted(TASK_PARTS["translation"].datasets)
 SUBWORDS = TextPart(size=300)
 APART = TextPart(size=300, joint=False)
 OF_OTHERS = {"parallel", "tfds"}  # who decide what is in a split

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from configs import defaults
-from experiments.config import TASKS, Config
+from experiments.config import Config
 from experiments.data.pairs import SentencePair
 from experiments.data.sources import Splits
 from experiments.data.store import store_text
-from experiments.registry import TASKS as CLASSES
+from experiments.registry import TASKS
 
 SMALL = {"width": 16, "num_heads": 2, "hidden": 8, "max_length": 96}
 
@@ -23,7 +23,7 @@ def task_of(name, data, folder, cache):
     config.model.update(model)
     if "row_length" in config.batch:
         config.batch.row_length = 0 if name == "translation" else 96
-    return CLASSES[name].prepare(Config.read(config.to_dict()), cache)
+    return TASKS[name].prepare(Config.read(config.to_dict()), cache)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def check_trains(task):
             jax.eval_shape(task.learner.evaluate_step, state.parameters, measured)
 
 
-@pytest.mark.parametrize("name", sorted(TASKS.keys() - {"classification"}))
+@pytest.mark.parametrize("name", sorted({*TASKS} - {"classification"}))
 def test_parallel_text(name, captions, tmp_path):
     task = task_of(name, "parallel", captions, tmp_path)
     assert (task.tokenizers.target is None) == (name != "translation")
@@ -73,8 +73,8 @@ def test_characters_of_a_language_model_are_those_of_its_training_text(tmp_path)
     splits = Splits(config.data, tmp_path)
     for split, text in (("train", "ab" * 50), ("validation", "ba" * 50), ("test", "cz" * 50)):
         splits[split] = store_text(tmp_path, lambda text=text: [SentencePair(text, "")])
-    tokenizers = CLASSES["language_model"].learn_tokenizers(config, splits["train"], tmp_path)
-    task = CLASSES["language_model"](config, tokenizers, splits)
+    tokenizers = TASKS["language_model"].learn_tokenizers(config, splits["train"], tmp_path)
+    task = TASKS["language_model"](config, tokenizers, splits)
     assert task.tokenizers.source.characters == "ab\ufffd"
     assert {*task.ids("test").ids.tolist()} == {2}
     assert task.tests == ("test",)
