@@ -1,9 +1,11 @@
 """Training states on disk, complete or not there at all."""
 
 import json
+import logging
 import os
 import re
 import sys
+import warnings
 import zlib
 from pathlib import Path
 from textwrap import shorten
@@ -30,6 +32,9 @@ class Checkpoints:
             keep: how many of the newest stay; two at least, should one be damaged.
         """
         self._directory = directory
+        # Of the errors of a save, orbax raises the first; asyncio would report the others too.
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         self._manager = ocp.CheckpointManager(
             directory.absolute(), options=ocp.CheckpointManagerOptions(max_to_keep=max(2, keep))
         )
