@@ -52,7 +52,7 @@ def beginning_with(token):
 def test_stops_and_prefixes_have_no_special_tokens():
     tokenizer = beginning_with("[BOS]")
     assert tokenizer.encode("a b") == [0, 2, 3]
-    assert encode_prompts(["a b"], None, tokenizer) == [[0, 2, 3]]
+    assert encode_prompts(model_of("gpt2"), ["a b"], None, tokenizer) == [[0, 2, 3]]
     assert encode_stop("a", tokenizer) == [[2]]
     assert encode_stop(["a b", 1, [0, 1]], tokenizer) == [[2, 3], 1, [0, 1]]
     output = generate(model_of("gpt2"), ["b"], prefix=["a b"], max_tokens=4, tokenizer=tokenizer)
