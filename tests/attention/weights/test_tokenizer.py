@@ -53,8 +53,8 @@ def test_stops_and_prefixes_have_no_special_tokens():
     tokenizer = beginning_with("[BOS]")
     assert tokenizer.encode("a b") == [0, 2, 3]
     assert encode_prompts(model_of("gpt2"), ["a b"], None, tokenizer) == [[0, 2, 3]]
-    assert encode_stop("a", tokenizer) == [[2]]
-    assert encode_stop(["a b", 1, [0, 1]], tokenizer) == [[2, 3], 1, [0, 1]]
+    assert encode_stop(model_of("gpt2"), "a", tokenizer) == [[2]]
+    assert encode_stop(model_of("gpt2"), ["a b", 1, [0, 1]], tokenizer) == [[2, 3], 1, [0, 1]]
     output = generate(model_of("gpt2"), ["b"], prefix=["a b"], max_tokens=4, tokenizer=tokenizer)
     assert output.tokens[0, :2].tolist() == [2, 3]
 
