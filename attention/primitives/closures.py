@@ -27,16 +27,17 @@ class Explicit:
     """A function of scalars and arrays that closes over nothing.
 
     Two of them are equal if they run the same program, so that `jax.jit` does not compile again
-    for a lambda that is defined anew with other arrays.
+    for a lambda that is defined anew with other arrays. The function itself is kept only if it
+    closes over nothing: caches of `jax.jit` would keep its traced arrays alive.
     """
 
-    function: Callable[..., Array]
+    function: Callable[..., Array] | None
     jaxpr: core.Jaxpr
     num_constants: int
 
     def __call__(self, arrays: tuple[Array, ...], *scalars: Array) -> Array:
         """Return `function(*scalars, *explicit arrays)`; the first arrays are the constants."""
-        if not self.num_constants:
+        if self.function is not None:
             return self.function(*scalars, *arrays)
         constants, rest = arrays[: self.num_constants], arrays[self.num_constants :]
         return evaluate(self.jaxpr, constants, (*scalars, *rest))[0]
@@ -127,4 +128,5 @@ def explicit(
     if found != f"{expected}[]":
         raise TypeError(f"{receives} and must return one {expected} number, got {found}")
     constants = tuple(map(jnp.asarray, closed.consts))
-    return Explicit(function, closed.jaxpr, len(constants)), constants
+    kept = None if constants else function
+    return Explicit(kept, closed.jaxpr, len(constants)), constants

@@ -41,20 +41,23 @@ class Examples(Protocol):
 
 
 class Layout(Protocol[AnyBatch]):
-    """A way to arrange examples into units, a fixed number of which make a batch."""
+    """A way to arrange examples into units, a fixed number of which make a batch.
+
+    The type of a capacity is the layout's own: a number of rows, or one for each length.
+    """
 
     per_batch: int
 
     def check(self, lengths: np.ndarray) -> None:
         """Raise a UsageError if an example has no room."""
 
-    def capacity(self, lengths: np.ndarray, deviations: float) -> Any:  # noqa: ANN401
+    def capacity(self, lengths: np.ndarray, deviations: float) -> Any:  # noqa: ANN401 - its own type
         """Number of units that these examples need, and so many deviations more."""
 
-    def arrange(self, lengths: np.ndarray, capacity: Any) -> Units:  # noqa: ANN401
+    def arrange(self, lengths: np.ndarray, capacity: Any) -> Units:  # noqa: ANN401 - its own type
         """Numbers of the examples of each unit, in a fixed order; as many units as `capacity`."""
 
-    def positions(self, capacity: Any) -> int:  # noqa: ANN401
+    def positions(self, capacity: Any) -> int:  # noqa: ANN401 - its own type
         """Positions of one side of so many units."""
 
     def batch(self, units: Sequence[Sequence[Any]], longest: int) -> AnyBatch:
