@@ -93,7 +93,7 @@ def attend(
             positions; a `BlockMask` of one; or a bool array `[..., T, S]`, or `[..., N, T, S]` with
             as many axes as the weights (row = query, column = key, True = may attend; T, S and N
             may be 1). A mask whose arrays have batch axes lets each example skip its own tiles;
-            under `jax.vmap`, and where a batch may be sharded, all tiles are computed instead.
+            under `jax.vmap`, and on a mesh with Auto axes, all tiles are computed instead.
         score: score functions of `attention.scores`, applied to the scaled products in this order,
             before the mask.
         positions: `(query_positions [..., T], key_positions [..., S])`, integers. Without them
@@ -261,8 +261,9 @@ def _refusal_of_tiles(arguments: Arguments, platform: str) -> str | None:
 def _preference_for_tiles(arguments: Arguments, platform: str) -> str | None:
     if _few_pairs(arguments):
         return None
-    if any(batch_shapes(arguments.mask)) and possible_shards(platform) > 1:
-        return "linear in memory; all tiles are computed since the batch may be sharded"
+    inputs = arguments.query, arguments.key, arguments.value
+    if any(batch_shapes(arguments.mask)) and possible_shards(*inputs) > 1:
+        return "linear in memory; all tiles are computed since the mesh may shard the batch"
     if batch_shapes(arguments.mask):
         return "linear in memory; it skips empty tiles, but not under jax.vmap over its mask"
     return "linear in memory; it skips empty tiles"

@@ -129,7 +129,7 @@ def layout_of(arguments: Arguments, platform: str) -> tuple[Settings, Plan, Head
         precision=arguments.precision,
         dtype=arguments.dtype,
     )
-    shards = possible_shards(platform)
+    shards = possible_shards(arguments.query, arguments.key, arguments.value)
     pattern = _pattern(arguments, sizes, tiles)
     own_tiles = pattern is not None and pattern.start.ndim > 1
     if own_tiles and shards > 1:
