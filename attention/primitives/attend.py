@@ -116,12 +116,15 @@ def attend(
             replaced by 0, as in a `Cache`. If given, `key` and `value` are assumed finite and are
             not checked.
         precision: "default", "high" or "highest" (the default), of products of float32. Products of
-            narrower inputs are computed in their dtype; all are accumulated in float32.
+            narrower inputs are computed in their dtype, on a CPU by tiles in float32; all are
+            accumulated in float32.
         tile_sizes: queries and keys per tile of the "tiled" implementation.
         implementation: "reference", "tiled", "one_query", "jax", "cudnn", "pallas" or "splash":
             that one, or an error with the reason. By default it is chosen for the arguments and
-            the platform that the computation is lowered for; `explain` reports it. "cudnn",
-            "pallas" and "splash" have first-order reverse-mode derivatives only.
+            the platform that the computation is lowered for, if this process has a device of that
+            platform; `explain` reports it. An export (`jax.export`) for any other platform contains
+            the choice for the default device. "cudnn", "pallas" and "splash" have first-order
+            reverse-mode derivatives only: JAX itself refuses forward mode, as of a `custom_vjp`.
 
     Returns:
         The output `[..., T, N, Hv]` in the query's dtype, or with `returning` a pair of it and a
@@ -224,7 +227,7 @@ def choose(arguments: Arguments, name: str | None, platform: str) -> Choice:
 
 
 def _compute(arguments: Arguments, name: str | None) -> dict[str, Array]:
-    """Run the implementation of the platform that the computation is lowered for."""
+    """Run the implementation of the platform, of those with devices, that is lowered for."""
 
     def results(choice: Choice, platform: str, arguments: Arguments) -> dict[str, Array]:
         found = choice.implementation.run(arguments, platform)

@@ -13,6 +13,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.sharding import AxisType, PartitionSpec
 from jax.typing import ArrayLike
 
 from attention.primitives.closures import Explicit, explicit
@@ -58,7 +59,16 @@ class Score:
         """Return the score function of the heads with these global numbers."""
         if self.extent()[0] is None or not self.per_head:
             return self
-        return map_arrays(self, lambda array, rank: array.take(heads, -rank, mode="clip"))
+        sharding = jax.typeof(heads).sharding
+        explicit_mesh = AxisType.Explicit in sharding.mesh.axis_types
+
+        def take(array: Array, rank: int) -> Array:
+            axis, own = array.ndim - rank, jax.typeof(array).sharding.spec
+            result = PartitionSpec(*own[:axis], *sharding.spec, *own[axis + 1 :])
+            at = array.at[(*[slice(None)] * axis, heads)]
+            return at.get(mode="clip", out_sharding=result if explicit_mesh else None)
+
+        return map_arrays(self, take)
 
     def by_head(self) -> "Score | None":
         """Return it with arrays `[..., N, 1, *]` to map over the heads; None if all share them."""
