@@ -262,6 +262,7 @@ REFUSED = {
         {"mask": masks.segments([0] * 4), "positions": (np.arange(4), np.arange(4))},
         "explicit positions need a gather",
     ),
+    "causal sequences": ({"mask": masks.cu_seqlens([0, 4], causal=True)}, "with causal=True"),
     "score": ({"score": scores.bias_array(np.zeros((1, 4, 4), "float32"))}, "softcap and alibi"),
     "weights": ({"returning": ("weights", "entropy")}, "does not return entropy, weights"),
     "tile_sizes": ({"tile_sizes": (128, 128)}, "its tile sizes depend on"),
