@@ -14,6 +14,7 @@ from attention.primitives.block_mask import BlockMask, check_extent, check_tile_
 from attention.primitives.choice import one_of
 from attention.primitives.dropout import Dropout
 from attention.primitives.masks import Mask, checked_array, to_int32
+from attention.primitives.precision import score_dtype
 from attention.primitives.pytree_dataclass import (
     array_field,
     arrays_of,
@@ -83,12 +84,6 @@ class Arguments:
     def dtype(self) -> jnp.dtype:
         """The dtype of scores and softmax: float32, or float64 if an input is float64."""
         return score_dtype(self.query, self.key, self.value)
-
-
-def score_dtype(*arrays: Array) -> jnp.dtype:
-    """Return float64 if any array is float64, else float32."""
-    is_double = any(array.dtype == jnp.float64 for array in arrays)
-    return jnp.dtype(jnp.float64 if is_double else jnp.float32)
 
 
 def check_arguments(

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from attention.primitives.arguments import Arguments, score_dtype
+from attention.primitives.arguments import Arguments
 from attention.primitives.batch import over_batch
 from attention.primitives.dense_mask import dense_mask
 from attention.primitives.dropout import keep_factor
 from attention.primitives.nonfinite import nan_rows, nan_where, replace_nonfinite
+from attention.primitives.precision import score_dtype
 from attention.primitives.scores import Score
 from attention.primitives.softmax import share_with_sinks, softmax
 from attention.primitives.statistics import SUMS, strongest
