@@ -24,14 +24,14 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 MODES = {
     "train": "train a model or continue its run, then measure it; the default",
     "evaluate": "measure a trained model again",
-    "translate": "translate each line of standard input",
-    "generate": "continue each line of standard input",
+    "predict": "answer each line of standard input: translate it, continue it, name its class, …",
     "compare": "train several configurations on the same data and compare them",
     "describe": "count the parameters, cache and FLOPs of a model",
     "benchmark": "measure time, memory and error of attention beside other libraries",
     "ledger": "list the results of all runs in workdirs/ in one table",
 }
-USES = ("evaluate", "translate", "generate")  # modes that need a trained model
+USES = ("evaluate", "predict")  # modes that need a trained model
+FORMATS = ("text", "json")
 DEFAULTS = {"benchmark": "benchmark", "ledger": "ledger"}
 DEFAULT, PRETRAINED = "toy_translation", "pretrained"
 # Name of a flag: its default and its help.
@@ -44,7 +44,8 @@ FLAGS = {
         None,
         "with --mode=evaluate: another workdir, to compare BLEU with (paired bootstrap)",
     ),
-    "weights": (None, "with --mode=generate: folder of a released checkpoint, in place of a run"),
+    "weights": (None, "with --mode=predict: folder of a released checkpoint, in place of a run"),
+    "format": (None, "with --mode=predict: text, or json with probabilities and alignments"),
 }
 HELP = ("--help", "-help", "-h")
 
@@ -60,7 +61,8 @@ class Command(NamedTuple):
         split: the one split to evaluate; None for all test splits.
         against: workdir of the run with which an evaluation is compared.
         is_of_run: whether the configuration was read from the workdir.
-        weights: folder of a released checkpoint that generates text in place of a run.
+        weights: folder of a released checkpoint that is used in place of a run.
+        format: of predictions, one of `FORMATS`.
     """
 
     mode: str
@@ -71,6 +73,7 @@ class Command(NamedTuple):
     against: Path | None = None
     is_of_run: bool = False
     weights: Path | None = None
+    format: str = FORMATS[0]
 
 
 def parse(argv: Sequence[str]) -> Command:
@@ -128,6 +131,7 @@ def parse(argv: Sequence[str]) -> Command:
         against=None if values.against is None else Path(values.against),
         is_of_run=is_of_run,
         weights=None if values.weights is None else Path(values.weights),
+        format=values.format or FORMATS[0],
     )
 
 
@@ -214,8 +218,13 @@ def _check_combination(mode: str, given: dict[str, str | None], *, is_config_giv
     for name in ("split", "against"):
         if given[name] is not None and mode != "evaluate":
             raise UsageError(f"--{name} is for --mode=evaluate alone, got --mode={mode}")
-    if given["weights"] and (mode != "generate" or given["workdir"]):
-        raise UsageError("--weights is for --mode=generate alone, without a --workdir")
+    if given["weights"] and (mode != "predict" or given["workdir"]):
+        raise UsageError("--weights is for --mode=predict alone, without a --workdir")
+    if given["format"]:
+        if mode != "predict":
+            raise UsageError(f"--format is for --mode=predict alone, got --mode={mode}")
+        with as_usage_errors():
+            one_of("--format", given["format"], FORMATS)
     if mode == "ledger" and given["workdir"]:
         raise UsageError("--mode=ledger lists all runs below --config.folder: it has no --workdir")
     if mode == "describe" and given["workdir"] and is_config_given:

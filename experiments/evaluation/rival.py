@@ -1,4 +1,4 @@
-"""What another run says of the same sentences, which a run is held against."""
+"""Another run with which the translations of a run are compared."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,41 +12,40 @@ from experiments.workdir import Workdir
 
 
 class Rival(NamedTuple):
-    """Another run.
+    """Another run, with its scores and hypotheses by the labels of this run.
 
     Attributes:
         path: its workdir.
-        scores: of each split, as they stand in its results.
-        decoding: by which they came.
-        said: its translations of each split.
+        scores: BLEU, or tokenized BLEU, of each split.
+        decoding: how it was decoded.
+        hypotheses: of each split.
         tokenized: as in `translation_scores`.
     """
 
     path: Path
-    scores: dict[str, dict[str, object]]
+    scores: dict[str, float]
     decoding: dict[str, object]
-    said: dict[str, list[str]]
+    hypotheses: dict[str, list[str]]
     tokenized: bool
 
     def against(
         self, split: str, translations: Sequence[str], references: Sequence[str]
     ) -> dict[str, object]:
-        """How translations compare with its own.
+        """Compare translations of a split with those of this run.
 
         Args:
-            split: whose sentences were translated.
+            split: its label.
             translations: of another run.
-            references: one correct translation a sentence.
+            references: one correct translation of each sentence.
 
         Returns:
-            workdir, decoding and bleu or tok_bleu of the rival, and p: how likely chance alone
-            makes the two differ in it as much as they do, by `paired_bootstrap`.
+            workdir, decoding and bleu or tok_bleu of this run, and p: the probability that chance
+            alone makes the scores differ as much as they do, by `paired_bootstrap`.
         """
-        systems = {"rival": self.said[split], "this": translations}
+        systems = {"rival": self.hypotheses[split], "this": translations}
         chances = paired_bootstrap(systems, references, tokenized=self.tokenized)
-        score = _score(tokenized=self.tokenized)
-        of_rival = {"workdir": str(self.path), "decoding": self.decoding}
-        return of_rival | {score: self.scores[split][score], "p": chances["this"]}
+        score = {_score(tokenized=self.tokenized): self.scores[split]}
+        return {"workdir": str(self.path), "decoding": self.decoding, **score, "p": chances["this"]}
 
 
 def load_rival(
@@ -56,12 +55,12 @@ def load_rival(
     *,
     tokenized: bool,
 ) -> Rival:
-    """Reads what a run says of some splits.
+    """Read the hypotheses of a run for some splits; those with the same text correspond.
 
     Args:
-        theirs: where it is.
-        ours: the workdir of the run that is held against it, and that has read these splits.
-        splits: the sentences.
+        theirs: workdir of the other run.
+        ours: workdir of the run that is compared with it, which has the fingerprints of the splits.
+        splits: the sentences, by label.
         tokenized: as in `translation_scores`.
 
     Raises:
@@ -69,30 +68,32 @@ def load_rival(
     """
     if theirs.path.resolve() == ours.path.resolve():
         raise UsageError(f"--against needs another run than {ours.path} itself")
-    results = theirs.load_results()
-    scores, decoding = results["splits"], deciding(results.get("decoding", {}))
-    for split in splits:
-        if _score(tokenized=tokenized) not in scores.get(split, {}):
-            raise UsageError(
-                f"{theirs.path} was not measured on the {split} split: --mode=evaluate "
-                f"--split={split} --workdir={theirs.path} does it"
-            )
+    results, score = theirs.load_results(), _score(tokenized=tokenized)
     their_texts, our_texts = theirs.load_texts(), ours.load_texts()
-    for split in splits:
-        if their_texts.get(split) != our_texts[split]:
+    scores, hypotheses = {}, {}
+    for label, pairs in splits.items():
+        same = [name for name, text in their_texts.items() if text == our_texts[label]]
+        name = next((name for name in same if score in results["splits"].get(name, {})), label)
+        if score not in results["splits"].get(name, {}):
             raise UsageError(
-                f"the {split} split of {theirs.path} has other sentences than that of {ours.path}"
+                f"{theirs.path} was not measured on the {label} split: --mode=evaluate "
+                f"--split={label.partition('@')[0]} --workdir={theirs.path} does it"
             )
-    said = {split: theirs.load_hypotheses(split) for split in splits}
-    for split, translations in said.items():
-        if len(translations) != len(splits[split]):
+        if name not in same:
             raise UsageError(
-                f"{theirs.path} translated {len(translations):,} of the {len(splits[split]):,} "
-                f"sentences of the {split} split: measure it again"
+                f"the {label} split of {theirs.path} has other sentences than that of {ours.path}"
             )
-    return Rival(theirs.path, scores, decoding, said, tokenized)
+        scores[label] = results["splits"][name][score]
+        hypotheses[label] = theirs.load_hypotheses(name)
+        if len(hypotheses[label]) != len(pairs):
+            raise UsageError(
+                f"{theirs.path} translated {len(hypotheses[label]):,} of the {len(pairs):,} "
+                f"sentences of the {label} split: measure it again"
+            )
+    decoding = deciding(results.get("decoding", {}))
+    return Rival(theirs.path, scores, decoding, hypotheses, tokenized)
 
 
 def _score(*, tokenized: bool) -> str:
-    """What two runs are held against each other by."""
+    """Return the name of the score that is compared."""
     return "tok_bleu" if tokenized else "bleu"

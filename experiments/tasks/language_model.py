@@ -1,6 +1,6 @@
 """Language modelling: a decoder predicts the next token of a text, and continues texts."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import islice
 
@@ -13,8 +13,10 @@ from experiments.data.rows import PackedBatch
 from experiments.data.text import RandomWindows, TextBatch, fixed_windows
 from experiments.data.vocabulary import BOS
 from experiments.data.windows import PackedRows, Windows, once
-from experiments.evaluation.writer import Writer
 from experiments.experts import make_layer
+from experiments.inference.prediction import Prediction, predictions
+from experiments.inference.sentence import Sentence
+from experiments.inference.writer import Writer
 from experiments.tasks.task import Task
 from experiments.training.loss import TokenLosses, objective, token_losses
 from experiments.training.step import TrainState
@@ -74,17 +76,16 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
             has_end=not self.source.is_running,
         )
 
-    def continuation(self, state: TrainState, line: str) -> Iterator[str]:
-        """Yield a line and its continuation, piece by piece.
+    def predict(self, state: TrainState, lines: Sequence[str]) -> Iterable[Prediction]:
+        """Continue each line."""
 
-        Raises:
-            ValueError: a line that cannot be read.
-        """
-        pieces = self.writer(state.parameters, line)
-        yield line if self.source.is_running else f"{line} "
-        yield from pieces
+        def answer(inputs: Iterable[tuple[str, Sentence]]) -> Iterable[Prediction]:
+            return (self.writer.predict(state.parameters, *prompt) for prompt in inputs)
+
+        return predictions(lines, self.writer.read, answer, reads_blank=True)
 
     def sample(self, state: TrainState) -> str:
         """Write a text from nothing, or from its first character."""
         prompt = self.tokenizers.source.token(0) if self.source.is_running else ""
-        return "".join(islice(self.writer(state.parameters, prompt), SAMPLED))
+        _, sentence = self.writer.read(prompt)
+        return "".join(islice(self.writer(state.parameters, sentence), SAMPLED))

@@ -21,6 +21,7 @@ from experiments.data.sources import Splits
 from experiments.data.store import IdStore, ImageStore, TextStore, store_ids, store_text
 from experiments.data.tokenizers import Tokenizers
 from experiments.errors import UsageError
+from experiments.inference.prediction import Prediction
 from experiments.registry import SOURCES
 from experiments.training.duration import settled
 from experiments.training.learner import Learner
@@ -148,6 +149,10 @@ class Task(ABC, Generic[Batch]):
         Returns:
             The sums, and the auxiliary losses of the model by name.
         """
+
+    @abstractmethod
+    def predict(self, state: TrainState, lines: Sequence[str]) -> Iterable[Prediction]:
+        """Answer each line in the terms of the task, in order."""
 
     @abstractmethod
     def sample(self, state: TrainState) -> str:

@@ -8,7 +8,7 @@ from configs import defaults, reverse_rnn
 from experiments import comparison
 from experiments.cli import parse
 from experiments.errors import UsageError
-from experiments.evaluation.translator import Translator
+from experiments.inference.translator import Translator
 from experiments.workdir import Workdir
 from run import read_config
 

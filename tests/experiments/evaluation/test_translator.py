@@ -15,8 +15,8 @@ from experiments.config.flags import as_config_dict
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import BOS, EOS, PAD, SPECIALS, Vocabulary
 from experiments.data.words import WORDS, Tokens
-from experiments.evaluation import translator as translating
-from experiments.evaluation.translator import Translator, lengths_for
+from experiments.inference import translator as translating
+from experiments.inference.translator import Translator, lengths_for
 from experiments.tasks.translation import Translation
 
 SOURCE, TARGET = (Vocabulary((*SPECIALS, *letters)) for letters in ("abcdefgh", "vwxyz"))
