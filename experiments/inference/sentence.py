@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Iterator
+from difflib import get_close_matches
 from typing import NamedTuple
 
 from experiments.data.tokenizers import Tokenizer, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
-from experiments.errors import nearest
 
 EDGES = re.compile(r"(\W*)(.*?)(\W*)", re.DOTALL)  # punctuation, a word, punctuation
+SIMILAR = 0.8  # least similarity of a known word that is suggested, as in `difflib`
 
 
 class Sentence(NamedTuple):
@@ -28,8 +29,10 @@ class Sentence(NamedTuple):
         """Return a sentence about the unknown words, "" if there are none."""
         if not self.unknown:
             return ""
-        known = tokenizer.vocabulary.ids
-        words = [f"{word!r}{nearest(word, known, quote=True)}" for word in self.unknown.values()]
+        words = []
+        for word in self.unknown.values():
+            near = get_close_matches(word, tokenizer.vocabulary.ids, n=1, cutoff=SIMILAR)
+            words.append(repr(word) + "".join(f" (similar to {each!r})" for each in near))
         verb = "copied" if is_copied else f"read as {self.stand_in!r}"
         return f"not in the vocabulary, {verb}: {', '.join(words)}"
 

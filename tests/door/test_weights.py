@@ -1,4 +1,4 @@
-"""`run.py --mode=generate --weights=FOLDER`: text from a released checkpoint."""
+"""`run.py --mode=predict --weights=FOLDER`: text from a released checkpoint."""
 
 import contextlib
 import io
@@ -31,7 +31,7 @@ def generate(place, monkeypatch):
         with in_repository(), pytest.MonkeyPatch.context() as patch:
             patch.setattr("sys.stdin", text)
             with contextlib.redirect_stdout(output), contextlib.redirect_stderr(error):
-                status = run.main(["run.py", "--mode=generate", *arguments])
+                status = run.main(["run.py", "--mode=predict", *arguments])
         return status, output.getvalue(), error.getvalue()
 
     return call
@@ -96,7 +96,7 @@ def test_line_that_is_too_long_for_max_tokens(generate, flag):
     "folder, flags, message",
     [
         ("bert", [], "contains a MaskedLanguageModel, which generates no text"),
-        ("gpt2", ["--mode=train"], "--weights is for --mode=generate alone"),
+        ("gpt2", ["--mode=train"], "--weights is for --mode=predict alone"),
         (
             "gpt2",
             ["--config.decoding.strategy=greed"],
