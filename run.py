@@ -9,6 +9,7 @@ python run.py --mode=evaluate                       measure a trained model
 python run.py --mode=evaluate --split=validation    on this part of the data alone
 python run.py --mode=evaluate --against=workdirs/B  beside another run
 echo "Jane visits Africa" | python run.py --mode=predict
+python run.py --mode=explain --sentence="Jane visits Africa"
 echo "the girl" | python run.py --mode=predict --workdir=workdirs/char_lm
 echo "the _ is happy" | python run.py --mode=predict --workdir=workdirs/masked_lm --format=json
 echo "Once upon a time" | python run.py --mode=predict --weights=FOLDER
@@ -52,7 +53,7 @@ class Experiment(NamedTuple):
         return import_module(self.module)
 
 
-OF_TASKS = ("train", "evaluate", "predict", "describe")
+OF_TASKS = ("train", "evaluate", "predict", "explain", "describe")
 # `config.experiment`, if it is not a task -> module and modes.
 EXPERIMENTS = {
     "pretrained": Experiment("experiments.pretrained", ("predict",)),
@@ -171,7 +172,7 @@ def run(command: Command, config: Config | ConfigDict) -> int:
 
         groups = lines_as_they_come(sys.stdin)
         return 1 if do(config, workdir, cache, groups, command.format) else 0
-    do(config, workdir, cache, **evaluated(command))
+    do(config, workdir, cache, **options(command))
     return 0
 
 
@@ -187,8 +188,11 @@ def abstract_model(command: Command, config: Config | ConfigDict) -> Any:  # noq
     return task.learner.abstract_model
 
 
-def evaluated(command: Command) -> dict[str, Any]:
-    """Return the arguments of `evaluate` that flags decide, none in other modes."""
+def options(command: Command) -> dict[str, Any]:
+    """Return the arguments of `evaluate` or `explain` that flags decide, none in other modes."""
+    if command.mode == "explain":
+        names = ("sentence", "split", "layer", "head")
+        return {name: getattr(command, name) for name in names}
     if command.mode != "evaluate":
         return {}
     if command.against is None:

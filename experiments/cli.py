@@ -25,13 +25,22 @@ MODES = {
     "train": "train a model or continue its run, then measure it; the default",
     "evaluate": "measure a trained model again",
     "predict": "answer each line of standard input: translate it, continue it, name its class, …",
+    "explain": "draw and measure what a trained model attends to",
     "compare": "train several configurations on the same data and compare them",
     "describe": "count the parameters, cache and FLOPs of a model",
     "benchmark": "measure time, memory and error of attention beside other libraries",
     "ledger": "list the results of all runs in workdirs/ in one table",
 }
-USES = ("evaluate", "predict")  # modes that need a trained model
+USES = ("evaluate", "predict", "explain")  # modes that need a trained model
 FORMATS = ("text", "json")
+FOR_MODES = {  # modes that have a flag
+    "split": ("evaluate", "explain"),
+    "against": ("evaluate",),
+    "format": ("predict",),
+    "sentence": ("explain",),
+    "layer": ("explain",),
+    "head": ("explain",),
+}
 DEFAULTS = {"benchmark": "benchmark", "ledger": "ledger"}
 DEFAULT, PRETRAINED = "toy_translation", "pretrained"
 # Name of a flag: its default and its help.
@@ -39,12 +48,15 @@ FLAGS = {
     "mode": ("train", "one of the modes above"),
     "workdir": (None, "folder of the run; alone, it continues or uses the run that it contains"),
     "cache": (".cache", "folder of generated data and compiled programs"),
-    "split": (None, "with --mode=evaluate: the one split that is measured"),
+    "split": (None, "with --mode=evaluate or explain: the one split that is used"),
     "against": (
         None,
         "with --mode=evaluate: another workdir, to compare BLEU with (paired bootstrap)",
     ),
     "weights": (None, "with --mode=predict: folder of a released checkpoint, in place of a run"),
+    "sentence": (None, "with --mode=explain: a sentence, in place of those of a split"),
+    "layer": (None, "with --mode=explain: the layer of the head that is drawn alone, from 1"),
+    "head": (None, "with --mode=explain: the head that is drawn alone, from 1"),
     "format": (None, "with --mode=predict: text, or json with probabilities and alignments"),
 }
 HELP = ("--help", "-help", "-h")
@@ -58,11 +70,14 @@ class Command(NamedTuple):
         config: the configuration, overrides applied.
         workdir: folder of the run.
         cache: folder of generated data and compiled programs, shared by runs.
-        split: the one split to evaluate; None for all test splits.
+        split: the one split to evaluate or to explain; None for the test splits.
         against: workdir of the run with which an evaluation is compared.
         is_of_run: whether the configuration was read from the workdir.
         weights: folder of a released checkpoint that is used in place of a run.
         format: of predictions, one of `FORMATS`.
+        sentence: that is explained; None for sentences of a split.
+        layer: of the head that is drawn alone; None for the default.
+        head: its number in the layer.
     """
 
     mode: str
@@ -74,6 +89,9 @@ class Command(NamedTuple):
     is_of_run: bool = False
     weights: Path | None = None
     format: str = FORMATS[0]
+    sentence: str | None = None
+    layer: int | None = None
+    head: int | None = None
 
 
 def parse(argv: Sequence[str]) -> Command:
@@ -132,6 +150,9 @@ def parse(argv: Sequence[str]) -> Command:
         is_of_run=is_of_run,
         weights=None if values.weights is None else Path(values.weights),
         format=values.format or FORMATS[0],
+        sentence=values.sentence,
+        layer=_number("layer", values.layer),
+        head=_number("head", values.head),
     )
 
 
@@ -215,20 +236,25 @@ def _section(title: str, rows: dict[str, str]) -> str:
 
 def _check_combination(mode: str, given: dict[str, str | None], *, is_config_given: bool) -> None:
     """Raise a `UsageError` for flags that exclude each other."""
-    for name in ("split", "against"):
-        if given[name] is not None and mode != "evaluate":
-            raise UsageError(f"--{name} is for --mode=evaluate alone, got --mode={mode}")
+    for name, modes in FOR_MODES.items():
+        if given[name] is not None and mode not in modes:
+            known = " and --mode=".join(modes)
+            raise UsageError(f"--{name} is for --mode={known} alone, got --mode={mode}")
     if given["weights"] and (mode != "predict" or given["workdir"]):
         raise UsageError("--weights is for --mode=predict alone, without a --workdir")
     if given["format"]:
-        if mode != "predict":
-            raise UsageError(f"--format is for --mode=predict alone, got --mode={mode}")
         with as_usage_errors():
             one_of("--format", given["format"], FORMATS)
     if mode == "ledger" and given["workdir"]:
         raise UsageError("--mode=ledger lists all runs below --config.folder: it has no --workdir")
     if mode == "describe" and given["workdir"] and is_config_given:
         raise UsageError("--mode=describe takes a --config or a --workdir, got both")
+
+
+def _number(name: str, given: str | None) -> int | None:
+    if given is not None and not given.isdecimal():
+        raise UsageError(f"--{name} is a whole number from 1, got {given!r}")
+    return None if given is None else int(given)
 
 
 def _together(commands: Sequence[Command], configs: Sequence[str], given: str | None) -> Command:

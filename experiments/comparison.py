@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments.analysis.pictures import draw_comparison
+from experiments.analysis.curves import draw_comparison
 from experiments.clock import round_robin
 from experiments.commands.train import train
 from experiments.config import Config

@@ -52,6 +52,7 @@ class Workdir:
         self.starts = self.path / "starts.jsonl"
         self.learning_curve = self.path / "learning_curve.png"
         self.attention = self.path / "attention.png"
+        self.explanation = self.path / "explain"
 
     def claim(self, config: Config | ConfigDict) -> None:
         """Write the configuration of a new run, or check that it is that of the run in the folder.

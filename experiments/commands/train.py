@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from experiments.analysis.pictures import draw_learning_curve
+from experiments.analysis.curves import draw_learning_curve
 from experiments.commands.evaluate import measure
 from experiments.config import Config
 from experiments.registry import TASKS

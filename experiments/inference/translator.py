@@ -12,7 +12,6 @@ from jax import Array
 
 from attention.decoding import GNMT, Beam, GenerationOutput, Greedy, StoppingCriteria, generate
 from attention.modules import Output
-from experiments.compilation import compiled
 from experiments.data.tokenizers import Tokenizers
 from experiments.data.vocabulary import BOS, EOS
 from experiments.inference.sentence import Sentence, read_sentence
@@ -84,7 +83,6 @@ class Translator:
         penalty = GNMT(length_penalty)
         self._strategy = Greedy() if num_beams == 1 else Beam(num_beams, length_penalty=penalty)
         self._detailed = Greedy() if num_beams == 1 else Beam(num_beams, n_best, penalty)
-        self._weights = compiled(self._cross_attention_weights)
 
     def read(self, line: str) -> Sentence:
         """Read a sentence as a person types it.
@@ -172,26 +170,6 @@ class Translator:
             for row, sentence in enumerate(sentences)
         ]
 
-    def cross_attention(
-        self, parameters: nnx.State, source: str, target: str
-    ) -> tuple[np.ndarray, list[str], list[str]]:
-        """Return the weights of cross-attention for a given translation.
-
-        Returns:
-            Weights `[layers, N, T, S]`, the S source tokens and the T target tokens, both with
-            their ends.
-        """
-        read, said = (
-            tokenizer.encode(text)
-            for tokenizer, text in zip(self._tokenizers, (source, target), strict=True)
-        )
-        weights = self._weights(parameters, jnp.array([[*read, EOS]]), jnp.array([[BOS, *said]]))
-        return (
-            np.asarray(weights)[:, 0],
-            [self._tokenizers.source.token(number) for number in (*read, EOS)],
-            [self._tokenizers.target.token(number) for number in (*said, EOS)],
-        )
-
     def _generate(
         self, parameters: nnx.State, sources: list[list[int]], **options: object
     ) -> GenerationOutput:
@@ -237,14 +215,6 @@ class Translator:
             log_probs=log_probs.tolist(),
             alignment=weights.argmax(axis=-1).tolist() if self.aligns else [],
         )
-
-    def _cross_attention_weights(
-        self, parameters: nnx.State, source: Array, target: Array
-    ) -> Array:
-        model = nnx.merge(self._definition, parameters)
-        encoded = model.encode(source, mask=None).features
-        output = model.decode(target, encoded, encoder_mask=None, returning=("weights",))
-        return jnp.stack(cross_weights(output))
 
 
 def lengths_for(max_length: int) -> list[int]:

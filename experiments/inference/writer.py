@@ -57,7 +57,7 @@ class Writer:
         """
         self._definition = definition
         self._tokenizer = tokenizer
-        self._begin = begin
+        self.begin = begin
         self._stop = EOS if has_end else ()
         self._config = config
 
@@ -68,12 +68,12 @@ class Writer:
             ValueError: a prompt with an unknown character, one that is too long, or an empty one
                 where nothing precedes it.
         """
-        if self._begin and not prompt.strip():
+        if self.begin and not prompt.strip():
             sentence = Sentence([], {})
         else:
             longest = self._config.model.max_length
             sentence = read_sentence(self._tokenizer, prompt, longest=longest)
-        self._prompt_size(len(self._begin) + len(sentence.ids))
+        self._prompt_size(len(self.begin) + len(sentence.ids))
         return prompt, sentence
 
     def __call__(self, parameters: nnx.State, sentence: Sentence) -> Iterator[str]:
@@ -83,7 +83,7 @@ class Writer:
 
     def predict(self, parameters: nnx.State, prompt: str, sentence: Sentence) -> Prediction:
         """Return a prompt and its continuation, which is generated when it is used."""
-        space = " " if self._begin and prompt else ""
+        space = " " if self.begin and prompt else ""
 
         def pieces() -> Iterator[str]:
             yield prompt + space
@@ -95,11 +95,20 @@ class Writer:
 
         return Prediction(pieces(), details, sentence.note(self._tokenizer))
 
+    def ids(self, parameters: nnx.State, sentence: Sentence, most: int) -> list[int]:
+        """Return the ids of a prompt and of at most so many tokens that continue it."""
+        model, ids, options = self._arguments(parameters, sentence)
+        most = min(most, options["max_tokens"])
+        if not most:
+            return ids
+        output = generate(model, [ids], **options | {"max_tokens": most})
+        return [*ids, *output.tokens[0, : int(output.lengths[0])].tolist()]
+
     def _arguments(
         self, parameters: nnx.State, sentence: Sentence
     ) -> tuple[nnx.Module, list[int], dict[str, Any]]:
         """Return model, ids and options of `generate`."""
-        decoding, ids = self._config.decoding, [*self._begin, *sentence.ids]
+        decoding, ids = self._config.decoding, [*self.begin, *sentence.ids]
         is_sampling = decoding.strategy == "sample"
         options = {
             "strategy": sampling(decoding) if is_sampling else Greedy(),

@@ -9,7 +9,8 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from attention.modules import Classifier, Embedding, PatchEmbedding
+from attention.modules import Classifier, Embedding, Output, PatchEmbedding
+from experiments.analysis.collect import Example
 from experiments.config import Config
 from experiments.data.pairs import SentencePair
 from experiments.data.rows import EncodedPair
@@ -158,6 +159,33 @@ class Classification(Task[LabelledBatch]):
                 best, details = ranked[0][0], {"class": ranked[0][0], "probabilities": dict(ranked)}
                 note = each.note(self.tokenizers.source) if isinstance(each, Sentence) else ""
                 yield Prediction([best], lambda details=details: details, note)
+
+    def example(
+        self, state: TrainState, source: str | np.ndarray, target: str | None = None
+    ) -> Example:
+        """As in `Task`; a text for a model of images is the name of a file."""
+        del state, target
+        read = self._read(source) if isinstance(source, str) else source
+        if isinstance(read, Sentence):
+            ids, labels = np.array(read.ids), read.tokens(self.tokenizers.source)
+        else:
+            sides = (side // self.config.data.patch_size for side in read.shape[:2])
+            ids, labels = read, [f"{row + 1},{column + 1}" for row, column in np.ndindex(*sides)]
+        begin = ["<class>"] if self.config.model.pooling == "class_token" else []
+        return Example(
+            {"encoder": ids}, {"encoder": [*begin, *labels]}, {"encoder": (len(begin), 0)}
+        )
+
+    def attended(
+        self,
+        model: Classifier,
+        inputs: Mapping[str, Array],
+        lengths: Mapping[str, Array],
+        returning: Sequence[str] = (),
+    ) -> Mapping[str, Output]:
+        """As in `Task`."""
+        valid = None if self.source.has_images else lengths["encoder"]
+        return {"encoder": model(inputs["encoder"], lengths=valid, returning=returning)}
 
     def sample(self, state: TrainState) -> str:
         """Classify a few validation examples."""

@@ -4,11 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import islice
 
+import numpy as np
 from flax import nnx
 from jax import Array
 
-from attention.modules import LanguageModel
+from attention.modules import LanguageModel, Output
 from attention.primitives import masks
+from experiments.analysis.collect import Example
+from experiments.data.pairs import SentencePair
 from experiments.data.rows import PackedBatch
 from experiments.data.text import RandomWindows, TextBatch, fixed_windows
 from experiments.data.vocabulary import BOS
@@ -22,6 +25,8 @@ from experiments.training.loss import TokenLosses, objective, token_losses
 from experiments.training.step import TrainState
 
 SAMPLED = 200  # tokens of a sample
+CONTINUED = 16  # tokens that the model adds to a text whose attention is shown
+SHOWN = 32  # tokens of a piece of running text whose attention is shown
 EVALUATED_ROWS = 256  # windows of running text in a batch that is measured
 
 
@@ -83,6 +88,38 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
             return (self.writer.predict(state.parameters, *prompt) for prompt in inputs)
 
         return predictions(lines, self.writer.read, answer, reads_blank=True)
+
+    def example(self, state: TrainState, source: str, target: str | None = None) -> Example:
+        """As in `Task`; the target is empty, or a continuation of the model if None."""
+        _, sentence = self.writer.read(source)
+        more = CONTINUED if target is None else 0
+        ids = self.writer.ids(state.parameters, sentence, more)[: self.config.model.max_length]
+        labels = [self.tokenizers.source.token(number) for number in ids]
+        for place, word in sentence.unknown.items():
+            labels[len(self.writer.begin) + place] = word
+        special = len(self.writer.begin), 0
+        return Example({"decoder": np.array(ids)}, {"decoder": labels}, {"decoder": special})
+
+    def attended(
+        self,
+        model: LanguageModel,
+        inputs: Mapping[str, Array],
+        lengths: Mapping[str, Array],
+        returning: Sequence[str] = (),
+    ) -> Mapping[str, Output]:
+        """As in `Task`: padding follows the tokens, so no token attends to it."""
+        del lengths
+        return {"decoder": model(inputs["decoder"], returning=returning)}
+
+    def first_examples(self, split: str, number: int) -> list[SentencePair]:
+        """As in `Task`; of running text, pieces of `SHOWN` tokens."""
+        if not self.source.is_running:
+            return super().first_examples(split, number)
+        size = min(SHOWN, self.config.model.max_length)
+        ids = self.ids(split).ids[: number * size]
+        decode = self.tokenizers.source.decode
+        pieces = (ids[start : start + size] for start in range(0, len(ids), size))
+        return [SentencePair(decode(piece.tolist()), "") for piece in pieces]
 
     def sample(self, state: TrainState) -> str:
         """Write a text from nothing, or from its first character."""

@@ -10,11 +10,12 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from attention.modules import MaskedLanguageModel
+from attention.modules import MaskedLanguageModel, Output
 from attention.primitives import masks
+from experiments.analysis.collect import Example
 from experiments.data.gaps import GapBatch, Gaps, GapWindows, fixed_gaps
 from experiments.data.rows import Batch, Encoded, EncodedPair
-from experiments.data.vocabulary import SPECIALS
+from experiments.data.vocabulary import EOS, SPECIALS
 from experiments.data.windows import Buckets, once
 from experiments.evaluation.word_senses import (
     SenseVectors,
@@ -134,6 +135,33 @@ class MaskedLanguageModeling(Task[GapBatch]):
         best = iter([candidates[0]["word"] for candidates in gaps])
         text = re.sub("_+", lambda _: next(best), line)
         return Prediction([text], lambda: {"text": text, "gaps": gaps}, sentence.note(tokenizer))
+
+    def example(self, state: TrainState, source: str, target: str | None = None) -> Example:
+        """As in `Task`; `_` marks a gap."""
+        del state, target
+        tokenizer, longest = self.tokenizers.source, self.config.model.max_length - 1
+        gap = len(tokenizer)
+        sentence = read_sentence(tokenizer, source, longest=longest, gap=gap)
+        labels = [
+            "_" if number == gap else sentence.unknown.get(place, tokenizer.token(number))
+            for place, number in enumerate(sentence.ids)
+        ]
+        return Example(
+            {"encoder": np.array([*sentence.ids, EOS])},
+            {"encoder": [*labels, SPECIALS[EOS]]},
+            {"encoder": (0, 1)},
+        )
+
+    def attended(
+        self,
+        model: MaskedLanguageModel,
+        inputs: Mapping[str, Array],
+        lengths: Mapping[str, Array],
+        returning: Sequence[str] = (),
+    ) -> Mapping[str, Output]:
+        """As in `Task`."""
+        mask = masks.lengths(lengths["encoder"])
+        return {"encoder": model(inputs["encoder"], mask=mask, returning=returning)}
 
     def senses(self, state: TrainState, split: str) -> SenseVectors:
         """Return the vector of each occurrence of a word that has several senses."""

@@ -12,6 +12,8 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
+from attention.modules import Output
+from experiments.analysis.collect import Example
 from experiments.config import Config
 from experiments.data.epoch import Epoch
 from experiments.data.pairs import SentencePair
@@ -153,6 +155,42 @@ class Task(ABC, Generic[Batch]):
     @abstractmethod
     def predict(self, state: TrainState, lines: Sequence[str]) -> Iterable[Prediction]:
         """Answer each line in the terms of the task, in order."""
+
+    def example(self, state: TrainState, source: Any, target: str | None = None) -> Example:  # noqa: ANN401 - a text or an image
+        """Return what the model reads of a text as a person types it, or of an image.
+
+        Args:
+            state: of the model.
+            source: what is read.
+            target: what is predicted; generated if None, where the task generates.
+
+        Raises:
+            ValueError: a text that the model cannot read.
+            UsageError: a model that does not attend.
+        """
+        del state, source, target
+        raise UsageError(f"{self.config.experiment} has no attention to explain")
+
+    def attended(
+        self,
+        model: nnx.Module,
+        inputs: Mapping[str, Array],
+        lengths: Mapping[str, Array],
+        returning: Sequence[str] = (),
+    ) -> Mapping[str, Output]:
+        """Return the output of each stack, without dropout.
+
+        Args:
+            model: with parameters.
+            inputs: of `example`, `[B, T]` by stack, padded.
+            lengths: `[B]` by stack, number of valid tokens per row.
+            returning: as in `Context`.
+        """
+        raise NotImplementedError
+
+    def first_examples(self, split: str, number: int) -> list[SentencePair]:
+        """Return the first examples of a split, as they are shown to people."""
+        return self.examples(split)[:number]
 
     @abstractmethod
     def sample(self, state: TrainState) -> str:

@@ -13,13 +13,14 @@ from attention.modules import EncoderDecoder, Output, RecurrentEncoderDecoder
 from attention.modules.context import add_losses
 from attention.modules.dropout import split_rng
 from attention.primitives import masks
-from experiments.analysis.pictures import draw_cross_attention
+from experiments.analysis.collect import Collector, Example
+from experiments.analysis.figures import draw_maps
 from experiments.config import Config
 from experiments.data.rows import Batch, Encoded, EncodedPair, PackedPairs
 from experiments.data.sources import Splits
 from experiments.data.subword_dropout import PairDropout
 from experiments.data.tokenizers import Tokenizers
-from experiments.data.vocabulary import EOS, PAD
+from experiments.data.vocabulary import BOS, EOS, PAD, SPECIALS
 from experiments.data.windows import Buckets, PackedPairRows, Windows, once, row_lengths
 from experiments.errors import UsageError
 from experiments.evaluation.phenomena import by_phenomenon
@@ -153,6 +154,42 @@ class Translation(Task[Batch | PackedPairs]):
             return losses
         return losses | {"word_perplexity": math.exp(losses["nll"] * tokens / words)}
 
+    def example(self, state: TrainState, source: str, target: str | None = None) -> Example:
+        """As in `Task`; the target is the translation of the model if None."""
+        if not self.translator.aligns:
+            raise UsageError("a model with model.attention='none' has no attention to explain")
+        sentence = self.translator.read(source)
+        if target is None:
+            (said,) = self.translator.translate_ids(state.parameters, [sentence.ids], batch_size=1)
+        else:
+            said = [*self.tokenizers.target.encode(target), EOS]
+        tokens = [self.tokenizers.target.token(number) for number in said]
+        return Example(
+            {"encoder": np.array([*sentence.ids, EOS]), "decoder": np.array([BOS, *said[:-1]])},
+            {
+                "encoder": [*sentence.tokens(self.tokenizers.source), SPECIALS[EOS]],
+                "decoder": [SPECIALS[BOS], *tokens[:-1]],
+            },
+            {"encoder": (0, 1), "decoder": (1, 0)},
+            tokens,
+        )
+
+    def attended(
+        self,
+        model: EncoderDecoder,
+        inputs: Mapping[str, Array],
+        lengths: Mapping[str, Array],
+        returning: Sequence[str] = (),
+    ) -> Mapping[str, Output]:
+        """As in `Task`."""
+        mask = masks.lengths(lengths["encoder"])
+        encoded = model.encode(inputs["encoder"], mask=mask, returning=returning)
+        decoded = model.decode(
+            inputs["decoder"], encoded.features, encoder_mask=mask, returning=returning
+        )
+        logits = model.logits(decoded.features)
+        return {"encoder": encoded, "decoder": decoded._replace(logits=logits)}
+
     def sample(self, state: TrainState) -> str:
         """Translate a few validation sentences, beside their references."""
         pairs = self.examples("validation")[:SAMPLED]
@@ -167,8 +204,9 @@ class Translation(Task[Batch | PackedPairs]):
         if not self.translator.aligns:
             return
         shown = min(self.examples("test"), key=lambda pair: abs(len(pair.source.split()) - DRAWN))
-        weights, source, target = self.translator.cross_attention(state.parameters, *shown[:2])
-        draw_cross_attention(weights, source, target, shown.alignment, workdir.attention)
+        example = self.example(state, shown.source, shown.target)
+        (found,) = Collector(self)(state.parameters, [example])
+        draw_maps(found.maps["cross"], workdir.attention, links=shown.alignment)
 
     def predict(self, state: TrainState, lines: Sequence[str]) -> Iterable[Prediction]:
         """Translate each line; unknown words are copied, if the model attends to the source."""

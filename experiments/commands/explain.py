@@ -1,0 +1,149 @@
+"""Draw and measure what a trained model attends to."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flax import nnx
+
+from experiments.analysis.alignment import as_pharaoh
+from experiments.analysis.collect import CROSS, Attended, Collector, Example
+from experiments.analysis.cross_alignment import align_task
+from experiments.analysis.figures import FORMATS, draw_maps, draw_mask, write_csv
+from experiments.analysis.heads import Block, beside, heads_table, repeated_block, visible
+from experiments.config import Config
+from experiments.errors import UsageError, as_usage_errors, one_of
+from experiments.files import write_whole
+from experiments.registry import TASKS
+from experiments.tables import as_table, write_tables
+from experiments.training.session import restore
+from experiments.workdir import Workdir
+
+SHOWN = 3  # examples of a split that are drawn
+MEASURED = 100  # examples of a split in the table of heads
+AT_ONCE = 20  # examples of a pass
+
+
+def explain(
+    config: Config,
+    workdir: Workdir,
+    cache: Path,
+    sentence: str | None = None,
+    split: str | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+) -> None:
+    """Write what a model attends to into the folder `explain` of its run.
+
+    Args:
+        config: of the run.
+        workdir: of the run.
+        cache: where generated data is kept.
+        sentence: that is drawn. Without it, the first sentences of a split are drawn, and heads and
+            alignments are measured on the split.
+        split: the first test split if None.
+        layer: of the head that is drawn alone, from 1; the last one if None.
+        head: that is drawn alone, from 1; the first one if None.
+
+    Raises:
+        UsageError: a sentence that cannot be read, an unknown split, a layer or a head out of
+            range, or a model that does not attend.
+    """
+    if sentence is not None and split is not None:
+        raise UsageError("--mode=explain takes a --sentence or a --split, got both")
+    if getattr(config.model, "implementation", None) is not None:  # some return no weights
+        config = replace(config, model=replace(config.model, implementation=None))
+    task = TASKS[config.experiment].load(config, workdir, cache)
+    split = split or task.tests[0]
+    with as_usage_errors():
+        one_of("--split", split, task.known_splits)
+    state = restore(workdir, task).state
+    untrained = task.learner.initial_state().parameters
+    collector, folder = Collector(task), workdir.explanation
+    if sentence is not None:
+        with as_usage_errors("--sentence: "):
+            examples = {"sentence": task.example(state, sentence)}
+    else:
+        pairs = task.first_examples(split, SHOWN)
+        examples = {
+            f"{split}-{number}": task.example(state, pair.source)
+            for number, pair in enumerate(pairs, start=1)
+        }
+    of_model, of_untrained = (
+        collector(parameters, [*examples.values()]) for parameters in (state.parameters, untrained)
+    )
+    for name, found, control in zip(examples, of_model, of_untrained, strict=True):
+        draw_example(found, control, folder / name, layer, head)
+        print(f"{folder / name}: {' '.join(texts(examples[name]))}")
+    if sentence is not None:
+        return
+    pairs = task.first_examples(split, MEASURED)
+    measured = [task.example(state, pair.source, pair.target) for pair in pairs]
+    block = repeated_block(measured, getattr(config.model, "max_length", None))
+    rows = beside(
+        *(
+            measure_heads(collector, parameters, measured, block)
+            for parameters in (state.parameters, untrained)
+        )
+    )
+    write_tables(rows, folder / "heads", digits=3)
+    print(f"\nheads, over {len(measured)} examples of the {split} split")
+    shown = [{name: row[name] for name in row if "untrained" not in name} for row in rows]
+    print(as_table(shown, digits=2))
+    if CROSS in found.maps and pairs[0].links:
+        report = align_task(task, state, collector, split)
+        write_tables(report.every, folder / "alignment")
+        lines = map(as_pharaoh, report.links)
+        write_whole(folder / f"alignment.{split}.pharaoh", "".join(f"{line}\n" for line in lines))
+        print(f"alignment of the {split} split; methods chosen on validation")
+        print(as_table(report.rows))
+
+
+def texts(example: Example) -> list[str]:
+    """Return the labels of the text of each stack, joined by arrows."""
+    found = []
+    for stack, labels in example.labels.items():
+        before, after = example.special[stack]
+        found += [*(["→"] if found else []), *labels[before : len(labels) - after]]
+    return found
+
+
+def draw_example(
+    found: Attended, untrained: Attended, folder: Path, layer: int | None, head: int | None
+) -> None:
+    """Write the maps of an example: all heads of each layer, one head, the mask, and CSV.
+
+    Args:
+        found: what the model attends to.
+        untrained: the same of an untrained model, for the mask.
+        folder: of the files.
+        layer: as in `explain`.
+        head: as in `explain`.
+
+    Raises:
+        UsageError: a layer or a head out of range, or a model that does not attend.
+    """
+    if not found.maps:
+        raise UsageError("this model has no layer that attends")
+    places = {
+        kind: maps.index(layer or maps.layers[-1], head or 1) for kind, maps in found.maps.items()
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for kind, maps in found.maps.items():
+        for place, number in enumerate(maps.layers):
+            heads = [(place, head) for head in range(maps.weights.shape[1])]
+            draw_maps(maps, folder / f"{kind}-layer-{number}", places=heads, formats=FORMATS)
+        place, at = places[kind]
+        path = folder / f"{kind}-layer-{maps.layers[place]}-head-{at + 1}"
+        draw_maps(maps, path, places=[(place, at)], formats=FORMATS)
+        draw_mask(visible(untrained.maps[kind], place), maps, folder / f"{kind}-mask")
+        write_csv(maps, folder / f"{kind}.csv")
+
+
+def measure_heads(
+    collector: Collector, parameters: nnx.State, examples: Sequence[Example], block: Block | None
+) -> list[dict[str, Any]]:
+    """Return the table of heads of a model."""
+    repeated = None if block is None else next(collector(parameters, [block.example]))
+    return heads_table(collector(parameters, examples, batch_size=AT_ONCE), block, repeated)
