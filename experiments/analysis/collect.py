@@ -76,9 +76,10 @@ class AttentionMaps(NamedTuple):
         """
         if layer not in self.layers:
             known = ", ".join(map(str, self.layers))
-            raise UsageError(f"{self.kind} attention is in layers {known}, got --layer={layer}")
-        if not 1 <= head <= (most := self.weights.shape[1]):
-            raise UsageError(f"a layer has heads 1 to {most}, got --head={head}")
+            raise UsageError(f"{self.title} is in layers {known}, got --layer={layer}")
+        heads = self.weights.shape[1]
+        if not 1 <= head <= heads:
+            raise UsageError(f"a layer has heads 1 to {heads}, got --head={head}")
         return [*self.layers].index(layer), head - 1
 
 

@@ -64,8 +64,10 @@ def alignments(maps: AttentionMaps, source: Sequence[int], target: Sequence[int]
         for place, layer in enumerate(maps.layers)
         for head in range(weights.shape[1])
     }
-    each |= {(layer, 0): weights[place].mean(axis=0) for place, layer in enumerate(maps.layers)}
-    each[0, 0] = weights.mean(axis=(0, 1))
+    if weights.shape[1] > 1:
+        each |= {(layer, 0): weights[place].mean(axis=0) for place, layer in enumerate(maps.layers)}
+    if len(maps.layers) > 1:
+        each[0, 0] = weights.mean(axis=(0, 1))
     stacked = np.stack([*each.values()])
     return {
         Method(*name, reading): as_links(words)

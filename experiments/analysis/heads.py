@@ -160,6 +160,23 @@ def beside(
     ]
 
 
+def changes(found: Sequence[Attended], others: Sequence[Attended]) -> dict[str, float]:
+    """Return the mean share of the weights of a query that two models place differently.
+
+    It is the total variation distance: 0 for equal weights, 1 for weights on different keys.
+
+    Args:
+        found: of one model.
+        others: of another model, in the same examples.
+    """
+    distances: dict[str, list[np.ndarray]] = {}
+    for one, other in zip(found, others, strict=True):
+        for kind, maps in one.maps.items():
+            distance = abs(maps.weights - other.maps[kind].weights).sum(axis=-1) / 2
+            distances.setdefault(maps.title, []).append(distance.ravel())
+    return {title: float(np.concatenate(each).mean()) for title, each in distances.items()}
+
+
 def visible(untrained: AttentionMaps, layer: int) -> np.ndarray:
     """Return the mask of a layer, bool `[T, S]`, from the weights of an untrained model.
 

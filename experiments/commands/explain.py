@@ -1,6 +1,5 @@
 """Draw and measure what a trained model attends to."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,16 +7,25 @@ from typing import Any
 from flax import nnx
 
 from experiments.analysis.alignment import as_pharaoh
-from experiments.analysis.collect import CROSS, Attended, Collector, Example
+from experiments.analysis.collect import CROSS, ENCODER, Attended, Collector, Example
+from experiments.analysis.contextual_senses import (
+    FEWEST,
+    draw_senses,
+    sense_vectors,
+    senses_table,
+)
 from experiments.analysis.cross_alignment import align_task
 from experiments.analysis.figures import FORMATS, draw_maps, draw_mask, write_csv
-from experiments.analysis.heads import Block, beside, heads_table, repeated_block, visible
+from experiments.analysis.heads import beside, changes, heads_table, repeated_block, visible
 from experiments.config import Config
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.files import write_whole
 from experiments.registry import TASKS
 from experiments.tables import as_table, write_tables
+from experiments.tasks.task import Task
+from experiments.tasks.translation import Translation
 from experiments.training.session import restore
+from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
 SHOWN = 3  # examples of a split that are drawn
@@ -70,34 +78,22 @@ def explain(
             f"{split}-{number}": task.example(state, pair.source)
             for number, pair in enumerate(pairs, start=1)
         }
-    of_model, of_untrained = (
-        collector(parameters, [*examples.values()]) for parameters in (state.parameters, untrained)
+    found, control = (
+        [*collector(parameters, [*examples.values()])]
+        for parameters in (state.parameters, untrained)
     )
-    for name, found, control in zip(examples, of_model, of_untrained, strict=True):
-        draw_example(found, control, folder / name, layer, head)
+    for name, *each in zip(examples, found, control, strict=True):
+        draw_example(*each, folder / name, layer, head)
         print(f"{folder / name}: {' '.join(texts(examples[name]))}")
+    for kind, change in changes(found, control).items():
+        print(f"re-initialised weights move {change:.0%} of the {kind}")
     if sentence is not None:
         return
-    pairs = task.first_examples(split, MEASURED)
-    measured = [task.example(state, pair.source, pair.target) for pair in pairs]
-    block = repeated_block(measured, getattr(config.model, "max_length", None))
-    rows = beside(
-        *(
-            measure_heads(collector, parameters, measured, block)
-            for parameters in (state.parameters, untrained)
-        )
-    )
-    write_tables(rows, folder / "heads", digits=3)
-    print(f"\nheads, over {len(measured)} examples of the {split} split")
-    shown = [{name: row[name] for name in row if "untrained" not in name} for row in rows]
-    print(as_table(shown, digits=2))
-    if CROSS in found.maps and pairs[0].links:
-        report = align_task(task, state, collector, split)
-        write_tables(report.every, folder / "alignment")
-        lines = map(as_pharaoh, report.links)
-        write_whole(folder / f"alignment.{split}.pharaoh", "".join(f"{line}\n" for line in lines))
-        print(f"alignment of the {split} split; methods chosen on validation")
-        print(as_table(report.rows))
+    measure_heads(task, state, untrained, collector, split, folder)
+    if CROSS in found[0].maps and pairs[0].links:
+        measure_alignment(task, state, collector, split, folder)
+    if task.source.has_phenomena and ENCODER in found[0].hidden_states:
+        measure_senses(task, state, collector, split, folder)
 
 
 def texts(example: Example) -> list[str]:
@@ -127,7 +123,8 @@ def draw_example(
     if not found.maps:
         raise UsageError("this model has no layer that attends")
     places = {
-        kind: maps.index(layer or maps.layers[-1], head or 1) for kind, maps in found.maps.items()
+        kind: maps.index(maps.layers[-1] if layer is None else layer, 1 if head is None else head)
+        for kind, maps in found.maps.items()
     }
     folder.mkdir(parents=True, exist_ok=True)
     for kind, maps in found.maps.items():
@@ -142,8 +139,50 @@ def draw_example(
 
 
 def measure_heads(
-    collector: Collector, parameters: nnx.State, examples: Sequence[Example], block: Block | None
-) -> list[dict[str, Any]]:
-    """Return the table of heads of a model."""
-    repeated = None if block is None else next(collector(parameters, [block.example]))
-    return heads_table(collector(parameters, examples, batch_size=AT_ONCE), block, repeated)
+    task: Task,
+    state: TrainState,
+    untrained: nnx.State,
+    collector: Collector,
+    split: str,
+    folder: Path,
+) -> None:
+    """Write and print the table of heads, over the first examples of a split."""
+    pairs = task.first_examples(split, MEASURED)
+    examples = [task.example(state, pair.source, pair.target) for pair in pairs]
+    block = repeated_block(examples, getattr(task.config.model, "max_length", None))
+
+    def table(parameters: nnx.State) -> list[dict[str, Any]]:
+        repeated = None if block is None else next(collector(parameters, [block.example]))
+        found = collector(parameters, examples, batch_size=AT_ONCE)
+        return heads_table(found, block, repeated)
+
+    rows = table(state.parameters)
+    write_tables(beside(rows, table(untrained)), folder / "heads", digits=3)
+    print(f"\nheads, over {len(examples)} examples of the {split} split")
+    print(as_table(rows, digits=2))
+
+
+def measure_alignment(
+    task: Translation, state: TrainState, collector: Collector, split: str, folder: Path
+) -> None:
+    """Write and print word alignments of a split, and their error."""
+    report = align_task(task, state, collector, split)
+    write_tables(report.every, folder / "alignment")
+    lines = "".join(f"{as_pharaoh(links)}\n" for links in report.links)
+    write_whole(folder / f"alignment.{split}.pharaoh", lines)
+    print(f"alignment of the {split} split, in %; methods are chosen on validation")
+    print(as_table(report.rows))
+
+
+def measure_senses(
+    task: Task, state: TrainState, collector: Collector, split: str, folder: Path
+) -> None:
+    """Write and print how well the vectors of each layer tell the senses of words apart."""
+    found, vectors = sense_vectors(task, state, collector, split)
+    if not found:
+        return
+    rows = senses_table(found, vectors)
+    write_tables(rows, folder / "senses", digits=2)
+    draw_senses(found, vectors, folder / "senses")
+    print(f"senses of words with at least {FEWEST} uses in the {split} split, in %")
+    print(as_table(rows, digits=2))

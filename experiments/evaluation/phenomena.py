@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
+from experiments.analysis.senses import occurrences
 from experiments.data.pairs import SentencePair
 from experiments.data.toy_language.entries import ADJECTIVE
 from experiments.data.words import tokenize
-from experiments.evaluation.word_senses import occurrences
 
 
 def _agrees(pair: SentencePair) -> bool:

@@ -13,16 +13,16 @@ from jax import Array
 from attention.modules import MaskedLanguageModel, Output
 from attention.primitives import masks
 from experiments.analysis.collect import Example
-from experiments.data.gaps import GapBatch, Gaps, GapWindows, fixed_gaps
-from experiments.data.rows import Batch, Encoded, EncodedPair
-from experiments.data.vocabulary import EOS, SPECIALS
-from experiments.data.windows import Buckets, once
-from experiments.evaluation.word_senses import (
+from experiments.analysis.senses import (
     SenseVectors,
     check_senses,
     occurrences,
     sense_accuracy,
 )
+from experiments.data.gaps import GapBatch, Gaps, GapWindows, fixed_gaps
+from experiments.data.rows import Batch, Encoded, EncodedPair
+from experiments.data.vocabulary import EOS, SPECIALS
+from experiments.data.windows import Buckets, once
 from experiments.inference.prediction import Prediction, predictions
 from experiments.inference.sentence import Sentence, read_sentence
 from experiments.tasks.task import Measured, Task

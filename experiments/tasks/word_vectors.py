@@ -7,6 +7,13 @@ from flax import nnx
 from jax import Array
 
 from attention.modules.skip_gram import SkipGram
+from experiments.analysis.senses import (
+    SenseVectors,
+    check_senses,
+    neighbour_mean,
+    occurrences,
+    sense_accuracy,
+)
 from experiments.data.skip_grams import (
     SkipGramBatch,
     SkipGramBatches,
@@ -17,13 +24,6 @@ from experiments.data.skip_grams import (
 )
 from experiments.data.vocabulary import SPECIALS
 from experiments.errors import UsageError
-from experiments.evaluation.word_senses import (
-    SenseVectors,
-    check_senses,
-    neighbour_mean,
-    occurrences,
-    sense_accuracy,
-)
 from experiments.inference.prediction import Prediction, predictions
 from experiments.tasks.task import Measured, Task
 from experiments.training.loss import TokenLosses, negative_sampling_losses

@@ -64,7 +64,11 @@ def test_files_of_links(tmp_path):
     ("text", "options", "message"),
     [
         ("0-0\n", {"lengths": [(1, 1)] * 2}, "has 1 lines, and there are 2 sentences"),
-        ("0-0 1-2\n", {"lengths": [(2, 2)]}, "line 1: the link 1-2 .* 2 and 2 words .* out of range"),
+        (
+            "0-0 1-2\n",
+            {"lengths": [(2, 2)]},
+            "line 1: the link 1-2 .* with 2 and 2 words is out of",
+        ),
         ("0-1\n", {"first": 1}, "the link 0-1 is out of range, counted from 1"),
         ("0:1\n", {}, "line 1: a link is 0-1, 0p1 or 0.1, got '0:1'"),
     ],

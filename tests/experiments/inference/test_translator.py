@@ -8,6 +8,7 @@ from flax import nnx
 
 from attention.decoding import GNMT, Beam, Greedy, StoppingCriteria, generate
 from configs import toy_translation, toy_translation_rnn
+from experiments.analysis.collect import Collector
 from experiments.config import Config
 from experiments.config.flags import as_config_dict
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
@@ -134,14 +135,6 @@ def test_copied_words_are_aligned_one_to_one():
     assert copy_words(weights[:1], {0: "a", 1: "b"}) == ({0: "b"}, ["a"])
 
 
-def test_cross_attention_has_labels(task, parameters):
-    weights, source, target = task.translator.cross_attention(parameters, "a b c", "v w")
-    assert source == ["a", "b", "c", "<eos>"]
-    assert target == ["v", "w", "<eos>"]
-    assert weights.shape == (2, 2, 3, 4)  # layers, heads, target words, source words
-    np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-5)
-
-
 def test_translator_uses_the_tokenizer_of_the_data():
     letters = tokenizers(Tokens(list, "".join))
     options = {"num_beams": 1, "length_penalty": 0.0}
@@ -170,9 +163,10 @@ class TestDetails:
         assert unknown.note == "not in the vocabulary, copied: 'q'"
         assert [*plain.text] == [best]
         said = plain.details()["translations"]
+        examples = [task.example(state, read, " ".join(one["tokens"][:-1])) for one in said]
         looks = [
-            task.translator.cross_attention(state.parameters, read, " ".join(one["tokens"][:-1]))[0]
-            for one in said
+            attended.maps["cross"].weights
+            for attended in Collector(task)(state.parameters, examples)
         ]
         return best, said, looks, unknown.details()
 

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from experiments.data.pairs import SentencePair
-from experiments.data.toy_language import sample
-from experiments.data.toy_language.entries import SENSES
-from experiments.evaluation.word_senses import (
+from experiments.analysis.senses import (
     Occurrence,
     SenseVectors,
     neighbour_mean,
     occurrences,
     sense_accuracy,
 )
+from experiments.data.pairs import SentencePair
+from experiments.data.toy_language import sample
+from experiments.data.toy_language.entries import SENSES
 
 RANDOM = np.random.default_rng(0)
 
