@@ -122,7 +122,18 @@ def _grid(maps: AttentionMaps, rows: int, columns: int) -> tuple["Figure", np.nd
     width = LABELS + columns * across + (columns - 1) * GAP + RIGHT
     height = LABELS + rows * cells + (rows - 1) * GAP + TOP
     figure = new_figure(width, height)
-    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for (row, column), axes in np.ndenumerate(grid):
+        for axis, labels, turn, is_outer in (
+            (axes.xaxis, maps.keys, 90, row == rows - 1),
+            (axes.yaxis, maps.queries, 0, column == 0),
+        ):
+            if not is_outer:
+                axis.set_visible(False)
+            elif len(labels) <= LABELLED:
+                # A label with dollar signs is not mathematics.
+                text = {"rotation": turn, "fontsize": 8, "parse_math": False}
+                axis.set_ticks(range(len(labels)), labels, **text)
     figure.subplots_adjust(
         left=LABELS / width,
         right=1 - RIGHT / width,
@@ -140,11 +151,6 @@ def _panel(
     image = axes.imshow(weights, cmap=COLORS, vmin=0, vmax=1, aspect="auto")
     for source, target in links:
         axes.plot(source, target, "o", mfc="none", mec=MARK, ms=7)
-    for axis, labels, turn in ((axes.xaxis, maps.keys, 90), (axes.yaxis, maps.queries, 0)):
-        if len(labels) > LABELLED:
-            continue
-        # No label is parsed as mathematics, though it may contain a dollar sign.
-        axis.set_ticks(range(len(labels)), labels, rotation=turn, fontsize=8, parse_math=False)
     return image
 
 
