@@ -125,13 +125,13 @@ def _error(counts: np.ndarray) -> np.ndarray:
     return 1 - (among_sure + among_possible + (both == 0)) / np.maximum(both, 1)
 
 
-def aligned_words(
+def word_weights(
     weights: np.ndarray, source: Sequence[int], target: Sequence[int], *, shift: int = 0
 ) -> np.ndarray:
-    """Return the source word with the largest weight for each target word, -1 for none: `[..., W]`.
+    """Return weights between words, `[..., target words, source words + 1]`; the last is the end.
 
     The weights of the tokens of a source word are summed, those of the tokens of a target word
-    averaged. None has the largest weight if the end of the source has it.
+    averaged.
 
     Args:
         weights: of cross-attention `[..., 1 + T, 1 + S]`; row t predicts target token t, and row
@@ -146,13 +146,25 @@ def aligned_words(
     rows = np.zeros((num_target, len(target)), np.float32)
     rows[[*target], np.arange(len(target))] = 1
     rows /= np.maximum(rows.sum(axis=1, keepdims=True), 1)
-    best = (rows @ weights[..., shift : shift + len(target), :] @ columns).argmax(axis=-1)
-    return np.where(best == num_source, -1, best)
+    return rows @ weights[..., shift : shift + len(target), :] @ columns
 
 
-def as_links(words: np.ndarray) -> Links:
-    """Return the links of target words `[W]` with source words, -1 for none."""
-    return frozenset((source, place) for place, source in enumerate(words.tolist()) if source >= 0)
+def link_words(weights: np.ndarray, *, both: bool = False) -> Links:
+    """Link each target word with the source word that has the largest weight.
+
+    A target word whose largest weight is on the end of the source has no link.
+
+    Args:
+        weights: `[target words, source words + 1]`, as of `word_weights`.
+        both: whether each source word without a link is also linked with the target word that
+            gives it the largest weight.
+    """
+    end = weights.shape[1] - 1
+    links = {(at, word) for word, at in enumerate(weights.argmax(axis=1).tolist()) if at != end}
+    if both and len(weights):
+        best = weights.argmax(axis=0).tolist()
+        links |= {(at, best[at]) for at in {*range(end)} - {source for source, _ in links}}
+    return frozenset(links)
 
 
 def diagonal_links(lengths: Iterable[tuple[int, int]]) -> list[Links]:

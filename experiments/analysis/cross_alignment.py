@@ -10,11 +10,11 @@ from experiments.analysis.alignment import (
     AlignmentScores,
     Gold,
     Links,
-    aligned_words,
-    as_links,
     diagonal_links,
+    link_words,
     score,
     uniform_links,
+    word_weights,
 )
 from experiments.analysis.collect import CROSS, DECODER, ENCODER, AttentionMaps, Collector, Example
 from experiments.analysis.ibm_model_1 import align
@@ -31,6 +31,7 @@ VALIDATION, TEST = "validation", "test"
 AT_ONCE = 64  # sentences of a pass
 LEARNED_FROM = 20_000  # training pairs of IBM Model 1
 READINGS = ("predicts", "reads")  # the row of a target token: that predicts it, or that reads it
+LINKED = ("target words", "all words")  # that have at least one link, but for those of the end
 
 
 class Method(NamedTuple):
@@ -40,24 +41,28 @@ class Method(NamedTuple):
         layer: from 1; 0 for the mean of all layers.
         head: from 1; 0 for the mean of the heads.
         reading: one of `READINGS`.
+        linked: one of `LINKED`.
     """
 
     layer: int
     head: int
     reading: str
+    linked: str
 
     def __str__(self) -> str:
         """As in a table."""
         layer = f"layer {self.layer}" if self.layer else "mean of layers"
         head = f"head {self.head}" if self.head else "mean of heads"
-        return f"{layer}, {head}, the row that {self.reading} the word"
+        return f"{layer}, {head}; row that {self.reading} the word; links of {self.linked}"
 
 
 Alignments = Mapping[Method, Sequence[Links]]
 
 
-def alignments(maps: AttentionMaps, source: Sequence[int], target: Sequence[int]) -> dict:
-    """Return the links of one sentence by `Method`; arguments as in `aligned_words`."""
+def alignments(
+    maps: AttentionMaps, source: Sequence[int], target: Sequence[int]
+) -> dict[Method, Links]:
+    """Return the links of one sentence by `Method`; arguments as in `word_weights`."""
     weights = maps.weights
     each = {
         (layer, head + 1): weights[place, head]
@@ -69,13 +74,14 @@ def alignments(maps: AttentionMaps, source: Sequence[int], target: Sequence[int]
     if len(maps.layers) > 1:
         each[0, 0] = weights.mean(axis=(0, 1))
     stacked = np.stack([*each.values()])
-    return {
-        Method(*name, reading): as_links(words)
-        for shift, reading in enumerate(READINGS)
-        for name, words in zip(
-            each, aligned_words(stacked, source, target, shift=shift), strict=True
-        )
-    }
+    found = {}
+    for shift, reading in enumerate(READINGS):
+        every = word_weights(stacked, source, target, shift=shift)
+        for name, words in zip(each, every, strict=True):
+            for linked in LINKED:
+                links = link_words(words, both=linked == LINKED[1])
+                found[Method(*name, reading, linked)] = links
+    return found
 
 
 def word_numbers(tokenizer: Tokenizer, labels: Sequence[str]) -> list[int]:
@@ -148,7 +154,7 @@ def report(
     rows = [_row(str(method), errors[method], scores[method]) for method in ranked]
     best = {}
     for method, row in zip(ranked, rows, strict=True):
-        best.setdefault((method.reading, bool(method.head)), row)
+        best.setdefault((method.reading, method.linked, bool(method.head)), row)
     others = [_row(name, None, score(links, gold[TEST])) for name, links in baselines.items()]
     return Report(ranked[0], [*best.values(), *others], [*rows, *others], test[ranked[0]])
 

@@ -57,7 +57,7 @@ def test_split(explain, made):
     links = (folder / "alignment.validation.pharaoh").read_text().splitlines()
     with (folder / "alignment.csv").open(newline="") as file:
         names = [row["alignment"] for row in csv.DictReader(file)]
-    assert len(names) == 2 * (4 + 2 + 1) + 3
+    assert len(names) == 2 * 2 * (4 + 2 + 1) + 3
     assert "IBM Model 1" in names and len(links) > 10
     assert "re-initialised weights move 0% of the cross-attention" in output
 

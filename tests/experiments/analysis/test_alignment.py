@@ -3,13 +3,13 @@ import pytest
 
 from experiments.analysis.alignment import (
     Gold,
-    aligned_words,
-    as_links,
     as_pharaoh,
     diagonal_links,
+    link_words,
     read_links,
     score,
     uniform_links,
+    word_weights,
 )
 from experiments.analysis.ibm_model_1 import align, translation_table
 from experiments.errors import UsageError
@@ -97,25 +97,31 @@ def test_pharaoh():
 def test_rows_that_predict_and_that_read():
     # Source words 0, 1 and the end; target words 0, 1 and the prediction of the end.
     weights = np.array([[0.1, 0.8, 0.1], [0.7, 0.2, 0.1], [0.2, 0.2, 0.6]])
-    predicts = aligned_words(weights, [0, 1], [0, 1])
-    reads = aligned_words(weights, [0, 1], [0, 1], shift=1)
-    assert as_links(predicts) == links("1-0 0-1")
-    assert as_links(reads) == links("0-0")  # the end is no word
+    predicts = word_weights(weights, [0, 1], [0, 1])
+    reads = word_weights(weights, [0, 1], [0, 1], shift=1)
+    assert link_words(predicts) == links("1-0 0-1")
+    assert link_words(reads) == links("0-0")  # the end is no word
+
+
+def test_links_of_all_words():
+    weights = np.array([[0.6, 0.3, 0.1, 0.0], [0.0, 0.4, 0.0, 0.6]])  # the last key is the end
+    assert link_words(weights) == links("0-0")
+    assert link_words(weights, both=True) == links("0-0 1-1 2-0")
 
 
 def test_weights_of_subwords():
     # Source word 0 has two tokens of 0.3 each, more than the 0.4 of word 1.
     weights = np.array([[0.3, 0.3, 0.4, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
-    assert aligned_words(weights, [0, 0, 1], [0, 1]).tolist() == [0, 1]
-    # The mean of both target tokens, of one word, has its maximum at word 1.
-    assert aligned_words(weights, [0, 0, 1], [0, 0]).tolist() == [1]
+    found = word_weights(weights, [0, 0, 1], [0, 1])
+    np.testing.assert_allclose(found, [[0.6, 0.4, 0], [0, 1, 0]], rtol=1e-6)
+    found = word_weights(weights, [0, 0, 1], [0, 0])  # the mean of both target tokens
+    np.testing.assert_allclose(found, [[0.3, 0.7, 0]], rtol=1e-6)
 
 
 def test_leading_axes():
     weights = np.random.default_rng(0).random((2, 3, 4, 5))
-    found = aligned_words(weights, range(4), range(3))
-    assert found.shape == (2, 3, 3)
-    np.testing.assert_array_equal(found[1, 2], aligned_words(weights[1, 2], range(4), range(3)))
+    found = word_weights(weights, range(4), range(3))
+    np.testing.assert_allclose(found[1, 2], weights[1, 2, :3], rtol=1e-6)
 
 
 def test_baselines():
