@@ -20,7 +20,7 @@ from experiments.data.sequences.faults import tell_left_out
 from experiments.data.sources import Splits
 from experiments.data.store import IdStore, ImageStore, TextStore, store_ids, store_text
 from experiments.data.tokenizers import Tokenizers
-from experiments.errors import UsageError
+from experiments.errors import UsageError, as_usage_errors
 from experiments.inference.prediction import Prediction
 from experiments.registry import SOURCES
 from experiments.training.duration import settled
@@ -199,7 +199,8 @@ class Task(ABC, Generic[Batch]):
 
     def _prepare(self, split: str) -> tuple[Examples, Ids]:
         if split not in self._prepared:
-            self._prepared[split] = self._fitting(split)
+            with as_usage_errors(f"the {split} split: "):  # an unknown word
+                self._prepared[split] = self._fitting(split)
         return self._prepared[split]
 
     def _fitting(self, split: str) -> tuple[Examples, Ids]:

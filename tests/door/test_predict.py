@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments.config import Config
 from experiments.errors import UsageError
 from experiments.registry import TASKS
 from experiments.training.checkpoint import Checkpoints
@@ -217,8 +216,3 @@ def test_usage_error(write, flags, sentence):
     assert (status, output) == (2, "")
     assert sentence in error
     assert error.count("\n") == 1 + sentence.count("\n")
-
-
-def test_every_task_predicts():
-    assert {Config.read({"experiment": name, "data": {}}).experiment for name in TASKS} == {*TASKS}
-    assert all(callable(task.predict) for task in TASKS.values())

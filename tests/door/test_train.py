@@ -71,6 +71,13 @@ def test_workdir_contains_everything(place, trained):
     assert losses[-1] < losses[0]
 
 
+def test_finished_run_is_evaluated_and_not_trained(place, knock):
+    before = (place / "tiny" / "metrics.jsonl").read_text()
+    status, output, _ = knock(*TINY)
+    assert (status, "exact match" in output) == (0, True)
+    assert (place / "tiny" / "metrics.jsonl").read_text() == before
+
+
 @pytest.mark.usefixtures("echoing")
 def test_resumed_run_is_equal_to_the_bit(place, knock, monkeypatch):
     """Stopped at step 15, it goes on from its checkpoint of step 10 as if nothing had happened."""

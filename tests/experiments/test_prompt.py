@@ -50,4 +50,4 @@ def test_what_is_long_comes_whole():
 
 def test_a_person_is_asked_each_time(capsys):
     assert groups(b"one\n", b"two\n", person=True) == [["one"], ["two"]]
-    assert capsys.readouterr().out == "one sentence a line; end with Ctrl-D\n> > > "
+    assert capsys.readouterr().out == "one input per line; end with Ctrl-D\n> > > "

@@ -164,7 +164,7 @@ class TestDetails:
             task = Translation(Config.read(config.to_dict()), tokenizers(WORDS))
             parameters = drawn(task, seed=46)  # with which alignments differ
             state = task.learner.initial_state()._replace(parameters=parameters)
-        read = "b h a"  # the rarest word is the stand-in
+        read = "b h a"  # the rarest word is the placeholder
         (best,) = task.translator(state.parameters, [read], batch_size=1)
         (plain,), (unknown,) = (task.predict(state, [each]) for each in (read, cls.SENTENCE))
         assert unknown.note == "not in the vocabulary, copied: 'q'"
@@ -209,7 +209,7 @@ class TestDetails:
             assert copied["text"].split() == [*words[:place], "q", *words[place + 1 :]]
 
 
-def test_model_without_attention_reads_a_stand_in():
+def test_model_without_attention_reads_a_placeholder():
     with jax.numpy_dtype_promotion("standard"):
         config = toy_translation_rnn.get_config("tiny")
         config.model.update({"attention": "none", "max_length": 9})
