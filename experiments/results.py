@@ -66,7 +66,7 @@ def report(
     write_whole(workdir.results, json.dumps(results, indent=2) + "\n")
     print(f"{results['step']:,} steps, {results['training_seconds']} s of training")
     for split, scores in splits.items():
-        print(f"{split:14s}{'   '.join(_shown(scores))}")
+        print(f"{split:13s} {'   '.join(_shown(scores))}")
         if data := scores.get("data"):
             print(f"{'':14s}{', '.join(f'{name}={value}' for name, value in data.items())}")
         if other := scores.get("against"):

@@ -145,19 +145,20 @@ class Classification(Task[LabelledBatch]):
         self, state: TrainState, inputs: Sequence[Sentence | np.ndarray]
     ) -> Iterator[Prediction]:
         """Yield a prediction for each input."""
-        tokenizer = self.tokenizers.target
-        names = [tokenizer.token(number) for number in range(len(SPECIALS), len(tokenizer))]
         sources = [each.ids if isinstance(each, Sentence) else each for each in inputs]
         examples = [EncodedPair(source, (len(SPECIALS),)) for source in sources]  # of any class
         for start in range(0, len(inputs), self.config.batch.size):
             part = slice(start, start + self.config.batch.size)
             batch = self._batch(examples[part], self.config.batch.size, 1)
             found = self._probabilities(state.parameters, batch.inputs, batch.lengths)
-            for each, row in zip(inputs[part], np.asarray(found).tolist(), strict=False):
-                ranked = sorted(zip(names, row, strict=True), key=lambda pair: -pair[1])
-                best, details = ranked[0][0], {"class": ranked[0][0], "probabilities": dict(ranked)}
-                note = each.note(self.tokenizers.source) if isinstance(each, Sentence) else ""
-                yield Prediction([best], lambda details=details: details, note)
+            yield from map(self._prediction, inputs[part], np.asarray(found))
+
+    def _prediction(self, given: Sentence | np.ndarray, probabilities: np.ndarray) -> Prediction:
+        tokenizer, order = self.tokenizers.target, np.argsort(-probabilities)
+        names = [tokenizer.token(number + len(SPECIALS)) for number in order]
+        ranked = dict(zip(names, probabilities[order].tolist(), strict=True))
+        note = given.note(self.tokenizers.source) if isinstance(given, Sentence) else ""
+        return Prediction(names[:1], lambda: {"class": names[0], "probabilities": ranked}, note)
 
     def sample(self, state: TrainState) -> str:
         """Classify a few validation examples."""
