@@ -73,7 +73,7 @@ def read_sentence(
         else:
             ids += tokenizer.read(part)
     if not ids:
-        raise ValueError("the line has no word")
+        raise ValueError("the line has no word" if text.strip() else "the line is empty")
     if len(ids) > longest:
         raise ValueError(f"the line has {len(ids)} tokens, and the model reads at most {longest}")
     return Sentence(ids, unknown, name)

@@ -149,7 +149,7 @@ def test_invalid_prompts(write):
     assert (status, output.splitlines()[:3]) == (1, [""] * 3)
     assert output.splitlines()[3].startswith("the girl")
     assert error.splitlines() == [
-        "line 1: the line has no word",
+        "line 1: the line is empty",
         "line 2: the character 'Ω' is not in the text that was learned",
         "line 3: the line has 65 tokens, and the model reads at most 64",
     ]

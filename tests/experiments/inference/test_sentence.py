@@ -61,6 +61,7 @@ def test_place_of_an_unknown_word_after_a_gap():
     "text, message",
     [
         ("...", "the line has no word"),
+        (" ", "the line is empty"),
         ("the " * 7, "the line has 7 tokens, and the model reads at most 6"),
     ],
 )
