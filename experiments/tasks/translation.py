@@ -182,12 +182,13 @@ class Translation(Task[Batch | PackedPairs]):
         return predictions(lines, self.translator.read, answer)
 
     def _prediction(self, sentence: Sentence, found: Sequence[Hypothesis]) -> Prediction:
+        tokenizer = self.tokenizers.source
         details = {
-            "source": sentence.tokens(self.tokenizers.source),
+            "source": [*sentence.tokens(tokenizer), tokenizer.token(EOS)],
             "unknown": [*sentence.unknown.values()],
             "translations": [one._asdict() for one in found],
         }
-        note = sentence.note(self.tokenizers.source, is_copied=self.translator.aligns)
+        note = sentence.note(tokenizer, is_copied=self.translator.aligns)
         return Prediction([one.text for one in found[:1]], lambda: details, note)
 
     def translations(self, state: TrainState, sentences: Sequence[str]) -> list[str]:

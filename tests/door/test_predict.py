@@ -59,12 +59,12 @@ def test_translation(predict, knock, made):
     ]
     first, _, copied, *_, last, _ = answers
     assert first == last
-    assert (first["source"], first["unknown"]) == (KNOWN.split(), [])
+    assert (first["source"], first["unknown"]) == ([*KNOWN.split(), "<eos>"], [])
     (best,) = first["translations"]
     assert best["confidence"] == pytest.approx(math.exp(np.mean(best["log_probs"])), rel=1e-4)
     assert len(best["alignment"]) == len(best["tokens"])
     assert answers[1] == answers[3] == {}
-    assert copied["source"] == [*KNOWN.split(), "girll"]
+    assert copied["source"] == [*KNOWN.split(), "girll", "<eos>"]
     assert "girll" in copied["translations"][0]["text"].split()
     assert answers[4:7:2] == [{"error": line.partition(": ")[2]} for line in error.splitlines()[1:]]
     status, output, told = knock("--mode=predict", given=given, workdir=made("toy_translation"))

@@ -202,7 +202,7 @@ class TestDetails:
 
     def test_unknown_word_is_copied_to_the_token_that_attends_to_it_most(self, found):
         _, said, looks, unknown = found
-        assert (unknown["source"], unknown["unknown"]) == (["b", "q", "a"], ["q"])
+        assert (unknown["source"], unknown["unknown"]) == (["b", "q", "a", "<eos>"], ["q"])
         for one, weights, copied in zip(said, looks, unknown["translations"], strict=True):
             place = weights.mean(axis=(0, 1))[:-1, 1].argmax()
             words = one["text"].split()
