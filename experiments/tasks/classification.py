@@ -18,7 +18,7 @@ from experiments.data.vocabulary import PAD, SPECIALS
 from experiments.data.windows import Buckets, Windows, once
 from experiments.data.words import WHOLE
 from experiments.inference.images import read_image
-from experiments.inference.prediction import Prediction, predictions
+from experiments.inference.prediction import Prediction
 from experiments.inference.sentence import Sentence, read_sentence
 from experiments.registry import SOURCES
 from experiments.tasks.task import Ids, Task
@@ -131,20 +131,17 @@ class Classification(Task[LabelledBatch]):
             lambda model, inputs, lengths: nnx.softmax(model(inputs, lengths=lengths).logits)
         )
 
-    def predict(self, state: TrainState, lines: Sequence[str]) -> Iterable[Prediction]:
-        """Name the class of each sentence, or of the image in the file that each line names."""
-        return predictions(lines, self._read, lambda inputs: self._answers(state, inputs))
-
-    def _read(self, line: str) -> Sentence | np.ndarray:
+    def read(self, line: str) -> Sentence | np.ndarray:
+        """Read a sentence, or the image in the file that a line names."""
         if self.source.has_images:
             return read_image(line, self.splits["train"][0].source.shape)
         longest = self.config.model.max_length
         return read_sentence(self.tokenizers.source, line, longest=longest)
 
-    def _answers(
+    def answers(
         self, state: TrainState, inputs: Sequence[Sentence | np.ndarray]
     ) -> Iterator[Prediction]:
-        """Yield a prediction for each input."""
+        """Name the class of each input."""
         sources = [each.ids if isinstance(each, Sentence) else each for each in inputs]
         examples = [EncodedPair(source, (len(SPECIALS),)) for source in sources]  # of any class
         for start in range(0, len(inputs), self.config.batch.size):
@@ -164,9 +161,9 @@ class Classification(Task[LabelledBatch]):
         """Classify a few validation examples."""
         examples = self.examples("validation")[:SAMPLED]
         sources = [example.source for example in examples]
-        inputs = sources if self.source.has_images else [self._read(source) for source in sources]
+        inputs = sources if self.source.has_images else [self.read(source) for source in sources]
         lines = []
-        for example, found in zip(examples, self._answers(state, inputs), strict=True):
+        for example, found in zip(examples, self.answers(state, inputs), strict=True):
             answer = "".join(found.text)
             mark = "=" if answer == example.target else "≠"
             lines += [f"  {_shown(example.source)}", f"  → {answer} {mark} {example.target}"]

@@ -24,7 +24,7 @@ from experiments.data.windows import Buckets, PackedPairRows, Windows, once, row
 from experiments.errors import UsageError
 from experiments.evaluation.phenomena import by_phenomenon
 from experiments.evaluation.scores import translation_scores
-from experiments.inference.prediction import Prediction, predictions
+from experiments.inference.prediction import Prediction
 from experiments.inference.sentence import Sentence
 from experiments.inference.translator import Hypothesis, Translator
 from experiments.tasks.task import Measured, Task
@@ -170,16 +170,15 @@ class Translation(Task[Batch | PackedPairs]):
         weights, source, target = self.translator.cross_attention(state.parameters, *shown[:2])
         draw_cross_attention(weights, source, target, shown.alignment, workdir.attention)
 
-    def predict(self, state: TrainState, lines: Sequence[str]) -> Iterable[Prediction]:
-        """Translate each line; unknown words are copied, if the model attends to the source."""
+    def read(self, line: str) -> Sentence:
+        """Read a sentence."""
+        return self.translator.read(line)
 
-        def answer(sentences: Sequence[Sentence]) -> Iterable[Prediction]:
-            found = self.translator.hypotheses(
-                state.parameters, sentences, batch_size=self._batch_size(len(sentences))
-            )
-            return map(self._prediction, sentences, found)
-
-        return predictions(lines, self.translator.read, answer)
+    def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterable[Prediction]:
+        """Translate sentences; unknown words are copied, if the model attends to the source."""
+        size = self._batch_size(len(inputs))
+        found = self.translator.hypotheses(state.parameters, inputs, batch_size=size)
+        return map(self._prediction, inputs, found)
 
     def _prediction(self, sentence: Sentence, found: Sequence[Hypothesis]) -> Prediction:
         tokenizer = self.tokenizers.source

@@ -11,6 +11,8 @@ from PIL import Image
 
 from experiments.errors import UsageError
 from experiments.registry import TASKS
+from experiments.tasks.language_model import LanguageModeling
+from experiments.tasks.task import Task
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.session import restore
 from experiments.workdir import Workdir
@@ -216,3 +218,9 @@ def test_usage_error(write, flags, sentence):
     assert (status, output) == (2, "")
     assert sentence in error
     assert error.count("\n") == 1 + sentence.count("\n")
+
+
+def test_task_without_predictions(write, monkeypatch):
+    monkeypatch.setattr(LanguageModeling, "read", Task.read)
+    sentence = "run.py: --mode=predict needs methods read and answers of LanguageModeling\n"
+    assert write(given="the girl") == (2, "", sentence)
