@@ -1,0 +1,122 @@
+"""--mode=compare: what is trained and written, and runs that cannot be compared."""
+
+import json
+
+import pytest
+
+from configs import reverse_rnn
+from experiments.cli import parse
+from experiments.commands import compare as comparison
+from experiments.commands import sweep
+from experiments.config import Config
+from experiments.errors import UsageError
+from experiments.evaluation.translator import Translator
+from experiments.workdir import Workdir
+from run import read_runs
+
+FILES = ("--config=reverse:tiny", "--config=reverse_rnn:tiny")
+
+
+def command(*arguments):
+    return parse(["run.py", "--mode=compare", *FILES, *arguments])
+
+
+def compare(place, *arguments):
+    comparison.compare(read_runs(command(*arguments).runs), Workdir(place), place.parent)
+
+
+def test_two_models(tmp_path, monkeypatch, capsys):
+    """Recurrent ones, which compile faster; decoding is replaced by its input."""
+    monkeypatch.setattr(Translator, "__call__", lambda _, __, texts, batch_size: [*texts])
+    monkeypatch.setattr(comparison, "LENGTHS", (8,))
+    runs = {}
+    for cell in ("lstm", "gru"):
+        config = reverse_rnn.get_config("tiny")
+        config.model.cell, config.train.steps = cell, 10
+        runs[cell] = Config.read(config.to_dict())
+    place = tmp_path / "both"
+    comparison.compare(runs, Workdir(place), tmp_path / "cache")
+    names = {f"comparison.{ending}" for ending in ("json", "md", "png")}
+    assert {path.name for path in place.iterdir()} == {*names, "lstm", "gru"}
+    written = json.loads((place / "comparison.json").read_text())
+    assert [run["run"] for run in written["runs"]] == ["lstm", "gru"]
+    assert {*written["p"]["test"]} == {"gru"} and 0 <= written["p"]["test"]["gru"] <= 1
+    assert all(run["8"] > 0 for run in written["seconds_by_length"].values())
+    table = (place / "comparison.md").read_text()
+    assert table in capsys.readouterr().out
+    scores, costs = (part.splitlines() for part in table.split("\n\n"))
+    assert scores[0].endswith("| exact match | accuracy | BLEU | perplexity | p against lstm |")
+    assert costs[0] == "| run | parameters | seconds of training | ms at 8 |"
+    assert len(costs) == 4
+
+
+def test_diverged_runs_are_left_out(tmp_path, monkeypatch, capsys):
+    def diverge(config, workdir, cache):
+        raise FloatingPointError("the loss became nan")
+
+    monkeypatch.setattr(sweep, "train", diverge)
+    with pytest.raises(UsageError, match=r"none of the runs in .* reached its end"):
+        compare(tmp_path / "both")
+    assert "reverse_tiny is left out: the loss became nan" in capsys.readouterr().err
+
+
+def test_durations_are_counted_before_training(tmp_path, monkeypatch):
+    steps = []
+
+    def diverge(config, workdir, cache):
+        steps.append((config.train.steps, workdir.load_config().train.steps))
+        raise FloatingPointError("the loss became nan")
+
+    monkeypatch.setattr(sweep, "train", diverge)
+    for _ in range(2):
+        with pytest.raises(UsageError, match="none of the runs"):
+            compare(tmp_path / "both", "--config.train.duration=30 epochs")
+    (count,) = {count for pair in steps for count in pair}
+    assert len(steps) == 4 and count % 30 == 0
+    with pytest.raises(UsageError, match=r"duration: '30 epochs' there, '9 steps' here"):
+        compare(tmp_path / "both", "--config.train.duration=9 steps")
+
+
+def test_workdir_is_named_after_the_runs():
+    assert str(command().workdir) == "workdirs/reverse_tiny+reverse_rnn_tiny"
+
+
+@pytest.mark.parametrize("flag", [("--config.seed=7",), ("--config.seed", "7")])
+def test_override_holds_for_each_run_of_a_file(flag):
+    file = "--config=reverse_positions:tiny"
+    one = "--config.runs.alibi.model.width=48"
+    runs = parse(["run.py", "--mode=compare", file, *flag, one]).runs
+    assert {run.seed for run in runs.values()} == {7}
+    assert {name for name, run in runs.items() if run.model.width == 48} == {"alibi"}
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--config=reverse:tiny"], "needs configurations that differ, got reverse:tiny, rev"),
+        (["--config=copy:tiny"], r"differ: a comparison is of the same data.*\n  data\."),
+        (["--config=digits:tiny"], r"differ: a comparison .*\n  experiment: 'translation' in r"),
+        (["--config.decoding.num_beams=0"], "reverse_tiny: decoding.num_beams must be at least 1"),
+        (["--seeds=0,1"], "--seeds is for --mode=sweep alone, got --mode=compare"),
+    ],
+)
+def test_runs_that_cannot_be_compared(arguments, sentence, tmp_path):
+    with pytest.raises(UsageError, match=r"(?s)" + sentence):
+        compare(tmp_path / "never", *arguments)
+    assert not (tmp_path / "never").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--config=reverse"], "a comparison needs several runs: give --config twice, or a file"),
+        (
+            ["--config=reverse_positions", "--config.model.widht=3"],
+            r"did you mean --config\.runs\.alibi\.model\.width",
+        ),
+        (["--workdir=nowhere"], "nowhere contains no runs: name a --config"),
+    ],
+)
+def test_mistakes(arguments, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        parse(["run.py", "--mode=compare", *arguments])
