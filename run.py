@@ -58,7 +58,6 @@ MORE = {"translation": ("translate",), "language_model": ("generate",)}  # modes
 # `config.experiment`, if it is not a task -> module and modes.
 EXPERIMENTS = {
     "pretrained": Experiment("experiments.pretrained", ("generate",)),
-    "comparison": Experiment("experiments.commands.compare", tuple(SUFFIXES)),  # a file of runs
     "preset": Experiment("experiments.describe", ("describe",)),
     "benchmark": Experiment("experiments.benchmarks.suite", ("benchmark",)),
     "model_benchmark": Experiment("experiments.benchmarks.models.suite", ("benchmark",)),

@@ -38,19 +38,3 @@ def without(names: Iterable[str], arguments: Sequence[str]) -> list[str]:
             kept.append(argument)
         skip = name in names and "=" not in argument
     return kept
-
-
-def for_each_run(arguments: Sequence[str], runs: Iterable[str]) -> list[str]:
-    """Replace overrides of `config.FIELD` by overrides of `config.runs.RUN.FIELD` of each run."""
-    replaced, rest = [], list(arguments)
-    while rest:
-        argument = rest.pop(0)
-        field = flag_name(argument).removeprefix("config.")
-        if not runs or field == flag_name(argument) or field.partition(".")[0] == "runs":
-            replaced.append(argument)
-            continue
-        _, sign, value = argument.partition("=")
-        if not sign and rest and not rest[0].startswith("-"):
-            sign, value = "=", rest.pop(0)
-        replaced += [f"--config.runs.{run}.{field}{sign}{value}" for run in runs]
-    return replaced

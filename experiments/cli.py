@@ -15,14 +15,7 @@ from typing import Any, NamedTuple
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from experiments.arguments import (
-    flag_name,
-    for_each_run,
-    last_of,
-    values_of,
-    without,
-    without_negation,
-)
+from experiments.arguments import flag_name, last_of, values_of, without, without_negation
 from experiments.config import TASK_PARTS, Config
 from experiments.config.build import helps
 from experiments.errors import UsageError, as_usage_errors, nearest, one_of
@@ -35,8 +28,8 @@ MODES = {
     "evaluate": "measure a trained model again",
     "translate": "translate each line of standard input",
     "generate": "continue each line of standard input",
-    "compare": "train several configurations on the same data and compare them",
-    "sweep": "train a configuration with several seeds or values of its fields",
+    "compare": "train several configurations on the same data, and compare scores and speed",
+    "sweep": "train with several seeds or values of fields: mean and standard deviation",
     "describe": "count the parameters, cache and FLOPs of a model",
     "benchmark": "measure time, memory and error of attention beside other libraries",
     "ledger": "list the results of all runs in workdirs/ in one table",
@@ -138,7 +131,6 @@ def _parse_one(mode: str, argv: Sequence[str], name: str | None = None) -> Comma
         contains_run = mode == "describe" or workdir.config.exists()
         is_of_run = is_of_run and place is not None and contains_run
     base = workdir.load_config() if is_of_run else load_config(config)
-    arguments = for_each_run(arguments, base.get("runs", {}))
     for argument in arguments:
         if flag_name(argument).startswith("config."):
             _check_field(flag_name(argument), base)
@@ -175,7 +167,7 @@ def _parse_several(mode: str, argv: Sequence[str], names: Sequence[str]) -> Comm
         raise UsageError(f"--mode={mode} needs configurations that differ, got {', '.join(names)}")
     runs = expand(lambda name, flags: _parse_one(mode, [*rest, *flags], name).config, configs, axes)
     if len(runs) < 2 and mode == "compare":
-        raise UsageError("a comparison needs several runs: give --config twice, or a file of runs")
+        raise UsageError("--mode=compare needs --config twice or --grid.FIELD=VALUE,VALUE")
     if len(runs) < 2 and not axes:
         raise UsageError("--mode=sweep needs --seeds=0,1,2 or --grid.FIELD=VALUE,VALUE")
     workdir = Path(place or Path("workdirs", "+".join(configs) + SUFFIXES[mode]))
@@ -239,7 +231,7 @@ def help_text(program: str, configs: Sequence[str] = ()) -> str:
     }
     values["config"] = f"a configuration below, NAME:tiny for its tiny form, or a path [{DEFAULT}]"
     values["config.FIELD"] = "a value for a field; --help --config=CONFIG lists the fields"
-    values["grid.FIELD"] = "with --mode=sweep: the values of a field, as in 1e-3,3e-3"
+    values["grid.FIELD"] = "with --mode=sweep or compare: values of a field, as in 1e-3,3e-3"
     parts = [
         f"usage: python {program} [--mode=MODE] [--config=CONFIG] [--config.FIELD=VALUE] …",
         _section("modes", MODES),
@@ -268,9 +260,13 @@ def _check_combination(mode: str, arguments: Sequence[str], *, is_config_given: 
     for name in ("split", "against"):
         if given[name] is not None and mode != "evaluate":
             raise UsageError(f"--{name} is for --mode=evaluate alone, got --mode={mode}")
-    for name in (*axis_flags(arguments), *(["cluster"] if given["cluster"] else [])):
-        if mode != "sweep":
+    for name in ("seeds", "cluster"):
+        if given[name] is not None and mode != "sweep":
             raise UsageError(f"--{name} is for --mode=sweep alone, got --mode={mode}")
+    for name in axis_flags(arguments):
+        if mode not in SUFFIXES:
+            modes = " and ".join(f"--mode={one}" for one in SUFFIXES)
+            raise UsageError(f"--{name} is for {modes}, got --mode={mode}")
     if given["cluster"]:
         with as_usage_errors():
             one_of("--cluster", given["cluster"], CLUSTERS)

@@ -49,7 +49,7 @@ def expand(
 
     Args:
         load: returns the configuration of a name and of flags that override its fields.
-        configs: their names, by the short ones that name runs; each may be a file of runs.
+        configs: their names, by the short ones that name runs.
         axes: values of each field that varies.
 
     Raises:
@@ -60,20 +60,19 @@ def expand(
     for (label, name), *values in product(configs.items(), *axes.values()):
         pairs = zip(axes, values, strict=True)
         try:
-            loaded = load(name, [f"--config.{field}={value}" for field, value in pairs])
+            config = load(name, [f"--config.{field}={value}" for field, value in pairs])
         except UsageError as error:
             sentence = str(error)
             if any(f"{field!r}" in sentence or f".{field}=" in sentence for field in axes):
                 sentence = sentence.replace("--config.", "--grid.")
             raise UsageError(sentence) from error
-        for run, config in loaded.get("runs", {"": loaded}).items():
-            parts = [label if len(configs) > 1 else "", run]
-            for field, short in fields.items():
-                parts.append(f"{short}={reduce(getattr, field.split('.'), config)}")
-            folder = ",".join(part.replace(" ", "").replace("/", "_") for part in parts if part)
-            if folder in runs:
-                raise UsageError(f"the run {folder!r} occurs twice")
-            runs[folder] = config
+        parts = [label] if len(configs) > 1 else []
+        for field, short in fields.items():
+            parts.append(f"{short}={reduce(getattr, field.split('.'), config)}")
+        folder = ",".join(parts or [label]).replace(" ", "").replace("/", "_")
+        if folder in runs:
+            raise UsageError(f"the run {folder!r} occurs twice")
+        runs[folder] = config
     return runs
 
 
