@@ -77,7 +77,7 @@ def expand(
 
 
 def _short(fields: Sequence[str]) -> dict[str, str]:
-    """Return the last part of each dotted name, the whole name if another one ends alike."""
+    """Return the last part of each dotted name, the whole name if two have the same."""
     last = [field.split(".")[-1] for field in fields]
     pairs = zip(fields, last, strict=True)
     return {field: name if last.count(name) == 1 else field for field, name in pairs}

@@ -49,7 +49,7 @@ class Run(NamedTuple):
         workdir = Workdir(path)
         config, results = workdir.load_config(), workdir.load_results()
         if results.get("ended") is None:
-            raise UsageError(f"{path} does not say whether its training ended: {MEASURE_AGAIN}")
+            raise UsageError(f"{path} has results without the field 'ended': {MEASURE_AGAIN}")
         splits = results["splits"]
         for row in read_metrics(path):
             if row["split"] == "validation" and row["step"] <= results["step"]:

@@ -1,4 +1,4 @@
-"""Pictures of a run: how it learned, and what it looks at."""
+"""Pictures of runs: learning curves, cross-attention, and scores of several runs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def draw_learning_curve(directory: Path, path: Path) -> None:
-    """Draws loss and accuracy over the steps that `metrics.jsonl` of a run holds."""
+    """Draw loss and accuracy over the steps in `metrics.jsonl` of a run."""
     rows = read_metrics(directory)
     figure = _figure(10, 4)
     left, right = figure.subplots(1, 2)
@@ -39,11 +39,11 @@ def draw_cross_attention(
     alignment: Sequence[tuple[int, int]],
     path: Path,
 ) -> None:
-    """Draws which source words each target word was made from.
+    """Draw the source words that each target word attends to.
 
     Args:
-        weights: `[layers, N, T, S]` cross-attention weights; rows are the positions that say each
-            target word.
+        weights: `[layers, N, T, S]` cross-attention weights; rows are the positions that predict
+            each target word.
         source: S words.
         target: T words.
         alignment: gold (source, target) places, drawn as rings.
@@ -63,7 +63,7 @@ def draw_cross_attention(
             axes.set_yticks(range(len(target)), target, fontsize=8)
     figure.colorbar(image, ax=grid, label="attention weight", shrink=0.8)
     rings = ["rings: gold alignment"] if alignment else []
-    title = ["cross-attention", "rows: words said", "columns: words read", *rings]
+    title = ["cross-attention", "rows: target words", "columns: source words", *rings]
     # One line where there is room for it, about eleven characters an inch.
     wide = figure.get_figwidth() * 11 > len("; ".join(title))
     figure.suptitle(("; " if wide else "\n").join(title), fontsize=10)
@@ -107,7 +107,7 @@ def draw_runs(
 
 
 def _figure(width: float, height: float) -> "Figure":
-    """An empty picture, in inches. A run draws at its end, and who translates draws nothing."""
+    """Return an empty picture, in inches; matplotlib is imported when something is drawn."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")

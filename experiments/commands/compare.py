@@ -24,7 +24,7 @@ from experiments.registry import SOURCES, TASKS
 from experiments.training.metrics import read_metrics
 from experiments.workdir import Workdir, differences, in_lines
 
-LENGTHS = (8, 16, 32, 64, 128)  # of the sentences whose training step is timed
+LENGTHS = (8, 16, 32, 64, 128)  # of sentences, at which a training step is timed
 REPEATS = 5
 
 
@@ -136,7 +136,7 @@ def _step(config: Config, workdir: Workdir, cache: Path, length: int) -> Callabl
     batch = replace(config.batch, tokens=tokens, bucket_lengths=(max(LENGTHS),))
     config = replace(config, batch=batch, model=replace(config.model, max_length=max(LENGTHS)))
     learner = TASKS[config.experiment].load(config, workdir, cache).learner
-    words = [len(SPECIALS)] * (length - 1)  # all the first one, for any would do
+    words = [len(SPECIALS)] * (length - 1)  # any words
     size = tokens // length
     batch = pad_batch([EncodedPair(words, words)] * size, size, length)
     state = learner.initial_state()

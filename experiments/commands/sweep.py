@@ -28,7 +28,7 @@ def sweep(
     """Train each run, and write `sweep.json`, `sweep.md` and `sweep.png`.
 
     Args:
-        runs: config of each run; those whose names differ in "seed=N" alone are summarized.
+        runs: config of each run; runs whose names differ in "seed=N" alone are one row.
         workdir: contains a folder for each run.
         cache: folder of generated data.
         cluster: where submitit trains the runs, "local" or "slurm"; None for this process.
@@ -52,7 +52,7 @@ def sweep(
 def train_all(
     runs: Mapping[str, Config], workdir: Workdir, cache: Path, cluster: str | None = None
 ) -> dict[str, Workdir]:
-    """Train each run that has not reached its end, in a folder of its own.
+    """Train each run that has not reached its end, each in its folder.
 
     Returns:
         The workdirs of the runs that have reached their end.

@@ -141,7 +141,7 @@ def drop(name):
         (lambda run: run.config.write_text("{}"), "config.json cannot be read"),
         (lambda run: run.results.write_text("{"), "results.json cannot be read"),
         (lambda run: run.starts.write_text("[7]\n"), "starts.jsonl, line 1 cannot be read"),
-        (lambda run: change_results(run, drop("ended")), "does not say whether its training"),
+        (lambda run: change_results(run, drop("ended")), "has results without the field 'ended'"),
         (lambda run: change_results(run, lambda r: r["splits"].pop("test")), "no scores of test"),
     ],
 )
