@@ -9,6 +9,8 @@ import numpy as np
 from experiments.files import named_errors
 from experiments.training.metrics import read_metrics
 
+MOST_NAMES = 16  # runs that a legend names
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -102,7 +104,8 @@ def draw_runs(
         timing.set_xscale("log", base=2)
     for axes in (learning, scoring, *rest):
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
+        if len(axes.lines) <= MOST_NAMES or axes is scoring:
+            axes.legend(fontsize=8)
     _save(figure, path)
 
 

@@ -67,14 +67,15 @@ def train_all(
     for name, run in runs.items():
         try:
             task = TASKS[run.experiment].prepare(run, cache)
-            settled[name] = task.learner and task.config  # or its model cannot be made
+            print(f"{name}: {task.learner.num_parameters:,} parameters", flush=True)
         except UsageError as error:
             raise UsageError(f"{name}: {error}") from error
+        settled[name] = task.config  # with the steps of a duration
     places = {name: Workdir(workdir.path / name) for name in runs}
     for name, run in settled.items():
         places[name].claim(run)
     waiting = [name for name, run in settled.items() if not has_ended(run, places[name])]
-    print(f"{len(runs)} runs, {len(runs) - len(waiting)} of them have reached their end")
+    print(f"{len(waiting)} of {len(runs)} runs have not reached their end")
     if cluster:
         _submit({name: places[name] for name in waiting}, workdir, cache, cluster)
     else:
