@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec, module_from_spec, spec_from_loader
 from pathlib import Path
+from shutil import which
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -272,6 +273,8 @@ def _check_combination(mode: str, arguments: Sequence[str], *, is_config_given: 
             one_of("--cluster", given["cluster"], CLUSTERS)
         if find_spec("submitit") is None:
             raise UsageError('--cluster needs an extra: pip install "attention[cluster]"')
+        if given["cluster"] == "slurm" and which("srun") is None:
+            raise UsageError("--cluster=slurm needs the command srun, which is not installed here")
     if given["weights"] and (mode != "generate" or given["workdir"]):
         raise UsageError("--weights is for --mode=generate alone, without a --workdir")
     if mode == "ledger" and given["workdir"]:

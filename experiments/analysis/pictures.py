@@ -92,11 +92,15 @@ def draw_runs(
         points = [(row["step"], row["nll"]) for row in rows if row["split"] == "train"]
         learning.plot(*zip(*points, strict=True), label=name)
     learning.set(xlabel="step", ylabel="negative log-likelihood (nats per token)", yscale="log")
-    for name, figures in scores.items():
+    names = dict.fromkeys(run for figures in scores.values() for run in figures)
+    places = {run: place for place, run in enumerate(names)}
+    for number, (name, figures) in enumerate(scores.items()):
+        shift = 0.5 * (number + 0.5) / len(scores) - 0.25  # or error bars cover each other
         means, deviations = zip(*figures.values(), strict=True)
-        scoring.errorbar([*figures], means, deviations, fmt="o", capsize=4, label=name)
-    scoring.set(ylabel="mean ± standard deviation over seeds, in % where it is a share")
-    scoring.tick_params("x", rotation=30)
+        where = [places[run] + shift for run in figures]
+        scoring.errorbar(where, means, deviations, fmt="o", capsize=4, label=name)
+    scoring.set(ylabel="mean ± standard deviation over seeds")
+    scoring.set_xticks(range(len(places)), places, rotation=20, ha="right", fontsize=8)
     for timing in rest:
         for name, seconds in costs.items():
             timing.plot([*seconds], [1000 * value for value in seconds.values()], "o-", label=name)

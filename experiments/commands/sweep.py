@@ -28,7 +28,7 @@ def sweep(
     """Train each run, and write `sweep.json`, `sweep.md` and `sweep.png`.
 
     Args:
-        runs: config of each run; runs whose names differ in "seed=N" alone are one row.
+        runs: config of each run; names that differ in "seed=N" alone have one row.
         workdir: contains a folder for each run.
         cache: folder of generated data.
         cluster: where submitit trains the runs, "local" or "slurm"; None for this process.
@@ -108,8 +108,6 @@ def _submit(places: Mapping[str, Workdir], workdir: Workdir, cache: Path, cluste
     Each job is the command that continues a run by its workdir alone. Partition, GPUs and time
     limit are those of the variables of Slurm: SBATCH_PARTITION, SBATCH_GPUS, SBATCH_TIMELIMIT.
 
-    Raises:
-        UsageError: there is no Slurm here.
     """
     import submitit
 
@@ -119,12 +117,9 @@ def _submit(places: Mapping[str, Workdir], workdir: Workdir, cache: Path, cluste
     ]
     if not commands:
         return
-    try:
-        executor = submitit.AutoExecutor(workdir.path / "jobs", cluster=cluster)
-        executor.update_parameters(name=workdir.path.name, timeout_min=LONGEST_JOB)
-        jobs = executor.submit_array([submitit.helpers.CommandFunction(one) for one in commands])
-    except RuntimeError as error:  # no sbatch
-        raise UsageError(f"--cluster={cluster}: {error}") from error
+    executor = submitit.AutoExecutor(workdir.path / "jobs", cluster=cluster)
+    executor.update_parameters(name=workdir.path.name, timeout_min=LONGEST_JOB)
+    jobs = executor.submit_array([submitit.helpers.CommandFunction(one) for one in commands])
     for name, job in zip(places, jobs, strict=True):
         print(f"== {name}: job {job.job_id}", flush=True)
         if job.exception() is not None:
@@ -149,8 +144,8 @@ def headlines(records: Sequence[Record]) -> dict[str, dict[str, tuple[float, flo
     for record in records:
         for split, scores in record.scores.items():
             score = record.headline(split)
-            factor = 100 if "%" in SHOWN.get(score, ("", ""))[1] else 1
-            values = scores[score]
+            is_share, values = "%" in SHOWN.get(score, ("", ""))[1], scores[score]
+            factor, unit = (100, " (%)") if is_share else (1, "")
             figures = (factor * values["mean"], factor * (values["std"] or 0))
-            found.setdefault(f"{split} {label_of(score)}", {})[record.run] = figures
+            found.setdefault(f"{split} {label_of(score)}{unit}", {})[record.run] = figures
     return found

@@ -4,13 +4,11 @@ import json
 
 import pytest
 
-from configs import reverse_rnn
 from experiments.cli import parse
 from experiments.commands import compare as comparison
 from experiments.commands import sweep
-from experiments.config import Config
 from experiments.errors import UsageError
-from experiments.evaluation.translator import Translator
+from experiments.registry import SOURCES, TASKS
 from experiments.workdir import Workdir
 from run import read_runs
 
@@ -25,29 +23,47 @@ def compare(place, *arguments):
     comparison.compare(read_runs(command(*arguments).runs), Workdir(place), place.parent)
 
 
-def test_two_models(tmp_path, monkeypatch, capsys):
-    """Recurrent ones, which compile faster; decoding is replaced by its input."""
-    monkeypatch.setattr(Translator, "__call__", lambda _, __, texts, batch_size: [*texts])
+def write_run(config, workdir, cache):
+    """Write the files that a training leaves behind."""
+    TASKS["translation"].prepare(config, cache).tokenizers.keep(workdir.path)
+    splits = {"test": {"bleu": 50.0, "exact_match": 0.5, "nll": 1.0}}
+    results = {"step": 20, "ended": True, "training_seconds": 1.5, "parameters": 1234}
+    workdir.results.write_text(json.dumps({**results, "splits": splits}))
+    rows = [{"step": step, "split": "train", "nll": 3 / step} for step in (10, 20)]
+    (workdir.path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for split in SOURCES["reverse"].tests:
+        workdir.keep_hypotheses(split, [f"{number} {number}" for number in range(20)])
+
+
+def test_scores_chances_and_costs(tmp_path, monkeypatch, capsys):
+    """Of recurrent models, which compile faster."""
+    monkeypatch.setattr(sweep, "train", write_run)
     monkeypatch.setattr(comparison, "LENGTHS", (8,))
-    runs = {}
-    for cell in ("lstm", "gru"):
-        config = reverse_rnn.get_config("tiny")
-        config.model.cell, config.train.steps = cell, 10
-        runs[cell] = Config.read(config.to_dict())
+    command = [
+        "run.py",
+        "--mode=compare",
+        "--config=reverse_rnn:tiny",
+        "--grid.model.cell=lstm,gru",
+    ]
     place = tmp_path / "both"
-    comparison.compare(runs, Workdir(place), tmp_path / "cache")
+    comparison.compare(read_runs(parse(command).runs), Workdir(place), tmp_path / "cache")
     names = {f"comparison.{ending}" for ending in ("json", "md", "png")}
-    assert {path.name for path in place.iterdir()} == {*names, "lstm", "gru"}
+    assert {path.name for path in place.iterdir()} == {*names, "cell=lstm", "cell=gru"}
     written = json.loads((place / "comparison.json").read_text())
-    assert [run["run"] for run in written["runs"]] == ["lstm", "gru"]
-    assert {*written["p"]["test"]} == {"gru"} and 0 <= written["p"]["test"]["gru"] <= 1
+    assert [run["run"] for run in written["runs"]] == ["cell=lstm", "cell=gru"]
+    assert written["p"]["test"] == {"cell=gru": 1.0}  # of equal translations
     assert all(run["8"] > 0 for run in written["seconds_by_length"].values())
     table = (place / "comparison.md").read_text()
     assert table in capsys.readouterr().out
-    scores, costs = (part.splitlines() for part in table.split("\n\n"))
-    assert scores[0].endswith("| exact match | accuracy | BLEU | perplexity | p against lstm |")
+    scores, costs = (part.splitlines() for part in table.strip().split("\n\n"))
+    assert scores == [
+        "| run | split | seeds | exact match | BLEU | p against cell=lstm |",
+        "| --- | --- | --- | --- | --- | --- |",
+        "| cell=lstm | test | 0 | 50.00% | 50.00 |  |",
+        "| cell=gru | test | 0 | 50.00% | 50.00 | 1.000 |",
+    ]
     assert costs[0] == "| run | parameters | seconds of training | ms at 8 |"
-    assert len(costs) == 4
+    assert costs[2].startswith("| cell=lstm | 1,234 | 1.5 | ")
 
 
 def test_diverged_runs_are_left_out(tmp_path, monkeypatch, capsys):
