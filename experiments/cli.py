@@ -33,7 +33,7 @@ MODES = {
     "sweep": "train with several seeds or values of fields: mean and standard deviation",
     "describe": "count the parameters, cache and FLOPs of a model",
     "benchmark": "measure time, memory and error of attention beside other libraries",
-    "ledger": "list the results of all runs in workdirs/ in one table",
+    "ledger": "write the results of all runs in workdirs/ as JSON and as one page",
 }
 USES = ("evaluate", "translate", "generate")  # modes that need a trained model
 # Modes that train several runs: how the names of their workdirs end.

@@ -5,6 +5,7 @@ import statistics
 
 import pytest
 
+from experiments import cli
 from experiments.cli import parse
 from experiments.commands import sweep
 from experiments.errors import UsageError
@@ -163,6 +164,16 @@ def test_jobs(tmp_path, monkeypatch, capsys):
     (record,) = json.loads((place.path / "sweep.json").read_text())
     assert record["seeds"] == [0]
     assert "seed=1 is left out: its job failed, see " in capsys.readouterr().err
+
+
+def test_what_a_cluster_needs(monkeypatch):
+    monkeypatch.setattr(cli, "find_spec", lambda _: None)
+    with pytest.raises(UsageError, match=r'needs an extra: pip install "attention\[cluster\]"'):
+        command("--seeds=0", "--cluster=slurm")
+    monkeypatch.setattr(cli, "find_spec", lambda name: name)
+    monkeypatch.setattr(cli, "which", lambda _: None)
+    with pytest.raises(UsageError, match="--cluster=slurm needs the command srun"):
+        command("--seeds=0", "--cluster=slurm")
 
 
 @pytest.mark.parametrize(
