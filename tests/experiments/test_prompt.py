@@ -34,7 +34,7 @@ def test_a_letter_may_be_cut_and_bytes_that_are_none_are_marked():
     assert groups(b"\xff\n") == [["\ufffd"]]
 
 
-def test_a_byte_order_mark_stands_in_front_of_all():
+def test_byte_order_mark_at_the_beginning():
     mark = "\ufeff"
     assert groups(f"{mark}one\n{mark}two\n".encode(), mark.encode()) == [
         ["one", f"{mark}two"],
