@@ -78,11 +78,11 @@ def draw_comparison(
     costs: Mapping[str, Mapping[int, float]],
     path: Path,
 ) -> None:
-    """Draw the training loss of runs over the steps, and the time of a step over the length.
+    """Draws how well runs did over the steps, and what a step costs over the length.
 
     Args:
-        curves: rows of `metrics.jsonl`, by name of the run.
-        costs: seconds of a training step by sentence length, by name of the run.
+        curves: the rows of `metrics.jsonl` of each run.
+        costs: seconds of a training step by the length of its sentences, of each run.
         path: a picture file.
     """
     figure = _figure(10, 4)
