@@ -1,9 +1,9 @@
-"""SCAN by length with each position encoding: extrapolation to longer action sequences.
+"""SCAN by length with every way to know positions: which carry to lengths that were never seen.
 
 command    python run.py --mode=compare --config=configs/scan_positions.py --config.data.path=FOLDER
 hardware   two CPU cores
 time       three to four minutes of training a run, on a busy machine
-score      exact match on commands with more than 26 actions: ALiBi 39.6 %, rotary 8.5 %, sinusoidal
+score      exact match of what takes more than 26 actions: ALiBi 39.6 %, rotary 8.5 %, sinusoidal
            6.7 %, relative 3.2 %, none 1.4 %, learned 0 % (seed 0)
            measured with weight decay on all parameters (train.decay_all)
 """
