@@ -1,7 +1,7 @@
-"""Models of the literature, for --mode=describe.
+"""Models of the literature, to be described and not to be trained.
 
 command    python run.py --mode=describe --config=configs/presets.py:llama3_8b
-           also with changed fields, such as --config.model.num_kv_heads=1
+           with --config.model.num_kv_heads=1, say, to see what that changes
 hardware   any: no parameter is allocated
 time       seconds
 score      numbers of parameters as published: equal for GPT-2 small, Llama-3 8B, and BERT base
@@ -129,8 +129,8 @@ def transformer_base() -> ConfigDict:
     """The base model of Attention Is All You Need.
 
     About 37,000 tokens (section 5.1) in one table for source, target and output (section 3.4), and
-    the sizes of section 3 make 63.1 million parameters; the paper reports 65 million. It gives no
-    longest sequence: 512 is our choice, and changes no parameter.
+    the sizes of section 3 make 63.1 million parameters; the paper says 65 million. It names no
+    longest sequence: 512 is ours, and changes no parameter.
     """
     return ConfigDict(
         {
