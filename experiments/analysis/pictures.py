@@ -1,4 +1,4 @@
-"""Pictures of a run: learning curve, cross-attention and comparison of runs."""
+"""Pictures of runs: learning curves, cross-attention, and scores of several runs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -102,7 +102,7 @@ def draw_comparison(
 
 
 def _figure(width: float, height: float) -> "Figure":
-    """Return an empty figure of this size in inches; matplotlib is imported on first use."""
+    """Return an empty picture, in inches; matplotlib is imported when something is drawn."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
