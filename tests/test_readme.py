@@ -24,16 +24,11 @@ def blocks(language, page):
     return re.findall(rf"```{language}\n(.*?)```", TEXTS[page], re.DOTALL)
 
 
-# The blocks of extending.md are plugins: tests/test_extending.py runs them.
+# tests/test_extending.py runs extending.md, the blocks of which are a plugin.
 PROGRAMS = [page for page in PAGES if blocks("python", page) and page != "docs/extending.md"]
-COMMANDS = [
-    command
-    for page in PAGES
-    if page != "docs/extending.md"
-    for command in re.findall(
-        r"python (run\.py[^#|\n]*)", "\n".join(blocks("sh", page)).replace("\\\n", "")
-    )
-]
+SHELL = [block for page in PAGES if page != "docs/extending.md" for block in blocks("sh", page)]
+FOUND = re.findall(r"python (run\.py[^#|\n]*)", "\n".join(SHELL).replace("\\\n", ""))
+COMMANDS = list(dict.fromkeys(" ".join(command.split()) for command in FOUND))
 
 
 @pytest.fixture(autouse=True)
