@@ -34,7 +34,7 @@ def check(config: ConfigDict) -> None:
 def predict(
     config: ConfigDict, folder: Workdir, cache: Path, groups: Iterable[Sequence[str]], form: str
 ) -> int:
-    """Continue each line, or translate it with an encoder-decoder, as `config.decoding` says.
+    """Continue each line, or translate it with an encoder-decoder, by `config.decoding`.
 
     Args:
         config: with the field `decoding`.

@@ -135,7 +135,7 @@ def draw_senses(found: Sequence[Occurrence], vectors: Mapping[str, np.ndarray], 
     word = max(sorted({*words}), key=words.count)
     chosen = [place for place, each in enumerate(words) if each == word]
     senses = [found[place].sense for place in chosen]
-    figure = new_figure(9, 4, layout="constrained")
+    figure = new_figure(9, 4)
     names = [name for name in vectors if name.startswith("layer")]
     for axes, name in zip(figure.subplots(1, 2), ("input with position", names[-1]), strict=True):
         points, shares = principal_components(vectors[name][chosen])

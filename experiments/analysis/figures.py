@@ -5,6 +5,7 @@ import io
 import warnings
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,8 +61,7 @@ def draw_maps(
         axes.set_axis_off()
     rows = "the token that is predicted" if maps.kind == CROSS else "the token that attends"
     rings = "; rings: gold alignment" if links else ""
-    figure.suptitle(f"{maps.title}\nrow: {rows}{rings}", fontsize=9)
-    _color_bar(figure, image)
+    _finish(figure, image, f"{maps.title}; row: {rows}{rings}")
     save(figure, path, formats)
 
 
@@ -78,8 +78,7 @@ def draw_mask(
     """
     figure, ((axes,),) = _grid(maps, 1, 1)
     image = _panel(axes, visible.astype(np.float32), maps, ())
-    figure.suptitle(f"{maps.title}\ndark: may be attended to", fontsize=9)
-    _color_bar(figure, image)
+    _finish(figure, image, f"{maps.title}; dark: may be attended to")
     save(figure, path, formats)
 
 
@@ -94,11 +93,11 @@ def write_csv(maps: AttentionMaps, path: Path) -> None:
     write_whole(path, text.getvalue())
 
 
-def new_figure(width: float, height: float, **options: object) -> "Figure":
+def new_figure(width: float, height: float, layout: str | None = "constrained") -> "Figure":
     """Return an empty figure, in inches; matplotlib is imported only where something is drawn."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), **options)
+    return Figure(figsize=(width, height), layout=layout)
 
 
 def save(figure: "Figure", path: Path, formats: Sequence[str] = FORMATS[:1]) -> None:
@@ -121,7 +120,7 @@ def _grid(maps: AttentionMaps, rows: int, columns: int) -> tuple["Figure", np.nd
     cells, across = (max(CELL * len(labels), 1) for labels in (maps.queries, maps.keys))
     width = LABELS + columns * across + (columns - 1) * GAP + RIGHT
     height = LABELS + rows * cells + (rows - 1) * GAP + TOP
-    figure = new_figure(width, height)
+    figure = new_figure(width, height, layout=None)
     grid = figure.subplots(rows, columns, squeeze=False)
     for (row, column), axes in np.ndenumerate(grid):
         for axis, labels, turn, is_outer in (
@@ -154,8 +153,10 @@ def _panel(
     return image
 
 
-def _color_bar(figure: "Figure", image: "AxesImage") -> None:
+def _finish(figure: "Figure", image: "AxesImage", title: str) -> None:
+    """Add a colour bar, and a title in lines of about 13 characters an inch."""
     width, height = figure.get_size_inches()
+    figure.suptitle(fill(title, int(13 * width)), fontsize=9)
     bar = figure.add_axes((1 - 0.65 / width, LABELS / height, 0.12 / width, 0.4))
     figure.colorbar(image, cax=bar)
     bar.tick_params(labelsize=7)

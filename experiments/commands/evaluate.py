@@ -7,7 +7,7 @@ from typing import Any
 
 from experiments.config import Config
 from experiments.errors import as_usage_errors, one_of
-from experiments.evaluation.rival import Rival, load_rival
+from experiments.evaluation.other_run import OtherRun, load_other_run
 from experiments.registry import TASKS
 from experiments.results import report, results_so_far
 from experiments.tasks.task import Task
@@ -24,7 +24,7 @@ def evaluate(
 ) -> None:
     """Measure the newest checkpoint of a run, and write its results file again.
 
-    Splits with another text than those of the run have names of their own; see `label_splits`.
+    Splits with another text than those of the run have labels of their own, of `label_splits`.
 
     Args:
         config: of the run, or with other data.
@@ -35,7 +35,7 @@ def evaluate(
 
     Raises:
         UsageError: data without this split, a text that has changed although its name has not, or
-            as `load_rival`.
+            as `load_other_run`.
     """
     task = TASKS[config.experiment].load(config, workdir, cache)
     names = task.tests
@@ -44,13 +44,13 @@ def evaluate(
             one_of("--split", split, task.known_splits)
         names = (split,)
     labels = label_splits(task, workdir, names)
-    rival = None
+    other = None
     if against is not None:
         pairs = {labels[name]: task.examples(name) for name in names}
         tokenized = getattr(config.data, "tokenized", False)
-        rival = load_rival(against, workdir, pairs, tokenized=tokenized)
+        other = load_other_run(against, workdir, pairs, tokenized=tokenized)
     before = results_so_far(workdir)
-    measure(task, workdir, restore(workdir, task), labels, before, rival)
+    measure(task, workdir, restore(workdir, task), labels, before, other)
 
 
 def label_splits(task: Task, workdir: Workdir, names: Sequence[str]) -> dict[str, str]:
@@ -101,7 +101,7 @@ def measure(
     trained: Trained,
     labels: Mapping[str, str],
     before: Mapping[str, Any],
-    rival: Rival | None = None,
+    other: OtherRun | None = None,
 ) -> None:
     """Measure a model on some splits, and write and print what it achieves.
 
@@ -111,7 +111,7 @@ def measure(
         trained: the model.
         labels: of the splits, as `label_splits` returns them.
         before: the results so far.
-        rival: another run; its translations are compared with these.
+        other: another run; its translations are compared with these.
     """
     scores: dict[str, dict[str, Any]] = {}
     rows = {}
@@ -124,9 +124,9 @@ def measure(
         if measured.answers is not None:
             pairs = zip(task.examples(name), measured.answers, strict=True)
             rows[label] = [(pair.source, pair.target, answer) for pair, answer in pairs]
-        if rival is not None:
+        if other is not None:
             references = [target for _, target, _ in rows[label]]
-            scores[label]["against"] = rival.against(label, measured.answers, references)
+            scores[label]["against"] = other.against(label, measured.answers, references)
     for label, each in rows.items():  # after all are measured, together with their scores
         workdir.keep_hypotheses(label, each)
     report(task.config, workdir, task.learner, *trained, scores, before)

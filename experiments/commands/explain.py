@@ -17,11 +17,11 @@ from experiments.analysis.contextual_senses import (
 from experiments.analysis.cross_alignment import align_task
 from experiments.analysis.figures import FORMATS, draw_maps, draw_mask, write_csv
 from experiments.analysis.heads import beside, changes, heads_table, repeated_block, visible
+from experiments.analysis.tables import markdown, write_tables
 from experiments.config import Config
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.files import write_whole
 from experiments.registry import TASKS
-from experiments.tables import as_table, write_tables
 from experiments.tasks.task import Task
 from experiments.tasks.translation import Translation
 from experiments.training.session import restore
@@ -157,9 +157,9 @@ def measure_heads(
         return heads_table(found, block, repeated)
 
     rows = table(state.parameters)
-    write_tables(beside(rows, table(untrained)), folder / "heads", digits=3)
+    write_tables(beside(rows, table(untrained)), folder / "heads", 3)
     print(f"\nheads, over {len(examples)} examples of the {split} split")
-    print(as_table(rows, digits=2))
+    print(markdown(rows, 2))
 
 
 def measure_alignment(
@@ -167,11 +167,11 @@ def measure_alignment(
 ) -> None:
     """Write and print word alignments of a split, and their error."""
     report = align_task(task, state, collector, split)
-    write_tables(report.every, folder / "alignment")
+    write_tables(report.every, folder / "alignment", 1)
     lines = "".join(f"{as_pharaoh(links)}\n" for links in report.links)
     write_whole(folder / f"alignment.{split}.pharaoh", lines)
     print(f"alignment of the {split} split, in %; methods are chosen on validation")
-    print(as_table(report.rows))
+    print(markdown(report.rows, 1))
 
 
 def measure_senses(
@@ -182,7 +182,7 @@ def measure_senses(
     if not found:
         return
     rows = senses_table(found, vectors)
-    write_tables(rows, folder / "senses", digits=2)
+    write_tables(rows, folder / "senses", 2)
     draw_senses(found, vectors, folder / "senses")
     print(f"senses of words with at least {FEWEST} uses in the {split} split, in %")
-    print(as_table(rows, digits=2))
+    print(markdown(rows, 2))

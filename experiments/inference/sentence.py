@@ -18,12 +18,12 @@ class Sentence(NamedTuple):
     Attributes:
         ids: of its tokens.
         unknown: words that the vocabulary lacks, by their places in `ids`.
-        stand_in: the known word that is read in place of each.
+        placeholder: the known word that is read in place of each.
     """
 
     ids: list[int]
     unknown: dict[int, str]
-    stand_in: str = ""
+    placeholder: str = ""
 
     def note(self, tokenizer: Tokenizer, *, is_copied: bool = False) -> str:
         """Return a sentence about the unknown words, "" if there are none."""
@@ -33,7 +33,7 @@ class Sentence(NamedTuple):
         for word in self.unknown.values():
             near = get_close_matches(word, tokenizer.vocabulary.ids, n=1, cutoff=SIMILAR)
             words.append(repr(word) + "".join(f" (similar to {each!r})" for each in near))
-        verb = "copied" if is_copied else f"read as {self.stand_in!r}"
+        verb = "copied" if is_copied else f"read as {self.placeholder!r}"
         return f"not in the vocabulary, {verb}: {', '.join(words)}"
 
     def tokens(self, tokenizer: Tokenizer) -> list[str]:
@@ -49,7 +49,7 @@ def read_sentence(
 
     Of a vocabulary of words, a word that is known in another case only is read in that case,
     punctuation is split off, unknown punctuation is left out, and an unknown word is replaced by a
-    stand-in.
+    placeholder.
 
     Args:
         tokenizer: of the model.
@@ -65,7 +65,7 @@ def read_sentence(
         if number:
             ids.append(gap)
         if isinstance(tokenizer, WordTokenizer):
-            name = stand_in(tokenizer.vocabulary)
+            name = placeholder(tokenizer.vocabulary)
             for word in _split(tokenizer, part):
                 if word not in tokenizer.vocabulary.ids:
                     unknown[len(ids)] = word
@@ -73,7 +73,7 @@ def read_sentence(
         else:
             ids += tokenizer.read(part)
     if not ids:
-        raise ValueError("the line has no word")
+        raise ValueError("the line has no word" if text.strip() else "the line is empty")
     if len(ids) > longest:
         raise ValueError(f"the line has {len(ids)} tokens, and the model reads at most {longest}")
     return Sentence(ids, unknown, name)
@@ -93,7 +93,7 @@ def _split(tokenizer: WordTokenizer, text: str) -> Iterator[str]:
         yield from filter(known.__contains__, after)
 
 
-def stand_in(vocabulary: Vocabulary) -> str:
+def placeholder(vocabulary: Vocabulary) -> str:
     """Return the most frequent capitalized word, which is a name, or else the rarest word."""
     words = vocabulary.words[len(SPECIALS) :]
     return next((word for word in words if word[:1].isupper() and len(word) > 1), words[-1])

@@ -144,7 +144,7 @@ class Translator:
         """Return the best translations of each sentence, best first.
 
         Unknown words are copied to the place that attends to them most. A model without attention
-        translates their stand-in.
+        translates their placeholder.
         """
         if not sentences:
             return []

@@ -61,8 +61,8 @@ class Writer:
         self._stop = EOS if has_end else ()
         self._config = config
 
-    def read(self, prompt: str) -> tuple[str, Sentence]:
-        """Return a prompt, and how the model reads it.
+    def read(self, prompt: str) -> Sentence:
+        """Read a prompt as a person types it.
 
         Raises:
             ValueError: a prompt with an unknown character, one that is too long, or an empty one
@@ -74,7 +74,7 @@ class Writer:
             longest = self._config.model.max_length
             sentence = read_sentence(self._tokenizer, prompt, longest=longest)
         self._prompt_size(len(self.begin) + len(sentence.ids))
-        return prompt, sentence
+        return sentence
 
     def __call__(self, parameters: nnx.State, sentence: Sentence) -> Iterator[str]:
         """Yield the continuation of a prompt in pieces, one for each token."""

@@ -19,7 +19,7 @@ from experiments.data.vocabulary import PAD, SPECIALS
 from experiments.data.windows import Buckets, Windows, once
 from experiments.data.words import WHOLE
 from experiments.inference.images import read_image
-from experiments.inference.prediction import Prediction, predictions
+from experiments.inference.prediction import Prediction
 from experiments.inference.sentence import Sentence, read_sentence
 from experiments.registry import SOURCES
 from experiments.tasks.task import Ids, Task
@@ -132,40 +132,38 @@ class Classification(Task[LabelledBatch]):
             lambda model, inputs, lengths: nnx.softmax(model(inputs, lengths=lengths).logits)
         )
 
-    def predict(self, state: TrainState, lines: Sequence[str]) -> Iterable[Prediction]:
-        """Name the class of each sentence, or of the image in the file that each line names."""
-        return predictions(lines, self._read, lambda inputs: self._answers(state, inputs))
-
-    def _read(self, line: str) -> Sentence | np.ndarray:
+    def read(self, line: str) -> Sentence | np.ndarray:
+        """Read a sentence, or the image in the file that a line names."""
         if self.source.has_images:
             return read_image(line, self.splits["train"][0].source.shape)
         longest = self.config.model.max_length
         return read_sentence(self.tokenizers.source, line, longest=longest)
 
-    def _answers(
+    def answers(
         self, state: TrainState, inputs: Sequence[Sentence | np.ndarray]
     ) -> Iterator[Prediction]:
-        """Yield a prediction for each input."""
-        tokenizer = self.tokenizers.target
-        names = [tokenizer.token(number) for number in range(len(SPECIALS), len(tokenizer))]
+        """Name the class of each input."""
         sources = [each.ids if isinstance(each, Sentence) else each for each in inputs]
         examples = [EncodedPair(source, (len(SPECIALS),)) for source in sources]  # of any class
         for start in range(0, len(inputs), self.config.batch.size):
             part = slice(start, start + self.config.batch.size)
             batch = self._batch(examples[part], self.config.batch.size, 1)
             found = self._probabilities(state.parameters, batch.inputs, batch.lengths)
-            for each, row in zip(inputs[part], np.asarray(found).tolist(), strict=False):
-                ranked = sorted(zip(names, row, strict=True), key=lambda pair: -pair[1])
-                best, details = ranked[0][0], {"class": ranked[0][0], "probabilities": dict(ranked)}
-                note = each.note(self.tokenizers.source) if isinstance(each, Sentence) else ""
-                yield Prediction([best], lambda details=details: details, note)
+            yield from map(self._prediction, inputs[part], np.asarray(found))
+
+    def _prediction(self, given: Sentence | np.ndarray, probabilities: np.ndarray) -> Prediction:
+        tokenizer, order = self.tokenizers.target, np.argsort(-probabilities)
+        names = [tokenizer.token(number + len(SPECIALS)) for number in order]
+        ranked = dict(zip(names, probabilities[order].tolist(), strict=True))
+        note = given.note(self.tokenizers.source) if isinstance(given, Sentence) else ""
+        return Prediction(names[:1], lambda: {"class": names[0], "probabilities": ranked}, note)
 
     def example(
         self, state: TrainState, source: str | np.ndarray, target: str | None = None
     ) -> Example:
         """As in `Task`; a text for a model of images is the name of a file."""
         del state, target
-        read = self._read(source) if isinstance(source, str) else source
+        read = self.read(source) if isinstance(source, str) else source
         if isinstance(read, Sentence):
             ids, labels = np.array(read.ids), read.tokens(self.tokenizers.source)
         else:
@@ -191,9 +189,9 @@ class Classification(Task[LabelledBatch]):
         """Classify a few validation examples."""
         examples = self.examples("validation")[:SAMPLED]
         sources = [example.source for example in examples]
-        inputs = sources if self.source.has_images else [self._read(source) for source in sources]
+        inputs = sources if self.source.has_images else [self.read(source) for source in sources]
         lines = []
-        for example, found in zip(examples, self._answers(state, inputs), strict=True):
+        for example, found in zip(examples, self.answers(state, inputs), strict=True):
             answer = "".join(found.text)
             mark = "=" if answer == example.target else "≠"
             lines += [f"  {_shown(example.source)}", f"  → {answer} {mark} {example.target}"]

@@ -17,7 +17,7 @@ from experiments.data.text import RandomWindows, TextBatch, fixed_windows
 from experiments.data.vocabulary import BOS
 from experiments.data.windows import PackedRows, Windows, once
 from experiments.experts import make_layer
-from experiments.inference.prediction import Prediction, predictions
+from experiments.inference.prediction import Prediction
 from experiments.inference.sentence import Sentence
 from experiments.inference.writer import Writer
 from experiments.tasks.task import Task
@@ -32,6 +32,8 @@ EVALUATED_ROWS = 256  # windows of running text in a batch that is measured
 
 class LanguageModeling(Task[TextBatch | PackedBatch]):
     """A decoder that reads running text, or packed rows of the sources of examples."""
+
+    reads_blank = True
 
     def model(self, rngs: nnx.Rngs) -> LanguageModel:
         """As in `Task`."""
@@ -81,17 +83,19 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
             has_end=not self.source.is_running,
         )
 
-    def predict(self, state: TrainState, lines: Sequence[str]) -> Iterable[Prediction]:
-        """Continue each line."""
+    def read(self, line: str) -> tuple[str, Sentence]:
+        """Read a prompt."""
+        return line, self.writer.read(line)
 
-        def answer(inputs: Iterable[tuple[str, Sentence]]) -> Iterable[Prediction]:
-            return (self.writer.predict(state.parameters, *prompt) for prompt in inputs)
-
-        return predictions(lines, self.writer.read, answer, reads_blank=True)
+    def answers(
+        self, state: TrainState, inputs: Sequence[tuple[str, Sentence]]
+    ) -> Iterable[Prediction]:
+        """Continue each prompt."""
+        return (self.writer.predict(state.parameters, *prompt) for prompt in inputs)
 
     def example(self, state: TrainState, source: str, target: str | None = None) -> Example:
         """As in `Task`; the target is empty, or a continuation of the model if None."""
-        _, sentence = self.writer.read(source)
+        sentence = self.writer.read(source)
         more = CONTINUED if target is None else 0
         ids = self.writer.ids(state.parameters, sentence, more)[: self.config.model.max_length]
         labels = [self.tokenizers.source.token(number) for number in ids]
@@ -124,5 +128,4 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
     def sample(self, state: TrainState) -> str:
         """Write a text from nothing, or from its first character."""
         prompt = self.tokenizers.source.token(0) if self.source.is_running else ""
-        _, sentence = self.writer.read(prompt)
-        return "".join(islice(self.writer(state.parameters, sentence), SAMPLED))
+        return "".join(islice(self.writer(state.parameters, self.writer.read(prompt)), SAMPLED))

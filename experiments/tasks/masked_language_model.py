@@ -1,7 +1,7 @@
 """Masked language modelling: an encoder fills gaps; its vectors distinguish senses."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +23,7 @@ from experiments.data.gaps import GapBatch, Gaps, GapWindows, fixed_gaps
 from experiments.data.rows import Batch, Encoded, EncodedPair
 from experiments.data.vocabulary import EOS, SPECIALS
 from experiments.data.windows import Buckets, once
-from experiments.inference.prediction import Prediction, predictions
+from experiments.inference.prediction import Prediction
 from experiments.inference.sentence import Sentence, read_sentence
 from experiments.tasks.task import Measured, Task
 from experiments.training.loss import TokenLosses, objective, token_losses
@@ -96,20 +96,17 @@ class MaskedLanguageModeling(Task[GapBatch]):
 
         return self.learner.apply(best)
 
-    def predict(self, state: TrainState, lines: Sequence[str]) -> Iterable[Prediction]:
-        """Fill the gaps of each line; `_` marks a gap of one token."""
-        return predictions(lines, self._read, lambda inputs: self._answers(state, inputs))
-
-    def _read(self, line: str) -> tuple[str, Sentence]:
+    def read(self, line: str) -> tuple[str, Sentence]:
+        """Read a line in which each `_` marks a gap of one token."""
         tokenizer, longest = self.tokenizers.source, self.config.model.max_length - 1
         if "_" not in line:
             raise ValueError("the line has no gap: type _ for each word that is to be found")
         return line, read_sentence(tokenizer, line, longest=longest, gap=len(tokenizer))
 
-    def _answers(
+    def answers(
         self, state: TrainState, inputs: Sequence[tuple[str, Sentence]]
     ) -> Iterator[Prediction]:
-        """Yield a prediction for each line and its sentence."""
+        """Fill the gaps of each line."""
         rows: dict[int, list[np.ndarray]] = {}
         examples = Encoded(EncodedPair(sentence.ids) for _, sentence in inputs)
         for members, batch in once(examples, self._layout()) if examples else ():

@@ -25,7 +25,7 @@ from experiments.data.windows import Buckets, PackedPairRows, Windows, once, row
 from experiments.errors import UsageError
 from experiments.evaluation.phenomena import by_phenomenon
 from experiments.evaluation.scores import translation_scores
-from experiments.inference.prediction import Prediction, predictions
+from experiments.inference.prediction import Prediction
 from experiments.inference.sentence import Sentence
 from experiments.inference.translator import Hypothesis, Translator
 from experiments.tasks.task import Measured, Task
@@ -208,24 +208,24 @@ class Translation(Task[Batch | PackedPairs]):
         (found,) = Collector(self)(state.parameters, [example])
         draw_maps(found.maps["cross"], workdir.attention, links=shown.alignment)
 
-    def predict(self, state: TrainState, lines: Sequence[str]) -> Iterable[Prediction]:
-        """Translate each line; unknown words are copied, if the model attends to the source."""
+    def read(self, line: str) -> Sentence:
+        """Read a sentence."""
+        return self.translator.read(line)
 
-        def answer(sentences: Sequence[Sentence]) -> Iterable[Prediction]:
-            found = self.translator.hypotheses(
-                state.parameters, sentences, batch_size=self._batch_size(len(sentences))
-            )
-            return map(self._prediction, sentences, found)
-
-        return predictions(lines, self.translator.read, answer)
+    def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterable[Prediction]:
+        """Translate sentences; unknown words are copied, if the model attends to the source."""
+        size = self._batch_size(len(inputs))
+        found = self.translator.hypotheses(state.parameters, inputs, batch_size=size)
+        return map(self._prediction, inputs, found)
 
     def _prediction(self, sentence: Sentence, found: Sequence[Hypothesis]) -> Prediction:
+        tokenizer = self.tokenizers.source
         details = {
-            "source": sentence.tokens(self.tokenizers.source),
+            "source": [*sentence.tokens(tokenizer), tokenizer.token(EOS)],
             "unknown": [*sentence.unknown.values()],
             "translations": [one._asdict() for one in found],
         }
-        note = sentence.note(self.tokenizers.source, is_copied=self.translator.aligns)
+        note = sentence.note(tokenizer, is_copied=self.translator.aligns)
         return Prediction([one.text for one in found[:1]], lambda: details, note)
 
     def translations(self, state: TrainState, sentences: Sequence[str]) -> list[str]:

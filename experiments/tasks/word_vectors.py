@@ -1,6 +1,6 @@
 """Word vectors: one for each word, learned from its neighbours, whatever the sentence."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from flax import nnx
@@ -24,7 +24,7 @@ from experiments.data.skip_grams import (
 )
 from experiments.data.vocabulary import SPECIALS
 from experiments.errors import UsageError
-from experiments.inference.prediction import Prediction, predictions
+from experiments.inference.prediction import Prediction
 from experiments.tasks.task import Measured, Task
 from experiments.training.loss import TokenLosses, negative_sampling_losses
 from experiments.training.step import TrainState
@@ -111,8 +111,14 @@ class WordVectors(Task[SkipGramBatch]):
             rows.append(neighbour_mean(read, one.place, window) if window else read[one.place])
         return SenseVectors.of(found, rows)
 
-    def predict(self, state: TrainState, lines: Sequence[str]) -> Iterable[Prediction]:
-        """List the nearest words of each word, by the cosine; of several words, of their mean."""
+    def read(self, line: str) -> tuple[str, list[int]]:
+        """Read a word, or several words."""
+        return line, self.tokenizers.source.read(line)
+
+    def answers(
+        self, state: TrainState, inputs: Sequence[tuple[str, list[int]]]
+    ) -> Iterator[Prediction]:
+        """List the nearest words by the cosine of vectors; of several words, of their mean."""
         tokenizer, vectors = self.tokenizers.source, self.vectors(state)
         vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
@@ -126,10 +132,7 @@ class WordVectors(Task[SkipGramBatch]):
             text = f"{line.strip()}: {', '.join(each['word'] for each in near)}"
             return Prediction([text], lambda: {"text": line, "nearest": near})
 
-        def read(line: str) -> tuple[str, list[int]]:
-            return line, tokenizer.read(line)
-
-        return predictions(lines, read, lambda inputs: (answer(*each) for each in inputs))
+        return (answer(*each) for each in inputs)
 
     def sample(self, state: TrainState) -> str:
         """List the nearest words of a few."""

@@ -39,11 +39,11 @@ def in_repository():
     jax.config.update("jax_compilation_cache_dir", before)
 
 
-def make_untrained(place, name, **changes):
+def make_untrained(place, name, folder=None, **changes):
     """Create a run with initial parameters, in a workdir with the name of its config."""
     config = load_config(f"{name}:tiny")
     config.update_from_flattened_dict(changes)
-    workdir = Workdir(place / name)
+    workdir = Workdir(place / (folder or name))
     with in_repository():
         task = TASKS[config.experiment].prepare(Config.read(config.to_dict()), place / "cache")
         workdir.claim(task.config)

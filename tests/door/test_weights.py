@@ -45,6 +45,10 @@ def test_greedy_decoding_and_a_beam_of_several_continue_each_line(generate):
         first, second = output.splitlines()
         assert first.startswith("the cat") and len(first) > len("the cat")
         assert second.startswith("hello") and len(second) > len("hello")
+    found = generate("gpt2", few, *flags, "--format=json")[1].splitlines()
+    for text, answer in zip((first, second), map(json.loads, found), strict=True):
+        assert answer["prompt"] + answer["text"] == text
+        assert all(0 < each <= 1 for each in answer["probabilities"])
 
 
 def test_encoder_decoder_is_greedy_and_uses_generation_config(generate, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from experiments.data.tokenizers import CharacterTokenizer, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import SPACED, WORDS
-from experiments.inference.sentence import read_sentence, stand_in
+from experiments.inference.sentence import placeholder, read_sentence
 
 WORD_LIST = ("the", "girl", "sees", "Jane", "I", "!", "well-known")
 TOKENIZER = WordTokenizer(Vocabulary((*SPECIALS, *WORD_LIST)), WORDS)
@@ -42,8 +42,8 @@ def test_unknown_words_are_read_as_a_name():
     assert sentence.note(TOKENIZER, is_copied=True) == f"not in the vocabulary, copied: {words}"
 
 
-def test_stand_in_of_a_vocabulary_without_names_is_the_rarest_word():
-    assert stand_in(Vocabulary((*SPECIALS, "I", "jump", "left"))) == "left"
+def test_placeholder_of_a_vocabulary_without_names_is_the_rarest_word():
+    assert placeholder(Vocabulary((*SPECIALS, "I", "jump", "left"))) == "left"
 
 
 @pytest.mark.parametrize("text", ["the _ sees _", "The ___, sees _."])
@@ -61,6 +61,7 @@ def test_place_of_an_unknown_word_after_a_gap():
     "text, message",
     [
         ("...", "the line has no word"),
+        (" ", "the line is empty"),
         ("the " * 7, "the line has 7 tokens, and the model reads at most 6"),
     ],
 )

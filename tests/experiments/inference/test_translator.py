@@ -157,7 +157,7 @@ class TestDetails:
             task = Translation(Config.read(config.to_dict()), tokenizers(WORDS))
             parameters = drawn(task, seed=46)  # with which alignments differ
             state = task.learner.initial_state()._replace(parameters=parameters)
-        read = "b h a"  # the rarest word is the stand-in
+        read = "b h a"  # the rarest word is the placeholder
         (best,) = task.translator(state.parameters, [read], batch_size=1)
         (plain,), (unknown,) = (task.predict(state, [each]) for each in (read, cls.SENTENCE))
         assert unknown.note == "not in the vocabulary, copied: 'q'"
@@ -196,14 +196,14 @@ class TestDetails:
 
     def test_unknown_word_is_copied_to_the_token_that_attends_to_it_most(self, found):
         _, said, looks, unknown = found
-        assert (unknown["source"], unknown["unknown"]) == (["b", "q", "a"], ["q"])
+        assert (unknown["source"], unknown["unknown"]) == (["b", "q", "a", "<eos>"], ["q"])
         for one, weights, copied in zip(said, looks, unknown["translations"], strict=True):
             place = weights.mean(axis=(0, 1))[:-1, 1].argmax()
             words = one["text"].split()
             assert copied["text"].split() == [*words[:place], "q", *words[place + 1 :]]
 
 
-def test_model_without_attention_reads_a_stand_in():
+def test_model_without_attention_reads_a_placeholder():
     with jax.numpy_dtype_promotion("standard"):
         config = toy_translation_rnn.get_config("tiny")
         config.model.update({"attention": "none", "max_length": 9})

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from experiments.evaluation.rival import Rival
+from experiments.evaluation.other_run import OtherRun
 from experiments.evaluation.scores import paired_bootstrap
 
 REFERENCES = [
@@ -16,8 +16,8 @@ def test_comparison_uses_the_tokenization_of_the_data():
         (chance,) = paired_bootstrap(
             {"b": THEIRS, "a": OURS}, REFERENCES, tokenized=tokenized
         ).values()
-        rival = Rival(Path("b"), {"test": 40.0}, {"beam": 5}, {"test": THEIRS}, tokenized)
-        found = rival.against("test", OURS, REFERENCES)
+        other = OtherRun(Path("b"), {"test": 40.0}, {"beam": 5}, {"test": THEIRS}, tokenized)
+        found = other.against("test", OURS, REFERENCES)
         score = {"tok_bleu" if tokenized else "bleu": 40.0}
         assert found == {"workdir": "b", "decoding": {"beam": 5}, "p": chance} | score
         chances[tokenized] = chance

@@ -11,7 +11,7 @@ from experiments.results import deciding
 from experiments.workdir import Workdir
 
 
-class Rival(NamedTuple):
+class OtherRun(NamedTuple):
     """Another run, with its scores and hypotheses by the labels of this run.
 
     Attributes:
@@ -42,19 +42,19 @@ class Rival(NamedTuple):
             workdir, decoding and bleu or tok_bleu of this run, and p: the probability that chance
             alone makes the scores differ as much as they do, by `paired_bootstrap`.
         """
-        systems = {"rival": self.hypotheses[split], "this": translations}
+        systems = {"other": self.hypotheses[split], "this": translations}
         chances = paired_bootstrap(systems, references, tokenized=self.tokenized)
         score = {_score(tokenized=self.tokenized): self.scores[split]}
         return {"workdir": str(self.path), "decoding": self.decoding, **score, "p": chances["this"]}
 
 
-def load_rival(
+def load_other_run(
     theirs: Workdir,
     ours: Workdir,
     splits: Mapping[str, Sequence[SentencePair]],
     *,
     tokenized: bool,
-) -> Rival:
+) -> OtherRun:
     """Read the hypotheses of a run for some splits; those with the same text correspond.
 
     Args:
@@ -91,7 +91,7 @@ def load_rival(
                 f"sentences of the {label} split: measure it again"
             )
     decoding = deciding(results.get("decoding", {}))
-    return Rival(theirs.path, scores, decoding, hypotheses, tokenized)
+    return OtherRun(theirs.path, scores, decoding, hypotheses, tokenized)
 
 
 def _score(*, tokenized: bool) -> str:
