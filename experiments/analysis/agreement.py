@@ -22,11 +22,13 @@ from experiments.analysis.attribution import (
     weighted_norms,
 )
 from experiments.analysis.collect import DECODER, ENCODER, Example
+from experiments.data.vocabulary import EOS
 
 if TYPE_CHECKING:
     from experiments.tasks.translation import Translation
 
 POSITIONS = 16  # of both sides: longer sentences are left out, so that one program serves all
+STEPS = 64  # of integrated gradients
 DELETED = 5  # source words that are replaced, at most
 EMPTY, MEAN = "occlusion by an empty vector", "occlusion by the mean word"
 GRADIENT, INTEGRATED = "gradient times input", "integrated gradients"
@@ -48,13 +50,20 @@ class SourceVectors:
         return apply_layer(self._encoder, self._vectors, Context(**context))
 
 
-def embedded(model: EncoderDecoder, source: Array) -> tuple[Array, Array, Array]:
-    """Return vectors of source tokens `[B, S]`, empty ones and mean ones, all at their places."""
+def embedded(model: EncoderDecoder, source: Array) -> tuple[Array, ...]:
+    """Return vectors of source tokens `[B, S]`, and three replacements at the same places.
+
+    They are the empty vector, the mean of all words, and the end of a sentence. A norm of the
+    encoder does not depend on the length of its input, so gradients grow without bound on the way
+    to an empty vector: the baseline of gradients is the end.
+    """
     embedding = model.source_embedding or model.target_embedding
     own = embedding.tokens is not None
     table = (embedding if own else model.target_embedding).tokens[...]
     mean = jnp.broadcast_to(table.mean(axis=0), table.shape)
-    return tuple(embedding(source, table=each) for each in (table, jnp.zeros_like(table), mean))
+    end = jnp.broadcast_to(table[EOS], table.shape)
+    tables = table, jnp.zeros_like(table), mean, end
+    return tuple(embedding(source, table=each) for each in tables)
 
 
 class Explainer:
@@ -98,7 +107,7 @@ class Explainer:
         predicted: Array,
         rng: Array,
     ) -> tuple[dict[str, Array], dict[str, Array], Array]:
-        vectors, empty, mean = (each[0] for each in embedded(model, rows[ENCODER]))
+        vectors, empty, mean, end = (each[0] for each in embedded(model, rows[ENCODER]))
 
         def score(vectors: Array) -> Array:
             replaced = SourceVectors(model, vectors[None])
@@ -109,10 +118,10 @@ class Explainer:
         maps = {
             EMPTY: occlusion(score, vectors, empty),
             MEAN: occlusion(score, vectors, mean),
-            GRADIENT: gradient_times_input(score, vectors, empty),
-            INTEGRATED: integrated_gradients(score, vectors, empty),
+            GRADIENT: gradient_times_input(score, vectors, end),
+            INTEGRATED: integrated_gradients(score, vectors, end, steps=STEPS),
         }
-        error = completeness_error(maps[INTEGRATED], score, vectors, empty)
+        error = completeness_error(maps[INTEGRATED], score, vectors, end)
         maps |= self._attention(model, rows, lengths)
         is_text = jnp.arange(POSITIONS) < lengths[ENCODER][0] - 1  # the end is never replaced
         shown = {**maps, RANDOM: jax.random.uniform(rng, maps[EMPTY].shape)}
