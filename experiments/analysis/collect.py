@@ -89,10 +89,12 @@ class Attended(NamedTuple):
     Attributes:
         maps: by kind.
         hidden_states: `[1 + layers, T, D]` by stack: its inputs, and the outputs of every layer.
+        features: `[T, D]` by stack: its output, after the last norm.
     """
 
     maps: Mapping[str, AttentionMaps]
-    hidden_states: Mapping[str, np.ndarray]
+    hidden_states: Mapping[str, np.ndarray] = {}
+    features: Mapping[str, np.ndarray] = {}
 
 
 class Collector:
@@ -106,7 +108,7 @@ class Collector:
         ) -> dict[str, Output]:
             outputs = task.attended(model, inputs, lengths, returning=RETURNING)
             return {
-                stack: Output(None, output.attention, output.hidden_states)
+                stack: Output(output.features, output.attention, output.hidden_states)
                 for stack, output in outputs.items()
             }
 
@@ -152,7 +154,7 @@ class Collector:
 def attended(outputs: Mapping[str, Output], row: int, example: Example) -> Attended:
     """Return one row of the outputs of the stacks, without its padding."""
     found: dict[str, list[tuple[int, np.ndarray]]] = {}
-    states = {}
+    states, features = {}, {}
     for stack, output in outputs.items():
         number = len(example.labels[stack])
         for layer, sublayers in enumerate(output.attention or (), start=1):
@@ -161,6 +163,7 @@ def attended(outputs: Mapping[str, Output], row: int, example: Example) -> Atten
                 keys = number if kind == stack else len(example.labels[ENCODER])
                 weights = np.asarray(results[row, :, :number, :keys], np.float32)
                 found.setdefault(kind, []).append((layer, weights))
+        features[stack] = np.asarray(output.features[row, :number], np.float32)
         if output.hidden_states and len({state.shape for state in output.hidden_states}) == 1:
             rows = [np.asarray(state[row, :number]) for state in output.hidden_states]
             states[stack] = np.stack(rows).astype(np.float32)
@@ -171,7 +174,7 @@ def attended(outputs: Mapping[str, Output], row: int, example: Example) -> Atten
         keys = example.labels[ENCODER if kind == CROSS else kind]
         numbers, weights = zip(*layers, strict=True)
         maps[kind] = AttentionMaps(kind, numbers, np.stack(weights), queries, keys)
-    return Attended(maps, states)
+    return Attended(maps, states, features)
 
 
 def _weights(sublayers: Any) -> Iterator[tuple[str, Array]]:  # noqa: ANN401 - as in `Output`

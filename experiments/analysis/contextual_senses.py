@@ -1,7 +1,8 @@
 """Senses of ambiguous words in the vectors of every layer, by their nearest neighbours.
 
-A layer adds position, feed-forward layers and attention to a vector. A layer that tells senses
-apart where static vectors do not has used the context; the comparison cannot say by which part.
+A layer adds position, feed-forward layers and attention to a vector. If its vectors distinguish
+senses and static ones do not, they contain the context; the comparison does not show which part
+added it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,11 +17,12 @@ from experiments.analysis.senses import Occurrence, neighbour_mean, occurrences
 from experiments.tasks.task import Task
 from experiments.training.step import TrainState
 
-FEWEST = 20  # uses of a word in a split
+FEWEST = 20  # uses of a word
 WINDOW = 5  # neighbours on either side
 AT_ONCE = 64  # sentences of a pass
 STATIC, NEIGHBOURS = "input embedding", "mean of neighbours"
-# Colours and shapes that colour-blind people tell apart (Okabe and Ito 2008).
+INPUT, OUTPUT = "input with position", "encoder output"
+# Colours and shapes that colour-blind people can distinguish (Okabe and Ito 2008).
 MARKS = (("#0072b2", "o"), ("#d55e00", "^"), ("#009e73", "s"), ("#cc79a7", "D"))
 
 
@@ -52,10 +54,15 @@ def frequent(found: Sequence[Occurrence], fewest: int = FEWEST) -> list[Occurren
 
 
 def sense_vectors(
-    task: Task, state: TrainState, collector: Collector, split: str
+    task: Task, state: TrainState, collector: Collector
 ) -> tuple[list[Occurrence], dict[str, np.ndarray]]:
-    """Return the frequent ambiguous words of a split, and vectors `[M, D]` of each kind."""
-    pairs = [*task.examples(split)]
+    """Return the frequent ambiguous words, and vectors `[M, D]` of each kind.
+
+    The sentences are those of all splits but train: one split has too few uses of a word.
+    """
+    pairs = [
+        pair for split in task.known_splits if split != "train" for pair in task.examples(split)
+    ]
     found = frequent(occurrences(pairs))
     sentences = sorted({one.sentence for one in found})
     examples = [task.example(state, pairs[each].source, pairs[each].target) for each in sentences]
@@ -70,8 +77,9 @@ def sense_vectors(
     at = {sentence: number for number, sentence in enumerate(sentences)}
     for number, attended in enumerate(collector(state.parameters, examples, batch_size=AT_ONCE)):
         for layer, state_of_layer in enumerate(attended.hidden_states[ENCODER]):
-            name = f"layer {layer}" if layer else "input with position"
+            name = f"layer {layer}" if layer else INPUT
             rows.setdefault(name, {})[number] = state_of_layer
+        rows.setdefault(OUTPUT, {})[number] = attended.features[ENCODER]
     vectors: dict[str, list[np.ndarray]] = {STATIC: [], NEIGHBOURS: []}
     for one in found:
         number = at[one.sentence]
@@ -130,14 +138,13 @@ def principal_components(vectors: np.ndarray, number: int = 2) -> tuple[np.ndarr
 
 
 def draw_senses(found: Sequence[Occurrence], vectors: Mapping[str, np.ndarray], path: Path) -> None:
-    """Draw the principal components of the word with most uses, for its input and last layer."""
+    """Draw the principal components of the word with most uses, before and after the encoder."""
     words = [one.word for one in found]
     word = max(sorted({*words}), key=words.count)
     chosen = [place for place, each in enumerate(words) if each == word]
     senses = [found[place].sense for place in chosen]
     figure = new_figure(9, 4)
-    names = [name for name in vectors if name.startswith("layer")]
-    for axes, name in zip(figure.subplots(1, 2), ("input with position", names[-1]), strict=True):
+    for axes, name in zip(figure.subplots(1, 2), (INPUT, OUTPUT), strict=True):
         points, shares = principal_components(vectors[name][chosen])
         for sense, (color, marker) in zip(sorted({*senses}), MARKS, strict=False):
             of_sense = points[[each == sense for each in senses]]

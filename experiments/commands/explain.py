@@ -100,7 +100,7 @@ def explain(
         measure_alignment(task, state, collector, split, folder)
         measure_agreement(task, state, split, folder)
     if task.source.has_phenomena and ENCODER in found[0].hidden_states:
-        measure_senses(task, state, collector, split, folder)
+        measure_senses(task, state, collector, folder)
 
 
 def texts(example: Example) -> list[str]:
@@ -199,15 +199,13 @@ def measure_agreement(task: Translation, state: TrainState, split: str, folder: 
     )
 
 
-def measure_senses(
-    task: Task, state: TrainState, collector: Collector, split: str, folder: Path
-) -> None:
-    """Write and print how well the vectors of each layer tell the senses of words apart."""
-    found, vectors = sense_vectors(task, state, collector, split)
+def measure_senses(task: Task, state: TrainState, collector: Collector, folder: Path) -> None:
+    """Write and print how well the vectors of each layer distinguish the senses of words."""
+    found, vectors = sense_vectors(task, state, collector)
     if not found:
         return
     rows = senses_table(found, vectors)
     write_tables(rows, folder / "senses", 2)
     draw_senses(found, vectors, folder / "senses")
-    print(f"senses of words with at least {FEWEST} uses in the {split} split, in %")
+    print(f"senses of words with at least {FEWEST} uses in the splits beside train, in %")
     print(markdown(rows, 2))

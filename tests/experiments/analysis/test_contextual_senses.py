@@ -39,13 +39,15 @@ def uses():
     static = np.ones((20, 3))
     noise = RANDOM.normal(size=(20, 3))
     layer = noise / 9 + side * [1, 0, 0] + [0, 5, 0]
-    return found, {"input embedding": static, "input with position": static, "layer 1": layer}
+    return found, {"input embedding": static, "input with position": static, "layer 1": layer} | {
+        "encoder output": layer
+    }
 
 
 def test_accuracy_beside_the_commonest_sense(uses):
-    static, _, layer = senses_table(*uses)
+    static, _, layer, output = senses_table(*uses)
     assert static["accuracy"] == static["commonest sense"] == 75
-    assert layer["accuracy"] == 100
+    assert layer["accuracy"] == output["accuracy"] == 100
     assert static["moved by"] == "" and layer["moved by"] > 0.01
 
 
