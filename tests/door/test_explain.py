@@ -5,6 +5,7 @@ import csv
 import pytest
 
 from experiments.analysis.heads import COLUMNS
+from experiments.commands import explain as command
 from tests.door.command import make_untrained
 
 SMALL = {"model.max_length": 32, "batch.bucket_lengths": (32,), "model.width": 16}
@@ -44,7 +45,9 @@ def test_sentence(explain, made):
     assert files(folder) == found
 
 
-def test_split(explain, made):
+def test_split(explain, made, monkeypatch):
+    monkeypatch.setattr(command, "SHOWN", 1)
+    monkeypatch.setattr(command, "MEASURED", 3)
     status, output, error = explain("--split=validation")
     assert (status, error) == (0, "")
     folder = made / "explain"
@@ -66,7 +69,7 @@ def test_split(explain, made):
     ("flags", "message"),
     [
         (["--sentence=" + "the " * 32], "--sentence: the line has 32 tokens, and the model reads"),
-        (["--sentence= "], "--sentence: the line has no word"),
+        (["--sentence= "], "--sentence: the line is empty"),
         (["--sentence=the girl", "--layer=2"], "encoder self-attention is in layers 1, got"),
         (["--sentence=the girl", "--head=3"], "a layer has heads 1 to 2, got --head=3"),
         (["--sentence=the girl", "--head=x"], "--head is a whole number from 1, got 'x'"),
