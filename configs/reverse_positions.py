@@ -12,14 +12,15 @@ score      exact match in range and of lengths 26 to 30: rotary 99.6 and 76.6 %,
 from ml_collections import ConfigDict
 
 from configs import defaults, reverse
-from configs.forms import FULL
+from configs.forms import FULL, is_tiny
 
 SCHEMES = ("none", "sinusoidal", "learned", "rotary", "alibi", "relative")
 
 
 def get_config(form: str = FULL) -> ConfigDict:
-    """The comparison, or that of tiny runs which end in minutes."""
-    runs = {scheme: reverse.get_config(form) for scheme in SCHEMES}
+    """The comparison, or that of two tiny runs."""
+    schemes = ("sinusoidal", "alibi") if is_tiny(form) else SCHEMES
+    runs = {scheme: reverse.get_config(form) for scheme in schemes}
     for scheme, config in runs.items():
         config.model.positions = scheme
     return defaults.comparison(runs)

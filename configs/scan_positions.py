@@ -17,8 +17,9 @@ SCHEMES = ("none", "sinusoidal", "learned", "rotary", "alibi", "relative")
 
 
 def get_config(form: str = FULL) -> ConfigDict:
-    """The comparison, or that of tiny runs which end in minutes."""
-    runs = {scheme: scan_length.get_config(form) for scheme in SCHEMES}
+    """The comparison, or that of two tiny runs."""
+    schemes = ("relative", "alibi") if is_tiny(form) else SCHEMES
+    runs = {scheme: scan_length.get_config(form) for scheme in schemes}
     for scheme, config in runs.items():
         config.model.positions = scheme
         if not is_tiny(form):
