@@ -43,7 +43,7 @@ def make_tiny(config: ConfigDict) -> ConfigDict:
         few = {split: 1_000 if split == "train" else 20 for split in config.data.sizes}
         config.data.sizes.update(few)
     small = {"width": 32, "embedding_width": 32, "hidden": 48, "dropout": 0.1}
-    small |= {"encoder_layers": 1, "decoder_layers": 1}
+    small |= {"encoder_layers": 1, "decoder_layers": 1, "remat": False}
     model.update({name: size for name, size in small.items() if name in model})
     return config
 

@@ -17,7 +17,7 @@ from experiments.data.vocabulary import BOS, EOS
 from experiments.training.sharding import by_rows
 
 REPLACEMENT = "\ufffd"  # in place of bytes that are not UTF-8
-SHORTEST = 16  # tokens: shorter sources are padded rather than compiled for
+SHORTEST = 32  # tokens: shorter sources are padded rather than compiled for
 
 
 class Hypothesis(NamedTuple):
