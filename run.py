@@ -63,6 +63,7 @@ EXPERIMENTS = {
     "ledger": Experiment("experiments.ledger", ("ledger",)),
 }
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota or a file is full
+SHORT = 50  # steps of a training that takes less time than the optimization of its programs
 LINE_BY_LINE = ("translate", "generate")  # modes that read standard input
 
 
@@ -141,12 +142,20 @@ def start_jax(command: Command) -> None:
     from experiments.training.sharding import cores_as_devices
 
     cores_as_devices(num_cores())
+    if is_short(command.config):
+        jax.config.update("jax_disable_most_optimizations", True)
     if command.mode != "benchmark":  # which times compiling too
         # Programs compiled by one run start the next one in seconds.
         jax.config.update("jax_compilation_cache_dir", str((command.cache / "jax").absolute()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
         # A program that cannot be stored, as on a full disk, is compiled again next time.
         warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
+
+
+def is_short(config: ConfigDict) -> bool:
+    """Whether each training of a config has few steps, as in its tiny form."""
+    trains = [run.get("train", {}) for run in config.get("runs", {"": config}).values()]
+    return all(not one.get("duration") and one.get("steps", SHORT + 1) <= SHORT for one in trains)
 
 
 def run(command: Command, config: Config | ConfigDict) -> int:

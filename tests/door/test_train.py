@@ -66,7 +66,7 @@ def test_workdir_contains_everything(place, trained):
         assert len(hypotheses) == scores["sentences"] == 20
     assert (place / "tiny" / "samples.txt").read_text().count("step ") == 2
     rows = read_metrics(place / "tiny")
-    assert [row["step"] for row in rows if row["split"] == "validation"] == [10, 20]
+    assert [row["step"] for row in rows if row["split"] == "validation"] == [5, 10, 15, 20]
     losses = [row["nll"] for row in rows if row["split"] == "train"]
     assert losses[-1] < losses[0]
 
