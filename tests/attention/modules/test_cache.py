@@ -239,7 +239,7 @@ def test_composed_masks(positions, num_kv_heads, mask, lengths, ring):
         cache = model.new_cache((B,), size, ring=ring)
         output = model(TOKENS[:, :4], mask=mask, cache=cache, lengths=lengths)
         first = output.logits, jnp.arange(4)[None] < lengths[:, None]
-        places = jnp.arange(B)[:, None], lengths[:, None] + jnp.arange(3)
+        places = jnp.arange(B)[:, None], lengths[:, None] + jnp.arange(3)[None]
         text = jnp.where(first[1], TOKENS[:, :4], 0)
         text = jnp.pad(text, ((0, 0), (0, 3))).at[places].set(TOKENS[:, 4:7])
 

@@ -41,6 +41,7 @@ def task():
     with jax.numpy_dtype_promotion("standard"):
         config = toy_translation.get_config("tiny")
         config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "max_length": 9})
+        config.model.encoder_layers = config.model.decoder_layers = 2
         config.batch.bucket_lengths = (6,)
         config.train.warmup_steps = 0
         return Translation(Config.read(config.to_dict()), tokenizers(WORDS))
@@ -97,6 +98,7 @@ def test_unfinished_rows_are_decoded_again_with_more_steps(num_beams, monkeypatc
     with jax.numpy_dtype_promotion("standard"):
         config = toy_translation.get_config("tiny")
         config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "max_length": 32})
+        config.model.encoder_layers = config.model.decoder_layers = 2
         config.batch.bucket_lengths = (6,)
         config.decoding.update({"num_beams": num_beams, "length_penalty": 0.6})
         config.seed = 1
