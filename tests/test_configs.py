@@ -42,7 +42,7 @@ MEASURED_AGAIN = {"char_lm": None, "masked_lm": "test", "digits": None, "word_ve
 UNREAD = {"experiment", "architecture", "data.name", "data.cutoff"}
 UNREAD |= {"train.plateau_patience", "train.plateau_factor"}
 READ_BY_DECODING = {"data.tokenized"} | {
-    f"decoding.{name}" for name in ("details", "hypotheses", "length_penalty", "n_best")
+    f"decoding.{name}" for name in ("hypotheses", "length_penalty", "n_best")
 }
 
 
