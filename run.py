@@ -53,7 +53,7 @@ class Experiment(NamedTuple):
 
 OF_TASKS = ("train", "evaluate", "describe")
 MORE = {"translation": ("translate",), "language_model": ("generate",)}  # modes of some tasks
-# `config.experiment`, if it is not a task -> module and modes.
+# `config.task`, if it is not a task -> module and modes.
 EXPERIMENTS = {
     "pretrained": Experiment("experiments.pretrained", ("generate",)),
     "comparison": Experiment("experiments.comparison", ("compare",)),
@@ -104,9 +104,9 @@ def check_mode(command: Command) -> None:
     """
     if command.cache.exists() and not command.cache.is_dir():
         raise UsageError(f"--cache={command.cache} is no folder")
-    name = command.config.get("experiment")
+    name = command.config.get("task")
     with as_usage_errors():
-        one_of("experiment", name, (*TASKS, *EXPERIMENTS))
+        one_of("task", name, (*TASKS, *EXPERIMENTS))
     if command.mode == "compare" and name != "comparison":
         raise UsageError("a comparison needs several runs: give --config twice, or a file of runs")
     modes = (*OF_TASKS, *MORE.get(name, ())) if name in TASKS else EXPERIMENTS[name].modes
@@ -123,7 +123,7 @@ def read_config(config: ConfigDict) -> Config | ConfigDict:
     Raises:
         UsageError: in one sentence.
     """
-    if config.experiment in TASKS:
+    if config.task in TASKS:
         return Config.read(config.to_dict())
     for name, run in config.get("runs", {}).items():
         try:
@@ -152,9 +152,9 @@ def start_jax(command: Command) -> None:
 def run(command: Command, config: Config | ConfigDict) -> int:
     """Call the experiment that the configuration names; return the exit status."""
     workdir, cache = Workdir(command.weights or command.workdir), command.cache
-    is_task = config.experiment in TASKS
+    is_task = config.task in TASKS
     if not is_task:
-        experiment = EXPERIMENTS[config.experiment].load()
+        experiment = EXPERIMENTS[config.task].load()
         experiment.check(config)
     if command.mode == "describe":
         model = abstract_model(command, config)
@@ -177,9 +177,9 @@ def run(command: Command, config: Config | ConfigDict) -> int:
 
 def abstract_model(command: Command, config: Config | ConfigDict) -> Any:  # noqa: ANN401 - nnx.Module, which imports jax
     """Return the model that is described, with shapes for arrays: of a run, or of a config."""
-    if config.experiment not in TASKS:
-        return EXPERIMENTS[config.experiment].load().abstract_model(config, command.cache)
-    task = TASKS[config.experiment]
+    if config.task not in TASKS:
+        return EXPERIMENTS[config.task].load().abstract_model(config, command.cache)
+    task = TASKS[config.task]
     if command.is_of_run:
         task = task.load(config, Workdir(command.workdir), command.cache)
     else:

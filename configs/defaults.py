@@ -11,7 +11,7 @@ from experiments.config.model import EncoderDecoderModel, RecurrentModel
 
 def new(task: str, data: str, steps: int) -> ConfigDict:
     """Return a config of a task on a dataset, with `steps` steps of training."""
-    config = as_config_dict(Config.read({"experiment": task, "data": {"name": data}}))
+    config = as_config_dict(Config.read({"task": task, "data": {"name": data}}))
     set_steps(config.train, steps)
     return config
 
@@ -52,6 +52,6 @@ def recurrent() -> ConfigDict:
 def comparison(runs: Mapping[str, ConfigDict]) -> ConfigDict:
     """Return runs to be trained and compared, by their names."""
     config = ConfigDict()
-    config.experiment = "comparison"
+    config.task = "comparison"
     config.runs = ConfigDict(dict(runs))
     return config

@@ -15,7 +15,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     """The ledger; its tiny form is the same."""
     is_tiny(form)  # or it is refused
     config = ConfigDict()
-    config.experiment = "ledger"
+    config.task = "ledger"
     config.folder = "workdirs"
     config.page = "experiments/RESULTS.md"
     return config

@@ -18,7 +18,7 @@ def gpt2_small() -> ConfigDict:
     """GPT-2 small, which its checkpoint calls 124M and the paper 117M."""
     return ConfigDict(
         {
-            "experiment": "preset",
+            "task": "preset",
             "architecture": "decoder",
             "vocab_size": 50_257,
             "model": _gpt(width=768, num_heads=12, layers=12, max_length=1024),
@@ -35,7 +35,7 @@ def gpt3_175b() -> ConfigDict:
     """GPT-3. Its paper rounds; where its layers are sparse does not change their parameters."""
     return ConfigDict(
         {
-            "experiment": "preset",
+            "task": "preset",
             "architecture": "decoder",
             "vocab_size": 50_257,
             "model": _gpt(width=12_288, num_heads=96, layers=96, max_length=2048),
@@ -52,7 +52,7 @@ def llama3_8b() -> ConfigDict:
     """Llama-3 8B, with the context of 8,192 tokens of its first release."""
     return ConfigDict(
         {
-            "experiment": "preset",
+            "task": "preset",
             "architecture": "decoder",
             "vocab_size": 128_256,
             "model": {
@@ -90,7 +90,7 @@ def bert_base() -> ConfigDict:
     """
     return ConfigDict(
         {
-            "experiment": "preset",
+            "task": "preset",
             "architecture": "encoder",
             "vocab_size": 30_522,
             "model": {
@@ -134,7 +134,7 @@ def transformer_base() -> ConfigDict:
     """
     return ConfigDict(
         {
-            "experiment": "preset",
+            "task": "preset",
             "architecture": "encoder_decoder",
             "vocab_size": 37_000,
             "model": {

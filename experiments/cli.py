@@ -195,7 +195,7 @@ def help_text(program: str, configs: Sequence[str] = ()) -> str:
     ]
     for config in configs:
         loaded = load_config(config)
-        texts = helps(Config.read(loaded.to_dict())) if loaded.experiment in TASK_PARTS else {}
+        texts = helps(Config.read(loaded.to_dict())) if loaded.task in TASK_PARTS else {}
         fields = {
             f"--config.{name}": f"{value!r}  {texts.get(name, '')}".rstrip()
             for name, value in _fields(loaded)
@@ -229,7 +229,7 @@ def _together(commands: Sequence[Command], configs: Sequence[str], given: str | 
         raise UsageError(f"a comparison needs configurations that differ, got {', '.join(configs)}")
     runs = {name: command.config for name, command in zip(names, commands, strict=True)}
     workdir = Path(given) if given else Path("workdirs", "+".join(names))
-    config = ConfigDict({"experiment": "comparison", "runs": runs})
+    config = ConfigDict({"task": "comparison", "runs": runs})
     return commands[0]._replace(config=config, workdir=workdir)
 
 

@@ -41,10 +41,10 @@ def compare(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     check(config)
     runs = {name: Config.read(run.to_dict()) for name, run in config.runs.items()}
     runs = {  # with the steps of a duration; data that cannot be read is refused here
-        name: TASKS[run.experiment].prepare(run, cache).config for name, run in runs.items()
+        name: TASKS[run.task].prepare(run, cache).config for name, run in runs.items()
     }
     trees = {name: as_config_dict(run) for name, run in runs.items()}
-    workdir.claim(ConfigDict({"experiment": config.experiment, "runs": trees}))
+    workdir.claim(ConfigDict({"task": config.task, "runs": trees}))
     places = {name: Workdir(workdir.path / name) for name in runs}
     for name, run in runs.items():  # whatever is refused is refused before any training
         places[name].claim(run)
@@ -87,8 +87,8 @@ def check(config: ConfigDict) -> None:
         raise UsageError("a comparison needs two runs: give --config twice")
     (first, reference), *others = config.runs.items()
     for name, run in config.runs.items():
-        if run.experiment != "translation":
-            raise UsageError(f"{name} is of experiment {run.experiment!r}: translation compares")
+        if run.task != "translation":
+            raise UsageError(f"{name} is of task {run.task!r}: translation compares")
     for name, run in others:
         common = {first: _common(reference), name: _common(run)}
         if fields := differences(*common.values()):
@@ -158,7 +158,7 @@ def _step(config: Config, workdir: Workdir, cache: Path, length: int) -> Callabl
     tokens = max(config.batch.tokens, max(LENGTHS))
     batch = replace(config.batch, tokens=tokens, bucket_lengths=(max(LENGTHS),))
     config = replace(config, batch=batch, model=replace(config.model, max_length=max(LENGTHS)))
-    learner = TASKS[config.experiment].load(config, workdir, cache).learner
+    learner = TASKS[config.task].load(config, workdir, cache).learner
     words = [len(SPECIALS)] * (length - 1)  # all the first one, for any would do
     size = tokens // length
     batch = pad_batch([EncodedPair(words, words)] * size, size, length)

@@ -64,7 +64,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
 
 TASKS = Registry(
-    "experiment",
+    "task",
     {
         "translation": "experiments.tasks.translation:Translation",
         "language_model": "experiments.tasks.language_model:LanguageModeling",

@@ -120,9 +120,9 @@ class Workdir:
         """
         if not self.config.is_file():
             raise UsageError(f"{self.path} holds no run: train one with --workdir={self.path}")
-        fields = read_json(self.config, {"experiment": str})
+        fields = read_json(self.config, {"task": str})
         try:
-            if fields["experiment"] in TASK_PARTS:
+            if fields["task"] in TASK_PARTS:
                 return as_config_dict(Config.read(fields))
             return ConfigDict(fields)
         except (ValueError, UsageError) as error:

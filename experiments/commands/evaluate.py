@@ -34,7 +34,7 @@ def evaluate(
         UsageError: data without this split, or with another text in it than that of the run,
             or as `load_rival`.
     """
-    task = TASKS[config.experiment].load(config, workdir, cache)
+    task = TASKS[config.task].load(config, workdir, cache)
     names = task.tests
     if split is not None:
         with as_usage_errors():

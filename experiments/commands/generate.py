@@ -23,7 +23,7 @@ def generate(config: Config, workdir: Workdir, cache: Path, groups: Iterable[lis
     Returns:
         Number of lines that could not be read; each has a message on standard error.
     """
-    task = TASKS[config.experiment].load(config, workdir, cache)
+    task = TASKS[config.task].load(config, workdir, cache)
     state = restore(workdir, task).state
     failed = 0
     for number, line in enumerate(chain.from_iterable(groups), start=1):

@@ -23,7 +23,7 @@ def train(config: Config, workdir: Workdir, cache: Path) -> None:
         UsageError: before anything is written: data, a model or a workdir that does not fit.
     """
     print(f"reading the {config.data.name} data")
-    task = TASKS[config.experiment].prepare(config, cache)
+    task = TASKS[config.task].prepare(config, cache)
     for split in task.known_splits:
         task.ids(split)  # or an example has no room
     batches = task.training_batches()

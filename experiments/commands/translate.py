@@ -24,7 +24,7 @@ def translate(config: Config, workdir: Workdir, cache: Path, groups: Iterable[li
     Returns:
         Number of lines that could not be translated; each has a message on standard error.
     """
-    task = TASKS[config.experiment].load(config, workdir, cache)
+    task = TASKS[config.task].load(config, workdir, cache)
     state = restore(workdir, task).state
     number = failed = 0
     for group in groups:

@@ -71,7 +71,7 @@ class Config:
     """Everything that decides a run.
 
     Attributes:
-        experiment: name of the task, in `TASK_PARTS`.
+        task: name, in `TASK_PARTS`.
         seed: of parameters, batches and dropout.
         architecture: name of the model, among those of the task.
         data: what is read.
@@ -83,7 +83,7 @@ class Config:
         literature: published scores by split, shown beside those of the run.
     """
 
-    experiment: str
+    task: str
     seed: int = 0
     architecture: str = "transformer"
     data: Any
@@ -136,10 +136,9 @@ class Config:
             raise ValueError(
                 "model.tie='all' needs one vocabulary, and each language has its own: use 'output'"
             )
-        if self.text and self.text.dropout and self.experiment != "translation":
+        if self.text and self.text.dropout and self.task != "translation":
             raise ValueError(
-                f"text.dropout={self.text.dropout} needs experiment='translation', got "
-                f"experiment={self.experiment!r}"
+                f"text.dropout={self.text.dropout} needs task='translation', got task={self.task!r}"
             )
         tokens = getattr(self.decoding, "max_tokens", 0)
         if positions in model.ABSOLUTE and tokens >= longest:
@@ -160,11 +159,11 @@ class Config:
         Raises:
             UsageError: in one sentence.
         """
-        if "experiment" not in tree:
-            raise UsageError("the config needs the field 'experiment'")
+        if "task" not in tree:
+            raise UsageError("the config needs the field 'task'")
         try:
-            task = tree["experiment"]
-            one_of("experiment", task, tuple(TASK_PARTS))
+            task = tree["task"]
+            one_of("task", task, tuple(TASK_PARTS))
             parts = TASK_PARTS[task]
             architecture = tree.get("architecture", next(iter(parts.models)))
             one_of("architecture", architecture, tuple(parts.models))
@@ -176,16 +175,16 @@ class Config:
             raise UsageError(str(error)) from error
         kinds = {
             "data": (parts.datasets[name], f"data.name={name!r}"),
-            "batch": (parts.batch, f"experiment={task!r}"),
+            "batch": (parts.batch, f"task={task!r}"),
             "model": (parts.models[architecture], f"architecture={architecture!r}"),
-            "train": (parts.train, f"experiment={task!r}"),
+            "train": (parts.train, f"task={task!r}"),
         }
         if parts.decoding:
-            kinds["decoding"] = (parts.decoding, f"experiment={task!r}")
+            kinds["decoding"] = (parts.decoding, f"task={task!r}")
         if parts.datasets[name].is_shared is None:
             kinds["text"] = (data.TextPart, f"data.name={name!r}")
         for part in {"text", "decoding"} & tree.keys() - kinds.keys():
-            raise UsageError(f"data.name={name!r} of experiment={task!r} has no part {part!r}")
+            raise UsageError(f"data.name={name!r} of task={task!r} has no part {part!r}")
         built = {
             part: build(kind, tree.get(part, {}), f"{part}.", owner)
             for part, (kind, owner) in kinds.items()

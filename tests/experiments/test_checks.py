@@ -65,7 +65,7 @@ def test_a_config_that_cannot_run_is_refused(name, override, sentence):
 def test_data_is_read_before_anything_is_written(name, override, sentence, tmp_path):
     config = run.read_config(parse(["run.py", f"--config={name}", f"--config.{override}"]).config)
     workdir = Workdir(tmp_path / "never")
-    do = compare if config.experiment == "comparison" else train
+    do = compare if config.task == "comparison" else train
     with pytest.raises(UsageError) as refusal:
         do(config, workdir, tmp_path)
     assert sentence in str(refusal.value)

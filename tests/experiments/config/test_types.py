@@ -17,7 +17,7 @@ from experiments.workdir import Workdir
 
 
 def read(task="translation", **parts):
-    return Config.read({"experiment": task, **parts})
+    return Config.read({"task": task, **parts})
 
 
 @pytest.mark.parametrize("task", [name for name in TASK_PARTS if name != "comparison"])
@@ -63,8 +63,8 @@ def test_a_field_that_is_none_takes_a_value_by_its_flag(tmp_path):
 @pytest.mark.parametrize(
     "tree, sentence",
     [
-        ({"experiment": "translatoin"}, "got 'translatoin'; did you mean 'translation'?"),
-        ({}, "the config needs the field 'experiment'"),
+        ({"task": "translatoin"}, "got 'translatoin'; did you mean 'translation'?"),
+        ({}, "the config needs the field 'task'"),
         ({"data": {"name": "toys"}}, "data.name must be one of toy, .*; did you mean 'toy'?"),
         ({"model": {"widht": 3}}, "architecture='transformer' has no field 'model.widht', it has"),
         ({"architecture": "recurrent", "model": {"width": 3}}, "has no field 'model.width'"),
@@ -83,7 +83,7 @@ def test_a_field_that_is_none_takes_a_value_by_its_flag(tmp_path):
     ],
 )
 def test_a_mistake_is_one_sentence_with_the_path_of_the_field(tree, sentence):
-    experiment = {} if tree == {} else {"experiment": "translation"}
+    experiment = {} if tree == {} else {"task": "translation"}
     with pytest.raises(UsageError, match=sentence):
         Config.read(experiment | tree)
 
