@@ -7,17 +7,19 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from experiments.config import TASK_PARTS, Config
+from experiments.config import Config
 from experiments.config.build import helps
+from experiments.config.data import TextPart
+from experiments.config.flags import as_config_dict
 from experiments.errors import UsageError, as_usage_errors, nearest, one_of
+from experiments.plugin import import_file, import_plugin
+from experiments.registry import DATASETS, TASK_PARTS
 from experiments.workdir import Workdir
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -45,6 +47,7 @@ FLAGS = {
         "with --mode=evaluate: another workdir, to compare BLEU with (paired bootstrap)",
     ),
     "weights": (None, "with --mode=generate: folder of a released checkpoint, in place of a run"),
+    "plugin": (None, "Python file or module that registers datasets, tasks and the like"),
 }
 HELP = ("--help", "-help", "-h")
 
@@ -96,6 +99,8 @@ def parse(argv: Sequence[str]) -> Command:
     mode, configs = given["mode"] or "train", values_of("config", arguments)
     with as_usage_errors():
         one_of("--mode", mode, tuple(MODES))
+    if given["plugin"]:
+        import_plugin(given["plugin"])
     if any(flag in arguments for flag in HELP):
         print(help_text(program, configs), flush=True)
         raise SystemExit(0)
@@ -114,6 +119,9 @@ def parse(argv: Sequence[str]) -> Command:
         contains_run = mode == "describe" or workdir.config.exists()
         is_of_run = is_of_run and given["workdir"] is not None and contains_run
     base = workdir.load_config() if is_of_run else load_config(config)
+    if base.task in TASK_PARTS:
+        base.update({"plugin": given["plugin"]} if given["plugin"] else {})
+        choose_data(base, last_of("config.data.name", arguments))
     arguments = for_each_run(without("config", arguments), base.get("runs", {}))
     for argument in arguments:
         if flag_name(argument).startswith("config."):
@@ -138,16 +146,26 @@ def load_config(name: str) -> ConfigDict:
         UsageError: there is no such file, or it has an error.
     """
     path, form = _config_path(name)
-    loader = SourceFileLoader(path.stem, str(path))
     try:
-        module = module_from_spec(spec_from_loader(loader.name, loader))
-        loader.exec_module(module)
-        return module.get_config(*form)
+        return import_file(path).get_config(*form)
     except ValueError as error:  # of an unknown form
         raise UsageError(str(error)) from error
     except Exception as error:  # whatever the code of a person raises
         reason = f"{type(error).__name__}: {error}"
         raise UsageError(f"the configuration {path} cannot be read: {reason}") from error
+
+
+def choose_data(config: ConfigDict, name: str | None) -> None:
+    """Replace the data of a config, if it is of another name, by the defaults of that dataset."""
+    if name not in DATASETS or name == config.data.name:
+        return
+    kind = DATASETS[name].config
+    config.data = as_config_dict(kind())
+    for part in ("text", "literature"):  # which belonged to the other data
+        if part in config:
+            del config[part]
+    if kind.is_shared is None:
+        config.text = as_config_dict(TextPart())
 
 
 def _config_path(name: str) -> tuple[Path, list[str]]:

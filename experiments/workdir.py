@@ -13,16 +13,18 @@ from typing import Any, TypeVar
 
 from ml_collections import ConfigDict
 
-from experiments.config import TASK_PARTS, Config
+from experiments.config import Config
 from experiments.config.flags import as_config_dict
 from experiments.errors import UsageError
 from experiments.files import append, part_of, write_whole
 from experiments.json_files import read_json, read_json_lines
+from experiments.plugin import imported
+from experiments.registry import TASK_PARTS
 
 Words = TypeVar("Words")
 
 MOST_LINES = 8  # of differences between two configurations
-INDIFFERENT = "data.path", "literature"  # fields that do not change what a run learns
+INDIFFERENT = "data.path", "literature", "plugin"  # fields that do not change what a run learns
 # Fields of files that are read again, and their types.
 RESULTS = {
     "step": int,
@@ -120,7 +122,11 @@ class Workdir:
         """
         if not self.config.is_file():
             raise UsageError(f"{self.path} holds no run: train one with --workdir={self.path}")
-        fields = read_json(self.config, {"task": str})
+        fields = read_json(self.config, {"task": str, "plugin": str | None})
+        if fields.get("plugin") and not imported():
+            raise UsageError(
+                f"{self.path} needs the plugin of its run: --plugin={fields['plugin']}"
+            )
         try:
             if fields["task"] in TASK_PARTS:
                 return as_config_dict(Config.read(fields))

@@ -22,6 +22,7 @@ class Source:
         text: how its text becomes tokens and back.
         has_phenomena: whether its test split is of sentences that `by_phenomenon` knows.
         is_running: whether its examples are the parts of one text.
+        may_split: whether a text that is longer than the model reads may become several examples.
         has_images: whether the source of an example is an image `[height, width, channels]`.
         name: names the text that `config.data` asks for, if that text never changes.
     """
@@ -31,6 +32,7 @@ class Source:
     text: Text = EVERY_WORD
     has_phenomena: bool = False
     is_running: bool = False
+    may_split: bool = False
     has_images: bool = False
     name: Callable[[Any], str] | None = None
 

@@ -135,27 +135,46 @@ def store_text(
     return TextStore(folder / content, fingerprint)
 
 
-def store_ids(cache: Path, texts: TextStore, tokenizers: Tokenizers) -> IdStore:
+def store_ids(
+    cache: Path, texts: TextStore, tokenizers: Tokenizers, most: int | None = None
+) -> IdStore:
     """Write the ids of sentence pairs, if they are not stored yet, and open them.
+
+    Args:
+        cache: folder of prepared data.
+        texts: the pairs.
+        tokenizers: of their sides.
+        most: ids of an example; the rest of a longer source becomes further examples. No limit if
+            None.
 
     Raises:
         ValueError: an unknown word.
     """
     known = [tokenizer for tokenizer in tokenizers if tokenizer is not None]
     tokens = chain.from_iterable((each.FILE.encode(), each.as_bytes()) for each in known)
-    folder = cache / "ids" / f"{texts.path.stem}.{_digest(tokens)}"
+    limit = f".{most}" if most else ""
+    folder = cache / "ids" / f"{texts.path.stem}.{_digest(tokens)}{limit}"
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=folder.parent) as temporary:
             part = Path(temporary) / "part"
             part.mkdir()
-            _write_ids(part, (tokenizers.encode(pair)[: len(known)] for pair in texts))
+            encoded = (tokenizers.encode(pair)[: len(known)] for pair in texts)
+            _write_ids(part, _pieces(encoded, most) if most else encoded)
             try:
                 part.replace(folder)
             except OSError:
                 if not folder.exists():  # no other process has written the same meanwhile
                     raise
     return IdStore(folder, len(known))
+
+
+def _pieces(
+    examples: Iterable[Sequence[Sequence[int]]], most: int
+) -> Iterator[Sequence[Sequence[int]]]:
+    """Split sources into pieces of at most `most` ids."""
+    for (source,) in examples:
+        yield from ((source[place : place + most],) for place in range(0, len(source), most))
 
 
 def _write_ids(folder: Path, pairs: Iterable[Sequence[Sequence[int]]]) -> None:

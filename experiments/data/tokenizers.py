@@ -172,7 +172,10 @@ class CharacterTokenizer:
     @classmethod
     def of(cls, texts: Iterable[str]) -> "CharacterTokenizer":
         """All characters of some texts, in the order of Unicode."""
-        return cls("".join(sorted({UNKNOWN_CHARACTER}.union(*texts))))
+        known = {UNKNOWN_CHARACTER}
+        for text in texts:
+            known.update(text)
+        return cls("".join(sorted(known)))
 
     @cached_property
     def ids(self) -> dict[str, int]:

@@ -106,7 +106,7 @@ def test_empty_file_raises(write, config, tmp_path, content):
 def test_split_in_two_formats_raises(write, config):
     write("plain")
     write("tsv.gz")
-    with pytest.raises(ValueError, match=r"train split is there more than once, in .*gz and .*en"):
+    with pytest.raises(ValueError, match=r"train split is there more than once, in .*en and .*gz"):
         load_split(config, "train", None)
 
 
