@@ -22,9 +22,7 @@ def import_plugin(name: str) -> None:
         UsageError: it is missing, its import fails, or a name that it registers is taken.
     """
     is_file = name.endswith(".py") or "/" in name
-    missing = UsageError(
-        f"--plugin={name} is not there: give the path of a file or a module's name"
-    )
+    missing = UsageError(f"--plugin={name} is not there: name a Python file or a module")
     if is_file and not Path(name).is_file():
         raise missing
     key = _key(Path(name)) if is_file else name

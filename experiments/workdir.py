@@ -123,10 +123,8 @@ class Workdir:
         if not self.config.is_file():
             raise UsageError(f"{self.path} holds no run: train one with --workdir={self.path}")
         fields = read_json(self.config, {"task": str, "plugin": str | None})
-        if fields.get("plugin") and not imported():
-            raise UsageError(
-                f"{self.path} needs the plugin of its run: --plugin={fields['plugin']}"
-            )
+        if (plugin := fields.get("plugin")) and not imported():
+            raise UsageError(f"{self.path} was trained with a plugin: give --plugin={plugin}")
         try:
             if fields["task"] in TASK_PARTS:
                 return as_config_dict(Config.read(fields))
