@@ -80,13 +80,14 @@ class IdStore(Sequence[EncodedPair]):
     Attributes:
         ids: of all pairs, one side after the other.
         lengths: positions of each side, ends included: `[pairs, sides]`.
+        ends: places in `ids` where each side ends: `[pairs, sides]`.
     """
 
     def __init__(self, folder: Path, sides: int) -> None:
         """Open a folder that `store_ids` wrote."""
         self.ids = np.asarray(np.memmap(folder / "ids", np.int32, "r"))
         self.lengths = np.asarray(np.memmap(folder / "lengths", np.int32, "r")).reshape(-1, sides)
-        self._ends = np.asarray(np.memmap(folder / "ends", np.int64, "r")).reshape(-1, sides)
+        self.ends = np.asarray(np.memmap(folder / "ends", np.int64, "r")).reshape(-1, sides)
 
     def __len__(self) -> int:
         """Number of pairs."""
@@ -94,7 +95,7 @@ class IdStore(Sequence[EncodedPair]):
 
     def __getitem__(self, place: int) -> EncodedPair:
         """The ids of a pair."""
-        ends, lengths = self._ends[place].tolist(), self.lengths[place].tolist()
+        ends, lengths = self.ends[place].tolist(), self.lengths[place].tolist()
         sides = zip(ends, lengths, strict=True)
         return EncodedPair(*(self.ids[end - length + 1 : end] for end, length in sides))
 

@@ -18,7 +18,7 @@ from experiments.workdir import Workdir
         ("char_lm", "batch.tokens=10", "batch.tokens=10 has no room for a row of row_length=64"),
         ("char_lm", "train.label_smoothing=1.5", "train.label_smoothing must lie in [0, 1)"),
         ("char_lm", "decoding.temperature=0.0", "for 0 choose strategy=greedy"),
-        ("char_lm", "data.name=toy", "data.name='toy' has no field 'data.path', it"),
+        ("char_lm", "data.name=digits", "contains images, and task='language_model' reads char"),
         ("char_lm_moe", "model.experts.number=1", "model.experts.number must be at least 2"),
         ("packed_lm", "data.sizes.train=9", "data.sizes.train must be at least 1000, got 9"),
         ("packed_lm", "data.name=character", "got 'character'; did you mean 'characters'?"),
