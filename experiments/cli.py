@@ -19,7 +19,7 @@ from experiments.config.data import TextPart
 from experiments.config.flags import as_config_dict
 from experiments.errors import UsageError, as_usage_errors, nearest, one_of
 from experiments.plugin import import_file, import_plugin
-from experiments.registry import DATASETS, TASK_PARTS
+from experiments.registry import DATASETS, TASK_PARTS, datasets_of
 from experiments.workdir import Workdir
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -213,7 +213,10 @@ def help_text(program: str, configs: Sequence[str] = ()) -> str:
     ]
     for config in configs:
         loaded = load_config(config)
-        texts = helps(Config.read(loaded.to_dict())) if loaded.task in TASK_PARTS else {}
+        texts = {}
+        if loaded.task in TASK_PARTS:
+            texts = helps(Config.read(loaded.to_dict()))
+            texts["data.name"] = f"one of {', '.join(datasets_of(loaded.task))}"
         fields = {
             f"--config.{name}": f"{value!r}  {texts.get(name, '')}".rstrip()
             for name, value in _fields(loaded)

@@ -1,4 +1,4 @@
-"""A file or module of the user, whose import registers datasets, tasks and the like."""
+"""Plugins: files or modules of the user that register datasets, tasks and the like on import."""
 
 import sys
 from importlib import import_module

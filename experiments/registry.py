@@ -1,6 +1,6 @@
 """Objects by name, such as tasks and datasets; a plugin adds its own by the same decorators.
 
-What is built in is imported when it is first looked up, so nothing heavy is imported here.
+Built-in objects are imported when they are first looked up, so nothing heavy is imported here.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -113,8 +113,14 @@ TASK_PARTS: Registry[TaskParts] = Registry("task", module="experiments.config")
 TASKS: Registry[Any] = Registry("task", module="experiments.config")
 
 
+def datasets_of(task: str) -> dict[str, Dataset]:
+    """Return the datasets that serve a task, the first of which is its default."""
+    reads = {*TASK_PARTS[task].reads}
+    return {name: each for name, each in DATASETS.items() if reads & {*each.contains}}
+
+
 def dataset(*, source: Any, contains: Sequence[str]) -> Callable[[type], type]:  # noqa: ANN401 - a Source, which imports NumPy, or its name
-    """Return a decorator that registers a dataset by its config, whose field `name` is its name.
+    """Return a decorator of the config of a dataset, which registers it by its field `name`.
 
     Args:
         source: an `experiments.data.source.Source`, or "module:attribute" of one.

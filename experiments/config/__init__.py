@@ -11,7 +11,7 @@ from typing import Any, Self
 from experiments.config import batch, data, decoding, model, train
 from experiments.config.build import as_tree, build
 from experiments.errors import UsageError, check_seed, one_of
-from experiments.registry import DATASETS, TASK_PARTS, TaskParts, task
+from experiments.registry import DATASETS, TASK_PARTS, datasets_of, task
 
 task(
     "translation",
@@ -151,7 +151,7 @@ class Config:
             one_of("architecture", architecture, tuple(parts.models))
             section = tree.get("data")
             names = section if isinstance(section, Mapping) else {}
-            name, config = _dataset(task, parts, names.get("name"))
+            name, config = _dataset(task, names.get("name"))
         except ValueError as error:
             raise UsageError(str(error)) from error
         kinds = {
@@ -181,18 +181,18 @@ class Config:
         return json.dumps(self.to_dict(), indent=indent)
 
 
-def _dataset(task: str, parts: TaskParts, name: str | None) -> tuple[str, type]:
-    """Return name and type of the data of a task, of the first dataset that serves it by default.
+def _dataset(task: str, name: str | None) -> tuple[str, type]:
+    """Return name and type of the data of a task, of its first dataset if `name` is None.
 
     Raises:
         ValueError: an unknown dataset, or one that does not serve the task.
     """
-    known = {one: each for one, each in DATASETS.items() if {*each.contains} & {*parts.reads}}
+    known = datasets_of(task)
     name = name or next(iter(known), "")
     if name in DATASETS and name not in known:
         raise ValueError(
             f"data.name={name!r} contains {', '.join(DATASETS[name].contains)}, and task={task!r} "
-            f"reads {' or '.join(parts.reads)}: choose one of {', '.join(known)}"
+            f"reads {' or '.join(TASK_PARTS[task].reads)}: choose one of {', '.join(known)}"
         )
     one_of("data.name", name, tuple(known))
     return name, known[name].config

@@ -17,7 +17,7 @@ NUM_VALIDATION, NUM_TEST = 180, 360
 
 
 class Digits(NamedTuple):
-    """Images and what they show.
+    """Images and their classes.
 
     Attributes:
         images: `[B, 8, 8, 1]` float32, from 0 (paper) to 1 (ink).
@@ -29,12 +29,12 @@ class Digits(NamedTuple):
 
 
 def digits(seed: int = 0) -> dict[str, Digits]:
-    """All images, shuffled and split: 1,257 to train, 180 to validate, 360 to test.
+    """Return all images, shuffled and split: 1,257 for training, 180 validation, 360 test.
 
     Args:
-        seed: same seed, same splits.
+        seed: equal seeds give equal splits.
     """
-    from sklearn.datasets import load_digits  # a second that no other experiment should wait
+    from sklearn.datasets import load_digits  # takes a second
 
     data = load_digits()
     order = np.random.default_rng(seed).permutation(len(data.target))
@@ -47,7 +47,7 @@ def digits(seed: int = 0) -> dict[str, Digits]:
 
 
 def load(config: DigitsData, split: str, cache: Path) -> Iterator[SentencePair]:
-    """One split: images and the names of their classes."""
+    """Return a split: images and the names of their classes."""
     del cache
     part = digits(config.seed)[split]
     return map(SentencePair, part.images, map(str, part.labels.tolist()))

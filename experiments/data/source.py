@@ -1,4 +1,4 @@
-"""Where examples come from."""
+"""A source of examples, and what tasks need to know of it."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

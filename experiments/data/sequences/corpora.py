@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 from experiments.config.data import CorpusData
 from experiments.data.pairs import SentencePair
 from experiments.data.source import Source
-from experiments.data.tokenizers import Subwords
+from experiments.data.subwords import Subwords
 from experiments.errors import UsageError
 
 COMPRESSED = ".gz"

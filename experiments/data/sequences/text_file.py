@@ -15,7 +15,8 @@ from experiments.config.data import TextFileData
 from experiments.data.pairs import SentencePair
 from experiments.data.sequences.draw import generator
 from experiments.data.source import Source
-from experiments.data.tokenizers import Characters, Subwords
+from experiments.data.subwords import Subwords
+from experiments.data.tokenizers import Characters
 from experiments.data.toy_language import sample
 
 CHUNK = 65_536  # bytes of an example of a running text

@@ -13,7 +13,7 @@ from experiments import registry
 from experiments.config import data, model, train
 from experiments.config.data import ToySizes
 from experiments.config.model import EncoderDecoderModel, RecurrentModel
-from experiments.data import tokenizers, toy_language
+from experiments.data import subwords, toy_language
 from experiments.data.sequences import noise
 from experiments.data.toy_language import splits
 from experiments.data.vocabulary import EOS
@@ -62,9 +62,7 @@ def test_every_field_is_one_of_the_library(part, library):
 def test_a_vocabulary_is_shared_where_the_source_shares_it():
     for name, each in registry.DATASETS.items():
         text = registry.SOURCES[name].text
-        is_shared = (
-            None if isinstance(text, tokenizers.Subwords) else getattr(text, "shared", False)
-        )
+        is_shared = None if isinstance(text, subwords.Subwords) else getattr(text, "shared", False)
         assert each.config.is_shared == is_shared, name
 
 
