@@ -39,7 +39,7 @@ def count(ids: np.ndarray, vocab_size: int) -> np.ndarray:
 def keep_probabilities(counts: np.ndarray, threshold: float) -> np.ndarray:
     """Return the probability that an occurrence of a word is kept: √(t / f), at most 1.
 
-    Frequent words tell little about their neighbours (Mikolov et al. 2013, equation 5).
+    Frequent words give little information about their neighbours (Mikolov et al. 2013, equation 5).
 
     Args:
         counts: `[V]`, occurrences of each word.

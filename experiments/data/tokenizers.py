@@ -1,4 +1,4 @@
-"""Tokenizers, from text to ids and back, and how a dataset learns them; see also `subwords.py`."""
+"""Tokenizers convert text to ids and back; `subwords.py` has those of subwords."""
 
 import json
 from abc import ABC, abstractmethod

@@ -12,7 +12,7 @@ SPECIALS = ("<pad>", "<bos>", "<eos>")
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A list of words; the id of a word is its index. The first three are padding, begin and end."""
+    """A list of words, whose ids are their indices; padding, begin and end come first."""
 
     words: tuple[str, ...]
 

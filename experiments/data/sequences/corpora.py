@@ -1,7 +1,7 @@
 """Pairs in files of other people: how files are found and read, and what is wrong with a pair.
 
-Faulty pairs are refused or left out, as `data.faults` says, and reported with their place. The text
-becomes subwords, because a list of its words would be too long.
+`data.faults` decides whether pairs with a fault are refused or left out; both are reported with
+their place. The text becomes subwords, because a list of its words would be too long.
 """
 
 import codecs
