@@ -94,7 +94,7 @@ class TaskParts(NamedTuple):
 
     Attributes:
         reads: kinds of examples; each dataset that contains one of them serves the task.
-        models: by `architecture`.
+        models: by `architecture`; the first is the default.
         batch: of its batches.
         train: of its training.
         decoding: how it writes; None if it writes nothing.
@@ -140,27 +140,11 @@ def dataset(*, source: Any, contains: Sequence[str]) -> Callable[[type], type]: 
     return register
 
 
-def task(
-    name: str,
-    *,
-    reads: Sequence[str],
-    models: Mapping[str, type],
-    batch: type,
-    train: type,
-    decoding: type | None = None,
-) -> Callable[[Entry], Entry]:
+def task(name: str, parts: TaskParts) -> Callable[[Entry], Entry]:
     """Return a decorator that registers a subclass of `Task` and the types of its config.
-
-    Args:
-        name: of the task.
-        reads: kinds of examples, as datasets contain them.
-        models: type of `config.model` by architecture; the first is the default.
-        batch: type of `config.batch`.
-        train: type of `config.train`.
-        decoding: type of `config.decoding`; None if the task writes nothing.
 
     Raises:
         ValueError: the name is taken.
     """
-    TASK_PARTS(name)(TaskParts(reads, models, batch, train, decoding))
+    TASK_PARTS(name)(parts)
     return TASKS(name)

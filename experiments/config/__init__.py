@@ -11,44 +11,54 @@ from typing import Any, Self
 from experiments.config import batch, data, decoding, model, train
 from experiments.config.build import as_tree, build
 from experiments.errors import UsageError, check_seed, one_of
-from experiments.registry import DATASETS, TASK_PARTS, datasets_of, task
+from experiments.registry import DATASETS, TASK_PARTS, TaskParts, datasets_of, task
 
 task(
     "translation",
-    reads=("pairs",),
-    models={"transformer": model.EncoderDecoderModel, "recurrent": model.RecurrentModel},
-    batch=batch.PairBatch,
-    train=train.LabelTrainPart,
-    decoding=decoding.SearchPart,
+    TaskParts(
+        reads=("pairs",),
+        models={"transformer": model.EncoderDecoderModel, "recurrent": model.RecurrentModel},
+        batch=batch.PairBatch,
+        train=train.LabelTrainPart,
+        decoding=decoding.SearchPart,
+    ),
 )("experiments.tasks.translation:Translation")
 task(
     "language_model",
-    reads=("characters", "text"),
-    models={"transformer": model.DecoderModel},
-    batch=batch.TextBatch,
-    train=train.LabelTrainPart,
-    decoding=decoding.SamplingPart,
+    TaskParts(
+        reads=("characters", "text"),
+        models={"transformer": model.DecoderModel},
+        batch=batch.TextBatch,
+        train=train.LabelTrainPart,
+        decoding=decoding.SamplingPart,
+    ),
 )("experiments.tasks.language_model:LanguageModeling")
 task(
     "masked_language_model",
-    reads=("text",),
-    models={"transformer": model.EncoderModel},
-    batch=batch.SentenceBatch,
-    train=train.LabelTrainPart,
+    TaskParts(
+        reads=("text",),
+        models={"transformer": model.EncoderModel},
+        batch=batch.SentenceBatch,
+        train=train.LabelTrainPart,
+    ),
 )("experiments.tasks.masked_language_model:MaskedLanguageModeling")
 task(
     "classification",
-    reads=("classes", "images"),
-    models={"transformer": model.ClassifierModel},
-    batch=batch.ExampleBatch,
-    train=train.LabelTrainPart,
+    TaskParts(
+        reads=("classes", "images"),
+        models={"transformer": model.ClassifierModel},
+        batch=batch.ExampleBatch,
+        train=train.LabelTrainPart,
+    ),
 )("experiments.tasks.classification:Classification")
 task(
     "word_vectors",
-    reads=("text",),
-    models={"skip_gram": model.SkipGramModel},
-    batch=batch.SkipGramBatch,
-    train=train.TrainPart,
+    TaskParts(
+        reads=("text",),
+        models={"skip_gram": model.SkipGramModel},
+        batch=batch.SkipGramBatch,
+        train=train.TrainPart,
+    ),
 )("experiments.tasks.word_vectors:WordVectors")
 
 
