@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -61,11 +62,17 @@ def test_the_page_is_a_plugin_that_trains_and_is_evaluated(mine, tmp_path, capsy
         assert sentence.endswith(f"run was trained with a plugin: give --plugin={mine}")
 
 
-@pytest.mark.parametrize(
-    "arguments", [("toy_translation:tiny",), ("packed_lm",), ("masked_lm",), ("word_vectors",)]
-)
-def test_the_dataset_of_the_page_serves_each_task_that_reads_it(arguments, mine):
-    (config,) = arguments
+def test_the_commands_of_the_page_parse(mine):
+    text = "\n".join(re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL))
+    commands = re.findall(r"python (run\.py.* --config.*)", text.replace("\\\n", ""))
+    assert len(commands) == 4
+    for command in commands:
+        arguments = shlex.split(command.replace("mine.py", str(mine)), comments=True)
+        run.read_config(parse(arguments).config)
+
+
+@pytest.mark.parametrize("config", ["toy_translation", "packed_lm", "masked_lm", "word_vectors"])
+def test_the_dataset_of_the_page_serves_each_task_that_reads_it(config, mine):
     named = ["run.py", f"--plugin={mine}", f"--config={config}", "--config.data.name=brackets"]
     data = run.read_config(parse([*named, "--config.data.longest=8"]).config).data
     assert (type(data).__name__, data.longest) == ("BracketsData", 8)
