@@ -19,7 +19,7 @@ from experiments.data.subwords import Subwords
 from experiments.data.tokenizers import Characters
 from experiments.data.toy_language import sample
 
-CHUNK = 65_536  # bytes of an example of a running text
+CHUNK = 4_096  # bytes of an example of a running text; the store reads as many examples at once
 CUTS = {"train": (0.0, 0.9), "validation": (0.9, 0.95), "test": (0.95, 1.0)}
 
 
