@@ -6,7 +6,7 @@ import json
 import pytest
 from ml_collections import ConfigDict
 
-from experiments.data.sequences.characters import load_text
+from experiments.data.sequences.text_file import toy_text
 from tests.door.command import train
 
 PROMPT = "the girl"
@@ -46,11 +46,12 @@ def test_generate_does_not_need_the_training_text(model, write, tmp_path, reques
     status, _, error = write("--mode=evaluate", given="")
     assert (status, error) == (
         2,
-        "run.py: data.path=gone.txt is not there: name a text file, or '' for ours\n",
+        "run.py: data.path=gone.txt is not there: name a text file, a folder of train.txt, "
+        "validation.txt and test.txt, or '' for sentences of the toy language\n",
     )
     assert write("--mode=evaluate", "--config.data.path=", given="")[0] == 0
     backwards = tmp_path / "backwards.txt"
-    backwards.write_text(load_text(ConfigDict(json.loads(before)["data"]))[::-1])
+    backwards.write_text(toy_text(ConfigDict(json.loads(before)["data"]))[::-1])
     status, _, error = write("--mode=evaluate", f"--config.data.path={backwards}", given="")
     assert (status, "the test split is another text than" in error) == (2, True)
 
