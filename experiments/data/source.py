@@ -22,7 +22,8 @@ class Source:
         text: how its text becomes tokens and back.
         has_phenomena: whether its test split is of sentences that `by_phenomenon` knows.
         is_running: whether its examples are the parts of one text.
-        may_split: whether a text that is longer than the model reads may become several examples.
+        may_split: whether a text that is longer than the model reads may become several examples;
+            of data without targets.
         has_images: whether the source of an example is an image `[height, width, channels]`.
         name: names the text that `config.data` asks for, if that text never changes.
     """

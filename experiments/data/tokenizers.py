@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, NamedTuple, Protocol
 
 from experiments.config.data import TextPart
 from experiments.data.pairs import SentencePair
@@ -19,8 +19,6 @@ from experiments.files import write_whole
 
 SIDES = ("source", "target")
 UNKNOWN_CHARACTER = "\ufffd"  # in place of those that the training text lacks
-
-Parsed = TypeVar("Parsed")
 
 
 class Tokenizer(Protocol):
@@ -296,7 +294,7 @@ class Characters(Text):
         return CharacterTokenizer(json.loads(content))
 
 
-def _parsed(path: Path, parse: Callable[[bytes], Parsed]) -> Parsed:
+def _parsed(path: Path, parse: Callable[[bytes], Tokenizer]) -> Tokenizer:
     try:
         return parse(path.read_bytes())
     except (OSError, ValueError) as error:
