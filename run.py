@@ -12,9 +12,11 @@ echo "Jane visits Africa" | python run.py --mode=translate
 echo "the girl" | python run.py --mode=generate --workdir=workdirs/char_lm
 echo "Once upon a time" | python run.py --mode=generate --weights=FOLDER
 python run.py --mode=compare --config=A --config=B
+python run.py --mode=sweep --seeds=0,1,2            several seeds, or values of a field:
+python run.py --mode=sweep --grid.train.learning_rate=1e-3,3e-3
 python run.py --mode=describe                       parameters, cache and FLOPs of a model
 python run.py --mode=benchmark                      measure attention beside its peers
-python run.py --mode=ledger                         the results of all runs, as a table
+python run.py --mode=ledger                         results of all runs, as JSON and a page
 python run.py --help --config=NAME                  modes, configurations, flags and fields
 """
 
@@ -22,7 +24,7 @@ import errno
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -30,7 +32,7 @@ from typing import Any, NamedTuple
 from absl import logging
 from ml_collections import ConfigDict
 
-from experiments.cli import USES, Command, parse
+from experiments.cli import SUFFIXES, USES, Command, parse
 from experiments.config import Config
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.registry import TASKS
@@ -56,7 +58,6 @@ MORE = {"translation": ("translate",), "language_model": ("generate",)}  # modes
 # `config.task`, if it is not a task -> module and modes.
 EXPERIMENTS = {
     "pretrained": Experiment("experiments.pretrained", ("generate",)),
-    "comparison": Experiment("experiments.comparison", ("compare",)),
     "preset": Experiment("experiments.describe", ("describe",)),
     "benchmark": Experiment("experiments.benchmarks.suite", ("benchmark",)),
     "model_benchmark": Experiment("experiments.benchmarks.models.suite", ("benchmark",)),
@@ -71,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         command = parse(argv)
         check_mode(command)
-        config = read_config(command.config)
+        config = read_runs(command.runs) or read_config(command.config)
         start_jax(command)
         status = run(command, config)
         sys.stdout.flush()  # or an error of it is reported when Python ends
@@ -104,15 +105,15 @@ def check_mode(command: Command) -> None:
     """
     if command.cache.exists() and not command.cache.is_dir():
         raise UsageError(f"--cache={command.cache} is no folder")
-    name = command.config.get("task")
-    with as_usage_errors():
-        one_of("task", name, (*TASKS, *EXPERIMENTS))
-    if command.mode == "compare" and name != "comparison":
-        raise UsageError("a comparison needs several runs: give --config twice, or a file of runs")
-    modes = (*OF_TASKS, *MORE.get(name, ())) if name in TASKS else EXPERIMENTS[name].modes
-    if command.mode not in modes:
-        where = "; its runs have folders of their own" if name == "comparison" else ""
-        raise UsageError(f"{name} has no mode {command.mode!r}, it has {', '.join(modes)}{where}")
+    for config in command.runs.values() or [command.config]:
+        name = config.get("task")
+        with as_usage_errors():
+            one_of("task", name, (*TASKS, *EXPERIMENTS))
+        modes = (*OF_TASKS, *MORE.get(name, ()), *SUFFIXES)
+        if name not in TASKS:
+            modes = EXPERIMENTS[name].modes
+        if command.mode not in modes:
+            raise UsageError(f"{name} has no mode {command.mode!r}, it has {', '.join(modes)}")
     if command.against is not None and name != "translation":
         raise UsageError(f"--against is for translations, and {name} has none")
 
@@ -125,12 +126,22 @@ def read_config(config: ConfigDict) -> Config | ConfigDict:
     """
     if config.task in TASKS:
         return Config.read(config.to_dict())
-    for name, run in config.get("runs", {}).items():
+    return config
+
+
+def read_runs(runs: Mapping[str, ConfigDict]) -> dict[str, Config]:
+    """Check the config of each run of a comparison or a sweep.
+
+    Raises:
+        UsageError: in one sentence, with the name of the run.
+    """
+    read = {}
+    for name, config in runs.items():
         try:
-            read_config(run)
+            read[name] = Config.read(config.to_dict())
         except UsageError as error:
             raise UsageError(f"{name}: {error}") from error
-    return config
+    return read
 
 
 def start_jax(command: Command) -> None:
@@ -149,13 +160,18 @@ def start_jax(command: Command) -> None:
         warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
 
 
-def run(command: Command, config: Config | ConfigDict) -> int:
+def run(command: Command, config: Config | ConfigDict | Mapping[str, Config]) -> int:
     """Call the experiment that the configuration names; return the exit status."""
     workdir, cache = Workdir(command.weights or command.workdir), command.cache
+    if command.runs:
+        do = getattr(import_module(f"experiments.commands.{command.mode}"), command.mode)
+        do(config, workdir, cache, **({"cluster": command.cluster} if command.cluster else {}))
+        return 0
     is_task = config.task in TASKS
     if not is_task:
         experiment = EXPERIMENTS[config.task].load()
-        experiment.check(config)
+        if hasattr(experiment, "check"):
+            experiment.check(config)
     if command.mode == "describe":
         model = abstract_model(command, config)
         import_module("experiments.describe").describe(config, model)

@@ -1,7 +1,5 @@
 """Configs with the default value of every field; each recipe changes a few of them."""
 
-from collections.abc import Mapping
-
 from ml_collections import ConfigDict
 
 from experiments.config import Config
@@ -47,11 +45,3 @@ def transformer() -> ConfigDict:
 def recurrent() -> ConfigDict:
     """Return the sizes and choices of a recurrent encoder-decoder."""
     return as_config_dict(RecurrentModel())
-
-
-def comparison(runs: Mapping[str, ConfigDict]) -> ConfigDict:
-    """Return runs to be trained and compared, by their names."""
-    config = ConfigDict()
-    config.task = "comparison"
-    config.runs = ConfigDict(dict(runs))
-    return config

@@ -1,7 +1,7 @@
-"""Models of the literature, to be described and not to be trained.
+"""Models of the literature, for --mode=describe; they are not trained.
 
 command    python run.py --mode=describe --config=configs/presets.py:llama3_8b
-           with --config.model.num_kv_heads=1, say, to see what that changes
+           with --config.model.num_kv_heads=1, for example, for a change of a field
 hardware   any: no parameter is allocated
 time       seconds
 score      parameters as published: exactly of GPT-2 small and Llama-3 8B; exactly of BERT base
@@ -19,7 +19,6 @@ def gpt2_small() -> ConfigDict:
     return ConfigDict(
         {
             "task": "preset",
-            "architecture": "decoder",
             "vocab_size": 50_257,
             "model": _gpt(width=768, num_heads=12, layers=12, max_length=1024),
             "published": {
@@ -36,7 +35,6 @@ def gpt3_175b() -> ConfigDict:
     return ConfigDict(
         {
             "task": "preset",
-            "architecture": "decoder",
             "vocab_size": 50_257,
             "model": _gpt(width=12_288, num_heads=96, layers=96, max_length=2048),
             "published": {
@@ -53,7 +51,6 @@ def llama3_8b() -> ConfigDict:
     return ConfigDict(
         {
             "task": "preset",
-            "architecture": "decoder",
             "vocab_size": 128_256,
             "model": {
                 "width": 4096,
@@ -91,7 +88,6 @@ def bert_base() -> ConfigDict:
     return ConfigDict(
         {
             "task": "preset",
-            "architecture": "encoder",
             "vocab_size": 30_522,
             "model": {
                 "width": 768,
@@ -129,13 +125,12 @@ def transformer_base() -> ConfigDict:
     """The base model of Attention Is All You Need.
 
     About 37,000 tokens (section 5.1) in one table for source, target and output (section 3.4), and
-    the sizes of section 3 make 63.1 million parameters; the paper says 65 million. It names no
+    the sizes of section 3 make 63.1 million parameters; the paper reports 65 million. It names no
     longest sequence: 512 is ours, and changes no parameter.
     """
     return ConfigDict(
         {
             "task": "preset",
-            "architecture": "encoder_decoder",
             "vocab_size": 37_000,
             "model": {
                 "width": 512,

@@ -1,4 +1,4 @@
-"""Pictures of a run: how it learned, and what it looks at."""
+"""Pictures of runs: learning curves, cross-attention, and scores of several runs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,12 +9,14 @@ import numpy as np
 from experiments.files import named_errors
 from experiments.training.metrics import read_metrics
 
+MOST_NAMES = 16  # runs that a legend names
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 def draw_learning_curve(directory: Path, path: Path) -> None:
-    """Draws loss and accuracy over the steps that `metrics.jsonl` of a run holds."""
+    """Draw loss and accuracy over the steps in `metrics.jsonl` of a run."""
     rows = read_metrics(directory)
     figure = _figure(10, 4)
     left, right = figure.subplots(1, 2)
@@ -39,11 +41,11 @@ def draw_cross_attention(
     alignment: Sequence[tuple[int, int]],
     path: Path,
 ) -> None:
-    """Draws which source words each target word was made from.
+    """Draw the source words that each target word attends to.
 
     Args:
-        weights: `[layers, N, T, S]` cross-attention weights; rows are the positions that say each
-            target word.
+        weights: `[layers, N, T, S]` cross-attention weights; rows are the positions that predict
+            each target word.
         source: S words.
         target: T words.
         alignment: gold (source, target) places, drawn as rings.
@@ -63,43 +65,56 @@ def draw_cross_attention(
             axes.set_yticks(range(len(target)), target, fontsize=8)
     figure.colorbar(image, ax=grid, label="attention weight", shrink=0.8)
     rings = ["rings: gold alignment"] if alignment else []
-    title = ["cross-attention", "rows: words said", "columns: words read", *rings]
+    title = ["cross-attention", "rows: target words", "columns: source words", *rings]
     # One line where there is room for it, about eleven characters an inch.
     wide = figure.get_figwidth() * 11 > len("; ".join(title))
     figure.suptitle(("; " if wide else "\n").join(title), fontsize=10)
     _save(figure, path)
 
 
-def draw_comparison(
+def draw_runs(
     curves: Mapping[str, Sequence[Mapping[str, float]]],
+    scores: Mapping[str, Mapping[str, tuple[float, float]]],
     costs: Mapping[str, Mapping[int, float]],
     path: Path,
 ) -> None:
-    """Draws how well runs did over the steps, and what a step costs over the length.
+    """Draw learning curves, scores and, if they were measured, costs of several runs.
 
     Args:
         curves: the rows of `metrics.jsonl` of each run.
+        scores: mean and standard deviation by name of the score and of the runs.
         costs: seconds of a training step by the length of its sentences, of each run.
         path: a picture file.
     """
-    figure = _figure(10, 4)
-    left, right = figure.subplots(1, 2)
+    figure = _figure(15 if costs else 10, 5)
+    learning, scoring, *rest = figure.subplots(1, 3 if costs else 2)
     for name, rows in curves.items():
         points = [(row["step"], row["nll"]) for row in rows if row["split"] == "train"]
-        left.plot(*zip(*points, strict=True), label=name)
-    left.set(xlabel="step", ylabel="negative log-likelihood (nats per token)", yscale="log")
-    for name, seconds in costs.items():
-        right.plot([*seconds], [1000 * value for value in seconds.values()], "o-", label=name)
-    right.set(xlabel="tokens of a sentence", ylabel="ms of a training step, equal tokens")
-    right.set_xscale("log", base=2)
-    for axes in (left, right):
+        learning.plot(*zip(*points, strict=True), label=name)
+    learning.set(xlabel="step", ylabel="negative log-likelihood (nats per token)", yscale="log")
+    names = dict.fromkeys(run for figures in scores.values() for run in figures)
+    places = {run: place for place, run in enumerate(names)}
+    for number, (name, figures) in enumerate(scores.items()):
+        shift = 0.5 * (number + 0.5) / len(scores) - 0.25  # or error bars cover each other
+        means, deviations = zip(*figures.values(), strict=True)
+        where = [places[run] + shift for run in figures]
+        scoring.errorbar(where, means, deviations, fmt="o", capsize=4, label=name)
+    scoring.set(ylabel="mean ± standard deviation over seeds")
+    scoring.set_xticks(range(len(places)), places, rotation=20, ha="right", fontsize=8)
+    for timing in rest:
+        for name, seconds in costs.items():
+            timing.plot([*seconds], [1000 * value for value in seconds.values()], "o-", label=name)
+        timing.set(xlabel="tokens of a sentence", ylabel="ms of a training step, equal tokens")
+        timing.set_xscale("log", base=2)
+    for axes in (learning, scoring, *rest):
         axes.grid(alpha=0.3)
-        axes.legend()
+        if len(axes.lines) <= MOST_NAMES or axes is scoring:
+            axes.legend(fontsize=8)
     _save(figure, path)
 
 
 def _figure(width: float, height: float) -> "Figure":
-    """An empty picture, in inches. A run draws at its end, and who translates draws nothing."""
+    """Return an empty picture, in inches; matplotlib is imported when something is drawn."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")

@@ -51,6 +51,7 @@ def at_once(*arguments):
         (["--config=char_lm", "--mode=translate"], 2),
         (["--config.task=translatoin"], 2),
         (["--mode=evaluate", "--workdir=nowhere"], 2),
+        (["--mode=sweep", "--seeds=0,1", "--grid.model.widht=32"], 2),
     ],
 )
 def test_an_answer_needs_neither_jax_nor_a_second(arguments, status):

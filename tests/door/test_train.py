@@ -206,3 +206,14 @@ def test_incomplete_checkpoint_is_reported(place, knock):
     shutil.rmtree(step)
     assert knock("--mode=evaluate", workdir="lacks")[0] == 0
     assert json.loads((place / "lacks" / "results.json").read_text())["step"] == 10
+
+
+def test_a_sweep_reads_the_files_of_its_runs(place, knock, tmp_path):
+    shutil.copytree(place / "tiny", tmp_path / "sweep" / "seed=0")
+    status, output, error = knock("--mode=sweep", workdir=tmp_path / "sweep")
+    assert (status, error) == (0, "")
+    assert "0 of 1 runs have not reached their end" in output
+    (record,) = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert {"validation", "test", "compositional", "longer"} < {*record["scores"]}
+    assert (record["run"], record["seeds"], record["steps"]) == ("sweep", [0], [20])
+    assert f"| sweep | test | 0 | {record['scores']['test']['loss']['mean']:.3f} |" in output

@@ -50,14 +50,12 @@ LOSSES = {"loss": "[]", "nll": "[]", "correct": "[]", "tokens": "[]"}
 
 
 def configs() -> dict[str, Config]:
-    """Every config that trains a model, and each run of those that compare several."""
+    """Return every config that trains a model."""
     found = {}
     for name in sorted(path.stem for path in FOLDER.glob("*.py")):
         if name not in HELPERS | OTHERS:
             config = importlib.import_module(f"configs.{name}").get_config()
-            runs = config.get("runs", {"": config})
-            for run, each in runs.items():
-                found[f"{name} {run}".strip()] = Config.read(each.to_dict())
+            found[name] = Config.read(config.to_dict())
     return found
 
 
