@@ -41,7 +41,7 @@ PAIRS = sorted(name for name, each in DATASETS.items() if "pairs" in each.contai
 SUBWORDS = TextPart(size=300)
 APART = TextPart(size=300, joint=False)
 OF_OTHERS = {"parallel", "csv", "tfds"}  # files decide what is in a split
-# Of the commands of a SCAN in small: how many words to read, how many actions to say.
+# Words of the source and actions of the target of each command of a small SCAN.
 ENGLISH = ["a dog runs .", "two dogs run", "the dog  ran"]  # two blanks
 GERMAN = ["ein Hund rennt .", "zwei Hunde rennen", "der Hund rannte über Äcker"]
 NUMBERS = [(1, 1), (2, 2), (3, 2), (4, 3), (5, 25), (6, 23), (7, 22), (8, 26), (9, 28)]

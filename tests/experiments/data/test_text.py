@@ -90,7 +90,7 @@ def test_text_of_too_few_lines_raises(tmp_path):
         sources(lines, "validation", path=str(tmp_path / "text"))
 
 
-def test_windows_begin_anywhere_and_say_what_comes_next():
+def test_windows_begin_anywhere_and_labels_are_the_next_ids():
     windows = RandomWindows(IDS, context=7, size=5, seed=3)
     batches = [windows[i] for i in range(200)]
     for batch in batches:
