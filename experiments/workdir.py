@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from ml_collections import ConfigDict
 
 from experiments.config import Config
+from experiments.config.build import as_tree
 from experiments.config.flags import as_config_dict
 from experiments.errors import UsageError
 from experiments.files import append, part_of, write_whole
@@ -25,6 +26,7 @@ Words = TypeVar("Words")
 
 MOST_LINES = 8  # of differences between two configurations
 INDIFFERENT = "data.path", "literature", "plugin"  # fields that do not change what a run learns
+OF_MODEL = ("name",)  # fields of the data that the model depends on
 # Fields of files that are read again, and their types.
 RESULTS = {
     "step": int,
@@ -34,6 +36,7 @@ RESULTS = {
     "splits": dict,
     "decoding": dict | None,
 }
+HYPOTHESIS = "source", "reference", "hypothesis"
 START = {"command": str, "commit": str, "machine": str}
 
 
@@ -134,17 +137,23 @@ class Workdir:
                 f"{self.config} cannot be read, it is damaged or of another version: {error}"
             ) from error
 
-    def as_trained(self, config: Config) -> Config:
+    def as_trained(self, config: Config, *, other_data: bool = False) -> Config:
         """Return `config` for use of the trained model: equal to that of the run but for decoding.
 
         The data may have moved since. Steps that follow from a duration are those of the run:
         the data is not read here.
 
+        Args:
+            config: that may differ from that of the run.
+            other_data: whether its data may be any of the same kind.
+
         Raises:
             UsageError: the run has another configuration, or no checkpoint yet.
         """
         decided = ("train.steps",) if config.train.duration else ()
-        trained = self.check_same(config, but=("decoding", *INDIFFERENT, *decided))
+        other = [f"data.{name}" for name in as_tree(config.data) if name not in OF_MODEL]
+        but = ("decoding", *INDIFFERENT, *decided, *(other if other_data else ()))
+        trained = self.check_same(config, but=but)
         if not self.checkpoints.exists():
             raise UsageError(f"{self.path} has no checkpoint yet: train it first")
         return replace(config, train=replace(config.train, steps=trained.train.steps))
@@ -216,23 +225,24 @@ class Workdir:
             raise UsageError(f"{self.results} cannot be read: its splits have no scores")
         return results
 
-    def keep_hypotheses(self, split: str, lines: Iterable[str]) -> None:
-        """Write the answer of the model to each sentence of a split, one a line."""
+    def keep_hypotheses(self, split: str, rows: Iterable[tuple[str, str, str]]) -> None:
+        """Write source, reference and hypothesis of each example of a split, as JSON lines."""
+        lines = (
+            json.dumps(dict(zip(HYPOTHESIS, row, strict=True)), ensure_ascii=False) for row in rows
+        )
         write_whole(self._hypotheses(split), "".join(f"{line}\n" for line in lines))
 
     def load_hypotheses(self, split: str) -> list[str]:
-        """Read the answers that `keep_hypotheses` wrote.
+        """Read the hypotheses that `keep_hypotheses` wrote.
 
         Raises:
-            UsageError: there is nothing.
+            UsageError: the file is missing or damaged.
         """
-        try:
-            return self._hypotheses(split).read_text(encoding="utf-8").split("\n")[:-1]
-        except (OSError, ValueError) as error:
-            raise UsageError(f"{self._hypotheses(split)} cannot be read: {error}") from error
+        rows = read_json_lines(self._hypotheses(split), dict.fromkeys(HYPOTHESIS, str))
+        return [row["hypothesis"] for row in rows]
 
     def _hypotheses(self, split: str) -> Path:
-        return self.path / f"hypotheses.{split}.txt"
+        return self.path / f"hypotheses.{split}.jsonl"
 
     def keep_start(self, start: Mapping[str, str]) -> None:
         """Append command, commit and machine of a start, unless they equal those before."""

@@ -1,8 +1,10 @@
 """The Python blocks of docs/extending.md are a plugin that trains and is evaluated."""
 
+import io
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,10 @@ def test_the_page_is_a_plugin_that_trains_and_is_evaluated(mine, tmp_path, capsy
     (scores,) = json.loads((tmp_path / "run" / "results.json").read_text())["splits"].values()
     assert 0 < scores["accuracy"] < 1
     assert "( )" in (tmp_path / "run" / "samples.txt").read_text()
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"( ( ) )\n")))
+    assert run.main([*command, "--mode=predict", "--format=json"]) == 0
+    assert {*json.loads(capsys.readouterr().out)["tags"]} <= {*"123456789"}
     (tmp_path / "run" / "results.json").unlink()
     assert run.main([*command, "--mode=evaluate"]) == 0
     assert scores in json.loads((tmp_path / "run" / "results.json").read_text())["splits"].values()

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from experiments.analysis.pictures import draw_learning_curve
-from experiments.commands.evaluate import keep_texts, measure
+from experiments.commands.evaluate import measure
 from experiments.config import Config
 from experiments.registry import TASKS
 from experiments.results import results_so_far
@@ -29,7 +29,7 @@ def train(config: Config, workdir: Workdir, cache: Path) -> None:
     batches = task.training_batches()
     task.learner.trace(batches[0])
     workdir.claim(task.config)
-    keep_texts(task, workdir, task.known_splits)
+    workdir.keep_texts({name: task.splits[name].fingerprint for name in task.known_splits})
     task.tokenizers.keep(workdir.path)
     before = results_so_far(workdir)
     sizes = " and ".join(f"{len(each):,}" for each in task.tokenizers if each is not None)
@@ -40,4 +40,4 @@ def train(config: Config, workdir: Workdir, cache: Path) -> None:
     )
     trained = fit_in(workdir, task, batches)
     draw_learning_curve(workdir.path, workdir.learning_curve)
-    measure(task, workdir, trained, task.tests, before)
+    measure(task, workdir, trained, {name: name for name in task.tests}, before)

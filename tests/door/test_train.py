@@ -45,7 +45,7 @@ def test_workdir_contains_everything(place, trained):
         "attention.png",
         "checkpoints",
         "config.json",
-        *(f"hypotheses.{split}.txt" for split in ("test", "compositional", "longer")),
+        *(f"hypotheses.{split}.jsonl" for split in ("test", "compositional", "longer")),
         "learning_curve.png",
         "metrics.jsonl",
         "results.json",
@@ -62,13 +62,20 @@ def test_workdir_contains_everything(place, trained):
     for split in ("test", "compositional", "longer"):
         scores = results["splits"][split]
         assert {"exact_match", "accuracy", "bleu", "bleu_signature", "nll"} <= scores.keys()
-        hypotheses = (place / "tiny" / f"hypotheses.{split}.txt").read_text().splitlines()
+        hypotheses = (place / "tiny" / f"hypotheses.{split}.jsonl").read_text().splitlines()
         assert len(hypotheses) == scores["sentences"] == 20
     assert (place / "tiny" / "samples.txt").read_text().count("step ") == 2
     rows = read_metrics(place / "tiny")
     assert [row["step"] for row in rows if row["split"] == "validation"] == [10, 20]
     losses = [row["nll"] for row in rows if row["split"] == "train"]
     assert losses[-1] < losses[0]
+
+
+def test_finished_run_is_evaluated_and_not_trained(place, knock):
+    before = (place / "tiny" / "metrics.jsonl").read_text()
+    status, output, _ = knock(*TINY)
+    assert (status, "exact match" in output) == (0, True)
+    assert (place / "tiny" / "metrics.jsonl").read_text() == before
 
 
 @pytest.mark.usefixtures("echoing")

@@ -277,8 +277,8 @@ def test_the_run_of_a_workdir_is_described_and_left_as_it_is(knock, tmp_path):
             "'recurrent' has no field 'model.activation', it has",
         ),
         (
-            ["--mode=generate", "--config=configs/toy_translation.py"],
-            "it has train, evaluate, describe, translate",
+            ["--mode=benchmark", "--config=configs/toy_translation.py"],
+            "it has train, evaluate, predict, describe",
         ),
         (["--config.model.width=130"], "width=130 is not divisible by num_heads=4"),
     ],
