@@ -4,12 +4,13 @@ import fcntl
 import json
 import os
 import re
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from reprlib import repr as brief
-from typing import Any, TypeVar
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -19,10 +20,17 @@ from experiments.errors import UsageError
 from experiments.files import append, part_of, write_whole
 from experiments.json_files import read_json, read_json_lines
 
-Words = TypeVar("Words")
-
 MOST_LINES = 8  # of differences between two configurations
 INDIFFERENT = "data.path", "literature"  # fields that do not change what a run learns
+# Fields that may change on an existing run: they do not change what it has learned so far.
+CHANGEABLE = (
+    "train.steps",
+    "train.duration",
+    "train.log_every",
+    "train.evaluate_every",
+    "train.sample_every",
+    "train.checkpoint_every",
+)
 # Fields of files that are read again, and their types.
 RESULTS = {
     "step": int,
@@ -36,10 +44,10 @@ START = {"command": str, "commit": str, "machine": str}
 
 
 class Workdir:
-    """Names of the files of a run; a second run never writes to them."""
+    """Paths of the files of a run, and their content; a folder contains one run."""
 
     def __init__(self, path: Path | str) -> None:
-        """Points at a folder; nothing is read or written yet."""
+        """Set the paths; nothing is read or written yet."""
         self.path = Path(path)
         self.config = self.path / "config.json"
         self.checkpoints = self.path / "checkpoints"
@@ -47,19 +55,23 @@ class Workdir:
         self.results = self.path / "results.json"
         self.texts = self.path / "texts.json"
         self.starts = self.path / "starts.jsonl"
+        self.changes = self.path / "changes.jsonl"
         self.learning_curve = self.path / "learning_curve.png"
         self.attention = self.path / "attention.png"
 
     def claim(self, config: Config | ConfigDict) -> None:
-        """Write the configuration of a new run, or check that it is that of the run in the folder.
+        """Write the configuration of a new run, or compare it with that of the run in the folder.
 
-        The data may have moved since, but must be the same: see `keep_texts`.
+        The fields in `CHANGEABLE` may differ: config.json then contains the new values, and
+        changes.jsonl the time, the step and both values of each. The data may be elsewhere, but
+        must be the same: see `keep_texts`.
 
         Raises:
-            UsageError: the folder contains a run of another configuration, or other files.
+            UsageError: the folder contains a run of another configuration, or other files, or the
+                run has more steps than it should have.
         """
         if self.config.exists():
-            self.check_same(config, but=INDIFFERENT)
+            self._change(self.check_same(config, but=(*INDIFFERENT, *CHANGEABLE)), config)
             return
         part = part_of(self.config)  # all that a kill at the wrong moment leaves
         if self.path.exists() and (
@@ -71,6 +83,29 @@ class Workdir:
             write_whole(self.config, config.to_json(indent=2) + "\n")
         except OSError as error:
             raise UsageError(f"{self.path} cannot be written: {error.strerror}") from error
+
+    def _change(self, trained: ConfigDict, config: Config | ConfigDict) -> None:
+        """Store and record the fields of `CHANGEABLE` in which `config` differs from the run."""
+        there, here = _flat(trained.to_dict()), _flat(config.to_dict())
+        changed = {
+            name: [there[name], here[name]]
+            for name in CHANGEABLE
+            if there.get(name) != here.get(name)
+        }
+        if not changed:
+            return
+        saved = [path.name for path in self.checkpoints.glob("*")]
+        step = max((int(name) for name in saved if name.isdigit()), default=0)
+        if config.train.steps < step:
+            raise UsageError(
+                f"train.steps={config.train.steps} is less than the {step} steps of {self.path}"
+            )
+        trained.update_from_flattened_dict({name: new for name, (_, new) in changed.items()})
+        with self.alone():
+            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            row = {"time": when, "step": step, "changed": changed}
+            append(self.changes, json.dumps(row) + "\n")
+            write_whole(self.config, trained.to_json(indent=2) + "\n")
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -131,19 +166,17 @@ class Workdir:
             ) from error
 
     def as_trained(self, config: Config) -> Config:
-        """Return `config` for use of the trained model: equal to that of the run but for decoding.
+        """Return `config` with the training of the run, for use of the trained model.
 
-        The data may have moved since. Steps that follow from a duration are those of the run:
-        the data is not read here.
+        Decoding, `data.path` and the fields of `CHANGEABLE` may differ from those of the run.
 
         Raises:
             UsageError: the run has another configuration, or no checkpoint yet.
         """
-        decided = ("train.steps",) if config.train.duration else ()
-        trained = self.check_same(config, but=("decoding", *INDIFFERENT, *decided))
+        trained = self.check_same(config, but=("decoding", *INDIFFERENT, *CHANGEABLE))
         if not self.checkpoints.exists():
             raise UsageError(f"{self.path} has no checkpoint yet: train it first")
-        return replace(config, train=replace(config.train, steps=trained.train.steps))
+        return replace(config, train=Config.read(trained.to_dict()).train)
 
     def keep_texts(self, texts: Mapping[str, str]) -> None:
         """Store fingerprints of the texts of a run, which must equal those stored before.

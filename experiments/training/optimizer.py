@@ -11,12 +11,15 @@ from experiments.config.train import TrainPart
 
 
 def schedule(name: str, *, peak: float, warmup_steps: int, total_steps: int) -> optax.Schedule:
-    """The learning rate at each step: up from 0 in a line, then down as its name says.
+    """Return the learning rate of each step: a linear rise from 0, then a fall of the named form.
+
+    An extended run continues with the schedule of its new length, so a rate that has fallen to 0
+    rises again.
 
     Args:
         name: "constant"; "linear" or "cosine", which reach 0 at the end; "inverse_sqrt", which
-            falls with 1/√step (Vaswani et al. 2017, equation 3); "plateau", which the loop lowers
-            whenever the validation loss stalls.
+            falls with 1/√step (Vaswani et al. 2017, equation 3); "plateau", constant here and
+            lowered by the training loop.
         peak: the learning rate at the end of the warm-up.
         warmup_steps: steps of the rise.
         total_steps: steps of the training.

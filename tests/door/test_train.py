@@ -107,6 +107,17 @@ def test_the_workdir_alone_continues_a_run(own, place, knock):
     assert measured(place, own) == measured(place, "tiny")
 
 
+@pytest.mark.usefixtures("echoing")
+def test_finished_run_is_extended(own, place, knock):
+    assert knock("--config.train.steps=25", workdir=own)[0] == 0
+    assert Checkpoints(own / "checkpoints").latest_step() == 25
+    assert json.loads((own / "config.json").read_text())["train"]["steps"] == 25
+    assert json.loads((own / "changes.jsonl").read_text())["changed"] == {"train.steps": [20, 25]}
+    assert measured(place, own)[: len(measured(place, "tiny"))] == measured(place, "tiny")
+    assert knock("--mode=evaluate", *TINY, workdir=own)[0] == 0  # whose config has 20 steps
+    assert json.loads((own / "results.json").read_text())["step"] == 25
+
+
 def test_mean_of_the_last_checkpoints_is_used(place, trained):
     workdir = Workdir(place / "tiny")
     config = config_of(workdir.path)
