@@ -104,6 +104,7 @@ def fit_in(workdir: Workdir, task: Trainable, batches: Batches) -> Trained:
                 sample=lambda state: workdir.keep_sample(
                     int(state.step), task.sample(state.to_use())
                 ),
+                flops=learner.flops,
                 progress=progress,
             )
         return Trained.of(checkpoints, state, progress, config)

@@ -12,7 +12,7 @@ import pytest
 from experiments.data.windows import Windows
 from experiments.registry import TASKS
 from experiments.training.checkpoint import Checkpoints
-from experiments.training.metrics import read_metrics
+from experiments.training.metrics import read_metrics, read_timing
 from experiments.training.session import restore
 from experiments.workdir import Workdir
 from tests.door.command import TINY, config_of
@@ -30,11 +30,8 @@ def final_state(place, workdir):
 
 
 def measured(place, workdir):
-    """Return the metrics of a run without those of its speed."""
-    return [
-        {name: value for name, value in row.items() if not name.endswith("per_second")}
-        for row in read_metrics(place / workdir)
-    ]
+    """Return the bytes of the metrics of a run."""
+    return (place / workdir / "metrics.jsonl").read_bytes()
 
 
 def test_workdir_contains_everything(place, trained):
@@ -53,6 +50,7 @@ def test_workdir_contains_everything(place, trained):
         "starts.jsonl",
         "tensorboard",
         "texts.json",
+        "timing.jsonl",
         "vocabulary.source.txt",
         "vocabulary.target.txt",
     }
@@ -67,8 +65,12 @@ def test_workdir_contains_everything(place, trained):
     assert (place / "tiny" / "samples.txt").read_text().count("step ") == 2
     rows = read_metrics(place / "tiny")
     assert [row["step"] for row in rows if row["split"] == "validation"] == [10, 20]
-    losses = [row["nll"] for row in rows if row["split"] == "train"]
-    assert losses[-1] < losses[0]
+    trained = [row for row in rows if row["split"] == "train"]
+    assert trained[-1]["nll"] < trained[0]["nll"]
+    assert (
+        trained[0]["learning_rate"] > trained[-1]["learning_rate"] > 0 < trained[0]["gradient_norm"]
+    )
+    assert [row["step"] for row in read_timing(place / "tiny")] == [5, 10, 15, 20]
 
 
 @pytest.mark.usefixtures("echoing")
@@ -113,7 +115,7 @@ def test_finished_run_is_extended(own, place, knock):
     assert Checkpoints(own / "checkpoints").latest_step() == 25
     assert json.loads((own / "config.json").read_text())["train"]["steps"] == 25
     assert json.loads((own / "changes.jsonl").read_text())["changed"] == {"train.steps": [20, 25]}
-    assert measured(place, own)[: len(measured(place, "tiny"))] == measured(place, "tiny")
+    assert measured(place, own).startswith(measured(place, "tiny"))
     assert knock("--mode=evaluate", *TINY, workdir=own)[0] == 0  # whose config has 20 steps
     assert json.loads((own / "results.json").read_text())["step"] == 25
 

@@ -1,5 +1,6 @@
 """The loop with a step that is known beforehand: what is written down of it."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
@@ -25,6 +26,8 @@ MEASURED = [
     {"loss": 1.0, "nll": 2.0, "accuracy": 0.0, "tokens": 30.0, "gradient_norm": 1.0},
     {"loss": 5.0, "nll": 6.0, "accuracy": 1.0, "tokens": 10.0, "gradient_norm": 3.0},
 ]
+for each, rate in zip(MEASURED, (0.25, 0.5), strict=True):
+    each["learning_rate"] = rate
 
 
 class Batches:
@@ -37,10 +40,13 @@ class Notes:
     """Takes what the loop gives to metrics and to checkpoints."""
 
     def __init__(self):
-        self.rows, self.saved, self.progress = {}, [], None
+        self.rows, self.timing, self.saved, self.progress = {}, [], [], None
 
     def write(self, step, split, values):
         self.rows[step, split] = values
+
+    def write_timing(self, step, values):
+        self.timing.append((step, values))
 
     def save(self, state, progress):
         self.saved.append(state)
@@ -48,7 +54,12 @@ class Notes:
 
 
 BEGUN = TrainState(
-    step=0, parameters=None, average=None, optimizer=None, slowdown=np.float32(1), rng=None
+    step=jnp.int32(0),
+    parameters=None,
+    average=None,
+    optimizer=None,
+    slowdown=np.float32(1),
+    rng=None,
 )
 
 
@@ -64,6 +75,7 @@ def learn(losses, begun=BEGUN, progress=BEGINNING, **changes):
         checkpoints=notes,
         evaluate=lambda state: {"loss": next(losses)},
         sample=lambda state: "",
+        flops=lambda batch: 7 * float(batch["tokens"]),
         progress=progress,
     )
     return notes
@@ -75,11 +87,23 @@ def notes():
 
 
 def test_a_row_holds_means_over_tokens_and_the_norm_over_steps(notes):
-    row = notes.rows[2, "train"]
-    speeds = {name: row.pop(name) for name in ("tokens_per_second", "steps_per_second")}
-    # (30 * 1 + 10 * 5) / 40, and so on
-    assert row == {"loss": 2.0, "nll": 3.0, "accuracy": 0.25, "gradient_norm": 2.0}
-    assert speeds["tokens_per_second"] == pytest.approx(20 * speeds["steps_per_second"])
+    # (30 * 1 + 10 * 5) / 40, and so on; the learning rate is the last one
+    assert notes.rows[2, "train"] == {
+        "loss": 2.0,
+        "nll": 3.0,
+        "accuracy": 0.25,
+        "gradient_norm": 2.0,
+        "learning_rate": 0.5,
+    }
+
+
+def test_speed_and_memory_are_rows_of_their_own(notes):
+    ((step, row),) = notes.timing
+    assert step == 2
+    assert row["tokens_per_second"] == pytest.approx(20 * row["steps_per_second"])
+    assert row["flops_per_second"] == pytest.approx(7 * row["tokens_per_second"])
+    assert row["peak_memory_bytes"] > 2**20
+    assert "model_flop_utilization" not in row  # the peak of a CPU is unknown
 
 
 def test_the_last_state_is_measured_and_saved(notes):
