@@ -86,3 +86,12 @@ SOURCES = Registry(
         "digits": "experiments.data.digits:SOURCE",
     },
 )
+LOSSES = Registry("train.loss", {"cross_entropy": "experiments.training.loss:cross_entropy"})
+METRICS = Registry(
+    "decoding.metrics",
+    {
+        name: f"experiments.evaluation.scores:{name}"
+        for name in ("exact_match", "bleu", "tok_bleu", "chrf")
+    },
+)
+EVALUATORS = Registry("train.evaluators", {})

@@ -22,8 +22,8 @@ SHOWN = {
     "perplexity": ("perplexity", "{:.3f}"),
     "word_perplexity": ("per word", "{:.3f}"),
 }
-# Fields of `decoding` that say how fast translations come, or what is told of them.
-INDIFFERENT = {"hypotheses", "details", "n_best"}
+# Fields of `decoding` that do not change the translations.
+INDIFFERENT = {"hypotheses", "details", "n_best", "metrics"}
 
 
 def report(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 from experiments.config import batch, data, decoding, model, train
 from experiments.config.build import as_tree, build
 from experiments.errors import UsageError, check_seed, one_of
+from experiments.registry import EVALUATORS
 
 
 class TaskParts(NamedTuple):
@@ -129,6 +130,12 @@ class Config:
             )
 
     def _check_model(self, longest: int) -> None:
+        metrics = {*self.train.evaluators} - {*EVALUATORS}
+        if metrics and not hasattr(self.decoding, "metrics"):
+            raise ValueError(
+                f"train.evaluators={self.train.evaluators} contains a metric of text, and "
+                f"experiment={self.experiment!r} has no answers to compare"
+            )
         positions = getattr(self.model, "positions", "")
         is_shared = self.text.joint if self.text else self.data.is_shared
         is_pair = isinstance(self.model, model.EncoderDecoderModel)

@@ -19,7 +19,7 @@ class Rival(NamedTuple):
         scores: of each split, as they stand in its results.
         decoding: by which they came.
         said: its translations of each split.
-        tokenized: as in `translation_scores`.
+        tokenized: as in `answer_scores`.
     """
 
     path: Path
@@ -62,7 +62,7 @@ def load_rival(
         theirs: where it is.
         ours: the workdir of the run that is held against it, and that has read these splits.
         splits: the sentences.
-        tokenized: as in `translation_scores`.
+        tokenized: as in `answer_scores`.
 
     Raises:
         UsageError: the same run, or one that was not measured so on these sentences.

@@ -19,7 +19,7 @@ from experiments.data.windows import Buckets, Windows, once
 from experiments.data.words import WHOLE
 from experiments.registry import SOURCES
 from experiments.tasks.task import Ids, Task
-from experiments.training.loss import TokenLosses, objective, token_losses
+from experiments.training.loss import TokenLosses, token_losses
 from experiments.training.step import TrainState
 
 CLASSES = Words(WHOLE)  # each target is one class
@@ -119,7 +119,7 @@ class Classification(Task[LabelledBatch]):
     ) -> tuple[TokenLosses, Mapping[str, Array]]:
         """As in `Task`."""
         output = model(batch.inputs, lengths=batch.lengths, rng=rng)
-        loss = objective(self.config.train, training=rng is not None)
+        loss = self.objective(training=rng is not None)
         return token_losses(output.logits, batch.labels, batch.counted, loss), output.losses
 
     @cached_property

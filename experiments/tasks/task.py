@@ -21,10 +21,11 @@ from experiments.data.sources import Splits
 from experiments.data.store import IdStore, ImageStore, TextStore, store_ids, store_text
 from experiments.data.tokenizers import Tokenizers
 from experiments.errors import UsageError
-from experiments.registry import SOURCES
+from experiments.evaluation.scores import answer_scores
+from experiments.registry import EVALUATORS, LOSSES, SOURCES
 from experiments.training.duration import settled
 from experiments.training.learner import Learner
-from experiments.training.loss import TokenLosses
+from experiments.training.loss import Objective, TokenLosses, objective
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
@@ -152,6 +153,39 @@ class Task(ABC, Generic[Batch]):
     @abstractmethod
     def sample(self, state: TrainState) -> str:
         """Show in a few lines what the model can do."""
+
+    def objective(self, *, training: bool) -> Objective:
+        """Return the loss of each token, as `experiments.training.loss.objective`."""
+        train = self.config.train
+        return objective(LOSSES[train.loss], train, training=training)
+
+    def answer_split(self, state: TrainState, split: str) -> Sequence[str]:
+        """Return the answer to each example of a split, for tasks with `decoding.metrics`."""
+        raise NotImplementedError
+
+    def answer_scores(
+        self, answers: Sequence[str], split: str, metrics: Sequence[str]
+    ) -> dict[str, Any]:
+        """Compare answers to a split with its references, by the names of metrics."""
+        references = [example.target for example in self.examples(split)]
+        tokenized = getattr(self.config.data, "tokenized", False)
+        return answer_scores(metrics, answers, references, tokenized=tokenized)
+
+    def validate(self, state: TrainState) -> dict[str, float]:
+        """Measure the validation split in training: losses, and the numbers of the evaluators."""
+        found = self.learner.losses(state.parameters, self._validation)
+        names = self.config.train.evaluators
+        if metrics := [name for name in names if name not in EVALUATORS]:
+            answers = self.answer_split(state, "validation")
+            found |= self.answer_scores(answers, "validation", metrics)
+        for name in names:
+            if name in EVALUATORS:
+                found |= EVALUATORS[name](self, state)
+        return {name: value for name, value in found.items() if not isinstance(value, str)}
+
+    @cached_property
+    def _validation(self) -> list[Batch]:
+        return [*self.batches("validation")]
 
     def measure(self, state: TrainState, split: str) -> Measured:
         """Measure a model on a split."""

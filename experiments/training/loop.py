@@ -15,7 +15,7 @@ from experiments.environment import peak_memory
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.flops import peak_flops
 from experiments.training.metrics import Metrics
-from experiments.training.plateau import best_step, out_of_patience, stalls
+from experiments.training.plateau import best_step, monitored_loss, out_of_patience, stalls
 from experiments.training.step import TrainState
 
 BEGINNING: Mapping[str, Any] = MappingProxyType({"seconds": 0.0, "losses": ()})
@@ -46,8 +46,8 @@ def fit(
         state: the training state; its memory is reused.
         batches: the batch of each step, counted from 0.
         train_step: of `make_steps`.
-        config: steps, the intervals between measurements, samples and checkpoints, patience, and
-            the fields of the "plateau" schedule.
+        config: steps, the intervals between measurements, samples and checkpoints, the monitored
+            value, patience, and the fields of the "plateau" schedule.
         metrics: takes the measurements.
         checkpoints: takes the states.
         evaluate: measures the validation split.
@@ -56,7 +56,7 @@ def fit(
         progress: of the newest checkpoint, if the run is resumed.
 
     Returns:
-        The last state, and the progress in its checkpoint: seconds of training, and the validation
+        The last state, and the progress in its checkpoint: seconds of training, and the monitored
         losses with their steps.
 
     Raises:
@@ -68,7 +68,7 @@ def fit(
     with tqdm(total=config.steps, initial=first, unit="step", mininterval=0.5) as bar:
         for step in range(first + 1, config.steps + 1):
             if out_of_patience(losses, config.patience):
-                bar.write(f"the validation loss was lowest at step {best_step(losses):,}")
+                bar.write(f"the best validation {config.monitor} is of step {best_step(losses):,}")
                 break
             batch = batches[step - 1]
             state, measured = train_step(state, batch)
@@ -91,9 +91,10 @@ def fit(
 
             if step % config.evaluate_every == 0 or last:
                 evaluated = evaluate(state)
+                losses.append((step, monitored_loss(evaluated, config.monitor)))
                 _check_finite("validation loss", evaluated["loss"], step, 1)
+                _check_finite(f"validation {config.monitor}", losses[-1][1], step, 1)
                 metrics.write(step, "validation", evaluated)
-                losses.append((step, evaluated["loss"]))
                 if config.schedule == "plateau" and stalls(losses, config.plateau_patience):
                     state = state._replace(slowdown=state.slowdown * config.plateau_factor)
 

@@ -1,7 +1,7 @@
 """Training in a workdir, from its newest checkpoint to the last step, and restoring its state."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, Self
 
 from experiments.config import Config
@@ -29,8 +29,8 @@ class Trainable(Protocol):
     def learner(self) -> Learner:
         """Model, loss and optimizer."""
 
-    def batches(self, split: str) -> Iterable[Any]:
-        """Batches that contain every example of a split once."""
+    def validate(self, state: TrainState) -> dict[str, float]:
+        """Measure the validation split."""
 
     def sample(self, state: TrainState) -> str:
         """Show in a few lines what the model can do."""
@@ -91,7 +91,6 @@ def fit_in(workdir: Workdir, task: Trainable, batches: Batches) -> Trained:
         if not _has_ended(state, progress, config):
             workdir.keep_start(origin())
         workdir.drop_samples(int(state.step))
-        validation = [*task.batches("validation")]
         with Metrics(workdir.path, step=int(state.step)) as metrics:
             state, progress = fit(
                 state,
@@ -100,7 +99,7 @@ def fit_in(workdir: Workdir, task: Trainable, batches: Batches) -> Trained:
                 config=config.train,
                 metrics=metrics,
                 checkpoints=checkpoints,
-                evaluate=lambda state: learner.losses(state.to_use().parameters, validation),
+                evaluate=lambda state: task.validate(state.to_use()),
                 sample=lambda state: workdir.keep_sample(
                     int(state.step), task.sample(state.to_use())
                 ),

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+from experiments.errors import UsageError
 from experiments.training.loop import BEGINNING, fit
-from experiments.training.plateau import best_step
+from experiments.training.plateau import best_step, monitored_loss
 from experiments.training.step import TrainState
 
 EVERY = ConfigDict(
@@ -17,6 +18,7 @@ EVERY = ConfigDict(
         "sample_every": 2,
         "checkpoint_every": 2,
         "patience": 0,
+        "monitor": "loss",
         "schedule": "constant",
         "plateau_patience": 2,
         "plateau_factor": 0.5,
@@ -73,7 +75,7 @@ def learn(losses, begun=BEGUN, progress=BEGINNING, **changes):
         config=ConfigDict({**EVERY, **changes}),
         metrics=notes,
         checkpoints=notes,
-        evaluate=lambda state: {"loss": next(losses)},
+        evaluate=lambda state: {"loss": 1.0, changes.get("monitor", "loss"): next(losses)},
         sample=lambda state: "",
         flops=lambda batch: 7 * float(batch["tokens"]),
         progress=progress,
@@ -118,6 +120,19 @@ def test_patience_ends_a_training_and_the_best_is_known():
     notes = learn(STALLING, steps=20, patience=3)
     assert [state.step for state in notes.saved] == [2, 4, 6, 8, 10, 12, 14, 16]
     assert best_step(notes.progress["losses"]) == 10
+
+
+def test_patience_follows_the_monitored_value():
+    bleu = [10.0, 30.0, 20.0, 30.0, 40.0]
+    notes = learn(bleu, steps=20, patience=2, monitor="bleu")
+    assert notes.rows[4, "validation"] == {"loss": 1.0, "bleu": 30.0}
+    assert best_step(notes.progress["losses"]) == 4
+    assert [state.step for state in notes.saved] == [2, 4, 6, 8]
+
+
+def test_an_unknown_monitored_value_is_one_sentence():
+    with pytest.raises(UsageError, match=r"train\.monitor must be one of loss, bleu, got 'blue'"):
+        monitored_loss({"loss": 1.0, "bleu": 2.0}, "blue")
 
 
 def test_a_training_that_has_ended_stays_so():

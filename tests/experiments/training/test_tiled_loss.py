@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from attention.modules import LanguageModel, TransformerConfig
-from experiments.training.loss import smoothed_cross_entropy, token_losses
+from experiments.training.loss import cross_entropy, token_losses
 from experiments.training.tiled_loss import tiled_token_losses
 
 B, T, D, V = 3, 7, 5, 11
@@ -18,7 +18,7 @@ KEYS = jax.random.split(jax.random.key(0), 5)
 FEATURES = jax.random.normal(KEYS[0], (B, T, D))
 HEAD = {"table": jax.random.normal(KEYS[1], (V, D)), "bias": jax.random.normal(KEYS[2], (V,))}
 LABELS = jax.random.randint(KEYS[3], (B, T), 0, V)
-LOSS = partial(smoothed_cross_entropy, smoothing=0.1, z_loss=0.01)
+LOSS = partial(cross_entropy, label_smoothing=0.1, z_loss=0.01)
 COUNTS = jax.random.bernoulli(KEYS[4], 0.8, (B, T))
 
 
