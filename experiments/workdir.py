@@ -94,8 +94,7 @@ class Workdir:
         }
         if not changed:
             return
-        saved = [path.name for path in self.checkpoints.glob("*")]
-        step = max((int(name) for name in saved if name.isdigit()), default=0)
+        step = self.newest_step()
         if config.train.steps < step:
             raise UsageError(
                 f"train.steps={config.train.steps} is less than the {step} steps of {self.path}"
@@ -164,6 +163,11 @@ class Workdir:
             raise UsageError(
                 f"{self.config} cannot be read, it is damaged or of another version: {error}"
             ) from error
+
+    def newest_step(self) -> int:
+        """Return the step of the newest checkpoint, 0 without one."""
+        saved = [path.name for path in self.checkpoints.glob("*")]
+        return max((int(name) for name in saved if name.isdigit()), default=0)
 
     def as_trained(self, config: Config) -> Config:
         """Return `config` with the training of the run, for use of the trained model.

@@ -111,8 +111,11 @@ class Task(ABC, Generic[Batch]):
     def learn_tokenizers(
         cls, config: Config, train: Iterable[SentencePair], cache: Path
     ) -> Tokenizers:
-        """Learn the tokens of the training data."""
-        return SOURCES[config.data.name].text.learn(config.text, train, cache, cls.sides)
+        """Learn the tokens of the training data, or load those of the run in `train.start_from`."""
+        text, folder = SOURCES[config.data.name].text, config.train.start_from
+        if folder and Workdir(folder).checkpoints.is_dir():
+            return text.load(Path(folder), cls.sides)
+        return text.learn(config.text, train, cache, cls.sides)
 
     @classmethod
     def load_tokenizers(cls, config: Config, folder: Path) -> Tokenizers:

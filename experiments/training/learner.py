@@ -1,6 +1,7 @@
 """A model, its loss and its optimizer, without parameters."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -23,7 +24,8 @@ class Learner:
     Attributes:
         abstract_model: the model with shapes for parameters.
         definition: the model without its parameters.
-        initial_state: `() -> TrainState`, before the first step, on the devices that train.
+        initial_state: `(parameters={}) -> TrainState`, before the first step, on the devices that
+            train; with these parameters by path in place of initial ones.
         abstract_state: its shapes.
         num_parameters: of the model.
         train_step: of `make_steps`.
@@ -66,7 +68,11 @@ class Learner:
 
         self.definition = nnx.graphdef(self.abstract_model)
         initial_state = compiled(make_state)
-        self.initial_state = lambda: replicated(initial_state(), microbatches)
+
+        def start(parameters: Mapping[Any, Any] = MappingProxyType({})) -> TrainState:
+            return replicated(_with_parameters(initial_state(), parameters), microbatches)
+
+        self.initial_state = start
         self.abstract_state = jax.eval_shape(make_state)
         self.num_parameters = sum(x.size for x in jax.tree.leaves(self.abstract_state.parameters))
         self._flops: dict[tuple[Any, ...], int] = {}
@@ -117,3 +123,18 @@ class Learner:
         return compiled(
             lambda parameters, *arrays: method(nnx.merge(self.definition, parameters), *arrays)
         )
+
+
+def _with_parameters(state: TrainState, parameters: Mapping[Any, Any]) -> TrainState:
+    """Replace some parameters of a state, and of its average."""
+
+    def replaced(tree: nnx.State) -> nnx.State:
+        flat = dict(nnx.to_flat_state(tree))
+        for path, array in parameters.items():
+            flat[path] = flat[path].replace(jax.numpy.array(array, flat[path].dtype))
+        return nnx.from_flat_state(flat)
+
+    if not parameters:
+        return state
+    average = None if state.average is None else replaced(state.average)
+    return state._replace(parameters=replaced(state.parameters), average=average)

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
@@ -23,9 +23,15 @@ class Metrics:
     bytes. `timing.jsonl` contains speed and memory.
     """
 
-    def __init__(self, directory: Path, *, step: int) -> None:
-        """Open the files of a run at `step`; rows of later steps are dropped."""
-        self._directory = directory
+    def __init__(self, directory: Path, *, step: int, wandb: Any = None) -> None:  # noqa: ANN401
+        """Open the files of a run at `step`; rows of later steps are dropped.
+
+        Args:
+            directory: the workdir.
+            step: newest step of the run.
+            wandb: run of Weights & Biases that takes the rows too.
+        """
+        self._directory, self._wandb = directory, wandb
         for name, rows in ((METRICS, read_metrics(directory)), (TIMING, read_timing(directory))):
             kept = [json.dumps(row) + "\n" for row in rows if row["step"] <= step]
             write_whole(directory / name, "".join(kept))
@@ -51,6 +57,9 @@ class Metrics:
     ) -> None:
         values = {name: float(value) for name, value in values.items()}
         append(self._directory / name, json.dumps({**row, **values}) + "\n")
+        if self._wandb is not None:
+            named = {f"{group}/{label}": value for label, value in values.items()}
+            self._wandb.log(named, step=row["step"])
         with named_errors(self._events_path):
             for label, value in values.items():
                 event = Event(wall_time=time.time(), step=row["step"])
@@ -62,7 +71,9 @@ class Metrics:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Close the events."""
+        """Close the events and the run of Weights & Biases."""
+        if self._wandb is not None:
+            self._wandb.finish()
         with named_errors(self._events_path):
             self._events.close()
 

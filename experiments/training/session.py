@@ -5,14 +5,17 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, Self
 
 from experiments.config import Config
+from experiments.errors import UsageError
 from experiments.origin import origin
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.learner import Learner
 from experiments.training.loop import BEGINNING, Batches, fit
 from experiments.training.metrics import Metrics
 from experiments.training.plateau import best_step, out_of_patience
+from experiments.training.profile import TRACED, WARM_UP, profiled
 from experiments.training.sharding import replicated
 from experiments.training.step import TrainState
+from experiments.training.weights_and_biases import start_wandb
 from experiments.workdir import Workdir
 
 
@@ -64,13 +67,24 @@ class Trained(NamedTuple):
         return cls(state, progress["seconds"], _has_ended(newest, progress, config))
 
 
-def fit_in(workdir: Workdir, task: Trainable, batches: Batches) -> Trained:
+def fit_in(
+    workdir: Workdir,
+    task: Trainable,
+    batches: Batches,
+    parameters: Mapping[Any, Any],
+    *,
+    profile: bool = False,
+    wandb: str | None = None,
+) -> Trained:
     """Train a model from the newest checkpoint of its workdir, or from the start, to the last step.
 
     Args:
         workdir: where checkpoints, metrics and samples go.
         task: what is trained.
         batches: the batch of each step.
+        parameters: arrays by path that replace initial ones; unused if there is a checkpoint.
+        profile: whether some steps are traced into the folder `profile`.
+        wandb: project of Weights & Biases that takes the metrics too.
 
     Returns:
         What `restore` returns.
@@ -84,18 +98,27 @@ def fit_in(workdir: Workdir, task: Trainable, batches: Batches) -> Trained:
         progress = BEGINNING
         if checkpoints.latest_step() is None:
             workdir.check_fresh(config.train.checkpoint_every)
-            state = learner.initial_state()
+            state = learner.initial_state(parameters)
         else:
             state, progress = checkpoints.restore(learner.abstract_state)
             state = replicated(state, config.batch.microbatches)
         if not _has_ended(state, progress, config):
             workdir.keep_start(origin())
         workdir.drop_samples(int(state.step))
-        with Metrics(workdir.path, step=int(state.step)) as metrics:
+        left = config.train.steps - int(state.step)
+        if profile and left < WARM_UP + TRACED:
+            raise UsageError(
+                f"--profile needs {WARM_UP + TRACED} more steps, and the run has {left}"
+            )
+        run = start_wandb(wandb, workdir.path, config.to_dict()) if wandb else None
+        step = learner.train_step
+        if profile:
+            step = profiled(step, workdir.path / "profile")
+        with Metrics(workdir.path, step=int(state.step), wandb=run) as metrics:
             state, progress = fit(
                 state,
                 batches,
-                learner.train_step,
+                step,
                 config=config.train,
                 metrics=metrics,
                 checkpoints=checkpoints,

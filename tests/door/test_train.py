@@ -14,6 +14,7 @@ from experiments.registry import TASKS
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.metrics import read_metrics, read_timing
 from experiments.training.session import restore
+from experiments.warm_start import parameters_to_start_from
 from experiments.workdir import Workdir
 from tests.door.command import TINY, config_of
 
@@ -118,6 +119,36 @@ def test_finished_run_is_extended(own, place, knock):
     assert measured(place, own).startswith(measured(place, "tiny"))
     assert knock("--mode=evaluate", *TINY, workdir=own)[0] == 0  # whose config has 20 steps
     assert json.loads((own / "results.json").read_text())["step"] == 25
+
+
+def test_warm_start_takes_parameters_and_tokens_of_a_run(place):
+    config = config_of(place / "tiny")
+    train = replace(config.train, start_from=str(place / "tiny"))
+    sizes = replace(config.data.sizes, train=1_100)
+    task = TASKS["translation"].prepare(
+        replace(config, train=train, data=replace(config.data, sizes=sizes)), place / "cache"
+    )
+    found = parameters_to_start_from(task, place / "cache")
+    state = task.learner.initial_state(found)
+    jax.tree.map(
+        np.testing.assert_array_equal, state.parameters, final_state(place, "tiny").parameters
+    )
+    assert int(state.step) == 0
+    words = (place / "tiny" / "vocabulary.source.txt").read_bytes()
+    assert task.tokenizers.source.as_bytes() == words
+
+
+def test_warm_start_from_another_shape_names_the_parameters(place, knock):
+    status, _, error = knock(
+        *TINY,
+        f"--config.train.start_from={place / 'tiny'}",
+        "--config.model.hidden=64",
+        workdir="warm",
+    )
+    assert status == 2
+    assert "is another one: " in error and "(2, 32, 48) there, (2, 32, 64) here)" in error
+    assert error.count("\n") == 1
+    assert not (place / "warm").exists()
 
 
 def test_mean_of_the_last_checkpoints_is_used(place, trained):

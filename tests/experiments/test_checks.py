@@ -77,3 +77,12 @@ def test_several_files_are_only_compared():
     twice = ["run.py", "--config=copy", "--config=reverse"]
     with pytest.raises(UsageError, match="more than once: only --mode=compare and --mode"):
         parse(twice)
+
+
+@pytest.mark.parametrize("flag", ["--profile", "--wandb=project"])
+def test_flags_of_training_are_refused_in_other_modes(flag):
+    name = flag.partition("=")[0]
+    with pytest.raises(UsageError, match=f"{name} is for --mode=train alone, got --mode=describe"):
+        parse(["run.py", "--mode=describe", flag])
+    command = parse(["run.py", flag])
+    assert (command.profile, command.wandb) in ((True, None), (False, "project"))

@@ -1,0 +1,15 @@
+"""A trace of some steps."""
+
+import jax.numpy as jnp
+
+from experiments.training.profile import TRACED, WARM_UP, profiled
+
+
+def test_steps_after_the_warm_up_are_traced(tmp_path):
+    step = profiled(lambda state, batch: state + batch, tmp_path / "profile")
+    state = jnp.float32(0)
+    for number in range(1, WARM_UP + TRACED + 2):
+        assert (tmp_path / "profile").exists() == (number > WARM_UP + TRACED)
+        state = step(state, jnp.float32(1))
+    assert state == WARM_UP + TRACED + 1
+    assert list((tmp_path / "profile").rglob("*.xplane.pb"))
