@@ -34,7 +34,7 @@ class TrainPart:
     weight_decay: float = option(0.1, "factor of decoupled weight decay")
     decay_all: bool = option(False, "whether biases, norms and embeddings decay too")
     log_every: int = option(50, "steps between two rows of training metrics")
-    evaluate_every: int = option(500, "steps between two measurements of the validation split")
+    evaluate_every: int = option(100, "steps between two measurements of the validation split")
     sample_every: int = option(500, "steps between two samples")
     checkpoint_every: int = option(500, "steps between two checkpoints")
     average: int = option(1, "checkpoints whose mean is measured and used")
