@@ -108,7 +108,7 @@ class Workdir:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Lock the run, so that no other process trains it meanwhile.
+        """Lock the run, so that no other process trains it.
 
         Raises:
             UsageError: another process trains it.
@@ -282,20 +282,6 @@ class Workdir:
         """
         return read_json_lines(self.starts, START) if self.starts.exists() else []
 
-    def check_fresh(self, checkpoint_every: int) -> None:
-        """Refuse to start anew in a folder whose checkpoints were deleted.
-
-        Raises:
-            UsageError: there are metrics of steps after the first checkpoint.
-        """
-        from experiments.training.metrics import read_metrics  # which imports NumPy
-
-        if any(row["step"] > checkpoint_every for row in read_metrics(self.path)):
-            raise UsageError(
-                f"the checkpoints of {self.path} are gone, and its metrics are left as they are: "
-                "choose another --workdir"
-            )
-
 
 def differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
     """Return the dotted names of the fields in which two configurations differ."""
@@ -308,7 +294,7 @@ def in_lines(names: Sequence[str], configs: Mapping[str, Mapping[str, Any]]) -> 
 
     Args:
         names: the dotted names of the fields that differ.
-        configs: both configurations, each with the word that stands after its value.
+        configs: both configurations, by the word that follows a value in the text.
     """
     lines = []
     for name in names[:MOST_LINES]:

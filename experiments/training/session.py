@@ -1,4 +1,4 @@
-"""Training in a workdir, from its newest checkpoint to the last step, and restoring its state."""
+"""Training in a workdir from its newest checkpoint, and the state that is used afterwards."""
 
 import math
 from collections.abc import Mapping
@@ -10,9 +10,9 @@ from experiments.origin import origin
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.learner import Learner
 from experiments.training.loop import BEGINNING, Batches, fit
-from experiments.training.metrics import Metrics
+from experiments.training.metrics import Metrics, read_metrics
 from experiments.training.plateau import best_step, out_of_patience
-from experiments.training.profile import TRACED, WARM_UP, profiled
+from experiments.training.profile import profiled
 from experiments.training.sharding import replicated
 from experiments.training.step import TrainState
 from experiments.training.weights_and_biases import start_wandb
@@ -20,7 +20,7 @@ from experiments.workdir import Workdir
 
 
 class Trainable(Protocol):
-    """What is trained: a task of `experiments.tasks`.
+    """A task of `experiments.tasks`.
 
     Attributes:
         config: of the run.
@@ -40,12 +40,12 @@ class Trainable(Protocol):
 
 
 class Trained(NamedTuple):
-    """A run.
+    """A trained model.
 
     Attributes:
         state: that is measured and used.
         seconds: of training.
-        ended: whether it was trained to its end.
+        ended: whether the training has ended.
     """
 
     state: TrainState
@@ -60,7 +60,7 @@ class Trained(NamedTuple):
         progress: Mapping[str, Any],
         config: Config,
     ) -> Self:
-        """Choose the state that is used, as `restore` describes it."""
+        """Choose the state that is used; see `restore`."""
         last = best_step(progress["losses"]) if config.train.patience else int(newest.step)
         saved = math.ceil(last / config.train.checkpoint_every)
         state = checkpoints.averaged(newest, min(config.train.average, saved), last)
@@ -90,35 +90,31 @@ def fit_in(
         What `restore` returns.
 
     Raises:
-        UsageError: a workdir that is being trained already, or whose checkpoints are gone or
-            damaged.
+        UsageError: another process trains this run, its checkpoints are missing or damaged, or
+            `profile` or `wandb` cannot start.
     """
     config, learner = task.config, task.learner
     with workdir.alone(), _checkpoints(workdir, config) as checkpoints:
         progress = BEGINNING
         if checkpoints.latest_step() is None:
-            workdir.check_fresh(config.train.checkpoint_every)
+            _check_new(workdir, config.train.checkpoint_every)
             state = learner.initial_state(parameters)
         else:
             state, progress = checkpoints.restore(learner.abstract_state)
             state = replicated(state, config.batch.microbatches)
+        first, train_step, run = int(state.step), learner.train_step, None
         if not _has_ended(state, progress, config):
             workdir.keep_start(origin())
-        workdir.drop_samples(int(state.step))
-        left = config.train.steps - int(state.step)
-        if profile and left < WARM_UP + TRACED:
-            raise UsageError(
-                f"--profile needs {WARM_UP + TRACED} more steps, and the run has {left}"
-            )
-        run = start_wandb(wandb, workdir.path, config.to_dict()) if wandb else None
-        step = learner.train_step
-        if profile:
-            step = profiled(step, workdir.path / "profile")
-        with Metrics(workdir.path, step=int(state.step), wandb=run) as metrics:
+            if profile:
+                train_step = profiled(train_step, workdir.path, config.train.steps - first)
+            if wandb:
+                run = start_wandb(wandb, workdir.path, config.to_dict())
+        workdir.drop_samples(first)
+        with Metrics(workdir.path, step=first, wandb=run) as metrics:
             state, progress = fit(
                 state,
                 batches,
-                step,
+                train_step,
                 config=config.train,
                 metrics=metrics,
                 checkpoints=checkpoints,
@@ -147,12 +143,25 @@ def restore(workdir: Workdir, task: Trainable) -> Trained:
         return Trained.of(checkpoints, *found, task.config)
 
 
+def _check_new(workdir: Workdir, checkpoint_every: int) -> None:
+    """Refuse to start a run again whose checkpoints were deleted.
+
+    Raises:
+        UsageError: there are metrics of steps after the first checkpoint.
+    """
+    if any(row["step"] > checkpoint_every for row in read_metrics(workdir.path)):
+        raise UsageError(
+            f"the checkpoints of {workdir.path} are gone, and its metrics are left as they are: "
+            "choose another --workdir"
+        )
+
+
 def _checkpoints(workdir: Workdir, config: Config) -> Checkpoints:
     # Behind the best there are as many as its patience waits for.
     return Checkpoints(workdir.checkpoints, keep=config.train.average + config.train.patience)
 
 
 def _has_ended(newest: TrainState, progress: Mapping[str, Any], config: Config) -> bool:
-    """Whether it is trained as long as it should be: patience may end sooner than the steps."""
+    """Return whether the last step is done, or patience has ended the training."""
     patience = config.train.patience
     return int(newest.step) >= config.train.steps or out_of_patience(progress["losses"], patience)
