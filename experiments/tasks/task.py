@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import compress
 from pathlib import Path
@@ -70,6 +70,8 @@ class Task(ABC, Generic[Batch]):
         source: the dataset.
         tokenizers: of the sides of an example.
         splits: the data as it was read.
+        objective: `(*, training) -> (logits, labels) -> [...]`, the loss of each token that
+            `train.loss` names, as `experiments.training.loss.objective` returns it.
     """
 
     sides: ClassVar[tuple[int, ...]] = (0,)  # of an example that have tokens
@@ -84,6 +86,8 @@ class Task(ABC, Generic[Batch]):
         self.source = SOURCES[config.data.name]
         self.tokenizers = tokenizers
         self.splits = splits
+        loss = LOSSES[getattr(config.train, "loss", "cross_entropy")]
+        self.objective: Callable[..., Objective] = partial(objective, loss, config.train)
         self._prepared: dict[str, tuple[Examples, Ids]] = {}
 
     @classmethod
@@ -156,11 +160,6 @@ class Task(ABC, Generic[Batch]):
     @abstractmethod
     def sample(self, state: TrainState) -> str:
         """Show in a few lines what the model can do."""
-
-    def objective(self, *, training: bool) -> Objective:
-        """Return the loss of each token, as `experiments.training.loss.objective`."""
-        train = self.config.train
-        return objective(LOSSES[train.loss], train, training=training)
 
     def answer_split(self, state: TrainState, split: str) -> Sequence[str]:
         """Return the answer to each example of a split, for tasks with `decoding.metrics`."""
