@@ -19,7 +19,7 @@ from experiments.data.windows import Buckets, Windows, once
 from experiments.data.words import WHOLE
 from experiments.registry import SOURCES
 from experiments.tasks.task import Ids, Task
-from experiments.training.loss import TokenLosses, token_losses
+from experiments.training.loss import TokenLosses
 from experiments.training.step import TrainState
 
 CLASSES = Words(WHOLE)  # each target is one class
@@ -119,8 +119,8 @@ class Classification(Task[LabelledBatch]):
     ) -> tuple[TokenLosses, Mapping[str, Array]]:
         """As in `Task`."""
         output = model(batch.inputs, lengths=batch.lengths, rng=rng)
-        loss = self.objective(training=rng is not None)
-        return token_losses(output.logits, batch.labels, batch.counted, loss), output.losses
+        objective = self.objective(training=rng is not None)
+        return objective(output.logits, batch.labels, batch.counted), output.losses
 
     @cached_property
     def _classify(self) -> Any:  # noqa: ANN401 - a jitted function

@@ -16,7 +16,7 @@ from experiments.data.windows import PackedRows, Windows, once
 from experiments.evaluation.writer import Writer
 from experiments.experts import make_layer
 from experiments.tasks.task import Task
-from experiments.training.loss import TokenLosses, token_losses
+from experiments.training.loss import TokenLosses
 from experiments.training.step import TrainState
 
 SAMPLED = 200  # tokens of a sample
@@ -60,8 +60,8 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
         if isinstance(batch, PackedBatch):  # texts of a row do not attend to each other
             mask, positions = masks.segments(batch.segments), batch.positions
         output = model(batch.inputs, mask=mask, positions=positions, rng=rng)
-        loss = self.objective(training=rng is not None)
-        return token_losses(output.logits, batch.labels, batch.counted, loss), output.losses
+        objective = self.objective(training=rng is not None)
+        return objective(output.logits, batch.labels, batch.counted), output.losses
 
     @cached_property
     def writer(self) -> Writer:

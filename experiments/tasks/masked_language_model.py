@@ -20,7 +20,7 @@ from experiments.evaluation.word_senses import (
     sense_accuracy,
 )
 from experiments.tasks.task import Measured, Task
-from experiments.training.loss import TokenLosses, token_losses
+from experiments.training.loss import TokenLosses
 from experiments.training.step import TrainState
 
 SAMPLED = 3  # sentences of a sample
@@ -60,8 +60,8 @@ class MaskedLanguageModeling(Task[GapBatch]):
     ) -> tuple[TokenLosses, Mapping[str, Array]]:
         """As in `Task`."""
         output = model(batch.inputs, mask=masks.lengths(batch.lengths), rng=rng)
-        loss = self.objective(training=rng is not None)
-        return token_losses(output.logits, batch.labels, batch.counted, loss), output.losses
+        objective = self.objective(training=rng is not None)
+        return objective(output.logits, batch.labels, batch.counted), output.losses
 
     def measure(self, state: TrainState, split: str) -> Measured:
         """Measure the gaps, and on the test split of toy data the senses of words."""

@@ -70,8 +70,8 @@ class Task(ABC, Generic[Batch]):
         source: the dataset.
         tokenizers: of the sides of an example.
         splits: the data as it was read.
-        objective: `(*, training) -> (logits, labels) -> [...]`, the loss of each token that
-            `train.loss` names, as `experiments.training.loss.objective` returns it.
+        objective: `(*, training) -> (logits, labels, counts) -> TokenLosses`, for the loss that
+            `train.loss` names; see `experiments.training.loss.objective`.
     """
 
     sides: ClassVar[tuple[int, ...]] = (0,)  # of an example that have tokens

@@ -121,8 +121,8 @@ class Translation(Task[Batch | PackedPairs]):
         """As in `Task`."""
         output = pair_features(model, batch, rng)
         labels = batch.target.labels if isinstance(batch, PackedPairs) else batch.target_labels
-        loss = self.objective(training=rng is not None)
-        sums = tiled_token_losses(model.logits, output.features, labels, labels != PAD, loss)
+        objective = self.objective(training=rng is not None)
+        sums = tiled_token_losses(model.logits, output.features, labels, labels != PAD, objective)
         return sums, output.losses
 
     def measure(self, state: TrainState, split: str) -> Measured:

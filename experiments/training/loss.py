@@ -13,7 +13,7 @@ from attention.primitives.precision import wide
 from experiments.config.train import LabelTrainPart
 
 # (logits [..., V], labels [...]) -> [...]: the loss of each token.
-Objective = Callable[[Array, Array], Array]
+TokenLoss = Callable[[Array, Array], Array]
 
 
 class TokenLosses(NamedTuple):
@@ -22,7 +22,7 @@ class TokenLosses(NamedTuple):
     Attributes:
         loss: the training objective.
         nll: negative log-likelihood of the labels, nats.
-        correct: tokens whose label scores higher than every other token.
+        correct: tokens with the highest score for their label.
         tokens: tokens that count.
         auxiliary: losses of sublayers by name, times the tokens.
     """
@@ -32,6 +32,10 @@ class TokenLosses(NamedTuple):
     correct: Array
     tokens: Array
     auxiliary: Mapping[str, Array] = {}
+
+
+# (logits [..., V], labels [...], counts [...]) -> sums.
+Objective = Callable[[Array, Array, Array], TokenLosses]
 
 
 def per_token(sums: TokenLosses) -> dict[str, Array]:
@@ -63,20 +67,22 @@ def add_auxiliary(
     return sums._replace(loss=total, auxiliary=weighted)
 
 
-def objective(loss: Objective, train: LabelTrainPart, *, training: bool) -> Objective:
-    """Return the training objective of a config, or what is measured in its place.
+def objective(loss: TokenLoss, train: LabelTrainPart, *, training: bool) -> Objective:
+    """Return what is minimized in training, or what is measured of a split.
 
     Args:
         loss: `(logits, labels, ...) -> [...]`, the loss that `train.loss` names. In training, its
             further arguments take the values of the fields of `train` with the same names;
             otherwise, and without such a field, they keep their defaults.
         train: the config of the training.
-        training: whether the objective is minimized, and not only measured.
+        training: whether the objective is minimized. Its accuracy then counts ties as correct,
+            because a pass over the logits that finds them takes a fifth of the time of the loss.
     """
     if not training:
-        return loss
+        return partial(token_losses, loss=loss, ties_count=False)
     names = [*inspect.signature(loss).parameters][2:]
-    return partial(loss, **{name: getattr(train, name) for name in names if hasattr(train, name)})
+    options = {name: getattr(train, name) for name in names if hasattr(train, name)}
+    return partial(token_losses, loss=partial(loss, **options))
 
 
 def cross_entropy(
@@ -123,7 +129,12 @@ def _score_along(
 
 
 def token_losses(
-    logits: Array, labels: Array, counts: Array, loss: Objective = cross_entropy
+    logits: Array,
+    labels: Array,
+    counts: Array,
+    loss: TokenLoss = cross_entropy,
+    *,
+    ties_count: bool = True,
 ) -> TokenLosses:
     """Sum loss and metrics over the tokens that count.
 
@@ -132,8 +143,11 @@ def token_losses(
         labels: `[...]` ids.
         counts: `[...]` bool, False for padding.
         loss: of each token.
+        ties_count: whether a label is correct if another token scores as high.
     """
     (logits,) = wide(logits)  # sums over a vocabulary need float32
+
+    correct = _scores_highest(logits, labels, ties_count=ties_count)
 
     def total(values: Array) -> Array:
         return jnp.sum(jnp.where(counts, values, 0))
@@ -141,13 +155,15 @@ def token_losses(
     return TokenLosses(
         loss=total(loss(logits, labels)),
         nll=total(cross_entropy(logits, labels)),
-        correct=total(_scores_highest(logits, labels).astype(logits.dtype)),
+        correct=total(correct.astype(logits.dtype)),
         tokens=jnp.sum(counts, dtype=logits.dtype),
     )
 
 
-def _scores_highest(logits: Array, labels: Array) -> Array:
-    """Return whether the label scores higher than every other token; a tie does not count."""
+def _scores_highest(logits: Array, labels: Array, *, ties_count: bool) -> Array:
+    """Return whether no token scores higher than the label, and without ties none as high."""
+    if ties_count:  # logsumexp computes the same maximum
+        return score_of(logits, labels) >= logits.max(axis=-1)
     is_label = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
     return score_of(logits, labels) > jnp.where(is_label, -jnp.inf, logits).max(axis=-1)
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.primitives.precision import wide
-from experiments.training.loss import Objective, TokenLosses, cross_entropy, token_losses
+from experiments.training.loss import Objective, TokenLosses, token_losses
 
 TILE = 2**22  # logits, which is 16 MiB of float32
 
@@ -21,7 +21,7 @@ def tiled_token_losses(
     features: Array,
     labels: Array,
     counts: Array,
-    loss: Objective = cross_entropy,
+    objective: Objective = token_losses,
     *,
     tile: int = TILE,
 ) -> TokenLosses:
@@ -35,7 +35,7 @@ def tiled_token_losses(
         features: `[..., D]`.
         labels: `[...]` ids.
         counts: `[...]` bool, False for padding.
-        loss: of each token.
+        objective: sums the losses of the logits of a tile.
         tile: most logits in memory at once, but at least the V of one token.
     """
     width = features.shape[-1]
@@ -43,7 +43,7 @@ def tiled_token_losses(
     vocab_size = jax.eval_shape(logits, features).shape[-1]
     number = -(-len(features) // max(1, tile // vocab_size))
     if number <= 1:
-        return _loss_alone(token_losses(logits(features), labels, counts, loss))
+        return _loss_alone(objective(logits(features), labels, counts))
     rows = -(-len(features) // number)  # tiles of equal size have little padding
     pure, head = jax.closure_convert(logits, features[:rows])
 
@@ -52,7 +52,7 @@ def tiled_token_losses(
         padded = jnp.pad(array, [(0, rest), *[(0, 0)] * (array.ndim - 1)])
         return padded.reshape(-1, rows, *array.shape[1:])
 
-    return _loss_alone(_tiled(pure, loss, head, tiles(features), tiles(labels), tiles(counts)))
+    return _loss_alone(_tiled(pure, objective, head, tiles(features), tiles(labels), tiles(counts)))
 
 
 def _loss_alone(sums: TokenLosses) -> TokenLosses:
@@ -70,18 +70,18 @@ Head = list[Array]
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _tiled(
-    logits: Logits, loss: Objective, head: Head, features: Array, labels: Array, counts: Array
+    logits: Logits, objective: Objective, head: Head, features: Array, labels: Array, counts: Array
 ) -> TokenLosses:
     def add(sums: TokenLosses, tile: tuple[Array, Array, Array]) -> tuple[TokenLosses, None]:
         features, labels, counts = tile
-        found = token_losses(logits(features, *head), labels, counts, loss)
+        found = objective(logits(features, *head), labels, counts)
         return jax.tree.map(jnp.add, sums, found), None
 
     return jax.lax.scan(add, _nothing(features), (features, labels, counts))[0]
 
 
 def _forward(
-    logits: Logits, loss: Objective, head: Head, features: Array, labels: Array, counts: Array
+    logits: Logits, objective: Objective, head: Head, features: Array, labels: Array, counts: Array
 ) -> tuple[TokenLosses, tuple[Head, Array]]:
     def add(
         carry: tuple[TokenLosses, Head], tile: tuple[Array, Array, Array]
@@ -89,7 +89,7 @@ def _forward(
         features, labels, counts = tile
 
         def of_tile(head: Head, features: Array) -> tuple[Array, TokenLosses]:
-            sums = token_losses(logits(features, *head), labels, counts, loss)
+            sums = objective(logits(features, *head), labels, counts)
             return sums.loss, sums
 
         (d_head, d_features), found = jax.grad(of_tile, (0, 1), has_aux=True)(head, features)
@@ -103,9 +103,9 @@ def _forward(
 
 
 def _backward(
-    logits: Logits, loss: Objective, derivatives: tuple[Head, Array], along: TokenLosses
+    logits: Logits, objective: Objective, derivatives: tuple[Head, Array], along: TokenLosses
 ) -> tuple[Head, Array, None, None]:
-    del logits, loss
+    del logits, objective
     d_head, d_features = jax.tree.map(
         lambda each: along.loss.astype(each.dtype) * each, derivatives
     )

@@ -93,12 +93,7 @@ def test_the_loss_differentiates_wherever_it_stands():
 def test_what_is_measured_is_neither_smoothed_nor_squared():
     train = ConfigDict({"label_smoothing": 0.1, "z_loss": 0.5})
     learned, measured = (
-        token_losses(
-            LOGITS,
-            LABELS,
-            jnp.ones((B, T), bool),
-            objective(cross_entropy, train, training=training),
-        )
+        objective(cross_entropy, train, training=training)(LOGITS, LABELS, jnp.ones((B, T), bool))
         for training in (True, False)
     )
     assert measured.loss == measured.nll == learned.nll != learned.loss
@@ -106,17 +101,23 @@ def test_what_is_measured_is_neither_smoothed_nor_squared():
 
 def test_fields_of_the_config_are_arguments_of_a_registered_loss():
     def focal(logits, labels, gamma=2.0, label_smoothing=0.0):
-        return jnp.float32(gamma + label_smoothing)
+        return jnp.full(labels.shape, gamma + label_smoothing)
 
     train = ConfigDict({"label_smoothing": 0.25, "z_loss": 0.5})
-    assert objective(focal, train, training=True)(LOGITS, LABELS) == 2.25
-    assert objective(focal, train, training=False)(LOGITS, LABELS) == 2.0
+    for training, expected in ((True, 2.25), (False, 2.0)):
+        found = objective(focal, train, training=training)
+        assert found(LOGITS, LABELS, jnp.ones((B, T), bool)).loss == expected * B * T
 
 
-def test_a_tie_is_not_correct():
-    logits = jnp.array([[1.0, 1.0, 0.0], [0.0, 2.0, 1.0], [3.0, 3.0, 3.0]])
-    sums = token_losses(logits, jnp.array([0, 1, 2]), jnp.ones(3, bool))
-    assert sums.correct == 1
+def test_a_tie_is_not_correct_when_a_split_is_measured():
+    logits = jnp.array([[1.0, 1.0, 0.0], [0.0, 2.0, 1.0], [3.0, 3.0, 3.0], [2.0, 0.0, 1.0]])
+    given = logits, jnp.array([0, 1, 2, 1]), jnp.ones(4, bool)
+    train = ConfigDict({})
+    correct = [
+        objective(cross_entropy, train, training=training)(*given).correct
+        for training in (True, False)
+    ]
+    assert correct == [3, 1]
 
 
 def test_gradient_is_that_of_finite_differences():
