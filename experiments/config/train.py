@@ -36,7 +36,9 @@ class TrainPart:
     log_every: int = option(50, "steps between two rows of training metrics")
     evaluate_every: int = option(100, "steps between two measurements of the validation split")
     sample_every: int = option(500, "steps between two samples")
-    checkpoint_every: int = option(500, "steps between two checkpoints")
+    checkpoint_every: int = option(
+        500, "steps between two checkpoints; evaluate_every if patience > 0"
+    )
     average: int = option(1, "checkpoints whose mean is measured and used")
     ema: float = option(0.0, "decay of a moving average of the parameters, used in their place")
     evaluators: tuple[str, ...] = option(
@@ -79,12 +81,11 @@ class TrainPart:
                 f"ema={self.ema} and average={self.average} are two averages of the same "
                 "parameters: choose one, with average=1 or ema=0.0"
             )
-        if self.patience and self.evaluate_every != self.checkpoint_every:
-            raise ValueError(
-                f"patience={self.patience} needs a checkpoint of each evaluation: set "
-                f"checkpoint_every={self.checkpoint_every} to "
-                f"evaluate_every={self.evaluate_every}"
-            )
+
+    @property
+    def checkpoint_interval(self) -> int:
+        """Steps between two checkpoints; with patience each evaluation has one, and may be used."""
+        return self.evaluate_every if self.patience else self.checkpoint_every
 
     def check_warmup(self, steps: int) -> None:
         """Check that the warm-up ends before the training.

@@ -64,6 +64,7 @@ def fit(
     """
     started, first = time.perf_counter() - progress["seconds"], int(state.step)
     losses = [(step, loss) for step, loss in progress["losses"]]
+    save_every = config.checkpoint_interval
     pending, work, pending_since = [], 0.0, time.perf_counter()
     with tqdm(total=config.steps, initial=first, unit="step", mininterval=0.5) as bar:
         for step in range(first + 1, config.steps + 1):
@@ -79,7 +80,7 @@ def fit(
             last = step == config.steps
 
             # A state is saved after its losses were checked: no checkpoint has a non-finite loss.
-            if step % config.log_every == 0 or step % config.checkpoint_every == 0 or last:
+            if step % config.log_every == 0 or step % save_every == 0 or last:
                 measured = jax.device_get(pending)  # waits for them
                 speed = _speed(state, measured, work, time.perf_counter() - pending_since)
                 row = _means(step, measured)
@@ -101,7 +102,7 @@ def fit(
             if step % config.sample_every == 0 or last:
                 bar.write(sample(state))
 
-            if step % config.checkpoint_every == 0 or last:
+            if step % save_every == 0 or last:
                 seconds = time.perf_counter() - started
                 progress = {"seconds": seconds, "losses": losses}
                 checkpoints.save(state, progress)

@@ -62,7 +62,7 @@ class Trained(NamedTuple):
     ) -> Self:
         """Choose the state that is used; see `restore`."""
         last = best_step(progress["losses"]) if config.train.patience else int(newest.step)
-        saved = math.ceil(last / config.train.checkpoint_every)
+        saved = math.ceil(last / config.train.checkpoint_interval)
         state = checkpoints.averaged(newest, min(config.train.average, saved), last)
         return cls(state, progress["seconds"], _has_ended(newest, progress, config))
 
@@ -97,7 +97,7 @@ def fit_in(
     with workdir.alone(), _checkpoints(workdir, config) as checkpoints:
         progress = BEGINNING
         if checkpoints.latest_step() is None:
-            _check_new(workdir, config.train.checkpoint_every)
+            _check_new(workdir, config.train.checkpoint_interval)
             state = learner.initial_state(parameters)
         else:
             state, progress = checkpoints.restore(learner.abstract_state)
@@ -143,13 +143,13 @@ def restore(workdir: Workdir, task: Trainable) -> Trained:
         return Trained.of(checkpoints, *found, task.config)
 
 
-def _check_new(workdir: Workdir, checkpoint_every: int) -> None:
+def _check_new(workdir: Workdir, interval: int) -> None:
     """Refuse to start a run again whose checkpoints were deleted.
 
     Raises:
         UsageError: there are metrics of steps after the first checkpoint.
     """
-    if any(row["step"] > checkpoint_every for row in read_metrics(workdir.path)):
+    if any(row["step"] > interval for row in read_metrics(workdir.path)):
         raise UsageError(
             f"the checkpoints of {workdir.path} are gone, and its metrics are left as they are: "
             "choose another --workdir"

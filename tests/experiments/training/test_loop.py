@@ -3,27 +3,15 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ml_collections import ConfigDict
 
+from experiments.config.train import TrainPart
 from experiments.errors import UsageError
 from experiments.training.loop import BEGINNING, fit
 from experiments.training.plateau import best_step, monitored_loss
 from experiments.training.step import TrainState
 
-EVERY = ConfigDict(
-    {
-        "steps": 2,
-        "log_every": 2,
-        "evaluate_every": 2,
-        "sample_every": 2,
-        "checkpoint_every": 2,
-        "patience": 0,
-        "monitor": "loss",
-        "schedule": "constant",
-        "plateau_patience": 2,
-        "plateau_factor": 0.5,
-    }
-)
+EVERY = dict.fromkeys(("steps", "log_every", "evaluate_every", "sample_every"), 2)
+EVERY |= {"checkpoint_every": 2, "warmup_steps": 0, "schedule": "constant"}
 MEASURED = [
     {"loss": 1.0, "nll": 2.0, "accuracy": 0.0, "tokens": 30.0, "gradient_norm": 1.0},
     {"loss": 5.0, "nll": 6.0, "accuracy": 1.0, "tokens": 10.0, "gradient_norm": 3.0},
@@ -72,7 +60,7 @@ def learn(losses, begun=BEGUN, progress=BEGINNING, **changes):
         begun,
         Batches(),
         lambda state, batch: (state._replace(step=state.step + 1), batch),
-        config=ConfigDict({**EVERY, **changes}),
+        config=TrainPart(**(EVERY | changes)),
         metrics=notes,
         checkpoints=notes,
         evaluate=lambda state: {"loss": 1.0, changes.get("monitor", "loss"): next(losses)},
@@ -124,7 +112,14 @@ def test_patience_ends_a_training_and_the_best_is_known():
 
 def test_patience_follows_the_monitored_value():
     bleu = [10.0, 30.0, 20.0, 30.0, 40.0]
-    notes = learn(bleu, steps=20, patience=2, monitor="bleu")
+    notes = learn(
+        bleu,
+        steps=20,
+        patience=2,
+        monitor="bleu",
+        evaluators=("bleu",),
+        checkpoint_every=3,  # each evaluation has a checkpoint nevertheless
+    )
     assert notes.rows[4, "validation"] == {"loss": 1.0, "bleu": 30.0}
     assert best_step(notes.progress["losses"]) == 4
     assert [state.step for state in notes.saved] == [2, 4, 6, 8]
