@@ -36,9 +36,7 @@ class TrainPart:
     log_every: int = option(50, "steps between two rows of training metrics")
     evaluate_every: int = option(100, "steps between two measurements of the validation split")
     sample_every: int = option(500, "steps between two samples")
-    checkpoint_every: int = option(
-        500, "steps between two checkpoints; evaluate_every if patience > 0"
-    )
+    checkpoint_every: int = option(500, "steps between two checkpoints, without patience")
     average: int = option(1, "checkpoints whose mean is measured and used")
     ema: float = option(0.0, "decay of a moving average of the parameters, used in their place")
     evaluators: tuple[str, ...] = option(
