@@ -11,9 +11,10 @@ python run.py --wandb=PROJECT                       send the metrics to Weights 
 python run.py --mode=evaluate                       measure a trained model
 python run.py --mode=evaluate --split=validation    on this part of the data alone
 python run.py --mode=evaluate --against=workdirs/B  beside another run
-echo "Jane visits Africa" | python run.py --mode=translate
-echo "the girl" | python run.py --mode=generate --workdir=workdirs/char_lm
-echo "Once upon a time" | python run.py --mode=generate --weights=FOLDER
+echo "Jane visits Africa" | python run.py --mode=predict
+echo "the girl" | python run.py --mode=predict --workdir=workdirs/char_lm
+echo "the _ is happy" | python run.py --mode=predict --workdir=workdirs/masked_lm --format=json
+echo "Once upon a time" | python run.py --mode=predict --weights=FOLDER
 python run.py --mode=compare --config=A --config=B
 python run.py --mode=sweep --seeds=0,1,2            several seeds, or values of a field:
 python run.py --mode=sweep --grid.train.learning_rate=1e-3,3e-3
@@ -56,18 +57,16 @@ class Experiment(NamedTuple):
         return import_module(self.module)
 
 
-OF_TASKS = ("train", "evaluate", "describe")
-MORE = {"translation": ("translate",), "language_model": ("generate",)}  # modes of some tasks
+OF_TASKS = ("train", "evaluate", "predict", "describe")
 # `config.experiment`, if it is not a task -> module and modes.
 EXPERIMENTS = {
-    "pretrained": Experiment("experiments.pretrained", ("generate",)),
+    "pretrained": Experiment("experiments.pretrained", ("predict",)),
     "preset": Experiment("experiments.describe", ("describe",)),
     "benchmark": Experiment("experiments.benchmarks.suite", ("benchmark",)),
     "model_benchmark": Experiment("experiments.benchmarks.models.suite", ("benchmark",)),
     "ledger": Experiment("experiments.ledger", ("ledger",)),
 }
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota or a file is full
-LINE_BY_LINE = ("translate", "generate")  # modes that read standard input
 
 
 def main(argv: Sequence[str]) -> int:
@@ -112,7 +111,7 @@ def check_mode(command: Command) -> None:
         name = config.get("experiment")
         with as_usage_errors():
             one_of("experiment", name, (*TASKS, *EXPERIMENTS))
-        modes = (*OF_TASKS, *MORE.get(name, ()), *SUFFIXES)
+        modes = (*OF_TASKS, *SUFFIXES)
         if name not in TASKS:
             modes = EXPERIMENTS[name].modes
         if command.mode not in modes:
@@ -180,16 +179,17 @@ def run(command: Command, config: Config | ConfigDict | Mapping[str, Config]) ->
         import_module("experiments.describe").describe(config, model)
         return 0
     if command.mode in USES and command.weights is None:
-        config = workdir.as_trained(config)
+        config = workdir.as_trained(config, other_data=command.mode == "evaluate")
     if is_task:
         experiment = import_module(f"experiments.commands.{command.mode}")
     do = getattr(experiment, command.mode)
-    if command.mode in LINE_BY_LINE:
+    if command.mode == "predict":
         if sys.stdin is None:
-            raise UsageError(f"--mode={command.mode} reads standard input, which is closed")
+            raise UsageError("--mode=predict reads standard input, which is closed")
         from experiments.prompt import lines_as_they_come
 
-        return 1 if do(config, workdir, cache, lines_as_they_come(sys.stdin)) else 0
+        groups = lines_as_they_come(sys.stdin)
+        return 1 if do(config, workdir, cache, groups, command.format) else 0
     do(config, workdir, cache, **options(command))
     return 0
 

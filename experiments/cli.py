@@ -27,15 +27,15 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 MODES = {
     "train": "train a model or continue its run, then measure it; the default",
     "evaluate": "measure a trained model again",
-    "translate": "translate each line of standard input",
-    "generate": "continue each line of standard input",
+    "predict": "answer each line of standard input: translate it, continue it, name its class, …",
     "compare": "train several configurations on the same data, and compare scores and speed",
     "sweep": "train with several seeds or values of fields: mean and standard deviation",
     "describe": "count the parameters, cache and FLOPs of a model",
     "benchmark": "measure time, memory and error of attention beside other libraries",
     "ledger": "write the results of all runs in workdirs/ as JSON and as one page",
 }
-USES = ("evaluate", "translate", "generate")  # modes that need a trained model
+USES = ("evaluate", "predict")  # modes that need a trained model
+FORMATS = ("text", "json")
 # Modes that train several runs: how the names of their workdirs end.
 SUFFIXES = {"compare": "", "sweep": "_sweep"}
 DEFAULTS = {"benchmark": "benchmark", "ledger": "ledger"}
@@ -51,7 +51,8 @@ FLAGS = {
         "with --mode=evaluate: another workdir, to compare BLEU with (paired bootstrap)",
     ),
     "wandb": (None, "with --mode=train: project of Weights & Biases that takes the metrics too"),
-    "weights": (None, "with --mode=generate: folder of a released checkpoint, in place of a run"),
+    "weights": (None, "with --mode=predict: folder of a released checkpoint, in place of a run"),
+    "format": (None, "with --mode=predict: text, or json with probabilities and alignments"),
     "seeds": (None, "with --mode=sweep: the seeds of the runs, as in 0,1,2"),
     "cluster": (None, "with --mode=sweep: train in jobs of submitit, local or slurm"),
 }
@@ -76,7 +77,8 @@ class Command(NamedTuple):
         split: the one split to evaluate; None for all test splits.
         against: workdir of the run with which an evaluation is compared.
         is_of_run: whether the configuration was read from the workdir.
-        weights: folder of a released checkpoint that generates text in place of a run.
+        weights: folder of a released checkpoint that is used in place of a run.
+        format: of predictions, one of `FORMATS`.
         runs: the configurations of several runs by name; `config` is the first one.
         cluster: where submitit trains the runs; None for here, one after another.
         profile: whether some steps are traced.
@@ -91,6 +93,7 @@ class Command(NamedTuple):
     against: Path | None = None
     is_of_run: bool = False
     weights: Path | None = None
+    format: str = FORMATS[0]
     runs: Mapping[str, ConfigDict] = MappingProxyType({})
     cluster: str | None = None
     profile: bool = False
@@ -156,6 +159,7 @@ def _parse_one(mode: str, argv: Sequence[str], name: str | None = None) -> Comma
         against=None if values.against is None else Path(values.against),
         is_of_run=is_of_run,
         weights=None if values.weights is None else Path(values.weights),
+        format=values.format or FORMATS[0],
         cluster=values.cluster,
         profile=values.profile,
         wandb=values.wandb,
@@ -287,8 +291,13 @@ def _check_combination(mode: str, arguments: Sequence[str], *, is_config_given: 
             raise UsageError('--cluster needs an extra: pip install "attention[cluster]"')
         if given["cluster"] == "slurm" and which("srun") is None:
             raise UsageError("--cluster=slurm needs the command srun, which is not installed here")
-    if given["weights"] and (mode != "generate" or given["workdir"]):
-        raise UsageError("--weights is for --mode=generate alone, without a --workdir")
+    if given["weights"] and (mode != "predict" or given["workdir"]):
+        raise UsageError("--weights is for --mode=predict alone, without a --workdir")
+    if given["format"]:
+        if mode != "predict":
+            raise UsageError(f"--format is for --mode=predict alone, got --mode={mode}")
+        with as_usage_errors():
+            one_of("--format", given["format"], FORMATS)
     if mode == "ledger" and given["workdir"]:
         raise UsageError("--mode=ledger lists all runs below --config.folder: it has no --workdir")
     if mode == "describe" and given["workdir"] and is_config_given:

@@ -15,6 +15,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from experiments.config import TASK_PARTS, Config
+from experiments.config.build import as_tree
 from experiments.config.flags import as_config_dict
 from experiments.errors import UsageError
 from experiments.files import append, part_of, write_whole
@@ -31,6 +32,7 @@ CHANGEABLE = (
     "train.sample_every",
     "train.checkpoint_every",
 )
+OF_MODEL = "name", "patch_size"  # fields of the data that the model depends on
 # Fields of files that are read again, and their types.
 RESULTS = {
     "step": int,
@@ -40,6 +42,7 @@ RESULTS = {
     "splits": dict,
     "decoding": dict | None,
 }
+HYPOTHESIS = "source", "reference", "hypothesis"
 START = {"command": str, "commit": str, "machine": str}
 
 
@@ -169,15 +172,21 @@ class Workdir:
         saved = [path.name for path in self.checkpoints.glob("*")]
         return max((int(name) for name in saved if name.isdigit()), default=0)
 
-    def as_trained(self, config: Config) -> Config:
+    def as_trained(self, config: Config, *, other_data: bool = False) -> Config:
         """Return `config` with the training of the run, for use of the trained model.
 
         Decoding, `data.path` and the fields of `CHANGEABLE` may differ from those of the run.
 
+        Args:
+            config: that may differ from that of the run.
+            other_data: whether its data may be any of the same kind.
+
         Raises:
             UsageError: the run has another configuration, or no checkpoint yet.
         """
-        trained = self.check_same(config, but=("decoding", *INDIFFERENT, *CHANGEABLE))
+        other = [f"data.{name}" for name in as_tree(config.data) if name not in OF_MODEL]
+        but = ("decoding", *INDIFFERENT, *CHANGEABLE, *(other if other_data else ()))
+        trained = self.check_same(config, but=but)
         if not self.checkpoints.exists():
             raise UsageError(f"{self.path} has no checkpoint yet: train it first")
         return replace(config, train=Config.read(trained.to_dict()).train)
@@ -249,23 +258,24 @@ class Workdir:
             raise UsageError(f"{self.results} cannot be read: its splits have no scores")
         return results
 
-    def keep_hypotheses(self, split: str, lines: Iterable[str]) -> None:
-        """Write the answer of the model to each sentence of a split, one a line."""
+    def keep_hypotheses(self, split: str, rows: Iterable[tuple[str, str, str]]) -> None:
+        """Write source, reference and hypothesis of each example of a split, as JSON lines."""
+        lines = (
+            json.dumps(dict(zip(HYPOTHESIS, row, strict=True)), ensure_ascii=False) for row in rows
+        )
         write_whole(self._hypotheses(split), "".join(f"{line}\n" for line in lines))
 
     def load_hypotheses(self, split: str) -> list[str]:
-        """Read the answers that `keep_hypotheses` wrote.
+        """Read the hypotheses that `keep_hypotheses` wrote.
 
         Raises:
-            UsageError: there is nothing.
+            UsageError: the file is missing or damaged.
         """
-        try:
-            return self._hypotheses(split).read_text(encoding="utf-8").split("\n")[:-1]
-        except (OSError, ValueError) as error:
-            raise UsageError(f"{self._hypotheses(split)} cannot be read: {error}") from error
+        rows = read_json_lines(self._hypotheses(split), dict.fromkeys(HYPOTHESIS, str))
+        return [row["hypothesis"] for row in rows]
 
     def _hypotheses(self, split: str) -> Path:
-        return self.path / f"hypotheses.{split}.txt"
+        return self.path / f"hypotheses.{split}.jsonl"
 
     def keep_start(self, start: Mapping[str, str]) -> None:
         """Append command, commit and machine of a start, unless they equal those before."""

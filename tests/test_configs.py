@@ -48,7 +48,7 @@ MEASURED_AGAIN = {
 UNREAD = {"experiment", "architecture", "data.name", "data.cutoff"}
 UNREAD |= {"train.plateau_patience", "train.plateau_factor"}
 # Fields that are read when a state exists: by the tiny forms that train.
-READ_LATER = {"data.tokenized", "decoding.details", "decoding.hypotheses"}
+READ_LATER = {"data.tokenized", "decoding.hypotheses"}
 READ_LATER |= {f"train.{name}_every" for name in ("log", "evaluate", "sample", "checkpoint")}
 READ_LATER |= {"train.average", "train.patience"}
 FORMS = {"presets": "gpt2_small"}  # what has no form without a name

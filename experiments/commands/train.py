@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from experiments.analysis.pictures import draw_learning_curve
-from experiments.commands.evaluate import keep_texts, measure
+from experiments.commands.evaluate import measure
 from experiments.config import Config
 from experiments.registry import TASKS
 from experiments.results import results_so_far
@@ -43,7 +43,7 @@ def train(
     task.learner.trace(batches[0])
     parameters = {} if workdir.newest_step() else parameters_to_start_from(task, cache)
     workdir.claim(task.config)
-    keep_texts(task, workdir, task.known_splits)
+    workdir.keep_texts({name: task.splits[name].fingerprint for name in task.known_splits})
     task.tokenizers.keep(workdir.path)
     before = results_so_far(workdir)
     sizes = " and ".join(f"{len(each):,}" for each in task.tokenizers if each is not None)
@@ -54,4 +54,4 @@ def train(
     )
     trained = fit_in(workdir, task, batches, parameters, profile=profile, wandb=wandb)
     draw_learning_curve(workdir.path, workdir.learning_curve)
-    measure(task, workdir, trained, task.tests, before)
+    measure(task, workdir, trained, {name: name for name in task.tests}, before)

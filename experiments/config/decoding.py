@@ -15,8 +15,7 @@ class SearchPart:
     num_beams: int = option(1, "hypotheses of a sentence")
     hypotheses: int = option(100, "hypotheses at once, of all sentences")
     length_penalty: float = option(0.0, "alpha of the length penalty of GNMT; 0: none")
-    details: bool = option(False, "translate: a line of JSON with scores and alignments")
-    n_best: int = option(1, "translations of a sentence in the details")
+    n_best: int = option(1, "translations of a sentence with --format=json")
     metrics: tuple[str, ...] = option(
         ("exact_match", "bleu", "chrf"), "of the translations, when a model is evaluated"
     )

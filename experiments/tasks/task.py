@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import compress
 from pathlib import Path
@@ -20,8 +20,9 @@ from experiments.data.sequences.faults import tell_left_out
 from experiments.data.sources import Splits
 from experiments.data.store import IdStore, ImageStore, TextStore, store_ids, store_text
 from experiments.data.tokenizers import Tokenizers
-from experiments.errors import UsageError
+from experiments.errors import UsageError, as_usage_errors
 from experiments.evaluation.scores import answer_scores
+from experiments.inference.prediction import Prediction, predictions
 from experiments.registry import EVALUATORS, LOSSES, SOURCES
 from experiments.training.duration import settled
 from experiments.training.learner import Learner
@@ -77,6 +78,7 @@ class Task(ABC, Generic[Batch]):
     sides: ClassVar[tuple[int, ...]] = (0,)  # of an example that have tokens
     has_end: ClassVar[bool] = True  # whether a token ends each text that the model reads
     has_perplexity: ClassVar[bool] = True  # whether the loss is that of tokens
+    reads_blank: ClassVar[bool] = False  # whether a blank line has a prediction
 
     def __init__(
         self, config: Config, tokenizers: Tokenizers, splits: Splits | None = None
@@ -189,6 +191,24 @@ class Task(ABC, Generic[Batch]):
     def _validation(self) -> list[Batch]:
         return [*self.batches("validation")]
 
+    def predict(self, state: TrainState, lines: Sequence[str]) -> Iterator[Prediction]:
+        """Answer each line in the terms of the task, in order."""
+        answer = partial(self.answers, state)
+        return predictions(lines, self.read, answer, reads_blank=self.reads_blank)
+
+    def read(self, line: str) -> Any:  # noqa: ANN401 - an input of `answers`
+        """Convert a line, as a person types it, to an input of `answers`.
+
+        Raises:
+            ValueError: a line that the model cannot read.
+            UsageError: a task without predictions.
+        """
+        raise UsageError(f"--mode=predict needs methods read and answers of {type(self).__name__}")
+
+    def answers(self, state: TrainState, inputs: Sequence[Any]) -> Iterable[Prediction]:
+        """Return the prediction of each input."""
+        raise NotImplementedError
+
     def measure(self, state: TrainState, split: str) -> Measured:
         """Measure a model on a split."""
         return Measured({split: self.losses(state, split)})
@@ -230,7 +250,8 @@ class Task(ABC, Generic[Batch]):
 
     def _prepare(self, split: str) -> tuple[Examples, Ids]:
         if split not in self._prepared:
-            self._prepared[split] = self._fitting(split)
+            with as_usage_errors(f"the {split} split: "):  # an unknown word
+                self._prepared[split] = self._fitting(split)
         return self._prepared[split]
 
     def _fitting(self, split: str) -> tuple[Examples, Ids]:

@@ -1,8 +1,7 @@
 """Translation, and every other task from a sequence to a sequence."""
 
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -24,7 +23,9 @@ from experiments.data.vocabulary import EOS, PAD
 from experiments.data.windows import Buckets, PackedPairRows, Windows, once, row_lengths
 from experiments.errors import UsageError
 from experiments.evaluation.phenomena import by_phenomenon
-from experiments.evaluation.translator import Hypothesis, Translator
+from experiments.inference.prediction import Prediction
+from experiments.inference.sentence import Sentence
+from experiments.inference.translator import Hypothesis, Translator
 from experiments.tasks.task import Measured, Task
 from experiments.training.loss import TokenLosses
 from experiments.training.step import TrainState
@@ -169,39 +170,38 @@ class Translation(Task[Batch | PackedPairs]):
         weights, source, target = self.translator.cross_attention(state.parameters, *shown[:2])
         draw_cross_attention(weights, source, target, shown.alignment, workdir.attention)
 
-    def answers(
-        self, state: TrainState, lines: Sequence[str]
-    ) -> tuple[list[str], dict[int, ValueError]]:
-        """Translate lines that a person typed.
+    def read(self, line: str) -> Sentence:
+        """Read a sentence."""
+        return self.translator.read(line)
 
-        Returns:
-            A translation of each line, empty for an empty one and for one that cannot be
-            translated; and the reason for each of these by its place. With `decoding.details`, a
-            translation is a line of JSON.
-        """
-        sound, refused = [], dict[int, ValueError]()
-        for place, line in enumerate(lines):
-            try:
-                if line.strip():
-                    self.translator.encode(line)
-                    sound.append(place)
-            except ValueError as error:
-                refused[place] = error
-        details = self.config.decoding.details
-        translate = self._detailed if details else self.translations
-        found = translate(state, [lines[place] for place in sound])
-        answers = dict.fromkeys(range(len(lines)), _as_json([], []) if details else "")
-        answers |= zip(sound, found, strict=True)
-        return [*answers.values()], refused
+    def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterable[Prediction]:
+        """Translate sentences; unknown words are copied, if the model attends to the source."""
+        size = self._batch_size(len(inputs))
+        found = self.translator.hypotheses(state.parameters, inputs, batch_size=size)
+        return map(self._prediction, inputs, found)
+
+    def _prediction(self, sentence: Sentence, found: Sequence[Hypothesis]) -> Prediction:
+        tokenizer = self.tokenizers.source
+        details = {
+            "source": [*sentence.tokens(tokenizer), tokenizer.token(EOS)],
+            "unknown": [*sentence.unknown.values()],
+            "translations": [one._asdict() for one in found],
+        }
+        note = sentence.note(tokenizer, is_copied=self.translator.aligns)
+        return Prediction([one.text for one in found[:1]], lambda: details, note)
 
     def translations(self, state: TrainState, sentences: Sequence[str]) -> list[str]:
-        """Translate sentences."""
-        # Programs for other numbers would be compiled anew, but a person waits for one sentence.
-        at_once = 1 if len(sentences) == 1 else self.sentences_at_once
-        return self.translator(state.parameters, sentences, batch_size=at_once)
+        """Translate sentences of the data."""
+        return self.translator(
+            state.parameters, sentences, batch_size=self._batch_size(len(sentences))
+        )
 
-    def _detailed(self, state: TrainState, sentences: Sequence[str]) -> list[str]:
-        return [_as_json(*self.translator.details(state.parameters, each)) for each in sentences]
+    def _batch_size(self, number: int) -> int:
+        """Return how many sentences are decoded at once.
+
+        Programs for other numbers would be compiled anew, but a person waits for one sentence.
+        """
+        return 1 if number == 1 else self.sentences_at_once
 
     @property
     def sentences_at_once(self) -> int:
@@ -237,9 +237,3 @@ def pair_features(model: EncoderDecoder, batch: Batch | PackedPairs, rng: Array 
         written, encoded.features, encoder_mask=across, rng=decoder_rng, **writing
     )
     return decoded._replace(losses=add_losses(encoded.losses, decoded.losses))
-
-
-def _as_json(source: list[str], found: list[Hypothesis]) -> str:
-    """A sentence and its translations on one line."""
-    told = {"source": source, "translations": [one._asdict() for one in found]}
-    return json.dumps(told, ensure_ascii=False)

@@ -24,19 +24,21 @@ from experiments.training.step import TrainState
 class Checkpoints:
     """The newest training states of a run, each with the progress of its run."""
 
-    def __init__(self, directory: Path, *, keep: int = 2) -> None:
+    def __init__(self, directory: Path, *, keep: int = 2, read_only: bool = False) -> None:
         """Opens, and makes if need be, a directory of checkpoints.
 
         Args:
             directory: where they stand.
             keep: how many of the newest stay; two at least, should one be damaged.
+            read_only: whether another process may be writing them; then none is saved or deleted.
         """
         self._directory = directory
         # Of the errors of a save, orbax raises the first; asyncio would report the others too.
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         self._manager = ocp.CheckpointManager(
-            directory.absolute(), options=ocp.CheckpointManagerOptions(max_to_keep=max(2, keep))
+            directory.absolute(),
+            options=ocp.CheckpointManagerOptions(max_to_keep=max(2, keep), read_only=read_only),
         )
 
     def latest_step(self) -> int | None:

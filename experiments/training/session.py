@@ -133,14 +133,23 @@ def restore(workdir: Workdir, task: Trainable) -> Trained:
 
     It is that of the newest checkpoint, or of the one with the lowest validation loss where
     `train.patience` waits for a lower one; its parameters are their moving average, or the mean of
-    those of the last `train.average` checkpoints up to there.
+    those of the last `train.average` checkpoints up to there. If the run still trains and deletes
+    one of them meanwhile, the newest are read again.
 
     Raises:
         UsageError: the run has no checkpoint yet, or its newest is damaged.
     """
-    with _checkpoints(workdir, task.config) as checkpoints:
-        found = checkpoints.restore(task.learner.abstract_state)
-        return Trained.of(checkpoints, *found, task.config)
+    failed = -1
+    while True:
+        with _checkpoints(workdir, task.config, read_only=True) as checkpoints:
+            step = checkpoints.latest_step()
+            try:
+                found = checkpoints.restore(task.learner.abstract_state)
+                return Trained.of(checkpoints, *found, task.config)
+            except UsageError:
+                if step in (None, failed):
+                    raise
+                failed = step
 
 
 def _check_new(workdir: Workdir, interval: int) -> None:
@@ -156,9 +165,10 @@ def _check_new(workdir: Workdir, interval: int) -> None:
         )
 
 
-def _checkpoints(workdir: Workdir, config: Config) -> Checkpoints:
+def _checkpoints(workdir: Workdir, config: Config, *, read_only: bool = False) -> Checkpoints:
     # Behind the best there are as many as its patience waits for.
-    return Checkpoints(workdir.checkpoints, keep=config.train.average + config.train.patience)
+    keep = config.train.average + config.train.patience
+    return Checkpoints(workdir.checkpoints, keep=keep, read_only=read_only)
 
 
 def _has_ended(newest: TrainState, progress: Mapping[str, Any], config: Config) -> bool:

@@ -43,7 +43,7 @@ def test_workdir_contains_everything(place, trained):
         "attention.png",
         "checkpoints",
         "config.json",
-        *(f"hypotheses.{split}.txt" for split in ("test", "compositional", "longer")),
+        *(f"hypotheses.{split}.jsonl" for split in ("test", "compositional", "longer")),
         "learning_curve.png",
         "metrics.jsonl",
         "results.json",
@@ -61,7 +61,7 @@ def test_workdir_contains_everything(place, trained):
     for split in ("test", "compositional", "longer"):
         scores = results["splits"][split]
         assert {"exact_match", "accuracy", "bleu", "bleu_signature", "nll"} <= scores.keys()
-        hypotheses = (place / "tiny" / f"hypotheses.{split}.txt").read_text().splitlines()
+        hypotheses = (place / "tiny" / f"hypotheses.{split}.jsonl").read_text().splitlines()
         assert len(hypotheses) == scores["sentences"] == 20
     assert (place / "tiny" / "samples.txt").read_text().count("step ") == 2
     rows = read_metrics(place / "tiny")
@@ -72,6 +72,13 @@ def test_workdir_contains_everything(place, trained):
         trained[0]["learning_rate"] > trained[-1]["learning_rate"] > 0 < trained[0]["gradient_norm"]
     )
     assert [row["step"] for row in read_timing(place / "tiny")] == [5, 10, 15, 20]
+
+
+def test_finished_run_is_evaluated_and_not_trained(place, knock):
+    before = (place / "tiny" / "metrics.jsonl").read_text()
+    status, output, _ = knock(*TINY)
+    assert (status, "exact match" in output) == (0, True)
+    assert (place / "tiny" / "metrics.jsonl").read_text() == before
 
 
 @pytest.mark.usefixtures("echoing")

@@ -32,7 +32,7 @@ def write_run(config, workdir, cache):
     rows = [{"step": step, "split": "train", "nll": 3 / step} for step in (10, 20)]
     (workdir.path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for split in SOURCES["reverse"].tests:
-        workdir.keep_hypotheses(split, [f"{number} {number}" for number in range(20)])
+        workdir.keep_hypotheses(split, [("", "", f"{number} {number}") for number in range(20)])
 
 
 def test_scores_chances_and_costs(tmp_path, monkeypatch, capsys):
