@@ -5,6 +5,9 @@ python run.py --config=NAME                         train another experiment of 
 python run.py --config=NAME:tiny                    its tiny form, which ends in seconds
 python run.py --config.model.num_kv_heads=1         change any field of a configuration
 python run.py --workdir=FOLDER                      continue the run in a folder
+python run.py --workdir=FOLDER --config.train.steps=MORE                extend it
+python run.py --profile                             record a profiler trace of some steps
+python run.py --wandb=PROJECT                       send the metrics to Weights & Biases too
 python run.py --mode=evaluate                       measure a trained model
 python run.py --mode=evaluate --split=validation    on this part of the data alone
 python run.py --mode=evaluate --against=workdirs/B  beside another run
@@ -187,7 +190,7 @@ def run(command: Command, config: Config | ConfigDict | Mapping[str, Config]) ->
 
         groups = lines_as_they_come(sys.stdin)
         return 1 if do(config, workdir, cache, groups, command.format) else 0
-    do(config, workdir, cache, **evaluated(command))
+    do(config, workdir, cache, **options(command))
     return 0
 
 
@@ -203,13 +206,12 @@ def abstract_model(command: Command, config: Config | ConfigDict) -> Any:  # noq
     return task.learner.abstract_model
 
 
-def evaluated(command: Command) -> dict[str, Any]:
-    """Return the arguments of `evaluate` that flags decide, none in other modes."""
-    if command.mode != "evaluate":
-        return {}
-    if command.against is None:
-        return {"split": command.split}
-    return {"split": command.split, "against": Workdir(command.against)}
+def options(command: Command) -> dict[str, Any]:
+    """Return the arguments of a mode that flags decide."""
+    values = {"profile": command.profile, "wandb": command.wandb, "split": command.split}
+    if command.against is not None:
+        values["against"] = Workdir(command.against)
+    return {name: value for name, value in values.items() if value}
 
 
 def silence_threads() -> None:

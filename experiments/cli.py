@@ -53,6 +53,7 @@ FLAGS = {
         None,
         "with --mode=evaluate: another workdir, to compare BLEU with (paired bootstrap)",
     ),
+    "wandb": (None, "with --mode=train: project of Weights & Biases that takes the metrics too"),
     "weights": (None, "with --mode=predict: folder of a released checkpoint, in place of a run"),
     "format": (None, "with --mode=predict: text, or json with probabilities and alignments"),
     "seeds": (None, "with --mode=sweep: the seeds of the runs, as in 0,1,2"),
@@ -60,6 +61,12 @@ FLAGS = {
     "plugin": (None, "Python file or module that registers datasets, tasks and the like"),
 }
 CLUSTERS = ("local", "slurm")
+PROFILE = "with --mode=train: record a trace of some steps in the folder profile of the workdir"
+MODE_OF = {  # the one mode of a flag
+    **dict.fromkeys(("split", "against"), "evaluate"),
+    **dict.fromkeys(("seeds", "cluster"), "sweep"),
+    **dict.fromkeys(("profile", "wandb"), "train"),
+}
 HELP = ("--help", "-help", "-h")
 
 
@@ -78,6 +85,8 @@ class Command(NamedTuple):
         format: of predictions, one of `FORMATS`.
         runs: the configurations of several runs by name; `config` is the first one.
         cluster: where submitit trains the runs; None for here, one after another.
+        profile: whether some steps are traced.
+        wandb: project of Weights & Biases.
     """
 
     mode: str
@@ -91,6 +100,8 @@ class Command(NamedTuple):
     format: str = FORMATS[0]
     runs: Mapping[str, ConfigDict] = MappingProxyType({})
     cluster: str | None = None
+    profile: bool = False
+    wandb: str | None = None
 
 
 def parse(argv: Sequence[str]) -> Command:
@@ -160,6 +171,8 @@ def _parse_one(mode: str, argv: Sequence[str], name: str | None = None) -> Comma
         weights=None if values.weights is None else Path(values.weights),
         format=values.format or FORMATS[0],
         cluster=values.cluster,
+        profile=values.profile,
+        wandb=values.wandb,
     )
 
 
@@ -255,6 +268,7 @@ def help_text(program: str, configs: Sequence[str] = ()) -> str:
         name: f"{help} [{default}]" if default else help for name, (default, help) in FLAGS.items()
     }
     values["config"] = f"a configuration below, NAME:tiny for its tiny form, or a path [{DEFAULT}]"
+    values["profile"] = PROFILE
     values["config.FIELD"] = "a value for a field; --help --config=CONFIG lists the fields"
     values["grid.FIELD"] = "with --mode=sweep or compare: values of a field, as in 1e-3,3e-3"
     parts = [
@@ -285,12 +299,10 @@ def _section(title: str, rows: dict[str, str]) -> str:
 def _check_combination(mode: str, arguments: Sequence[str], *, is_config_given: bool) -> None:
     """Raise a `UsageError` for flags that exclude each other."""
     given = {name: last_of(name, arguments) for name in FLAGS}
-    for name in ("split", "against"):
-        if given[name] is not None and mode != "evaluate":
-            raise UsageError(f"--{name} is for --mode=evaluate alone, got --mode={mode}")
-    for name in ("seeds", "cluster"):
-        if given[name] is not None and mode != "sweep":
-            raise UsageError(f"--{name} is for --mode=sweep alone, got --mode={mode}")
+    given["profile"] = "profile" if "profile" in map(flag_name, arguments) else None
+    for name, only in MODE_OF.items():
+        if given[name] is not None and mode != only:
+            raise UsageError(f"--{name} is for --mode={only} alone, got --mode={mode}")
     for name in axis_flags(arguments):
         if mode not in SUFFIXES:
             modes = " and ".join(f"--mode={one}" for one in SUFFIXES)
@@ -326,6 +338,7 @@ def _read(argv: Sequence[str], base: ConfigDict) -> flags.FlagValues:
     values = flags.FlagValues()
     for name, (default, text) in FLAGS.items():
         flags.DEFINE_string(name, default, text, flag_values=values)
+    flags.DEFINE_boolean("profile", False, PROFILE, flag_values=values)
     try:
         config_flags.DEFINE_config_dict("config", base, flag_values=values, sys_argv=[*argv])
         rest = values(argv)

@@ -111,6 +111,17 @@ DATASETS: Registry[Dataset] = Registry("data.name", module="experiments.config.d
 SOURCES: Registry[Any] = Registry("data.name", module="experiments.config.data")
 TASK_PARTS: Registry[TaskParts] = Registry("task", module="experiments.config")
 TASKS: Registry[Any] = Registry("task", module="experiments.config")
+LOSSES: Registry[Any] = Registry(
+    "train.loss", {"cross_entropy": "experiments.training.loss:cross_entropy"}
+)
+METRICS: Registry[Any] = Registry(
+    "decoding.metrics",
+    {
+        name: f"experiments.evaluation.scores:{name}"
+        for name in ("exact_match", "bleu", "tok_bleu", "chrf")
+    },
+)
+EVALUATORS: Registry[Any] = Registry("train.evaluators")
 
 
 def datasets_of(task: str) -> dict[str, Dataset]:

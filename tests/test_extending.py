@@ -19,6 +19,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "extending.md"
 SHORT = [
     *("--config.train.steps=4", "--config.train.warmup_steps=2", "--config.train.log_every=2"),
     *(f"--config.train.{name}_every=4" for name in ("evaluate", "sample", "checkpoint")),
+    "--config.train.loss=focal",
     *("--config.model.width=16", "--config.model.encoder_layers=1", "--config.data.train=500"),
 ]
 

@@ -11,7 +11,14 @@ from typing import Any, Self
 from experiments.config import batch, data, decoding, model, train
 from experiments.config.build import as_tree, build
 from experiments.errors import UsageError, check_seed, one_of
-from experiments.registry import DATASETS, TASK_PARTS, TaskParts, datasets_of, task
+from experiments.registry import (
+    DATASETS,
+    EVALUATORS,
+    TASK_PARTS,
+    TaskParts,
+    datasets_of,
+    task,
+)
 
 task(
     "translation",
@@ -127,6 +134,12 @@ class Config:
             )
 
     def _check_model(self, longest: int) -> None:
+        metrics = {*self.train.evaluators} - {*EVALUATORS}
+        if metrics and not hasattr(self.decoding, "metrics"):
+            raise ValueError(
+                f"train.evaluators={self.train.evaluators} contains a metric of text, and "
+                f"task={self.task!r} has no answers to compare"
+            )
         positions = getattr(self.model, "positions", "")
         is_shared = self.text.joint if self.text else self.data.is_shared
         is_pair = isinstance(self.model, model.EncoderDecoderModel)

@@ -33,8 +33,12 @@ from experiments.workdir import Workdir
         ("copy", "decoding.num_beams=0", "decoding.num_beams must be at least 1, got 0"),
         ("copy", "train.dtype=float16", "train.dtype must be one of float32, bfloat16"),
         ("copy", "train.schedule=cosin", "got 'cosin'; did you mean 'cosine'?"),
+        ("copy", "train.loss=focal", "train.loss must be one of cross_entropy, got 'focal'"),
+        ("copy", "train.evaluators=('blue',)", "got 'blue'; did you mean 'bleu'?"),
+        ("copy", "train.monitor=bleu", "train.monitor must be one of loss, nll, accuracy, got"),
+        ("copy", "decoding.metrics=('chr',)", "got 'chr'; did you mean 'chrf'?"),
+        ("digits", "train.evaluators=('bleu',)", "a metric of text, and task='classification' has"),
         ("copy", "train.duration=ten", "train.duration needs a number, as in '10 epochs'"),
-        ("multi30k", "train.patience=1", "needs a checkpoint of each evaluation"),
         ("multi30k", "train.ema=0.9", "choose one, with average=1 or ema=0.0"),
         ("multi30k", "batch.row_length=81", "batch.row_length=81 is more than model.max_length"),
         ("toy_translation_rnn", "batch.packed=True", "batch.packed must be False for archi"),
@@ -71,3 +75,12 @@ def test_several_files_are_only_compared():
     twice = ["run.py", "--config=copy", "--config=reverse"]
     with pytest.raises(UsageError, match="more than once: only --mode=compare and --mode"):
         parse(twice)
+
+
+@pytest.mark.parametrize("flag", ["--profile", "--wandb=project"])
+def test_flags_of_training_are_refused_in_other_modes(flag):
+    name = flag.partition("=")[0]
+    with pytest.raises(UsageError, match=f"{name} is for --mode=train alone, got --mode=describe"):
+        parse(["run.py", "--mode=describe", flag])
+    command = parse(["run.py", flag])
+    assert (command.profile, command.wandb) in ((True, None), (False, "project"))

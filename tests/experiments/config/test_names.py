@@ -73,5 +73,5 @@ def test_limits_equal_those_of_the_data():
 
 def test_every_schedule_is_known():
     for name in train.SCHEDULES:
-        optimizer.schedule(name, peak=1.0, warmup_steps=1, total_steps=3)
+        optimizer.schedule(train.TrainPart(schedule=name, warmup_steps=1, steps=3))
     assert inspect.getsource(optimizer.schedule).count('":') == len(train.SCHEDULES)
