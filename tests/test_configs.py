@@ -39,8 +39,8 @@ TRANSLATE = {"toy_translation_rnn", "multi30k"}
 # Tasks other than translation are measured again: all test splits, or one.
 MEASURED_AGAIN = {"char_lm": None, "masked_lm": "test", "digits": None, "word_vectors": "test"}
 # Fields that choose the types of the others, and fields of a choice that no recipe makes.
-UNREAD = {"experiment", "architecture", "data.name", "data.cutoff"}
-UNREAD |= {"train.plateau_patience", "train.plateau_factor"}
+UNREAD = {"task", "architecture", "data.name", "data.cutoff"}
+UNREAD |= {"train.plateau_patience", "train.plateau_factor", "train.start_except"}
 READ_BY_DECODING = {"data.tokenized"} | {
     f"decoding.{name}" for name in ("hypotheses", "length_penalty", "n_best")
 }
@@ -103,8 +103,8 @@ def test_the_card_says_command_hardware_time_and_score(name):
 def test_full_form_is_valid_and_has_the_fields_of_the_tiny_form(name):
     config = load(name, FORMS.get(name, ""))
     read_config(config)
-    if config.experiment not in TASKS:
-        getattr(EXPERIMENTS[config.experiment].load(), "check", lambda _: None)(config)
+    if config.task not in TASKS:
+        getattr(EXPERIMENTS[config.task].load(), "check", lambda _: None)(config)
     if name not in FORMS:
         assert {*fields(config)} == {*fields(load(name, "tiny"))}
 
@@ -123,7 +123,7 @@ def test_tiny_form_trains_and_reads_every_field(name, workdir, cache, monkeypatc
     config = load(name, "tiny")
     config.train.steps, config.train.warmup_steps, seen = 2, 1, set()
     typed, unread = watched(Config.read(config.to_dict()), seen), UNREAD
-    if config.experiment == "translation" and name not in TRANSLATE:
+    if config.task == "translation" and name not in TRANSLATE:
         monkeypatch.setattr(Translation, "measure", Task.measure)
         monkeypatch.setattr(Translation, "sample", lambda *_: "")
         monkeypatch.setattr(Translation, "artifacts", lambda *_: None)
