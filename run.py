@@ -58,7 +58,7 @@ class Experiment(NamedTuple):
 
 
 OF_TASKS = ("train", "evaluate", "predict", "describe")
-# `config.experiment`, if it is not a task -> module and modes.
+# `config.task`, if it is not a task -> module and modes.
 EXPERIMENTS = {
     "pretrained": Experiment("experiments.pretrained", ("predict",)),
     "preset": Experiment("experiments.describe", ("describe",)),
@@ -108,9 +108,9 @@ def check_mode(command: Command) -> None:
     if command.cache.exists() and not command.cache.is_dir():
         raise UsageError(f"--cache={command.cache} is no folder")
     for config in command.runs.values() or [command.config]:
-        name = config.get("experiment")
+        name = config.get("task")
         with as_usage_errors():
-            one_of("experiment", name, (*TASKS, *EXPERIMENTS))
+            one_of("task", name, (*TASKS, *EXPERIMENTS))
         modes = (*OF_TASKS, *SUFFIXES)
         if name not in TASKS:
             modes = EXPERIMENTS[name].modes
@@ -126,7 +126,7 @@ def read_config(config: ConfigDict) -> Config | ConfigDict:
     Raises:
         UsageError: in one sentence.
     """
-    if config.experiment in TASKS:
+    if config.task in TASKS:
         return Config.read(config.to_dict())
     return config
 
@@ -169,9 +169,9 @@ def run(command: Command, config: Config | ConfigDict | Mapping[str, Config]) ->
         do = getattr(import_module(f"experiments.commands.{command.mode}"), command.mode)
         do(config, workdir, cache, **({"cluster": command.cluster} if command.cluster else {}))
         return 0
-    is_task = config.experiment in TASKS
+    is_task = config.task in TASKS
     if not is_task:
-        experiment = EXPERIMENTS[config.experiment].load()
+        experiment = EXPERIMENTS[config.task].load()
         if hasattr(experiment, "check"):
             experiment.check(config)
     if command.mode == "describe":
@@ -196,9 +196,9 @@ def run(command: Command, config: Config | ConfigDict | Mapping[str, Config]) ->
 
 def abstract_model(command: Command, config: Config | ConfigDict) -> Any:  # noqa: ANN401 - nnx.Module, which imports jax
     """Return the model that is described, with shapes for arrays: of a run, or of a config."""
-    if config.experiment not in TASKS:
-        return EXPERIMENTS[config.experiment].load().abstract_model(config, command.cache)
-    task = TASKS[config.experiment]
+    if config.task not in TASKS:
+        return EXPERIMENTS[config.task].load().abstract_model(config, command.cache)
+    task = TASKS[config.task]
     if command.is_of_run:
         task = task.load(config, Workdir(command.workdir), command.cache)
     else:

@@ -15,7 +15,7 @@ from configs.forms import FULL, is_tiny
 def get_config(form: str = FULL) -> ConfigDict:
     """The benchmark, or its tiny form that ends in seconds."""
     config = ConfigDict()
-    config.experiment = "model_benchmark"
+    config.task = "model_benchmark"
     config.parts = "all"  # or some of: decoding depth characters training translating
     config.rounds = 10  # at most
     config.page = ""  # another place of the report

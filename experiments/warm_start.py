@@ -73,7 +73,7 @@ def _load(folder: Path, cache: Path) -> nnx.State:
     run = Workdir(folder)
     if run.checkpoints.is_dir():
         config = Config.read(run.load_config().to_dict())
-        return restore(run, TASKS[config.experiment].load(config, run, cache)).state.parameters
+        return restore(run, TASKS[config.task].load(config, run, cache)).state.parameters
     try:
         from attention.weights import load
     except ModuleNotFoundError as error:

@@ -13,15 +13,18 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from experiments.config import TASK_PARTS, Config
+from experiments.config import Config
 from experiments.config.build import as_tree
 from experiments.config.differences import differences, flat, in_lines
 from experiments.config.flags import as_config_dict
 from experiments.errors import UsageError
 from experiments.files import append, part_of, write_whole
 from experiments.json_files import read_json, read_json_lines
+from experiments.plugin import imported
+from experiments.registry import TASK_PARTS
 
-INDIFFERENT = "data.path", "literature"  # fields that do not change what a run learns
+INDIFFERENT = "data.path", "literature", "plugin"  # fields that do not change what a run learns
+OF_MODEL = ("name",)  # fields of the data that the model depends on
 # Fields that may change on an existing run: they do not change what it has learned so far.
 CHANGEABLE = (
     "train.steps",
@@ -31,7 +34,6 @@ CHANGEABLE = (
     "train.sample_every",
     "train.checkpoint_every",
 )
-OF_MODEL = "name", "patch_size"  # fields of the data that the model depends on
 # Fields of files that are read again, and their types.
 RESULTS = {
     "step": int,
@@ -156,9 +158,11 @@ class Workdir:
         """
         if not self.config.is_file():
             raise UsageError(f"{self.path} holds no run: train one with --workdir={self.path}")
-        fields = read_json(self.config, {"experiment": str})
+        fields = read_json(self.config, {"task": str, "plugin": str | None})
+        if (plugin := fields.get("plugin")) and not imported():
+            raise UsageError(f"{self.path} was trained with a plugin: give --plugin={plugin}")
         try:
-            if fields["experiment"] in TASK_PARTS:
+            if fields["task"] in TASK_PARTS:
                 return as_config_dict(Config.read(fields))
             return ConfigDict(fields)
         except (ValueError, UsageError) as error:

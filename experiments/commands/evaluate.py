@@ -38,7 +38,7 @@ def evaluate(
         UsageError: data without this split, a text that has changed although its name has not, or
             as `load_other_run`.
     """
-    task = TASKS[config.experiment].load(config, workdir, cache)
+    task = TASKS[config.task].load(config, workdir, cache)
     names = task.tests
     if split is not None:
         with as_usage_errors():

@@ -36,7 +36,7 @@ def train(
     if wandb:
         import_wandb()
     print(f"reading the {config.data.name} data")
-    task = TASKS[config.experiment].prepare(config, cache)
+    task = TASKS[config.task].prepare(config, cache)
     for split in task.known_splits:
         task.ids(split)  # or an example has no room
     batches = task.training_batches()

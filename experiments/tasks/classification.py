@@ -79,7 +79,7 @@ class Classification(Task[LabelledBatch]):
         """As in `Task`."""
         config, tokenizer = self.config.model.library(), self.tokenizers.source
         if tokenizer is None:
-            shape, patch = self.splits["train"][0].source.shape, self.config.data.patch_size
+            shape, patch = self.splits["train"][0].source.shape, self.config.model.patch_size
             embedding = PatchEmbedding.from_config(
                 config, image_shape=shape, patch_size=patch, rngs=rngs
             )

@@ -16,7 +16,7 @@ from experiments.config import Config
 from experiments.data.epoch import Epoch
 from experiments.data.pairs import SentencePair
 from experiments.data.rows import Encoded, EncodedPair
-from experiments.data.sequences.faults import tell_left_out
+from experiments.data.sequences.corpora import tell_left_out
 from experiments.data.sources import Splits
 from experiments.data.store import IdStore, ImageStore, TextStore, store_ids, store_text
 from experiments.data.tokenizers import Tokenizers
@@ -258,11 +258,13 @@ class Task(ABC, Generic[Batch]):
         examples, cache = self.splits[split], self.splits.cache
         if self.source.has_images:
             return examples, Encoded(map(self.tokenizers.encode, examples))
-        ids = store_ids(cache, examples, self.tokenizers)
         longest = getattr(self.config.model, "max_length", None)
-        if longest is None or self.source.is_running:
-            return examples, ids
         room = getattr(self.config.batch, "row_length", 0) or longest
+        if longest is None or self.source.is_running:
+            return examples, store_ids(cache, examples, self.tokenizers)
+        if self.source.may_split:
+            return examples, store_ids(cache, examples, self.tokenizers, room - self.has_end)
+        ids = store_ids(cache, examples, self.tokenizers)
         may_drop = split == "train" and hasattr(self.config.data, "faults")
         if may_drop and self.config.data.faults == "drop":
             fits = self._positions(ids) <= room

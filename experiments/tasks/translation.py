@@ -15,12 +15,13 @@ from attention.modules.dropout import split_rng
 from attention.primitives import masks
 from experiments.analysis.pictures import draw_cross_attention
 from experiments.config import Config
+from experiments.data.packing import row_lengths
 from experiments.data.rows import Batch, Encoded, EncodedPair, PackedPairs
 from experiments.data.sources import Splits
 from experiments.data.subword_dropout import PairDropout
 from experiments.data.tokenizers import Tokenizers
 from experiments.data.vocabulary import EOS, PAD
-from experiments.data.windows import Buckets, PackedPairRows, Windows, once, row_lengths
+from experiments.data.windows import Buckets, PackedPairRows, Windows, once
 from experiments.errors import UsageError
 from experiments.evaluation.phenomena import by_phenomenon
 from experiments.inference.prediction import Prediction

@@ -28,9 +28,7 @@ def test_a_decorator_adds_an_entry():
 
 
 def test_unknown_name_raises_with_the_nearest():
-    with pytest.raises(
-        ValueError, match=r"experiment must be one of .* did you mean 'translation'"
-    ):
+    with pytest.raises(ValueError, match=r"task must be one of .* did you mean 'translation'"):
         TASKS["translatio"]
 
 

@@ -15,7 +15,7 @@ def configuration(duration="", steps=170, beams=1, path="here", file="train", ra
     train = {"duration": duration, "steps": steps, "learning_rate": rate, "log_every": log}
     return Config.read(
         {
-            "experiment": "translation",
+            "task": "translation",
             "train": train,
             "data": {"name": "parallel", "path": path, "files": {"train": file}},
             "decoding": {"num_beams": beams},
@@ -134,9 +134,9 @@ def test_an_empty_folder_becomes_the_workdir(tmp_path):
 def test_at_most_eight_differences_are_listed_one_short_line_each(tmp_path):
     workdir = Workdir(tmp_path / "run")
     fields = {f"field{number}": "x" * 100 for number in range(11)}
-    workdir.claim(ConfigDict({"experiment": "benchmark", "model": fields}))
+    workdir.claim(ConfigDict({"task": "benchmark", "model": fields}))
     with pytest.raises(UsageError) as refused:
-        workdir.claim(ConfigDict({"experiment": "benchmark", "data": {"a": [0] * 100}}))
+        workdir.claim(ConfigDict({"task": "benchmark", "data": {"a": [0] * 100}}))
     first, *lines, last = str(refused.value).split("\n")
     assert first.endswith("contains a run of another configuration: choose another --workdir")
     assert lines[0] == "  data.a: None there, [0, 0, 0, 0, 0, 0, ...] here"
@@ -146,6 +146,6 @@ def test_at_most_eight_differences_are_listed_one_short_line_each(tmp_path):
 
 def test_a_config_of_another_version_is_one_sentence(tmp_path):
     workdir = Workdir(tmp_path)
-    workdir.config.write_text('{"experiment": "translation", "data": {"bucket_lengths": [8]}}')
+    workdir.config.write_text('{"task": "translation", "data": {"bucket_lengths": [8]}}')
     with pytest.raises(UsageError, match=r"damaged or of another version: data\.name='toy' has no"):
         workdir.load_config()
