@@ -67,7 +67,6 @@ EXPERIMENTS = {
     "ledger": Experiment("experiments.ledger", ("ledger",)),
 }
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota or a file is full
-SHORT = 50  # steps of a training that takes less time than the optimization of its programs
 
 
 def main(argv: Sequence[str]) -> int:
@@ -155,20 +154,12 @@ def start_jax(command: Command) -> None:
     from experiments.training.sharding import cores_as_devices
 
     cores_as_devices(num_cores())
-    if all(map(is_short, command.runs.values() or [command.config])):
-        jax.config.update("jax_disable_most_optimizations", True)
     if command.mode != "benchmark":  # which times compiling too
         # Programs compiled by one run start the next one in seconds.
         jax.config.update("jax_compilation_cache_dir", str((command.cache / "jax").absolute()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
         # A program that cannot be stored, as on a full disk, is compiled again next time.
         warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
-
-
-def is_short(config: ConfigDict) -> bool:
-    """Whether a training has few steps, as in a tiny form."""
-    train = config.get("train", {})
-    return not train.get("duration") and train.get("steps", SHORT + 1) <= SHORT
 
 
 def run(command: Command, config: Config | ConfigDict | Mapping[str, Config]) -> int:
