@@ -5,6 +5,9 @@ python run.py --config=NAME                         train another experiment of 
 python run.py --config=NAME:tiny                    its tiny form, which ends in seconds
 python run.py --config.model.num_kv_heads=1         change any field of a configuration
 python run.py --workdir=FOLDER                      continue the run in a folder
+python run.py --workdir=FOLDER --config.train.steps=MORE                extend it
+python run.py --profile                             record a profiler trace of some steps
+python run.py --wandb=PROJECT                       send the metrics to Weights & Biases too
 python run.py --mode=evaluate                       measure a trained model
 python run.py --mode=evaluate --split=validation    on this part of the data alone
 python run.py --mode=evaluate --against=workdirs/B  beside another run
@@ -56,7 +59,7 @@ class Experiment(NamedTuple):
 
 
 OF_TASKS = ("train", "evaluate", "predict", "explain", "describe")
-# `config.experiment`, if it is not a task -> module and modes.
+# `config.task`, if it is not a task -> module and modes.
 EXPERIMENTS = {
     "pretrained": Experiment("experiments.pretrained", ("predict",)),
     "preset": Experiment("experiments.describe", ("describe",)),
@@ -106,9 +109,9 @@ def check_mode(command: Command) -> None:
     if command.cache.exists() and not command.cache.is_dir():
         raise UsageError(f"--cache={command.cache} is no folder")
     for config in command.runs.values() or [command.config]:
-        name = config.get("experiment")
+        name = config.get("task")
         with as_usage_errors():
-            one_of("experiment", name, (*TASKS, *EXPERIMENTS))
+            one_of("task", name, (*TASKS, *EXPERIMENTS))
         modes = (*OF_TASKS, *SUFFIXES)
         if name not in TASKS:
             modes = EXPERIMENTS[name].modes
@@ -124,7 +127,7 @@ def read_config(config: ConfigDict) -> Config | ConfigDict:
     Raises:
         UsageError: in one sentence.
     """
-    if config.experiment in TASKS:
+    if config.task in TASKS:
         return Config.read(config.to_dict())
     return config
 
@@ -167,9 +170,9 @@ def run(command: Command, config: Config | ConfigDict | Mapping[str, Config]) ->
         do = getattr(import_module(f"experiments.commands.{command.mode}"), command.mode)
         do(config, workdir, cache, **({"cluster": command.cluster} if command.cluster else {}))
         return 0
-    is_task = config.experiment in TASKS
+    is_task = config.task in TASKS
     if not is_task:
-        experiment = EXPERIMENTS[config.experiment].load()
+        experiment = EXPERIMENTS[config.task].load()
         if hasattr(experiment, "check"):
             experiment.check(config)
     if command.mode == "describe":
@@ -194,9 +197,9 @@ def run(command: Command, config: Config | ConfigDict | Mapping[str, Config]) ->
 
 def abstract_model(command: Command, config: Config | ConfigDict) -> Any:  # noqa: ANN401 - nnx.Module, which imports jax
     """Return the model that is described, with shapes for arrays: of a run, or of a config."""
-    if config.experiment not in TASKS:
-        return EXPERIMENTS[config.experiment].load().abstract_model(config, command.cache)
-    task = TASKS[config.experiment]
+    if config.task not in TASKS:
+        return EXPERIMENTS[config.task].load().abstract_model(config, command.cache)
+    task = TASKS[config.task]
     if command.is_of_run:
         task = task.load(config, Workdir(command.workdir), command.cache)
     else:
@@ -205,15 +208,12 @@ def abstract_model(command: Command, config: Config | ConfigDict) -> Any:  # noq
 
 
 def options(command: Command) -> dict[str, Any]:
-    """Return the arguments of `evaluate` or `explain` that flags decide, none in other modes."""
-    if command.mode == "explain":
-        names = ("sentence", "split", "layer", "head")
-        return {name: getattr(command, name) for name in names}
-    if command.mode != "evaluate":
-        return {}
-    if command.against is None:
-        return {"split": command.split}
-    return {"split": command.split, "against": Workdir(command.against)}
+    """Return the arguments of a mode that flags decide."""
+    names = ("profile", "wandb", "split", "sentence", "layer", "head")
+    values = {name: getattr(command, name) for name in names}
+    if command.against is not None:
+        values["against"] = Workdir(command.against)
+    return {name: each for name, each in values.items() if each is not None and each is not False}
 
 
 def silence_threads() -> None:

@@ -15,7 +15,7 @@ from configs.forms import FULL, is_tiny
 def get_config(form: str = FULL) -> ConfigDict:
     """The benchmark, or its tiny form that ends in seconds."""
     config = ConfigDict()
-    config.experiment = "benchmark"
+    config.task = "benchmark"
 
     # Names of cases and of contenders (experiments/benchmarks/cases.py), patterns of them, or all.
     config.cases = " ".join(

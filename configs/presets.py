@@ -18,7 +18,7 @@ def gpt2_small() -> ConfigDict:
     """GPT-2 small: 124M in the name of the checkpoint, 117M in the paper."""
     return ConfigDict(
         {
-            "experiment": "preset",
+            "task": "preset",
             "vocab_size": 50_257,
             "model": _gpt(width=768, num_heads=12, layers=12, max_length=1024),
             "published": {
@@ -34,7 +34,7 @@ def gpt3_175b() -> ConfigDict:
     """GPT-3. The paper rounds; sparse attention in its layers changes no number of parameters."""
     return ConfigDict(
         {
-            "experiment": "preset",
+            "task": "preset",
             "vocab_size": 50_257,
             "model": _gpt(width=12_288, num_heads=96, layers=96, max_length=2048),
             "published": {
@@ -50,7 +50,7 @@ def llama3_8b() -> ConfigDict:
     """Llama-3 8B, with the context of 8,192 tokens of its first release."""
     return ConfigDict(
         {
-            "experiment": "preset",
+            "task": "preset",
             "vocab_size": 128_256,
             "model": {
                 "width": 4096,
@@ -87,7 +87,7 @@ def bert_base() -> ConfigDict:
     """
     return ConfigDict(
         {
-            "experiment": "preset",
+            "task": "preset",
             "vocab_size": 30_522,
             "model": {
                 "width": 768,
@@ -130,7 +130,7 @@ def transformer_base() -> ConfigDict:
     """
     return ConfigDict(
         {
-            "experiment": "preset",
+            "task": "preset",
             "vocab_size": 37_000,
             "model": {
                 "width": 512,

@@ -23,6 +23,6 @@ def get_config(form: str = FULL) -> ConfigDict:
     """How to generate; its tiny form is the same."""
     del form
     config = ConfigDict()
-    config.experiment = "pretrained"
+    config.task = "pretrained"
     config.decoding = as_config_dict(PretrainedPart())
     return config

@@ -6,8 +6,7 @@ Nothing heavy is imported here: a typing error and `--help` are answered before 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from importlib.machinery import SourceFileLoader
-from importlib.util import find_spec, module_from_spec, spec_from_loader
+from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 from types import MappingProxyType
@@ -17,10 +16,14 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from experiments.arguments import flag_name, last_of, values_of, without, without_negation
-from experiments.config import TASK_PARTS, Config
+from experiments.config import Config
 from experiments.config.build import helps
+from experiments.config.data import TextPart
+from experiments.config.flags import as_config_dict
 from experiments.errors import UsageError, as_usage_errors, nearest, one_of
 from experiments.grid import axis_flags, expand, read_axes
+from experiments.plugin import import_file, import_plugin
+from experiments.registry import DATASETS, TASK_PARTS, datasets_of
 from experiments.workdir import Workdir
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -43,6 +46,8 @@ FOR_MODES = {  # modes that have a flag
     "format": ("predict",),
     "seeds": ("sweep",),
     "cluster": ("sweep",),
+    "profile": ("train",),
+    "wandb": ("train",),
     "sentence": ("explain",),
     "layer": ("explain",),
     "head": ("explain",),
@@ -61,6 +66,7 @@ FLAGS = {
         None,
         "with --mode=evaluate: another workdir, to compare BLEU with (paired bootstrap)",
     ),
+    "wandb": (None, "with --mode=train: project of Weights & Biases that takes the metrics too"),
     "weights": (None, "with --mode=predict: folder of a released checkpoint, in place of a run"),
     "sentence": (None, "with --mode=explain: a sentence, in place of those of a split"),
     "layer": (None, "with --mode=explain: the layer of the head that is drawn alone, from 1"),
@@ -68,8 +74,10 @@ FLAGS = {
     "format": (None, "with --mode=predict: text, or json with probabilities and alignments"),
     "seeds": (None, "with --mode=sweep: the seeds of the runs, as in 0,1,2"),
     "cluster": (None, "with --mode=sweep: train in jobs of submitit, local or slurm"),
+    "plugin": (None, "Python file or module that registers datasets, tasks and the like"),
 }
 CLUSTERS = ("local", "slurm")
+PROFILE = "with --mode=train: record a trace of some steps in the folder profile of the workdir"
 HELP = ("--help", "-help", "-h")
 
 
@@ -91,6 +99,8 @@ class Command(NamedTuple):
         head: its number in the layer.
         runs: the configurations of several runs by name; `config` is the first one.
         cluster: where submitit trains the runs; None for here, one after another.
+        profile: whether some steps are traced.
+        wandb: project of Weights & Biases.
     """
 
     mode: str
@@ -107,6 +117,8 @@ class Command(NamedTuple):
     head: int | None = None
     runs: Mapping[str, ConfigDict] = MappingProxyType({})
     cluster: str | None = None
+    profile: bool = False
+    wandb: str | None = None
 
 
 def parse(argv: Sequence[str]) -> Command:
@@ -130,6 +142,8 @@ def parse(argv: Sequence[str]) -> Command:
     mode, configs = last_of("mode", arguments) or "train", values_of("config", arguments)
     with as_usage_errors():
         one_of("--mode", mode, tuple(MODES))
+    if plugin := last_of("plugin", arguments):
+        import_plugin(plugin)
     if any(flag in arguments for flag in HELP):
         print(help_text(program, configs), flush=True)
         raise SystemExit(0)
@@ -155,6 +169,10 @@ def _parse_one(mode: str, argv: Sequence[str], name: str | None = None) -> Comma
         contains_run = mode == "describe" or workdir.config.exists()
         is_of_run = is_of_run and place is not None and contains_run
     base = workdir.load_config() if is_of_run else load_config(config)
+    if base.task in TASK_PARTS:
+        plugin = last_of("plugin", arguments)
+        base.update({"plugin": plugin} if plugin else {})
+        choose_data(base, last_of("config.data.name", arguments))
     for argument in arguments:
         if flag_name(argument).startswith("config."):
             _check_field(flag_name(argument), base)
@@ -173,6 +191,8 @@ def _parse_one(mode: str, argv: Sequence[str], name: str | None = None) -> Comma
         layer=_number("layer", values.layer),
         head=_number("head", values.head),
         cluster=values.cluster,
+        profile=values.profile,
+        wandb=values.wandb,
     )
 
 
@@ -210,16 +230,26 @@ def load_config(name: str) -> ConfigDict:
         UsageError: there is no such file, or it has an error.
     """
     path, form = _config_path(name)
-    loader = SourceFileLoader(path.stem, str(path))
     try:
-        module = module_from_spec(spec_from_loader(loader.name, loader))
-        loader.exec_module(module)
-        return module.get_config(*form)
+        return import_file(path).get_config(*form)
     except ValueError as error:  # of an unknown form
         raise UsageError(str(error)) from error
     except Exception as error:  # whatever the code of a person raises
         reason = f"{type(error).__name__}: {error}"
         raise UsageError(f"the configuration {path} cannot be read: {reason}") from error
+
+
+def choose_data(config: ConfigDict, name: str | None) -> None:
+    """Replace the data of a config, if it is of another name, by the defaults of that dataset."""
+    if name not in DATASETS or name == config.data.name:
+        return
+    kind = DATASETS[name].config
+    config.data = as_config_dict(kind())
+    for part in ("text", "literature"):  # which belonged to the other data
+        if part in config:
+            del config[part]
+    if kind.is_shared is None:
+        config.text = as_config_dict(TextPart())
 
 
 def _config_path(name: str) -> tuple[Path, list[str]]:
@@ -258,6 +288,7 @@ def help_text(program: str, configs: Sequence[str] = ()) -> str:
         name: f"{help} [{default}]" if default else help for name, (default, help) in FLAGS.items()
     }
     values["config"] = f"a configuration below, NAME:tiny for its tiny form, or a path [{DEFAULT}]"
+    values["profile"] = PROFILE
     values["config.FIELD"] = "a value for a field; --help --config=CONFIG lists the fields"
     values["grid.FIELD"] = "with --mode=sweep or compare: values of a field, as in 1e-3,3e-3"
     parts = [
@@ -268,7 +299,10 @@ def help_text(program: str, configs: Sequence[str] = ()) -> str:
     ]
     for config in configs:
         loaded = load_config(config)
-        texts = helps(Config.read(loaded.to_dict())) if loaded.experiment in TASK_PARTS else {}
+        texts = {}
+        if loaded.task in TASK_PARTS:
+            texts = helps(Config.read(loaded.to_dict()))
+            texts["data.name"] = f"one of {', '.join(datasets_of(loaded.task))}"
         fields = {
             f"--config.{name}": f"{value!r}  {texts.get(name, '')}".rstrip()
             for name, value in _fields(loaded)
@@ -285,6 +319,7 @@ def _section(title: str, rows: dict[str, str]) -> str:
 def _check_combination(mode: str, arguments: Sequence[str], *, is_config_given: bool) -> None:
     """Raise a `UsageError` for flags that exclude each other."""
     given = {name: last_of(name, arguments) for name in FLAGS}
+    given["profile"] = "profile" if "profile" in map(flag_name, arguments) else None
     for name, modes in FOR_MODES.items():
         if given[name] is not None and mode not in modes:
             known = " and --mode=".join(modes)
@@ -328,6 +363,7 @@ def _read(argv: Sequence[str], base: ConfigDict) -> flags.FlagValues:
     values = flags.FlagValues()
     for name, (default, text) in FLAGS.items():
         flags.DEFINE_string(name, default, text, flag_values=values)
+    flags.DEFINE_boolean("profile", False, PROFILE, flag_values=values)
     try:
         config_flags.DEFINE_config_dict("config", base, flag_values=values, sys_argv=[*argv])
         rest = values(argv)

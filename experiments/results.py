@@ -23,7 +23,7 @@ SHOWN = {
     "word_perplexity": ("per word", "{:.3f}"),
 }
 # Fields of `decoding` that do not change a translation.
-INDIFFERENT = {"hypotheses", "n_best"}
+INDIFFERENT = {"hypotheses", "n_best", "metrics"}
 
 
 def report(

@@ -13,6 +13,7 @@ from experiments.analysis.curves import draw_runs
 from experiments.clock import round_robin
 from experiments.commands.sweep import headlines, score_rows, train_all
 from experiments.config import Config
+from experiments.config.differences import differences, in_lines
 from experiments.data.rows import EncodedPair, pad_batch
 from experiments.data.sources import Splits
 from experiments.data.vocabulary import SPECIALS
@@ -22,7 +23,7 @@ from experiments.files import write_whole
 from experiments.records import Record, Run, table
 from experiments.registry import SOURCES, TASKS
 from experiments.training.metrics import read_metrics
-from experiments.workdir import Workdir, differences, in_lines
+from experiments.workdir import Workdir
 
 LENGTHS = (8, 16, 32, 64, 128)  # of sentences, at which a training step is timed
 REPEATS = 5
@@ -43,7 +44,7 @@ def compare(runs: Mapping[str, Config], workdir: Workdir, cache: Path) -> None:
     places = train_all(runs, workdir, cache)
     records = [Record.of(name, [Run.read(place.path, name)]) for name, place in places.items()]
     runs, chances, costs = {name: runs[name] for name in places}, {}, {}
-    if all(run.experiment == "translation" for run in runs.values()):
+    if all(run.task == "translation" for run in runs.values()):
         chances = dict(by_chance(runs, places, cache))
         costs = seconds_by_length(runs, places, cache)
     scores = score_rows(records)
@@ -86,7 +87,7 @@ def _common(run: Config) -> dict[str, Any]:
     fields = {part: run.to_dict().get(part, {}) for part in ("data", "text", "batch", "train")}
     for part, names in (("batch", ("tokens", "size")), ("train", ("steps", "duration"))):
         fields[part] = {name: fields[part].get(name) for name in names}
-    return {"experiment": run.experiment, **fields}
+    return {"task": run.task, **fields}
 
 
 def _cost(record: Record) -> dict[str, str]:
@@ -135,7 +136,7 @@ def _step(config: Config, workdir: Workdir, cache: Path, length: int) -> Callabl
     tokens = max(config.batch.tokens, max(LENGTHS))
     batch = replace(config.batch, tokens=tokens, bucket_lengths=(max(LENGTHS),))
     config = replace(config, batch=batch, model=replace(config.model, max_length=max(LENGTHS)))
-    learner = TASKS[config.experiment].load(config, workdir, cache).learner
+    learner = TASKS[config.task].load(config, workdir, cache).learner
     words = [len(SPECIALS)] * (length - 1)  # any words
     size = tokens // length
     batch = pad_batch([EncodedPair(words, words)] * size, size, length)

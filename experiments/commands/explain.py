@@ -68,7 +68,7 @@ def explain(
         raise UsageError("--mode=explain takes a --sentence or a --split, got both")
     if getattr(config.model, "implementation", None) is not None:  # some return no weights
         config = replace(config, model=replace(config.model, implementation=None))
-    task = TASKS[config.experiment].load(config, workdir, cache)
+    task = TASKS[config.task].load(config, workdir, cache)
     split = split or task.tests[0]
     with as_usage_errors():
         one_of("--split", split, task.known_splits)

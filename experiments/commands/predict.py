@@ -25,6 +25,6 @@ def predict(
     Returns:
         Number of lines without an answer; each has a message on standard error.
     """
-    task = TASKS[config.experiment].load(config, workdir, cache)
+    task = TASKS[config.task].load(config, workdir, cache)
     state = restore(workdir, task).state
     return show((task.predict(state, lines) for lines in groups), form)

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from experiments.config.build import option
 from experiments.errors import check_at_least, check_seed, one_of
+from experiments.registry import METRICS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,6 +16,9 @@ class SearchPart:
     hypotheses: int = option(100, "hypotheses at once, of all sentences")
     length_penalty: float = option(0.0, "alpha of the length penalty of GNMT; 0: none")
     n_best: int = option(1, "translations of a sentence with --format=json")
+    metrics: tuple[str, ...] = option(
+        ("exact_match", "bleu", "chrf"), "of the translations, when a model is evaluated"
+    )
 
     def __post_init__(self) -> None:
         """Check the fields."""
@@ -22,6 +26,8 @@ class SearchPart:
             check_at_least(name, getattr(self, name), 1)
         if self.n_best > self.num_beams:
             raise ValueError(f"n_best={self.n_best} is more than num_beams={self.num_beams}")
+        for name in self.metrics:
+            one_of("metrics", name, tuple(METRICS))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ class OtherRun(NamedTuple):
         scores: BLEU, or tokenized BLEU, of each split.
         decoding: how it was decoded.
         hypotheses: of each split.
-        tokenized: as in `translation_scores`.
+        tokenized: as in `answer_scores`.
     """
 
     path: Path
@@ -61,7 +61,7 @@ def load_other_run(
         theirs: workdir of the other run.
         ours: workdir of the run that is compared with it, which has the fingerprints of the splits.
         splits: the sentences, by label.
-        tokenized: as in `translation_scores`.
+        tokenized: as in `answer_scores`.
 
     Raises:
         UsageError: the same run, or one that was not measured so on these sentences.

@@ -23,7 +23,7 @@ from experiments.inference.prediction import Prediction
 from experiments.inference.sentence import Sentence, read_sentence
 from experiments.registry import SOURCES
 from experiments.tasks.task import Ids, Task
-from experiments.training.loss import TokenLosses, objective, token_losses
+from experiments.training.loss import TokenLosses
 from experiments.training.step import TrainState
 
 CLASSES = Words(WHOLE)  # each target is one class
@@ -80,7 +80,7 @@ class Classification(Task[LabelledBatch]):
         """As in `Task`."""
         config, tokenizer = self.config.model.library(), self.tokenizers.source
         if tokenizer is None:
-            shape, patch = self.splits["train"][0].source.shape, self.config.data.patch_size
+            shape, patch = self.splits["train"][0].source.shape, self.config.model.patch_size
             embedding = PatchEmbedding.from_config(
                 config, image_shape=shape, patch_size=patch, rngs=rngs
             )
@@ -123,8 +123,8 @@ class Classification(Task[LabelledBatch]):
     ) -> tuple[TokenLosses, Mapping[str, Array]]:
         """As in `Task`."""
         output = model(batch.inputs, lengths=batch.lengths, rng=rng)
-        loss = objective(self.config.train, training=rng is not None)
-        return token_losses(output.logits, batch.labels, batch.counted, loss), output.losses
+        objective = self.objective(training=rng is not None)
+        return objective(output.logits, batch.labels, batch.counted), output.losses
 
     @cached_property
     def _probabilities(self) -> Any:  # noqa: ANN401 - a jitted function

@@ -21,7 +21,7 @@ from experiments.inference.prediction import Prediction
 from experiments.inference.sentence import Sentence
 from experiments.inference.writer import Writer
 from experiments.tasks.task import Task
-from experiments.training.loss import TokenLosses, objective, token_losses
+from experiments.training.loss import TokenLosses
 from experiments.training.step import TrainState
 
 SAMPLED = 200  # tokens of a sample
@@ -69,8 +69,8 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
         if isinstance(batch, PackedBatch):  # texts of a row do not attend to each other
             mask, positions = masks.segments(batch.segments), batch.positions
         output = model(batch.inputs, mask=mask, positions=positions, rng=rng)
-        loss = objective(self.config.train, training=rng is not None)
-        return token_losses(output.logits, batch.labels, batch.counted, loss), output.losses
+        objective = self.objective(training=rng is not None)
+        return objective(output.logits, batch.labels, batch.counted), output.losses
 
     @cached_property
     def writer(self) -> Writer:

@@ -26,7 +26,7 @@ from experiments.data.windows import Buckets, once
 from experiments.inference.prediction import Prediction
 from experiments.inference.sentence import Sentence, read_sentence
 from experiments.tasks.task import Measured, Task
-from experiments.training.loss import TokenLosses, objective, token_losses
+from experiments.training.loss import TokenLosses
 from experiments.training.step import TrainState
 
 SAMPLED = 3  # sentences of a sample
@@ -67,8 +67,8 @@ class MaskedLanguageModeling(Task[GapBatch]):
     ) -> tuple[TokenLosses, Mapping[str, Array]]:
         """As in `Task`."""
         output = model(batch.inputs, mask=masks.lengths(batch.lengths), rng=rng)
-        loss = objective(self.config.train, training=rng is not None)
-        return token_losses(output.logits, batch.labels, batch.counted, loss), output.losses
+        objective = self.objective(training=rng is not None)
+        return objective(output.logits, batch.labels, batch.counted), output.losses
 
     def measure(self, state: TrainState, split: str) -> Measured:
         """Measure the gaps, and on the test split of toy data the senses of words."""

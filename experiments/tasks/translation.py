@@ -16,20 +16,20 @@ from attention.primitives import masks
 from experiments.analysis.collect import Collector, Example
 from experiments.analysis.figures import draw_maps
 from experiments.config import Config
+from experiments.data.packing import row_lengths
 from experiments.data.rows import Batch, Encoded, EncodedPair, PackedPairs
 from experiments.data.sources import Splits
 from experiments.data.subword_dropout import PairDropout
 from experiments.data.tokenizers import Tokenizers
 from experiments.data.vocabulary import BOS, EOS, PAD, SPECIALS
-from experiments.data.windows import Buckets, PackedPairRows, Windows, once, row_lengths
+from experiments.data.windows import Buckets, PackedPairRows, Windows, once
 from experiments.errors import UsageError
 from experiments.evaluation.phenomena import by_phenomenon
-from experiments.evaluation.scores import translation_scores
 from experiments.inference.prediction import Prediction
 from experiments.inference.sentence import Sentence
 from experiments.inference.translator import Hypothesis, Translator
 from experiments.tasks.task import Measured, Task
-from experiments.training.loss import TokenLosses, objective
+from experiments.training.loss import TokenLosses
 from experiments.training.step import TrainState
 from experiments.training.tiled_loss import tiled_token_losses
 from experiments.workdir import Workdir
@@ -124,21 +124,22 @@ class Translation(Task[Batch | PackedPairs]):
         """As in `Task`."""
         output = pair_features(model, batch, rng)
         labels = batch.target.labels if isinstance(batch, PackedPairs) else batch.target_labels
-        loss = objective(self.config.train, training=rng is not None)
-        sums = tiled_token_losses(model.logits, output.features, labels, labels != PAD, loss)
+        objective = self.objective(training=rng is not None)
+        sums = tiled_token_losses(model.logits, output.features, labels, labels != PAD, objective)
         return sums, output.losses
 
     def measure(self, state: TrainState, split: str) -> Measured:
         """Measure loss and translations, and each phenomenon of the test split of toy data."""
-        examples = [*self.examples(split)]
-        answers = self.translations(state, [pair.source for pair in examples])
-        tokenized = getattr(self.config.data, "tokenized", False)
-        targets = [pair.target for pair in examples]
+        examples, answers = [*self.examples(split)], self.answer_split(state, split)
         scores = self.losses(state, split)
-        scores |= translation_scores(answers, targets, tokenized=tokenized)
+        scores |= self.answer_scores(answers, split, self.config.decoding.metrics)
         is_test = self.source.has_phenomena and split == "test"
         parts = by_phenomenon(examples, answers) if is_test else {}
         return Measured({split: scores, **parts}, answers)
+
+    def answer_split(self, state: TrainState, split: str) -> list[str]:
+        """As in `Task`: translate the sources of a split."""
+        return self.translations(state, [pair.source for pair in self.examples(split)])
 
     def losses(self, state: TrainState, split: str) -> dict[str, float]:
         """As in `Task`, and perplexity per word where tokens are not words.

@@ -14,16 +14,8 @@ from experiments.analysis.senses import (
     occurrences,
     sense_accuracy,
 )
-from experiments.data.skip_grams import (
-    SkipGramBatch,
-    SkipGramBatches,
-    keep_probabilities,
-    noise,
-    skip_grams,
-    subsample,
-)
+from experiments.data.skip_grams import SkipGramBatch, SkipGramBatches
 from experiments.data.vocabulary import SPECIALS
-from experiments.errors import UsageError
 from experiments.inference.prediction import Prediction
 from experiments.tasks.task import Measured, Task
 from experiments.training.loss import TokenLosses, negative_sampling_losses
@@ -57,16 +49,16 @@ class WordVectors(Task[SkipGramBatch]):
         return [found[number] for number in range(EVALUATED)]
 
     def _skip_grams(self, split: str, seed: int) -> SkipGramBatches:
-        batch, sentences = self.config.batch, [ids.source for ids in self.ids(split)]
-        counts = np.bincount(np.concatenate(sentences), minlength=len(self.tokenizers.source))
-        kept = subsample(sentences, keep_probabilities(counts, batch.threshold), seed=0)
-        neighbours = skip_grams(kept, batch.window)
-        if not len(neighbours):
-            raise UsageError(
-                f"batch.threshold={batch.threshold} leaves no two words of a sentence: raise it"
-            )
+        batch, ids = self.config.batch, self.ids(split)
         return SkipGramBatches(
-            neighbours, noise(counts), size=batch.size, negatives=batch.negatives, seed=seed
+            ids.ids,
+            ids.ends[:, 0],
+            vocab_size=len(self.tokenizers.source),
+            window=batch.window,
+            threshold=batch.threshold,
+            size=batch.size,
+            negatives=batch.negatives,
+            seed=seed,
         )
 
     def loss(

@@ -45,7 +45,7 @@ def make_untrained(place, name, folder=None, **changes):
     config.update_from_flattened_dict(changes)
     workdir = Workdir(place / (folder or name))
     with in_repository():
-        task = TASKS[config.experiment].prepare(Config.read(config.to_dict()), place / "cache")
+        task = TASKS[config.task].prepare(Config.read(config.to_dict()), place / "cache")
         workdir.claim(task.config)
         workdir.keep_texts({split: task.splits[split].fingerprint for split in task.known_splits})
         task.tokenizers.keep(workdir.path)

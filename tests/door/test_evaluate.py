@@ -266,7 +266,7 @@ def test_invalid_comparison_is_a_usage_error(evaluated, knock, other):
 
 
 def test_only_translations_are_compared(tmp_path):
-    config = ConfigDict({"experiment": "classification"})
+    config = ConfigDict({"task": "classification"})
     asked = Command("evaluate", config, tmp_path, tmp_path, against=tmp_path)
     with pytest.raises(UsageError, match="for translations, and classification has none"):
         run.check_mode(asked)

@@ -50,7 +50,7 @@ def at_once(*arguments):
         (["--config.model.width=wide"], 2),
         (["--config=ledger", "--mode=predict"], 2),
         (["--mode=predict", "--format=xml"], 2),
-        (["--config.experiment=translatoin"], 2),
+        (["--config.task=translatoin"], 2),
         (["--mode=evaluate", "--workdir=nowhere"], 2),
         (["--mode=sweep", "--seeds=0,1", "--grid.model.widht=32"], 2),
     ],
@@ -85,7 +85,7 @@ def test_help_lists_the_fields_of_a_configuration(capsys, monkeypatch, tmp_path)
     lines = shown(capsys, "--config=toy_translation:tiny", "--help").splitlines()
     rows = dict(line.split(maxsplit=1) for line in lines if line.startswith("  --config."))
     assert rows["--config.model.width"] == "32  D, width of the model"
-    assert rows["--config.experiment"] == "'translation'"
+    assert rows["--config.task"] == "'translation'"
 
 
 @pytest.mark.parametrize(

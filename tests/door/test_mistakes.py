@@ -52,7 +52,7 @@ from tests.door.command import REPOSITORY, command
         (["--config.model.implementation=splsh"], "got 'splsh'; did you mean 'splash'?"),
         (["--against", "--split=test"], "--against needs a name, got none"),
         (["--config.data.name=toys"], "got 'toys'; did you mean 'toy'?"),
-        (["--config.experiment=translatoin"], "did you mean 'translation'?"),
+        (["--config.task=translatoin"], "did you mean 'translation'?"),
         (["--config.train.warmup_steps=99999"], "train.warmup_steps must be in [0, steps="),
         (["--config.train.steps=0"], "train.steps must be at least 1, got 0"),
         (["--config.train.log_every=0"], "train.log_every must be at least 1, got 0"),
