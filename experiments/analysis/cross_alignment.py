@@ -19,7 +19,8 @@ from experiments.analysis.alignment import (
 from experiments.analysis.collect import CROSS, DECODER, ENCODER, AttentionMaps, Collector, Example
 from experiments.analysis.ibm_model_1 import align
 from experiments.data.pairs import SentencePair
-from experiments.data.tokenizers import SubwordTokenizer, Tokenizer
+from experiments.data.subwords import SubwordTokenizer
+from experiments.data.tokenizers import Tokenizer
 from experiments.data.words import tokenize
 from experiments.errors import UsageError
 

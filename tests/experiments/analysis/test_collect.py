@@ -18,7 +18,7 @@ def task():
     with jax.numpy_dtype_promotion("standard"):
         config = toy_translation.get_config("tiny")
         sizes = {"width": 8, "num_heads": 2, "hidden": 12, "max_length": 9, "encoder_layers": 1}
-        config.model.update(sizes)
+        config.model.update({**sizes, "decoder_layers": 2})
         config.batch.bucket_lengths = (6,)
         config.train.warmup_steps = 0
         words = (Vocabulary((*SPECIALS, *letters)) for letters in ("abcdefgh", "vwxyz"))
