@@ -70,7 +70,7 @@ def test_split(explain, made, monkeypatch):
     [
         (["--sentence=" + "the " * 32], "--sentence: the line has 32 tokens, and the model reads"),
         (["--sentence= "], "--sentence: the line is empty"),
-        (["--sentence=the girl", "--layer=2"], "encoder self-attention is in layers 1, got"),
+        (["--sentence=the girl", "--layer=2"], "attention is in layers 1, got --layer=2"),
         (["--sentence=the girl", "--head=3"], "a layer has heads 1 to 2, got --head=3"),
         (["--sentence=the girl", "--head=x"], "--head is a whole number from 1, got 'x'"),
         (["--sentence=the girl", "--split=test"], "takes a --sentence or a --split, got both"),
