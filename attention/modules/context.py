@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+from flax import nnx
 from jax import Array
 from jax.typing import DTypeLike
 
@@ -141,7 +142,7 @@ class Output(NamedTuple):
 
 
 def apply_layer(layer: Layer, inputs: Array, context: Context) -> Output:
-    """Call a layer, with the context if it has a parameter of this name.
+    """Call a layer, with the context if it has an argument of this name or any keywords.
 
     Args:
         layer: `layer(inputs)` or `layer(inputs, context=context)`, which returns features or an
@@ -150,13 +151,28 @@ def apply_layer(layer: Layer, inputs: Array, context: Context) -> Output:
         context: the other arguments.
 
     Raises:
-        TypeError: another result.
+        TypeError: another result; a module without the argument that contains one with a cache.
     """
-    takes_context = "context" in inspect.signature(layer).parameters
-    result = layer(inputs, context=context) if takes_context else layer(inputs)
+    result = layer(inputs, context=context) if _takes_context(layer) else layer(inputs)
     if not isinstance(result, Output) and not hasattr(result, "dtype"):
         raise TypeError(f"a layer returns features or an Output, got {type(result).__name__}")
     return result if isinstance(result, Output) else Output(result)
+
+
+def _takes_context(layer: Layer) -> bool:
+    parameters = inspect.signature(layer).parameters
+    kinds = [parameter.kind for parameter in parameters.values()]
+    # `nnx.Sequential` passes its keywords to the first of its layers alone.
+    takes_any = inspect.Parameter.VAR_KEYWORD in kinds and not isinstance(layer, nnx.Sequential)
+    if "context" in parameters or takes_any:
+        return True
+    for _, part in nnx.iter_modules(layer) if isinstance(layer, nnx.Module) else ():
+        if hasattr(part, "new_cache"):  # without the mask of the context it would not be causal
+            raise TypeError(
+                f"{type(layer).__name__} has no argument context for its {type(part).__name__}: "
+                "add it, and pass it on"
+            )
+    return False
 
 
 def new_cache(layer: Layer, spec: CacheSpec) -> Any:  # noqa: ANN401 - any pytree

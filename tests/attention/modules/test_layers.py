@@ -17,6 +17,7 @@ from attention.modules import (
     Layers,
     Output,
     Residual,
+    SelfAttention,
     apply_layer,
     layer_norm,
     unstack_layers,
@@ -138,13 +139,25 @@ class TestBlock:
         with pytest.raises(ValueError, match=sentence):
             block(INPUTS, context=Context(cache=cache))
 
-    def test_a_layer_may_have_no_context(self):
-        context = Context(positions=jnp.array([3]))
-        assert apply_layer(lambda x: x + 1, jnp.array([1]), context).features == 2
-        assert (
-            apply_layer(lambda x, context: x + context.positions, jnp.array([1]), context).features
-            == 4
-        )
+    @pytest.mark.parametrize(
+        "layer",
+        [
+            lambda x, context: x + context.positions,
+            lambda x, **options: x + options["context"].positions,
+        ],
+        ids=["by name", "among any keywords"],
+    )
+    def test_a_layer_with_a_context(self, layer):
+        assert apply_layer(layer, jnp.array([1]), Context(positions=jnp.array([3]))).features == 4
+
+    @pytest.mark.parametrize("layer", [lambda x: x + 1, nnx.Sequential(lambda x: x + 1)])
+    def test_a_layer_may_have_no_context(self, layer):
+        assert apply_layer(layer, jnp.array([1]), Context()).features == 2
+
+    def test_a_layer_that_keeps_the_context_from_attention_is_refused(self):
+        attention = SelfAttention(4, num_heads=2, rngs=nnx.Rngs(0))
+        with pytest.raises(TypeError, match="Sequential has no argument context for its SelfAtt"):
+            apply_layer(nnx.Sequential(attention), jnp.ones((T, 4)), Context())
 
 
 @pytest.mark.parametrize(
