@@ -234,16 +234,28 @@ def embed_and_apply(
     stack: Encoder,
     tokens: Array,
     *,
-    positions: Array | None,
-    rng: Array | None,
-    cache: DecoderCache | None = None,
+    embedding_positions: Array | None = None,
     **options: object,
 ) -> Output:
-    """Embed tokens `[..., T]` and map them with a stack; options are other fields of `Context`."""
-    embedding_rng, layers_rng = split_rng(rng, 2)
-    positions = next_positions(tokens.shape, positions, cache)
+    """Embed tokens `[..., T]` and map them with a stack to features `[..., T, D]`.
+
+    Args:
+        embedding: such as `Embedding`.
+        stack: an encoder or a decoder.
+        tokens: ids.
+        embedding_positions: int32 `[..., T]`, of the embeddings alone. Texts packed into a row need
+            them, because the masks count all tokens of the row. None for the `positions`.
+        options: fields of `Context`.
+
+    Raises:
+        ValueError: more tokens than `max_length`; positions beside a cache; and as the stack.
+    """
+    context = Context(**options)
+    embedding_rng, layers_rng = split_rng(context.rng, 2)
+    positions = context.positions if embedding_positions is None else embedding_positions
+    positions = next_positions(tokens.shape, positions, context.cache)
     inputs = embedding(tokens, positions=positions, rng=embedding_rng)
-    return apply_layer(stack, inputs, Context(rng=layers_rng, cache=cache, **options))
+    return apply_layer(stack, inputs, replace(context, rng=layers_rng))
 
 
 def make_output(

@@ -59,7 +59,7 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
         mask = positions = None
         if isinstance(batch, PackedBatch):  # texts of a row do not attend to each other
             mask, positions = masks.segments(batch.segments), batch.positions
-        output = model(batch.inputs, mask=mask, positions=positions, rng=rng)
+        output = model(batch.inputs, mask=mask, embedding_positions=positions, rng=rng)
         loss = objective(self.config.train, training=rng is not None)
         return token_losses(output.logits, batch.labels, batch.counted, loss), output.losses
 

@@ -226,8 +226,10 @@ def pair_features(model: EncoderDecoder, batch: Batch | PackedPairs, rng: Array 
         source, target = batch
         read, written = source.labels, target.inputs
         across = masks.segments(target.segments, source.segments)
-        reading = {"mask": masks.segments(source.segments), "positions": source.positions}
-        writing = {"mask": masks.segments(target.segments), "positions": target.positions}
+        reading = {"mask": masks.segments(source.segments)}
+        writing = {"mask": masks.segments(target.segments)}
+        reading["embedding_positions"] = source.positions
+        writing["embedding_positions"] = target.positions
     else:
         read, written = batch.source, batch.target_inputs
         across = masks.lengths(batch.source_lengths)

@@ -405,7 +405,7 @@ MODELS = {
     "LanguageModel: packed": module(
         language_model,
         lambda model, tokens, segments, positions: model(
-            tokens, mask=masks.segments(segments), positions=positions
+            tokens, mask=masks.segments(segments), embedding_positions=positions
         ),
         tokens="int32 [..., T]",
         segments="int32 [..., T]",

@@ -209,7 +209,8 @@ class TestHybrid:
     def test_packed_texts_equal_separate_texts(self, mask):
         model, inputs = filled(hybrid), tokens(B, T, seed=4)
         positions = jnp.array([0, 1, 2, 0, 1])
-        packed = jax.jit(lambda m: m(inputs, mask=mask, positions=positions).logits)(model)
+        options = {"mask": mask, "embedding_positions": positions}
+        packed = jax.jit(lambda m: m(inputs, **options).logits)(model)
         for part in (slice(3), slice(3, T)):
             alone = jax.jit(model)(inputs[:, part]).logits
             assert_close(packed[:, part], alone, tolerance=1e-4)
