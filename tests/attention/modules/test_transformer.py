@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attention import masks
+from attention import block_mask, masks
 from attention.modules import (
     Block,
     Context,
@@ -261,6 +261,19 @@ class TestCausality:
         expected = masks.causal() if expected is None else masks.causal() & expected
         context = Context(mask=expected, encoder_output=ENCODER_OUTPUT)
         assert_close(ours.features, run(decoder, context=context).features)
+
+    def test_the_causal_mask_is_added_to_a_block_mask_for_all_layers(self):
+        mask = masks.segments(jnp.array([0, 0, 1, 1, 1], jnp.int32))
+        tiles = block_mask(mask, T, tile_sizes=(2, 2))
+        given = []
+
+        def layer(inputs, context):
+            given.append(context.mask)
+            return inputs
+
+        Decoder(layer)(INPUTS[:, :T], context=Context(mask=tiles))
+        assert given[0].kinds.tolist() == [[1, 0, 0], [0, 1, 0], [0, 2, 1]]
+        assert given[0].mask(1, 0) and not given[0].mask(0, 1)
 
     def test_models_with_a_mask_are_causal(self):
         lengths = masks.lengths([T, 3, 2])
