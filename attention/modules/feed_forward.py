@@ -36,9 +36,9 @@ def activation_of(given: str | Activation) -> Activation:
 
 
 class FeedForward(nnx.Module):
-    """Widen each position to F, apply a nonlinearity, and narrow it again.
+    """Project each position to F, apply an activation, and project back to D.
 
-    Vaswani et al. 2017, section 3.3; with `gated`, the activation of one widened vector is
+    Vaswani et al. 2017, section 3.3; with `gated`, the activation of one projection is
     multiplied with another (Shazeer 2020: SwiGLU with "silu", GEGLU with "gelu").
     """
 
@@ -61,7 +61,7 @@ class FeedForward(nnx.Module):
             width: D.
             hidden: F.
             activation: a function, or a name in `ACTIVATIONS`.
-            gated: whether to multiply with a second widened vector.
+            gated: whether to multiply with a second projection to F.
             use_bias: whether the linear layers add a bias.
             kernel_init: initializer of the matrices.
             dtype: of the computation.
@@ -80,15 +80,15 @@ class FeedForward(nnx.Module):
             rngs=rngs,
         )
         self.activation = activation_of(activation)
-        self.widen = make({"embed": width}, {"hidden": hidden})
+        self.up = make({"embed": width}, {"hidden": hidden})
         self.gate = make({"embed": width}, {"hidden": hidden}) if gated else None
-        self.narrow = make({"hidden": hidden}, {"embed": width})
+        self.down = make({"hidden": hidden}, {"embed": width})
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Array:
         """Map `[..., D]` to `[..., D]`."""
-        hidden = self.widen(inputs)
+        hidden = self.up(inputs)
         if self.gate is None:
             hidden = self.activation(hidden)
         else:
             hidden = self.activation(self.gate(inputs)) * hidden
-        return self.narrow(context.shard(hidden, "sequence", "hidden"))
+        return self.down(context.shard(hidden, "sequence", "hidden"))

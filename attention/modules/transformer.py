@@ -205,24 +205,21 @@ def _parts(
     rngs: nnx.Rngs,
 ) -> dict[str, Any]:
     """Return layers, norm and score of a stack."""
-    period = None
+    items: int | list[TransformerConfig] = n
     if make_layer is None:
-        configs = [config.layer(index) for index in range(n)]
-        period = next((p for p in range(1, n) if configs[p:] == configs[:-p]), n)
-        if cross and n and not any(each.cross_attention for each in configs):
+        items = [config.layer(index) for index in range(n)]
+        if cross and n and not any(each.cross_attention for each in items):
             raise ValueError(
                 "cross_attention=False in every layer ignores the encoder output: make the decoder "
                 "with cross=False"
             )
 
-        def make_layer(index: int, rngs: nnx.Rngs) -> Block:
-            return transformer_block(configs[index], cross=cross, rngs=rngs)
+        def make_layer(config: TransformerConfig, rngs: nnx.Rngs) -> Block:
+            return transformer_block(config, cross=cross, rngs=rngs)
 
     score = POSITIONS[config.positions].score
-    layers = {"rngs": rngs, "scan": config.scan, "remat": config.remat}
-    layers |= {"period": period, "check_period": False}  # layers of equal configs are equal
     return {
-        "layers": Layers(make_layer, n, **layers),
+        "layers": Layers(make_layer, items, rngs=rngs, scan=config.scan, remat=config.remat),
         # The features of post-norm blocks are normalised already.
         "norm": config.make_norm(rngs) if config.norm_placement != "post" else None,
         "score": score and score(config, causal, rngs),

@@ -180,7 +180,7 @@ def test_a_stack_without_layers_is_its_norm():
 
 def test_layers_start_as_different_as_if_built_one_by_one():
     encoder = Encoder.from_config(small_config(width=64), rngs=nnx.Rngs(0))
-    first, second = encoder.layers.blocks[0].feed_forward.sublayer.widen.kernel[...]
+    first, second = encoder.layers.blocks[0].feed_forward.sublayer.up.kernel[...]
     np.testing.assert_allclose(np.var([first, second]) * 64, 1, rtol=0.2)
     assert abs(np.corrcoef(np.ravel(first), np.ravel(second))[0, 1]) < 0.2
 
@@ -494,7 +494,7 @@ class TestDropout:
         # kept. Six independent sublayers have variance 6/4; two equal ones add 1/2.
         decoder = stack(Decoder, dropout=0.5, decoder_layers=2)
         decoder.norm = None
-        ones = {".output.bias.value": 1, ".narrow.bias.value": 1}
+        ones = {".output.bias.value": 1, ".down.bias.value": 1}
         decoder.layers = constant(decoder.layers, ones)
         inputs = jnp.zeros((50, T, D))
         context = Context(encoder_output=inputs, rng=jax.random.key(0))
