@@ -168,9 +168,9 @@ class RepetitionPenalty:
     def __call__(self, logits: Array, history: History) -> Array:
         """Return the processed logits."""
         valid = _counted(history.tokens) < history.length[..., None]
-        seen = _mark(history.tokens, valid, logits.shape[-1])
+        is_repeated = _mark(history.tokens, valid, logits.shape[-1])
         penalized = jnp.where(logits > 0, logits / self.penalty, logits * self.penalty)
-        return jnp.where(seen, penalized, logits)
+        return jnp.where(is_repeated, penalized, logits)
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,15 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
-from jax.nn.initializers import Initializer
-from jax.typing import DTypeLike
 
 from attention.modules.context import DEFAULT_CONTEXT, Context
-from attention.modules.linear import LECUN_NORMAL, linear, named
+from attention.modules.linear import linear, named
 
 Activation = Callable[[Array], Array]
 
@@ -49,11 +48,7 @@ class FeedForward(nnx.Module):
         *,
         activation: str | Activation = "relu",
         gated: bool = False,
-        use_bias: bool = True,
-        kernel_init: Initializer = LECUN_NORMAL,
-        dtype: DTypeLike | None = None,
-        param_dtype: DTypeLike = jnp.float32,
-        rngs: nnx.Rngs,
+        **options: Any,  # noqa: ANN401 - of several types
     ) -> None:
         """Make the two matrices, or three if gated.
 
@@ -62,23 +57,12 @@ class FeedForward(nnx.Module):
             hidden: F.
             activation: a function, or a name in `ACTIVATIONS`.
             gated: whether to multiply with a second projection to F.
-            use_bias: whether the linear layers add a bias.
-            kernel_init: initializer of the matrices.
-            dtype: of the computation.
-            param_dtype: of the parameters.
-            rngs: source of the initial parameters.
+            options: of `linear`: `use_bias`, `kernel_init`, `dtype`, `param_dtype` and `rngs`.
 
         Raises:
             ValueError: an unknown activation.
         """
-        make = partial(
-            linear,
-            use_bias=use_bias,
-            kernel_init=kernel_init,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            rngs=rngs,
-        )
+        make = partial(linear, **options)
         self.activation = activation_of(activation)
         self.up = make({"embed": width}, {"hidden": hidden})
         self.gate = make({"embed": width}, {"hidden": hidden}) if gated else None

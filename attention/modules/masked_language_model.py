@@ -22,10 +22,7 @@ class PredictionHead(nnx.Module):
         self.linear = linear(
             {"embed": config.width},
             {"hidden": config.width},
-            kernel_init=config.initializer("kernel_init"),
-            dtype=config.dtype,
-            param_dtype=config.param_dtype,
-            rngs=rngs,
+            **config.linear_options(rngs),
         )
         self.activation = activation_of(config.activation)
         self.norm = config.make_norm(rngs)

@@ -265,10 +265,7 @@ def make_output(
         {"embed": config.width},
         {"vocab": vocab_size},
         use_bias=config.output_bias,
-        kernel_init=config.initializer("kernel_init"),
-        dtype=config.dtype,
-        param_dtype=config.param_dtype,
-        rngs=rngs,
+        **config.linear_options(rngs),
     )
 
 
