@@ -17,7 +17,6 @@ from attention.decoding.processors import (
     TopP,
 )
 from attention.decoding.program import GenerativeModel
-from attention.decoding.recompute import recompute
 from attention.decoding.stopping import Prefix, StoppingCriteria
 from attention.decoding.strategy import (
     DecodingOptions,
@@ -58,6 +57,5 @@ __all__ = [
     "TopP",
     "decode",
     "generate",
-    "recompute",
     "stream",
 ]

@@ -234,16 +234,7 @@ class EncoderDecoder(nnx.Module):
         max_tokens: int,
         cache_dtype: DTypeLike | None = None,
     ) -> tuple[EncoderDecoderState, None]:
-        """Encode a source for `attention.decoding.generate`.
-
-        Args:
-            inputs: int `[B, S]`, padded at the end.
-            lengths: int `[B]`, number of valid tokens per row.
-            max_tokens: largest number of tokens that are read by `step`.
-            cache_dtype: of keys and values; that of the computation if None.
-
-        Returns:
-            The state for `step`, and None because the target begins with a start token.
+        """Encode a source; see `attention.decoding.GenerativeModel`.
 
         Raises:
             ValueError: `max_tokens` above `max_length`.

@@ -126,19 +126,10 @@ class LanguageModel(nnx.Module):
         max_tokens: int,
         cache_dtype: DTypeLike | None = None,
     ) -> tuple[DecoderCache, Array]:
-        """Read all but the last token of each prompt, for `attention.decoding.generate`.
+        """Read all but the last token of each prompt; see `attention.decoding.GenerativeModel`.
 
         A model without learned positions continues beyond `max_length`: each token then attends to
         the last `max_length` tokens.
-
-        Args:
-            inputs: int `[B, T]`, padded at the end.
-            lengths: int `[B]`, number of valid tokens per row, at least 1.
-            max_tokens: largest number of tokens that are read by `step`.
-            cache_dtype: of keys and values; that of the computation if None.
-
-        Returns:
-            The state for `step`, and the last token of each prompt `[B]`, which `step` reads first.
 
         Raises:
             ValueError: more positions than the embedding has.

@@ -121,24 +121,17 @@ class Decoder(Encoder):
     """
 
     def __init__(
-        self,
-        layers: Layer,
-        *,
-        norm: Callable[[Array], Array] | None = None,
-        score: Callable[[], Score] | None = None,
-        causal: bool = True,
-        cross: bool = False,
+        self, layers: Layer, *, causal: bool = True, cross: bool = False, **options: object
     ) -> None:
         """Assemble a decoder.
 
         Args:
             layers: such as `Layers`.
-            norm: of the output; pre-norm blocks need one.
-            score: returns a score function of all self-attention.
             causal: whether the causal mask is added to every mask.
             cross: whether layers attend to an encoder output.
+            options: `norm` and `score`, as in `Encoder`.
         """
-        super().__init__(layers, norm=norm, score=score)
+        super().__init__(layers, **options)
         self.causal, self.cross = causal, cross
 
     @classmethod
