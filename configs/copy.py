@@ -1,4 +1,4 @@
-"""Copy: digits, said again, the smallest task that needs a model to look back.
+"""Copy: a sequence of digits, the smallest task that needs attention.
 
 command    python run.py --config=configs/copy.py
 hardware   two CPU cores

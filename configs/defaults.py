@@ -9,7 +9,7 @@ from experiments.config.model import EncoderDecoderModel, RecurrentModel
 
 def new(task: str, data: str, steps: int) -> ConfigDict:
     """Return a config of a task on a dataset, with `steps` steps of training."""
-    config = as_config_dict(Config.read({"experiment": task, "data": {"name": data}}))
+    config = as_config_dict(Config.read({"task": task, "data": {"name": data}}))
     set_steps(config.train, steps)
     return config
 

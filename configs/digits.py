@@ -1,4 +1,4 @@
-"""Digits: a Transformer reads squares of an image as if they were words.
+"""Digits: a Transformer classifies images, with patches as tokens (ViT).
 
 command    python run.py --config=configs/digits.py
 hardware   two CPU cores

@@ -15,7 +15,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     """Return the folders that are read and written; the tiny form is the same."""
     is_tiny(form)  # or it is refused
     config = ConfigDict()
-    config.experiment = "ledger"
+    config.task = "ledger"
     config.folder = "workdirs"
     config.results = "results"
     config.page = "experiments/RESULTS.md"

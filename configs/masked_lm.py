@@ -1,9 +1,10 @@
-"""Gaps: an encoder learns to say what stood in them, and what its vectors then know of words.
+"""Masked language model: an encoder predicts masked words; a probe tests its vectors for senses.
 
 command    python run.py --config=configs/masked_lm.py
 hardware   two CPU cores
 time       6 minutes of training (compilation and validation included), on a busy machine
-score      gaps filled 46.8 %, perplexity 5.5; the sense of an ambiguous word found 93.2 % (seed 0)
+score      accuracy 46.8 % of masked words, perplexity 5.5; senses of ambiguous words 93.2 %
+           (seed 0)
            measured with weight decay on all parameters (train.decay_all)
 """
 

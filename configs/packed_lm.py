@@ -1,9 +1,9 @@
-"""Words: a language model reads sentences packed into rows, as many as there is room for.
+"""Word language model: sentences of the toy language, packed into rows.
 
 command    python run.py --config=configs/packed_lm.py
 hardware   two CPU cores
 time       30 s of training
-score      validation perplexity 12.6 of a word, 1.8 % of the positions are padding (seed 0)
+score      validation perplexity 12.6 per word, 1.8 % of the positions are padding (seed 0)
            measured with weight decay on all parameters (train.decay_all)
 """
 

@@ -1,6 +1,6 @@
-"""SCAN: commands become actions, "jump twice" becomes I_JUMP I_JUMP.
+"""SCAN: map commands to actions, as "jump twice" to I_JUMP I_JUMP.
 
-The files are those of Lake and Baroni 2018, `data.path` is their folder.
+The files are those of Lake and Baroni 2018; `data.path` is their folder.
 
 command    python run.py --config=configs/scan.py --config.data.path=FOLDER
 hardware   two CPU cores

@@ -1,4 +1,4 @@
-"""Summary: a few sentences in, one out, which says what the main person did.
+"""Summary: one sentence about the main person of a few sentences.
 
 command    python run.py --config=configs/summary.py
 hardware   two CPU cores

@@ -1,7 +1,7 @@
-"""Any translation dataset of TFDS by its name: here TED talks, Portuguese to English, as subwords.
+"""A translation dataset of TFDS by its name: TED talks, Portuguese to English, as subwords.
 
 The talks are those of Qi et al. 2018, lowercased and tokenized, 52,000 pairs to train. A dataset is
-prepared once, on a machine with TensorFlow and a network, and read anywhere, without either:
+prepared once, on a machine with TensorFlow and a network; reading it needs neither:
 
     tfds build ted_hrlr_translate/pt_to_en --file_format=array_record --data_dir=FOLDER
 
@@ -24,8 +24,8 @@ def get_config(form: str = FULL) -> ConfigDict:
     config = multi30k.get_config(form)
     del config.literature
     config.data = data = as_config_dict(TfdsData())
-    data.dataset = "ted_hrlr_translate/pt_to_en"  # a version after a colon, or the newest
-    data.path = ""  # the folder of all datasets; "" is that of TFDS, ~/tensorflow_datasets
+    data.dataset = "ted_hrlr_translate/pt_to_en"  # newest version; another one after a colon
+    data.path = ""  # folder of all datasets; "": that of TFDS, ~/tensorflow_datasets
     data.source = "pt"
     data.target = "en"
     data.tokenized = True

@@ -1,10 +1,10 @@
-"""Static vectors, one for each word, by skip-grams: what the vectors of `masked_lm` improve on.
+"""Word vectors by skip-grams: one static vector for each word, a baseline of `masked_lm`.
 
 command    python run.py --config=configs/word_vectors.py
 hardware   two CPU cores
 time       11 s of training
-score      the sense of an ambiguous word found by the vector of the word 46.6 % (its commonest
-           sense: 50.7 %), by the mean vector of its neighbours 84.9 % (seed 0)
+score      sense of an ambiguous word by a probe of the vector of the word 46.6 % (most frequent
+           sense: 50.7 %), of the mean vector of the words around it 84.9 % (seed 0)
 """
 
 from ml_collections import ConfigDict

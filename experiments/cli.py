@@ -6,8 +6,7 @@ Nothing heavy is imported here: a typing error and `--help` are answered before 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from importlib.machinery import SourceFileLoader
-from importlib.util import find_spec, module_from_spec, spec_from_loader
+from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 from types import MappingProxyType
@@ -17,25 +16,29 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from experiments.arguments import flag_name, last_of, values_of, without, without_negation
-from experiments.config import TASK_PARTS, Config
+from experiments.config import Config
 from experiments.config.build import helps
+from experiments.config.data import TextPart
+from experiments.config.flags import as_config_dict
 from experiments.errors import UsageError, as_usage_errors, nearest, one_of
 from experiments.grid import axis_flags, expand, read_axes
+from experiments.plugin import import_file, import_plugin
+from experiments.registry import DATASETS, TASK_PARTS, datasets_of
 from experiments.workdir import Workdir
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MODES = {
     "train": "train a model or continue its run, then measure it; the default",
     "evaluate": "measure a trained model again",
-    "translate": "translate each line of standard input",
-    "generate": "continue each line of standard input",
+    "predict": "answer each line of standard input: translate it, continue it, name its class, …",
     "compare": "train several configurations on the same data, and compare scores and speed",
     "sweep": "train with several seeds or values of fields: mean and standard deviation",
     "describe": "count the parameters, cache and FLOPs of a model",
     "benchmark": "measure time, memory and error of attention beside other libraries",
     "ledger": "write the results of all runs in workdirs/ as JSON and as one page",
 }
-USES = ("evaluate", "translate", "generate")  # modes that need a trained model
+USES = ("evaluate", "predict")  # modes that need a trained model
+FORMATS = ("text", "json")
 # Modes that train several runs: how the names of their workdirs end.
 SUFFIXES = {"compare": "", "sweep": "_sweep"}
 DEFAULTS = {"benchmark": "benchmark", "ledger": "ledger"}
@@ -50,11 +53,20 @@ FLAGS = {
         None,
         "with --mode=evaluate: another workdir, to compare BLEU with (paired bootstrap)",
     ),
-    "weights": (None, "with --mode=generate: folder of a released checkpoint, in place of a run"),
+    "wandb": (None, "with --mode=train: project of Weights & Biases that takes the metrics too"),
+    "weights": (None, "with --mode=predict: folder of a released checkpoint, in place of a run"),
+    "format": (None, "with --mode=predict: text, or json with probabilities and alignments"),
     "seeds": (None, "with --mode=sweep: the seeds of the runs, as in 0,1,2"),
     "cluster": (None, "with --mode=sweep: train in jobs of submitit, local or slurm"),
+    "plugin": (None, "Python file or module that registers datasets, tasks and the like"),
 }
 CLUSTERS = ("local", "slurm")
+PROFILE = "with --mode=train: record a trace of some steps in the folder profile of the workdir"
+MODE_OF = {  # the one mode of a flag
+    **dict.fromkeys(("split", "against"), "evaluate"),
+    **dict.fromkeys(("seeds", "cluster"), "sweep"),
+    **dict.fromkeys(("profile", "wandb"), "train"),
+}
 HELP = ("--help", "-help", "-h")
 
 
@@ -69,9 +81,12 @@ class Command(NamedTuple):
         split: the one split to evaluate; None for all test splits.
         against: workdir of the run with which an evaluation is compared.
         is_of_run: whether the configuration was read from the workdir.
-        weights: folder of a released checkpoint that generates text in place of a run.
+        weights: folder of a released checkpoint that is used in place of a run.
+        format: of predictions, one of `FORMATS`.
         runs: the configurations of several runs by name; `config` is the first one.
         cluster: where submitit trains the runs; None for here, one after another.
+        profile: whether some steps are traced.
+        wandb: project of Weights & Biases.
     """
 
     mode: str
@@ -82,8 +97,11 @@ class Command(NamedTuple):
     against: Path | None = None
     is_of_run: bool = False
     weights: Path | None = None
+    format: str = FORMATS[0]
     runs: Mapping[str, ConfigDict] = MappingProxyType({})
     cluster: str | None = None
+    profile: bool = False
+    wandb: str | None = None
 
 
 def parse(argv: Sequence[str]) -> Command:
@@ -107,6 +125,8 @@ def parse(argv: Sequence[str]) -> Command:
     mode, configs = last_of("mode", arguments) or "train", values_of("config", arguments)
     with as_usage_errors():
         one_of("--mode", mode, tuple(MODES))
+    if plugin := last_of("plugin", arguments):
+        import_plugin(plugin)
     if any(flag in arguments for flag in HELP):
         print(help_text(program, configs), flush=True)
         raise SystemExit(0)
@@ -132,6 +152,10 @@ def _parse_one(mode: str, argv: Sequence[str], name: str | None = None) -> Comma
         contains_run = mode == "describe" or workdir.config.exists()
         is_of_run = is_of_run and place is not None and contains_run
     base = workdir.load_config() if is_of_run else load_config(config)
+    if base.task in TASK_PARTS:
+        plugin = last_of("plugin", arguments)
+        base.update({"plugin": plugin} if plugin else {})
+        choose_data(base, last_of("config.data.name", arguments))
     for argument in arguments:
         if flag_name(argument).startswith("config."):
             _check_field(flag_name(argument), base)
@@ -145,7 +169,10 @@ def _parse_one(mode: str, argv: Sequence[str], name: str | None = None) -> Comma
         against=None if values.against is None else Path(values.against),
         is_of_run=is_of_run,
         weights=None if values.weights is None else Path(values.weights),
+        format=values.format or FORMATS[0],
         cluster=values.cluster,
+        profile=values.profile,
+        wandb=values.wandb,
     )
 
 
@@ -183,16 +210,26 @@ def load_config(name: str) -> ConfigDict:
         UsageError: there is no such file, or it has an error.
     """
     path, form = _config_path(name)
-    loader = SourceFileLoader(path.stem, str(path))
     try:
-        module = module_from_spec(spec_from_loader(loader.name, loader))
-        loader.exec_module(module)
-        return module.get_config(*form)
+        return import_file(path).get_config(*form)
     except ValueError as error:  # of an unknown form
         raise UsageError(str(error)) from error
     except Exception as error:  # whatever the code of a person raises
         reason = f"{type(error).__name__}: {error}"
         raise UsageError(f"the configuration {path} cannot be read: {reason}") from error
+
+
+def choose_data(config: ConfigDict, name: str | None) -> None:
+    """Replace the data of a config, if it is of another name, by the defaults of that dataset."""
+    if name not in DATASETS or name == config.data.name:
+        return
+    kind = DATASETS[name].config
+    config.data = as_config_dict(kind())
+    for part in ("text", "literature"):  # which belonged to the other data
+        if part in config:
+            del config[part]
+    if kind.is_shared is None:
+        config.text = as_config_dict(TextPart())
 
 
 def _config_path(name: str) -> tuple[Path, list[str]]:
@@ -231,6 +268,7 @@ def help_text(program: str, configs: Sequence[str] = ()) -> str:
         name: f"{help} [{default}]" if default else help for name, (default, help) in FLAGS.items()
     }
     values["config"] = f"a configuration below, NAME:tiny for its tiny form, or a path [{DEFAULT}]"
+    values["profile"] = PROFILE
     values["config.FIELD"] = "a value for a field; --help --config=CONFIG lists the fields"
     values["grid.FIELD"] = "with --mode=sweep or compare: values of a field, as in 1e-3,3e-3"
     parts = [
@@ -241,7 +279,10 @@ def help_text(program: str, configs: Sequence[str] = ()) -> str:
     ]
     for config in configs:
         loaded = load_config(config)
-        texts = helps(Config.read(loaded.to_dict())) if loaded.experiment in TASK_PARTS else {}
+        texts = {}
+        if loaded.task in TASK_PARTS:
+            texts = helps(Config.read(loaded.to_dict()))
+            texts["data.name"] = f"one of {', '.join(datasets_of(loaded.task))}"
         fields = {
             f"--config.{name}": f"{value!r}  {texts.get(name, '')}".rstrip()
             for name, value in _fields(loaded)
@@ -258,12 +299,10 @@ def _section(title: str, rows: dict[str, str]) -> str:
 def _check_combination(mode: str, arguments: Sequence[str], *, is_config_given: bool) -> None:
     """Raise a `UsageError` for flags that exclude each other."""
     given = {name: last_of(name, arguments) for name in FLAGS}
-    for name in ("split", "against"):
-        if given[name] is not None and mode != "evaluate":
-            raise UsageError(f"--{name} is for --mode=evaluate alone, got --mode={mode}")
-    for name in ("seeds", "cluster"):
-        if given[name] is not None and mode != "sweep":
-            raise UsageError(f"--{name} is for --mode=sweep alone, got --mode={mode}")
+    given["profile"] = "profile" if "profile" in map(flag_name, arguments) else None
+    for name, only in MODE_OF.items():
+        if given[name] is not None and mode != only:
+            raise UsageError(f"--{name} is for --mode={only} alone, got --mode={mode}")
     for name in axis_flags(arguments):
         if mode not in SUFFIXES:
             modes = " and ".join(f"--mode={one}" for one in SUFFIXES)
@@ -275,8 +314,13 @@ def _check_combination(mode: str, arguments: Sequence[str], *, is_config_given: 
             raise UsageError('--cluster needs an extra: pip install "attention[cluster]"')
         if given["cluster"] == "slurm" and which("srun") is None:
             raise UsageError("--cluster=slurm needs the command srun, which is not installed here")
-    if given["weights"] and (mode != "generate" or given["workdir"]):
-        raise UsageError("--weights is for --mode=generate alone, without a --workdir")
+    if given["weights"] and (mode != "predict" or given["workdir"]):
+        raise UsageError("--weights is for --mode=predict alone, without a --workdir")
+    if given["format"]:
+        if mode != "predict":
+            raise UsageError(f"--format is for --mode=predict alone, got --mode={mode}")
+        with as_usage_errors():
+            one_of("--format", given["format"], FORMATS)
     if mode == "ledger" and given["workdir"]:
         raise UsageError("--mode=ledger lists all runs below --config.folder: it has no --workdir")
     if mode == "describe" and given["workdir"] and is_config_given:
@@ -294,6 +338,7 @@ def _read(argv: Sequence[str], base: ConfigDict) -> flags.FlagValues:
     values = flags.FlagValues()
     for name, (default, text) in FLAGS.items():
         flags.DEFINE_string(name, default, text, flag_values=values)
+    flags.DEFINE_boolean("profile", False, PROFILE, flag_values=values)
     try:
         config_flags.DEFINE_config_dict("config", base, flag_values=values, sys_argv=[*argv])
         rest = values(argv)

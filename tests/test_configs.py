@@ -35,7 +35,7 @@ TRANSLATES = {"toy_translation_rnn", "multi30k"}
 TRACED = [
     name
     for name in RUNS
-    if importlib.import_module(f"configs.{name}").get_config().experiment == "translation"
+    if importlib.import_module(f"configs.{name}").get_config().task == "translation"
     and name not in TRANSLATES
 ]
 MEASURED_AGAIN = {
@@ -45,10 +45,10 @@ MEASURED_AGAIN = {
     "word_vectors": "test",
 }
 # Fields that choose the types of the others, and fields of a choice that no recipe makes.
-UNREAD = {"experiment", "architecture", "data.name", "data.cutoff"}
+UNREAD = {"task", "architecture", "data.name", "data.cutoff"}
 UNREAD |= {"train.plateau_patience", "train.plateau_factor"}
 # Fields that are read when a state exists: by the tiny forms that train.
-READ_LATER = {"data.tokenized", "decoding.details", "decoding.hypotheses"}
+READ_LATER = {"data.tokenized", "decoding.hypotheses"}
 READ_LATER |= {f"train.{name}_every" for name in ("log", "evaluate", "sample", "checkpoint")}
 READ_LATER |= {"train.average", "train.patience"}
 FORMS = {"presets": "gpt2_small"}  # what has no form without a name
@@ -154,8 +154,8 @@ def test_the_card_says_command_hardware_time_and_score(name):
 def test_the_full_form_is_a_configuration_that_can_run(name, load):
     config = load(name, FORMS.get(name, ""))
     read_config(config)
-    if config.experiment not in TASKS:
-        getattr(EXPERIMENTS[config.experiment].load(), "check", lambda _: None)(config)
+    if config.task not in TASKS:
+        getattr(EXPERIMENTS[config.task].load(), "check", lambda _: None)(config)
     if name not in FORMS:
         assert {*fields(config)} == {*fields(load(name, "tiny"))}
 
@@ -197,7 +197,7 @@ def test_the_tiny_form_takes_two_steps_and_reads_every_field(name, load, workdir
 def test_the_steps_of_the_tiny_form_fit_together_and_read_every_field(name, load, cache):
     config = load(name, "tiny")
     typed, seen = two_steps(config)
-    task = TASKS[config.experiment].prepare(typed, cache)
+    task = TASKS[config.task].prepare(typed, cache)
     assert all(len(task.ids(split)) for split in task.known_splits)
     learner, batch = task.learner, task.training_batches()[0]
     learner.trace(batch)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,34 +42,36 @@ def draw_cross_attention(
     alignment: Sequence[tuple[int, int]],
     path: Path,
 ) -> None:
-    """Draw the source words that each target word attends to.
+    """Draw the cross-attention weights of a sentence pair, one panel for each head.
 
     Args:
-        weights: `[layers, N, T, S]` cross-attention weights; rows are the positions that predict
-            each target word.
-        source: S words.
-        target: T words.
-        alignment: gold (source, target) places, drawn as rings.
+        weights: `[layers, N, T, S]`; row t is of the query that predicts target token t.
+        source: S tokens.
+        target: T tokens.
+        alignment: gold (source, target) positions, drawn as outlines.
         path: a picture file.
     """
+    from matplotlib.patches import Rectangle
+
     num_layers, num_heads = weights.shape[:2]
-    figure = _figure(1.2 + 0.30 * len(source) * num_heads, 1.2 + 0.34 * len(target) * num_layers)
+    width = 1.6 + 0.33 * len(source) * num_heads
+    figure = _figure(width, 1.6 + 0.33 * len(target) * num_layers)
     grid = figure.subplots(num_layers, num_heads, squeeze=False, sharex=True, sharey=True)
     for layer in range(num_layers):
         for head in range(num_heads):
             axes = grid[layer, head]
             image = axes.imshow(weights[layer, head], cmap="Blues", vmin=0, vmax=1, aspect="auto")
-            for source_place, target_place in alignment:
-                axes.plot(source_place, target_place, "o", mfc="none", mec="crimson", ms=6)
-            axes.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=9)
-            axes.set_xticks(range(len(source)), source, rotation=90, fontsize=8)
-            axes.set_yticks(range(len(target)), target, fontsize=8)
-    figure.colorbar(image, ax=grid, label="attention weight", shrink=0.8)
-    rings = ["rings: gold alignment"] if alignment else []
-    title = ["cross-attention", "rows: target words", "columns: source words", *rings]
-    # One line where there is room for it, about eleven characters an inch.
-    wide = figure.get_figwidth() * 11 > len("; ".join(title))
-    figure.suptitle(("; " if wide else "\n").join(title), fontsize=10)
+            for key, query in alignment:
+                cell = (key - 0.45, query - 0.45), 0.9, 0.9
+                axes.add_patch(Rectangle(*cell, fill=False, edgecolor="darkorange", linewidth=1.8))
+            axes.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=10)
+            axes.set_xticks(range(len(source)), source, rotation=90, fontsize=10)
+            axes.set_yticks(range(len(target)), target, fontsize=10)
+    figure.colorbar(image, ax=grid, label="attention weight", aspect=30, pad=0.01)
+    figure.supxlabel("source token (key)", fontsize=10)
+    figure.supylabel("target token that is predicted (query)", fontsize=10)
+    title = "Cross-attention" + ("; orange: gold alignment" if alignment else "")
+    figure.suptitle(fill(title, width=int(9 * width)), fontsize=12)
     _save(figure, path)
 
 

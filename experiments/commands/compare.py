@@ -43,7 +43,7 @@ def compare(runs: Mapping[str, Config], workdir: Workdir, cache: Path) -> None:
     places = train_all(runs, workdir, cache)
     records = [Record.of(name, [Run.read(place.path, name)]) for name, place in places.items()]
     runs, chances, costs = {name: runs[name] for name in places}, {}, {}
-    if all(run.experiment == "translation" for run in runs.values()):
+    if all(run.task == "translation" for run in runs.values()):
         chances = dict(by_chance(runs, places, cache))
         costs = seconds_by_length(runs, places, cache)
     scores = score_rows(records)
@@ -86,7 +86,7 @@ def _common(run: Config) -> dict[str, Any]:
     fields = {part: run.to_dict().get(part, {}) for part in ("data", "text", "batch", "train")}
     for part, names in (("batch", ("tokens", "size")), ("train", ("steps", "duration"))):
         fields[part] = {name: fields[part].get(name) for name in names}
-    return {"experiment": run.experiment, **fields}
+    return {"task": run.task, **fields}
 
 
 def _cost(record: Record) -> dict[str, str]:
@@ -135,7 +135,7 @@ def _step(config: Config, workdir: Workdir, cache: Path, length: int) -> Callabl
     tokens = max(config.batch.tokens, max(LENGTHS))
     batch = replace(config.batch, tokens=tokens, bucket_lengths=(max(LENGTHS),))
     config = replace(config, batch=batch, model=replace(config.model, max_length=max(LENGTHS)))
-    learner = TASKS[config.experiment].load(config, workdir, cache).learner
+    learner = TASKS[config.task].load(config, workdir, cache).learner
     words = [len(SPECIALS)] * (length - 1)  # any words
     size = tokens // length
     batch = pad_batch([EncodedPair(words, words)] * size, size, length)

@@ -66,7 +66,7 @@ def train_all(
     settled = {}
     for name, run in runs.items():
         try:
-            task = TASKS[run.experiment].prepare(run, cache)
+            task = TASKS[run.task].prepare(run, cache)
             print(f"{name}: {task.learner.num_parameters:,} parameters", flush=True)
         except UsageError as error:
             raise UsageError(f"{name}: {error}") from error
@@ -77,7 +77,8 @@ def train_all(
     waiting = [name for name, run in settled.items() if not has_ended(run, places[name])]
     print(f"{len(waiting)} of {len(runs)} runs have not reached their end")
     if cluster:
-        _submit({name: places[name] for name in waiting}, workdir, cache, cluster)
+        plugin = next(iter(settled.values())).plugin
+        _submit({name: places[name] for name in waiting}, workdir, cache, cluster, plugin)
     else:
         for name in waiting:
             print(f"== {name}")
@@ -102,7 +103,9 @@ def has_ended(config: Config, workdir: Workdir) -> bool:
     )
 
 
-def _submit(places: Mapping[str, Workdir], workdir: Workdir, cache: Path, cluster: str) -> None:
+def _submit(
+    places: Mapping[str, Workdir], workdir: Workdir, cache: Path, cluster: str, plugin: str | None
+) -> None:
     """Train runs in an array of jobs, and wait until all have ended.
 
     Each job is the command that continues a run by its workdir alone. Partition, GPUs and time
@@ -111,8 +114,9 @@ def _submit(places: Mapping[str, Workdir], workdir: Workdir, cache: Path, cluste
     """
     import submitit
 
+    common = [f"--cache={cache}", *([f"--plugin={plugin}"] if plugin else [])]
     commands = [
-        [sys.executable, str(REPOSITORY / "run.py"), f"--workdir={place.path}", f"--cache={cache}"]
+        [sys.executable, str(REPOSITORY / "run.py"), f"--workdir={place.path}", *common]
         for place in places.values()
     ]
     if not commands:

@@ -1,8 +1,8 @@
-"""How well vectors of words tell their senses apart: the bank of a river from that of a banker.
+"""Accuracy of linear probes that predict the sense of a word, such as *bank*, from its vector.
 
-A static vector knows the word and not the sentence, so it can do no better than the commonest
-sense. What a contextual vector finds beyond that, and beyond the static vectors of the words
-around, is what attention has brought to the word.
+A static vector is the same in every sentence, so it reaches at most the share of the most frequent
+sense. The gain of contextual vectors over it, and over the static vectors of the words around, is
+the information that attention adds.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Occurrence(NamedTuple):
-    """A word of several senses, somewhere.
+    """An occurrence of a word with several senses.
 
     Attributes:
         sentence: the number of its sentence.
@@ -37,7 +37,7 @@ class Occurrence(NamedTuple):
 
 
 class SenseVectors(NamedTuple):
-    """Occurrences of words and a vector of each.
+    """Occurrences of words, with the vector of each.
 
     Attributes:
         words: `[M]` strings.
@@ -51,13 +51,13 @@ class SenseVectors(NamedTuple):
 
     @classmethod
     def of(cls, found: Sequence[Occurrence], vectors: Sequence[np.ndarray]) -> "SenseVectors":
-        """Occurrences and the vector `[D]` of each."""
+        """Convert occurrences and the vector `[D]` of each to arrays."""
         words, senses = ([getattr(one, name) for one in found] for name in ("word", "sense"))
         return cls(np.array(words), np.array(senses), np.stack(vectors))
 
 
 def occurrences(pairs: Iterable[SentencePair]) -> list[Occurrence]:
-    """Every English word of several senses; the French word aligned to it says in which."""
+    """List the English words with several senses; the aligned French word determines the sense."""
     found = []
     for number, pair in enumerate(pairs):
         english, french = tokenize(pair.source), tokenize(pair.target)
@@ -69,7 +69,7 @@ def occurrences(pairs: Iterable[SentencePair]) -> list[Occurrence]:
 
 
 def check_senses(train: Iterable[SentencePair], test: Iterable[SentencePair]) -> None:
-    """Checks that there are senses to be told apart, and words to learn them from.
+    """Check that test contains words with several senses, and train the same words.
 
     Raises:
         UsageError: too few sentences.
@@ -95,12 +95,12 @@ _SENSE_OF = {
 
 
 def neighbour_mean(vectors: np.ndarray, place: int, window: int) -> np.ndarray:
-    """The mean `[D]` of the vectors at most `window` places away, without that of the place itself.
+    """Return the mean `[D]` of the vectors at most `window` positions away, without the word.
 
     Args:
         vectors: static vectors of a sentence, `[T, D]`.
         place: of the word.
-        window: places on either side.
+        window: positions on either side.
     """
     start = max(0, place - window)
     around = np.concatenate([vectors[start:place], vectors[place + 1 : place + window + 1]])
@@ -108,18 +108,18 @@ def neighbour_mean(vectors: np.ndarray, place: int, window: int) -> np.ndarray:
 
 
 def sense_accuracy(train: SenseVectors, test: SenseVectors) -> dict[str, float]:
-    """How often a linear probe, one for each word, finds the sense from the vector.
+    """Return the accuracy of linear probes, one for each word, that predict the sense.
 
     Args:
-        train: what the probes learn from.
-        test: what they are tried on.
+        train: training data of the probes.
+        test: test data of the probes.
 
     Returns:
-        accuracy over the occurrences of test; majority, that of the commonest sense of each word
-        in train.
+        accuracy over the occurrences of test; majority, that of the most frequent sense of each
+        word in train.
 
     Raises:
-        ValueError: a word of test that train does not know.
+        ValueError: a word of test that is not in train.
     """
     unknown = sorted(set(test.words.tolist()) - set(train.words.tolist()))
     if unknown:
@@ -140,8 +140,8 @@ def sense_accuracy(train: SenseVectors, test: SenseVectors) -> dict[str, float]:
 
 
 def _probe() -> "Pipeline":
-    """Scaled, so that vectors of any size are regularised alike."""
-    # A second that no other experiment should wait.
+    """Return logistic regression on scaled vectors, so that regularisation ignores their norms."""
+    # This import takes a second.
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler

@@ -1,6 +1,6 @@
 """Language modelling: a decoder predicts the next token of a text, and continues texts."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import islice
 
@@ -13,10 +13,12 @@ from experiments.data.rows import PackedBatch
 from experiments.data.text import RandomWindows, TextBatch, fixed_windows
 from experiments.data.vocabulary import BOS
 from experiments.data.windows import PackedRows, Windows, once
-from experiments.evaluation.writer import Writer
 from experiments.experts import make_layer
+from experiments.inference.prediction import Prediction
+from experiments.inference.sentence import Sentence
+from experiments.inference.writer import Writer
 from experiments.tasks.task import Task
-from experiments.training.loss import TokenLosses, objective, token_losses
+from experiments.training.loss import TokenLosses
 from experiments.training.step import TrainState
 
 SAMPLED = 200  # tokens of a sample
@@ -25,6 +27,8 @@ EVALUATED_ROWS = 256  # windows of running text in a batch that is measured
 
 class LanguageModeling(Task[TextBatch | PackedBatch]):
     """A decoder that reads running text, or packed rows of the sources of examples."""
+
+    reads_blank = True
 
     def model(self, rngs: nnx.Rngs) -> LanguageModel:
         """As in `Task`."""
@@ -60,8 +64,8 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
         if isinstance(batch, PackedBatch):  # texts of a row do not attend to each other
             mask, positions = masks.segments(batch.segments), batch.positions
         output = model(batch.inputs, mask=mask, embedding_positions=positions, rng=rng)
-        loss = objective(self.config.train, training=rng is not None)
-        return token_losses(output.logits, batch.labels, batch.counted, loss), output.losses
+        objective = self.objective(training=rng is not None)
+        return objective(output.logits, batch.labels, batch.counted), output.losses
 
     @cached_property
     def writer(self) -> Writer:
@@ -74,17 +78,17 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
             has_end=not self.source.is_running,
         )
 
-    def continuation(self, state: TrainState, line: str) -> Iterator[str]:
-        """Yield a line and its continuation, piece by piece.
+    def read(self, line: str) -> tuple[str, Sentence]:
+        """Read a prompt."""
+        return line, self.writer.read(line)
 
-        Raises:
-            ValueError: a line that cannot be read.
-        """
-        pieces = self.writer(state.parameters, line)
-        yield line if self.source.is_running else f"{line} "
-        yield from pieces
+    def answers(
+        self, state: TrainState, inputs: Sequence[tuple[str, Sentence]]
+    ) -> Iterable[Prediction]:
+        """Continue each prompt."""
+        return (self.writer.predict(state.parameters, *prompt) for prompt in inputs)
 
     def sample(self, state: TrainState) -> str:
         """Write a text from nothing, or from its first character."""
         prompt = self.tokenizers.source.token(0) if self.source.is_running else ""
-        return "".join(islice(self.writer(state.parameters, prompt), SAMPLED))
+        return "".join(islice(self.writer(state.parameters, self.writer.read(prompt)), SAMPLED))

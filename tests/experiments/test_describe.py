@@ -26,7 +26,7 @@ from experiments.workdir import Workdir
 from tests.experiments.data.corpora import load_split
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+TRAINING = (REPOSITORY / "docs" / "training.md").read_text(encoding="utf-8")
 NOWHERE = Path("nowhere")
 
 # One layer: XLA counts the body of a loop over layers once. N H differs from D.
@@ -243,7 +243,7 @@ def test_a_preset_with_a_changed_field(knock):
     status, output, error = knock("--mode=describe", LLAMA)
     assert (status, error) == (0, "")
     assert "exactly as many" in output
-    assert output.removesuffix(f"\n{NOTE}\n") in README
+    assert output.removesuffix(f"\n{NOTE}\n") in TRAINING
     status, output, _ = knock("--mode=describe", LLAMA, "--config.model.num_kv_heads=1")
     assert status == 0
     assert "cache, bytes in float32               32,768" in output
@@ -277,8 +277,8 @@ def test_the_run_of_a_workdir_is_described_and_left_as_it_is(knock, tmp_path):
             "'recurrent' has no field 'model.activation', it has",
         ),
         (
-            ["--mode=generate", "--config=configs/toy_translation.py"],
-            "it has train, evaluate, describe, translate",
+            ["--mode=benchmark", "--config=configs/toy_translation.py"],
+            "it has train, evaluate, predict, describe",
         ),
         (["--config.model.width=130"], "width=130 is not divisible by num_heads=4"),
     ],

@@ -20,7 +20,7 @@ START = {"command": "python run.py", "commit": "abc1234", "machine": "cpu, 2 cor
 
 def run(folder, name, seed, bleu, step=100, starts=(START,), config=CONFIG, ended=True):
     workdir = Workdir(folder / "workdirs" / name)
-    workdir.claim(Config.read({"experiment": "translation", **config, "seed": seed}))
+    workdir.claim(Config.read({"task": "translation", **config, "seed": seed}))
     scores = {"test": {"tok_bleu": bleu, "accuracy": 0.5}, "longer": {"accuracy": 0.25}}
     results = {"step": step, "ended": ended, "training_seconds": 90.0, "parameters": 7}
     results["splits"] = scores

@@ -121,7 +121,7 @@ def test_a_diverged_run_is_left_out(tmp_path, trained, capsys):
 @pytest.mark.parametrize(
     "arguments, sentence",
     [
-        (["--grid.data.patch_size=2,3"], "patch_size=3: model: patches of 3x3 pixels do not fill"),
+        (["--grid.model.patch_size=2,3"], "patch_size=3: model: patches of 3x3 pixels do not fill"),
         (
             ["--grid.model.positions=rotary,none", "--config.model.width=36"],
             "positions=rotary: model: rotary positions need an even head_width, got 9",

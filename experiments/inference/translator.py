@@ -1,6 +1,7 @@
 """Translation of plain text with a trained model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 import jax
@@ -14,9 +15,10 @@ from attention.modules import Output
 from experiments.compilation import compiled
 from experiments.data.tokenizers import Tokenizers
 from experiments.data.vocabulary import BOS, EOS
+from experiments.inference.sentence import Sentence, read_sentence
 from experiments.training.sharding import by_rows
 
-REPLACEMENT = "\ufffd"  # in place of bytes that are not UTF-8
+LOW_CONFIDENCE = 0.5  # a translation below it is marked
 SHORTEST = 16  # tokens: shorter sources are padded rather than compiled for
 
 
@@ -25,7 +27,9 @@ class Hypothesis(NamedTuple):
 
     Attributes:
         text: in the target language.
-        score: its log-probability divided by the length penalty.
+        score: its log-probability, in beam search divided by the length penalty.
+        confidence: the geometric mean of the probabilities of its tokens.
+        is_uncertain: whether the confidence is below `LOW_CONFIDENCE`.
         tokens: its tokens, with the end if it has one.
         log_probs: of each of them.
         alignment: for each of them the index of the source token with the largest weight; empty for
@@ -34,6 +38,8 @@ class Hypothesis(NamedTuple):
 
     text: str
     score: float
+    confidence: float
+    is_uncertain: bool
     tokens: list[str]
     log_probs: list[float]
     alignment: list[int]
@@ -67,7 +73,7 @@ class Translator:
             stopping: when a translation ends.
             num_beams: of beam search; 1 for greedy decoding.
             length_penalty: alpha of `attention.decoding.GNMT`.
-            n_best: number of hypotheses that `details` returns.
+            n_best: number of hypotheses that `hypotheses` returns.
             aligns: whether the model attends to the source; some recurrent ones do not.
         """
         self._definition = definition
@@ -77,27 +83,16 @@ class Translator:
         self.aligns = aligns
         penalty = GNMT(length_penalty)
         self._strategy = Greedy() if num_beams == 1 else Beam(num_beams, length_penalty=penalty)
-        self._detailed = Beam(num_beams, n_best, penalty)
+        self._detailed = Greedy() if num_beams == 1 else Beam(num_beams, n_best, penalty)
         self._weights = compiled(self._cross_attention_weights)
 
-    def encode(self, sentence: str) -> list[int]:
-        """Return the ids of a sentence as a person types it.
+    def read(self, line: str) -> Sentence:
+        """Read a sentence as a person types it.
 
         Raises:
-            ValueError: an empty sentence, one too long for the model, an unknown word, or bytes
-                that are not UTF-8.
+            ValueError: a sentence without a word, or one too long for the model.
         """
-        if REPLACEMENT in sentence:
-            raise ValueError("the sentence has bytes that are no UTF-8")
-        ids = self._tokenizers.source.read(sentence)
-        if not ids:
-            raise ValueError("the sentence is empty")
-        if len(ids) + 1 > self._max_length:
-            raise ValueError(
-                f"the sentence has {len(ids)} tokens, and the model reads at most "
-                f"{self._max_length - 1}"
-            )
-        return ids
+        return read_sentence(self._tokenizers.source, line, longest=self._max_length - 1)
 
     def __call__(
         self, parameters: nnx.State, sentences: Sequence[str], *, batch_size: int
@@ -106,13 +101,13 @@ class Translator:
 
         Args:
             parameters: of the model.
-            sentences: plain text.
+            sentences: of the data.
             batch_size: number of sentences that are decoded at once.
 
         Raises:
-            ValueError: as `encode`.
+            ValueError: an unknown word, or a sentence longer than the model can read.
         """
-        sources = [self.encode(sentence) for sentence in sentences]
+        sources = [self._tokenizers.source.encode(sentence) for sentence in sentences]
         targets = self.translate_ids(parameters, sources, batch_size=batch_size)
         return [self._text(ids.tolist()) for ids in targets]
 
@@ -145,24 +140,37 @@ class Translator:
         )
         return [ids[:length] for ids, length in zip(output.tokens, output.lengths, strict=True)]
 
-    def details(self, parameters: nnx.State, sentence: str) -> tuple[list[str], list[Hypothesis]]:
-        """Return the tokens of a sentence with the end, and its best translations, best first.
+    def hypotheses(
+        self, parameters: nnx.State, sentences: Sequence[Sentence], *, batch_size: int
+    ) -> list[list[Hypothesis]]:
+        """Return the best translations of each sentence, best first.
 
-        Raises:
-            ValueError: as `encode`.
+        Unknown words are copied to the place that attends to them most. A model without attention
+        translates their placeholder.
         """
-        source = [*self.encode(sentence), EOS]
-        length = min(each for each in lengths_for(self._max_length) if each >= len(source))
-        aligned = {"returning": ("weights",), "observe": aligned_source} if self.aligns else {}
+        if not sentences:
+            return []
+        sources = [[*sentence.ids, EOS] for sentence in sentences]
+        longest = max(map(len, sources))
+        length = min(each for each in lengths_for(self._max_length) if each >= longest)
+        observed = {"returning": ("weights",), "observe": source_weights} if self.aligns else {}
         output = self._generate(
-            parameters, [source], strategy=self._detailed, buckets=(length,), **aligned
+            parameters,
+            sources,
+            strategy=self._detailed,
+            buckets=(length,),
+            slots=batch_size,
+            **observed,
         )
-        found = [
-            self._hypothesis(jax.tree.map(lambda leaf, at=at: leaf[0, at], output))
-            for at in range(output.scores.shape[1])
-            if output.lengths[0, at]
+        if output.lengths.ndim == 1:  # without an axis of the n best
+            output = jax.tree.map(lambda leaf: leaf[:, None], output)
+        return [
+            [
+                self._hypothesis(sentence, jax.tree.map(lambda leaf, at=at: leaf[at], output))
+                for at in zip(repeat(row), np.flatnonzero(output.lengths[row]))
+            ]
+            for row, sentence in enumerate(sentences)
         ]
-        return [self._tokenizers.source.token(number) for number in source], found
 
     def cross_attention(
         self, parameters: nnx.State, source: str, target: str
@@ -173,7 +181,10 @@ class Translator:
             Weights `[layers, N, T, S]`, the S source tokens and the T target tokens, both with
             their ends.
         """
-        read, said = self.encode(source), self._tokenizers.target.encode(target)
+        read, said = (
+            tokenizer.encode(text)
+            for tokenizer, text in zip(self._tokenizers, (source, target), strict=True)
+        )
         weights = self._weights(parameters, jnp.array([[*read, EOS]]), jnp.array([[BOS, *said]]))
         return (
             np.asarray(weights)[:, 0],
@@ -206,15 +217,25 @@ class Translator:
         """Return a translation in one line; a model of bytes may generate line feeds."""
         return " ".join(self._tokenizers.target.decode(ids).splitlines())
 
-    def _hypothesis(self, output: GenerationOutput) -> Hypothesis:
-        valid = slice(int(output.lengths))
-        ids = output.tokens[valid].tolist()
+    def _hypothesis(self, sentence: Sentence, output: GenerationOutput) -> Hypothesis:
+        valid, tokenizer = slice(int(output.lengths)), self._tokenizers.target
+        ids, log_probs = output.tokens[valid].tolist(), output.log_probs[valid]
+        tokens, text = [tokenizer.token(number) for number in ids], self._text(ids)
+        weights = np.zeros((0, 0)) if output.observed is None else output.observed[valid]
+        if self.aligns and sentence.unknown:
+            written = len(ids) - (ids[-1] == EOS)
+            copies, rest = copy_words(weights[:written], sentence.unknown)
+            tokens = [copies.get(place, token) for place, token in enumerate(tokens)]
+            text = tokenizer.tokens.detokenize([*tokens[:written], *rest])
+        confidence = float(np.exp(np.mean(log_probs)))
         return Hypothesis(
-            text=self._text(ids),
+            text=text,
             score=float(output.scores),
-            tokens=[self._tokenizers.target.token(number) for number in ids],
-            log_probs=output.log_probs[valid].tolist(),
-            alignment=[] if output.observed is None else output.observed[valid].tolist(),
+            confidence=confidence,
+            is_uncertain=confidence < LOW_CONFIDENCE,
+            tokens=tokens,
+            log_probs=log_probs.tolist(),
+            alignment=weights.argmax(axis=-1).tolist() if self.aligns else [],
         )
 
     def _cross_attention_weights(
@@ -240,7 +261,26 @@ def cross_weights(output: Output) -> list[Array]:
     return [results["weights"] for results in layers if results is not None]
 
 
-def aligned_source(output: Output) -> Array:
-    """Return the source token with the largest mean weight, `[B]`, of one target token per row."""
+def source_weights(output: Output) -> Array:
+    """Return the mean weight of each source token, `[B, S]`, for one target token per row."""
     means = [weights.mean(axis=(-3, -2)) for weights in cross_weights(output)]
-    return jnp.argmax(jnp.mean(jnp.stack(means), axis=0), axis=-1)
+    return jnp.mean(jnp.stack(means), axis=0)
+
+
+def copy_words(weights: np.ndarray, words: Mapping[int, str]) -> tuple[dict[int, str], list[str]]:
+    """Align source words with target tokens, one to one, the largest weight first.
+
+    Args:
+        weights: `[T, S]`, of cross-attention.
+        words: by source place.
+
+    Returns:
+        The word of each aligned target place, and the words for which no target token is left.
+    """
+    copies: dict[int, str] = {}
+    rest = dict(words)
+    pairs = [(weights[t, s], t, s) for t in range(len(weights)) for s in words]
+    for _, target, source in sorted(pairs, key=lambda pair: -pair[0]):
+        if target not in copies and source in rest:
+            copies[target] = rest.pop(source)
+    return copies, [*rest.values()]

@@ -1,7 +1,5 @@
 """Translation of plain text by a small untrained model, in batches and one by one."""
 
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,8 +13,8 @@ from experiments.config.flags import as_config_dict
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import BOS, EOS, PAD, SPECIALS, Vocabulary
 from experiments.data.words import WORDS, Tokens
-from experiments.evaluation import translator as translating
-from experiments.evaluation.translator import Translator, lengths_for
+from experiments.inference import translator as translating
+from experiments.inference.translator import Translator, copy_words, lengths_for
 from experiments.tasks.translation import Translation
 
 SOURCE, TARGET = (Vocabulary((*SPECIALS, *letters)) for letters in ("abcdefgh", "vwxyz"))
@@ -128,28 +126,12 @@ def test_unfinished_rows_are_decoded_again_with_more_steps(num_beams, monkeypatc
         np.testing.assert_array_equal(ids, whole[: len(ids)])
 
 
-@pytest.mark.parametrize(
-    "sentence, words",
-    [
-        ("  ", "the sentence is empty"),
-        ("a " * 9, "the sentence has 9 tokens, and the model reads at most 8"),
-        ("a q", "the word 'q' is not in the vocabulary"),
-    ],
-)
-def test_invalid_sentence_raises(task, sentence, words):
-    with pytest.raises(ValueError, match=words):
-        task.translator.encode(sentence)
-
-
-@pytest.mark.parametrize("sentence", ["A b C.", "a b c. ", " a B c ."])
-def test_final_period_and_capital_letters_are_normalized(task, sentence):
-    assert task.translator.encode(sentence) == task.translator.encode("a b c")
-
-
-@pytest.mark.parametrize("sentence", ["a b c?", "a. b c", "a b c.."])
-def test_other_punctuation_is_unknown(task, sentence):
-    with pytest.raises(ValueError, match="is not in the vocabulary"):
-        task.translator.encode(sentence)
+def test_copied_words_are_aligned_one_to_one():
+    weights = np.array([[0.1, 0.6, 0.3], [0.1, 0.5, 0.4], [0.8, 0.1, 0.1]])  # [T, S]
+    assert copy_words(weights, {}) == ({}, [])
+    assert copy_words(weights, {1: "b"}) == ({0: "b"}, [])
+    assert copy_words(weights, {1: "b", 2: "c"}) == ({0: "b", 1: "c"}, [])
+    assert copy_words(weights[:1], {0: "a", 1: "b"}) == ({0: "b"}, ["a"])
 
 
 def test_cross_attention_has_labels(task, parameters):
@@ -165,65 +147,75 @@ def test_translator_uses_the_tokenizer_of_the_data():
     options = {"num_beams": 1, "length_penalty": 0.0}
     stopping = StoppingCriteria(9, stop=EOS, pad=PAD)
     translator = Translator(None, letters, max_length=9, stopping=stopping, **options)
-    assert translator.encode("bad") == SOURCE.encode(["b", "a", "d"])
+    assert translator.read("bad").ids == SOURCE.encode(["b", "a", "d"])
 
 
 class TestDetails:
     """Details of the best hypotheses of a beam."""
 
-    SENTENCE = "b a"
+    SENTENCE = "b q a"
 
     @pytest.fixture(scope="class")
-    @staticmethod
-    def found(task):
+    @classmethod
+    def found(cls, task):
         with jax.numpy_dtype_promotion("standard"):
             config = as_config_dict(task.config)
-            config.decoding.update(
-                {"num_beams": 3, "length_penalty": 0.5, "details": True, "n_best": 2}
-            )
+            config.decoding.update({"num_beams": 3, "length_penalty": 0.5, "n_best": 2})
             task = Translation(Config.read(config.to_dict()), tokenizers(WORDS))
             parameters = drawn(task, seed=46)  # with which alignments differ
             state = task.learner.initial_state()._replace(parameters=parameters)
-        (best,) = task.translator(state.parameters, [TestDetails.SENTENCE], batch_size=1)
-        (answer,), _ = task.answers(state, [TestDetails.SENTENCE])
-        answer = json.loads(answer)
-        assert answer["source"] == ["b", "a", "<eos>"]
-        said = answer["translations"]
+        read = "b h a"  # the rarest word is the placeholder
+        (best,) = task.translator(state.parameters, [read], batch_size=1)
+        (plain,), (unknown,) = (task.predict(state, [each]) for each in (read, cls.SENTENCE))
+        assert unknown.note == "not in the vocabulary, copied: 'q'"
+        assert [*plain.text] == [best]
+        said = plain.details()["translations"]
         looks = [
-            task.translator.cross_attention(
-                state.parameters, TestDetails.SENTENCE, " ".join(one["tokens"][:-1])
-            )[0]
+            task.translator.cross_attention(state.parameters, read, " ".join(one["tokens"][:-1]))[0]
             for one in said
         ]
-        return best, said, looks
+        return best, said, looks, unknown.details()
 
-    def test_the_first_is_the_translation(self, found):
-        best, (first, second), _ = found
+    def test_first_is_the_translation(self, found):
+        best, (first, second), *_ = found
         assert first["text"] == best != second["text"]
         assert first["score"] >= second["score"]
 
-    def test_a_score_is_the_sum_over_the_penalty(self, found):
+    def test_score_is_the_sum_over_the_penalty(self, found):
         for one in found[1]:
             penalty = ((5 + len(one["tokens"])) / 6) ** 0.5
             assert one["score"] == pytest.approx(sum(one["log_probs"]) / penalty, rel=1e-5)
 
+    def test_confidence_is_the_geometric_mean_of_probabilities(self, found):
+        for one in found[1]:
+            mean = np.prod(np.exp(one["log_probs"])) ** (1 / len(one["tokens"]))
+            assert one["confidence"] == pytest.approx(mean, rel=1e-4)
+            assert one["is_uncertain"] == (mean < 0.5)
+
     def test_alignment_is_the_source_token_with_the_largest_weight(self, found):
-        _, said, looks = found
+        _, said, looks, _ = found
         for one, weights in zip(said, looks, strict=True):
             assert one["text"] == " ".join(one["tokens"])
             most = weights.mean(axis=(0, 1)).argmax(axis=-1).tolist()
             assert one["alignment"] == most
             assert len({*one["alignment"]}) > 1
 
+    def test_unknown_word_is_copied_to_the_token_that_attends_to_it_most(self, found):
+        _, said, looks, unknown = found
+        assert (unknown["source"], unknown["unknown"]) == (["b", "q", "a", "<eos>"], ["q"])
+        for one, weights, copied in zip(said, looks, unknown["translations"], strict=True):
+            place = weights.mean(axis=(0, 1))[:-1, 1].argmax()
+            words = one["text"].split()
+            assert copied["text"].split() == [*words[:place], "q", *words[place + 1 :]]
 
-def test_model_without_attention_has_no_alignment():
+
+def test_model_without_attention_reads_a_placeholder():
     with jax.numpy_dtype_promotion("standard"):
         config = toy_translation_rnn.get_config("tiny")
         config.model.update({"attention": "none", "max_length": 9})
-        config.decoding.update({"num_beams": 2, "details": True})
         config.batch.bucket_lengths = (9,)
         task = Translation(Config.read(config.to_dict()), tokenizers(WORDS))
-        (answer,), _ = task.answers(task.learner.initial_state(), ["a b"])
-    (one,) = json.loads(answer)["translations"]
-    assert one.keys() == {"text", "score", "tokens", "log_probs", "alignment"}
+        (found,) = task.predict(task.learner.initial_state(), ["a q"])
+    assert found.note == "not in the vocabulary, read as 'h': 'q'"
+    (one,) = found.details()["translations"]
     assert one["alignment"] == [] and one["tokens"]
