@@ -63,6 +63,7 @@ def get_config(form: str = FULL) -> ConfigDict:
         depth.batch, depth.length, depth.layers = 2, 8, (1, 2)
         depth.compilations, depth.seconds = 1, 0.2
         small.train.steps, small.train.warmup_steps = 4, 2
+        small.model.decoder_layers = 2  # stacked, as in the full form
         config.training.steps = 2
         translating.length, translating.seconds = 5, 0.2
     return config

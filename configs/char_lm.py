@@ -39,10 +39,9 @@ def get_config(form: str = FULL) -> ConfigDict:
     train.beta2 = 0.99
 
     if is_tiny(form):
-        defaults.make_short(config)
+        defaults.make_tiny(config)
         data.sentences = 200
         batch.row_length = 24
         batch.tokens = 240
-        model.update({"width": 32, "hidden": 48, "decoder_layers": 2, "dropout": 0.1})
         config.decoding.max_tokens = 20
     return config

@@ -27,7 +27,6 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.train.label_smoothing = 0.1
 
     if is_tiny(form):
-        defaults.make_short(config)
+        defaults.make_tiny(config)
         config.batch.size = 16
-        model.update({"width": 32, "hidden": 48, "dropout": 0.1})
     return config

@@ -23,10 +23,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.max_length = 24
 
     if is_tiny(form):
-        defaults.make_short(config)
-        defaults.make_few(data.sizes)
+        defaults.make_tiny(config)
         data.sizes.test = 200  # enough for a few words of several senses
-        batch.bucket_lengths = (24,)
         batch.tokens = 480
-        model.update({"width": 32, "hidden": 48, "dropout": 0.1})
     return config

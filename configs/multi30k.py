@@ -58,11 +58,10 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.decoding.length_penalty = 1.0
 
     if is_tiny(form):
-        defaults.make_short(config)
+        model.max_length = 48
+        defaults.make_tiny(config)
+        data.path = str(defaults.SAMPLES / "captions")
         config.text.size = 400
-        model.max_length = 160  # which so few subwords need
-        batch.bucket_lengths = (model.max_length,)
-        batch.tokens = 640
-        model.update({"width": 32, "hidden": 48, "encoder_layers": 1, "decoder_layers": 1})
+        batch.tokens = 480
         config.decoding.num_beams = 2
     return config

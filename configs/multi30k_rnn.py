@@ -31,7 +31,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.literature.test.tok_bleu = reported
     config.train.label_smoothing = 0.0
     if is_tiny(form):
-        model.update({"embedding_width": 16, "hidden": 16, "dropout": 0.1})
+        defaults.make_tiny(config)
     else:
         model.update({"embedding_width": 256, "hidden": 512, "dropout": 0.5})
         config.train.steps, config.train.warmup_steps = 1_200, 200

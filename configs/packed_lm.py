@@ -22,9 +22,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.decoding.max_tokens = 40
 
     if is_tiny(form):
-        defaults.make_short(config)
-        defaults.make_few(config.data.sizes)
+        defaults.make_tiny(config)
         config.batch.tokens = 256
-        config.model.update({"width": 32, "hidden": 48})
         config.decoding.max_tokens = 20
     return config

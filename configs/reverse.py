@@ -24,7 +24,7 @@ from configs.forms import FULL, is_tiny
 def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = defaults.new("translation", "reverse", steps=2_000)
-    data, batch, model = config.data, config.batch, config.model
+    batch, model = config.batch, config.model
 
     batch.bucket_lengths = (14, 20, 26)
 
@@ -35,9 +35,6 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.tie = "all"
 
     if is_tiny(form):
-        defaults.make_short(config)
-        defaults.make_few(data.sizes)
-        batch.bucket_lengths = (model.max_length,)
+        defaults.make_tiny(config)
         batch.tokens = 320
-        model.update({"width": 32, "hidden": 48, "dropout": 0.1})
     return config

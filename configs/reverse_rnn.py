@@ -27,5 +27,5 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.max_length = 32
 
     if is_tiny(form):
-        model.update({"hidden": 16, "dropout": 0.1})
+        defaults.make_tiny(config)
     return config

@@ -29,8 +29,8 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.max_length = 52
 
     if is_tiny(form):
-        defaults.make_short(config)
-        batch.bucket_lengths = (model.max_length,)
-        batch.tokens = 512
-        model.update({"width": 32, "hidden": 48, "dropout": 0.1})
+        defaults.make_tiny(config)
+        config.data.path = str(defaults.SAMPLES / "scan")
+        config.data.validation = 6
+        batch.tokens = 520
     return config

@@ -23,8 +23,8 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.hidden = 128
 
     if is_tiny(form):
-        defaults.make_short(config)
-        data.sizes.update({"train": 2_000, "validation": 20, "test": 20, "longer": 20})
+        defaults.make_tiny(config)
+        data.sizes.train = 2_000
         config.batch.size = 16
-        model.update({"width": 32, "hidden": 48, "dropout": 0.1, "pooling": "class_token"})
+        model.pooling = "class_token"
     return config

@@ -16,7 +16,7 @@ from configs.forms import FULL, is_tiny
 def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = defaults.new("translation", "summary", steps=2_000)
-    data, batch, model = config.data, config.batch, config.model
+    batch, model = config.batch, config.model
 
     batch.bucket_lengths = (32, 40, 48)
     batch.tokens = 2_048
@@ -25,9 +25,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.tie = "all"
 
     if is_tiny(form):
-        defaults.make_short(config)
-        defaults.make_few(data.sizes)
-        batch.bucket_lengths = (model.max_length,)
-        batch.tokens = 512
-        model.update({"width": 32, "hidden": 48, "dropout": 0.1})
+        model.max_length = 60
+        defaults.make_tiny(config)
+        batch.tokens = 960
     return config

@@ -13,7 +13,7 @@ score      not measured yet
 
 from ml_collections import ConfigDict
 
-from configs import multi30k
+from configs import defaults, multi30k
 from configs.forms import FULL, is_tiny
 from experiments.config.data import TfdsData
 from experiments.config.flags import as_config_dict
@@ -31,7 +31,14 @@ def get_config(form: str = FULL) -> ConfigDict:
     data.tokenized = True
     data.splits.train = "train"  # or a part of one, as "train[:90%]"
     data.faults = "drop"
-    if not is_tiny(form):  # talks have longer sentences than captions
+    if is_tiny(form):
+        data.path = str(defaults.SAMPLES / "tfds")
+        data.dataset = "captions/en_de"
+        data.source, data.target = "en", "de"
+        data.splits.update(
+            {"train": "train[:40]", "validation": "train[40:46]", "test": "train[46:]"}
+        )
+    else:  # talks have longer sentences than captions
         config.batch.bucket_lengths = (16, 24, 32, 48, 64, 96)
         config.model.max_length = 256
     return config

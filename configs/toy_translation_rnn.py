@@ -19,8 +19,8 @@ def get_config(form: str = FULL) -> ConfigDict:
     config = toy_translation.get_config(form)
     config.architecture = "recurrent"
     config.batch.packed = False
-    config.model = model = defaults.recurrent()
+    config.model = defaults.recurrent()
 
     if is_tiny(form):
-        model.update({"embedding_width": 16, "hidden": 16, "dropout": 0.1})
+        defaults.make_tiny(config)
     return config

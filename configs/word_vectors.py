@@ -20,9 +20,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.train.weight_decay = 0.0
 
     if is_tiny(form):
-        defaults.make_short(config)
-        defaults.make_few(config.data.sizes)
+        defaults.make_tiny(config)
         config.data.sizes.test = 200  # enough for a few words of several senses
         config.batch.size = 64
-        config.model.width = 16
     return config

@@ -5,17 +5,17 @@ import json
 import os
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from reprlib import repr as brief
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from experiments.config import Config
 from experiments.config.build import as_tree
+from experiments.config.differences import differences, flat, in_lines
 from experiments.config.flags import as_config_dict
 from experiments.errors import UsageError
 from experiments.files import append, part_of, write_whole
@@ -23,7 +23,6 @@ from experiments.json_files import read_json, read_json_lines
 from experiments.plugin import imported
 from experiments.registry import TASK_PARTS
 
-MOST_LINES = 8  # of differences between two configurations
 INDIFFERENT = "data.path", "literature", "plugin"  # fields that do not change what a run learns
 OF_MODEL = ("name",)  # fields of the data that the model depends on
 # Fields that may change on an existing run: they do not change what it has learned so far.
@@ -91,7 +90,7 @@ class Workdir:
 
     def _change(self, trained: ConfigDict, config: Config | ConfigDict) -> None:
         """Store and record the fields of `CHANGEABLE` in which `config` differs from the run."""
-        there, here = _flat(trained.to_dict()), _flat(config.to_dict())
+        there, here = flat(trained.to_dict()), flat(config.to_dict())
         changed = {
             name: [there[name], here[name]]
             for name in CHANGEABLE
@@ -138,7 +137,7 @@ class Workdir:
             UsageError: they differ in other parts than `but`; it lists the fields.
         """
         trained = self.load_config()
-        there, here = _flat(trained.to_dict()), _flat(config.to_dict())
+        there, here = flat(trained.to_dict()), flat(config.to_dict())
         differing = [
             name
             for name in differences(there, here)
@@ -295,35 +294,3 @@ class Workdir:
             UsageError: they cannot be read.
         """
         return read_json_lines(self.starts, START) if self.starts.exists() else []
-
-
-def differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
-    """Return the dotted names of the fields in which two configurations differ."""
-    there, here = _flat(there), _flat(here)
-    return [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
-
-
-def in_lines(names: Sequence[str], configs: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return one short line for each of the first eight fields, each after a line break.
-
-    Args:
-        names: the dotted names of the fields that differ.
-        configs: both configurations, by the word that follows a value in the text.
-    """
-    lines = []
-    for name in names[:MOST_LINES]:
-        values = [f"{brief(_flat(tree).get(name))} {where}" for where, tree in configs.items()]
-        lines.append(f"\n  {name}: {', '.join(values)}")
-    more = len(names) - MOST_LINES
-    return "".join(lines) + (f"\n  and {more} more" if more > 0 else "")
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten `{"a": {"b": 1}}` to `{"a.b": 1}`, with lists for tuples as in JSON."""
-    flat = {}
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = list(value) if isinstance(value, tuple) else value
-    return flat

@@ -13,6 +13,7 @@ from experiments.analysis.pictures import draw_runs
 from experiments.clock import round_robin
 from experiments.commands.sweep import headlines, score_rows, train_all
 from experiments.config import Config
+from experiments.config.differences import differences, in_lines
 from experiments.data.rows import EncodedPair, pad_batch
 from experiments.data.sources import Splits
 from experiments.data.vocabulary import SPECIALS
@@ -22,7 +23,7 @@ from experiments.files import write_whole
 from experiments.records import Record, Run, table
 from experiments.registry import SOURCES, TASKS
 from experiments.training.metrics import read_metrics
-from experiments.workdir import Workdir, differences, in_lines
+from experiments.workdir import Workdir
 
 LENGTHS = (8, 16, 32, 64, 128)  # of sentences, at which a training step is timed
 REPEATS = 5

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from experiments.config import Config
+from experiments.config.differences import differences
 from experiments.errors import as_usage_errors, one_of
 from experiments.evaluation.other_run import OtherRun, load_other_run
 from experiments.registry import TASKS
 from experiments.results import report, results_so_far
 from experiments.tasks.task import Task
 from experiments.training.session import Trained, restore
-from experiments.workdir import Workdir, differences
+from experiments.workdir import Workdir
 
 
 def evaluate(

@@ -19,7 +19,7 @@ from experiments.inference.sentence import Sentence, read_sentence
 from experiments.training.sharding import by_rows
 
 LOW_CONFIDENCE = 0.5  # a translation below it is marked
-SHORTEST = 16  # tokens: shorter sources are padded rather than compiled for
+SHORTEST = 32  # tokens: shorter sources are padded rather than compiled for
 
 
 class Hypothesis(NamedTuple):

@@ -290,7 +290,7 @@ def test_one_part_runs_from_the_command_line(tmp_path, monkeypatch, capsys):
         (
             "translating.length",
             200,
-            "translating.length must lie in 1 to translation.model.max_length=160, got 200",
+            "translating.length must lie in 1 to translation.model.max_length=48, got 200",
         ),
         ("translating.workdir", "nowhere", "nowhere needs sentences: translation.data.path"),
         ("translating.seconds", 0.0, "translating.seconds must be a number above 0"),

@@ -39,6 +39,7 @@ def task():
     with jax.numpy_dtype_promotion("standard"):
         config = toy_translation.get_config("tiny")
         config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "max_length": 9})
+        config.model.encoder_layers = config.model.decoder_layers = 2
         config.batch.bucket_lengths = (6,)
         config.train.warmup_steps = 0
         return Translation(Config.read(config.to_dict()), tokenizers(WORDS))
@@ -63,9 +64,9 @@ def test_translations_are_at_most_as_long_as_the_longest_sentence(task, paramete
 
 
 def test_lengths_to_compile_for_are_halves_of_the_longest():
-    assert lengths_for(80) == [20, 40, 80]
-    assert lengths_for(33) == [17, 33]
-    assert lengths_for(31) == [31]
+    assert lengths_for(160) == [40, 80, 160]
+    assert lengths_for(65) == [33, 65]
+    assert lengths_for(63) == [63]
 
 
 def test_no_sentences(task, parameters):
@@ -81,12 +82,12 @@ def test_steps_are_half_as_many_again_as_source_tokens_unless_min_tokens_is_more
     def steps(max_tokens, **limits):
         stopping = StoppingCriteria(max_tokens, stop=EOS, pad=PAD, **limits)
         options = {"stopping": stopping, "num_beams": 1, "length_penalty": 0.0}
-        translator = Translator(None, None, max_length=80, **options)
-        return [min(translator._max_steps(length), max_tokens) for length in lengths_for(80)]
+        translator = Translator(None, None, max_length=160, **options)
+        return [min(translator._max_steps(length), max_tokens) for length in lengths_for(160)]
 
-    assert steps(80) == [30, 60, 80]
-    assert steps(200) == [30, 60, 200]
-    assert steps(50, min_tokens=40) == [40, 50, 50]
+    assert steps(160) == [60, 120, 160]
+    assert steps(400) == [60, 120, 400]
+    assert steps(100, min_tokens=80) == [80, 100, 100]
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
@@ -95,6 +96,7 @@ def test_unfinished_rows_are_decoded_again_with_more_steps(num_beams, monkeypatc
     with jax.numpy_dtype_promotion("standard"):
         config = toy_translation.get_config("tiny")
         config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "max_length": 32})
+        config.model.encoder_layers = config.model.decoder_layers = 2
         config.batch.bucket_lengths = (6,)
         config.decoding.update({"num_beams": num_beams, "length_penalty": 0.6})
         config.seed = 1
@@ -113,6 +115,7 @@ def test_unfinished_rows_are_decoded_again_with_more_steps(num_beams, monkeypatc
 
     by_rows = translating.by_rows
     monkeypatch.setattr(translating, "by_rows", compile)
+    monkeypatch.setattr(translating, "SHORTEST", 16)
     found = task.translator.translate_ids(parameters, sources, batch_size=2)
     assert shapes == [(2, 8, 16), (2, 8, 32)]  # slots, rows per slot, tokens
     lengths = [len(ids) for ids in found]
