@@ -265,8 +265,10 @@ def pair_features(model: EncoderDecoder, batch: Batch | PackedPairs, rng: Array 
         source, target = batch
         read, written = source.labels, target.inputs
         across = masks.segments(target.segments, source.segments)
-        reading = {"mask": masks.segments(source.segments), "positions": source.positions}
-        writing = {"mask": masks.segments(target.segments), "positions": target.positions}
+        reading, writing = (
+            {"mask": masks.segments(side.segments), "embedding_positions": side.positions}
+            for side in batch
+        )
     else:
         read, written = batch.source, batch.target_inputs
         across = masks.lengths(batch.source_lengths)

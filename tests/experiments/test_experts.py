@@ -31,8 +31,8 @@ def run(layer, inputs, context):
 @jax.jit
 def apart(layer, inputs):
     """Return the outputs of every expert, `[E, B, T, D]`."""
-    hidden = jnp.einsum("btd,edf->ebtf", inputs, layer.widen[...])
-    return jnp.einsum("ebtf,efd->ebtd", ACTIVATIONS["gelu"](hidden), layer.narrow[...])
+    hidden = jnp.einsum("btd,edf->ebtf", inputs, layer.up[...])
+    return jnp.einsum("ebtf,efd->ebtd", ACTIVATIONS["gelu"](hidden), layer.down[...])
 
 
 def test_output_is_the_weighted_mean_of_the_two_likeliest_experts():

@@ -238,7 +238,7 @@ def test_registered_names(monkeypatch):
     monkeypatch.setitem(FEED_FORWARDS, "none", no_layer)
     changes = {"norm": "mine", "activation": "sine", "feed_forward": "none"}
     model = jax.eval_shape(lambda: build(changes))
-    assert not [path for path in parameters(model) if "widen" in path]
+    assert not [path for path in parameters(model) if ".up" in path]
 
 
 @pytest.mark.parametrize(

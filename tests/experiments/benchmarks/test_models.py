@@ -100,8 +100,8 @@ def test_torch_gpt_has_the_loss_of_our_model():
         weights |= {
             f"blocks.{layer}.mix.weight": np.concatenate(mixed),
             f"blocks.{layer}.out.weight": matrix("self_attention", "output"),
-            f"blocks.{layer}.feed_forward.0.weight": matrix("feed_forward", "widen"),
-            f"blocks.{layer}.feed_forward.2.weight": matrix("feed_forward", "narrow"),
+            f"blocks.{layer}.feed_forward.0.weight": matrix("feed_forward", "up"),
+            f"blocks.{layer}.feed_forward.2.weight": matrix("feed_forward", "down"),
         }
     weights["tokens.weight"] = np.array(parameters["embedding"]["tokens"][...])
     weights = {name: torch.from_numpy(array.copy()) for name, array in weights.items()}

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from attention.decoding import recompute
+from experiments.benchmarks.models.recompute import recompute
 
 
 def test_logits_are_those_of_the_whole_answer():

@@ -18,16 +18,6 @@ class ReadTokens(NamedTuple):
     tokens: Array
     index: Array
 
-    def check_capacity(self, num_tokens: int) -> None:
-        """Check that a number of tokens fits.
-
-        Raises:
-            ValueError: it does not.
-        """
-        longest = self.tokens.shape[1]
-        if num_tokens > longest:
-            raise ValueError(f"recompute holds at most {longest} tokens, not {num_tokens}")
-
 
 def recompute(
     score: Callable[[Array, Array], Array], *, batch_size: int, max_length: int
