@@ -5,16 +5,23 @@ python run.py --config=NAME                         train another experiment of 
 python run.py --config=NAME:tiny                    its tiny form, which ends in seconds
 python run.py --config.model.num_kv_heads=1         change any field of a configuration
 python run.py --workdir=FOLDER                      continue the run in a folder
+python run.py --workdir=FOLDER --config.train.steps=MORE                extend it
+python run.py --profile                             record a profiler trace of some steps
+python run.py --wandb=PROJECT                       send the metrics to Weights & Biases too
 python run.py --mode=evaluate                       measure a trained model
 python run.py --mode=evaluate --split=validation    on this part of the data alone
 python run.py --mode=evaluate --against=workdirs/B  beside another run
-echo "Jane visits Africa" | python run.py --mode=translate
-echo "the girl" | python run.py --mode=generate --workdir=workdirs/char_lm
-echo "Once upon a time" | python run.py --mode=generate --weights=FOLDER
+echo "Jane visits Africa" | python run.py --mode=predict
+python run.py --mode=explain --sentence="Jane visits Africa"
+echo "the girl" | python run.py --mode=predict --workdir=workdirs/char_lm
+echo "the _ is happy" | python run.py --mode=predict --workdir=workdirs/masked_lm --format=json
+echo "Once upon a time" | python run.py --mode=predict --weights=FOLDER
 python run.py --mode=compare --config=A --config=B
+python run.py --mode=sweep --seeds=0,1,2            several seeds, or values of a field:
+python run.py --mode=sweep --grid.train.learning_rate=1e-3,3e-3
 python run.py --mode=describe                       parameters, cache and FLOPs of a model
 python run.py --mode=benchmark                      measure attention beside its peers
-python run.py --mode=ledger                         the results of all runs, as a table
+python run.py --mode=ledger                         results of all runs, as JSON and a page
 python run.py --help --config=NAME                  modes, configurations, flags and fields
 """
 
@@ -22,7 +29,7 @@ import errno
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -30,7 +37,7 @@ from typing import Any, NamedTuple
 from absl import logging
 from ml_collections import ConfigDict
 
-from experiments.cli import USES, Command, parse
+from experiments.cli import SUFFIXES, USES, Command, parse
 from experiments.config import Config
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.registry import TASKS
@@ -51,19 +58,16 @@ class Experiment(NamedTuple):
         return import_module(self.module)
 
 
-OF_TASKS = ("train", "evaluate", "describe")
-MORE = {"translation": ("translate",), "language_model": ("generate",)}  # modes of some tasks
-# `config.experiment`, if it is not a task -> module and modes.
+OF_TASKS = ("train", "evaluate", "predict", "explain", "describe")
+# `config.task`, if it is not a task -> module and modes.
 EXPERIMENTS = {
-    "pretrained": Experiment("experiments.pretrained", ("generate",)),
-    "comparison": Experiment("experiments.comparison", ("compare",)),
+    "pretrained": Experiment("experiments.pretrained", ("predict",)),
     "preset": Experiment("experiments.describe", ("describe",)),
     "benchmark": Experiment("experiments.benchmarks.suite", ("benchmark",)),
     "model_benchmark": Experiment("experiments.benchmarks.models.suite", ("benchmark",)),
     "ledger": Experiment("experiments.ledger", ("ledger",)),
 }
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota or a file is full
-LINE_BY_LINE = ("translate", "generate")  # modes that read standard input
 
 
 def main(argv: Sequence[str]) -> int:
@@ -71,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         command = parse(argv)
         check_mode(command)
-        config = read_config(command.config)
+        config = read_runs(command.runs) or read_config(command.config)
         start_jax(command)
         status = run(command, config)
         sys.stdout.flush()  # or an error of it is reported when Python ends
@@ -104,15 +108,15 @@ def check_mode(command: Command) -> None:
     """
     if command.cache.exists() and not command.cache.is_dir():
         raise UsageError(f"--cache={command.cache} is no folder")
-    name = command.config.get("experiment")
-    with as_usage_errors():
-        one_of("experiment", name, (*TASKS, *EXPERIMENTS))
-    if command.mode == "compare" and name != "comparison":
-        raise UsageError("a comparison needs several runs: give --config twice, or a file of runs")
-    modes = (*OF_TASKS, *MORE.get(name, ())) if name in TASKS else EXPERIMENTS[name].modes
-    if command.mode not in modes:
-        where = "; its runs have folders of their own" if name == "comparison" else ""
-        raise UsageError(f"{name} has no mode {command.mode!r}, it has {', '.join(modes)}{where}")
+    for config in command.runs.values() or [command.config]:
+        name = config.get("task")
+        with as_usage_errors():
+            one_of("task", name, (*TASKS, *EXPERIMENTS))
+        modes = (*OF_TASKS, *SUFFIXES)
+        if name not in TASKS:
+            modes = EXPERIMENTS[name].modes
+        if command.mode not in modes:
+            raise UsageError(f"{name} has no mode {command.mode!r}, it has {', '.join(modes)}")
     if command.against is not None and name != "translation":
         raise UsageError(f"--against is for translations, and {name} has none")
 
@@ -123,14 +127,24 @@ def read_config(config: ConfigDict) -> Config | ConfigDict:
     Raises:
         UsageError: in one sentence.
     """
-    if config.experiment in TASKS:
+    if config.task in TASKS:
         return Config.read(config.to_dict())
-    for name, run in config.get("runs", {}).items():
+    return config
+
+
+def read_runs(runs: Mapping[str, ConfigDict]) -> dict[str, Config]:
+    """Check the config of each run of a comparison or a sweep.
+
+    Raises:
+        UsageError: in one sentence, with the name of the run.
+    """
+    read = {}
+    for name, config in runs.items():
         try:
-            read_config(run)
+            read[name] = Config.read(config.to_dict())
         except UsageError as error:
             raise UsageError(f"{name}: {error}") from error
-    return config
+    return read
 
 
 def start_jax(command: Command) -> None:
@@ -149,37 +163,43 @@ def start_jax(command: Command) -> None:
         warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
 
 
-def run(command: Command, config: Config | ConfigDict) -> int:
+def run(command: Command, config: Config | ConfigDict | Mapping[str, Config]) -> int:
     """Call the experiment that the configuration names; return the exit status."""
     workdir, cache = Workdir(command.weights or command.workdir), command.cache
-    is_task = config.experiment in TASKS
+    if command.runs:
+        do = getattr(import_module(f"experiments.commands.{command.mode}"), command.mode)
+        do(config, workdir, cache, **({"cluster": command.cluster} if command.cluster else {}))
+        return 0
+    is_task = config.task in TASKS
     if not is_task:
-        experiment = EXPERIMENTS[config.experiment].load()
-        experiment.check(config)
+        experiment = EXPERIMENTS[config.task].load()
+        if hasattr(experiment, "check"):
+            experiment.check(config)
     if command.mode == "describe":
         model = abstract_model(command, config)
         import_module("experiments.describe").describe(config, model)
         return 0
     if command.mode in USES and command.weights is None:
-        config = workdir.as_trained(config)
+        config = workdir.as_trained(config, other_data=command.mode == "evaluate")
     if is_task:
         experiment = import_module(f"experiments.commands.{command.mode}")
     do = getattr(experiment, command.mode)
-    if command.mode in LINE_BY_LINE:
+    if command.mode == "predict":
         if sys.stdin is None:
-            raise UsageError(f"--mode={command.mode} reads standard input, which is closed")
+            raise UsageError("--mode=predict reads standard input, which is closed")
         from experiments.prompt import lines_as_they_come
 
-        return 1 if do(config, workdir, cache, lines_as_they_come(sys.stdin)) else 0
-    do(config, workdir, cache, **evaluated(command))
+        groups = lines_as_they_come(sys.stdin)
+        return 1 if do(config, workdir, cache, groups, command.format) else 0
+    do(config, workdir, cache, **options(command))
     return 0
 
 
 def abstract_model(command: Command, config: Config | ConfigDict) -> Any:  # noqa: ANN401 - nnx.Module, which imports jax
     """Return the model that is described, with shapes for arrays: of a run, or of a config."""
-    if config.experiment not in TASKS:
-        return EXPERIMENTS[config.experiment].load().abstract_model(config, command.cache)
-    task = TASKS[config.experiment]
+    if config.task not in TASKS:
+        return EXPERIMENTS[config.task].load().abstract_model(config, command.cache)
+    task = TASKS[config.task]
     if command.is_of_run:
         task = task.load(config, Workdir(command.workdir), command.cache)
     else:
@@ -187,13 +207,13 @@ def abstract_model(command: Command, config: Config | ConfigDict) -> Any:  # noq
     return task.learner.abstract_model
 
 
-def evaluated(command: Command) -> dict[str, Any]:
-    """Return the arguments of `evaluate` that flags decide, none in other modes."""
-    if command.mode != "evaluate":
-        return {}
-    if command.against is None:
-        return {"split": command.split}
-    return {"split": command.split, "against": Workdir(command.against)}
+def options(command: Command) -> dict[str, Any]:
+    """Return the arguments of a mode that flags decide."""
+    names = ("profile", "wandb", "split", "sentence", "layer", "head")
+    values = {name: getattr(command, name) for name in names}
+    if command.against is not None:
+        values["against"] = Workdir(command.against)
+    return {name: each for name, each in values.items() if each is not None and each is not False}
 
 
 def silence_threads() -> None:

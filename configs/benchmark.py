@@ -1,4 +1,4 @@
-"""The benchmark: time, memory and error of attention, beside jax, flax, torch and tokamax.
+"""Benchmark: time, memory and error of attention beside jax, flax, torch and tokamax.
 
 command    python run.py --mode=benchmark    (or: --mode=benchmark --config=configs/benchmark.py)
            with --config.cases=all for the whole grid, which takes hours on a CPU
@@ -15,7 +15,7 @@ from configs.forms import FULL, is_tiny
 def get_config(form: str = FULL) -> ConfigDict:
     """The benchmark, or its tiny form that ends in seconds."""
     config = ConfigDict()
-    config.experiment = "benchmark"
+    config.task = "benchmark"
 
     # Names of cases and of contenders (experiments/benchmarks/cases.py), patterns of them, or all.
     config.cases = " ".join(
@@ -29,10 +29,10 @@ def get_config(form: str = FULL) -> ConfigDict:
     )
     config.contenders = "all"
     config.accuracy = "full_1024_*_gradient causal_1024_*_gradient"  # of one example, not a batch
-    config.seconds = 1.5  # that one contender may take of a case, after a first call
+    config.seconds = 1.5  # of one contender in a case, after a first call
     config.rounds = 6  # at most
-    config.memory_gib = 16.0  # of scratch; who needs more, or more than is free, is left out
-    config.page = ""  # where else to write the report
+    config.memory_gib = 16.0  # of scratch memory; a contender that needs more is left out
+    config.page = ""  # another place of the report
 
     if is_tiny(form):
         config.cases = "causal_64_float32_gradient packed_64_bfloat16_forward"

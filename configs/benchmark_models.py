@@ -1,4 +1,4 @@
-"""The benchmark of models: decoding, depth, and learning beside a plain PyTorch loop.
+"""Benchmark of models: decoding, depth, and training beside a plain PyTorch loop.
 
 command    python run.py --mode=benchmark --config=configs/benchmark_models.py
 hardware   two CPU cores
@@ -15,21 +15,21 @@ from configs.forms import FULL, is_tiny
 def get_config(form: str = FULL) -> ConfigDict:
     """The benchmark, or its tiny form that ends in seconds."""
     config = ConfigDict()
-    config.experiment = "model_benchmark"
+    config.task = "model_benchmark"
     config.parts = "all"  # or some of: decoding depth characters training translating
     config.rounds = 10  # at most
-    config.page = ""  # where else to write the report
+    config.page = ""  # another place of the report
 
-    # An encoder-decoder of the size of the main job says so many tokens of so many sources.
+    # An encoder-decoder of the size of the main job generates `length` tokens for each source.
     config.decoding = decoding = ConfigDict()
     decoding.model = defaults.transformer()
     decoding.model.max_length = 64
     decoding.length = 64
     decoding.batches = (1, 32)
     decoding.num_beams = 5
-    decoding.seconds = 10.0  # that one way may take
+    decoding.seconds = 10.0  # of one measurement
 
-    # A language model of the size of char_lm, less and more deep.
+    # A language model with the sizes of char_lm and different depths.
     config.depth = depth = ConfigDict()
     small = char_lm.get_config(form)
     small.train.decay_all = True  # as in the PyTorch loop
@@ -42,18 +42,18 @@ def get_config(form: str = FULL) -> ConfigDict:
     depth.compilations = 3
     depth.seconds = 5.0
 
-    # That language model, as its own configuration says.
+    # That language model with its configuration.
     config.characters = small
 
-    # Multi30k, as its own configuration says; without its folder nothing is translated.
+    # Multi30k with its configuration; without its folder, the parts that need it are left out.
     config.translation = translation = multi30k.get_config(form)
     translation.data.path = ""
     config.training = ConfigDict()
     config.training.steps = 15  # of each
     config.translating = translating = ConfigDict()
-    translating.workdir = ""  # a run of that configuration, as which to translate
-    translating.length = 20  # without one parameters are random, and all answers so many tokens
-    translating.seconds = 30.0  # that one way may take
+    translating.workdir = ""  # a run of that configuration, for its parameters
+    translating.length = 20  # tokens of each answer without a workdir: parameters are random
+    translating.seconds = 30.0  # of one measurement
 
     if is_tiny(form):
         config.rounds = 2
@@ -63,6 +63,7 @@ def get_config(form: str = FULL) -> ConfigDict:
         depth.batch, depth.length, depth.layers = 2, 8, (1, 2)
         depth.compilations, depth.seconds = 1, 0.2
         small.train.steps, small.train.warmup_steps = 4, 2
+        small.model.decoder_layers = 2  # stacked, as in the full form
         config.training.steps = 2
         translating.length, translating.seconds = 5, 0.2
     return config

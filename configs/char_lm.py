@@ -1,14 +1,14 @@
 """Characters: a small GPT learns to write, letter by letter.
 
 The sizes, the batch and the steps are those of the CPU setting of nanoGPT; positions are rotary, so
-that the model can write on without end. Without `data.path` the text is sentences of the toy
-language.
+that the model can generate text of any length. Without `data.path` the text is sentences of the
+toy language.
 
 command    python run.py --config=configs/char_lm.py
 hardware   two CPU cores
 time       134 s of training
-score      perplexity 2.12 of a letter on the last tenth of our text; loss 1.669 on that of tiny
-           Shakespeare, by --config.data.path=FILE (published for this size and these steps: 1.88;
+score      perplexity 2.12 of a character on the last tenth of the toy text; loss 1.669 on that of
+           tiny Shakespeare, by --config.data.path=FILE (published for these sizes and steps: 1.88;
            seed 0)
            measured with weight decay on all parameters (train.decay_all)
 """
@@ -39,10 +39,9 @@ def get_config(form: str = FULL) -> ConfigDict:
     train.beta2 = 0.99
 
     if is_tiny(form):
-        defaults.make_short(config)
+        defaults.make_tiny(config)
         data.sentences = 200
         batch.row_length = 24
         batch.tokens = 240
-        model.update({"width": 32, "hidden": 48, "decoder_layers": 2, "dropout": 0.1})
         config.decoding.max_tokens = 20
     return config

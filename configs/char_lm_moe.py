@@ -22,6 +22,9 @@ from experiments.config.model import ExpertsPart
 def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = char_lm.get_config(form)
-    config.model.hidden = 48 if is_tiny(form) else 256  # of each expert; two serve a token
     config.model.experts = as_config_dict(ExpertsPart())
+    if is_tiny(form):
+        config.model.decoder_layers = 2
+    else:
+        config.model.hidden = 256  # of each expert; two serve a token
     return config

@@ -1,4 +1,4 @@
-"""Copy: digits, said again, the smallest task that needs a model to look back.
+"""Copy: a sequence of digits, the smallest task that needs attention.
 
 command    python run.py --config=configs/copy.py
 hardware   two CPU cores
@@ -16,7 +16,7 @@ from configs.forms import FULL, is_tiny
 def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = defaults.new("translation", "copy", steps=1_200)
-    data, batch, model, train = config.data, config.batch, config.model, config.train
+    batch, model, train = config.batch, config.model, config.train
 
     batch.bucket_lengths = (17, 24)
 
@@ -30,9 +30,6 @@ def get_config(form: str = FULL) -> ConfigDict:
     train.learning_rate = 5e-3
 
     if is_tiny(form):
-        defaults.make_short(config)
-        defaults.make_few(data.sizes)
-        batch.bucket_lengths = (32,)
+        defaults.make_tiny(config)
         batch.tokens = 320
-        model.dropout = 0.1
     return config

@@ -1,6 +1,6 @@
 """Configs with the default value of every field; each recipe changes a few of them."""
 
-from collections.abc import Mapping
+from pathlib import Path
 
 from ml_collections import ConfigDict
 
@@ -8,35 +8,43 @@ from experiments.config import Config
 from experiments.config.flags import as_config_dict
 from experiments.config.model import EncoderDecoderModel, RecurrentModel
 
+SAMPLES = Path(__file__).parent / "samples"  # data of the tiny forms
+
 
 def new(task: str, data: str, steps: int) -> ConfigDict:
     """Return a config of a task on a dataset, with `steps` steps of training."""
-    config = as_config_dict(Config.read({"experiment": task, "data": {"name": data}}))
+    config = as_config_dict(Config.read({"task": task, "data": {"name": data}}))
     set_steps(config.train, steps)
     return config
 
 
 def set_steps(train: ConfigDict, steps: int) -> None:
-    """Set the steps of a training that is measured twice, and what depends on them."""
+    """Set the steps of a training that is validated five times, and what depends on them."""
     train.steps = steps
     train.warmup_steps = min(100, steps // 4)
-    train.evaluate_every = train.sample_every = train.checkpoint_every = steps // 2
+    train.evaluate_every = max(1, steps // 5)
+    train.sample_every = train.checkpoint_every = max(1, steps // 2)
 
 
-def make_short(config: ConfigDict) -> None:
-    """Train 20 steps, with everything that happens in a longer training."""
-    train = config.train
-    train.steps = 20
-    train.warmup_steps = 5
-    train.log_every = 5
-    train.evaluate_every = train.sample_every = train.checkpoint_every = 10
-    train.average = 2
-    config.batch.microbatches = 1  # one program compiles sooner than two
+def make_tiny(config: ConfigDict) -> ConfigDict:
+    """Shorten a recipe to 20 steps of a small model, with everything that a long training does.
 
-
-def make_few(sizes: ConfigDict) -> None:
-    """Set the smallest sizes of the splits of generated data."""
-    sizes.update({split: 1_000 if split == "train" else 20 for split in sizes})
+    Compiling is what takes time, so a tiny form has one layer and batches of one shape.
+    """
+    train, batch, model = config.train, config.batch, config.model
+    train.update({"steps": 20, "warmup_steps": 5, "average": 2})
+    train.log_every = train.evaluate_every = 5
+    train.sample_every = train.checkpoint_every = 10
+    batch.microbatches = 1
+    if "bucket_lengths" in batch:
+        batch.bucket_lengths = (model.max_length,)
+    if "sizes" in config.data:
+        few = {split: 1_000 if split == "train" else 20 for split in config.data.sizes}
+        config.data.sizes.update(few)
+    small = {"width": 32, "embedding_width": 32, "hidden": 48, "dropout": 0.1}
+    small |= {"encoder_layers": 1, "decoder_layers": 1, "remat": False}
+    model.update({name: size for name, size in small.items() if name in model})
+    return config
 
 
 def transformer() -> ConfigDict:
@@ -47,11 +55,3 @@ def transformer() -> ConfigDict:
 def recurrent() -> ConfigDict:
     """Return the sizes and choices of a recurrent encoder-decoder."""
     return as_config_dict(RecurrentModel())
-
-
-def comparison(runs: Mapping[str, ConfigDict]) -> ConfigDict:
-    """Return runs to be trained and compared, by their names."""
-    config = ConfigDict()
-    config.experiment = "comparison"
-    config.runs = ConfigDict(dict(runs))
-    return config

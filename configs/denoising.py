@@ -1,10 +1,10 @@
-"""Denoising: a spoiled document in, the document out, as BART learns.
+"""Denoising: restore a noised document, the training task of BART.
 
 command    python run.py --config=configs/denoising.py
 hardware   two CPU cores
 time       5 minutes of training (compilation and validation included), on a busy machine
-score      84.8 % of the words, each after those before it, perplexity 1.90; BLEU 63.1 where all are
-           its own, of the spoiled documents themselves 59.5 (seed 0)
+score      84.8 % of the words by teacher forcing, perplexity 1.90; BLEU 63.1 of generated
+           documents, 59.5 of the noised documents (seed 0)
            measured with weight decay on all parameters (train.decay_all)
 """
 
@@ -17,7 +17,7 @@ from configs.forms import FULL, is_tiny
 def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = defaults.new("translation", "denoising", steps=2_000)
-    data, batch, model = config.data, config.batch, config.model
+    batch, model = config.batch, config.model
 
     batch.bucket_lengths = (32, 48, 64)
     batch.tokens = 2_048
@@ -26,9 +26,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.tie = "all"
 
     if is_tiny(form):
-        defaults.make_short(config)
-        defaults.make_few(data.sizes)
-        batch.bucket_lengths = (model.max_length,)
-        batch.tokens = 1_024
-        model.update({"width": 32, "hidden": 48, "dropout": 0.1})
+        model.max_length = 60
+        defaults.make_tiny(config)
+        batch.tokens = 960
     return config

@@ -1,4 +1,4 @@
-"""Digits: a Transformer reads squares of an image as if they were words.
+"""Digits: a Transformer classifies images, with patches as tokens (ViT).
 
 command    python run.py --config=configs/digits.py
 hardware   two CPU cores
@@ -27,7 +27,6 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.train.label_smoothing = 0.1
 
     if is_tiny(form):
-        defaults.make_short(config)
+        defaults.make_tiny(config)
         config.batch.size = 16
-        model.update({"width": 32, "hidden": 48, "dropout": 0.1})
     return config

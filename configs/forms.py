@@ -1,10 +1,10 @@
-"""The forms of a configuration: what follows the colon in `configs/NAME.py:tiny`."""
+"""Forms of a configuration: the part after the colon in `configs/NAME.py:tiny`."""
 
 FULL, TINY = "", "tiny"
 
 
 def is_tiny(form: str) -> bool:
-    """Whether the tiny form is asked for.
+    """Return whether the form is the tiny one.
 
     Raises:
         ValueError: an unknown form.

@@ -1,4 +1,4 @@
-"""The ledger: what the runs of a folder achieved, beside what was published.
+"""Results of the runs of a folder, beside published ones.
 
 command    python run.py --mode=ledger --config=configs/ledger.py
 hardware   any
@@ -12,10 +12,11 @@ from configs.forms import FULL, is_tiny
 
 
 def get_config(form: str = FULL) -> ConfigDict:
-    """The ledger; its tiny form is the same."""
+    """Return the folders that are read and written; the tiny form is the same."""
     is_tiny(form)  # or it is refused
     config = ConfigDict()
-    config.experiment = "ledger"
+    config.task = "ledger"
     config.folder = "workdirs"
+    config.results = "results"
     config.page = "experiments/RESULTS.md"
     return config

@@ -1,9 +1,9 @@
-"""Words: a language model reads sentences packed into rows, as many as there is room for.
+"""Word language model: sentences of the toy language, packed into rows.
 
 command    python run.py --config=configs/packed_lm.py
 hardware   two CPU cores
 time       30 s of training
-score      validation perplexity 12.6 of a word, 1.8 % of the positions are padding (seed 0)
+score      validation perplexity 12.6 per word, 1.8 % of the positions are padding (seed 0)
            measured with weight decay on all parameters (train.decay_all)
 """
 
@@ -22,9 +22,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.decoding.max_tokens = 40
 
     if is_tiny(form):
-        defaults.make_short(config)
-        defaults.make_few(config.data.sizes)
+        defaults.make_tiny(config)
         config.batch.tokens = 256
-        config.model.update({"width": 32, "hidden": 48})
         config.decoding.max_tokens = 20
     return config

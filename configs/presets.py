@@ -1,11 +1,11 @@
-"""Models of the literature, to be described and not to be trained.
+"""Models of the literature, for --mode=describe; they are not trained.
 
 command    python run.py --mode=describe --config=configs/presets.py:llama3_8b
-           with --config.model.num_kv_heads=1, say, to see what that changes
+           with --config.model.num_kv_heads=1, for example, for a change of a field
 hardware   any: no parameter is allocated
 time       seconds
-score      parameters as published: exactly of GPT-2 small and Llama-3 8B; exactly of BERT base
-           with its pooler; 0.2 % fewer of GPT-3; 2.9 % fewer of Transformer base
+score      numbers of parameters as published: equal for GPT-2 small, Llama-3 8B, and BERT base
+           with its pooler; 0.2 % fewer for GPT-3; 2.9 % fewer for Transformer base
 """
 
 from difflib import get_close_matches
@@ -15,11 +15,10 @@ from ml_collections import ConfigDict
 
 
 def gpt2_small() -> ConfigDict:
-    """GPT-2 small, which its checkpoint calls 124M and the paper 117M."""
+    """GPT-2 small: 124M in the name of the checkpoint, 117M in the paper."""
     return ConfigDict(
         {
-            "experiment": "preset",
-            "architecture": "decoder",
+            "task": "preset",
             "vocab_size": 50_257,
             "model": _gpt(width=768, num_heads=12, layers=12, max_length=1024),
             "published": {
@@ -32,11 +31,10 @@ def gpt2_small() -> ConfigDict:
 
 
 def gpt3_175b() -> ConfigDict:
-    """GPT-3. Its paper rounds; where its layers are sparse does not change their parameters."""
+    """GPT-3. The paper rounds; sparse attention in its layers changes no number of parameters."""
     return ConfigDict(
         {
-            "experiment": "preset",
-            "architecture": "decoder",
+            "task": "preset",
             "vocab_size": 50_257,
             "model": _gpt(width=12_288, num_heads=96, layers=96, max_length=2048),
             "published": {
@@ -52,8 +50,7 @@ def llama3_8b() -> ConfigDict:
     """Llama-3 8B, with the context of 8,192 tokens of its first release."""
     return ConfigDict(
         {
-            "experiment": "preset",
-            "architecture": "decoder",
+            "task": "preset",
             "vocab_size": 128_256,
             "model": {
                 "width": 4096,
@@ -90,8 +87,7 @@ def bert_base() -> ConfigDict:
     """
     return ConfigDict(
         {
-            "experiment": "preset",
-            "architecture": "encoder",
+            "task": "preset",
             "vocab_size": 30_522,
             "model": {
                 "width": 768,
@@ -129,13 +125,12 @@ def transformer_base() -> ConfigDict:
     """The base model of Attention Is All You Need.
 
     About 37,000 tokens (section 5.1) in one table for source, target and output (section 3.4), and
-    the sizes of section 3 make 63.1 million parameters; the paper says 65 million. It names no
+    the sizes of section 3 make 63.1 million parameters; the paper reports 65 million. It names no
     longest sequence: 512 is ours, and changes no parameter.
     """
     return ConfigDict(
         {
-            "experiment": "preset",
-            "architecture": "encoder_decoder",
+            "task": "preset",
             "vocab_size": 37_000,
             "model": {
                 "width": 512,
@@ -164,7 +159,7 @@ def transformer_base() -> ConfigDict:
 
 
 def _gpt(*, width: int, num_heads: int, layers: int, max_length: int) -> dict[str, Any]:
-    """What GPT-2 and GPT-3 share (Radford et al. 2019, section 2.3; Brown et al. 2020, 2.1)."""
+    """Return the fields of GPT-2 and GPT-3 (Radford et al. 2019, 2.3; Brown et al. 2020, 2.1)."""
     return {
         "width": width,
         "num_heads": num_heads,
@@ -193,7 +188,7 @@ PRESETS = {
 
 
 def get_config(name: str = "") -> ConfigDict:
-    """The model that is named after the colon of `configs/presets.py:NAME`.
+    """Return the model with the name after the colon of `configs/presets.py:NAME`.
 
     Raises:
         ValueError: an unknown name.

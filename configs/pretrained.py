@@ -5,7 +5,7 @@ Marian or T5) with config.json, safetensors and tokenizer.json, and may contain
 generation_config.json. Released Marian folders have SentencePiece files in place of a
 tokenizer.json: convert them first.
 
-command    echo "Once upon a time" | python run.py --mode=generate --weights=FOLDER
+command    echo "Once upon a time" | python run.py --mode=predict --weights=FOLDER
            (fields are those of configs/pretrained.py)
 hardware   what the checkpoint needs: its size, and as much again for the cache of a long text
 time       that of loading, and one compilation per padded length of the prompts
@@ -23,6 +23,6 @@ def get_config(form: str = FULL) -> ConfigDict:
     """How to generate; its tiny form is the same."""
     del form
     config = ConfigDict()
-    config.experiment = "pretrained"
+    config.task = "pretrained"
     config.decoding = as_config_dict(PretrainedPart())
     return config

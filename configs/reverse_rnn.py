@@ -1,10 +1,10 @@
-"""Reverse with a recurrent model: an LSTM with multiplicative attention, as JoeyNMT teaches.
+"""Reverse with a recurrent model: an LSTM with multiplicative attention, as in JoeyNMT's tutorial.
 
 command    python run.py --config=configs/reverse_rnn.py
 hardware   two CPU cores
 time       73 s of training
-score      BLEU 99.9 on test (published of such a model: 95.2), exact match 100.0 % in range, 97.4 %
-           of 26 to 30 integers (seed 0)
+score      BLEU 99.9 on test (published: 95.2), exact match 100.0 % at trained lengths, 97.4 % at 26
+           to 30 integers (seed 0)
            measured with weight decay on all parameters (train.decay_all)
 """
 
@@ -27,5 +27,5 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.max_length = 32
 
     if is_tiny(form):
-        model.update({"hidden": 16, "dropout": 0.1})
+        defaults.make_tiny(config)
     return config

@@ -1,6 +1,6 @@
-"""SCAN: commands become actions, "jump twice" becomes I_JUMP I_JUMP.
+"""SCAN: map commands to actions, as "jump twice" to I_JUMP I_JUMP.
 
-The files are those of Lake and Baroni 2018, `data.path` is their folder.
+The files are those of Lake and Baroni 2018; `data.path` is their folder.
 
 command    python run.py --config=configs/scan.py --config.data.path=FOLDER
 hardware   two CPU cores
@@ -29,8 +29,8 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.max_length = 52
 
     if is_tiny(form):
-        defaults.make_short(config)
-        batch.bucket_lengths = (model.max_length,)
-        batch.tokens = 512
-        model.update({"width": 32, "hidden": 48, "dropout": 0.1})
+        defaults.make_tiny(config)
+        config.data.path = str(defaults.SAMPLES / "scan")
+        config.data.validation = 6
+        batch.tokens = 520
     return config

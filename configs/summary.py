@@ -1,4 +1,4 @@
-"""Summary: a few sentences in, one out, which says what the main person did.
+"""Summary: one sentence about the main person of a few sentences.
 
 command    python run.py --config=configs/summary.py
 hardware   two CPU cores
@@ -16,7 +16,7 @@ from configs.forms import FULL, is_tiny
 def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = defaults.new("translation", "summary", steps=2_000)
-    data, batch, model = config.data, config.batch, config.model
+    batch, model = config.batch, config.model
 
     batch.bucket_lengths = (32, 40, 48)
     batch.tokens = 2_048
@@ -25,9 +25,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.tie = "all"
 
     if is_tiny(form):
-        defaults.make_short(config)
-        defaults.make_few(data.sizes)
-        batch.bucket_lengths = (model.max_length,)
-        batch.tokens = 512
-        model.update({"width": 32, "hidden": 48, "dropout": 0.1})
+        model.max_length = 60
+        defaults.make_tiny(config)
+        batch.tokens = 960
     return config

@@ -1,7 +1,7 @@
-"""Any translation dataset of TFDS by its name: here TED talks, Portuguese to English, as subwords.
+"""A translation dataset of TFDS by its name: TED talks, Portuguese to English, as subwords.
 
 The talks are those of Qi et al. 2018, lowercased and tokenized, 52,000 pairs to train. A dataset is
-prepared once, on a machine with TensorFlow and a network, and read anywhere, without either:
+prepared once, on a machine with TensorFlow and a network; reading it needs neither:
 
     tfds build ted_hrlr_translate/pt_to_en --file_format=array_record --data_dir=FOLDER
 
@@ -13,7 +13,7 @@ score      not measured yet
 
 from ml_collections import ConfigDict
 
-from configs import multi30k
+from configs import defaults, multi30k
 from configs.forms import FULL, is_tiny
 from experiments.config.data import TfdsData
 from experiments.config.flags import as_config_dict
@@ -24,14 +24,21 @@ def get_config(form: str = FULL) -> ConfigDict:
     config = multi30k.get_config(form)
     del config.literature
     config.data = data = as_config_dict(TfdsData())
-    data.dataset = "ted_hrlr_translate/pt_to_en"  # a version after a colon, or the newest
-    data.path = ""  # the folder of all datasets; "" is that of TFDS, ~/tensorflow_datasets
+    data.dataset = "ted_hrlr_translate/pt_to_en"  # newest version; another one after a colon
+    data.path = ""  # folder of all datasets; "": that of TFDS, ~/tensorflow_datasets
     data.source = "pt"
     data.target = "en"
     data.tokenized = True
     data.splits.train = "train"  # or a part of one, as "train[:90%]"
     data.faults = "drop"
-    if not is_tiny(form):  # talks have longer sentences than captions
+    if is_tiny(form):
+        data.path = str(defaults.SAMPLES / "tfds")
+        data.dataset = "captions/en_de"
+        data.source, data.target = "en", "de"
+        data.splits.update(
+            {"train": "train[:40]", "validation": "train[40:46]", "test": "train[46:]"}
+        )
+    else:  # talks have longer sentences than captions
         config.batch.bucket_lengths = (16, 24, 32, 48, 64, 96)
         config.model.max_length = 256
     return config

@@ -23,16 +23,6 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.train.label_smoothing = 0.1
     config.train.learning_rate = 5e-3
     if is_tiny(form):
-        make_tiny(config)
+        defaults.make_tiny(config)
+        config.batch.tokens = 480
     return config
-
-
-def make_tiny(config: ConfigDict) -> None:
-    """Shrink everything that takes time, with dropout so that no path is left out."""
-    defaults.make_few(config.data.sizes)
-    config.batch.bucket_lengths = (config.model.max_length,)
-    config.batch.tokens = 480
-    config.model.width = 32
-    config.model.hidden = 48
-    config.model.dropout = 0.1
-    defaults.make_short(config)

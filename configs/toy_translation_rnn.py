@@ -4,7 +4,7 @@ command    python run.py --config=configs/toy_translation_rnn.py
 hardware   two CPU cores
 time       152 s of training
 score      exact match 97.1 % on test, 96.8 % on compositional, 91.8 % on longer; agreement 98.4 %,
-           order 97.2 %, words of several senses 89.5 % (seed 0)
+           order 97.2 %, words with several senses 89.5 % (seed 0)
            measured with weight decay on all parameters (train.decay_all)
 """
 
@@ -19,8 +19,8 @@ def get_config(form: str = FULL) -> ConfigDict:
     config = toy_translation.get_config(form)
     config.architecture = "recurrent"
     config.batch.packed = False
-    config.model = model = defaults.recurrent()
+    config.model = defaults.recurrent()
 
     if is_tiny(form):
-        model.update({"embedding_width": 16, "hidden": 16, "dropout": 0.1})
+        defaults.make_tiny(config)
     return config

@@ -4,34 +4,56 @@ Nothing heavy is imported here: a typing error and `--help` are answered before 
 """
 
 import ast
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
+from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from experiments.config import TASK_PARTS, Config
+from experiments.arguments import flag_name, last_of, values_of, without, without_negation
+from experiments.config import Config
 from experiments.config.build import helps
+from experiments.config.data import TextPart
+from experiments.config.flags import as_config_dict
 from experiments.errors import UsageError, as_usage_errors, nearest, one_of
+from experiments.grid import axis_flags, expand, read_axes
+from experiments.plugin import import_file, import_plugin
+from experiments.registry import DATASETS, TASK_PARTS, datasets_of
 from experiments.workdir import Workdir
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MODES = {
     "train": "train a model or continue its run, then measure it; the default",
     "evaluate": "measure a trained model again",
-    "translate": "translate each line of standard input",
-    "generate": "continue each line of standard input",
-    "compare": "train several configurations on the same data and compare them",
+    "predict": "answer each line of standard input: translate it, continue it, name its class, …",
+    "explain": "draw and measure what a trained model attends to",
+    "compare": "train several configurations on the same data, and compare scores and speed",
+    "sweep": "train with several seeds or values of fields: mean and standard deviation",
     "describe": "count the parameters, cache and FLOPs of a model",
     "benchmark": "measure time, memory and error of attention beside other libraries",
-    "ledger": "list the results of all runs in workdirs/ in one table",
+    "ledger": "write the results of all runs in workdirs/ as JSON and as one page",
 }
-USES = ("evaluate", "translate", "generate")  # modes that need a trained model
+USES = ("evaluate", "predict", "explain")  # modes that need a trained model
+FORMATS = ("text", "json")
+FOR_MODES = {  # modes that have a flag
+    "split": ("evaluate", "explain"),
+    "against": ("evaluate",),
+    "format": ("predict",),
+    "seeds": ("sweep",),
+    "cluster": ("sweep",),
+    "profile": ("train",),
+    "wandb": ("train",),
+    "sentence": ("explain",),
+    "layer": ("explain",),
+    "head": ("explain",),
+}
+# Modes that train several runs: how the names of their workdirs end.
+SUFFIXES = {"compare": "", "sweep": "_sweep"}
 DEFAULTS = {"benchmark": "benchmark", "ledger": "ledger"}
 DEFAULT, PRETRAINED = "toy_translation", "pretrained"
 # Name of a flag: its default and its help.
@@ -39,13 +61,23 @@ FLAGS = {
     "mode": ("train", "one of the modes above"),
     "workdir": (None, "folder of the run; alone, it continues or uses the run that it contains"),
     "cache": (".cache", "folder of generated data and compiled programs"),
-    "split": (None, "with --mode=evaluate: the one split that is measured"),
+    "split": (None, "with --mode=evaluate or explain: the one split that is used"),
     "against": (
         None,
         "with --mode=evaluate: another workdir, to compare BLEU with (paired bootstrap)",
     ),
-    "weights": (None, "with --mode=generate: folder of a released checkpoint, in place of a run"),
+    "wandb": (None, "with --mode=train: project of Weights & Biases that takes the metrics too"),
+    "weights": (None, "with --mode=predict: folder of a released checkpoint, in place of a run"),
+    "sentence": (None, "with --mode=explain: a sentence, in place of those of a split"),
+    "layer": (None, "with --mode=explain: the layer of the head that is drawn alone, from 1"),
+    "head": (None, "with --mode=explain: the head that is drawn alone, from 1"),
+    "format": (None, "with --mode=predict: text, or json with probabilities and alignments"),
+    "seeds": (None, "with --mode=sweep: the seeds of the runs, as in 0,1,2"),
+    "cluster": (None, "with --mode=sweep: train in jobs of submitit, local or slurm"),
+    "plugin": (None, "Python file or module that registers datasets, tasks and the like"),
 }
+CLUSTERS = ("local", "slurm")
+PROFILE = "with --mode=train: record a trace of some steps in the folder profile of the workdir"
 HELP = ("--help", "-help", "-h")
 
 
@@ -57,10 +89,18 @@ class Command(NamedTuple):
         config: the configuration, overrides applied.
         workdir: folder of the run.
         cache: folder of generated data and compiled programs, shared by runs.
-        split: the one split to evaluate; None for all test splits.
+        split: the one split to evaluate or to explain; None for the test splits.
         against: workdir of the run with which an evaluation is compared.
         is_of_run: whether the configuration was read from the workdir.
-        weights: folder of a released checkpoint that generates text in place of a run.
+        weights: folder of a released checkpoint that is used in place of a run.
+        format: of predictions, one of `FORMATS`.
+        sentence: that is explained; None for sentences of a split.
+        layer: of the head that is drawn alone; None for the default.
+        head: its number in the layer.
+        runs: the configurations of several runs by name; `config` is the first one.
+        cluster: where submitit trains the runs; None for here, one after another.
+        profile: whether some steps are traced.
+        wandb: project of Weights & Biases.
     """
 
     mode: str
@@ -71,14 +111,21 @@ class Command(NamedTuple):
     against: Path | None = None
     is_of_run: bool = False
     weights: Path | None = None
+    format: str = FORMATS[0]
+    sentence: str | None = None
+    layer: int | None = None
+    head: int | None = None
+    runs: Mapping[str, ConfigDict] = MappingProxyType({})
+    cluster: str | None = None
+    profile: bool = False
+    wandb: str | None = None
 
 
 def parse(argv: Sequence[str]) -> Command:
     """Parse the command line.
 
     Without `--config`, the configuration is that of the run in `--workdir`, if it contains one.
-    With `--mode=compare`, `--config` may be given several times; overrides hold for each of them,
-    as for each run of a configuration of several runs.
+    Overrides hold for each run of a comparison or a sweep.
 
     Args:
         argv: the name of the program and its arguments.
@@ -90,31 +137,42 @@ def parse(argv: Sequence[str]) -> Command:
     program, *arguments = argv
     arguments = without_negation(arguments)
     for name in ("config", *FLAGS):
-        if "" in values_of(name, arguments):
+        if name != "seeds" and "" in values_of(name, arguments):
             raise UsageError(f"--{name} needs a name, got none")
-    given = {name: last_of(name, arguments) for name in FLAGS}
-    mode, configs = given["mode"] or "train", values_of("config", arguments)
+    mode, configs = last_of("mode", arguments) or "train", values_of("config", arguments)
     with as_usage_errors():
         one_of("--mode", mode, tuple(MODES))
+    if plugin := last_of("plugin", arguments):
+        import_plugin(plugin)
     if any(flag in arguments for flag in HELP):
         print(help_text(program, configs), flush=True)
         raise SystemExit(0)
+    _check_combination(mode, arguments, is_config_given=bool(configs))
+    if mode in SUFFIXES:
+        return _parse_several(mode, [program, *arguments], configs)
     if len(configs) > 1:
-        if mode != "compare":
-            raise UsageError("--config is given more than once: only --mode=compare takes several")
-        rest = without("config", arguments)
-        commands = [parse([program, f"--config={config}", *rest]) for config in configs]
-        return _together(commands, configs, given["workdir"])
-    _check_combination(mode, given, is_config_given=bool(configs))
-    default = PRETRAINED if given["weights"] else DEFAULTS.get(mode, DEFAULT)
-    config = configs[0] if configs else default
-    workdir = Workdir(given["workdir"] or _default_workdir(config))
-    is_of_run = not configs and not given["weights"]
+        raise UsageError(
+            f"--config is given more than once: only --mode={' and --mode='.join(SUFFIXES)} take "
+            "several"
+        )
+    return _parse_one(mode, [program, *without(["config"], arguments)], *configs)
+
+
+def _parse_one(mode: str, argv: Sequence[str], name: str | None = None) -> Command:
+    """Parse the flags for the configuration of a name; None for that of the run in the workdir."""
+    program, *arguments = argv
+    place, weights = last_of("workdir", arguments), last_of("weights", arguments)
+    config = name or (PRETRAINED if weights else DEFAULTS.get(mode, DEFAULT))
+    workdir = Workdir(place or _default_workdir(config))
+    is_of_run = not name and not weights
     if mode not in USES:
         contains_run = mode == "describe" or workdir.config.exists()
-        is_of_run = is_of_run and given["workdir"] is not None and contains_run
+        is_of_run = is_of_run and place is not None and contains_run
     base = workdir.load_config() if is_of_run else load_config(config)
-    arguments = for_each_run(without("config", arguments), base.get("runs", {}))
+    if base.task in TASK_PARTS:
+        plugin = last_of("plugin", arguments)
+        base.update({"plugin": plugin} if plugin else {})
+        choose_data(base, last_of("config.data.name", arguments))
     for argument in arguments:
         if flag_name(argument).startswith("config."):
             _check_field(flag_name(argument), base)
@@ -128,7 +186,41 @@ def parse(argv: Sequence[str]) -> Command:
         against=None if values.against is None else Path(values.against),
         is_of_run=is_of_run,
         weights=None if values.weights is None else Path(values.weights),
+        format=values.format or FORMATS[0],
+        sentence=values.sentence,
+        layer=_number("layer", values.layer),
+        head=_number("head", values.head),
+        cluster=values.cluster,
+        profile=values.profile,
+        wandb=values.wandb,
     )
+
+
+def _parse_several(mode: str, argv: Sequence[str], names: Sequence[str]) -> Command:
+    """Parse the flags for each run of a comparison or a sweep.
+
+    Without configurations and fields that vary, the runs are those in the folder `--workdir`.
+    """
+    axes, rest = read_axes(argv), without(["config", *axis_flags(argv)], argv)
+    place = last_of("workdir", argv)
+    if place and not names and not axes:
+        folders = sorted(path.parent for path in Path(place).glob("*/config.json"))
+        if not folders:
+            raise UsageError(f"{place} contains no runs: name a --config")
+        commands = [_parse_one(mode, [*rest, f"--workdir={folder}"]) for folder in folders]
+        runs = {folder.name: one.config for folder, one in zip(folders, commands, strict=True)}
+        return commands[0]._replace(workdir=Path(place), runs=runs)
+    configs = {_default_workdir(name).name: name for name in names or [DEFAULT]}
+    if len(configs) < len(names):
+        raise UsageError(f"--mode={mode} needs configurations that differ, got {', '.join(names)}")
+    runs = expand(lambda name, flags: _parse_one(mode, [*rest, *flags], name).config, configs, axes)
+    if len(runs) < 2 and mode == "compare":
+        raise UsageError("--mode=compare needs --config twice or --grid.FIELD=VALUE,VALUE")
+    if len(runs) < 2 and not axes:
+        raise UsageError("--mode=sweep needs --seeds=0,1,2 or --grid.FIELD=VALUE,VALUE")
+    workdir = Path(place or Path("workdirs", "+".join(configs) + SUFFIXES[mode]))
+    command = _parse_one(mode, rest, names[0] if names else DEFAULT)
+    return command._replace(config=next(iter(runs.values())), workdir=workdir, runs=runs)
 
 
 def load_config(name: str) -> ConfigDict:
@@ -138,16 +230,26 @@ def load_config(name: str) -> ConfigDict:
         UsageError: there is no such file, or it has an error.
     """
     path, form = _config_path(name)
-    loader = SourceFileLoader(path.stem, str(path))
     try:
-        module = module_from_spec(spec_from_loader(loader.name, loader))
-        loader.exec_module(module)
-        return module.get_config(*form)
+        return import_file(path).get_config(*form)
     except ValueError as error:  # of an unknown form
         raise UsageError(str(error)) from error
     except Exception as error:  # whatever the code of a person raises
         reason = f"{type(error).__name__}: {error}"
         raise UsageError(f"the configuration {path} cannot be read: {reason}") from error
+
+
+def choose_data(config: ConfigDict, name: str | None) -> None:
+    """Replace the data of a config, if it is of another name, by the defaults of that dataset."""
+    if name not in DATASETS or name == config.data.name:
+        return
+    kind = DATASETS[name].config
+    config.data = as_config_dict(kind())
+    for part in ("text", "literature"):  # which belonged to the other data
+        if part in config:
+            del config[part]
+    if kind.is_shared is None:
+        config.text = as_config_dict(TextPart())
 
 
 def _config_path(name: str) -> tuple[Path, list[str]]:
@@ -186,7 +288,9 @@ def help_text(program: str, configs: Sequence[str] = ()) -> str:
         name: f"{help} [{default}]" if default else help for name, (default, help) in FLAGS.items()
     }
     values["config"] = f"a configuration below, NAME:tiny for its tiny form, or a path [{DEFAULT}]"
+    values["profile"] = PROFILE
     values["config.FIELD"] = "a value for a field; --help --config=CONFIG lists the fields"
+    values["grid.FIELD"] = "with --mode=sweep or compare: values of a field, as in 1e-3,3e-3"
     parts = [
         f"usage: python {program} [--mode=MODE] [--config=CONFIG] [--config.FIELD=VALUE] …",
         _section("modes", MODES),
@@ -195,7 +299,10 @@ def help_text(program: str, configs: Sequence[str] = ()) -> str:
     ]
     for config in configs:
         loaded = load_config(config)
-        texts = helps(Config.read(loaded.to_dict())) if loaded.experiment in TASK_PARTS else {}
+        texts = {}
+        if loaded.task in TASK_PARTS:
+            texts = helps(Config.read(loaded.to_dict()))
+            texts["data.name"] = f"one of {', '.join(datasets_of(loaded.task))}"
         fields = {
             f"--config.{name}": f"{value!r}  {texts.get(name, '')}".rstrip()
             for name, value in _fields(loaded)
@@ -209,28 +316,40 @@ def _section(title: str, rows: dict[str, str]) -> str:
     return "\n".join([f"{title}:", *(f"  {name:{width}}  {text}" for name, text in rows.items())])
 
 
-def _check_combination(mode: str, given: dict[str, str | None], *, is_config_given: bool) -> None:
+def _check_combination(mode: str, arguments: Sequence[str], *, is_config_given: bool) -> None:
     """Raise a `UsageError` for flags that exclude each other."""
-    for name in ("split", "against"):
-        if given[name] is not None and mode != "evaluate":
-            raise UsageError(f"--{name} is for --mode=evaluate alone, got --mode={mode}")
-    if given["weights"] and (mode != "generate" or given["workdir"]):
-        raise UsageError("--weights is for --mode=generate alone, without a --workdir")
+    given = {name: last_of(name, arguments) for name in FLAGS}
+    given["profile"] = "profile" if "profile" in map(flag_name, arguments) else None
+    for name, modes in FOR_MODES.items():
+        if given[name] is not None and mode not in modes:
+            known = " and --mode=".join(modes)
+            raise UsageError(f"--{name} is for --mode={known} alone, got --mode={mode}")
+    for name in axis_flags(arguments):
+        if mode not in SUFFIXES:
+            modes = " and ".join(f"--mode={one}" for one in SUFFIXES)
+            raise UsageError(f"--{name} is for {modes}, got --mode={mode}")
+    if given["cluster"]:
+        with as_usage_errors():
+            one_of("--cluster", given["cluster"], CLUSTERS)
+        if find_spec("submitit") is None:
+            raise UsageError('--cluster needs an extra: pip install "attention[cluster]"')
+        if given["cluster"] == "slurm" and which("srun") is None:
+            raise UsageError("--cluster=slurm needs the command srun, which is not installed here")
+    if given["weights"] and (mode != "predict" or given["workdir"]):
+        raise UsageError("--weights is for --mode=predict alone, without a --workdir")
+    if given["format"]:
+        with as_usage_errors():
+            one_of("--format", given["format"], FORMATS)
     if mode == "ledger" and given["workdir"]:
         raise UsageError("--mode=ledger lists all runs below --config.folder: it has no --workdir")
     if mode == "describe" and given["workdir"] and is_config_given:
         raise UsageError("--mode=describe takes a --config or a --workdir, got both")
 
 
-def _together(commands: Sequence[Command], configs: Sequence[str], given: str | None) -> Command:
-    """Merge commands of one configuration each into the command that compares them."""
-    names = [_default_workdir(config).name for config in configs]
-    if len({*names}) < len(names):
-        raise UsageError(f"a comparison needs configurations that differ, got {', '.join(configs)}")
-    runs = {name: command.config for name, command in zip(names, commands, strict=True)}
-    workdir = Path(given) if given else Path("workdirs", "+".join(names))
-    config = ConfigDict({"experiment": "comparison", "runs": runs})
-    return commands[0]._replace(config=config, workdir=workdir)
+def _number(name: str, given: str | None) -> int | None:
+    if given is not None and not given.isdecimal():
+        raise UsageError(f"--{name} is a whole number from 1, got {given!r}")
+    return None if given is None else int(given)
 
 
 def _default_workdir(config: str) -> Path:
@@ -244,6 +363,7 @@ def _read(argv: Sequence[str], base: ConfigDict) -> flags.FlagValues:
     values = flags.FlagValues()
     for name, (default, text) in FLAGS.items():
         flags.DEFINE_string(name, default, text, flag_values=values)
+    flags.DEFINE_boolean("profile", False, PROFILE, flag_values=values)
     try:
         config_flags.DEFINE_config_dict("config", base, flag_values=values, sys_argv=[*argv])
         rest = values(argv)
@@ -279,55 +399,3 @@ def _fields(config: ConfigDict, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _fields(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
-
-
-def flag_name(argument: str) -> str:
-    """Return the name of a flag: "config.seed" for "--config.seed=1", "" if it is no flag."""
-    return argument.lstrip("-").split("=")[0] if argument.startswith("-") else ""
-
-
-def without_negation(arguments: Iterable[str]) -> list[str]:
-    """Replace `--noconfig.FIELD` by `--config.FIELD=False`."""
-    return [re.sub(r"^--?no(config\.[^=]+)$", r"--\1=False", argument) for argument in arguments]
-
-
-def values_of(name: str, arguments: Sequence[str]) -> list[str]:
-    """List the values of a flag, from `--name=value` or `--name value`; "" for a missing one."""
-    following = ["" if argument.startswith("-") else argument for argument in [*arguments, ""][1:]]
-    return [
-        argument.partition("=")[2] if "=" in argument else after
-        for argument, after in zip(arguments, following, strict=True)
-        if flag_name(argument) == name
-    ]
-
-
-def last_of(name: str, arguments: Sequence[str]) -> str | None:
-    """Return the last value of a flag, which is the one that counts."""
-    return next(reversed(values_of(name, arguments)), None)
-
-
-def without(name: str, arguments: Sequence[str]) -> list[str]:
-    """Return the arguments without a flag and its values."""
-    kept, skip = [], False
-    for argument in arguments:
-        matches = flag_name(argument) == name
-        if not matches and not skip:
-            kept.append(argument)
-        skip = matches and "=" not in argument
-    return kept
-
-
-def for_each_run(arguments: Sequence[str], runs: Iterable[str]) -> list[str]:
-    """Replace overrides of `config.FIELD` by overrides of `config.runs.RUN.FIELD` of each run."""
-    replaced, rest = [], list(arguments)
-    while rest:
-        argument = rest.pop(0)
-        field = flag_name(argument).removeprefix("config.")
-        if not runs or field == flag_name(argument) or field.partition(".")[0] == "runs":
-            replaced.append(argument)
-            continue
-        _, sign, value = argument.partition("=")
-        if not sign and rest and not rest[0].startswith("-"):
-            sign, value = "=", rest.pop(0)
-        replaced += [f"--config.runs.{run}.{field}{sign}{value}" for run in runs]
-    return replaced

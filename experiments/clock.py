@@ -1,14 +1,14 @@
-"""Times of several programs, taken in turn so that a busy moment meets all of them."""
+"""Times of several programs in turn, so that other load slows down all of them."""
 
 import time
 from collections.abc import Callable, Mapping
 
-# The threads of one library look out for more work for some milliseconds after its last.
+# Threads of a library keep spinning for some milliseconds after its last work.
 REST = 0.01
 
 
 def seconds_of(run: Callable[[], object]) -> float:
-    """How long one call takes, after a rest."""
+    """Return the seconds of one call, after a pause."""
     time.sleep(REST)
     start = time.perf_counter()
     run()
@@ -22,14 +22,14 @@ def round_robin(
     seconds: float,
     rounds: int,
 ) -> dict[str, tuple[float, ...]]:
-    """Seconds of every call, by name.
+    """Return the seconds of each call, by name.
 
     Args:
-        runs: what to call; all have been called once.
-        warm_ups: the seconds of that call. One that took longer than `seconds` is the measurement,
-            for what runs that long gains little from having run before.
-        seconds: who has run this long takes part in no more rounds.
-        rounds: the most calls of one.
+        runs: functions by name; each has been called once.
+        warm_ups: seconds of that call. If it took longer than `seconds`, it is the measurement: a
+            call that long gains little from an earlier one.
+        seconds: a function is called until its calls have taken this long.
+        rounds: most calls of a function.
     """
     times = {name: [warm_ups[name]] if warm_ups[name] > seconds else [] for name in runs}
     for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""How the programs of an experiment are compiled."""
+"""Compiler options of experiments."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,22 +7,21 @@ import jax
 
 CPU_OPTIONS = {
     "xla_backend_optimization_level": 1,
-    # XLA would end the whole process when a core has waited 40 seconds for the others: no error if
-    # the machine is busy with something else.
+    # By default, XLA aborts the process if a core waits 40 seconds for the others, as on a busy
+    # machine.
     "xla_cpu_collective_call_terminate_timeout_seconds": 24 * 60 * 60,
 }
 
 
 def compiled(function: Callable[..., Any], *, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
-    """A function under `jax.jit`, compiled soon.
+    """Return a function under `jax.jit` that compiles fast.
 
-    On a CPU, the first level of LLVM's optimisations makes programs that are as fast as those of
-    its third and return the same bits, in a sixth less time. Who compiles without optimisations, as
-    the tests do, is not held up by that.
+    On a CPU, LLVM's first optimisation level makes programs as fast as those of its third, with the
+    same bits, in a sixth less time. It is not used if optimisations are turned off, as in tests.
 
     Args:
         function: of arrays and pytrees.
-        donate: places of the arguments whose memory is reused.
+        donate: positions of the arguments with memory that is reused.
     """
     options = CPU_OPTIONS if jax.default_backend() == "cpu" else None
     if jax.config.read("jax_disable_most_optimizations"):

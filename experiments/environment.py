@@ -3,6 +3,7 @@
 import math
 import os
 import platform
+import resource
 from pathlib import Path
 
 import jax
@@ -22,6 +23,15 @@ def free_memory() -> float:
     lines = memory.read_text(encoding="ascii").splitlines() if memory.exists() else []
     kilobytes = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
     return 1024 * int(kilobytes[0]) if kilobytes else math.inf
+
+
+def peak_memory() -> int:
+    """Return the most bytes that were in use so far: of the first device, else of this process."""
+    stats = jax.devices()[0].memory_stats() or {}
+    if "peak_bytes_in_use" in stats:
+        return stats["peak_bytes_in_use"]
+    unit = 1 if platform.system() == "Darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def environment() -> dict[str, str]:

@@ -62,10 +62,10 @@ class Experts(nnx.Module):
         """
         init = nnx.initializers.lecun_normal(batch_axis=0)
         used = {"active": CHOSEN / number}  # share of the parameters that a token uses
-        widen = init(rngs.params(), (number, width, hidden), param_dtype)
-        narrow = init(rngs.params(), (number, hidden, width), param_dtype)
-        self.widen = nnx.Param(widen, axes=("experts", "embed", "hidden"), **used)
-        self.narrow = nnx.Param(narrow, axes=("experts", "hidden", "embed"), **used)
+        up = init(rngs.params(), (number, width, hidden), param_dtype)
+        down = init(rngs.params(), (number, hidden, width), param_dtype)
+        self.up = nnx.Param(up, axes=("experts", "embed", "hidden"), **used)
+        self.down = nnx.Param(down, axes=("experts", "hidden", "embed"), **used)
         self.router = linear(
             {"embed": width},
             {"experts": number},
@@ -80,8 +80,8 @@ class Experts(nnx.Module):
     def __call__(self, inputs: Array, *, context: Context) -> Output:
         """Map `[B, T, D]` to `[B, T, D]`, with the loss "balance"."""
         rows, length, _ = inputs.shape
-        parameters = self.widen[...], self.narrow[...]
-        inputs, widen, narrow = promote_dtype((inputs, *parameters), dtype=self.dtype)
+        parameters = self.up[...], self.down[...]
+        inputs, up, down = promote_dtype((inputs, *parameters), dtype=self.dtype)
         valid = context.valid(length)
         valid = jnp.ones((rows, length), bool) if valid is None else valid
         inputs = jnp.where(valid[..., None], inputs, 0)
@@ -98,8 +98,8 @@ class Experts(nnx.Module):
         slot = jax.nn.one_hot(place, capacity, dtype=inputs.dtype)  # 0 where no slot is left
         used = chosen.astype(inputs.dtype)
         routed = jnp.einsum("bkte,bktc,btd->becd", used, slot, inputs)
-        hidden = ACTIVATIONS[self.activation](jnp.einsum("becd,edf->becf", routed, widen))
-        outputs = jnp.einsum("becf,efd->becd", hidden, narrow)
+        hidden = ACTIVATIONS[self.activation](jnp.einsum("becd,edf->becf", routed, up))
+        outputs = jnp.einsum("becf,efd->becd", hidden, down)
         weights = weights.astype(inputs.dtype)
         features = jnp.einsum("becd,bkte,bktc,btk->btd", outputs, used, slot, weights)
         # Means over the valid tokens, of first choices and of gates.

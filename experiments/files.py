@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and errors that name the file."""
+"""Atomic writes of files, and errors that name the file."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from pathlib import Path
 
 @contextmanager
 def named_errors(path: Path) -> Iterator[None]:
-    """Raise an `OSError` that names no file again with this path: so a full disk is reported."""
+    """Add this path to an `OSError` without a file name, such as that of a full disk."""
     try:
         yield
     except OSError as error:
@@ -17,7 +17,7 @@ def named_errors(path: Path) -> Iterator[None]:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Writes a file so that it is there whole or not at all, whenever the process is killed."""
+    """Write a file atomically: after a kill it is complete or absent."""
     part = part_of(path)
     with named_errors(path):
         part.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -25,11 +25,11 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def append(path: Path, text: str) -> None:
-    """Append text to a file, which is made if need be."""
+    """Append text to a file; create it if it does not exist."""
     with named_errors(path), path.open("a", encoding="utf-8", newline="\n") as file:
         file.write(text)
 
 
 def part_of(path: Path) -> Path:
-    """Where a file is written before it is whole."""
+    """Return the path of a file while it is written."""
     return path.with_name(path.name + ".part")

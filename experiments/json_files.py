@@ -1,4 +1,4 @@
-"""JSON that says what it should, or one sentence."""
+"""JSON files with checked fields."""
 
 import json
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ Fields = Mapping[str, type | UnionType]
 
 
 def read_json(path: Path, fields: Fields) -> dict[str, Any]:
-    """The object in a file.
+    """Read the object in a file.
 
     Args:
         path: of the file.
-        fields: of which kind each is that is read; one that may be absent may be None.
+        fields: types of the fields that are read; None is allowed for a field that may be absent.
 
     Raises:
         UsageError: it is damaged.
@@ -26,7 +26,7 @@ def read_json(path: Path, fields: Fields) -> dict[str, Any]:
 
 
 def read_json_lines(path: Path, fields: Fields) -> list[dict[str, Any]]:
-    """The objects in a file, one a line; a last line that was cut short by a kill is left out.
+    """Read the objects in a file, one a line, without a last line that a kill cut short.
 
     Args:
         path: of the file.

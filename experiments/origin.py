@@ -1,4 +1,4 @@
-"""Where a result comes from: what was typed, which code ran, and on which machine."""
+"""Origin of a result: command, commit and machine."""
 
 import shlex
 import subprocess
@@ -11,7 +11,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def origin() -> dict[str, str]:
-    """The command of this process, the commit of this code, and this machine."""
+    """Return the command of this process, the commit of this code, and this machine."""
     where = environment()
     return {
         "command": shlex.join(["python", *sys.argv]),
@@ -21,7 +21,7 @@ def origin() -> dict[str, str]:
 
 
 def commit(repository: Path) -> str:
-    """The commit that is checked out, with a + if files were changed; "unknown" without git."""
+    """Return the checked-out commit, with a + if files were changed; "unknown" without git."""
     try:
         number = _git(repository, "rev-parse", "--short", "HEAD")
         return f"{number}+" if _git(repository, "status", "--porcelain", "-uno") else number

@@ -1,22 +1,20 @@
 """Text generation with the checkpoint of a released model."""
 
-import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 
-from attention.decoding import GNMT, Beam, Greedy, Strategy, stream
-from attention.decoding import generate as generate_text
+from attention.decoding import GNMT, Beam, Greedy, Strategy, generate, stream
 from experiments.compilation import compiled
 from experiments.config.build import build
 from experiments.config.decoding import PretrainedPart
 from experiments.errors import UsageError, as_usage_errors
-from experiments.evaluation.writer import sampling
+from experiments.inference.prediction import Prediction, predictions, show
+from experiments.inference.writer import generated, sampling
 from experiments.workdir import Workdir
 
 NEEDS = 'reading weights needs an extra: pip install "attention[weights]"'
@@ -33,18 +31,22 @@ def check(config: ConfigDict) -> None:
     build(PretrainedPart, config.decoding.to_dict(), "decoding.")
 
 
-def generate(config: ConfigDict, folder: Workdir, cache: Path, groups: Iterable[list[str]]) -> int:
-    """Continue each line, or translate it with an encoder-decoder, as `config.decoding` says.
+def predict(
+    config: ConfigDict, folder: Workdir, cache: Path, groups: Iterable[Sequence[str]], form: str
+) -> int:
+    """Continue each line, or translate it with an encoder-decoder, by `config.decoding`.
 
     Args:
         config: with the field `decoding`.
-        cache: unused.
         folder: contains config.json, safetensors and tokenizer.json.
+        cache: unused.
         groups: lines of text.
+        form: of the output, "text" or "json".
 
     Returns:
-        Number of lines that could not be read; each has a message on standard error.
+        Number of lines without an answer; each has a message on standard error.
     """
+    del cache
     model, tokenizer, settings = _load(folder)
     decoding = build(PretrainedPart, config.decoding.to_dict(), "decoding.")
     if decoding.strategy == "auto":
@@ -52,25 +54,29 @@ def generate(config: ConfigDict, folder: Workdir, cache: Path, groups: Iterable[
     options = _options(decoding, settings, is_prompted=model.is_prompted)
     options |= {"tokenizer": tokenizer}
     _check_max_tokens(model, decoding.max_tokens)
-    failed = 0
-    for number, line in enumerate(chain.from_iterable(groups), start=1):
-        try:
-            _check_line(model, len(tokenizer.encode(line)), decoding.max_tokens)
-            pieces = _pieces(model, line, options)  # before the line is printed: it may be refused
-        except ValueError as error:
-            failed += 1
-            print(f"line {number}: {error}", file=sys.stderr, flush=True)
+
+    def read(line: str) -> str:
+        _check_line(model, len(tokenizer.encode(line)), decoding.max_tokens)
+        return line
+
+    def answer(lines: Sequence[str]) -> Iterable[Prediction]:
+        return (_prediction(model, line, options) for line in lines)
+
+    return show((predictions(lines, read, answer) for lines in groups), form)
+
+
+def _prediction(model: Any, line: str, options: dict[str, Any]) -> Prediction:  # noqa: ANN401 - any model
+    def details() -> dict[str, Any]:
+        return {"prompt": line, **generated(generate(model, [line], **options))}
+
+    def pieces() -> Iterator[str]:
+        yield from [line] if model.is_prompted else []
+        if isinstance(options["strategy"], Beam):
+            yield details()["text"]
         else:
-            for piece in chain([line] if model.is_prompted else [], pieces):
-                print(piece, end="", flush=True)
-        print(flush=True)
-    return failed
+            yield from stream(model, line, **options)
 
-
-def _pieces(model: Any, line: str, options: dict[str, Any]) -> Iterable[str]:  # noqa: ANN401 - any model
-    if isinstance(options["strategy"], Beam):
-        return generate_text(model, [line], **options).text
-    return stream(model, line, **options)
+    return Prediction(pieces(), details)
 
 
 def _check_max_tokens(model: Any, max_tokens: int) -> None:  # noqa: ANN401 - any model

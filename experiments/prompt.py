@@ -8,13 +8,13 @@ AT_ONCE = 2**16  # bytes, as many as a pipe holds
 
 
 def lines_as_they_come(stream: TextIO) -> Iterator[list[str]]:
-    """Yields all lines that have come since the last time, so that who has many waits once.
+    """Yield all lines that have arrived since the last time, so that they are answered together.
 
-    A person is asked with a prompt. Bytes that are no UTF-8 become U+FFFD, and a byte order
-    mark in front of all is no text.
+    A terminal shows a prompt. Bytes that are no UTF-8 become U+FFFD, and a byte order mark at the
+    beginning is left out.
     """
     if stream.isatty():
-        print("one sentence a line; end with Ctrl-D")
+        print("one input per line; end with Ctrl-D")
     rest, mark, ended = b"", codecs.BOM_UTF8, False
     while not ended:
         if stream.isatty():

@@ -1,4 +1,4 @@
-"""What a run achieved: for programs in results.json, for people on the screen."""
+"""Scores of a run: as JSON in results.json, and printed in one line for each split."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from experiments.workdir import Workdir
 
 Scores = Mapping[str, object]
 
-# How the scores that people look at are written; the rest stands in the file.
+# Labels and formats of the scores that are printed; results.json contains all.
 SHOWN = {
     "exact_match": ("exact match", "{:7.2%}"),
     "accuracy": ("accuracy", "{:7.2%}"),
@@ -22,8 +22,8 @@ SHOWN = {
     "perplexity": ("perplexity", "{:.3f}"),
     "word_perplexity": ("per word", "{:.3f}"),
 }
-# Fields of `decoding` that say how fast translations come, or what is told of them.
-INDIFFERENT = {"hypotheses", "details", "n_best"}
+# Fields of `decoding` that do not change a translation.
+INDIFFERENT = {"hypotheses", "n_best", "metrics"}
 
 
 def report(
@@ -36,19 +36,19 @@ def report(
     splits: Mapping[str, Scores],
     before: Mapping[str, Any],
 ) -> None:
-    """Writes the results file and prints the scores of each split, one split a line.
+    """Write the results file and print the scores of each split, one split a line.
 
-    Scores of other splits, of the same parameters and decoded alike, stay beside them.
+    Earlier scores of other splits are kept if parameters and decoding are the same.
 
     Args:
         config: of the run.
         workdir: of the run.
         learner: the model.
-        state: what was measured.
+        state: that was measured.
         seconds: of training.
-        ended: whether it was trained as long as it should be.
+        ended: whether the training has ended.
         splits: the scores.
-        before: the results so far, or nothing.
+        before: the results so far, {} if there are none.
     """
     results = {
         "step": int(state.step),
@@ -57,7 +57,7 @@ def report(
         "parameters": learner.num_parameters,
         "splits": splits,
     }
-    if config.decoding:  # which may be another one than that of the run
+    if config.decoding:  # may differ from that of the run
         results["decoding"] = as_tree(config.decoding)
     if before and _how(before) == _how(results):
         results["splits"] = before["splits"] | splits
@@ -66,12 +66,15 @@ def report(
     write_whole(workdir.results, json.dumps(results, indent=2) + "\n")
     print(f"{results['step']:,} steps, {results['training_seconds']} s of training")
     for split, scores in splits.items():
-        print(f"{split:14s}{'   '.join(_shown(scores))}")
-        if rival := scores.get("against"):
-            other = differing(rival["decoding"], deciding(results["decoding"]))
+        print(f"{split:13s} {'   '.join(_shown(scores))}")
+        if data := scores.get("data"):
+            print(f"{'':14s}{', '.join(f'{name}={value}' for name, value in data.items())}")
+        if other := scores.get("against"):
+            decoding = differing(other["decoding"], deciding(results["decoding"]))
+            score = " ".join(_shown(other)[0].split())
             print(
-                f"{'':14s}against {rival['workdir']}{other}: {' '.join(_shown(rival)[0].split())}, "
-                f"p = {rival['p']:.3f} that chance alone makes them differ so (paired bootstrap)"
+                f"{'':14s}against {other['workdir']}{decoding}: {score}, p = {other['p']:.3f} that "
+                "chance alone makes them differ so (paired bootstrap)"
             )
     print(f"everything is in {workdir.path}")
 
@@ -86,13 +89,13 @@ def results_so_far(workdir: Workdir) -> dict[str, Any]:
 
 
 def differing(decoding: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
-    """How something was decoded, in words, where that is not as usual."""
+    """Return the fields of `decoding` that differ from `usual`, in parentheses."""
     fields = [f"{name}={value}" for name, value in decoding.items() if usual.get(name) != value]
     return f" (decoding: {', '.join(fields)})" if fields else ""
 
 
 def _shown(scores: Scores) -> list[str]:
-    """The scores that people look at, with their names."""
+    """Return the scores that are printed, with their labels."""
     return [
         f"{label} {form.format(scores[name])}"
         for name, (label, form) in SHOWN.items()
@@ -101,10 +104,10 @@ def _shown(scores: Scores) -> list[str]:
 
 
 def _how(results: Mapping[str, Any]) -> dict[str, Any]:
-    """What was measured, and how it was decoded."""
+    """Return the step and the decoding that scores depend on."""
     return {"step": results["step"], "decoding": deciding(results.get("decoding", {}))}
 
 
 def deciding(decoding: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `decoding` that decide which translations come."""
+    """Return the fields of `decoding` that translations depend on."""
     return {name: value for name, value in decoding.items() if name not in INDIFFERENT}

@@ -4,25 +4,36 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from reprlib import repr as brief
-from typing import Any, TypeVar
+from typing import Any
 
 from ml_collections import ConfigDict
 
-from experiments.config import TASK_PARTS, Config
+from experiments.config import Config
+from experiments.config.build import as_tree
+from experiments.config.differences import differences, flat, in_lines
 from experiments.config.flags import as_config_dict
 from experiments.errors import UsageError
 from experiments.files import append, part_of, write_whole
 from experiments.json_files import read_json, read_json_lines
+from experiments.plugin import imported
+from experiments.registry import TASK_PARTS
 
-Words = TypeVar("Words")
-
-MOST_LINES = 8  # of differences between two configurations
-INDIFFERENT = "data.path", "literature"  # fields that do not change what a run learns
+INDIFFERENT = "data.path", "literature", "plugin"  # fields that do not change what a run learns
+OF_MODEL = ("name",)  # fields of the data that the model depends on
+# Fields that may change on an existing run: they do not change what it has learned so far.
+CHANGEABLE = (
+    "train.steps",
+    "train.duration",
+    "train.log_every",
+    "train.evaluate_every",
+    "train.sample_every",
+    "train.checkpoint_every",
+)
 # Fields of files that are read again, and their types.
 RESULTS = {
     "step": int,
@@ -32,14 +43,15 @@ RESULTS = {
     "splits": dict,
     "decoding": dict | None,
 }
+HYPOTHESIS = "source", "reference", "hypothesis"
 START = {"command": str, "commit": str, "machine": str}
 
 
 class Workdir:
-    """Names of the files of a run; a second run never writes to them."""
+    """Paths of the files of a run, and their content; a folder contains one run."""
 
     def __init__(self, path: Path | str) -> None:
-        """Points at a folder; nothing is read or written yet."""
+        """Set the paths; nothing is read or written yet."""
         self.path = Path(path)
         self.config = self.path / "config.json"
         self.checkpoints = self.path / "checkpoints"
@@ -47,19 +59,24 @@ class Workdir:
         self.results = self.path / "results.json"
         self.texts = self.path / "texts.json"
         self.starts = self.path / "starts.jsonl"
+        self.changes = self.path / "changes.jsonl"
         self.learning_curve = self.path / "learning_curve.png"
         self.attention = self.path / "attention.png"
+        self.explanation = self.path / "explain"
 
     def claim(self, config: Config | ConfigDict) -> None:
-        """Write the configuration of a new run, or check that it is that of the run in the folder.
+        """Write the configuration of a new run, or compare it with that of the run in the folder.
 
-        The data may have moved since, but must be the same: see `keep_texts`.
+        The fields in `CHANGEABLE` may differ: config.json then contains the new values, and
+        changes.jsonl the time, the step and both values of each. The data may be elsewhere, but
+        must be the same: see `keep_texts`.
 
         Raises:
-            UsageError: the folder contains a run of another configuration, or other files.
+            UsageError: the folder contains a run of another configuration, or other files, or the
+                run has more steps than it should have.
         """
         if self.config.exists():
-            self.check_same(config, but=INDIFFERENT)
+            self._change(self.check_same(config, but=(*INDIFFERENT, *CHANGEABLE)), config)
             return
         part = part_of(self.config)  # all that a kill at the wrong moment leaves
         if self.path.exists() and (
@@ -72,9 +89,31 @@ class Workdir:
         except OSError as error:
             raise UsageError(f"{self.path} cannot be written: {error.strerror}") from error
 
+    def _change(self, trained: ConfigDict, config: Config | ConfigDict) -> None:
+        """Store and record the fields of `CHANGEABLE` in which `config` differs from the run."""
+        there, here = flat(trained.to_dict()), flat(config.to_dict())
+        changed = {
+            name: [there[name], here[name]]
+            for name in CHANGEABLE
+            if there.get(name) != here.get(name)
+        }
+        if not changed:
+            return
+        step = self.newest_step()
+        if config.train.steps < step:
+            raise UsageError(
+                f"train.steps={config.train.steps} is less than the {step} steps of {self.path}"
+            )
+        trained.update_from_flattened_dict({name: new for name, (_, new) in changed.items()})
+        with self.alone():
+            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            row = {"time": when, "step": step, "changed": changed}
+            append(self.changes, json.dumps(row) + "\n")
+            write_whole(self.config, trained.to_json(indent=2) + "\n")
+
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Lock the run, so that no other process trains it meanwhile.
+        """Lock the run, so that no other process trains it.
 
         Raises:
             UsageError: another process trains it.
@@ -99,7 +138,7 @@ class Workdir:
             UsageError: they differ in other parts than `but`; it lists the fields.
         """
         trained = self.load_config()
-        there, here = _flat(trained.to_dict()), _flat(config.to_dict())
+        there, here = flat(trained.to_dict()), flat(config.to_dict())
         differing = [
             name
             for name in differences(there, here)
@@ -120,9 +159,11 @@ class Workdir:
         """
         if not self.config.is_file():
             raise UsageError(f"{self.path} holds no run: train one with --workdir={self.path}")
-        fields = read_json(self.config, {"experiment": str})
+        fields = read_json(self.config, {"task": str, "plugin": str | None})
+        if (plugin := fields.get("plugin")) and not imported():
+            raise UsageError(f"{self.path} was trained with a plugin: give --plugin={plugin}")
         try:
-            if fields["experiment"] in TASK_PARTS:
+            if fields["task"] in TASK_PARTS:
                 return as_config_dict(Config.read(fields))
             return ConfigDict(fields)
         except (ValueError, UsageError) as error:
@@ -130,20 +171,29 @@ class Workdir:
                 f"{self.config} cannot be read, it is damaged or of another version: {error}"
             ) from error
 
-    def as_trained(self, config: Config) -> Config:
-        """Return `config` for use of the trained model: equal to that of the run but for decoding.
+    def newest_step(self) -> int:
+        """Return the step of the newest checkpoint, 0 without one."""
+        saved = [path.name for path in self.checkpoints.glob("*")]
+        return max((int(name) for name in saved if name.isdigit()), default=0)
 
-        The data may have moved since. Steps that follow from a duration are those of the run:
-        the data is not read here.
+    def as_trained(self, config: Config, *, other_data: bool = False) -> Config:
+        """Return `config` with the training of the run, for use of the trained model.
+
+        Decoding, `data.path` and the fields of `CHANGEABLE` may differ from those of the run.
+
+        Args:
+            config: that may differ from that of the run.
+            other_data: whether its data may be any of the same kind.
 
         Raises:
             UsageError: the run has another configuration, or no checkpoint yet.
         """
-        decided = ("train.steps",) if config.train.duration else ()
-        trained = self.check_same(config, but=("decoding", *INDIFFERENT, *decided))
+        other = [f"data.{name}" for name in as_tree(config.data) if name not in OF_MODEL]
+        but = ("decoding", *INDIFFERENT, *CHANGEABLE, *(other if other_data else ()))
+        trained = self.check_same(config, but=but)
         if not self.checkpoints.exists():
             raise UsageError(f"{self.path} has no checkpoint yet: train it first")
-        return replace(config, train=replace(config.train, steps=trained.train.steps))
+        return replace(config, train=Config.read(trained.to_dict()).train)
 
     def keep_texts(self, texts: Mapping[str, str]) -> None:
         """Store fingerprints of the texts of a run, which must equal those stored before.
@@ -212,23 +262,24 @@ class Workdir:
             raise UsageError(f"{self.results} cannot be read: its splits have no scores")
         return results
 
-    def keep_hypotheses(self, split: str, lines: Iterable[str]) -> None:
-        """Write the answer of the model to each sentence of a split, one a line."""
+    def keep_hypotheses(self, split: str, rows: Iterable[tuple[str, str, str]]) -> None:
+        """Write source, reference and hypothesis of each example of a split, as JSON lines."""
+        lines = (
+            json.dumps(dict(zip(HYPOTHESIS, row, strict=True)), ensure_ascii=False) for row in rows
+        )
         write_whole(self._hypotheses(split), "".join(f"{line}\n" for line in lines))
 
     def load_hypotheses(self, split: str) -> list[str]:
-        """Read the answers that `keep_hypotheses` wrote.
+        """Read the hypotheses that `keep_hypotheses` wrote.
 
         Raises:
-            UsageError: there is nothing.
+            UsageError: the file is missing or damaged.
         """
-        try:
-            return self._hypotheses(split).read_text(encoding="utf-8").split("\n")[:-1]
-        except (OSError, ValueError) as error:
-            raise UsageError(f"{self._hypotheses(split)} cannot be read: {error}") from error
+        rows = read_json_lines(self._hypotheses(split), dict.fromkeys(HYPOTHESIS, str))
+        return [row["hypothesis"] for row in rows]
 
     def _hypotheses(self, split: str) -> Path:
-        return self.path / f"hypotheses.{split}.txt"
+        return self.path / f"hypotheses.{split}.jsonl"
 
     def keep_start(self, start: Mapping[str, str]) -> None:
         """Append command, commit and machine of a start, unless they equal those before."""
@@ -244,49 +295,3 @@ class Workdir:
             UsageError: they cannot be read.
         """
         return read_json_lines(self.starts, START) if self.starts.exists() else []
-
-    def check_fresh(self, checkpoint_every: int) -> None:
-        """Refuse to start anew in a folder whose checkpoints were deleted.
-
-        Raises:
-            UsageError: there are metrics of steps after the first checkpoint.
-        """
-        from experiments.training.metrics import read_metrics  # which imports NumPy
-
-        if any(row["step"] > checkpoint_every for row in read_metrics(self.path)):
-            raise UsageError(
-                f"the checkpoints of {self.path} are gone, and its metrics are left as they are: "
-                "choose another --workdir"
-            )
-
-
-def differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
-    """Return the dotted names of the fields in which two configurations differ."""
-    there, here = _flat(there), _flat(here)
-    return [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
-
-
-def in_lines(names: Sequence[str], configs: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return one short line for each of the first eight fields, each after a line break.
-
-    Args:
-        names: the dotted names of the fields that differ.
-        configs: both configurations, each with the word that stands after its value.
-    """
-    lines = []
-    for name in names[:MOST_LINES]:
-        values = [f"{brief(_flat(tree).get(name))} {where}" for where, tree in configs.items()]
-        lines.append(f"\n  {name}: {', '.join(values)}")
-    more = len(names) - MOST_LINES
-    return "".join(lines) + (f"\n  and {more} more" if more > 0 else "")
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten `{"a": {"b": 1}}` to `{"a.b": 1}`, with lists for tuples as in JSON."""
-    flat = {}
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = list(value) if isinstance(value, tuple) else value
-    return flat

@@ -1,6 +1,7 @@
 """One strict session for every test: what jax would mend silently is an error here."""
 
 import gc
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+MOST_MAPPINGS = 10_000  # no file adds as many as are left up to the limit of 65,530
 
 # A silent promotion of a dtype or a rank is how most shape bugs survive.
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -19,18 +21,17 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # Two devices, as a machine of two cores has them under run.py.
 jax.config.update("jax_num_cpu_devices", 2)
 
-# Compiling is what these tests spend their time on, and programs that run once need not run fast.
-# Every session compiles the same ones: kept on disk, in a folder that git ignores, they cost a
-# third of the time from the second session on. What compiles at once is not worth a file.
+# Most of the time of the tests is compilation, and programs that run once need not run fast. The
+# cache is in a folder that git ignores. Programs that compile at once are not worth a file.
 jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_compilation_cache_dir", str(REPOSITORY / ".cache" / "jax"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
-# A third of the time again: the compiler of jax 0.10 has an older way to write loops, which is
-# quicker at that and no longer there in 0.12. XLA reads this when its first program is compiled.
+# Two flags of XLA halve the rest: the older emitters of loops (gone in jax 0.12), and one LLVM
+# module for each program, not 32. XLA reads them when its first program is compiled.
 if jax.__version_info__[:2] == (0, 10):
-    flags = os.environ.get("XLA_FLAGS", "")
-    os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false".strip()
+    faster = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {faster}".strip()
 
 # Tracing makes many small objects that stay: to look through all of them so often takes time too.
 gc.set_threshold(100_000, 50, 100)
@@ -43,13 +44,24 @@ hypothesis.settings.load_profile("strict")
 
 @pytest.fixture(scope="module", autouse=True)
 def clear_programs() -> Iterator[None]:
-    """Frees the compiled programs of each file.
+    """Free the compiled programs after a file, once they have many memory mappings.
 
-    Each holds several memory mappings, and a process may have 65,530 of them: a session that kept
-    all programs ended in a segmentation fault.
+    A process may have 65,530 mappings, and each program has several: a session that kept all
+    programs ended in a segmentation fault. Until then, files share the programs of common
+    operations.
     """
     yield
-    jax.clear_caches()
+    if num_mappings() > MOST_MAPPINGS:
+        jax.clear_caches()
+
+
+def num_mappings() -> float:
+    """Return the number of memory mappings of this process, infinity where it is not known."""
+    try:
+        with open("/proc/self/maps", "rb") as maps:
+            return sum(1 for _ in maps)
+    except OSError:
+        return math.inf
 
 
 @pytest.fixture

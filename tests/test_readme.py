@@ -1,7 +1,8 @@
-"""README and guides in docs: Python blocks run, commands are understood, links exist."""
+"""README and docs: Python blocks run, commands parse, links and named functions exist."""
 
 import importlib
 import re
+import shlex
 from pathlib import Path
 
 import jax
@@ -14,17 +15,26 @@ from experiments.workdir import Workdir
 from run import check_mode, read_config
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+PAGES = ["README.md", "CONTRIBUTING.md"]
+PAGES += sorted(f"docs/{path.name}" for path in (REPOSITORY / "docs").glob("*.md"))
+TEXTS = {page: (REPOSITORY / page).read_text(encoding="utf-8") for page in PAGES}
 
 
-def blocks(language, text=README):
-    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+def blocks(language, page):
+    return re.findall(rf"```{language}\n(.*?)```", TEXTS[page], re.DOTALL)
+
+
+# tests/test_extending.py runs extending.md, the blocks of which are a plugin.
+PROGRAMS = [page for page in PAGES if blocks("python", page) and page != "docs/extending.md"]
+SHELL = [block for page in PAGES if page != "docs/extending.md" for block in blocks("sh", page)]
+FOUND = re.findall(r"python (run\.py[^#|\n]*)", "\n".join(SHELL).replace("\\\n", ""))
+COMMANDS = list(dict.fromkeys(" ".join(command.split()) for command in FOUND))
 
 
 @pytest.fixture(autouse=True)
-def as_a_user_has_it(monkeypatch):
+def session_of_a_user(monkeypatch):
     monkeypatch.chdir(REPOSITORY)
-    registries = ACTIVATIONS, POSITIONS  # to which snippets add names
+    registries = ACTIVATIONS, POSITIONS  # the snippets add names
     before = [{**registry} for registry in registries]
     with jax.numpy_dtype_promotion("standard"):
         yield
@@ -33,70 +43,75 @@ def as_a_user_has_it(monkeypatch):
         registry.update(names)
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/architectures.md", "docs/modules.md"])
-def test_python_runs_and_prints_its_comments(document, capsys):
-    names, text = {}, (REPOSITORY / document).read_text(encoding="utf-8")
-    for block in blocks("python", text):
-        exec(compile(block, document, "exec"), names)
+@pytest.mark.parametrize("page", PROGRAMS)
+def test_python_blocks_run_and_print_their_comments(page, capsys):
+    names = {}
+    for block in blocks("python", page):
+        exec(compile(block, page, "exec"), names)
         printed = re.findall(r"^print\(.*\n((?:# .*\n)+)", block, re.MULTILINE)
         expected = [line.removeprefix("# ") for lines in printed for line in lines.splitlines()]
         assert capsys.readouterr().out.splitlines() == expected
 
 
-def test_architectures_are_described_by_two_snippets():
-    text = (REPOSITORY / "docs/architectures.md").read_text(encoding="utf-8")
-    assert len(blocks("python", text)) == 2
-    assert len(text.splitlines()) <= 80
+@pytest.mark.parametrize(
+    "page, most_lines, num_blocks",
+    [("README.md", 199, 4), ("docs/architectures.md", 80, 2), ("docs/modules.md", 149, 6)],
+)
+def test_page_is_short(page, most_lines, num_blocks):
+    assert len(TEXTS[page].splitlines()) <= most_lines
+    assert len(blocks("python", page)) == num_blocks
 
 
-def test_modules_are_shown_in_few_lines():
-    text = (REPOSITORY / "docs/modules.md").read_text(encoding="utf-8")
-    assert len(blocks("python", text)) == 6
-    assert len(text.splitlines()) < 150
-
-
-def test_the_sketch_is_the_definition():
-    """Where every query sees a key, the four lines of the README are what the library computes."""
+def test_sketch_equals_the_definition():
+    """Where no row is fully masked, the four lines of the README are what the library computes."""
     from attention import masks, scaled_dot_product
 
     names = {}
-    exec(blocks("python")[0], names)
+    exec(blocks("python", "README.md")[0], names)
     query, key, value = jax.random.normal(jax.random.key(0), (3, 7, 5))
     causal = masks.causal()(np.arange(7)[:, None], np.arange(7)[None, :])
     sketch = names["attention"](query, key, value, causal)
     np.testing.assert_allclose(scaled_dot_product(query, key, value, causal)[0], sketch, rtol=2e-5)
 
 
-COMMANDS = re.findall(r"python (run\.py[^#|\n]*)", "\n".join(blocks("sh")).replace("\\\n", ""))
-
-
-def config_of_the_run(workdir):
-    """What would stand in the folder of a run that has its default name."""
+def load_default_config(workdir):
+    """Stand in for `Workdir.load_config` of a workdir with the name of its configuration."""
     return importlib.import_module(f"configs.{workdir.path.name}").get_config()
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_are_understood(command, monkeypatch):
-    monkeypatch.setattr(Workdir, "load_config", config_of_the_run)
-    if "--help" in command:
+def test_command_parses(command, monkeypatch):
+    monkeypatch.setattr(Workdir, "load_config", load_default_config)
+    arguments = shlex.split(command)
+    if "--help" in arguments:
         with pytest.raises(SystemExit):
-            parse(command.split())
+            parse(arguments)
         return
-    asked = parse(command.split())
-    check_mode(asked)
-    read_config(asked.config)
+    parsed = parse(arguments)
+    check_mode(parsed)
+    read_config(parsed.config)
 
 
-def test_there_are_commands():
-    assert len(COMMANDS) >= 6
+def test_commands_are_found():
+    assert len(COMMANDS) > 30
 
 
-@pytest.mark.parametrize("target", re.findall(r"\]\(([^)#:]+)\)", README))
-def test_links_lead_somewhere(target):
-    assert (REPOSITORY / target).exists()
+@pytest.mark.parametrize("page", PAGES)
+def test_links_exist(page):
+    targets = re.findall(r"\]\(([^)#:]+)[^):]*\)", TEXTS[page])
+    folder = (REPOSITORY / page).parent
+    assert [target for target in targets if not (folder / target).exists()] == []
+
+
+def test_path_of_a_batch_names_files_and_functions():
+    rows = re.findall(r"^\| \d+\..*\| `(.+)` \| `(.+)` \|$", TEXTS["docs/architecture.md"], re.M)
+    assert len(rows) > 10
+    for path, name in rows:
+        text = (REPOSITORY / path).read_text(encoding="utf-8")
+        assert re.search(rf"\b(def|class) {name}\b", text), (path, name)
 
 
 @pytest.mark.parametrize("target", ["train", "test"])
-def test_the_two_commands_are_targets(target):
-    assert f"make {target}" in README
+def test_commands_of_make_are_targets(target):
+    assert f"make {target}" in TEXTS["README.md"]
     assert re.search(rf"^{target}:", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)

@@ -1,7 +1,6 @@
 """Text generation: `generate` and `stream` for models, `decode` for any step function."""
 
 from attention.decoding.beam import Beam
-from attention.decoding.continuous import decode_continuously
 from attention.decoding.generate import generate
 from attention.decoding.length_penalty import GNMT, LengthPenalty, Power
 from attention.decoding.loop import decode
@@ -18,7 +17,6 @@ from attention.decoding.processors import (
     TopP,
 )
 from attention.decoding.program import GenerativeModel
-from attention.decoding.recompute import recompute
 from attention.decoding.stopping import Prefix, StoppingCriteria
 from attention.decoding.strategy import (
     DecodingOptions,
@@ -58,8 +56,6 @@ __all__ = [
     "TopK",
     "TopP",
     "decode",
-    "decode_continuously",
     "generate",
-    "recompute",
     "stream",
 ]

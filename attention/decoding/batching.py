@@ -82,17 +82,17 @@ def generate_lists(
     """
     rows, found = jax.device_get(rows), [None] * len(prompts)
     for length, program in passes:
-        waiting = [
+        remaining = [
             number
             for number, ids in enumerate(prompts)
             if found[number] is None and len(ids) <= length
         ]
         # The longest first, so that few slots are empty when the last rows are decoded.
-        waiting.sort(key=lambda number: -len(prompts[number]))
+        remaining.sort(key=lambda number: -len(prompts[number]))
         # All chunks are dispatched before the first result is read.
         results = [
             (chunk, run(program, *given))
-            for chunk, *given in _chunks(waiting, prompts, rows, length, slots)
+            for chunk, *given in _chunks(remaining, prompts, rows, length, slots)
         ]
         options = program.options
         for chunk, output in results:
@@ -105,7 +105,7 @@ def generate_lists(
 
 
 def _chunks(
-    waiting: list[int],
+    remaining: list[int],
     prompts: Sequence[Sequence[int]],
     rows: Rows,
     length: int,
@@ -113,8 +113,8 @@ def _chunks(
 ) -> Iterator[tuple[list[int], Rows, int, int]]:
     """Yield the numbers of some inputs, their rows, the slots and the rows per slot."""
     most = MOST_ROWS if slots is None else max(ROWS_PER_SLOT) * slots
-    for begin in range(0, len(waiting), most):
-        chunk = waiting[begin : begin + most]
+    for begin in range(0, len(remaining), most):
+        chunk = remaining[begin : begin + most]
         tokens, num_tokens = pad_lists([prompts[number] for number in chunk], length)
         given = {"active": np.ones(len(chunk), bool), "inputs": tokens, "lengths": num_tokens}
         given |= {name: array[np.array(chunk)] for name, array in rows.items()}

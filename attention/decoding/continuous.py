@@ -4,7 +4,7 @@ In a batch the loop runs until the longest answer has ended. Here it runs until 
 slots is free, then admits new rows (iteration-level scheduling, Yu et al. 2022, "Orca", section 3).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,52 +13,15 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.decoding.hypotheses import constant_leaves
-from attention.decoding.loop import DecodingLoop, LoopState, Step, row_inputs
+from attention.decoding.loop import DecodingLoop, LoopState
 from attention.decoding.output import GenerationOutput
-from attention.decoding.processors import History, LogitProcessor
-from attention.decoding.stopping import Prefix, StoppingCriteria
-from attention.decoding.strategy import DecodingOptions, Observe, RowInputs, Strategy
+from attention.decoding.strategy import RowInputs
 
 Requests = TypeVar("Requests")
 Tree = TypeVar("Tree")
 Prefill = Callable[[Requests], tuple[Any, Array]]
 
 SHARE = 8  # an eighth of the slots is refilled at once, by one call of `prefill`
-
-
-def decode_continuously(
-    step: Step,
-    prefill: Prefill,
-    requests: Requests,
-    strategy: Strategy,
-    stopping: StoppingCriteria,
-    *,
-    slots: int,
-    history: History,
-    logit_processors: Sequence[LogitProcessor] = (),
-    prefix: Prefix | None = None,
-    rng: Array | None = None,
-    active: Array | None = None,
-    observe: Observe | None = None,
-    max_steps: int | None = None,
-) -> GenerationOutput:
-    """Generate tokens for Q requests, at most `slots` of them at a time.
-
-    The answers are those of `decode`, and the arguments too, with Q in place of B, except that
-    `history` is needed, and for these: `requests` is a pytree with leaves `[Q, *]`; `prefill` maps
-    some of them, leaves `[F, *]`, to the state and the start `[F]` of their rows, and is called
-    inside the loop. All that belongs to a row must be in the state of the step. Rows after the last
-    active one are not prefilled.
-
-    Raises:
-        ValueError: no slot, and as `decode`.
-    """
-    if slots < 1:
-        raise ValueError(f"slots must be at least 1, got {slots}")
-    options = DecodingOptions(strategy, stopping, logit_processors, observe, max_steps)
-    inputs = row_inputs(history, prefix, rng, stopping.max_tokens)
-    active = jnp.ones(len(history.length), bool) if active is None else jnp.asarray(active)
-    return run_in_slots(DecodingLoop(step, options), prefill, requests, inputs, active, slots)
 
 
 class ContinuousBatch(NamedTuple):
@@ -85,7 +48,17 @@ def run_in_slots(
     active: Array,
     slots: int,
 ) -> GenerationOutput:
-    """Run a loop for Q requests; see `decode_continuously`."""
+    """Run a loop for Q requests, at most `slots` at a time; the answers are those of a batch.
+
+    Args:
+        loop: all that belongs to a row must be in the state of its step.
+        prefill: maps some requests, leaves `[F, *]`, to the state and the start `[F]` of their
+            rows; called inside the loop.
+        requests: a pytree with leaves `[Q, *]`.
+        inputs: of the Q rows.
+        active: bool `[Q]`; rows after the last active one are not prefilled.
+        slots: at least 1.
+    """
     total, max_steps, strategy = len(active), loop.options.max_steps, loop.options.strategy
     num_slots = max(1, min(slots, total))
     refill = max(1, num_slots // SHARE)  # number of slots that are refilled at once

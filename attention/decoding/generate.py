@@ -1,6 +1,7 @@
 """Text generation with any model that has `prefill` and `step`."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -14,21 +15,12 @@ from attention.decoding.batching import (
     limit_bucket,
     runner,
 )
-from attention.decoding.inputs import (
-    Tokenizer,
-    array_rows,
-    check_model,
-    encode_prompts,
-    encode_stop,
-    is_array,
-    other_rows,
-    texts,
-)
+from attention.decoding.inputs import Tokenizer, prepare, texts
 from attention.decoding.output import GenerationOutput
 from attention.decoding.processors import LogitProcessor
 from attention.decoding.program import GenerationProgram, GenerativeModel
-from attention.decoding.stopping import Prefix, StoppingCriteria
-from attention.decoding.strategy import DecodingOptions, Greedy, Observe, Strategy
+from attention.decoding.stopping import Prefix
+from attention.decoding.strategy import Greedy, Observe, Strategy
 
 
 def generate(
@@ -107,39 +99,47 @@ def generate(
     """
     if slots is not None and slots < 1:
         raise ValueError(f"slots must be at least 1, got {slots}")
-    check_model(model)
-    stopping = StoppingCriteria(max_tokens, encode_stop(model, stop, tokenizer), min_tokens, pad)
+    program, prompts, rows = prepare(
+        model,
+        inputs,
+        strategy=strategy,
+        max_tokens=max_tokens,
+        lengths=lengths,
+        start=start,
+        stop=stop,
+        min_tokens=min_tokens,
+        pad=pad,
+        prefix=prefix,
+        logit_processors=logit_processors,
+        rng=rng,
+        tokenizer=tokenizer,
+        cache_dtype=cache_dtype,
+    )
     observe = _attention if observe is None and returning else observe
 
-    def program(length: int, max_steps: object = max_steps) -> GenerationProgram:
+    def limited(length: int, max_steps: object = max_steps) -> GenerationProgram:
         steps = max_steps(length) if callable(max_steps) else max_steps
-        steps = None if steps is None else min(steps, max_tokens)
-        options = DecodingOptions(strategy, stopping, logit_processors, observe, steps)
-        rng_impl = None if rng is None else jax.random.key_impl(rng)
-        return GenerationProgram(options, rng_impl, cache_dtype, tuple(returning))
+        steps = max_tokens if steps is None else min(steps, max_tokens)
+        options = replace(program.options, observe=observe, max_steps=steps)
+        return replace(program, options=options, returning=tuple(returning))
 
-    given = start, prefix, rng, tokenizer, max_tokens
-    if is_array(inputs):
-        rows = array_rows(model, inputs, lengths)
-        number, width = rows["inputs"].shape
-        rows |= other_rows(model, number, *given)
-        output = generate_array(runner(model, compile), program(width), rows, slots)
+    run = runner(model, compile)
+    if prompts is None:
+        output = generate_array(run, limited(rows["inputs"].shape[1]), rows, slots)
     else:
-        prompts = encode_prompts(model, inputs, lengths, tokenizer)
-        rows = other_rows(model, len(prompts), *given)
         sizes = bucket_lengths(prompts, buckets)
-        passes = [(size, program(size)) for size in sizes]
+        passes = [(size, limited(size)) for size in sizes]
         if observe is not None:  # observed arrays are as wide as inputs and steps
             passes = []
         if not passes or passes[-1][1].options.max_steps < max_tokens:
-            passes.append((sizes[-1], program(sizes[-1], None)))
+            passes.append((sizes[-1], limited(sizes[-1], None)))
         passes = [
             (limit_bucket(model, size, prompts, one.options.max_steps), one) for size, one in passes
         ]
-        output = generate_lists(runner(model, compile), passes, prompts, rows, slots)
+        output = generate_lists(run, passes, prompts, rows, slots)
     if tokenizer is None:
         return output
-    return output._replace(text=texts(jax.device_get(output), tokenizer, stopping))
+    return output._replace(text=texts(jax.device_get(output), tokenizer, program.options.stopping))
 
 
 def _attention(output: Any) -> Any:  # noqa: ANN401 - of any model

@@ -9,12 +9,14 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 
 from attention.decoding.batching import pad_lists
 from attention.decoding.output import GenerationOutput
-from attention.decoding.program import GenerativeModel, Rows
+from attention.decoding.processors import LogitProcessor
+from attention.decoding.program import GenerationProgram, GenerativeModel, Rows
 from attention.decoding.stopping import Prefix, StoppingCriteria, check_prefix
+from attention.decoding.strategy import DecodingOptions, Greedy, Strategy
 from attention.primitives.cache import check_lengths
 
 
@@ -73,6 +75,43 @@ def _without_special_tokens(tokenizer: Tokenizer | None) -> dict[str, bool]:
         return {}
     known = inspect.signature(tokenizer.encode).parameters
     return {name: False for name in ("special_tokens", "add_special_tokens") if name in known}
+
+
+def prepare(
+    model: GenerativeModel,
+    inputs: ArrayLike | Sequence[Any],
+    *,
+    max_tokens: int,
+    strategy: Strategy = Greedy(),  # noqa: B008 - frozen
+    lengths: ArrayLike | None = None,
+    start: ArrayLike | None = None,
+    stop: int | str | Sequence[int | str | Sequence[int]] = (),
+    min_tokens: int = 0,
+    pad: int = 0,
+    prefix: Prefix | Sequence[Any] | None = None,
+    logit_processors: Sequence[LogitProcessor] = (),
+    rng: Array | None = None,
+    tokenizer: Tokenizer | None = None,
+    cache_dtype: DTypeLike | None = None,
+) -> tuple[GenerationProgram, list[list[int]] | None, Rows]:
+    """Check the arguments that `generate` and `stream` have in common.
+
+    Returns:
+        The program; the ids of each input, None for an array; and arrays with a row for each input,
+        those of an array of inputs among them.
+    """
+    check_model(model)
+    stopping = StoppingCriteria(max_tokens, encode_stop(model, stop, tokenizer), min_tokens, pad)
+    options = DecodingOptions(strategy, stopping, logit_processors)
+    if is_array(inputs):
+        prompts, rows = None, array_rows(model, inputs, lengths)
+        number = len(rows["active"])
+    else:
+        prompts, rows = encode_prompts(model, inputs, lengths, tokenizer), {}
+        number = len(prompts)
+    rows |= other_rows(model, number, start, prefix, rng, tokenizer, max_tokens)
+    rng_impl = None if rng is None else jax.random.key_impl(rng)
+    return GenerationProgram(options, rng_impl, cache_dtype), prompts, rows
 
 
 def check_model(model: object) -> None:

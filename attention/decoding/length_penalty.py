@@ -24,7 +24,6 @@ class GNMT:
         _check_finite("alpha", self.alpha)
 
     def __call__(self, length: Array) -> Array:
-        """Return the divisor."""
         return ((5 + length) / 6) ** self.alpha
 
 
@@ -42,7 +41,6 @@ class Power:
         _check_finite("exponent", self.exponent)
 
     def __call__(self, length: Array) -> Array:
-        """Return the divisor."""
         return length**self.exponent
 
 

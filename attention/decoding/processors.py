@@ -96,7 +96,6 @@ class Temperature:
             )
 
     def __call__(self, logits: Array, history: History | None = None) -> Array:
-        """Return the processed logits."""
         return logits / self.value
 
 
@@ -110,7 +109,6 @@ class TopK:
         _check_integer("top_k", self.number)
 
     def __call__(self, logits: Array, history: History | None = None) -> Array:
-        """Return the processed logits."""
         number = min(int(self.number), logits.shape[-1])
         smallest = jax.lax.top_k(logits, number)[0][..., -1:]
         return _keep_first(logits, smallest, number)
@@ -126,7 +124,6 @@ class TopP:
         _check_share("top_p", self.mass)
 
     def __call__(self, logits: Array, history: History | None = None) -> Array:
-        """Return the processed logits."""
         if self.mass == 1:
             return logits  # a rounded sum could reach 1 before the last token
         descending = -jnp.sort(-logits, axis=-1)
@@ -147,7 +144,6 @@ class MinP:
         _check_share("min_p", self.share)
 
     def __call__(self, logits: Array, history: History | None = None) -> Array:
-        """Return the processed logits."""
         least = logits.max(axis=-1, keepdims=True) + math.log(self.share)
         return jnp.where(logits < least, -jnp.inf, logits)
 
@@ -166,11 +162,10 @@ class RepetitionPenalty:
             raise ValueError(f"repetition penalty must be positive, got {self.penalty}")
 
     def __call__(self, logits: Array, history: History) -> Array:
-        """Return the processed logits."""
         valid = _counted(history.tokens) < history.length[..., None]
-        seen = _mark(history.tokens, valid, logits.shape[-1])
+        is_repeated = _mark(history.tokens, valid, logits.shape[-1])
         penalized = jnp.where(logits > 0, logits / self.penalty, logits * self.penalty)
-        return jnp.where(seen, penalized, logits)
+        return jnp.where(is_repeated, penalized, logits)
 
 
 @dataclass(frozen=True)
@@ -183,7 +178,6 @@ class NoRepeatNgram:
         _check_integer("the size of an n-gram", self.size)
 
     def __call__(self, logits: Array, history: History) -> Array:
-        """Return the processed logits."""
         tokens, length, before = history.tokens, history.length, self.size - 1
         num_starts = tokens.shape[-1] - before
         if num_starts < 1:
@@ -209,7 +203,6 @@ class AllowedTokens:
     allowed: Callable[[History], Array]
 
     def __call__(self, logits: Array, history: History) -> Array:
-        """Return the processed logits."""
         return jnp.where(jnp.broadcast_to(self.allowed(history), logits.shape), logits, -jnp.inf)
 
 

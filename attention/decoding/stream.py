@@ -6,24 +6,13 @@ from typing import Any
 
 import jax
 from jax import Array
-from jax.typing import ArrayLike, DTypeLike
+from jax.typing import ArrayLike
 
 from attention.decoding.batching import bucket_lengths, limit_bucket, pad_lists
-from attention.decoding.inputs import (
-    Tokenizer,
-    array_rows,
-    check_model,
-    encode_prompts,
-    encode_stop,
-    is_array,
-    other_rows,
-    without_stop,
-)
+from attention.decoding.inputs import Tokenizer, array_rows, is_array, prepare, without_stop
 from attention.decoding.loop import LoopState
-from attention.decoding.processors import LogitProcessor
-from attention.decoding.program import GenerationProgram, GenerativeModel, compiled
-from attention.decoding.stopping import Prefix, StoppingCriteria
-from attention.decoding.strategy import DecodingOptions, Greedy, Strategy
+from attention.decoding.program import GenerativeModel, compiled
+from attention.decoding.stopping import StoppingCriteria
 
 INCOMPLETE = "\ufffd"  # at the end of a text: bytes of a character that is not complete
 
@@ -32,28 +21,19 @@ def stream(
     model: GenerativeModel,
     inputs: ArrayLike | Sequence[Any] | str,
     *,
-    strategy: Strategy = Greedy(),  # noqa: B008 - frozen
     max_tokens: int,
-    lengths: ArrayLike | None = None,
-    start: ArrayLike | None = None,
-    stop: int | str | Sequence[int | str | Sequence[int]] = (),
-    min_tokens: int = 0,
-    pad: int = 0,
-    prefix: Prefix | Sequence[Sequence[int]] | Sequence[str] | None = None,
-    logit_processors: Sequence[LogitProcessor] = (),
-    rng: Array | None = None,
     tokenizer: Tokenizer | None = None,
     buckets: Sequence[int] | None = None,
-    cache_dtype: DTypeLike | None = None,
     compile: Callable[..., Any] = jax.jit,
+    **options: Any,  # noqa: ANN401 - of several types
 ) -> Iterator[Any]:
     """Yield the tokens that `generate` returns, one step at a time.
 
     The loop runs in Python, so each token costs a call of a compiled function, and `generate` does
-    not pay for that. The arguments are those of `generate`, with these differences: `inputs` may be
-    one prompt, a string or a list of ids; `strategy` follows one hypothesis per row; `pad` is
-    yielded for rows that have ended or have no possible token; text does not contain stop
-    sequences, ids do; `compile` maps functions of pytrees.
+    not pay for that. The arguments are those of `generate` that `prepare` takes, with these
+    differences: `inputs` may be one prompt, a string or a list of ids; `strategy` follows one
+    hypothesis per row; `pad` is yielded for rows that have ended or have no possible token; text
+    does not contain stop sequences, ids do; `compile` maps functions of pytrees.
 
     Returns:
         An iterator over int32 `[B]`, or an id for one prompt; with a tokenizer over a list of B
@@ -62,25 +42,19 @@ def stream(
     Raises:
         TypeError, ValueError: as `generate`, before the first token; a strategy with hypotheses.
     """
-    check_model(model)
-    stopping = StoppingCriteria(max_tokens, encode_stop(model, stop, tokenizer), min_tokens, pad)
-    options = DecodingOptions(strategy, stopping, logit_processors)
-    if strategy.num_beams is not None:
-        raise ValueError("stream needs a strategy that follows one hypothesis per row, not beams")
     single = isinstance(inputs, str) or (
         not is_array(inputs) and len(inputs) > 0 and isinstance(inputs[0], Integral)
     )
-    if not is_array(inputs):
-        prompts = [inputs] if single else inputs
-        prompts = encode_prompts(model, prompts, lengths, tokenizer)
+    options |= {"max_tokens": max_tokens, "tokenizer": tokenizer}
+    program, prompts, rows = prepare(model, [inputs] if single else inputs, **options)
+    stopping = program.options.stopping
+    if program.options.strategy.num_beams is not None:
+        raise ValueError("stream needs a strategy that follows one hypothesis per row, not beams")
+    if prompts is not None:
         longest = max(map(len, prompts), default=0)
         size = next(size for size in bucket_lengths(prompts, buckets) if size >= longest)
-        inputs, lengths = pad_lists(prompts, limit_bucket(model, size, prompts, max_tokens))
-    rows = array_rows(model, inputs, lengths)
-    number = len(rows["active"])
-    rows |= other_rows(model, number, start, prefix, rng, tokenizer, max_tokens)
-    rng_impl = None if rng is None else jax.random.key_impl(rng)
-    program = GenerationProgram(options, rng_impl, cache_dtype)
+        padded = pad_lists(prompts, limit_bucket(model, size, prompts, max_tokens))
+        rows |= array_rows(model, *padded)
     begun = compiled(program, "begin", compile)(model, rows)
     tokens = _tokens(compiled(program, "advance", compile), *begun)
     if tokenizer is None:

@@ -1,7 +1,7 @@
 """Sizes and choices of a Transformer."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -20,36 +20,12 @@ from attention.primitives.choice import one_of
 
 Overrides = Mapping[str, Any]
 
-# The fields that `per_layer` may override: those that `transformer_block` reads.
-BLOCK_FIELDS = (
-    "num_heads",
-    "num_kv_heads",
-    "head_width",
-    "value_width",
-    "hidden",
-    "mixer",
-    "cross_attention",
-    "feed_forward",
-    "activation",
-    "gated",
-    "norm",
-    "norm_placement",
-    "norm_epsilon",
-    "qk_norm",
-    "positions",
-    "rotary",
-    "use_bias",
-    "qkv_bias",
-    "attention_scale",
-    "softcap",
-    "window",
-    "kernel_init",
-    "dropout",
-    "attention_dropout",
-    "implementation",
-    "dtype",
-    "param_dtype",
-)
+# `per_layer` may override the other fields: those that `transformer_block` reads.
+MODEL_FIELDS = {
+    *("width", "relative", "max_length", "encoder_layers", "decoder_layers", "tie", "output_bias"),
+    *("embedding_scale", "embedding_norm", "num_token_types", "embedding_init"),
+    *("logit_scale", "logit_softcap", "scan", "remat", "per_layer"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,9 +185,10 @@ class TransformerConfig:
         return replace(self, **{"per_layer": (), **overrides})
 
     def _check_overrides(self, overrides: Overrides) -> None:
+        known = {each.name for each in fields(self)} - MODEL_FIELDS
         for name in overrides:
-            if name not in BLOCK_FIELDS:
-                near = get_close_matches(name, BLOCK_FIELDS, n=1)
+            if name not in known:
+                near = get_close_matches(name, known, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise ValueError(f"per_layer: blocks have no field {name!r}{hint}")
         positions = overrides.get("positions", "none")
@@ -229,6 +206,15 @@ class TransformerConfig:
         """
         given = getattr(self, name)
         return None if given is None else named(name, given, INITIALIZERS)
+
+    def linear_options(self, rngs: nnx.Rngs) -> dict[str, Any]:
+        """Return arguments of `linear`, for all linear layers; biases are decided for each."""
+        return {
+            "kernel_init": self.initializer("kernel_init"),
+            "dtype": self.dtype,
+            "param_dtype": self.param_dtype,
+            "rngs": rngs,
+        }
 
     def make_norm(self, rngs: nnx.Rngs) -> Any:  # noqa: ANN401 - any module
         """Make a norm of D."""

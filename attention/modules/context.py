@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+from flax import nnx
 from jax import Array
 from jax.typing import DTypeLike
 
 from attention.primitives import masks
-from attention.primitives.block_mask import BlockMask
+from attention.primitives.block_mask import BlockMask, block_mask
 from attention.primitives.masks import Mask
 from attention.primitives.pytree_dataclass import pytree_dataclass, static
 from attention.primitives.scores import Score
@@ -33,7 +34,8 @@ class Context:
     """Arguments that a stack passes to every sublayer beside its inputs `[..., T, D]`.
 
     Attributes:
-        mask: of self-attention, as in `attention.attend`; a decoder has added the causal mask.
+        mask: of self-attention, as in `attention.attend`; a decoder has added the causal mask. A
+            `BlockMask` saves each layer the search for tiles, unless it has a window or lengths.
         score: score functions of the self-attention of every layer, such as ALiBi.
         positions: int32 `[..., T]`, of the inputs in masks, scores and rotary encodings; counted
             from 0 if None. A decoder with a cache counts on from the tokens in the cache.
@@ -49,7 +51,7 @@ class Context:
         constrain: `(array, names of its axes) -> array`, which may request a sharding.
     """
 
-    mask: Mask | Array | None = None
+    mask: Mask | BlockMask | Array | None = None
     score: tuple[Score, ...] = ()
     positions: Array | None = None
     lengths: Array | None = None
@@ -141,7 +143,7 @@ class Output(NamedTuple):
 
 
 def apply_layer(layer: Layer, inputs: Array, context: Context) -> Output:
-    """Call a layer, with the context if it has a parameter of this name.
+    """Call a layer, with the context if it has an argument of this name or any keywords.
 
     Args:
         layer: `layer(inputs)` or `layer(inputs, context=context)`, which returns features or an
@@ -150,13 +152,28 @@ def apply_layer(layer: Layer, inputs: Array, context: Context) -> Output:
         context: the other arguments.
 
     Raises:
-        TypeError: another result.
+        TypeError: another result; a module without the argument that contains one with a cache.
     """
-    takes_context = "context" in inspect.signature(layer).parameters
-    result = layer(inputs, context=context) if takes_context else layer(inputs)
+    result = layer(inputs, context=context) if _takes_context(layer) else layer(inputs)
     if not isinstance(result, Output) and not hasattr(result, "dtype"):
         raise TypeError(f"a layer returns features or an Output, got {type(result).__name__}")
     return result if isinstance(result, Output) else Output(result)
+
+
+def _takes_context(layer: Layer) -> bool:
+    parameters = inspect.signature(layer).parameters
+    kinds = [parameter.kind for parameter in parameters.values()]
+    # `nnx.Sequential` passes its keywords to the first of its layers alone.
+    takes_any = inspect.Parameter.VAR_KEYWORD in kinds and not isinstance(layer, nnx.Sequential)
+    if "context" in parameters or takes_any:
+        return True
+    for _, part in nnx.iter_modules(layer) if isinstance(layer, nnx.Module) else ():
+        if hasattr(part, "new_cache"):  # without the mask of the context it would not be causal
+            raise TypeError(
+                f"{type(layer).__name__} has no argument context for its {type(part).__name__}: "
+                "add it, and pass it on"
+            )
+    return False
 
 
 def new_cache(layer: Layer, spec: CacheSpec) -> Any:  # noqa: ANN401 - any pytree
@@ -171,24 +188,22 @@ def check_score(score: object) -> None:
         raise TypeError(f"score must be a function that returns a score function, got a {name}")
 
 
-def and_mask(mask: Mask, other: Mask | Array | None, num_tokens: int | None = None) -> Mask:
+def and_mask(
+    mask: Mask, other: Mask | BlockMask | Array | None, num_tokens: int | None = None
+) -> Mask | BlockMask:
     """AND a mask with another one.
 
     Args:
         mask: a predicate on positions.
-        other: a mask, None, or a bool array `[..., T, S]` at [query position, key position].
+        other: a mask, None, or a bool array `[..., T, S]` at [query position, key position]. The
+            tiles of a `BlockMask` are computed again.
         num_tokens: if given, an array is broadcast to this T and S.
-
-    Raises:
-        TypeError: a `BlockMask`.
     """
     if other is None:
         return mask
     if isinstance(other, BlockMask):
-        raise TypeError(
-            "a BlockMask cannot be combined with the causal mask, lengths or a window: combine the "
-            "masks before block_mask, and use a decoder with causal=False"
-        )
+        options = {"positions": other.positions, "tile_sizes": other.tile_sizes}
+        return block_mask(mask & other.mask, *other.lengths, **options)
     if not isinstance(other, Mask):
         if num_tokens is not None:
             other = jnp.broadcast_to(other, (*jnp.shape(other)[:-2], num_tokens, num_tokens))

@@ -109,61 +109,31 @@ class EncoderDecoder(nnx.Module):
             output=make_output(config, target_vocab_size, rngs),
         )
 
-    def encode(
-        self,
-        source: Array,
-        *,
-        mask: Mask | Array | None = None,
-        positions: Array | None = None,
-        rng: Array | None = None,
-        returning: Collection[str] = (),
-        **options: object,
-    ) -> Output:
+    def encode(self, source: Array, **options: object) -> Output:
         """Map source tokens `[..., S]` to features `[..., S, D]`, the encoder output.
 
         Args:
             source: token ids.
-            mask: of self-attention, as in `attention.attend`; None attends to padding too.
-            positions: `[..., S]`, of the embeddings; counted from 0 by default.
-            rng: random key of dropout; None turns dropout off.
-            returning: as in `Context`.
-            options: other fields of `Context`.
+            options: fields of `Context`, and `embedding_positions`, as in `embed_and_apply`.
+                Without a mask or lengths padding is attended to.
         """
         embedding = self.source_embedding or self.target_embedding
         if embedding.tokens is None:
             embedding = partial(embedding, table=self.target_embedding.tokens[...])
-        options |= {"positions": positions, "mask": mask, "rng": rng, "returning": returning}
         return embed_and_apply(embedding, self.encoder, source, **options)
 
-    def decode(
-        self,
-        target: Array,
-        encoder_output: Array | None,
-        *,
-        encoder_mask: Mask | Array | None = None,
-        mask: Mask | Array | None = None,
-        positions: Array | None = None,
-        rng: Array | None = None,
-        cache: DecoderCache | None = None,
-        returning: Collection[str] = (),
-        **options: object,
-    ) -> Output:
+    def decode(self, target: Array, encoder_output: Array | None, **options: object) -> Output:
         """Map target tokens `[..., T]` to features `[..., T, D]` for `logits`.
 
         Args:
             target: token ids, with the start token in front.
             encoder_output: `[..., S, D]`; None with a cache, which contains its keys and values.
-            encoder_mask: of cross-attention, as in `attention.attend`; None attends to padding too.
-            mask: of self-attention; the causal mask is added to it.
-            positions: `[..., T]`, of the embeddings; counted by default.
-            rng: random key of dropout; None turns dropout off.
-            cache: of `new_cache`, with the tokens before the target.
-            returning: as in `Context`.
-            options: other fields of `Context`.
+            options: other fields of `Context`, and `embedding_positions`, as in `embed_and_apply`.
+                Without an `encoder_mask` padding is attended to; to a `mask` the causal mask is
+                added; a cache is that of `new_cache`.
         """
-        options |= {"encoder_output": encoder_output, "encoder_mask": encoder_mask}
-        options |= {"positions": positions, "mask": mask, "rng": rng, "returning": returning}
-        return embed_and_apply(self.target_embedding, self.decoder, target, cache=cache, **options)
+        options |= {"encoder_output": encoder_output}
+        return embed_and_apply(self.target_embedding, self.decoder, target, **options)
 
     def logits(self, features: Array) -> Array:
         """Map features `[..., D]` to scores of the next token `[..., V]`."""
@@ -264,16 +234,7 @@ class EncoderDecoder(nnx.Module):
         max_tokens: int,
         cache_dtype: DTypeLike | None = None,
     ) -> tuple[EncoderDecoderState, None]:
-        """Encode a source for `attention.decoding.generate`.
-
-        Args:
-            inputs: int `[B, S]`, padded at the end.
-            lengths: int `[B]`, number of valid tokens per row.
-            max_tokens: largest number of tokens that are read by `step`.
-            cache_dtype: of keys and values; that of the computation if None.
-
-        Returns:
-            The state for `step`, and None because the target begins with a start token.
+        """Encode a source; see `attention.decoding.GenerativeModel`.
 
         Raises:
             ValueError: `max_tokens` above `max_length`.

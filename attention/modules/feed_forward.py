@@ -2,16 +2,15 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
-from jax.nn.initializers import Initializer
-from jax.typing import DTypeLike
 
 from attention.modules.context import DEFAULT_CONTEXT, Context
-from attention.modules.linear import LECUN_NORMAL, linear, named
+from attention.modules.linear import linear, named
 
 Activation = Callable[[Array], Array]
 
@@ -36,9 +35,9 @@ def activation_of(given: str | Activation) -> Activation:
 
 
 class FeedForward(nnx.Module):
-    """Widen each position to F, apply a nonlinearity, and narrow it again.
+    """Project each position to F, apply an activation, and project back to D.
 
-    Vaswani et al. 2017, section 3.3; with `gated`, the activation of one widened vector is
+    Vaswani et al. 2017, section 3.3; with `gated`, the activation of one projection is
     multiplied with another (Shazeer 2020: SwiGLU with "silu", GEGLU with "gelu").
     """
 
@@ -49,11 +48,7 @@ class FeedForward(nnx.Module):
         *,
         activation: str | Activation = "relu",
         gated: bool = False,
-        use_bias: bool = True,
-        kernel_init: Initializer = LECUN_NORMAL,
-        dtype: DTypeLike | None = None,
-        param_dtype: DTypeLike = jnp.float32,
-        rngs: nnx.Rngs,
+        **options: Any,  # noqa: ANN401 - of several types
     ) -> None:
         """Make the two matrices, or three if gated.
 
@@ -61,34 +56,23 @@ class FeedForward(nnx.Module):
             width: D.
             hidden: F.
             activation: a function, or a name in `ACTIVATIONS`.
-            gated: whether to multiply with a second widened vector.
-            use_bias: whether the linear layers add a bias.
-            kernel_init: initializer of the matrices.
-            dtype: of the computation.
-            param_dtype: of the parameters.
-            rngs: source of the initial parameters.
+            gated: whether to multiply with a second projection to F.
+            options: of `linear`: `use_bias`, `kernel_init`, `dtype`, `param_dtype` and `rngs`.
 
         Raises:
             ValueError: an unknown activation.
         """
-        make = partial(
-            linear,
-            use_bias=use_bias,
-            kernel_init=kernel_init,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            rngs=rngs,
-        )
+        make = partial(linear, **options)
         self.activation = activation_of(activation)
-        self.widen = make({"embed": width}, {"hidden": hidden})
+        self.up = make({"embed": width}, {"hidden": hidden})
         self.gate = make({"embed": width}, {"hidden": hidden}) if gated else None
-        self.narrow = make({"hidden": hidden}, {"embed": width})
+        self.down = make({"hidden": hidden}, {"embed": width})
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Array:
         """Map `[..., D]` to `[..., D]`."""
-        hidden = self.widen(inputs)
+        hidden = self.up(inputs)
         if self.gate is None:
             hidden = self.activation(hidden)
         else:
             hidden = self.activation(self.gate(inputs)) * hidden
-        return self.narrow(context.shard(hidden, "sequence", "hidden"))
+        return self.down(context.shard(hidden, "sequence", "hidden"))

@@ -8,11 +8,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from attention.modules.config import TransformerConfig
-from attention.modules.context import (
-    CacheSpec,
-    Output,
-    constrain_logits,
-)
+from attention.modules.context import CacheSpec, Output, constrain_logits
 from attention.modules.embeddings import Embedding
 from attention.modules.transformer import (
     Decoder,
@@ -21,7 +17,6 @@ from attention.modules.transformer import (
     embed_and_apply,
     make_output,
 )
-from attention.primitives.masks import Mask
 
 
 class LanguageModel(nnx.Module):
@@ -66,34 +61,19 @@ class LanguageModel(nnx.Module):
             output=make_output(config, vocab_size, rngs),
         )
 
-    def decode(
-        self,
-        tokens: Array,
-        *,
-        mask: Mask | Array | None = None,
-        positions: Array | None = None,
-        rng: Array | None = None,
-        cache: DecoderCache | None = None,
-        returning: Collection[str] = (),
-        **options: object,
-    ) -> Output:
+    def decode(self, tokens: Array, **options: object) -> Output:
         """Map tokens `[..., T]` to features `[..., T, D]` for `logits`.
 
         Args:
             tokens: ids.
-            mask: of self-attention, to which a causal decoder adds the causal mask.
-            positions: `[..., T]`, of the embeddings; counted by default.
-            rng: random key of dropout; None turns dropout off.
-            cache: of `new_cache`, with the tokens before these.
-            returning: as in `Context`.
-            options: other fields of `Context`, such as `lengths`.
+            options: fields of `Context`, and `embedding_positions`, as in `embed_and_apply`. To a
+                mask a causal decoder adds the causal mask; a cache is that of `new_cache`.
 
         Raises:
             ValueError: more tokens than `max_length` or than the cache can hold; positions beside a
                 cache.
         """
-        options |= {"positions": positions, "mask": mask, "rng": rng, "cache": cache}
-        return embed_and_apply(self.embedding, self.decoder, tokens, returning=returning, **options)
+        return embed_and_apply(self.embedding, self.decoder, tokens, **options)
 
     def logits(self, features: Array) -> Array:
         """Map features `[..., D]` to scores of the next token `[..., V]`."""
@@ -146,19 +126,10 @@ class LanguageModel(nnx.Module):
         max_tokens: int,
         cache_dtype: DTypeLike | None = None,
     ) -> tuple[DecoderCache, Array]:
-        """Read all but the last token of each prompt, for `attention.decoding.generate`.
+        """Read all but the last token of each prompt; see `attention.decoding.GenerativeModel`.
 
         A model without learned positions continues beyond `max_length`: each token then attends to
         the last `max_length` tokens.
-
-        Args:
-            inputs: int `[B, T]`, padded at the end.
-            lengths: int `[B]`, number of valid tokens per row, at least 1.
-            max_tokens: largest number of tokens that are read by `step`.
-            cache_dtype: of keys and values; that of the computation if None.
-
-        Returns:
-            The state for `step`, and the last token of each prompt `[B]`, which `step` reads first.
 
         Raises:
             ValueError: more positions than the embedding has.

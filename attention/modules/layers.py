@@ -1,6 +1,6 @@
 """A stack of layers of any kind, scanned where they repeat."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -40,12 +40,10 @@ class Layers(nnx.Module):
 
     def __init__(
         self,
-        make_layer: Callable[[int, nnx.Rngs], Layer],
-        n: int,
+        make_layer: Callable[[Any, nnx.Rngs], Layer],
+        n: int | Sequence[Any],
         *,
         rngs: nnx.Rngs,
-        period: int | None = None,
-        check_period: bool = True,
         scan: bool = True,
         remat: bool = True,
     ) -> None:
@@ -54,44 +52,38 @@ class Layers(nnx.Module):
         Args:
             make_layer: from the index of a layer and a source of parameters to a layer, a module
                 that `context.apply_layer` can call.
-            n: number of layers.
+            n: number of layers; or a list with what `make_layer` takes in place of each index, such
+                as a config. If items repeat, it is called for one period of them only.
             rngs: source of the initial parameters.
-            period: p, if layers i and i + p of `make_layer` have equal structure: it is then called
-                for the first p indices only. If None, n layers are made and compared.
-            check_period: whether to compare the shapes of all layers, about 20 ms for each.
             scan: whether to stack and scan layers that repeat.
             remat: whether the backward pass recomputes the inside of each layer.
-
-        Raises:
-            ValueError: layers that do not repeat with the period.
         """
-        if period is not None and period < min(n, 1):
-            raise ValueError(f"period must be at least 1, got {period}")
+        items = n if isinstance(n, Sequence) else range(n)
+        n = len(items)
         keys = jax.random.split(rngs.params(), n) if n else ()
 
-        def make(index: int, key: Array) -> Layer:
-            return make_layer(index, nnx.Rngs(key))
+        def make(item: object, key: Array) -> Layer:
+            return make_layer(item, nnx.Rngs(key))
 
         def make_each(start: int) -> list[Layer]:
             # In a separate trace: flax reads every variable's sharding, which takes the longer
             # the more was traced before.
-            traced = n and isinstance(keys, jax.core.Tracer)
-            made = partial(jax.jit, static_argnums=0)(make) if traced else make
-            return [made(index, keys[index]) for index in range(start, n)]
+            is_traced = n and isinstance(keys, jax.core.Tracer)
+            made = [partial(make, item) for item in items[start:]]
+            made = map(jax.jit, made) if is_traced else made
+            return [one(key) for one, key in zip(made, keys[start:], strict=True)]
 
-        if not scan:
-            period = n
-        layers = make_each(0) if period is None or 2 * period > n else None
-        period = _period(layers) if period is None else period
+        period, layers = _period(items) if scan else n, None
+        if 2 * period > n:
+            layers = make_each(0)
+            period = _period([_kind(layer) for layer in layers]) if scan else n
         self.n, self.remat = n, remat
         self.repeats = n // period if period else 0
         self.period = period if self.repeats > 1 else 0  # number of stacked layers in `blocks`
         end = self.period * self.repeats
         if layers is None:
-            if check_period and n:
-                key = jax.ShapeDtypeStruct(keys.shape[1:], keys.dtype)
-                _check_period([jax.eval_shape(partial(make, j), key) for j in range(end)], period)
-            stacked = [jax.vmap(partial(make, j))(keys[j:end:period]) for j in range(period)]
+            each = range(period)
+            stacked = [jax.vmap(partial(make, items[j]))(keys[j:end:period]) for j in each]
             self.blocks = nnx.List(stacked + make_each(end))
         else:
             stacked = [_stack(layers[j:end:period]) for j in range(self.period)]
@@ -222,22 +214,10 @@ def _combine(inputs: Array, results: list[Output], context: Context) -> Output:
     )
 
 
-def _period(layers: list[Layer]) -> int:
-    """Return the smallest period of the layers, n if they do not repeat."""
-    kinds = [_kind(layer) for layer in layers]
-    periods = range(1, len(layers))
-    repeat = (p for p in periods if all(a == b for a, b in zip(kinds, kinds[p:], strict=False)))
-    return next(repeat, len(layers))
-
-
-def _check_period(layers: list[Layer], period: int) -> None:
-    kinds = [_kind(layer) for layer in layers]
-    for index in range(period, len(layers)):
-        if kinds[index] != kinds[index - period]:
-            raise ValueError(
-                f"period={period}, and layer {index} has another structure than layer "
-                f"{index - period}: other attributes, shapes or dtypes"
-            )
+def _period(items: Sequence[Any]) -> int:
+    """Return the smallest period of the items, n if they do not repeat."""
+    n = len(items)
+    return next((p for p in range(1, n) if items[p:] == items[:-p]), n)
 
 
 def _kind(layer: Layer) -> tuple[list[jax.ShapeDtypeStruct], Any]:

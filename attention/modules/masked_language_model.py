@@ -1,18 +1,17 @@
 """An encoder that scores the tokens at masked positions of a text."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from functools import partial
 
 from flax import nnx
 from jax import Array
 
 from attention.modules.config import TransformerConfig
-from attention.modules.context import Context, Output, apply_layer, constrain_logits
-from attention.modules.dropout import split_rng
+from attention.modules.context import Output, constrain_logits
 from attention.modules.embeddings import Embedding
 from attention.modules.feed_forward import activation_of
 from attention.modules.linear import linear
-from attention.modules.transformer import Encoder, MakeLayer, make_output
-from attention.primitives.masks import Mask
+from attention.modules.transformer import Encoder, MakeLayer, embed_and_apply, make_output
 
 
 class PredictionHead(nnx.Module):
@@ -23,10 +22,7 @@ class PredictionHead(nnx.Module):
         self.linear = linear(
             {"embed": config.width},
             {"hidden": config.width},
-            kernel_init=config.initializer("kernel_init"),
-            dtype=config.dtype,
-            param_dtype=config.param_dtype,
-            rngs=rngs,
+            **config.linear_options(rngs),
         )
         self.activation = activation_of(config.activation)
         self.norm = config.make_norm(rngs)
@@ -79,32 +75,21 @@ class MaskedLanguageModel(nnx.Module):
         )
 
     def encode(
-        self,
-        tokens: Array,
-        *,
-        mask: Mask | Array | None = None,
-        token_types: Array | None = None,
-        rng: Array | None = None,
-        returning: Collection[str] = (),
-        **options: object,
+        self, tokens: Array, *, token_types: Array | None = None, **options: object
     ) -> Output:
         """Map tokens `[..., T]` to contextual features `[..., T, D]`.
 
         Args:
             tokens: ids.
-            mask: of self-attention; None attends to padding too.
             token_types: `[..., T]`, as in `Embedding`.
-            rng: random key of dropout; None turns dropout off.
-            returning: as in `Context`.
-            options: other fields of `Context`.
+            options: fields of `Context`, and `embedding_positions`, as in `embed_and_apply`.
+                Without a mask or lengths padding is attended to.
 
         Raises:
             ValueError: more tokens than `max_length`.
         """
-        embedding_rng, layers_rng = split_rng(rng, 2)
-        inputs = self.embedding(tokens, token_types=token_types, rng=embedding_rng)
-        context = Context(mask=mask, rng=layers_rng, returning=returning, **options)
-        return apply_layer(self.encoder, inputs, context)
+        embedding = partial(self.embedding, token_types=token_types)
+        return embed_and_apply(embedding, self.encoder, tokens, **options)
 
     def logits(self, features: Array) -> Array:
         """Map features `[..., D]` to scores of the vocabulary `[..., V]`."""

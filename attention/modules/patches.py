@@ -1,16 +1,15 @@
 """Image patches as tokens."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
-from jax.nn.initializers import Initializer
-from jax.typing import DTypeLike
 
 from attention.modules.config import TransformerConfig
 from attention.modules.dropout import drop
-from attention.modules.linear import LECUN_NORMAL, linear
+from attention.modules.linear import linear
 from attention.modules.positions import POSITIONS
 
 
@@ -27,12 +26,8 @@ class PatchEmbedding(nnx.Module):
         image_shape: Sequence[int],
         patch_size: int,
         positions: Callable[[Array, int], Array] | None = None,
-        use_bias: bool = True,
         dropout: float = 0.0,
-        kernel_init: Initializer = LECUN_NORMAL,
-        dtype: DTypeLike | None = None,
-        param_dtype: DTypeLike = jnp.float32,
-        rngs: nnx.Rngs,
+        **options: Any,  # noqa: ANN401 - of several types
     ) -> None:
         """Make the projection of a patch to D numbers.
 
@@ -41,12 +36,8 @@ class PatchEmbedding(nnx.Module):
             image_shape: height, width and channels.
             patch_size: pixels on a side of a patch; must divide height and width.
             positions: as in `Embedding`.
-            use_bias: whether the projection adds a bias.
             dropout: rate on the vectors.
-            kernel_init: initializer of the projection.
-            dtype: of the computation.
-            param_dtype: of the parameters.
-            rngs: source of the initial parameters.
+            options: of the projection, as in `linear`.
 
         Raises:
             ValueError: patches that do not fill the image.
@@ -61,11 +52,7 @@ class PatchEmbedding(nnx.Module):
         self.projection = linear(
             {"pixels": patch_size * patch_size * channels},
             {"embed": width},
-            use_bias=use_bias,
-            kernel_init=kernel_init,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            rngs=rngs,
+            **options,
         )
         self.positions = positions
         self.image_shape = height, across, channels
@@ -94,10 +81,7 @@ class PatchEmbedding(nnx.Module):
             positions=embed and embed(config, rngs),
             use_bias=config.use_bias,
             dropout=config.dropout,
-            kernel_init=config.initializer("kernel_init"),
-            dtype=config.dtype,
-            param_dtype=config.param_dtype,
-            rngs=rngs,
+            **config.linear_options(rngs),
         )
         if made.num_patches > config.max_length:
             raise ValueError(

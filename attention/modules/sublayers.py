@@ -19,21 +19,19 @@ if TYPE_CHECKING:
 def self_attention(config: TransformerConfig, rngs: nnx.Rngs) -> SelfAttention:
     """Make the self-attention of a config."""
     rotary = POSITIONS[config.positions].rotary
-    rotary = rotary and rotary(config)
-    return SelfAttention(
-        config.width, rotary=rotary, window=config.window, **_heads(config), **_shared(config, rngs)
-    )
+    options = {"rotary": rotary and rotary(config), "window": config.window}
+    return SelfAttention(config.width, **options, **_attention_options(config, rngs))
 
 
 def cross_attention(config: TransformerConfig, rngs: nnx.Rngs) -> CrossAttention:
     """Make the cross-attention of a config."""
-    return CrossAttention(config.width, **_heads(config), **_shared(config, rngs))
+    return CrossAttention(config.width, **_attention_options(config, rngs))
 
 
 def dense(config: TransformerConfig, rngs: nnx.Rngs) -> FeedForward:
     """Make the feed-forward layer of a config."""
-    options = {"activation": config.activation, "gated": config.gated, **_shared(config, rngs)}
-    return FeedForward(config.width, config.hidden, **options)
+    options = {name: getattr(config, name) for name in ("activation", "gated", "use_bias")}
+    return FeedForward(config.width, config.hidden, **options, **config.linear_options(rngs))
 
 
 # name -> f(config, rngs) to the first and to the last sublayer of a block. Add your own.
@@ -41,21 +39,12 @@ MIXERS: dict[str, Callable[[TransformerConfig, nnx.Rngs], Any]] = {"attention": 
 FEED_FORWARDS: dict[str, Callable[[TransformerConfig, nnx.Rngs], Any]] = {"dense": dense}
 
 
-def _heads(config: TransformerConfig) -> dict[str, Any]:
-    names = ("num_heads", "num_kv_heads", "head_width", "value_width", "qkv_bias", "qk_norm")
+def _attention_options(config: TransformerConfig, rngs: nnx.Rngs) -> dict[str, Any]:
+    names = ("num_heads", "num_kv_heads", "head_width", "value_width", "use_bias", "qkv_bias")
+    names += ("qk_norm", "norm_epsilon", "softcap", "implementation")
     return {
-        **{name: getattr(config, name) for name in (*names, "norm_epsilon", "implementation")},
+        **{name: getattr(config, name) for name in names},
         "scale": config.attention_scale,
-        "softcap": config.softcap,
         "dropout": config.attention_dropout,
-    }
-
-
-def _shared(config: TransformerConfig, rngs: nnx.Rngs) -> dict[str, Any]:
-    return {
-        "use_bias": config.use_bias,
-        "kernel_init": config.initializer("kernel_init"),
-        "dtype": config.dtype,
-        "param_dtype": config.param_dtype,
-        "rngs": rngs,
+        **config.linear_options(rngs),
     }

@@ -121,24 +121,17 @@ class Decoder(Encoder):
     """
 
     def __init__(
-        self,
-        layers: Layer,
-        *,
-        norm: Callable[[Array], Array] | None = None,
-        score: Callable[[], Score] | None = None,
-        causal: bool = True,
-        cross: bool = False,
+        self, layers: Layer, *, causal: bool = True, cross: bool = False, **options: object
     ) -> None:
         """Assemble a decoder.
 
         Args:
             layers: such as `Layers`.
-            norm: of the output; pre-norm blocks need one.
-            score: returns a score function of all self-attention.
             causal: whether the causal mask is added to every mask.
             cross: whether layers attend to an encoder output.
+            options: `norm` and `score`, as in `Encoder`.
         """
-        super().__init__(layers, norm=norm, score=score)
+        super().__init__(layers, **options)
         self.causal, self.cross = causal, cross
 
     @classmethod
@@ -205,24 +198,21 @@ def _parts(
     rngs: nnx.Rngs,
 ) -> dict[str, Any]:
     """Return layers, norm and score of a stack."""
-    period = None
+    items: int | list[TransformerConfig] = n
     if make_layer is None:
-        configs = [config.layer(index) for index in range(n)]
-        period = next((p for p in range(1, n) if configs[p:] == configs[:-p]), n)
-        if cross and n and not any(each.cross_attention for each in configs):
+        items = [config.layer(index) for index in range(n)]
+        if cross and n and not any(each.cross_attention for each in items):
             raise ValueError(
                 "cross_attention=False in every layer ignores the encoder output: make the decoder "
                 "with cross=False"
             )
 
-        def make_layer(index: int, rngs: nnx.Rngs) -> Block:
-            return transformer_block(configs[index], cross=cross, rngs=rngs)
+        def make_layer(config: TransformerConfig, rngs: nnx.Rngs) -> Block:
+            return transformer_block(config, cross=cross, rngs=rngs)
 
     score = POSITIONS[config.positions].score
-    layers = {"rngs": rngs, "scan": config.scan, "remat": config.remat}
-    layers |= {"period": period, "check_period": False}  # layers of equal configs are equal
     return {
-        "layers": Layers(make_layer, n, **layers),
+        "layers": Layers(make_layer, items, rngs=rngs, scan=config.scan, remat=config.remat),
         # The features of post-norm blocks are normalised already.
         "norm": config.make_norm(rngs) if config.norm_placement != "post" else None,
         "score": score and score(config, causal, rngs),
@@ -234,16 +224,28 @@ def embed_and_apply(
     stack: Encoder,
     tokens: Array,
     *,
-    positions: Array | None,
-    rng: Array | None,
-    cache: DecoderCache | None = None,
+    embedding_positions: Array | None = None,
     **options: object,
 ) -> Output:
-    """Embed tokens `[..., T]` and map them with a stack; options are other fields of `Context`."""
-    embedding_rng, layers_rng = split_rng(rng, 2)
-    positions = next_positions(tokens.shape, positions, cache)
+    """Embed tokens `[..., T]` and map them with a stack to features `[..., T, D]`.
+
+    Args:
+        embedding: such as `Embedding`.
+        stack: an encoder or a decoder.
+        tokens: ids.
+        embedding_positions: int32 `[..., T]`, of the embeddings alone. Texts packed into a row need
+            them, because the masks count all tokens of the row. None for the `positions`.
+        options: fields of `Context`.
+
+    Raises:
+        ValueError: more tokens than `max_length`; positions beside a cache; and as the stack.
+    """
+    context = Context(**options)
+    embedding_rng, layers_rng = split_rng(context.rng, 2)
+    positions = context.positions if embedding_positions is None else embedding_positions
+    positions = next_positions(tokens.shape, positions, context.cache)
     inputs = embedding(tokens, positions=positions, rng=embedding_rng)
-    return apply_layer(stack, inputs, Context(rng=layers_rng, cache=cache, **options))
+    return apply_layer(stack, inputs, replace(context, rng=layers_rng))
 
 
 def make_output(
@@ -256,10 +258,7 @@ def make_output(
         {"embed": config.width},
         {"vocab": vocab_size},
         use_bias=config.output_bias,
-        kernel_init=config.initializer("kernel_init"),
-        dtype=config.dtype,
-        param_dtype=config.param_dtype,
-        rngs=rngs,
+        **config.linear_options(rngs),
     )
 
 

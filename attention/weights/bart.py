@@ -94,8 +94,8 @@ def rules(settings: Settings) -> list[Rule]:
         found += [
             Rule(f"{embedding}.positions.table", f"model.{stack}.embed_positions.weight"),
             *norm(f"{embedding}.norm", f"model.{stack}.layernorm_embedding"),
-            *linear(f"{ours}.feed_forward.sublayer.widen", f"{theirs}.fc1"),
-            *linear(f"{ours}.feed_forward.sublayer.narrow", f"{theirs}.fc2"),
+            *linear(f"{ours}.feed_forward.sublayer.up", f"{theirs}.fc1"),
+            *linear(f"{ours}.feed_forward.sublayer.down", f"{theirs}.fc2"),
             *norm(f"{ours}.feed_forward.norm", f"{theirs}.final_layer_norm"),
         ]
         for name, short in (("self_attention", "self_attn"), ("cross_attention", "encoder_attn")):

@@ -79,8 +79,8 @@ def rules(settings: Settings) -> list[Rule]:
         found += [
             Rule(f"{ours}.norm.scale", f"{block}.layer_norm.weight"),
             *linear(f"{ours}.sublayer.gate", f"{dense}.wi_0"),
-            *linear(f"{ours}.sublayer.widen", f"{dense}.wi_1" if is_gated else f"{dense}.wi"),
-            *linear(f"{ours}.sublayer.narrow", f"{dense}.wo"),
+            *linear(f"{ours}.sublayer.up", f"{dense}.wi_1" if is_gated else f"{dense}.wi"),
+            *linear(f"{ours}.sublayer.down", f"{dense}.wo"),
             Rule(f"{stack}.norm.scale", f"{stack}.final_layer_norm.weight"),
         ]
     return found

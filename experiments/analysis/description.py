@@ -1,8 +1,6 @@
-"""What a model is made of and what each of its tokens costs, read from shapes alone.
+"""Parameters of a model by part, and bytes and FLOPs of a token, computed from shapes alone."""
 
-Nothing here needs numbers: a model is given as `jax.eval_shape` makes it, however large it is.
-"""
-
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -34,11 +32,11 @@ class Part(NamedTuple):
 
 
 class TokenCost(NamedTuple):
-    """What one more token costs.
+    """Cost of one more token.
 
     Attributes:
-        token: which one, as "source token".
-        cache_bytes: what decoding remembers of it: keys and values of all layers.
+        token: its kind, as "source token".
+        cache_bytes: keys and values of all layers in the cache of decoding.
         matrix_flops: of a forward pass, in products with parameters.
         attention_flops: of a forward pass, in products of queries with keys, weights with values.
     """
@@ -50,12 +48,12 @@ class TokenCost(NamedTuple):
 
     @property
     def forward_flops(self) -> int:
-        """Of a forward pass."""
+        """FLOPs of a forward pass."""
         return self.matrix_flops + self.attention_flops
 
     @property
     def training_flops(self) -> int:
-        """Of a forward and a backward pass, which takes twice as many."""
+        """FLOPs of a forward and a backward pass, which takes twice as many."""
         return 3 * self.forward_flops
 
 
@@ -76,38 +74,33 @@ class Description(NamedTuple):
 
     @classmethod
     def of(cls, model: nnx.Module, *, context: int) -> "Description":
-        """Describes an encoder, a decoder or both.
+        """Describe an encoder, a decoder or both.
 
-        A product of a token with a matrix is 2 FLOPs a parameter, a multiplication and an addition
-        (Kaplan et al. 2020, section 2.1). A token that attends to S keys, or to those of a window,
-        takes 2 S N (H + Hv) more in each layer; the section counts half of that, the mean of a
-        causal pass. What is not a matrix product is left out.
+        A product of a token with a matrix takes 2 FLOPs for each parameter, a multiplication and an
+        addition (Kaplan et al. 2020, section 2.1). A token that attends to S keys, or to those of a
+        window, takes 2 S N (H + Hv) more in each layer; the section counts half of that, the mean
+        of a causal pass. Other operations are not counted.
 
         Args:
-            model: as `jax.eval_shape` makes it.
+            model: with shapes for arrays, as from `jax.eval_shape`.
             context: S.
         """
-        return cls(
-            _parts(model), _costs(model, context), context, jax.tree.leaves(model)[0].dtype.name
-        )
+        dtype = jax.tree.leaves(model)[0].dtype.name
+        return cls(_parts(model), _costs(model, context), context, dtype)
 
     @property
     def parameters(self) -> int:
-        """Of all parts."""
+        """Number of all parameters."""
         return sum(part.parameters for part in self.parts)
 
     def __str__(self) -> str:
-        """Two tables."""
+        """Return two tables."""
         parts = [["parameters", "in all", "per layer", "share"]]
         for name, parameters, per_layer in (*self.parts, Part("total", self.parameters, None)):
             layer = "" if per_layer is None else f"{per_layer:,}"
             parts.append([name, f"{parameters:,}", layer, f"{parameters / self.parameters:.1%}"])
-        costs = [
-            [
-                f"at a context of {self.context:,} tokens",
-                *(f"per {one.token}" for one in self.costs),
-            ]
-        ]
+        tokens = [f"per {one.token}" for one in self.costs]
+        costs = [[f"at a context of {self.context:,} tokens", *tokens]]
         for name, field in (
             (f"cache, bytes in {self.dtype}", "cache_bytes"),
             ("FLOPs in matrices", "matrix_flops"),
@@ -121,15 +114,14 @@ class Description(NamedTuple):
 
 def _parts(model: nnx.Module) -> tuple[Part, ...]:
     stacks = {path: part.n for path, part in nnx.iter_modules(model) if isinstance(part, Layers)}
-    totals: dict[Path, list[float]] = {}
+    sizes, per_layer = Counter[Path](), Counter[Path]()
     for path, parameter in _parameters(model):
         layers = [n for stack, n in stacks.items() if path[: len(stack)] == stack]
-        total = totals.setdefault(_part(path), [0, 0.0])
-        total[0] += parameter.size
-        total[1] += parameter.size / layers[0] if layers else 0
+        sizes[_part(path)] += parameter.size
+        per_layer[_part(path)] += parameter.size / layers[0] if layers else 0
     return tuple(
-        Part(" ".join(names).replace("_", " "), parameters, round(per_layer) or None)
-        for names, (parameters, per_layer) in sorted(totals.items(), key=_place)
+        Part(" ".join(names).replace("_", " "), sizes[names], round(per_layer[names]) or None)
+        for names in sorted(sizes, key=_order)
     )
 
 
@@ -145,8 +137,8 @@ def _part(path: Path) -> Path:
     return tuple(name for name in path if isinstance(name, str) and name not in inner)[:2]
 
 
-def _place(part: tuple[Path, list[int]]) -> list[int]:
-    return [ORDER.index(name) if name in ORDER else len(ORDER) for name in part[0]]
+def _order(part: Path) -> list[int]:
+    return [ORDER.index(name) if name in ORDER else len(ORDER) for name in part]
 
 
 def _costs(model: nnx.Module, context: int) -> tuple[TokenCost, ...]:
@@ -156,10 +148,9 @@ def _costs(model: nnx.Module, context: int) -> tuple[TokenCost, ...]:
     def side(path: Path) -> str:
         return sides[0] if _of_source(path) else sides[-1]
 
-    matrices = dict.fromkeys(sides, 0)
+    matrices, pairs = Counter[str](), Counter[str]()
     for path, size in _matrices(model):
         matrices[side(path)] += 2 * size
-    pairs = dict.fromkeys(sides, 0)
     for path, module in nnx.iter_modules(model):
         if isinstance(module, Attention):
             query, output = module.query.kernel, module.output.kernel  # [*, D, N, H], [*, N, Hv, D]
@@ -197,19 +188,19 @@ def _cache_bytes(model: nnx.Module, context: int) -> dict[str, int]:
 
 
 def _growth(make: Callable[[nnx.Module, int], object], model: nnx.Module, context: int) -> int:
-    """Return the mean bytes of numbers that each token of a context adds to what is made."""
+    """Return the mean number of bytes that each token of a context adds to a cache."""
 
     def bytes_for(size: int) -> int:
-        made = jax.tree.leaves(jax.eval_shape(lambda model: make(model, size), model))
-        numbers = [array for array in made if jnp.issubdtype(array.dtype, jnp.floating)]
-        return sum(array.size * array.dtype.itemsize for array in numbers)
+        arrays = jax.tree.leaves(jax.eval_shape(lambda model: make(model, size), model))
+        features = [array for array in arrays if jnp.issubdtype(array.dtype, jnp.floating)]
+        return sum(array.size * array.dtype.itemsize for array in features)
 
     more = max(1, context - 1)
     return (bytes_for(1 + more) - bytes_for(1)) // more
 
 
 def _of_source(path: Path) -> bool:
-    """Return whether source tokens pass here: keys and values of cross-attention included."""
+    """Return whether source tokens are multiplied here, as in keys of cross-attention."""
     precomputed = "cross_attention" in path and path[-2] in ("key", "value")
     return precomputed or path[0] in ("source_embedding", "encoder")
 
@@ -230,12 +221,8 @@ def _parameters(model: nnx.Module) -> Iterator[tuple[Path, nnx.Param]]:
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            [
-                row[0].ljust(widths[0]),
-                *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
-            ]
-        )
-        for row in rows
-    ]
+    lines = []
+    for first, *rest in rows:
+        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *cells]))
+    return lines

@@ -180,7 +180,5 @@ def _cases(words: str) -> list[Case]:
 
 def _command(config: ConfigDict) -> str:
     """Return the command line of this config, with every field."""
-    fields = [
-        f"    --config.{name}='{value}'" for name, value in config.items() if name != "experiment"
-    ]
+    fields = [f"    --config.{name}='{value}'" for name, value in config.items() if name != "task"]
     return " \\\n".join(["python run.py --mode=benchmark", *fields])

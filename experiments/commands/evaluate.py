@@ -1,12 +1,14 @@
-"""Measure a trained model again."""
+"""Measure a trained model again, or on other data."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.config import Config
+from experiments.config.differences import differences
 from experiments.errors import as_usage_errors, one_of
-from experiments.evaluation.rival import Rival, load_rival
+from experiments.evaluation.other_run import OtherRun, load_other_run
 from experiments.registry import TASKS
 from experiments.results import report, results_so_far
 from experiments.tasks.task import Task
@@ -23,45 +25,84 @@ def evaluate(
 ) -> None:
     """Measure the newest checkpoint of a run, and write its results file again.
 
+    Splits with another text than those of the run have labels of their own, of `label_splits`.
+
     Args:
-        config: of the run.
+        config: of the run, or with other data.
         workdir: of the run.
         cache: where generated data is kept.
         split: the only one that is measured; all test splits by default.
         against: of another run; its translations are compared with these.
 
     Raises:
-        UsageError: data without this split, or with another text in it than that of the run,
-            or as `load_rival`.
+        UsageError: data without this split, a text that has changed although its name has not, or
+            as `load_other_run`.
     """
-    task = TASKS[config.experiment].load(config, workdir, cache)
+    task = TASKS[config.task].load(config, workdir, cache)
     names = task.tests
     if split is not None:
         with as_usage_errors():
             one_of("--split", split, task.known_splits)
         names = (split,)
-    keep_texts(task, workdir, names)
-    rival = None
+    labels = label_splits(task, workdir, names)
+    other = None
     if against is not None:
-        pairs = {name: task.examples(name) for name in names}
+        pairs = {labels[name]: task.examples(name) for name in names}
         tokenized = getattr(config.data, "tokenized", False)
-        rival = load_rival(against, workdir, pairs, tokenized=tokenized)
+        other = load_other_run(against, workdir, pairs, tokenized=tokenized)
     before = results_so_far(workdir)
-    measure(task, workdir, restore(workdir, task), names, before, rival)
+    measure(task, workdir, restore(workdir, task), labels, before, other)
 
 
-def keep_texts(task: Task, workdir: Workdir, names: Sequence[str]) -> None:
-    """Note the fingerprints of splits, which must be those that the run has read before."""
-    workdir.keep_texts({name: task.splits[name].fingerprint for name in names})
+def label_splits(task: Task, workdir: Workdir, names: Sequence[str]) -> dict[str, str]:
+    """Store the fingerprints of splits, and return the label of each in the results.
+
+    The label is the name of the split, or for another text than that of the run the name and the
+    fields of the data that have changed, as "test@test_2017".
+
+    Raises:
+        UsageError: another text in the same place.
+    """
+    known = workdir.load_texts()
+    texts = {name: task.splits[name].fingerprint for name in names}
+    labels = {
+        name: name if known.get(name, text) == text else _label(name, _changes(task, workdir, name))
+        for name, text in texts.items()
+    }
+    workdir.keep_texts({labels[name]: text for name, text in texts.items()})
+    return labels
+
+
+def _changes(task: Task, workdir: Workdir, split: str) -> dict[str, Any]:
+    """Return the fields of the data that differ from those of the run and concern a split."""
+    there, here = workdir.load_config().to_dict(), task.config.to_dict()
+    others = {*task.known_splits} - {split}
+    changes = {}
+    for name in differences({"data": there["data"]}, {"data": here["data"]}):
+        value = here
+        for part in name.split("."):
+            value = value[part]
+        if name.rpartition(".")[2] not in others:
+            changes[name] = value
+    return changes
+
+
+def _label(split: str, changes: Mapping[str, Any]) -> str:
+    """Return the name of a split and the changed values, as text that a file name may contain."""
+    values = [
+        Path(value).name if isinstance(value, str) else f"{name.rpartition('.')[2]}={value}"
+        for name, value in sorted(changes.items())
+    ]
+    return "@".join([split, *(re.sub(r"[^\w.=+-]+", "_", value) for value in values)])
 
 
 def measure(
     task: Task,
     workdir: Workdir,
     trained: Trained,
-    names: Sequence[str],
+    labels: Mapping[str, str],
     before: Mapping[str, Any],
-    rival: Rival | None = None,
+    other: OtherRun | None = None,
 ) -> None:
     """Measure a model on some splits, and write and print what it achieves.
 
@@ -69,20 +110,26 @@ def measure(
         task: of the run.
         workdir: of the run.
         trained: the model.
-        names: of the splits.
+        labels: of the splits, as `label_splits` returns them.
         before: the results so far.
-        rival: another run; its translations are compared with these.
+        other: another run; its translations are compared with these.
     """
-    found = {name: task.measure(trained.state, name) for name in names}
-    for name, measured in found.items():
-        if rival is not None:
-            references = [example.target for example in task.examples(name)]
-            against = rival.against(name, measured.answers, references)
-            measured.scores[name]["against"] = against
-    for name, measured in found.items():  # once all are measured, beside their scores
+    scores: dict[str, dict[str, Any]] = {}
+    rows = {}
+    for name, label in labels.items():
+        measured = task.measure(trained.state, name)
+        suffix = label.removeprefix(name)
+        scores |= {f"{part}{suffix}": each for part, each in measured.scores.items()}
+        if suffix:
+            scores[label]["data"] = _changes(task, workdir, name)
         if measured.answers is not None:
-            workdir.keep_hypotheses(name, measured.answers)
-    scores = {name: each for measured in found.values() for name, each in measured.scores.items()}
+            pairs = zip(task.examples(name), measured.answers, strict=True)
+            rows[label] = [(pair.source, pair.target, answer) for pair, answer in pairs]
+        if other is not None:
+            references = [target for _, target, _ in rows[label]]
+            scores[label]["against"] = other.against(label, measured.answers, references)
+    for label, each in rows.items():  # after all are measured, together with their scores
+        workdir.keep_hypotheses(label, each)
     report(task.config, workdir, task.learner, *trained, scores, before)
-    if "test" in names:
+    if labels.get("test") == "test":
         task.artifacts(trained.state, workdir)

@@ -2,34 +2,48 @@
 
 from pathlib import Path
 
-from experiments.analysis.pictures import draw_learning_curve
-from experiments.commands.evaluate import keep_texts, measure
+from experiments.analysis.curves import draw_learning_curve
+from experiments.commands.evaluate import measure
 from experiments.config import Config
 from experiments.registry import TASKS
 from experiments.results import results_so_far
 from experiments.training.session import fit_in
+from experiments.training.weights_and_biases import import_wandb
+from experiments.warm_start import parameters_to_start_from
 from experiments.workdir import Workdir
 
 
-def train(config: Config, workdir: Workdir, cache: Path) -> None:
+def train(
+    config: Config,
+    workdir: Workdir,
+    cache: Path,
+    *,
+    profile: bool = False,
+    wandb: str | None = None,
+) -> None:
     """Train a model, or continue from the newest checkpoint of its workdir, and measure it.
 
     Args:
         config: of the run.
         workdir: where all that the run makes goes.
         cache: where generated data is kept.
+        profile: whether some steps are traced into the folder `profile` of the workdir.
+        wandb: project of Weights & Biases that takes the metrics too.
 
     Raises:
         UsageError: before anything is written: data, a model or a workdir that does not fit.
     """
+    if wandb:
+        import_wandb()
     print(f"reading the {config.data.name} data")
-    task = TASKS[config.experiment].prepare(config, cache)
+    task = TASKS[config.task].prepare(config, cache)
     for split in task.known_splits:
         task.ids(split)  # or an example has no room
     batches = task.training_batches()
     task.learner.trace(batches[0])
+    parameters = {} if workdir.newest_step() else parameters_to_start_from(task, cache)
     workdir.claim(task.config)
-    keep_texts(task, workdir, task.known_splits)
+    workdir.keep_texts({name: task.splits[name].fingerprint for name in task.known_splits})
     task.tokenizers.keep(workdir.path)
     before = results_so_far(workdir)
     sizes = " and ".join(f"{len(each):,}" for each in task.tokenizers if each is not None)
@@ -38,6 +52,6 @@ def train(config: Config, workdir: Workdir, cache: Path) -> None:
         f"{task.learner.num_parameters:,} parameters\n"
         f"{batches.padding:.1%} of the positions in training batches are padding"
     )
-    trained = fit_in(workdir, task, batches)
+    trained = fit_in(workdir, task, batches, parameters, profile=profile, wandb=wandb)
     draw_learning_curve(workdir.path, workdir.learning_curve)
-    measure(task, workdir, trained, task.tests, before)
+    measure(task, workdir, trained, {name: name for name in task.tests}, before)

@@ -6,64 +6,67 @@ Nothing here imports jax or NumPy, so a command line is checked before anything 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from experiments.config import batch, data, decoding, model, train
 from experiments.config.build import as_tree, build
 from experiments.errors import UsageError, check_seed, one_of
+from experiments.registry import (
+    DATASETS,
+    EVALUATORS,
+    TASK_PARTS,
+    TaskParts,
+    datasets_of,
+    task,
+)
 
-
-class TaskParts(NamedTuple):
-    """Types of the parts of a task.
-
-    Attributes:
-        data: by `data.name`.
-        models: by `architecture`.
-        batch: of its batches.
-        train: of its training.
-        decoding: how it writes; None if it writes nothing.
-    """
-
-    data: tuple[type, ...]
-    models: Mapping[str, type]
-    batch: type
-    train: type = train.LabelTrainPart
-    decoding: type | None = None
-
-    @property
-    def datasets(self) -> dict[str, type]:
-        """The types of data by name."""
-        return {kind.name: kind for kind in self.data}
-
-
-CORPORA = (data.ParallelData, data.TfdsData)  # with subwords
-TEXTS = (data.ToyData, data.SummaryData, *CORPORA)  # whose sources are sentences
-PAIRS = (*TEXTS, data.ReverseData, data.CopyData, data.ScanData, data.DenoisingData)
-TASK_PARTS = {
-    "translation": TaskParts(
-        PAIRS,
-        {"transformer": model.EncoderDecoderModel, "recurrent": model.RecurrentModel},
-        batch.PairBatch,
+task(
+    "translation",
+    TaskParts(
+        reads=("pairs",),
+        models={"transformer": model.EncoderDecoderModel, "recurrent": model.RecurrentModel},
+        batch=batch.PairBatch,
+        train=train.LabelTrainPart,
         decoding=decoding.SearchPart,
     ),
-    "language_model": TaskParts(
-        (data.CharactersData, *TEXTS),
-        {"transformer": model.DecoderModel},
-        batch.TextBatch,
+)("experiments.tasks.translation:Translation")
+task(
+    "language_model",
+    TaskParts(
+        reads=("characters", "text"),
+        models={"transformer": model.DecoderModel},
+        batch=batch.TextBatch,
+        train=train.LabelTrainPart,
         decoding=decoding.SamplingPart,
     ),
-    "masked_language_model": TaskParts(
-        TEXTS, {"transformer": model.EncoderModel}, batch.SentenceBatch
+)("experiments.tasks.language_model:LanguageModeling")
+task(
+    "masked_language_model",
+    TaskParts(
+        reads=("text",),
+        models={"transformer": model.EncoderModel},
+        batch=batch.SentenceBatch,
+        train=train.LabelTrainPart,
     ),
-    "classification": TaskParts(
-        (data.SentimentData, data.DigitsData, *CORPORA),
-        {"transformer": model.ClassifierModel},
-        batch.ExampleBatch,
+)("experiments.tasks.masked_language_model:MaskedLanguageModeling")
+task(
+    "classification",
+    TaskParts(
+        reads=("classes", "images"),
+        models={"transformer": model.ClassifierModel},
+        batch=batch.ExampleBatch,
+        train=train.LabelTrainPart,
     ),
-    "word_vectors": TaskParts(
-        TEXTS, {"skip_gram": model.SkipGramModel}, batch.SkipGramBatch, train.TrainPart
+)("experiments.tasks.classification:Classification")
+task(
+    "word_vectors",
+    TaskParts(
+        reads=("text",),
+        models={"skip_gram": model.SkipGramModel},
+        batch=batch.SkipGramBatch,
+        train=train.TrainPart,
     ),
-}
+)("experiments.tasks.word_vectors:WordVectors")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +74,7 @@ class Config:
     """Everything that decides a run.
 
     Attributes:
-        experiment: name of the task, in `TASK_PARTS`.
+        task: name, in `TASK_PARTS`.
         seed: of parameters, batches and dropout.
         architecture: name of the model, among those of the task.
         data: what is read.
@@ -81,9 +84,10 @@ class Config:
         train: how it is trained.
         decoding: how it writes; None if it writes nothing.
         literature: published scores by split, shown beside those of the run.
+        plugin: the module or file of the user that was imported for this run.
     """
 
-    experiment: str
+    task: str
     seed: int = 0
     architecture: str = "transformer"
     data: Any
@@ -93,6 +97,7 @@ class Config:
     train: Any
     decoding: Any = field(default=None, metadata={"part": True})
     literature: Mapping[str, Any] | None = field(default=None, metadata={"part": True})
+    plugin: str | None = field(default=None, metadata={"part": True})
 
     def __post_init__(self) -> None:
         """Check what concerns several parts.
@@ -129,6 +134,12 @@ class Config:
             )
 
     def _check_model(self, longest: int) -> None:
+        metrics = {*self.train.evaluators} - {*EVALUATORS}
+        if metrics and not hasattr(self.decoding, "metrics"):
+            raise ValueError(
+                f"train.evaluators={self.train.evaluators} contains a metric of text, and "
+                f"task={self.task!r} has no answers to compare"
+            )
         positions = getattr(self.model, "positions", "")
         is_shared = self.text.joint if self.text else self.data.is_shared
         is_pair = isinstance(self.model, model.EncoderDecoderModel)
@@ -136,21 +147,15 @@ class Config:
             raise ValueError(
                 "model.tie='all' needs one vocabulary, and each language has its own: use 'output'"
             )
-        if self.text and self.text.dropout and self.experiment != "translation":
+        if self.text and self.text.dropout and self.task != "translation":
             raise ValueError(
-                f"text.dropout={self.text.dropout} needs experiment='translation', got "
-                f"experiment={self.experiment!r}"
+                f"text.dropout={self.text.dropout} needs task='translation', got task={self.task!r}"
             )
         tokens = getattr(self.decoding, "max_tokens", 0)
         if positions in model.ABSOLUTE and tokens >= longest:
             raise ValueError(
                 f"decoding.max_tokens={tokens} must be less than model.max_length={longest}, "
                 f"where {positions} positions end"
-            )
-        if isinstance(self.data, data.SentimentData) and self.data.longest > longest:
-            raise ValueError(
-                f"model.max_length={longest} must be at least {self.data.longest}, the words of "
-                "the longest sentence"
             )
 
     @classmethod
@@ -160,32 +165,30 @@ class Config:
         Raises:
             UsageError: in one sentence.
         """
-        if "experiment" not in tree:
-            raise UsageError("the config needs the field 'experiment'")
+        if "task" not in tree:
+            raise UsageError("the config needs the field 'task'")
         try:
-            task = tree["experiment"]
-            one_of("experiment", task, tuple(TASK_PARTS))
+            task = tree["task"]
             parts = TASK_PARTS[task]
             architecture = tree.get("architecture", next(iter(parts.models)))
             one_of("architecture", architecture, tuple(parts.models))
             section = tree.get("data")
             names = section if isinstance(section, Mapping) else {}
-            name = names.get("name", next(iter(parts.datasets)))
-            one_of("data.name", name, tuple(parts.datasets))
+            name, config = _dataset(task, names.get("name"))
         except ValueError as error:
             raise UsageError(str(error)) from error
         kinds = {
-            "data": (parts.datasets[name], f"data.name={name!r}"),
-            "batch": (parts.batch, f"experiment={task!r}"),
+            "data": (config, f"data.name={name!r}"),
+            "batch": (parts.batch, f"task={task!r}"),
             "model": (parts.models[architecture], f"architecture={architecture!r}"),
-            "train": (parts.train, f"experiment={task!r}"),
+            "train": (parts.train, f"task={task!r}"),
         }
         if parts.decoding:
-            kinds["decoding"] = (parts.decoding, f"experiment={task!r}")
-        if parts.datasets[name].is_shared is None:
+            kinds["decoding"] = (parts.decoding, f"task={task!r}")
+        if config.is_shared is None:
             kinds["text"] = (data.TextPart, f"data.name={name!r}")
         for part in {"text", "decoding"} & tree.keys() - kinds.keys():
-            raise UsageError(f"data.name={name!r} of experiment={task!r} has no part {part!r}")
+            raise UsageError(f"data.name={name!r} of task={task!r} has no part {part!r}")
         built = {
             part: build(kind, tree.get(part, {}), f"{part}.", owner)
             for part, (kind, owner) in kinds.items()
@@ -199,3 +202,20 @@ class Config:
     def to_json(self, indent: int | None = None) -> str:
         """Return all fields as JSON."""
         return json.dumps(self.to_dict(), indent=indent)
+
+
+def _dataset(task: str, name: str | None) -> tuple[str, type]:
+    """Return name and type of the data of a task, of its first dataset if `name` is None.
+
+    Raises:
+        ValueError: an unknown dataset, or one that does not serve the task.
+    """
+    known = datasets_of(task)
+    name = name or next(iter(known), "")
+    if name in DATASETS and name not in known:
+        raise ValueError(
+            f"data.name={name!r} contains {', '.join(DATASETS[name].contains)}, and task={task!r} "
+            f"reads {' or '.join(TASK_PARTS[task].reads)}: choose one of {', '.join(known)}"
+        )
+    one_of("data.name", name, tuple(known))
+    return name, known[name].config

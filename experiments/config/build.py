@@ -9,9 +9,9 @@ import types
 from collections.abc import Mapping
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from experiments.errors import UsageError
+from experiments.errors import UsageError, check_at_least
 
-Part = TypeVar("Part")
+AnyPart = TypeVar("AnyPart")
 
 KINDS = {
     int: "a whole number",
@@ -23,12 +23,23 @@ KINDS = {
 }
 
 
-def option(default: Any, text: str) -> Any:  # noqa: ANN401 - any value
-    """Return a field with a default value and one line of help."""
-    return dataclasses.field(default=default, metadata={"help": text})
+def option(default: Any, text: str = "", *, least: float | None = None) -> Any:  # noqa: ANN401 - any value
+    """Return a field with a default value, one line of help, and the smallest value of a `Part`."""
+    return dataclasses.field(default=default, metadata={"help": text, "least": least})
 
 
-def build(kind: type[Part], tree: Mapping[str, Any], path: str = "", owner: str = "") -> Part:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part of a config; its constructor checks the smallest values that `option` was given."""
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        for field in dataclasses.fields(self):
+            if (least := field.metadata.get("least")) is not None:
+                check_at_least(field.name, getattr(self, field.name), least)
+
+
+def build(kind: type[AnyPart], tree: Mapping[str, Any], path: str = "", owner: str = "") -> AnyPart:
     """Build a part of a config.
 
     Args:

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from experiments.config.build import option
 from experiments.errors import check_at_least, check_seed, one_of
+from experiments.registry import METRICS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,8 +15,10 @@ class SearchPart:
     num_beams: int = option(1, "hypotheses of a sentence")
     hypotheses: int = option(100, "hypotheses at once, of all sentences")
     length_penalty: float = option(0.0, "alpha of the length penalty of GNMT; 0: none")
-    details: bool = option(False, "translate: a line of JSON with scores and alignments")
-    n_best: int = option(1, "translations of a sentence in the details")
+    n_best: int = option(1, "translations of a sentence with --format=json")
+    metrics: tuple[str, ...] = option(
+        ("exact_match", "bleu", "chrf"), "of the translations, when a model is evaluated"
+    )
 
     def __post_init__(self) -> None:
         """Check the fields."""
@@ -23,6 +26,8 @@ class SearchPart:
             check_at_least(name, getattr(self, name), 1)
         if self.n_best > self.num_beams:
             raise ValueError(f"n_best={self.n_best} is more than num_beams={self.num_beams}")
+        for name in self.metrics:
+            one_of("metrics", name, tuple(METRICS))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,7 +85,7 @@ class _Transformer:
         for name in ("width", "num_heads", "hidden", "max_length", "window", "head_width"):
             if getattr(self, name) is not None:
                 check_at_least(name, getattr(self, name), 1)
-        for name in ("encoder_layers", "decoder_layers"):
+        for name in ("encoder_layers", "decoder_layers", "patch_size"):
             check_at_least(name, getattr(self, name, 1), 1)
         for name in ("dropout", "attention_dropout"):
             check_share(name, getattr(self, name))
@@ -120,7 +120,7 @@ class _Transformer:
         """
         from attention.modules import TransformerConfig
 
-        others = ("experts", "pooling")
+        others = ("experts", "pooling", "patch_size")
         tree = {name: value for name, value in as_tree(self).items() if name not in others}
         return TransformerConfig(**tree)
 
@@ -139,6 +139,7 @@ class ClassifierModel(_Transformer):
 
     encoder_layers: int = option(2, "blocks of the encoder")
     pooling: str = option("mean", f"how one vector is made of all: {', '.join(POOLINGS)}")
+    patch_size: int = option(2, "pixels of a side of a patch of an image, which is read as a token")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""How long and how a model is trained."""
+"""Training: its length, optimizer, measurements and loss."""
 
 import math
 from dataclasses import dataclass
@@ -6,18 +6,24 @@ from fractions import Fraction
 
 from experiments.config.build import option
 from experiments.errors import check_at_least, check_positive, check_share, one_of
+from experiments.registry import EVALUATORS, LOSSES, METRICS
 
 SCHEDULES = ("constant", "plateau", "linear", "cosine", "inverse_sqrt")
 DTYPES = ("float32", "bfloat16")
+# Values of the validation split that training can follow without evaluators.
+MONITORED = ("loss", "nll", "accuracy")
+LOWER_IS_BETTER = ("loss", "nll", "perplexity", "error")  # at the end of a name
 UNITS = ("steps", "epochs", "examples", "tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainPart:
-    """Adam with a learning rate schedule, and how often a run is measured and saved."""
+    """Adam with a learning rate schedule, and the intervals of measurements and checkpoints."""
 
     steps: int = option(1_000, "optimizer steps")
     duration: str = option("", "in place of steps: 10 epochs, 5e4 examples or 2e6 tokens")
+    start_from: str = option("", "workdir or folder of released weights to take parameters from")
+    start_except: tuple[str, ...] = option((), "parts of the model that are not taken, as 'head'")
     schedule: str = option("cosine", f"of the learning rate: {', '.join(SCHEDULES)}")
     learning_rate: float = option(3e-3, "highest learning rate")
     warmup_steps: int = option(100, "steps in which the learning rate rises from 0")
@@ -28,14 +34,24 @@ class TrainPart:
     weight_decay: float = option(0.1, "factor of decoupled weight decay")
     decay_all: bool = option(False, "whether biases, norms and embeddings decay too")
     log_every: int = option(50, "steps between two rows of training metrics")
-    evaluate_every: int = option(500, "steps between two measurements of the validation split")
+    evaluate_every: int = option(100, "steps between two measurements of the validation split")
     sample_every: int = option(500, "steps between two samples")
-    checkpoint_every: int = option(500, "steps between two checkpoints")
+    checkpoint_every: int = option(500, "steps between two checkpoints, without patience")
     average: int = option(1, "checkpoints whose mean is measured and used")
     ema: float = option(0.0, "decay of a moving average of the parameters, used in their place")
-    patience: int = option(0, "evaluations without gain that end the training; 0: never")
+    evaluators: tuple[str, ...] = option(
+        (), "metrics and evaluators that are computed whenever the validation split is measured"
+    )
+    monitor: str = option(
+        "loss",
+        "value of the validation split that patience and schedule=plateau follow; lower is better "
+        f"if its name ends with {', '.join(LOWER_IS_BETTER)}, else higher",
+    )
+    patience: int = option(
+        0, "evaluations without gain that end the training at the best; 0: never"
+    )
     plateau_patience: int = option(2, "those after which schedule=plateau lowers the rate")
-    plateau_factor: float = option(0.5, "to which share it lowers the rate")
+    plateau_factor: float = option(0.5, "by which it lowers the rate")
     dtype: str = option("float32", "of the computation in training: float32 or bfloat16")
 
     def __post_init__(self) -> None:
@@ -50,6 +66,10 @@ class TrainPart:
             check_share(name, getattr(self, name))
         one_of("schedule", self.schedule, SCHEDULES)
         one_of("dtype", self.dtype, DTYPES)
+        for name in self.evaluators:
+            one_of("evaluators", name, (*METRICS, *EVALUATORS))
+        if not self.evaluators:
+            one_of("monitor", self.monitor, MONITORED)
         if self.duration:
             parse_duration(self.duration)
         else:
@@ -59,12 +79,11 @@ class TrainPart:
                 f"ema={self.ema} and average={self.average} are two averages of the same "
                 "parameters: choose one, with average=1 or ema=0.0"
             )
-        if self.patience and self.evaluate_every != self.checkpoint_every:
-            raise ValueError(
-                f"patience={self.patience} needs a checkpoint of each evaluation: set "
-                f"checkpoint_every={self.checkpoint_every} to "
-                f"evaluate_every={self.evaluate_every}"
-            )
+
+    @property
+    def checkpoint_interval(self) -> int:
+        """Steps between two checkpoints; with patience each evaluation has one, and may be used."""
+        return self.evaluate_every if self.patience else self.checkpoint_every
 
     def check_warmup(self, steps: int) -> None:
         """Check that the warm-up ends before the training.
@@ -78,14 +97,16 @@ class TrainPart:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelTrainPart(TrainPart):
-    """Training by cross-entropy."""
+    """Training by a loss of logits and labels."""
 
+    loss: str = option("cross_entropy", "name of a registered function of logits and labels")
     label_smoothing: float = option(0.0, "probability that is moved to the whole vocabulary")
     z_loss: float = option(0.0, "coefficient of the squared logsumexp of the logits")
 
     def __post_init__(self) -> None:
         """Check the fields."""
         super().__post_init__()
+        one_of("loss", self.loss, tuple(LOSSES))
         check_share("label_smoothing", self.label_smoothing)
         check_at_least("z_loss", self.z_loss, 0)
 

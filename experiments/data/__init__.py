@@ -1,1 +1,1 @@
-"""Where sentences come from and how they become batches."""
+"""Sources of examples, tokenizers, and batches."""

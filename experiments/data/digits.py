@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -10,47 +9,21 @@ from experiments.config.data import DigitsData
 from experiments.data.pairs import SentencePair
 from experiments.data.source import Source
 
-IMAGE_SHAPE = 8, 8, 1
-NUM_CLASSES = 10
 DARKEST = 16  # of a pixel, as scikit-learn delivers it
-NUM_VALIDATION, NUM_TEST = 180, 360
-
-
-class Digits(NamedTuple):
-    """Images and what they show.
-
-    Attributes:
-        images: `[B, 8, 8, 1]` float32, from 0 (paper) to 1 (ink).
-        labels: `[B]` int32, from 0 to 9.
-    """
-
-    images: np.ndarray
-    labels: np.ndarray
-
-
-def digits(seed: int = 0) -> dict[str, Digits]:
-    """All images, shuffled and split: 1,257 to train, 180 to validate, 360 to test.
-
-    Args:
-        seed: same seed, same splits.
-    """
-    from sklearn.datasets import load_digits  # a second that no other experiment should wait
-
-    data = load_digits()
-    order = np.random.default_rng(seed).permutation(len(data.target))
-    images = (data.images / DARKEST).astype(np.float32).reshape(-1, *IMAGE_SHAPE)[order]
-    labels = data.target.astype(np.int32)[order]
-    cuts = NUM_TEST, NUM_TEST + NUM_VALIDATION
-    parts = zip(np.split(images, cuts), np.split(labels, cuts), strict=True)
-    test, validation, train = (Digits(*part) for part in parts)
-    return {"train": train, "validation": validation, "test": test}
+SIZES = {"test": 360, "validation": 180, "train": 1_257}
 
 
 def load(config: DigitsData, split: str, cache: Path) -> Iterator[SentencePair]:
-    """One split: images and the names of their classes."""
+    """Yield images `[8, 8, 1]`, from 0 (paper) to 1 (ink), and the names of their classes."""
     del cache
-    part = digits(config.seed)[split]
-    return map(SentencePair, part.images, map(str, part.labels.tolist()))
+    from sklearn.datasets import load_digits  # takes a second
+
+    data = load_digits()
+    images = (data.images / DARKEST).astype(np.float32)[..., None]
+    order = np.random.default_rng(config.seed).permutation(len(images))
+    parts = np.split(order, np.cumsum([*SIZES.values()])[:-1])
+    for place in dict(zip(SIZES, parts, strict=True))[split]:
+        yield SentencePair(images[place], str(data.target[place]))
 
 
 SOURCE = Source(load, has_images=True)

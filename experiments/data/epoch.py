@@ -1,4 +1,4 @@
-"""How much data there is, in what a person counts."""
+"""The amount of training data, in steps, examples and tokens."""
 
 from fractions import Fraction
 from typing import NamedTuple
@@ -9,7 +9,7 @@ class Epoch(NamedTuple):
 
     Attributes:
         steps: batches that it makes; an epoch need not end with a batch.
-        examples: sentences, pairs, windows or whatever is learned from.
+        examples: sentences, pairs, windows or the like.
         tokens: labels that the loss counts.
     """
 

@@ -1,4 +1,4 @@
-"""Sentences with gaps in them, in batches: what a masked language model learns from."""
+"""Batches of sentences with gaps, for a masked language model (Devlin et al. 2019, section 3.1)."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -6,20 +6,21 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.data.epoch import Epoch
-from experiments.data.masking import CHOSEN, Masked, mask_tokens
 from experiments.data.rows import Batch
 from experiments.data.vocabulary import SPECIALS
 from experiments.data.windows import Buckets, Examples, Windows, once
+
+CHOSEN, TO_MASK, TO_RANDOM = 0.15, 0.8, 0.1  # shares
 
 
 class GapBatch(NamedTuple):
     """Padded sentences with gaps.
 
     Attributes:
-        inputs: `[B, S]` ids, as the model reads them.
-        lengths: `[B]`, how many are not padding.
-        labels: `[B, S]` ids, what stood there.
-        counted: `[B, S]` bool, where the model shall say it.
+        inputs: `[B, S]` ids that the model reads.
+        lengths: `[B]`, number of valid ids.
+        labels: `[B, S]` ids before the gaps were made.
+        counted: `[B, S]` bool, the positions that are predicted.
     """
 
     inputs: np.ndarray
@@ -28,33 +29,77 @@ class GapBatch(NamedTuple):
     counted: np.ndarray
 
 
+class Masked(NamedTuple):
+    """A text with gaps.
+
+    Attributes:
+        inputs: `[...]` ids that the model reads.
+        chosen: `[...]` bool, the positions that are predicted.
+    """
+
+    inputs: np.ndarray
+    chosen: np.ndarray
+
+
+def mask_tokens(
+    tokens: np.ndarray, *, words: range, mask_token: int, seed: int, index: int
+) -> Masked:
+    """Choose 15 % of the words to be predicted.
+
+    Of these, 80 % are replaced by the mask token, 10 % by a random word, which may be the same, and
+    10 % are not changed. Each word is chosen independently, so a short sentence may have no gap.
+
+    Args:
+        tokens: `[...]` ids.
+        words: ids that may be chosen; padding and other special tokens are not.
+        mask_token: id of a gap.
+        seed: of the training.
+        index: of the batch: equal (seed, index) make equal gaps in equal tokens.
+
+    Raises:
+        ValueError: a mask token that is a word.
+    """
+    if mask_token in words:
+        raise ValueError(
+            f"mask_token={mask_token} is one of the words {words.start} to {words.stop - 1}"
+        )
+    random = np.random.default_rng((seed, index))
+    is_word = (words.start <= tokens) & (tokens < words.stop)
+    chosen = is_word & (random.random(tokens.shape) < CHOSEN)
+    fate = random.random(tokens.shape)
+    others = random.integers(words.start, words.stop, tokens.shape, dtype=tokens.dtype)
+    replaced = np.where(fate < TO_MASK, tokens.dtype.type(mask_token), others)
+    changed = chosen & (fate < TO_MASK + TO_RANDOM)
+    return Masked(np.where(changed, replaced, tokens), chosen)
+
+
 class Gaps:
-    """Makes gaps in sentences; in each batch others."""
+    """Makes gaps in sentences, others in each batch."""
 
     def __init__(self, vocab_size: int, seed: int) -> None:
-        """Gaps in sentences of so many tokens; `vocab_size` itself is the id of a gap."""
+        """Prepare gaps of a vocabulary; `vocab_size` itself is the id of a gap."""
         self._words = range(len(SPECIALS), vocab_size)
         self._seed = seed
 
     def __call__(self, batch: Batch, index: int) -> GapBatch:
-        """Batch number `index`, with its gaps."""
+        """Return batch number `index` with its gaps."""
         masked = self.make(batch.source, index)
         return GapBatch(masked.inputs, batch.source_lengths, batch.source, masked.chosen)
 
     def make(self, tokens: np.ndarray, index: int) -> Masked:
-        """Gaps in ids `[...]` that follow from them, the seed and `index`."""
+        """Make gaps in ids `[...]`; they depend on the ids, the seed and `index` alone."""
         return mask_tokens(
             tokens, words=self._words, mask_token=self._words.stop, seed=self._seed, index=index
         )
 
 
 class GapWindows:
-    """Training batches, one epoch after the other, with new gaps in each."""
+    """The batch of each training step, with new gaps in each epoch."""
 
     def __init__(
         self, sentences: Examples, layout: Buckets[Batch], gaps: Gaps, *, seed: int
     ) -> None:
-        """Batches of encoded sentences."""
+        """Arrange encoded sentences."""
         self._windows = Windows(sentences, layout, seed=seed)
         self._gaps = gaps
         self.padding = self._windows.padding
@@ -67,7 +112,7 @@ class GapWindows:
 
 
 def fixed_gaps(sentences: Examples, layout: Buckets[Batch], gaps: Gaps) -> Iterator[GapBatch]:
-    """Every sentence once, with gaps that follow from its number, however it is batched."""
+    """Yield every sentence once, with gaps that depend on its number and not on its batch."""
     for members, batch in once(sentences, layout):
         inputs, chosen = batch.source.copy(), np.zeros_like(batch.source, bool)
         for row, (number, length) in enumerate(zip(members, batch.source_lengths, strict=False)):

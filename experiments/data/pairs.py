@@ -8,12 +8,12 @@ class SentencePair(NamedTuple):
 
     Attributes:
         source: plain text; in data of images an array.
-        target: plain text, or the name of a class; "" where there is none.
+        target: plain text, or the name of a class; "" if there is none.
         links: "0-0 1-2", which tokens of the two correspond, source first.
     """
 
     source: str
-    target: str
+    target: str = ""
     links: str = ""
 
     @property

@@ -1,7 +1,8 @@
-"""Praise or blame: sentences whose verdict hangs on what a negation turns around.
+"""Sentences that praise or blame, depending on the scope of negations.
 
-No word gives the verdict away: *good* is nearly as often in blame as in praise, and *not* just as
-often. What counts is whether the one stands in the scope of the other, and which clause decides.
+No word alone decides the class: *good* is nearly as frequent in blame as in praise, and *not* is
+equally frequent. The class depends on whether the opinion is in the scope of a negation, and on
+which clause decides.
 """
 
 import functools
@@ -23,7 +24,7 @@ BLAME = (
     "bad", "awful", "boring", "dull", "stupid", "terrible", "weak", "ugly", "empty", "silly",
     "poor", "horrible", "shallow", "tedious",
 )  # fmt: skip
-# What turns an opinion around, and what stands in the same places and does not.
+# Words that negate an opinion, and words in the same places that do not.
 NEGATORS = ("not", "never", "no", "nobody", "hardly")
 AFFIRMERS = ("still", "always", "every", "everybody", "clearly")
 BORDERS = (",", "and", "but", "because", "although")
@@ -56,7 +57,7 @@ NEUTRAL = (
     "we were {} late", "it was {} raining", "the theatre was {} full", "I was {} alone",
     "they were {} ready", "the children were {} asleep", "the seats were {} cheap",
 )  # fmt: skip
-# How clauses make a sentence: SAME holds its opinion, OTHER the opposite one, and NEUTRAL none.
+# Patterns of clauses: SAME has the opinion of the sentence, OTHER the opposite, NEUTRAL none.
 PATTERNS = (
     "SAME", "SAME", "SAME and SAME", "NEUTRAL and SAME", "NEUTRAL , and SAME",
     "SAME because NEUTRAL", "although NEUTRAL , SAME", "OTHER but SAME", "OTHER , but SAME",
@@ -64,20 +65,20 @@ PATTERNS = (
     "OTHER but SAME because NEUTRAL",
 )  # fmt: skip
 
-# How many opinions mean their opposite. At half of them, no count of words could tell anything, and
-# a model would long find nothing to begin with.
+# Share of opinions that are negated. At a half, counts of words would be independent of the class,
+# and a model would learn nothing for a long time.
 TURNED = 0.4
-# From a negator to the opinion it turns, in words: in all splits but "longer", and in that one.
+# Words from a negation to its opinion: in all splits but "longer", and in "longer".
 SCOPES, LONGER_SCOPES = range(1, 12), range(12, 24)
 LONGEST = 48  # words of a sentence, in all splits
 
 
 class Judgement(NamedTuple):
-    """A sentence and its verdict.
+    """A sentence and its class.
 
     Attributes:
         text: words and commas, separated by spaces.
-        positive: whether it praises, as `praises` finds.
+        positive: whether it praises.
     """
 
     text: str
@@ -85,12 +86,11 @@ class Judgement(NamedTuple):
 
 
 def praises(text: str) -> bool:
-    """The verdict on a sentence, by the rule that every label follows.
+    """Return whether a sentence praises, by the rule that defines every label.
 
-    A negator turns around the opinion behind it, up to the end of its clause: a comma or a
-    conjunction. A second one turns it back. An aside (", which ... ,") says nothing and ends
-    nothing. What stands under *although* is conceded, and of the rest the last opinion counts, so
-    that what follows *but* overrules what stands before it.
+    A negation negates the opinion behind it, up to the end of its clause: a comma or a conjunction.
+    A second one restores it. Asides (", which ... ,") are ignored. A clause after *although* does
+    not count; of the others the last one does, as a clause after *but*.
 
     Raises:
         ValueError: a sentence without an opinion that counts.
@@ -112,15 +112,15 @@ def praises(text: str) -> bool:
 
 
 def corpus(seed: int = 0, sizes: SentimentSizes | None = None) -> dict[str, list[Judgement]]:
-    """All splits, half of each praise, and no sentence twice.
+    """Generate all splits: one half of each is praise, and no sentence occurs twice.
 
     Args:
-        seed: same seed, same sentences in the same order.
-        sizes: how many sentences each split gets.
+        seed: equal seeds give equal sentences.
+        sizes: number of sentences of each split.
 
     Returns:
-        The sentences of train, validation and test, and of "longer", where it is farther from
-        every negator to its opinion than anywhere else, in sentences that are no longer.
+        The sentences of train, validation and test, and of "longer", where negations are farther
+        from their opinions than in the others, in sentences of the same lengths.
     """
     splits: dict[str, list[Judgement]] = {}
     seen: set[str] = set()
@@ -147,9 +147,9 @@ def _sentence(rng: random.Random, positive: bool, scopes: range) -> str:
 
 
 def _opinion(rng: random.Random, positive: bool, scopes: range) -> str:
-    """A clause that praises or blames, be it by a negation.
+    """Draw a clause that praises or blames, with or without a negation.
 
-    Nothing else that is drawn, and drawn again, depends on whether it is: no word may betray it.
+    No other word depends on whether it is negated.
     """
     turned = rng.random() < TURNED
     opinion = rng.choice(PRAISE if positive != turned else BLAME)
@@ -161,7 +161,7 @@ def _opinion(rng: random.Random, positive: bool, scopes: range) -> str:
 
 
 def _statement(rng: random.Random, turned: bool) -> str:
-    """All of a clause but its opinion: it was so, somebody says that it was so, or both ways."""
+    """Draw a clause without its opinion: a statement, a report of one, or both."""
 
     def fillers() -> str:
         return " ".join(rng.sample(FILLERS, rng.randrange(5)))
@@ -176,7 +176,7 @@ def _statement(rng: random.Random, turned: bool) -> str:
 
 
 def _judge(rng: random.Random, negative: bool) -> str:
-    """Nobody, no critic, our critic never; or everybody, every critic, our critic always."""
+    """Draw a judge: "nobody", "no critic", "our critic never", or their opposites."""
     person = rng.choice(PEOPLE)
     return rng.choice((
         "nobody" if negative else "everybody",
@@ -193,11 +193,11 @@ def _toss(rng: random.Random) -> bool:
     return rng.random() < 0.5
 
 
-_corpus = functools.lru_cache(maxsize=1)(corpus)  # whose splits depend on one another
+_corpus = functools.lru_cache(maxsize=1)(corpus)  # the splits depend on one another
 
 
 def load(config: SentimentData, split: str, cache: Path) -> list[SentencePair]:
-    """One split: sentences and the names of their classes."""
+    """Return a split: sentences and the names of their classes."""
     del cache
     judgements = _corpus(config.seed, config.sizes)[split]
     return [SentencePair(one.text, "praise" if one.positive else "blame") for one in judgements]

@@ -1,22 +1,28 @@
-"""Words and the words around them, from which static word vectors are learned."""
+"""Skip-grams, words and their neighbours, from which static word vectors are learned.
 
-from collections.abc import Sequence
+They are drawn at random places of a memory-mapped text, so no list of them grows with it.
+"""
+
 from typing import NamedTuple
 
 import numpy as np
 
 from experiments.data.epoch import Epoch
+from experiments.errors import UsageError
 
 POWER = 0.75  # Mikolov et al. 2013, section 2.2
+REACH = 4  # windows that are searched for a neighbour among words of which some are left out
+CHUNK = 1 << 20  # ids that are counted at once
+TRIED = 65_536  # places from which the number of skip-grams is estimated
 
 
 class SkipGramBatch(NamedTuple):
-    """Words, and for each a neighbour and some words drawn at random.
+    """Words, and for each a neighbour and some random words.
 
     Attributes:
         center: `[B]` ids.
-        others: `[B, 1 + negatives]` ids: the neighbour, then those that are drawn.
-        counted: `[B]` bool, False for what fills up a part of a batch.
+        others: `[B, 1 + negatives]` ids: the neighbour, then the random words.
+        counted: `[B]` bool, False for the padding of a part of a batch.
     """
 
     center: np.ndarray
@@ -24,107 +30,109 @@ class SkipGramBatch(NamedTuple):
     counted: np.ndarray
 
 
-def keep_probabilities(counts: np.ndarray, threshold: float) -> np.ndarray:
-    """How likely each occurrence of a word stays in the text: √(t / f), at most 1.
+def count(ids: np.ndarray, vocab_size: int) -> np.ndarray:
+    """Count the occurrences of each id, `[V]`."""
+    parts = (ids[start : start + CHUNK] for start in range(0, len(ids), CHUNK))
+    return sum((np.bincount(part, minlength=vocab_size) for part in parts), np.zeros(vocab_size))
 
-    Frequent words say little about their neighbours (Mikolov et al. 2013, equation 5).
+
+def keep_probabilities(counts: np.ndarray, threshold: float) -> np.ndarray:
+    """Return the probability that an occurrence of a word is kept: √(t / f), at most 1.
+
+    Frequent words give little information about their neighbours (Mikolov et al. 2013, equation 5).
 
     Args:
-        counts: `[V]`, how often each word occurs.
+        counts: `[V]`, occurrences of each word.
         threshold: t, the share of all words up to which a word is always kept.
     """
     share = counts / counts.sum()
     return np.minimum(1, np.sqrt(threshold / np.maximum(share, np.finfo(float).tiny)))
 
 
-def subsample(
-    sentences: Sequence[Sequence[int]], keep: np.ndarray, *, seed: int
-) -> list[np.ndarray]:
-    """Leaves out occurrences of words at random; what stays moves together.
-
-    Args:
-        sentences: ids.
-        keep: `[V]`, as `keep_probabilities` returns it.
-        seed: same seed, same words.
-    """
-    random = np.random.default_rng(seed)
-    kept = []
-    for sentence in map(np.asarray, sentences):
-        kept.append(sentence[random.random(len(sentence)) < keep[sentence]])
-    return kept
-
-
-def skip_grams(sentences: Sequence[Sequence[int]], window: int) -> np.ndarray:
-    """All pairs of a word and another one of its sentence, at most `window` places away.
-
-    Args:
-        sentences: ids.
-        window: places on either side.
-
-    Returns:
-        `[P, 2]` int32, centre and neighbour.
-    """
-    words = np.concatenate([np.asarray(sentence, np.int32) for sentence in sentences])
-    numbers = np.repeat(np.arange(len(sentences)), [len(sentence) for sentence in sentences])
-    pairs = []
-    for distance in range(1, window + 1):
-        together = numbers[:-distance] == numbers[distance:]
-        first, second = words[:-distance][together], words[distance:][together]
-        pairs += [np.stack([first, second], axis=1), np.stack([second, first], axis=1)]
-    return np.concatenate(pairs)
-
-
 def noise(counts: np.ndarray) -> np.ndarray:
-    """How likely each word `[V]` is drawn as a negative: by its count to the power of 3/4."""
+    """Return the distribution of negatives `[V]`: counts to the power of 3/4."""
     weights = counts**POWER
     return weights / weights.sum()
 
 
 class SkipGramBatches:
-    """Random access to batches of skip-grams, drawn with replacement.
+    """The batch of each training step, drawn with replacement: a pure function of (seed, step).
 
-    Batch i follows from (seed, i) alone, which is what makes a run resume exactly. A negative may
-    happen to be a neighbour: at equation 4 nobody looks.
+    Occurrences of frequent words are left out at random, anew for each skip-gram, and distances
+    count the words that are kept. A negative may happen to be a neighbour, as in equation 4 of
+    Mikolov et al. 2013.
     """
 
     padding = 0.0
 
     def __init__(
         self,
-        pairs: np.ndarray,
-        noise: np.ndarray,
+        ids: np.ndarray,
+        ends: np.ndarray,
         *,
+        vocab_size: int,
+        window: int,
+        threshold: float,
         size: int,
         negatives: int,
         seed: int,
     ) -> None:
-        """Prepare the distribution of negatives.
+        """Count the words, and estimate the number of skip-grams.
 
         Args:
-            pairs: as `skip_grams` returns them.
-            noise: `[V]`, the distribution of negatives.
+            ids: of all sentences, one after the other.
+            ends: place where each sentence ends.
+            vocab_size: V.
+            window: distance of the farthest neighbour.
+            threshold: as in `keep_probabilities`.
             size: B.
-            negatives: words drawn for each pair.
-            seed: same seed, same batches.
+            negatives: random words of each skip-gram.
+            seed: equal seeds give equal batches.
+
+        Raises:
+            UsageError: there are no skip-grams.
         """
-        self._pairs = pairs
-        self._table = np.cumsum(noise)
-        self._size = size
-        self._negatives = negatives
-        self._seed = seed
+        self._ids, self._ends, self._window = ids, ends, window
+        self._size, self._negatives, self._seed = size, negatives, seed
+        counts = count(ids, vocab_size)
+        self._keep = keep_probabilities(counts, threshold)
+        self._table = np.cumsum(noise(counts))
+        found = self._draw(np.random.default_rng(0), TRIED)
+        if not len(found):
+            raise UsageError(
+                f"batch.threshold={threshold} leaves no two words of a sentence: raise it"
+            )
+        self._share = len(found) / TRIED
+        number = round(2 * window * len(ids) * self._share)
+        self.epoch = Epoch(-(-number // size), examples=number, tokens=number)
 
-    @property
-    def epoch(self) -> Epoch:
-        """As many skip-grams as there are; which they are is drawn."""
-        number = len(self._pairs)
-        return Epoch(-(-number // self._size), examples=number, tokens=number)
-
-    def __getitem__(self, index: int) -> SkipGramBatch:
+    def __getitem__(self, step: int) -> SkipGramBatch:
         """The batch of one training step."""
-        random = np.random.default_rng((self._seed, index))
-        pairs = self._pairs[random.integers(len(self._pairs), size=self._size)]
-        # The last sum may fall short of 1 by a rounding error.
+        random = np.random.default_rng((self._seed, step))
+        pairs = np.zeros((0, 2), np.int32)
+        while len(pairs) < self._size:
+            missing = self._size - len(pairs)
+            drawn = self._draw(random, int(1.2 * missing / self._share) + 1)
+            pairs = np.concatenate([pairs, drawn])[: self._size]
+        # The last sum may be less than 1 by a rounding error.
         places = random.random((self._size, self._negatives)) * self._table[-1]
         negatives = np.searchsorted(self._table, places, side="right").astype(np.int32)
         others = np.concatenate([pairs[:, 1:], negatives], axis=1)
         return SkipGramBatch(pairs[:, 0], others, counted=np.ones(self._size, bool))
+
+    def _draw(self, random: np.random.Generator, tries: int) -> np.ndarray:
+        """Draw words, directions and distances; return those that are skip-grams, `[P, 2]`."""
+        center = random.integers(len(self._ids), size=tries)
+        center = center[random.random(tries) < self._keep[self._ids[center]]]
+        distance = random.integers(1, self._window, size=(len(center), 1), endpoint=True)
+        direction = random.choice((-1, 1), size=(len(center), 1))
+        places = center[:, None] + direction * np.arange(1, REACH * self._window + 1)
+        sentence = np.searchsorted(self._ends, center, side="right")
+        start = np.where(sentence > 0, self._ends[sentence - 1], 0)
+        is_inside = (start[:, None] <= places) & (places < self._ends[sentence, None])
+        words = self._ids[np.where(is_inside, places, 0)]
+        kept = is_inside & (random.random(words.shape) < self._keep[words])
+        is_neighbour = kept & (np.cumsum(kept, axis=1) == distance)
+        found = is_neighbour.any(axis=1)
+        neighbour = words[np.arange(len(words)), is_neighbour.argmax(axis=1)]
+        return np.stack([self._ids[center], neighbour], axis=1)[found]

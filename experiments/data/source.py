@@ -1,4 +1,4 @@
-"""Where examples come from."""
+"""A source of examples, and what tasks need to know of it."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -22,6 +22,8 @@ class Source:
         text: how its text becomes tokens and back.
         has_phenomena: whether its test split is of sentences that `by_phenomenon` knows.
         is_running: whether its examples are the parts of one text.
+        may_split: whether a text that is longer than the model reads may become several examples;
+            of data without targets.
         has_images: whether the source of an example is an image `[height, width, channels]`.
         name: names the text that `config.data` asks for, if that text never changes.
     """
@@ -31,6 +33,7 @@ class Source:
     text: Text = EVERY_WORD
     has_phenomena: bool = False
     is_running: bool = False
+    may_split: bool = False
     has_images: bool = False
     name: Callable[[Any], str] | None = None
 

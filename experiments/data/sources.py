@@ -9,7 +9,7 @@ from experiments.registry import SOURCES
 
 
 def store_split(config: Any, split: str, cache: Path) -> TextStore | ImageStore:  # noqa: ANN401 - any dataset
-    """One split of the data that `config.data` names, stored in `cache`; images are in memory.
+    """Return one split of the data of a config, stored in `cache`; images are in memory.
 
     Raises:
         ValueError: a split that the source does not have.

@@ -80,13 +80,14 @@ class IdStore(Sequence[EncodedPair]):
     Attributes:
         ids: of all pairs, one side after the other.
         lengths: positions of each side, ends included: `[pairs, sides]`.
+        ends: places in `ids` where each side ends: `[pairs, sides]`.
     """
 
     def __init__(self, folder: Path, sides: int) -> None:
         """Open a folder that `store_ids` wrote."""
         self.ids = np.asarray(np.memmap(folder / "ids", np.int32, "r"))
         self.lengths = np.asarray(np.memmap(folder / "lengths", np.int32, "r")).reshape(-1, sides)
-        self._ends = np.asarray(np.memmap(folder / "ends", np.int64, "r")).reshape(-1, sides)
+        self.ends = np.asarray(np.memmap(folder / "ends", np.int64, "r")).reshape(-1, sides)
 
     def __len__(self) -> int:
         """Number of pairs."""
@@ -94,7 +95,7 @@ class IdStore(Sequence[EncodedPair]):
 
     def __getitem__(self, place: int) -> EncodedPair:
         """The ids of a pair."""
-        ends, lengths = self._ends[place].tolist(), self.lengths[place].tolist()
+        ends, lengths = self.ends[place].tolist(), self.lengths[place].tolist()
         sides = zip(ends, lengths, strict=True)
         return EncodedPair(*(self.ids[end - length + 1 : end] for end, length in sides))
 
@@ -135,27 +136,46 @@ def store_text(
     return TextStore(folder / content, fingerprint)
 
 
-def store_ids(cache: Path, texts: TextStore, tokenizers: Tokenizers) -> IdStore:
+def store_ids(
+    cache: Path, texts: TextStore, tokenizers: Tokenizers, most: int | None = None
+) -> IdStore:
     """Write the ids of sentence pairs, if they are not stored yet, and open them.
+
+    Args:
+        cache: folder of prepared data.
+        texts: the pairs.
+        tokenizers: of their sides.
+        most: ids of an example; the rest of a longer source becomes further examples. No limit if
+            None.
 
     Raises:
         ValueError: an unknown word.
     """
     known = [tokenizer for tokenizer in tokenizers if tokenizer is not None]
     tokens = chain.from_iterable((each.FILE.encode(), each.as_bytes()) for each in known)
-    folder = cache / "ids" / f"{texts.path.stem}.{_digest(tokens)}"
+    limit = f".{most}" if most else ""
+    folder = cache / "ids" / f"{texts.path.stem}.{_digest(tokens)}{limit}"
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=folder.parent) as temporary:
             part = Path(temporary) / "part"
             part.mkdir()
-            _write_ids(part, (tokenizers.encode(pair)[: len(known)] for pair in texts))
+            encoded = (tokenizers.encode(pair)[: len(known)] for pair in texts)
+            _write_ids(part, _pieces(encoded, most) if most else encoded)
             try:
                 part.replace(folder)
             except OSError:
                 if not folder.exists():  # no other process has written the same meanwhile
                     raise
     return IdStore(folder, len(known))
+
+
+def _pieces(
+    examples: Iterable[Sequence[Sequence[int]]], most: int
+) -> Iterator[Sequence[Sequence[int]]]:
+    """Split sources into pieces of at most `most` ids."""
+    for (source,) in examples:
+        yield from ((source[place : place + most],) for place in range(0, len(source), most))
 
 
 def _write_ids(folder: Path, pairs: Iterable[Sequence[Sequence[int]]]) -> None:

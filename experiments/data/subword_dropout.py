@@ -1,9 +1,9 @@
-"""BPE dropout: merges are left out at random, so that a word is seen in many segmentations.
+"""BPE dropout: merges are left out at random, so that a word has many segmentations.
 
-Provilkov et al. 2020, section 3: at each step every merge that could be next is left out with
-probability `rate`, and the best of those that stay is done; where none stays, the word is as it is.
-What sentencepiece samples itself cannot be had again, not even with a seed: its generator starts
-elsewhere in each process, and a run could not go on exactly where it stopped.
+Provilkov et al. 2020, section 3: at each step every possible merge is left out with probability
+`rate`, and the best of the others is applied; if there is none, the word is complete. Sampling by
+sentencepiece cannot be repeated, not even with a seed, because its generator starts with another
+state in each process: a resumed run would differ.
 """
 
 import functools
@@ -15,12 +15,8 @@ import sentencepiece
 
 from experiments.data.pairs import SentencePair
 from experiments.data.rows import Encoded, EncodedPair
-from experiments.data.tokenizers import (
-    BLANK,
-    SubwordTokenizer,
-    Tokenizers,
-    without_blank_signs,
-)
+from experiments.data.subwords import BLANK, SubwordTokenizer, without_blank_signs
+from experiments.data.tokenizers import Tokenizers
 
 WORD = re.compile(f"{BLANK}?[^{BLANK}]+|{BLANK}")  # each begins with a blank
 REMEMBERED = 2**18  # segmentations of words: some hundred megabytes at most
@@ -32,7 +28,7 @@ class SubwordDropout:
     """Segmentations of a text by the merges of a BPE vocabulary."""
 
     def __init__(self, tokenizer: SubwordTokenizer, rate: float) -> None:
-        """Reads the merges.
+        """Read the merges.
 
         Args:
             tokenizer: learned as BPE.
@@ -43,23 +39,23 @@ class SubwordDropout:
         numbers = [n for n in range(len(processor)) if not any(kind(n) for kind in special)]
         self._processor = processor
         self._ids = {processor.id_to_piece(number): number for number in numbers}
-        # Of two merges the one that was learned first is done first.
+        # Of two merges the one that was learned first is applied first.
         self._ranks = {piece: -processor.get_score(number) for piece, number in self._ids.items()}
         self._rate = rate
         self._next = functools.lru_cache(REMEMBERED)(self._merge_best)
         self._plain = functools.lru_cache(REMEMBERED)(self._merge_all)
 
     def __call__(self, text: str, random: np.random.Generator) -> list[int]:
-        """The ids of a text, without begin and end."""
+        """Return the ids of a text, without begin and end."""
         text = self._processor.normalize(without_blank_signs(text))
-        # So many are left out before each merge that is done. A word has fewer merges than letters.
+        # Merges left out before each applied merge; a word has fewer merges than letters.
         left_out = (random.geometric(1 - self._rate, len(text)) - 1).tolist()
         ids, start = [], 0
         for word in WORD.findall(text):
             plain, merges = self._plain(word)
             if any(left_out[start : start + merges]):
                 ids += self._spell(self._merge(tuple(word), left_out[start : start + len(word)]))
-            else:  # as most short words are, which most words are
+            else:  # the usual case: most words are short
                 ids += plain
             start += len(word)
         return ids
@@ -73,12 +69,12 @@ class SubwordDropout:
         return pieces
 
     def _merge_all(self, word: str) -> tuple[list[int], int]:
-        """The ids of a word of which no merge is left out, and how many merges it has."""
+        """Return the ids of a word without dropout, and its number of merges."""
         pieces = self._merge(tuple(word), [0] * len(word))
         return self._spell(pieces), len(word) - len(pieces)
 
     def _merge_best(self, pieces: Pieces, left_out: int) -> Pieces | None:
-        """What becomes of a word by its best merge but so many; none if it has no more."""
+        """Apply the best merge after the first `left_out`; None if there are no more."""
         ranked = sorted(
             (self._ranks[joined], place)
             for place in range(len(pieces) - 1)
@@ -90,7 +86,7 @@ class SubwordDropout:
         return (*pieces[:place], pieces[place] + pieces[place + 1], *pieces[place + 2 :])
 
     def _spell(self, pieces: Pieces) -> list[int]:
-        """Ids; a letter that is no piece is one for each of its bytes."""
+        """Return ids; a letter without a piece has one for each of its bytes."""
         ids = []
         for piece in pieces:
             if piece in self._ids:
@@ -101,15 +97,15 @@ class SubwordDropout:
 
 
 class PairDropout:
-    """Pairs whose sides are segmented anew as often as somebody asks."""
+    """New segmentations of both sides of pairs."""
 
     def __init__(self, tokenizers: Tokenizers, rate: float, most: tuple[int, int]) -> None:
-        """Reads the merges of both languages.
+        """Read the merges of both languages.
 
         Args:
             tokenizers: learned as BPE.
             rate: of the merges that are left out, in [0, 1).
-            most: positions that each side of a pair may take, its end included.
+            most: positions of each side of a pair, its end included.
         """
         self._source = self._target = SubwordDropout(tokenizers.source, rate)
         if tokenizers.target != tokenizers.source:
@@ -122,12 +118,12 @@ class PairDropout:
         plain: Sequence[EncodedPair],
         random: np.random.Generator,
     ) -> Encoded[EncodedPair]:
-        """New segmentations, which follow from `random`.
+        """Return new segmentations.
 
         Args:
             pairs: the sentences.
-            plain: their segmentations with all merges. A pair whose new one is too long has this.
-            random: what is drawn from.
+            plain: their segmentations with all merges, used for pairs that would be too long.
+            random: generator, on which the segmentations depend.
         """
         encoded = Encoded[EncodedPair]()
         for pair, whole in zip(pairs, plain, strict=True):

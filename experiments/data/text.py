@@ -1,4 +1,4 @@
-"""Batches of running text: random windows to train on, and every label once for measuring."""
+"""Batches of running text: random windows for training, and every label once for evaluation."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ class TextBatch(NamedTuple):
 
     Attributes:
         inputs: ids.
-        labels: ids, what comes next.
+        labels: ids of the next tokens.
         counted: bool, the labels that a loss counts.
     """
 
@@ -23,15 +23,12 @@ class TextBatch(NamedTuple):
 
 
 class RandomWindows:
-    """The batch of each training step: windows that begin anywhere.
-
-    Batch i follows from (seed, i) alone, which is what makes a run resume exactly.
-    """
+    """The batch of each training step, random windows: a pure function of (seed, step)."""
 
     padding = 0.0
 
     def __init__(self, ids: np.ndarray, *, context: int, size: int, seed: int) -> None:
-        """Check the text.
+        """Check the length of the text.
 
         Args:
             ids: of the text, `[characters]`.
@@ -40,7 +37,7 @@ class RandomWindows:
             seed: of the places.
 
         Raises:
-            UsageError: a text shorter than a window and what comes next.
+            UsageError: a text shorter than a window and one more token.
         """
         _check_context(ids, context)
         self._ids = ids
@@ -50,7 +47,7 @@ class RandomWindows:
 
     @property
     def epoch(self) -> Epoch:
-        """As many windows as the text is long; where they begin is drawn."""
+        """As many windows as the text has room for; they begin at random places."""
         tokens = len(self._ids) - 1
         windows = -(-tokens // self._context)
         return Epoch(-(-windows // self._size), examples=windows, tokens=tokens)
@@ -63,10 +60,10 @@ class RandomWindows:
 
 
 def fixed_windows(ids: np.ndarray, *, context: int, size: int) -> list[TextBatch]:
-    """Batches of one shape that count every label of a text once: all ids but the first.
+    """Return batches of one shape that count every label of a text once: all ids but the first.
 
-    Windows follow one another. The last one begins early enough to end with the text, and counts
-    only what none counted before; a last batch with too few windows repeats it, and counts nothing.
+    Windows follow one another. The last one ends with the text and counts only labels that are not
+    in the window before; it is repeated to fill the last batch, and counts nothing there.
 
     Args:
         ids: of the text, `[characters]`.
@@ -74,7 +71,7 @@ def fixed_windows(ids: np.ndarray, *, context: int, size: int) -> list[TextBatch
         size: B, the windows of a batch.
 
     Raises:
-        UsageError: a text shorter than a window and what comes next.
+        UsageError: a text shorter than a window and one more token.
     """
     _check_context(ids, context)
     last = len(ids) - 1 - context

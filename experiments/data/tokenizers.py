@@ -1,71 +1,61 @@
-"""From text to ids and back: by a list of words, or by subwords that sentencepiece has learned."""
+"""Tokenizers convert text to ids and back; `subwords.py` has those of subwords."""
 
-import io
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol, TypeVar
-
-import sentencepiece
+from typing import ClassVar, NamedTuple, Protocol
 
 from experiments.config.data import TextPart
-from experiments.data.fingerprint import fingerprint
 from experiments.data.pairs import SentencePair
 from experiments.data.rows import EncodedPair
-from experiments.data.vocabulary import BOS, EOS, PAD, Vocabulary
+from experiments.data.vocabulary import Vocabulary
 from experiments.data.words import SPACED, Tokens
 from experiments.errors import UsageError
 from experiments.files import write_whole
 
 SIDES = ("source", "target")
-BLANK = "▁"  # as sentencepiece writes one
-STAND_IN = "\ufdd0"  # for that character itself: one that Unicode keeps out of texts
-UNKNOWN = "▅"  # with which sentencepiece learns from no line, without a word
-
 UNKNOWN_CHARACTER = "\ufffd"  # in place of those that the training text lacks
-
-Parsed = TypeVar("Parsed")
 
 
 class Tokenizer(Protocol):
-    """A language: its tokens have ids, of which the first three are padding, begin and end.
+    """Conversion of text to ids and back; without characters, ids 0, 1, 2 are `PAD`, `BOS`, `EOS`.
 
     Attributes:
-        FILE: where it stands in a workdir, by the side that it is for.
+        FILE: its name in a workdir, by the side of an example.
     """
 
     FILE: ClassVar[str]
 
     def __len__(self) -> int:
-        """The number of ids."""
+        """Number of ids."""
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text of the data, without begin and end."""
+        """Return the ids of a text of the data, without begin and end."""
 
     def read(self, text: str) -> list[int]:
-        """The ids of a text as a person types it.
+        """Return the ids of a text that a person typed.
 
         Raises:
-            ValueError: what cannot be read.
+            ValueError: a word or character that is unknown.
         """
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids up to the first end."""
+        """Return the text of ids up to the first end."""
 
     def token(self, number: int) -> str:
-        """What an id stands for, as a label."""
+        """Return the token of an id, as a label."""
 
     def as_bytes(self) -> bytes:
-        """All of it, for `from_bytes` of a `Text`."""
+        """Return the content of its file."""
 
 
 @dataclass(frozen=True)
 class WordTokenizer:
-    """Words of a list, and a way from text to words."""
+    """Words of a vocabulary."""
 
     FILE = "vocabulary.{side}.txt"
 
@@ -73,11 +63,11 @@ class WordTokenizer:
     tokens: Tokens
 
     def __len__(self) -> int:
-        """The number of words."""
+        """Number of words."""
         return len(self.vocabulary)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of the words.
+        """Return the ids of the words.
 
         Raises:
             ValueError: an unknown word.
@@ -85,78 +75,26 @@ class WordTokenizer:
         return self.vocabulary.encode(self.tokens.tokenize(text))
 
     def read(self, text: str) -> list[int]:
-        """The same; a full stop, and the case of a word that has but one, are free."""
+        """Return the ids; a full stop at the end is removed, and the case of words corrected."""
         words = self.tokens.tokenize(text.rstrip().removesuffix("."))
         return self.vocabulary.encode([self.vocabulary.respell(word) for word in words])
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The words as a text."""
+        """Return the words as a text."""
         return self.tokens.detokenize(self.vocabulary.decode(ids))
 
     def token(self, number: int) -> str:
-        """The word."""
+        """Return the word."""
         return self.vocabulary.words[number]
 
     def as_bytes(self) -> bytes:
-        """One word a line."""
+        """Return one word on each line."""
         return self.vocabulary.as_text().encode()
 
 
 @dataclass(frozen=True)
-class SubwordTokenizer:
-    """Subwords (Kudo and Richardson 2018); what comes back is what went in, to the blank."""
-
-    FILE = "subwords.{side}.model"
-
-    model: bytes
-
-    @cached_property
-    def _processor(self) -> sentencepiece.SentencePieceProcessor:
-        return sentencepiece.SentencePieceProcessor(model_proto=self.model)
-
-    def __len__(self) -> int:
-        """The number of subwords."""
-        return self._processor.get_piece_size()
-
-    def encode(self, text: str) -> list[int]:
-        """The ids of the subwords; there is one for every byte."""
-        return self._processor.encode(without_blank_signs(text))
-
-    def read(self, text: str) -> list[int]:
-        """The same without the blanks around it."""
-        return self.encode(text.strip())
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The subwords as a text."""
-        said = []
-        for number in ids:
-            if number == EOS:
-                break
-            if number not in (PAD, BOS):
-                said.append(int(number))
-        text = self._processor.decode(said)
-        # A word of which sentencepiece has bytes alone brings the blank before it along, as text.
-        if said and self._processor.is_byte(said[0]):
-            text = text.removeprefix(BLANK)
-        return text.replace(BLANK, " ").replace(STAND_IN, BLANK)
-
-    def token(self, number: int) -> str:
-        """The subword; a blank before it is a low line."""
-        return self._processor.id_to_piece(int(number)).replace(BLANK, "_").replace(STAND_IN, BLANK)
-
-    def as_bytes(self) -> bytes:
-        """The model of sentencepiece."""
-        return self.model
-
-
-def without_blank_signs(text: str) -> str:
-    """A text in which sentencepiece finds no blank but blanks."""
-    return text.replace(BLANK, STAND_IN)
-
-
-@dataclass(frozen=True)
 class CharacterTokenizer:
-    """Characters of a list; the id of each is its place, and none is special."""
+    """Characters of a list; the id of each is its index, and none is special."""
 
     FILE = "characters.{side}.json"
 
@@ -171,8 +109,11 @@ class CharacterTokenizer:
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> "CharacterTokenizer":
-        """All characters of some texts, in the order of Unicode."""
-        return cls("".join(sorted({UNKNOWN_CHARACTER}.union(*texts))))
+        """Make a tokenizer of all characters of some texts, in the order of Unicode."""
+        known = {UNKNOWN_CHARACTER}
+        for text in texts:
+            known.update(text)
+        return cls("".join(sorted(known)))
 
     @cached_property
     def ids(self) -> dict[str, int]:
@@ -180,16 +121,16 @@ class CharacterTokenizer:
         return {character: number for number, character in enumerate(self.characters)}
 
     def __len__(self) -> int:
-        """The number of characters."""
+        """Number of characters."""
         return len(self.characters)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of the characters; all unknown ones have the same."""
+        """Return the ids of the characters; all unknown ones have the same."""
         unknown = self.ids[UNKNOWN_CHARACTER]
         return [self.ids.get(character, unknown) for character in text]
 
     def read(self, text: str) -> list[int]:
-        """The same, of known characters.
+        """Return the ids of known characters.
 
         Raises:
             ValueError: an unknown character.
@@ -200,26 +141,26 @@ class CharacterTokenizer:
         return self.encode(text)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The characters as a text."""
+        """Return the characters as a text."""
         return "".join(self.characters[number] for number in ids)
 
     def token(self, number: int) -> str:
-        """The character."""
+        """Return the character."""
         return self.characters[number]
 
     def as_bytes(self) -> bytes:
-        """One line of JSON."""
+        """Return one line of JSON."""
         return (json.dumps(self.characters, ensure_ascii=False) + "\n").encode()
 
 
 class Tokenizers(NamedTuple):
-    """Tokenizers of what is read and of what is predicted; None for a side without tokens."""
+    """Tokenizers of source and target; None for a side without tokens."""
 
     source: Tokenizer | None
     target: Tokenizer | None
 
     def encode(self, pair: SentencePair) -> EncodedPair:
-        """Both sides of a pair as ids.
+        """Return both sides of a pair as ids.
 
         A source without a tokenizer stays as it is, and such a target is left out.
 
@@ -233,10 +174,10 @@ class Tokenizers(NamedTuple):
         )
 
     def keep(self, directory: Path) -> None:
-        """Writes a file for each side.
+        """Write a file for each side.
 
         Raises:
-            UsageError: the directory holds others already, to which a model may be trained.
+            UsageError: the directory contains other tokenizers, with which a model may be trained.
         """
         for side, tokenizer in zip(SIDES, self, strict=True):
             if tokenizer is None:
@@ -338,25 +279,6 @@ class Words(Text):
 
 
 @dataclass(frozen=True)
-class Subwords(Text):
-    """Subwords, as `config.text` describes them: kind, size, and whether the sides share them."""
-
-    FILE = SubwordTokenizer.FILE
-    LEARNED_FROM = 1_000_000
-
-    def _is_shared(self, config: TextPart | None) -> bool:
-        return config.joint
-
-    def _learn(
-        self, config: TextPart | None, texts: Callable[[], Iterator[str]], cache: Path
-    ) -> SubwordTokenizer:
-        return _learned(config, texts, cache)
-
-    def _parse(self, content: bytes) -> SubwordTokenizer:
-        return _checked(content)
-
-
-@dataclass(frozen=True)
 class Characters(Text):
     """All characters of the training text."""
 
@@ -372,60 +294,8 @@ class Characters(Text):
         return CharacterTokenizer(json.loads(content))
 
 
-def _learned(config: TextPart, texts: Callable[[], Iterator[str]], cache: Path) -> SubwordTokenizer:
-    content = fingerprint(chain([repr((config.kind, config.size))], texts()))
-    kept = cache / "subwords" / f"{content}.model"
-    if not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(kept, _train(config.kind, config.size, texts))
-    return SubwordTokenizer(kept.read_bytes())
-
-
-def _train(kind: str, size: int, texts: Callable[[], Iterator[str]]) -> bytes:
-    """A model in whose text no character is changed and every byte can be spelled."""
-    model = io.BytesIO()
-
-    def lines() -> Iterator[str]:
-        return (without_blank_signs(text).replace(UNKNOWN, STAND_IN) for text in texts())
-
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=lines(),
-            model_writer=model,
-            model_type=kind,
-            vocab_size=size,
-            pad_id=PAD,
-            bos_id=BOS,
-            eos_id=EOS,
-            unk_id=EOS + 1,
-            character_coverage=1.0,
-            byte_fallback=True,
-            normalization_rule_name="identity",
-            remove_extra_whitespaces=False,
-            max_sentence_length=10 + max(len(line.encode()) for line in lines()),
-            num_threads=1,  # for the same bytes each time
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        reason = str(error).strip().splitlines()[-1].rpartition("] ")[2]
-        reason = reason.partition(" Increase ")[0]  # by options that are not ours
-        raise UsageError(f"text.size={size} cannot be learned: {reason}") from error
-    return model.getvalue()
-
-
-def _parsed(path: Path, parse: Callable[[bytes], Parsed]) -> Parsed:
+def _parsed(path: Path, parse: Callable[[bytes], Tokenizer]) -> Tokenizer:
     try:
         return parse(path.read_bytes())
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
-
-
-def _checked(model: bytes) -> SubwordTokenizer:
-    tokenizer = SubwordTokenizer(model)
-    try:
-        size = len(tokenizer)
-    except RuntimeError:
-        size = 0
-    if not size:
-        raise ValueError("it is no model of sentencepiece")
-    return tokenizer

@@ -12,12 +12,12 @@ SPECIALS = ("<pad>", "<bos>", "<eos>")
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A list of words; a word's id is its place. The first three stand for padding, begin, end."""
+    """A list of words, whose ids are their indices; padding, begin and end come first."""
 
     words: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Refuses lists that could not be read back."""
+        """Check that the list can be read back."""
         if self.words[:3] != SPECIALS:
             raise ValueError(f"a vocabulary starts with {SPECIALS}, got {self.words[:3]}")
         if len(set(self.words)) != len(self.words):
@@ -25,30 +25,30 @@ class Vocabulary:
 
     @classmethod
     def of(cls, sentences: Iterable[Sequence[str]]) -> "Vocabulary":
-        """All words of some tokenized sentences, the most frequent first."""
+        """Make a vocabulary of all words of tokenized sentences, the most frequent first."""
         counts = Counter(word for sentence in sentences for word in sentence)
         return cls((*SPECIALS, *sorted(counts, key=lambda word: (-counts[word], word))))
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        """The id of each word; nobody writes the special ones."""
+        """Id of each word but the special ones."""
         return dict(zip(self.words[3:], range(3, len(self.words)), strict=True))
 
     @cached_property
     def _in_small_letters(self) -> dict[str, str]:
-        """The word that each lower-case string stands for, the most frequent if there are more."""
+        """Word by its lower-case spelling; the most frequent one if there are several."""
         return {word.lower(): word for word in reversed(self.words[3:])}
 
     def respell(self, word: str) -> str:
-        """A word that is known in another case only, in that case; any other as it is."""
+        """Return a word in the case in which it is known; an unknown one as it is."""
         return word if word in self.ids else self._in_small_letters.get(word.lower(), word)
 
     def __len__(self) -> int:
-        """The number of words, the three special ones included."""
+        """Number of words, the three special ones included."""
         return len(self.words)
 
     def encode(self, sentence: Sequence[str]) -> list[int]:
-        """The ids of the words, without begin and end.
+        """Return the ids of the words, without begin and end.
 
         Raises:
             ValueError: a word that is not in the vocabulary, with the nearest that is.
@@ -62,7 +62,7 @@ class Vocabulary:
             raise ValueError(f"the word {word!r} is not in the vocabulary{hint}") from None
 
     def decode(self, ids: Iterable[int]) -> list[str]:
-        """The words of ids up to the first end; padding and begin are left out."""
+        """Return the words of ids up to the first end; padding and begin are left out."""
         words = []
         for number in ids:
             if number == EOS:
@@ -72,10 +72,10 @@ class Vocabulary:
         return words
 
     def as_text(self) -> str:
-        """One word a line."""
+        """Return one word on each line."""
         return "\n".join(self.words) + "\n"
 
     @classmethod
     def from_text(cls, text: str) -> "Vocabulary":
-        """Reads what `as_text` wrote."""
+        """Read the text that `as_text` returned."""
         return cls(tuple(text.splitlines()))

@@ -1,22 +1,22 @@
-"""Words: a sentence as a list of tokens, and back."""
+"""Words of a sentence, and the sentence of words."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 
 def tokenize(text: str) -> list[str]:
-    """Splits a sentence at spaces and after apostrophes: "l'Afrique" is "l'", "Afrique"."""
-    # An elided word keeps its apostrophe and stands before the next word without a space.
+    """Split a sentence at spaces and after apostrophes: "l'Afrique" is "l'", "Afrique"."""
+    # An elided word keeps its apostrophe, and no space follows it.
     return text.replace("'", "' ").split()
 
 
 def detokenize(tokens: list[str]) -> str:
-    """Joins tokens to a sentence: the inverse of `tokenize`."""
+    """Join tokens to a sentence: the inverse of `tokenize`."""
     return " ".join(tokens).replace("' ", "'")
 
 
 class Tokens(NamedTuple):
-    """A way from text to tokens, and the way back."""
+    """A function from text to tokens, and its inverse."""
 
     tokenize: Callable[[str], list[str]]
     detokenize: Callable[[list[str]], str]

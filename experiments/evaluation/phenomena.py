@@ -1,15 +1,15 @@
-"""What makes a sentence hard to translate word by word, and how often it is mastered."""
+"""Scores of the test sentences that show a phenomenon of the toy language."""
 
 from collections.abc import Callable, Sequence
 
+from experiments.analysis.senses import occurrences
 from experiments.data.pairs import SentencePair
 from experiments.data.toy_language.entries import ADJECTIVE
 from experiments.data.words import tokenize
-from experiments.evaluation.word_senses import occurrences
 
 
 def _agrees(pair: SentencePair) -> bool:
-    """An adjective that is not in the masculine singular, the form of dictionaries."""
+    """Return whether an adjective is not in the masculine singular, its dictionary form."""
     english, french = tokenize(pair.source), tokenize(pair.target)
     return any(
         english[source] in ADJECTIVE and french[target] != ADJECTIVE[english[source]].masculine
@@ -18,13 +18,13 @@ def _agrees(pair: SentencePair) -> bool:
 
 
 def _reorders(pair: SentencePair) -> bool:
-    """Words whose translations stand in another order."""
+    """Return whether the translations of words are in another order."""
     targets = [target for _, target in sorted(pair.alignment)]
     return targets != sorted(targets)
 
 
 def _chooses(pair: SentencePair) -> bool:
-    """A word of several senses."""
+    """Return whether the sentence contains a word with several senses."""
     return bool(occurrences([pair]))
 
 
@@ -38,7 +38,7 @@ PHENOMENA: dict[str, Callable[[SentencePair], bool]] = {
 def by_phenomenon(
     pairs: Sequence[SentencePair], translations: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    """Exact match of the sentences that show each phenomenon of the toy language.
+    """Return the exact match of the sentences that show each phenomenon.
 
     Args:
         pairs: sentences with their alignments.

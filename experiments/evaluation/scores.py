@@ -1,51 +1,82 @@
-"""Scores of translations against references."""
+"""Metrics of the answers of a model, and the significance of their differences."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import sacrebleu
 from sacrebleu.significance import PairedTest
 
+from experiments.registry import METRICS
 
-def translation_scores(
-    hypotheses: Sequence[str], references: Sequence[str], *, tokenized: bool = False
-) -> dict[str, object]:
-    """Exact match, BLEU and chrF of a set of translations.
+
+def answer_scores(
+    metrics: Sequence[str],
+    answers: Sequence[str],
+    references: Sequence[str],
+    *,
+    tokenized: bool = False,
+) -> dict[str, Any]:
+    """Return the number of sentences, and the named metrics of answers.
 
     Args:
-        hypotheses: one translation a sentence.
-        references: one correct translation a sentence.
-        tokenized: whether the text stands in tokens with blanks between them already. Its BLEU is
-            another measure than that of plain text, and has another name: tok_bleu.
-
-    Returns:
-        sentences; exact_match, the fraction that equal their reference; bleu or tok_bleu and chrf
-        (0 to 100), and as bleu_signature and chrf_signature how sacreBLEU computed them (Post
-        2018; chrF is Popović 2015).
+        metrics: names in `METRICS`. A metric that returns a number is stored under its name; one
+            that returns a mapping may have several numbers.
+        answers: of the model, one for each reference.
+        references: one correct answer each.
+        tokenized: whether the text is tokenized already. Its BLEU is not comparable with that of
+            plain text, so "bleu" is replaced by "tok_bleu".
     """
-    matches = sum(ours == gold for ours, gold in zip(hypotheses, references, strict=True))
-    bleu = _bleu(tokenized)
-    scores: dict[str, object] = {
-        "sentences": len(references),
-        "exact_match": matches / len(references),
-    }
-    for name, metric in (("tok_bleu" if tokenized else "bleu", bleu), ("chrf", sacrebleu.CHRF())):
-        scores[name] = metric.corpus_score(list(hypotheses), [list(references)]).score
-        scores[f"{name.removeprefix('tok_')}_signature"] = str(metric.get_signature())
+    scores: dict[str, Any] = {"sentences": len(references)}
+    for name in metrics:
+        name = "tok_bleu" if tokenized and name == "bleu" else name
+        found = METRICS[name](answers, references)
+        scores |= found if isinstance(found, Mapping) else {name: found}
     return scores
+
+
+def exact_match(answers: Sequence[str], references: Sequence[str]) -> float:
+    """Return the share of the answers that equal their reference."""
+    pairs = [*zip(answers, references, strict=True)]
+    return sum(answer == reference for answer, reference in pairs) / len(pairs)
+
+
+def bleu(answers: Sequence[str], references: Sequence[str]) -> dict[str, object]:
+    """Return BLEU, 0 to 100, and the signature of sacreBLEU (Post 2018)."""
+    return _corpus_score("bleu", sacrebleu.BLEU(), answers, references)
+
+
+def tok_bleu(answers: Sequence[str], references: Sequence[str]) -> dict[str, object]:
+    """Return BLEU of text that is tokenized already."""
+    return _corpus_score("tok_bleu", _bleu(tokenized=True), answers, references)
+
+
+def chrf(answers: Sequence[str], references: Sequence[str]) -> dict[str, object]:
+    """Return chrF, 0 to 100 (Popović 2015)."""
+    return _corpus_score("chrf", sacrebleu.CHRF(), answers, references)
+
+
+def _corpus_score(
+    name: str,
+    metric: sacrebleu.metrics.base.Metric,
+    answers: Sequence[str],
+    references: Sequence[str],
+) -> dict[str, object]:
+    score = metric.corpus_score([*answers], [[*references]]).score
+    return {name: score, f"{name.removeprefix('tok_')}_signature": str(metric.get_signature())}
 
 
 def paired_bootstrap(
     systems: Mapping[str, Sequence[str]], references: Sequence[str], *, tokenized: bool = False
 ) -> dict[str, float]:
-    """How likely chance alone makes the BLEU of systems differ as much as it does (Koehn 2004).
+    """Return the p-values of differences in BLEU, by paired bootstrap (Koehn 2004).
 
     Args:
-        systems: what each says of the same sentences, by its name; they are held against the first.
-        references: one correct translation a sentence.
-        tokenized: as in `translation_scores`.
+        systems: translations of the same sentences by name; each is compared with the first.
+        references: one correct translation of each sentence.
+        tokenized: as in `answer_scores`.
 
     Returns:
-        p of each but the first, of 1,000 resamples; 1 where there is no difference.
+        p of each but the first, from 1,000 resamples; 1 without a difference.
     """
     test = PairedTest(
         [(name, list(said)) for name, said in systems.items()],

@@ -1,6 +1,6 @@
 """Classification: an encoder predicts the class of a text or an image."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +9,8 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from attention.modules import Classifier, Embedding, PatchEmbedding
+from attention.modules import Classifier, Embedding, Output, PatchEmbedding
+from experiments.analysis.collect import Example
 from experiments.config import Config
 from experiments.data.pairs import SentencePair
 from experiments.data.rows import EncodedPair
@@ -17,9 +18,12 @@ from experiments.data.tokenizers import Tokenizers, Words
 from experiments.data.vocabulary import PAD, SPECIALS
 from experiments.data.windows import Buckets, Windows, once
 from experiments.data.words import WHOLE
+from experiments.inference.images import read_image
+from experiments.inference.prediction import Prediction
+from experiments.inference.sentence import Sentence, read_sentence
 from experiments.registry import SOURCES
 from experiments.tasks.task import Ids, Task
-from experiments.training.loss import TokenLosses, objective, token_losses
+from experiments.training.loss import TokenLosses
 from experiments.training.step import TrainState
 
 CLASSES = Words(WHOLE)  # each target is one class
@@ -76,7 +80,7 @@ class Classification(Task[LabelledBatch]):
         """As in `Task`."""
         config, tokenizer = self.config.model.library(), self.tokenizers.source
         if tokenizer is None:
-            shape, patch = self.splits["train"][0].source.shape, self.config.data.patch_size
+            shape, patch = self.splits["train"][0].source.shape, self.config.model.patch_size
             embedding = PatchEmbedding.from_config(
                 config, image_shape=shape, patch_size=patch, rngs=rngs
             )
@@ -119,22 +123,76 @@ class Classification(Task[LabelledBatch]):
     ) -> tuple[TokenLosses, Mapping[str, Array]]:
         """As in `Task`."""
         output = model(batch.inputs, lengths=batch.lengths, rng=rng)
-        loss = objective(self.config.train, training=rng is not None)
-        return token_losses(output.logits, batch.labels, batch.counted, loss), output.losses
+        objective = self.objective(training=rng is not None)
+        return objective(output.logits, batch.labels, batch.counted), output.losses
 
     @cached_property
-    def _classify(self) -> Any:  # noqa: ANN401 - a jitted function
+    def _probabilities(self) -> Any:  # noqa: ANN401 - a jitted function
         return self.learner.apply(
-            lambda model, inputs, lengths: model(inputs, lengths=lengths).logits.argmax(axis=-1)
+            lambda model, inputs, lengths: nnx.softmax(model(inputs, lengths=lengths).logits)
         )
+
+    def read(self, line: str) -> Sentence | np.ndarray:
+        """Read a sentence, or the image in the file that a line names."""
+        if self.source.has_images:
+            return read_image(line, self.splits["train"][0].source.shape)
+        longest = self.config.model.max_length
+        return read_sentence(self.tokenizers.source, line, longest=longest)
+
+    def answers(
+        self, state: TrainState, inputs: Sequence[Sentence | np.ndarray]
+    ) -> Iterator[Prediction]:
+        """Name the class of each input."""
+        sources = [each.ids if isinstance(each, Sentence) else each for each in inputs]
+        examples = [EncodedPair(source, (len(SPECIALS),)) for source in sources]  # of any class
+        for start in range(0, len(inputs), self.config.batch.size):
+            part = slice(start, start + self.config.batch.size)
+            batch = self._batch(examples[part], self.config.batch.size, 1)
+            found = self._probabilities(state.parameters, batch.inputs, batch.lengths)
+            yield from map(self._prediction, inputs[part], np.asarray(found))
+
+    def _prediction(self, given: Sentence | np.ndarray, probabilities: np.ndarray) -> Prediction:
+        tokenizer, order = self.tokenizers.target, np.argsort(-probabilities)
+        names = [tokenizer.token(number + len(SPECIALS)) for number in order]
+        ranked = dict(zip(names, probabilities[order].tolist(), strict=True))
+        note = given.note(self.tokenizers.source) if isinstance(given, Sentence) else ""
+        return Prediction(names[:1], lambda: {"class": names[0], "probabilities": ranked}, note)
+
+    def example(
+        self, state: TrainState, source: str | np.ndarray, target: str | None = None
+    ) -> Example:
+        """As in `Task`; a text for a model of images is the name of a file."""
+        del state, target
+        read = self.read(source) if isinstance(source, str) else source
+        if isinstance(read, Sentence):
+            ids, labels = np.array(read.ids), read.tokens(self.tokenizers.source)
+        else:
+            sides = (side // self.config.data.patch_size for side in read.shape[:2])
+            ids, labels = read, [f"{row + 1},{column + 1}" for row, column in np.ndindex(*sides)]
+        begin = ["<class>"] if self.config.model.pooling == "class_token" else []
+        return Example(
+            {"encoder": ids}, {"encoder": [*begin, *labels]}, {"encoder": (len(begin), 0)}
+        )
+
+    def attended(
+        self,
+        model: Classifier,
+        inputs: Mapping[str, Array],
+        lengths: Mapping[str, Array],
+        returning: Sequence[str] = (),
+    ) -> Mapping[str, Output]:
+        """As in `Task`."""
+        valid = None if self.source.has_images else lengths["encoder"]
+        return {"encoder": model(inputs["encoder"], lengths=valid, returning=returning)}
 
     def sample(self, state: TrainState) -> str:
         """Classify a few validation examples."""
-        batch = self.batches("validation")[0]
-        found = np.asarray(self._classify(state.parameters, batch.inputs, batch.lengths))
+        examples = self.examples("validation")[:SAMPLED]
+        sources = [example.source for example in examples]
+        inputs = sources if self.source.has_images else [self.read(source) for source in sources]
         lines = []
-        for row, example in enumerate(self.examples("validation")[:SAMPLED]):
-            answer = self.tokenizers.target.token(found[row] + len(SPECIALS))
+        for example, found in zip(examples, self.answers(state, inputs), strict=True):
+            answer = "".join(found.text)
             mark = "=" if answer == example.target else "≠"
             lines += [f"  {_shown(example.source)}", f"  → {answer} {mark} {example.target}"]
         return "\n".join(lines)

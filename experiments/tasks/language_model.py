@@ -1,30 +1,39 @@
 """Language modelling: a decoder predicts the next token of a text, and continues texts."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import islice
 
+import numpy as np
 from flax import nnx
 from jax import Array
 
-from attention.modules import LanguageModel
+from attention.modules import LanguageModel, Output
 from attention.primitives import masks
+from experiments.analysis.collect import Example
+from experiments.data.pairs import SentencePair
 from experiments.data.rows import PackedBatch
 from experiments.data.text import RandomWindows, TextBatch, fixed_windows
 from experiments.data.vocabulary import BOS
 from experiments.data.windows import PackedRows, Windows, once
-from experiments.evaluation.writer import Writer
 from experiments.experts import make_layer
+from experiments.inference.prediction import Prediction
+from experiments.inference.sentence import Sentence
+from experiments.inference.writer import Writer
 from experiments.tasks.task import Task
-from experiments.training.loss import TokenLosses, objective, token_losses
+from experiments.training.loss import TokenLosses
 from experiments.training.step import TrainState
 
 SAMPLED = 200  # tokens of a sample
+CONTINUED = 16  # tokens that the model adds to a text whose attention is shown
+SHOWN = 32  # tokens of a piece of running text whose attention is shown
 EVALUATED_ROWS = 256  # windows of running text in a batch that is measured
 
 
 class LanguageModeling(Task[TextBatch | PackedBatch]):
     """A decoder that reads running text, or packed rows of the sources of examples."""
+
+    reads_blank = True
 
     def model(self, rngs: nnx.Rngs) -> LanguageModel:
         """As in `Task`."""
@@ -59,9 +68,9 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
         mask = positions = None
         if isinstance(batch, PackedBatch):  # texts of a row do not attend to each other
             mask, positions = masks.segments(batch.segments), batch.positions
-        output = model(batch.inputs, mask=mask, positions=positions, rng=rng)
-        loss = objective(self.config.train, training=rng is not None)
-        return token_losses(output.logits, batch.labels, batch.counted, loss), output.losses
+        output = model(batch.inputs, mask=mask, embedding_positions=positions, rng=rng)
+        objective = self.objective(training=rng is not None)
+        return objective(output.logits, batch.labels, batch.counted), output.losses
 
     @cached_property
     def writer(self) -> Writer:
@@ -74,17 +83,49 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
             has_end=not self.source.is_running,
         )
 
-    def continuation(self, state: TrainState, line: str) -> Iterator[str]:
-        """Yield a line and its continuation, piece by piece.
+    def read(self, line: str) -> tuple[str, Sentence]:
+        """Read a prompt."""
+        return line, self.writer.read(line)
 
-        Raises:
-            ValueError: a line that cannot be read.
-        """
-        pieces = self.writer(state.parameters, line)
-        yield line if self.source.is_running else f"{line} "
-        yield from pieces
+    def answers(
+        self, state: TrainState, inputs: Sequence[tuple[str, Sentence]]
+    ) -> Iterable[Prediction]:
+        """Continue each prompt."""
+        return (self.writer.predict(state.parameters, *prompt) for prompt in inputs)
+
+    def example(self, state: TrainState, source: str, target: str | None = None) -> Example:
+        """As in `Task`; the target is empty, or a continuation of the model if None."""
+        sentence = self.writer.read(source)
+        more = CONTINUED if target is None else 0
+        ids = self.writer.ids(state.parameters, sentence, more)[: self.config.model.max_length]
+        labels = [self.tokenizers.source.token(number) for number in ids]
+        for place, word in sentence.unknown.items():
+            labels[len(self.writer.begin) + place] = word
+        special = len(self.writer.begin), 0
+        return Example({"decoder": np.array(ids)}, {"decoder": labels}, {"decoder": special})
+
+    def attended(
+        self,
+        model: LanguageModel,
+        inputs: Mapping[str, Array],
+        lengths: Mapping[str, Array],
+        returning: Sequence[str] = (),
+    ) -> Mapping[str, Output]:
+        """As in `Task`: padding follows the tokens, so no token attends to it."""
+        del lengths
+        return {"decoder": model(inputs["decoder"], returning=returning)}
+
+    def first_examples(self, split: str, number: int) -> list[SentencePair]:
+        """As in `Task`; of running text, pieces of `SHOWN` tokens."""
+        if not self.source.is_running:
+            return super().first_examples(split, number)
+        size = min(SHOWN, self.config.model.max_length)
+        ids = self.ids(split).ids[: number * size]
+        decode = self.tokenizers.source.decode
+        pieces = (ids[start : start + size] for start in range(0, len(ids), size))
+        return [SentencePair(decode(piece.tolist()), "") for piece in pieces]
 
     def sample(self, state: TrainState) -> str:
         """Write a text from nothing, or from its first character."""
         prompt = self.tokenizers.source.token(0) if self.source.is_running else ""
-        return "".join(islice(self.writer(state.parameters, prompt), SAMPLED))
+        return "".join(islice(self.writer(state.parameters, self.writer.read(prompt)), SAMPLED))

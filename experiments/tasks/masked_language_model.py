@@ -1,29 +1,36 @@
 """Masked language modelling: an encoder fills gaps; its vectors distinguish senses."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import jax
 import numpy as np
 from flax import nnx
 from jax import Array
 
-from attention.modules import MaskedLanguageModel
+from attention.modules import MaskedLanguageModel, Output
 from attention.primitives import masks
-from experiments.data.gaps import GapBatch, Gaps, GapWindows, fixed_gaps
-from experiments.data.rows import Batch, Encoded
-from experiments.data.windows import Buckets, once
-from experiments.evaluation.word_senses import (
+from experiments.analysis.collect import Example
+from experiments.analysis.senses import (
     SenseVectors,
     check_senses,
     occurrences,
     sense_accuracy,
 )
+from experiments.data.gaps import GapBatch, Gaps, GapWindows, fixed_gaps
+from experiments.data.rows import Batch, Encoded, EncodedPair
+from experiments.data.vocabulary import EOS, SPECIALS
+from experiments.data.windows import Buckets, once
+from experiments.inference.prediction import Prediction
+from experiments.inference.sentence import Sentence, read_sentence
 from experiments.tasks.task import Measured, Task
-from experiments.training.loss import TokenLosses, objective, token_losses
+from experiments.training.loss import TokenLosses
 from experiments.training.step import TrainState
 
 SAMPLED = 3  # sentences of a sample
+BEST = 5  # words that are listed for a gap
 
 
 class MaskedLanguageModeling(Task[GapBatch]):
@@ -60,8 +67,8 @@ class MaskedLanguageModeling(Task[GapBatch]):
     ) -> tuple[TokenLosses, Mapping[str, Array]]:
         """As in `Task`."""
         output = model(batch.inputs, mask=masks.lengths(batch.lengths), rng=rng)
-        loss = objective(self.config.train, training=rng is not None)
-        return token_losses(output.logits, batch.labels, batch.counted, loss), output.losses
+        objective = self.objective(training=rng is not None)
+        return objective(output.logits, batch.labels, batch.counted), output.losses
 
     def measure(self, state: TrainState, split: str) -> Measured:
         """Measure the gaps, and on the test split of toy data the senses of words."""
@@ -81,11 +88,77 @@ class MaskedLanguageModeling(Task[GapBatch]):
 
     @cached_property
     def _fill(self) -> Any:  # noqa: ANN401 - a jitted function
-        return self.learner.apply(
-            lambda model, tokens, lengths: model(tokens, mask=masks.lengths(lengths)).logits.argmax(
-                -1
-            )
+        words = slice(len(SPECIALS), len(self.tokenizers.source))
+
+        def best(model: MaskedLanguageModel, tokens: Array, lengths: Array) -> Any:  # noqa: ANN401
+            probabilities = nnx.softmax(model(tokens, mask=masks.lengths(lengths)).logits)
+            return jax.lax.top_k(probabilities[..., words], min(BEST, words.stop - words.start))
+
+        return self.learner.apply(best)
+
+    def read(self, line: str) -> tuple[str, Sentence]:
+        """Read a line in which each `_` marks a gap of one token."""
+        tokenizer, longest = self.tokenizers.source, self.config.model.max_length - 1
+        if "_" not in line:
+            raise ValueError("the line has no gap: type _ for each word that is to be found")
+        return line, read_sentence(tokenizer, line, longest=longest, gap=len(tokenizer))
+
+    def answers(
+        self, state: TrainState, inputs: Sequence[tuple[str, Sentence]]
+    ) -> Iterator[Prediction]:
+        """Fill the gaps of each line."""
+        rows: dict[int, list[np.ndarray]] = {}
+        examples = Encoded(EncodedPair(sentence.ids) for _, sentence in inputs)
+        for members, batch in once(examples, self._layout()) if examples else ():
+            best = self._fill(state.parameters, batch.source, batch.source_lengths)
+            best = [np.asarray(array) for array in best]
+            rows |= {number: [*each] for number, *each in zip(members, *best, strict=False)}
+        for number, (line, sentence) in enumerate(inputs):
+            yield self._prediction(line, sentence, *rows[number])
+
+    def _prediction(
+        self, line: str, sentence: Sentence, probabilities: np.ndarray, words: np.ndarray
+    ) -> Prediction:
+        """Return the line with the most probable words; arrays `[S, BEST]`."""
+        tokenizer = self.tokenizers.source
+        gaps = [
+            [
+                {"word": tokenizer.decode([word + len(SPECIALS)]).strip(), "probability": float(p)}
+                for word, p in zip(words[place], probabilities[place], strict=True)
+            ]
+            for place, number in enumerate(sentence.ids)
+            if number == len(tokenizer)
+        ]
+        best = iter([candidates[0]["word"] for candidates in gaps])
+        text = re.sub("_+", lambda _: next(best), line)
+        return Prediction([text], lambda: {"text": text, "gaps": gaps}, sentence.note(tokenizer))
+
+    def example(self, state: TrainState, source: str, target: str | None = None) -> Example:
+        """As in `Task`; `_` marks a gap."""
+        del state, target
+        tokenizer, longest = self.tokenizers.source, self.config.model.max_length - 1
+        gap = len(tokenizer)
+        sentence = read_sentence(tokenizer, source, longest=longest, gap=gap)
+        labels = [
+            "_" if number == gap else sentence.unknown.get(place, tokenizer.token(number))
+            for place, number in enumerate(sentence.ids)
+        ]
+        return Example(
+            {"encoder": np.array([*sentence.ids, EOS])},
+            {"encoder": [*labels, SPECIALS[EOS]]},
+            {"encoder": (0, 1)},
         )
+
+    def attended(
+        self,
+        model: MaskedLanguageModel,
+        inputs: Mapping[str, Array],
+        lengths: Mapping[str, Array],
+        returning: Sequence[str] = (),
+    ) -> Mapping[str, Output]:
+        """As in `Task`."""
+        mask = masks.lengths(lengths["encoder"])
+        return {"encoder": model(inputs["encoder"], mask=mask, returning=returning)}
 
     def senses(self, state: TrainState, split: str) -> SenseVectors:
         """Return the vector of each occurrence of a word that has several senses."""
@@ -98,21 +171,12 @@ class MaskedLanguageModeling(Task[GapBatch]):
         return SenseVectors.of(found, [vectors[one.sentence][one.place] for one in found])
 
     def sample(self, state: TrainState) -> str:
-        """Fill the gaps of a few validation sentences."""
-        batch = self.batches("validation")[0]
-        filled = np.asarray(self._fill(state.parameters, batch.inputs, batch.lengths))
+        """Fill a gap in the middle of a few validation sentences."""
         lines = []
-        for row in range(min(SAMPLED, len(batch.inputs))):
-            places = range(batch.lengths[row] - 1)  # without the end
-            answers = [
-                f"{self._word(filled[row][place])} (was {self._word(batch.labels[row][place])})"
-                for place in places
-                if batch.counted[row][place]
-            ]
-            lines.append("  " + " ".join(map(self._word, batch.inputs[row][: len(places)])))
-            lines.append(f"  → {', '.join(answers)}")
+        for example in self.examples("validation")[:SAMPLED]:
+            words = example.source.split()
+            middle = len(words) // 2
+            line = " ".join([*words[:middle], "_", *words[middle + 1 :]])
+            (found,) = self.predict(state, [line])
+            lines += [f"  {line}", f"  → {''.join(found.text)} (was {words[middle]})"]
         return "\n".join(lines)
-
-    def _word(self, number: int) -> str:
-        tokenizer = self.tokenizers.source
-        return "___" if number == len(tokenizer) else tokenizer.token(number)

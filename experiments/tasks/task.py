@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import compress
 from pathlib import Path
@@ -12,19 +12,23 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
+from attention.modules import Output
+from experiments.analysis.collect import Example
 from experiments.config import Config
 from experiments.data.epoch import Epoch
 from experiments.data.pairs import SentencePair
 from experiments.data.rows import Encoded, EncodedPair
-from experiments.data.sequences.faults import tell_left_out
+from experiments.data.sequences.corpora import tell_left_out
 from experiments.data.sources import Splits
 from experiments.data.store import IdStore, ImageStore, TextStore, store_ids, store_text
 from experiments.data.tokenizers import Tokenizers
-from experiments.errors import UsageError
-from experiments.registry import SOURCES
+from experiments.errors import UsageError, as_usage_errors
+from experiments.evaluation.scores import answer_scores
+from experiments.inference.prediction import Prediction, predictions
+from experiments.registry import EVALUATORS, LOSSES, SOURCES
 from experiments.training.duration import settled
 from experiments.training.learner import Learner
-from experiments.training.loss import TokenLosses
+from experiments.training.loss import Objective, TokenLosses, objective
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
@@ -69,11 +73,14 @@ class Task(ABC, Generic[Batch]):
         source: the dataset.
         tokenizers: of the sides of an example.
         splits: the data as it was read.
+        objective: `(*, training) -> (logits, labels, counts) -> TokenLosses`, for the loss that
+            `train.loss` names; see `experiments.training.loss.objective`.
     """
 
     sides: ClassVar[tuple[int, ...]] = (0,)  # of an example that have tokens
     has_end: ClassVar[bool] = True  # whether a token ends each text that the model reads
     has_perplexity: ClassVar[bool] = True  # whether the loss is that of tokens
+    reads_blank: ClassVar[bool] = False  # whether a blank line has a prediction
 
     def __init__(
         self, config: Config, tokenizers: Tokenizers, splits: Splits | None = None
@@ -83,6 +90,8 @@ class Task(ABC, Generic[Batch]):
         self.source = SOURCES[config.data.name]
         self.tokenizers = tokenizers
         self.splits = splits
+        loss = LOSSES[getattr(config.train, "loss", "cross_entropy")]
+        self.objective: Callable[..., Objective] = partial(objective, loss, config.train)
         self._prepared: dict[str, tuple[Examples, Ids]] = {}
 
     @classmethod
@@ -110,8 +119,11 @@ class Task(ABC, Generic[Batch]):
     def learn_tokenizers(
         cls, config: Config, train: Iterable[SentencePair], cache: Path
     ) -> Tokenizers:
-        """Learn the tokens of the training data."""
-        return SOURCES[config.data.name].text.learn(config.text, train, cache, cls.sides)
+        """Learn the tokens of the training data, or load those of the run in `train.start_from`."""
+        text, folder = SOURCES[config.data.name].text, config.train.start_from
+        if folder and Workdir(folder).checkpoints.is_dir():
+            return text.load(Path(folder), cls.sides)
+        return text.learn(config.text, train, cache, cls.sides)
 
     @classmethod
     def load_tokenizers(cls, config: Config, folder: Path) -> Tokenizers:
@@ -152,6 +164,88 @@ class Task(ABC, Generic[Batch]):
     @abstractmethod
     def sample(self, state: TrainState) -> str:
         """Show in a few lines what the model can do."""
+
+    def answer_split(self, state: TrainState, split: str) -> Sequence[str]:
+        """Return the answer to each example of a split, for tasks with `decoding.metrics`."""
+        raise NotImplementedError
+
+    def answer_scores(
+        self, answers: Sequence[str], split: str, metrics: Sequence[str]
+    ) -> dict[str, Any]:
+        """Compare answers to a split with its references, by the names of metrics."""
+        references = [example.target for example in self.examples(split)]
+        tokenized = getattr(self.config.data, "tokenized", False)
+        return answer_scores(metrics, answers, references, tokenized=tokenized)
+
+    def validate(self, state: TrainState) -> dict[str, float]:
+        """Measure the validation split in training: losses, and the numbers of the evaluators."""
+        found = self.learner.losses(state.parameters, self._validation)
+        names = self.config.train.evaluators
+        if metrics := [name for name in names if name not in EVALUATORS]:
+            answers = self.answer_split(state, "validation")
+            found |= self.answer_scores(answers, "validation", metrics)
+        for name in names:
+            if name in EVALUATORS:
+                found |= EVALUATORS[name](self, state)
+        return {name: value for name, value in found.items() if not isinstance(value, str)}
+
+    @cached_property
+    def _validation(self) -> list[Batch]:
+        return [*self.batches("validation")]
+
+    def predict(self, state: TrainState, lines: Sequence[str]) -> Iterator[Prediction]:
+        """Answer each line in the terms of the task, in order."""
+        answer = partial(self.answers, state)
+        return predictions(lines, self.read, answer, reads_blank=self.reads_blank)
+
+    def read(self, line: str) -> Any:  # noqa: ANN401 - an input of `answers`
+        """Convert a line, as a person types it, to an input of `answers`.
+
+        Raises:
+            ValueError: a line that the model cannot read.
+            UsageError: a task without predictions.
+        """
+        raise UsageError(f"--mode=predict needs methods read and answers of {type(self).__name__}")
+
+    def answers(self, state: TrainState, inputs: Sequence[Any]) -> Iterable[Prediction]:
+        """Return the prediction of each input."""
+        raise NotImplementedError
+
+    def example(self, state: TrainState, source: Any, target: str | None = None) -> Example:  # noqa: ANN401 - a text or an image
+        """Return what the model reads of a text as a person types it, or of an image.
+
+        Args:
+            state: of the model.
+            source: what is read.
+            target: what is predicted; generated if None, where the task generates.
+
+        Raises:
+            ValueError: a text that the model cannot read.
+            UsageError: a model that does not attend.
+        """
+        del state, source, target
+        raise UsageError(f"{self.config.task} has no attention to explain")
+
+    def attended(
+        self,
+        model: nnx.Module,
+        inputs: Mapping[str, Array],
+        lengths: Mapping[str, Array],
+        returning: Sequence[str] = (),
+    ) -> Mapping[str, Output]:
+        """Return the output of each stack, without dropout.
+
+        Args:
+            model: with parameters.
+            inputs: of `example`, `[B, T]` by stack, padded.
+            lengths: `[B]` by stack, number of valid tokens per row.
+            returning: as in `Context`.
+        """
+        raise NotImplementedError
+
+    def first_examples(self, split: str, number: int) -> list[SentencePair]:
+        """Return the first examples of a split, as they are shown to people."""
+        return self.examples(split)[:number]
 
     def measure(self, state: TrainState, split: str) -> Measured:
         """Measure a model on a split."""
@@ -194,18 +288,21 @@ class Task(ABC, Generic[Batch]):
 
     def _prepare(self, split: str) -> tuple[Examples, Ids]:
         if split not in self._prepared:
-            self._prepared[split] = self._fitting(split)
+            with as_usage_errors(f"the {split} split: "):  # an unknown word
+                self._prepared[split] = self._fitting(split)
         return self._prepared[split]
 
     def _fitting(self, split: str) -> tuple[Examples, Ids]:
         examples, cache = self.splits[split], self.splits.cache
         if self.source.has_images:
             return examples, Encoded(map(self.tokenizers.encode, examples))
-        ids = store_ids(cache, examples, self.tokenizers)
         longest = getattr(self.config.model, "max_length", None)
-        if longest is None or self.source.is_running:
-            return examples, ids
         room = getattr(self.config.batch, "row_length", 0) or longest
+        if longest is None or self.source.is_running:
+            return examples, store_ids(cache, examples, self.tokenizers)
+        if self.source.may_split:
+            return examples, store_ids(cache, examples, self.tokenizers, room - self.has_end)
+        ids = store_ids(cache, examples, self.tokenizers)
         may_drop = split == "train" and hasattr(self.config.data, "faults")
         if may_drop and self.config.data.faults == "drop":
             fits = self._positions(ids) <= room

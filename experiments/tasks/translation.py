@@ -1,8 +1,7 @@
 """Translation, and every other task from a sequence to a sequence."""
 
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -14,20 +13,23 @@ from attention.modules import EncoderDecoder, Output, RecurrentEncoderDecoder
 from attention.modules.context import add_losses
 from attention.modules.dropout import split_rng
 from attention.primitives import masks
-from experiments.analysis.pictures import draw_cross_attention
+from experiments.analysis.collect import Collector, Example
+from experiments.analysis.figures import draw_maps
 from experiments.config import Config
+from experiments.data.packing import row_lengths
 from experiments.data.rows import Batch, Encoded, EncodedPair, PackedPairs
 from experiments.data.sources import Splits
 from experiments.data.subword_dropout import PairDropout
 from experiments.data.tokenizers import Tokenizers
-from experiments.data.vocabulary import EOS, PAD
-from experiments.data.windows import Buckets, PackedPairRows, Windows, once, row_lengths
+from experiments.data.vocabulary import BOS, EOS, PAD, SPECIALS
+from experiments.data.windows import Buckets, PackedPairRows, Windows, once
 from experiments.errors import UsageError
 from experiments.evaluation.phenomena import by_phenomenon
-from experiments.evaluation.scores import translation_scores
-from experiments.evaluation.translator import Hypothesis, Translator
+from experiments.inference.prediction import Prediction
+from experiments.inference.sentence import Sentence
+from experiments.inference.translator import Hypothesis, Translator
 from experiments.tasks.task import Measured, Task
-from experiments.training.loss import TokenLosses, objective
+from experiments.training.loss import TokenLosses
 from experiments.training.step import TrainState
 from experiments.training.tiled_loss import tiled_token_losses
 from experiments.workdir import Workdir
@@ -122,21 +124,22 @@ class Translation(Task[Batch | PackedPairs]):
         """As in `Task`."""
         output = pair_features(model, batch, rng)
         labels = batch.target.labels if isinstance(batch, PackedPairs) else batch.target_labels
-        loss = objective(self.config.train, training=rng is not None)
-        sums = tiled_token_losses(model.logits, output.features, labels, labels != PAD, loss)
+        objective = self.objective(training=rng is not None)
+        sums = tiled_token_losses(model.logits, output.features, labels, labels != PAD, objective)
         return sums, output.losses
 
     def measure(self, state: TrainState, split: str) -> Measured:
         """Measure loss and translations, and each phenomenon of the test split of toy data."""
-        examples = [*self.examples(split)]
-        answers = self.translations(state, [pair.source for pair in examples])
-        tokenized = getattr(self.config.data, "tokenized", False)
-        targets = [pair.target for pair in examples]
+        examples, answers = [*self.examples(split)], self.answer_split(state, split)
         scores = self.losses(state, split)
-        scores |= translation_scores(answers, targets, tokenized=tokenized)
+        scores |= self.answer_scores(answers, split, self.config.decoding.metrics)
         is_test = self.source.has_phenomena and split == "test"
         parts = by_phenomenon(examples, answers) if is_test else {}
         return Measured({split: scores, **parts}, answers)
+
+    def answer_split(self, state: TrainState, split: str) -> list[str]:
+        """As in `Task`: translate the sources of a split."""
+        return self.translations(state, [pair.source for pair in self.examples(split)])
 
     def losses(self, state: TrainState, split: str) -> dict[str, float]:
         """As in `Task`, and perplexity per word where tokens are not words.
@@ -152,6 +155,42 @@ class Translation(Task[Batch | PackedPairs]):
             return losses
         return losses | {"word_perplexity": math.exp(losses["nll"] * tokens / words)}
 
+    def example(self, state: TrainState, source: str, target: str | None = None) -> Example:
+        """As in `Task`; the target is the translation of the model if None."""
+        if not self.translator.aligns:
+            raise UsageError("a model with model.attention='none' has no attention to explain")
+        sentence = self.translator.read(source)
+        if target is None:
+            (said,) = self.translator.translate_ids(state.parameters, [sentence.ids], batch_size=1)
+        else:
+            said = [*self.tokenizers.target.encode(target), EOS]
+        tokens = [self.tokenizers.target.token(number) for number in said]
+        return Example(
+            {"encoder": np.array([*sentence.ids, EOS]), "decoder": np.array([BOS, *said[:-1]])},
+            {
+                "encoder": [*sentence.tokens(self.tokenizers.source), SPECIALS[EOS]],
+                "decoder": [SPECIALS[BOS], *tokens[:-1]],
+            },
+            {"encoder": (0, 1), "decoder": (1, 0)},
+            tokens,
+        )
+
+    def attended(
+        self,
+        model: EncoderDecoder,
+        inputs: Mapping[str, Array],
+        lengths: Mapping[str, Array],
+        returning: Sequence[str] = (),
+    ) -> Mapping[str, Output]:
+        """As in `Task`."""
+        mask = masks.lengths(lengths["encoder"])
+        encoded = model.encode(inputs["encoder"], mask=mask, returning=returning)
+        decoded = model.decode(
+            inputs["decoder"], encoded.features, encoder_mask=mask, returning=returning
+        )
+        logits = model.logits(decoded.features)
+        return {"encoder": encoded, "decoder": decoded._replace(logits=logits)}
+
     def sample(self, state: TrainState) -> str:
         """Translate a few validation sentences, beside their references."""
         pairs = self.examples("validation")[:SAMPLED]
@@ -166,42 +205,42 @@ class Translation(Task[Batch | PackedPairs]):
         if not self.translator.aligns:
             return
         shown = min(self.examples("test"), key=lambda pair: abs(len(pair.source.split()) - DRAWN))
-        weights, source, target = self.translator.cross_attention(state.parameters, *shown[:2])
-        draw_cross_attention(weights, source, target, shown.alignment, workdir.attention)
+        example = self.example(state, shown.source, shown.target)
+        (found,) = Collector(self)(state.parameters, [example])
+        draw_maps(found.maps["cross"], workdir.attention, links=shown.alignment)
 
-    def answers(
-        self, state: TrainState, lines: Sequence[str]
-    ) -> tuple[list[str], dict[int, ValueError]]:
-        """Translate lines that a person typed.
+    def read(self, line: str) -> Sentence:
+        """Read a sentence."""
+        return self.translator.read(line)
 
-        Returns:
-            A translation of each line, empty for an empty one and for one that cannot be
-            translated; and the reason for each of these by its place. With `decoding.details`, a
-            translation is a line of JSON.
-        """
-        sound, refused = [], dict[int, ValueError]()
-        for place, line in enumerate(lines):
-            try:
-                if line.strip():
-                    self.translator.encode(line)
-                    sound.append(place)
-            except ValueError as error:
-                refused[place] = error
-        details = self.config.decoding.details
-        translate = self._detailed if details else self.translations
-        found = translate(state, [lines[place] for place in sound])
-        answers = dict.fromkeys(range(len(lines)), _as_json([], []) if details else "")
-        answers |= zip(sound, found, strict=True)
-        return [*answers.values()], refused
+    def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterable[Prediction]:
+        """Translate sentences; unknown words are copied, if the model attends to the source."""
+        size = self._batch_size(len(inputs))
+        found = self.translator.hypotheses(state.parameters, inputs, batch_size=size)
+        return map(self._prediction, inputs, found)
+
+    def _prediction(self, sentence: Sentence, found: Sequence[Hypothesis]) -> Prediction:
+        tokenizer = self.tokenizers.source
+        details = {
+            "source": [*sentence.tokens(tokenizer), tokenizer.token(EOS)],
+            "unknown": [*sentence.unknown.values()],
+            "translations": [one._asdict() for one in found],
+        }
+        note = sentence.note(tokenizer, is_copied=self.translator.aligns)
+        return Prediction([one.text for one in found[:1]], lambda: details, note)
 
     def translations(self, state: TrainState, sentences: Sequence[str]) -> list[str]:
-        """Translate sentences."""
-        # Programs for other numbers would be compiled anew, but a person waits for one sentence.
-        at_once = 1 if len(sentences) == 1 else self.sentences_at_once
-        return self.translator(state.parameters, sentences, batch_size=at_once)
+        """Translate sentences of the data."""
+        return self.translator(
+            state.parameters, sentences, batch_size=self._batch_size(len(sentences))
+        )
 
-    def _detailed(self, state: TrainState, sentences: Sequence[str]) -> list[str]:
-        return [_as_json(*self.translator.details(state.parameters, each)) for each in sentences]
+    def _batch_size(self, number: int) -> int:
+        """Return how many sentences are decoded at once.
+
+        Programs for other numbers would be compiled anew, but a person waits for one sentence.
+        """
+        return 1 if number == 1 else self.sentences_at_once
 
     @property
     def sentences_at_once(self) -> int:
@@ -226,8 +265,10 @@ def pair_features(model: EncoderDecoder, batch: Batch | PackedPairs, rng: Array 
         source, target = batch
         read, written = source.labels, target.inputs
         across = masks.segments(target.segments, source.segments)
-        reading = {"mask": masks.segments(source.segments), "positions": source.positions}
-        writing = {"mask": masks.segments(target.segments), "positions": target.positions}
+        reading, writing = (
+            {"mask": masks.segments(side.segments), "embedding_positions": side.positions}
+            for side in batch
+        )
     else:
         read, written = batch.source, batch.target_inputs
         across = masks.lengths(batch.source_lengths)
@@ -237,9 +278,3 @@ def pair_features(model: EncoderDecoder, batch: Batch | PackedPairs, rng: Array 
         written, encoded.features, encoder_mask=across, rng=decoder_rng, **writing
     )
     return decoded._replace(losses=add_losses(encoded.losses, decoded.losses))
-
-
-def _as_json(source: list[str], found: list[Hypothesis]) -> str:
-    """A sentence and its translations on one line."""
-    told = {"source": source, "translations": [one._asdict() for one in found]}
-    return json.dumps(told, ensure_ascii=False)

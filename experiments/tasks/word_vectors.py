@@ -1,34 +1,28 @@
 """Word vectors: one for each word, learned from its neighbours, whatever the sentence."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from flax import nnx
 from jax import Array
 
 from attention.modules.skip_gram import SkipGram
-from experiments.data.skip_grams import (
-    SkipGramBatch,
-    SkipGramBatches,
-    keep_probabilities,
-    noise,
-    skip_grams,
-    subsample,
-)
-from experiments.data.vocabulary import SPECIALS
-from experiments.errors import UsageError
-from experiments.evaluation.word_senses import (
+from experiments.analysis.senses import (
     SenseVectors,
     check_senses,
     neighbour_mean,
     occurrences,
     sense_accuracy,
 )
+from experiments.data.skip_grams import SkipGramBatch, SkipGramBatches
+from experiments.data.vocabulary import SPECIALS
+from experiments.inference.prediction import Prediction
 from experiments.tasks.task import Measured, Task
 from experiments.training.loss import TokenLosses, negative_sampling_losses
 from experiments.training.step import TrainState
 
 SHOWN = ("bank", "girl", "happy", "Africa", "sees")  # a sample lists the nearest words of these
+NEAREST = 5  # words that are listed
 EVALUATED = 4  # batches of a split that are measured
 
 
@@ -55,16 +49,16 @@ class WordVectors(Task[SkipGramBatch]):
         return [found[number] for number in range(EVALUATED)]
 
     def _skip_grams(self, split: str, seed: int) -> SkipGramBatches:
-        batch, sentences = self.config.batch, [ids.source for ids in self.ids(split)]
-        counts = np.bincount(np.concatenate(sentences), minlength=len(self.tokenizers.source))
-        kept = subsample(sentences, keep_probabilities(counts, batch.threshold), seed=0)
-        neighbours = skip_grams(kept, batch.window)
-        if not len(neighbours):
-            raise UsageError(
-                f"batch.threshold={batch.threshold} leaves no two words of a sentence: raise it"
-            )
+        batch, ids = self.config.batch, self.ids(split)
         return SkipGramBatches(
-            neighbours, noise(counts), size=batch.size, negatives=batch.negatives, seed=seed
+            ids.ids,
+            ids.ends[:, 0],
+            vocab_size=len(self.tokenizers.source),
+            window=batch.window,
+            threshold=batch.threshold,
+            size=batch.size,
+            negatives=batch.negatives,
+            seed=seed,
         )
 
     def loss(
@@ -109,14 +103,30 @@ class WordVectors(Task[SkipGramBatch]):
             rows.append(neighbour_mean(read, one.place, window) if window else read[one.place])
         return SenseVectors.of(found, rows)
 
-    def sample(self, state: TrainState) -> str:
-        """List the nearest words, by the cosine, of a few."""
+    def read(self, line: str) -> tuple[str, list[int]]:
+        """Read a word, or several words."""
+        return line, self.tokenizers.source.read(line)
+
+    def answers(
+        self, state: TrainState, inputs: Sequence[tuple[str, list[int]]]
+    ) -> Iterator[Prediction]:
+        """List the nearest words by the cosine of vectors; of several words, of their mean."""
         tokenizer, vectors = self.tokenizers.source, self.vectors(state)
         vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
-        numbers = {tokenizer.token(number): number for number in range(len(tokenizer))}
-        lines = []
-        for word in (word for word in SHOWN if word in numbers):
-            near = np.argsort(-vectors @ vectors[numbers[word]])
-            names = [tokenizer.token(i) for i in near if i >= len(SPECIALS)]
-            lines.append(f"  {word}: {', '.join(names[1:6])}")
-        return "\n".join(lines)
+
+        def answer(line: str, ids: list[int]) -> Prediction:
+            mean = vectors[ids].mean(axis=0)
+            cosines = vectors @ mean / np.linalg.norm(mean)
+            others = [i for i in np.argsort(-cosines) if i >= len(SPECIALS) and i not in ids]
+            near = [
+                {"word": tokenizer.token(i), "cosine": float(cosines[i])} for i in others[:NEAREST]
+            ]
+            text = f"{line.strip()}: {', '.join(each['word'] for each in near)}"
+            return Prediction([text], lambda: {"text": line, "nearest": near})
+
+        return (answer(*each) for each in inputs)
+
+    def sample(self, state: TrainState) -> str:
+        """List the nearest words of a few."""
+        found = self.predict(state, SHOWN)
+        return "\n".join(f"  {piece}" for one in found for piece in one.text)

@@ -1,4 +1,4 @@
-"""Training states on disk, complete or not there at all."""
+"""Checkpoints: training states on disk, each complete or absent."""
 
 import json
 import logging
@@ -24,31 +24,33 @@ from experiments.training.step import TrainState
 class Checkpoints:
     """The newest training states of a run, each with the progress of its run."""
 
-    def __init__(self, directory: Path, *, keep: int = 2) -> None:
+    def __init__(self, directory: Path, *, keep: int = 2, read_only: bool = False) -> None:
         """Opens, and makes if need be, a directory of checkpoints.
 
         Args:
             directory: where they stand.
             keep: how many of the newest stay; two at least, should one be damaged.
+            read_only: whether another process may be writing them; then none is saved or deleted.
         """
         self._directory = directory
         # Of the errors of a save, orbax raises the first; asyncio would report the others too.
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         self._manager = ocp.CheckpointManager(
-            directory.absolute(), options=ocp.CheckpointManagerOptions(max_to_keep=max(2, keep))
+            directory.absolute(),
+            options=ocp.CheckpointManagerOptions(max_to_keep=max(2, keep), read_only=read_only),
         )
 
     def latest_step(self) -> int | None:
-        """The step of the newest checkpoint, None if there is none."""
+        """Return the step of the newest checkpoint, None without one."""
         return self._manager.latest_step()
 
     def save(self, state: TrainState, progress: dict[str, Any]) -> None:
-        """Writes a checkpoint and returns when it is safe.
+        """Write a checkpoint, and return when it is complete.
 
         Args:
             state: the training state.
-            progress: what else goes on from here, as plain JSON.
+            progress: of the run, as plain JSON.
 
         Raises:
             UsageError: it cannot be written.
@@ -70,7 +72,7 @@ class Checkpoints:
             ) from error
 
     def restore(self, like: TrainState) -> tuple[TrainState, dict[str, Any]]:
-        """Reads the newest checkpoint.
+        """Read the newest checkpoint and its progress.
 
         Args:
             like: a state of the same shapes, or its `jax.eval_shape`.
@@ -84,30 +86,29 @@ class Checkpoints:
         return self._read(step, like)
 
     def averaged(self, newest: TrainState, number: int, last: int) -> TrainState:
-        """The state of a checkpoint with the mean of its parameters and those of the ones before.
+        """Return the state of a checkpoint with the mean parameters of it and earlier checkpoints.
 
-        Each has learned the last batches it saw a little too well, and each other ones (Vaswani et
-        al. 2017, section 6.1).
+        (Vaswani et al. 2017, section 6.1.)
 
         Args:
             newest: the state of the newest checkpoint, which is not read again.
-            number: how many there should be; if some are gone, it is said that they are fewer.
-            last: the step of the last of them.
+            number: of checkpoints; if some are missing, a message on standard error tells so.
+            last: step of the last of them.
 
         Raises:
-            UsageError: one of them is damaged, or the last is not there.
+            UsageError: one of them is damaged, or the last is missing.
         """
         steps = sorted(step for step in self._manager.all_steps() if step <= last)
         if last not in steps:
             raise UsageError(
                 f"the checkpoint {self._directory / str(last)} is the best of its run, and is "
-                "gone: train again in another --workdir"
+                "missing: train again in another --workdir"
             )
         *older, _ = steps[-number:]
         if len(older) + 1 < number:
             here = f"{len(older) + 1} of the last {number} checkpoints of {self._directory}"
             print(f"only {here} are there: the mean is of these", file=sys.stderr)
-        newest = on_one_device(newest)  # where all that is read like it will stand, too
+        newest = on_one_device(newest)  # as all states that are read like it
         state = (newest if newest.step == last else self._read(last, newest)[0]).to_use()
         total = state.parameters
         for step in older:
@@ -125,7 +126,7 @@ class Checkpoints:
             state, progress = restored.state, {**restored.progress}
             if progress.pop("checksum", None) != _checksum(state, progress):
                 raise ValueError("it is not what was saved, or not saved by this version")
-        except Exception as error:  # what is missing decides its type, down to a bare Exception
+        except Exception as error:  # its type depends on the missing part
             raise UsageError(
                 f"the checkpoint {self._directory / str(step)} cannot be read ({_cause(error)}): "
                 "if it is damaged, delete it to go on from the one before it, or choose another "
@@ -137,7 +138,7 @@ class Checkpoints:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Waits for what is under way, and closes."""
+        """Wait for a save, and close."""
         self._manager.close()
 
 
@@ -150,7 +151,7 @@ def _cause(error: Exception) -> str:
 
 
 def _checksum(state: TrainState, progress: dict[str, Any]) -> int:
-    """Of all numbers, since what is damaged on a disk may well be read."""
+    """Return a checksum of all numbers: a damaged file may be readable."""
     checksum = zlib.crc32(json.dumps(progress, sort_keys=True).encode())
     for leaf in jax.tree.leaves(state):
         is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

@@ -1,4 +1,4 @@
-"""How long to train, in steps, epochs, examples or tokens."""
+"""Duration of a training in steps, epochs, examples or tokens."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from experiments.errors import as_usage_errors
 
 
 def num_steps(text: str, epoch: Epoch) -> int:
-    """Return the steps of a duration, the last one begun.
+    """Return the steps of a duration, rounded up.
 
     >>> num_steps("10 epochs", Epoch(steps=7, examples=60, tokens=1000))
     70
@@ -31,7 +31,7 @@ def settled(config: Config, epoch: Callable[[Config], Epoch]) -> Config:
         epoch: counts the data of a config; called only for a duration.
 
     Raises:
-        UsageError: a warm-up that is longer.
+        UsageError: the warm-up is longer.
     """
     duration = config.train.duration
     if not duration:

@@ -1,6 +1,8 @@
-"""What can be trained: a model, its loss and its optimizer, before there are any numbers."""
+"""A model, its loss and its optimizer, without parameters."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
 
 import jax
 from flax import nnx
@@ -9,8 +11,9 @@ from jax import Array
 from experiments.compilation import compiled
 from experiments.config import Config
 from experiments.errors import as_usage_errors
+from experiments.training.flops import matrix_flops
 from experiments.training.loss import per_token
-from experiments.training.optimizer import optimizer
+from experiments.training.optimizer import optimizer, schedule
 from experiments.training.sharding import replicated
 from experiments.training.step import Batch, LossFunction, TrainState, make_steps
 
@@ -21,7 +24,8 @@ class Learner:
     Attributes:
         abstract_model: the model with shapes for parameters.
         definition: the model without its parameters.
-        initial_state: `() -> TrainState`, the state before the first step, where steps take it.
+        initial_state: `(parameters={}) -> TrainState`, before the first step, on the devices that
+            train; with these parameters by path in place of initial ones.
         abstract_state: its shapes.
         num_parameters: of the model.
         train_step: of `make_steps`.
@@ -34,12 +38,12 @@ class Learner:
         loss_function: LossFunction[Batch],
         config: Config,
     ) -> None:
-        """Prepares the training of a model, as `train` of a configuration says.
+        """Prepare the training of a model.
 
         Args:
             make_model: builds it with its initial parameters.
             loss_function: as in `make_steps`.
-            config: its `train`, `batch.microbatches` and `seed`.
+            config: `train`, `batch.microbatches`, `seed` and `model.implementation`.
 
         Raises:
             UsageError: a model that cannot be made with these sizes.
@@ -64,13 +68,19 @@ class Learner:
 
         self.definition = nnx.graphdef(self.abstract_model)
         initial_state = compiled(make_state)
-        self.initial_state = lambda: replicated(initial_state(), microbatches)
+
+        def start(parameters: Mapping[Any, Any] = MappingProxyType({})) -> TrainState:
+            return replicated(_with_parameters(initial_state(), parameters), microbatches)
+
+        self.initial_state = start
         self.abstract_state = jax.eval_shape(make_state)
         self.num_parameters = sum(x.size for x in jax.tree.leaves(self.abstract_state.parameters))
+        self._flops: dict[tuple[Any, ...], int] = {}
         self.train_step, self.evaluate_step = make_steps(
             self.definition,
             loss_function,
             optimizing,
+            schedule(train),
             dtype=jax.numpy.dtype(train.dtype),
             microbatches=microbatches,
             decay=train.ema,
@@ -89,14 +99,42 @@ class Learner:
         with as_usage_errors("model: "):
             jax.eval_shape(self.train_step, self.abstract_state, batch)
 
+    def flops(self, batch: Batch) -> int:
+        """Return the FLOPs of a training step: three times those of a forward pass.
+
+        These are the FLOPs of the model: the backward pass takes twice those of the forward pass,
+        and what is computed again in it does not count (Chowdhery et al. 2022, appendix B).
+        """
+        leaves, structure = jax.tree.flatten(batch)
+        shapes = structure, *(leaf.shape for leaf in leaves)
+        if shapes not in self._flops:
+            traced = self.evaluate_step.trace(self.abstract_state.parameters, batch)
+            self._flops[shapes] = 3 * matrix_flops(traced.jaxpr.jaxpr)
+        return self._flops[shapes]
+
     def losses(self, parameters: nnx.State, batches: Iterable[Batch]) -> dict[str, float]:
-        """Loss and accuracy over all batches together, without dropout."""
+        """Return loss and accuracy over all batches together, without dropout."""
         sums = [self.evaluate_step(parameters, batch) for batch in batches]
         total = jax.tree.map(lambda *parts: sum(parts), *sums)
         return {name: float(value) for name, value in per_token(total).items()}
 
     def apply(self, method: Callable[..., Array]) -> Callable[..., Array]:
-        """Compiles `method(model, ...)` as a function of parameters and arrays."""
+        """Compile `method(model, ...)` as a function of parameters and arrays."""
         return compiled(
             lambda parameters, *arrays: method(nnx.merge(self.definition, parameters), *arrays)
         )
+
+
+def _with_parameters(state: TrainState, parameters: Mapping[Any, Any]) -> TrainState:
+    """Replace some parameters of a state, and of its average."""
+
+    def replaced(tree: nnx.State) -> nnx.State:
+        flat = dict(nnx.to_flat_state(tree))
+        for path, array in parameters.items():
+            flat[path] = flat[path].replace(jax.numpy.array(array, flat[path].dtype))
+        return nnx.from_flat_state(flat)
+
+    if not parameters:
+        return state
+    average = None if state.average is None else replaced(state.average)
+    return state._replace(parameters=replaced(state.parameters), average=average)

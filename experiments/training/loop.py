@@ -1,4 +1,4 @@
-"""The training loop, to be read downwards."""
+"""The training loop."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -11,9 +11,11 @@ from jax import Array
 from tqdm import tqdm
 
 from experiments.config.train import TrainPart
+from experiments.environment import peak_memory
 from experiments.training.checkpoint import Checkpoints
+from experiments.training.flops import peak_flops
 from experiments.training.metrics import Metrics
-from experiments.training.plateau import best_step, out_of_patience, stalls
+from experiments.training.plateau import best_step, monitored_loss, out_of_patience, stalls
 from experiments.training.step import TrainState
 
 BEGINNING: Mapping[str, Any] = MappingProxyType({"seconds": 0.0, "losses": ()})
@@ -35,65 +37,72 @@ def fit(
     checkpoints: Checkpoints,
     evaluate: Callable[[TrainState], dict[str, float]],
     sample: Callable[[TrainState], str],
+    flops: Callable[[Any], float],
     progress: Mapping[str, Any] = BEGINNING,
 ) -> tuple[TrainState, Mapping[str, Any]]:
-    """Trains up to step `config.steps`, from wherever the state stands, or to the end of patience.
+    """Train from the step of `state` to step `config.steps`, or until `config.patience` ends.
 
     Args:
         state: the training state; its memory is reused.
         batches: the batch of each step, counted from 0.
         train_step: of `make_steps`.
-        config: steps, log_every, evaluate_every, sample_every and checkpoint_every; patience, the
-            evaluations without gain after which it stops, 0 for never; and, for the "plateau"
-            schedule, how many it takes to lower the learning rate, and to which part.
-        metrics: where measurements go.
-        checkpoints: where states go.
-        evaluate: measures the validation set.
+        config: steps, the intervals between measurements, samples and checkpoints, the monitored
+            value, patience, and the fields of the "plateau" schedule.
+        metrics: takes the measurements.
+        checkpoints: takes the states.
+        evaluate: measures the validation split.
         sample: shows what the model can do.
-        progress: of a run that goes on, as its last checkpoint has it.
+        flops: of the training step on a batch.
+        progress: of the newest checkpoint, if the run is resumed.
 
     Returns:
-        The last state, and what its checkpoint says of it: the seconds of training in all, and the
-        losses of all evaluations.
+        The last state, and the progress in its checkpoint: seconds of training, and the monitored
+        losses with their steps.
 
     Raises:
-        FloatingPointError: a loss that is not finite; the checkpoints before it stay.
+        FloatingPointError: a loss that is not finite; earlier checkpoints stay.
     """
     started, first = time.perf_counter() - progress["seconds"], int(state.step)
     losses = [(step, loss) for step, loss in progress["losses"]]
-    pending, pending_since = [], time.perf_counter()
+    save_every = config.checkpoint_interval
+    pending, work, pending_since = [], 0.0, time.perf_counter()
     with tqdm(total=config.steps, initial=first, unit="step", mininterval=0.5) as bar:
         for step in range(first + 1, config.steps + 1):
             if out_of_patience(losses, config.patience):
-                bar.write(f"the validation loss was lowest at step {best_step(losses):,}")
+                bar.write(f"the best validation {config.monitor} is of step {best_step(losses):,}")
                 break
-            state, measured = train_step(state, batches[step - 1])
+            batch = batches[step - 1]
+            state, measured = train_step(state, batch)
             pending.append(measured)
+            work += flops(batch)
             jax.block_until_ready(pending[-2:-1])  # stay one step ahead of the device, not fifty
             bar.update()
             last = step == config.steps
 
-            # Whatever is saved was looked at before: no checkpoint holds a loss that is not finite.
-            if step % config.log_every == 0 or step % config.checkpoint_every == 0 or last:
-                row = _summary(step, pending, time.perf_counter() - pending_since)
+            # A state is saved after its losses were checked: no checkpoint has a non-finite loss.
+            if step % config.log_every == 0 or step % save_every == 0 or last:
+                measured = jax.device_get(pending)  # waits for them
+                speed = _speed(state, measured, work, time.perf_counter() - pending_since)
+                row = _means(step, measured)
                 metrics.write(step, "train", row)
-                bar.set_postfix_str(
-                    f"loss {row['loss']:.3f}, {row['tokens_per_second']:,.0f} tokens/s"
-                )
-                pending = []
+                metrics.write_timing(step, speed)
+                rate = speed["tokens_per_second"]
+                bar.set_postfix_str(f"loss {row['loss']:.3f}, {rate:,.0f} tokens/s")
+                pending, work = [], 0.0
 
             if step % config.evaluate_every == 0 or last:
                 evaluated = evaluate(state)
+                losses.append((step, monitored_loss(evaluated, config.monitor)))
                 _check_finite("validation loss", evaluated["loss"], step, 1)
+                _check_finite(f"validation {config.monitor}", losses[-1][1], step, 1)
                 metrics.write(step, "validation", evaluated)
-                losses.append((step, evaluated["loss"]))
                 if config.schedule == "plateau" and stalls(losses, config.plateau_patience):
                     state = state._replace(slowdown=state.slowdown * config.plateau_factor)
 
             if step % config.sample_every == 0 or last:
                 bar.write(sample(state))
 
-            if step % config.checkpoint_every == 0 or last:
+            if step % save_every == 0 or last:
                 seconds = time.perf_counter() - started
                 progress = {"seconds": seconds, "losses": losses}
                 checkpoints.save(state, progress)
@@ -103,21 +112,40 @@ def fit(
     return state, progress
 
 
-def _summary(step: int, pending: list[dict[str, Array]], seconds: float) -> dict[str, float]:
-    """Means over the tokens, of the gradient norm over the steps, since the last row."""
-    measured = jax.device_get(pending)  # waits for them
-    tokens = [each.pop("tokens") for each in measured]
+def _means(step: int, measured: list[dict[str, Any]]) -> dict[str, float]:
+    """Return means over tokens, the gradient norm over steps, and the last learning rate."""
+    tokens = np.maximum([each["tokens"] for each in measured], 1e-9)  # a batch may have none
     row = {}
     for name in measured[0]:
-        # A batch may hold nothing that counts.
-        weights = None if name == "gradient_norm" else np.maximum(tokens, 1e-9)
+        weights = None if name == "gradient_norm" else tokens
         row[name] = float(np.average([each[name] for each in measured], weights=weights))
+    del row["tokens"]
     for name in ("loss", "gradient_norm"):
-        _check_finite(name, row[name], step, len(pending))
-    return row | {
-        "tokens_per_second": float(sum(tokens)) / seconds,
-        "steps_per_second": len(pending) / seconds,
+        _check_finite(name, row[name], step, len(measured))
+    return row | {"learning_rate": float(measured[-1]["learning_rate"])}
+
+
+def _speed(
+    state: TrainState, measured: list[dict[str, Any]], work: float, seconds: float
+) -> dict[str, float]:
+    """Return speeds of some steps, and the peak memory of the process so far.
+
+    Args:
+        state: on the devices that compute.
+        measured: of each step.
+        work: FLOPs of all these steps.
+        seconds: that they took.
+    """
+    speed = {
+        "tokens_per_second": float(sum(each["tokens"] for each in measured)) / seconds,
+        "steps_per_second": len(measured) / seconds,
+        "flops_per_second": work / seconds,
+        "peak_memory_bytes": peak_memory(),
     }
+    devices = [*state.step.devices()]
+    if peak := peak_flops(devices[0]):  # in bfloat16, whatever the model computes in
+        speed["model_flop_utilization"] = speed["flops_per_second"] / (peak * len(devices))
+    return speed
 
 
 def _check_finite(name: str, value: float, step: int, number: int) -> None:

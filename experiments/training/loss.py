@@ -1,5 +1,6 @@
-"""The training objective, of logits in memory; `tiled_loss.py` computes them tile by tile."""
+"""The training objective, from logits in memory; see `tiled_loss.py` for logits in tiles."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
@@ -12,16 +13,16 @@ from attention.primitives.precision import wide
 from experiments.config.train import LabelTrainPart
 
 # (logits [..., V], labels [...]) -> [...]: the loss of each token.
-Objective = Callable[[Array, Array], Array]
+TokenLoss = Callable[[Array, Array], Array]
 
 
 class TokenLosses(NamedTuple):
-    """Sums over the tokens that count, ready to be added up over batches.
+    """Sums over the tokens that count, which add up over batches.
 
     Attributes:
         loss: the training objective.
         nll: negative log-likelihood of the labels, nats.
-        correct: tokens that score highest where they should.
+        correct: tokens with the highest score for their label.
         tokens: tokens that count.
         auxiliary: losses of sublayers by name, times the tokens.
     """
@@ -33,8 +34,12 @@ class TokenLosses(NamedTuple):
     auxiliary: Mapping[str, Array] = {}
 
 
+# (logits [..., V], labels [...], counts [...]) -> sums.
+Objective = Callable[[Array, Array, Array], TokenLosses]
+
+
 def per_token(sums: TokenLosses) -> dict[str, Array]:
-    """Means over the tokens that counted, and their number."""
+    """Return means over the tokens that count, and their number."""
     tokens = jnp.maximum(sums.tokens, 1)
     return {
         "loss": sums.loss / tokens,
@@ -62,22 +67,28 @@ def add_auxiliary(
     return sums._replace(loss=total, auxiliary=weighted)
 
 
-def objective(train: LabelTrainPart, *, training: bool) -> Objective:
-    """The training objective of a configuration; plain cross-entropy where it is only measured.
+def objective(loss: TokenLoss, train: LabelTrainPart, *, training: bool) -> Objective:
+    """Return what is minimized in training, or what is measured of a split.
 
     Args:
-        train: label_smoothing and z_loss.
-        training: whether it is minimized.
+        loss: `(logits, labels, ...) -> [...]`, the loss that `train.loss` names. In training, its
+            further arguments take the values of the fields of `train` with the same names;
+            otherwise, and without such a field, they keep their defaults.
+        train: the config of the training.
+        training: whether the objective is minimized. Its accuracy then counts ties as correct,
+            because a pass over the logits that finds them takes a fifth of the time of the loss.
     """
     if not training:
-        return smoothed_cross_entropy
-    return partial(smoothed_cross_entropy, smoothing=train.label_smoothing, z_loss=train.z_loss)
+        return partial(token_losses, loss=loss, ties_count=False)
+    names = [*inspect.signature(loss).parameters][2:]
+    options = {name: getattr(train, name) for name in names if hasattr(train, name)}
+    return partial(token_losses, loss=partial(loss, **options))
 
 
-def smoothed_cross_entropy(
-    logits: Array, labels: Array, smoothing: float = 0.0, z_loss: float = 0.0
+def cross_entropy(
+    logits: Array, labels: Array, label_smoothing: float = 0.0, z_loss: float = 0.0
 ) -> Array:
-    """Cross-entropy against the label with a little probability moved to the whole vocabulary.
+    """Cross-entropy against the label, with some probability moved to the whole vocabulary.
 
     The target is q = (1 - ε) · onehot(label) + ε / V (Szegedy et al. 2016, section 7), so the loss
     is KL(q ‖ softmax(logits)) plus the entropy of q, which no model can change. A z-loss keeps
@@ -87,23 +98,23 @@ def smoothed_cross_entropy(
     Args:
         logits: `[..., V]`.
         labels: `[...]` ids in [0, V).
-        smoothing: ε in [0, 1).
+        label_smoothing: ε in [0, 1).
         z_loss: the coefficient; 1e-4 in that paper.
 
     Returns:
         `[...]`, nats.
     """
     logsumexp = jax.nn.logsumexp(logits, axis=-1)
-    expected = (1 - smoothing) * score_of(logits, labels)
-    if smoothing:
-        expected += smoothing * logits.mean(axis=-1)
-    cross_entropy = logsumexp - expected
-    return cross_entropy + z_loss * logsumexp**2 if z_loss else cross_entropy
+    expected = (1 - label_smoothing) * score_of(logits, labels)
+    if label_smoothing:
+        expected += label_smoothing * logits.mean(axis=-1)
+    loss = logsumexp - expected
+    return loss + z_loss * logsumexp**2 if z_loss else loss
 
 
 @jax.custom_jvp
 def score_of(logits: Array, labels: Array) -> Array:
-    """The logits `[...]` of labels `[...]` in [0, V), among `[..., V]`."""
+    """Return the logits `[...]` of labels `[...]` in [0, V), among `[..., V]`."""
     return jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
 
 
@@ -111,55 +122,66 @@ def score_of(logits: Array, labels: Array) -> Array:
 def _score_along(
     primals: tuple[Array, Array], tangents: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    """Transposed, a gather is a scatter, slow on a CPU; a comparison melts into what is around."""
+    """Use a comparison, which XLA fuses: the transpose of a gather is a scatter, slow on a CPU."""
     (logits, labels), (along, _) = primals, tangents
     is_label = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
     return score_of(logits, labels), jnp.sum(jnp.where(is_label, along, 0), axis=-1)
 
 
 def token_losses(
-    logits: Array, labels: Array, counts: Array, loss: Objective = smoothed_cross_entropy
+    logits: Array,
+    labels: Array,
+    counts: Array,
+    loss: TokenLoss = cross_entropy,
+    *,
+    ties_count: bool = True,
 ) -> TokenLosses:
-    """Sums loss and metrics over the tokens that count; padding counts nowhere.
+    """Sum loss and metrics over the tokens that count.
 
     Args:
         logits: `[..., V]`.
         labels: `[...]` ids.
         counts: `[...]` bool, False for padding.
         loss: of each token.
+        ties_count: whether a label is correct if another token scores as high.
     """
-    (logits,) = wide(logits)  # sums over a vocabulary need it
+    (logits,) = wide(logits)  # sums over a vocabulary need float32
+
+    correct = _scores_highest(logits, labels, ties_count=ties_count)
 
     def total(values: Array) -> Array:
         return jnp.sum(jnp.where(counts, values, 0))
 
     return TokenLosses(
         loss=total(loss(logits, labels)),
-        nll=total(smoothed_cross_entropy(logits, labels)),
-        correct=total(_scores_highest(logits, labels).astype(logits.dtype)),
+        nll=total(cross_entropy(logits, labels)),
+        correct=total(correct.astype(logits.dtype)),
         tokens=jnp.sum(counts, dtype=logits.dtype),
     )
 
 
-def _scores_highest(logits: Array, labels: Array) -> Array:
-    """Whether no token scores higher than the label: an argmax would read the logits once more."""
-    return score_of(logits, labels) >= logits.max(axis=-1)
+def _scores_highest(logits: Array, labels: Array, *, ties_count: bool) -> Array:
+    """Return whether no token scores higher than the label, and without ties none as high."""
+    if ties_count:  # logsumexp computes the same maximum
+        return score_of(logits, labels) >= logits.max(axis=-1)
+    is_label = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
+    return score_of(logits, labels) > jnp.where(is_label, -jnp.inf, logits).max(axis=-1)
 
 
 def negative_sampling_losses(scores: Array, counts: Array) -> TokenLosses:
-    """Sums the loss of skip-grams (Mikolov et al. 2013, equation 4, with its sign turned).
+    """Sum the loss of skip-grams (the negative of Mikolov et al. 2013, equation 4).
 
-    A neighbour shall score high and each word drawn at random low, as by logistic regression.
+    It is a logistic regression that separates a neighbour from words drawn at random.
 
     Args:
-        scores: `[..., 1 + negatives]`, the neighbour's first.
+        scores: `[..., 1 + negatives]`, that of the neighbour first.
         counts: `[...]` bool, False for padding.
 
     Returns:
-        Sums over skip-grams, each of which is a token here; it is correct where the neighbour
-        scores higher than every word drawn.
+        Sums over skip-grams, each of which counts as a token; it is correct if the neighbour scores
+        higher than every word drawn.
     """
-    (scores,) = wide(scores)  # as all that is counted and summed
+    (scores,) = wide(scores)
     neighbour, negatives = scores[..., 0], scores[..., 1:]
     losses = -jax.nn.log_sigmoid(neighbour) - jax.nn.log_sigmoid(-negatives).sum(axis=-1)
     loss = jnp.sum(jnp.where(counts, losses, 0))

@@ -1,10 +1,10 @@
-"""What was measured, for programs (JSON lines) and for eyes (TensorBoard)."""
+"""Measurements of a run: JSON lines and TensorBoard events."""
 
 import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
@@ -13,15 +13,28 @@ from tensorboardX.summary import scalar
 from experiments.files import append, named_errors, write_whole
 from experiments.json_files import read_json_lines
 
+METRICS, TIMING = "metrics.jsonl", "timing.jsonl"
+
 
 class Metrics:
-    """Appends rows of numbers to `metrics.jsonl` and to TensorBoard event files."""
+    """Appends rows of numbers to JSON lines and to TensorBoard event files.
 
-    def __init__(self, directory: Path, *, step: int) -> None:
-        """Opens the files of a run that stands at `step`; rows of later steps never happened."""
-        self.path = directory / "metrics.jsonl"
-        rows = [row for row in read_metrics(directory) if row["step"] <= step]
-        write_whole(self.path, "".join(json.dumps(row) + "\n" for row in rows))
+    `metrics.jsonl` contains what depends on the config alone: two runs of one config write the same
+    bytes. `timing.jsonl` contains speed and memory.
+    """
+
+    def __init__(self, directory: Path, *, step: int, wandb: Any = None) -> None:  # noqa: ANN401
+        """Open the files of a run at `step`; rows of later steps are dropped.
+
+        Args:
+            directory: the workdir.
+            step: newest step of the run.
+            wandb: run of Weights & Biases that takes the rows too.
+        """
+        self._directory, self._wandb = directory, wandb
+        for name, rows in ((METRICS, read_metrics(directory)), (TIMING, read_timing(directory))):
+            kept = [json.dumps(row) + "\n" for row in rows if row["step"] <= step]
+            write_whole(directory / name, "".join(kept))
         # Events are written by this thread, not by that of a `SummaryWriter`: if it ends, as on a
         # full disk, its queue blocks the training.
         folder = directory / "tensorboard"
@@ -32,29 +45,50 @@ class Metrics:
         self._events.flush()
 
     def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
-        """Adds a row of numbers about a split, as of a step."""
+        """Append a row of numbers about a split."""
+        self._write(METRICS, {"step": step, "split": split}, split, values)
+
+    def write_timing(self, step: int, values: Mapping[str, float]) -> None:
+        """Append a row of speed and memory."""
+        self._write(TIMING, {"step": step}, "timing", values)
+
+    def _write(
+        self, name: str, row: Mapping[str, object], group: str, values: Mapping[str, float]
+    ) -> None:
         values = {name: float(value) for name, value in values.items()}
-        append(self.path, json.dumps({"step": step, "split": split, **values}) + "\n")
+        append(self._directory / name, json.dumps({**row, **values}) + "\n")
+        if self._wandb is not None:
+            named = {f"{group}/{label}": value for label, value in values.items()}
+            self._wandb.log(named, step=row["step"])
         with named_errors(self._events_path):
-            for name, value in values.items():
-                summary = scalar(f"{split}/{name}", value)
-                self._events.write_event(Event(wall_time=time.time(), step=step, summary=summary))
+            for label, value in values.items():
+                event = Event(wall_time=time.time(), step=row["step"])
+                event.summary.CopyFrom(scalar(f"{group}/{label}", value))
+                self._events.write_event(event)
             self._events.flush()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Closes the events."""
+        """Close the events and the run of Weights & Biases."""
+        if self._wandb is not None:
+            self._wandb.finish()
         with named_errors(self._events_path):
             self._events.close()
 
 
 def read_metrics(directory: Path) -> list[dict]:
-    """The rows of `metrics.jsonl`, oldest first; a last line cut short by a kill is left out.
+    """Return the rows of `metrics.jsonl`, oldest first, without a last line cut short by a kill.
 
     Raises:
         UsageError: another line that cannot be read.
     """
-    path = directory / "metrics.jsonl"
+    path = directory / METRICS
     return read_json_lines(path, {"step": int, "split": str}) if path.exists() else []
+
+
+def read_timing(directory: Path) -> list[dict]:
+    """Return the rows of `timing.jsonl`, as `read_metrics`."""
+    path = directory / TIMING
+    return read_json_lines(path, {"step": int}) if path.exists() else []

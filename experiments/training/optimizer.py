@@ -10,29 +10,30 @@ from flax import nnx
 from experiments.config.train import TrainPart
 
 
-def schedule(name: str, *, peak: float, warmup_steps: int, total_steps: int) -> optax.Schedule:
-    """The learning rate at each step: up from 0 in a line, then down as its name says.
+def schedule(config: TrainPart) -> optax.Schedule:
+    """Return the learning rate of each step: a linear rise from 0, then a fall of the named form.
+
+    "linear" and "cosine" reach 0 at the last step; "inverse_sqrt" falls with 1/√step (Vaswani et
+    al. 2017, equation 3); "constant" stays, and so does "plateau", which the training loop lowers.
+    An extended run continues with the schedule of its new length, so a rate that has fallen to 0
+    rises again.
 
     Args:
-        name: "constant"; "linear" or "cosine", which reach 0 at the end; "inverse_sqrt", which
-            falls with 1/√step (Vaswani et al. 2017, equation 3); "plateau", which the loop lowers
-            whenever the validation loss stalls.
-        peak: the learning rate at the end of the warm-up.
-        warmup_steps: steps of the rise.
-        total_steps: steps of the training.
+        config: `schedule`, `learning_rate`, `warmup_steps` and `steps`.
     """
-    falling_steps = total_steps - warmup_steps
+    peak, rise = config.learning_rate, config.warmup_steps
+    fall = config.steps - rise
     falls = {
         "constant": optax.constant_schedule(peak),
         "plateau": optax.constant_schedule(peak),
-        "linear": optax.linear_schedule(peak, 0.0, falling_steps),
-        "cosine": optax.cosine_decay_schedule(peak, falling_steps),
-        "inverse_sqrt": lambda step: (  # which is asked during the warm-up too
-            peak * (max(warmup_steps, 1) / (max(warmup_steps, 1) + jnp.maximum(step, 0))) ** 0.5
+        "linear": optax.linear_schedule(peak, 0.0, fall),
+        "cosine": optax.cosine_decay_schedule(peak, fall),
+        "inverse_sqrt": lambda step: (  # computed, with a step below 0, in the warm-up too
+            peak * (max(rise, 1) / (max(rise, 1) + jnp.maximum(step, 0))) ** 0.5
         ),
     }
-    rise = optax.linear_schedule(0.0, peak, warmup_steps)
-    return optax.join_schedules([rise, falls[name]], [warmup_steps])
+    warmup = optax.linear_schedule(0.0, peak, rise)
+    return optax.join_schedules([warmup, falls[config.schedule]], [rise])
 
 
 def optimizer(config: TrainPart, parameters: nnx.State) -> optax.GradientTransformation:
@@ -45,16 +46,10 @@ def optimizer(config: TrainPart, parameters: nnx.State) -> optax.GradientTransfo
         config: `config.train`.
         parameters: of the model, or their shapes.
     """
-    learning_rate = schedule(
-        config.schedule,
-        peak=config.learning_rate,
-        warmup_steps=config.warmup_steps,
-        total_steps=config.steps,
-    )
     return optax.chain(
         optax.clip_by_global_norm(config.clip_norm),
         optax.adamw(
-            learning_rate,
+            schedule(config),
             b1=config.beta1,
             b2=config.beta2,
             eps=config.epsilon,

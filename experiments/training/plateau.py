@@ -1,18 +1,39 @@
-"""What the losses on the validation set say: which was the best, and how long ago."""
+"""The best of the validation losses, and the number of evaluations since.
 
-from collections.abc import Sequence
+`optax.contrib.reduce_on_plateau` takes a loss at every step and does not keep them, so it does not
+tell which checkpoint was the best.
+"""
 
-# The step and the loss of each evaluation, oldest first.
+from collections.abc import Mapping, Sequence
+
+from experiments.config.train import LOWER_IS_BETTER
+from experiments.errors import as_usage_errors, one_of
+
+# The step and the monitored loss of each evaluation, oldest first.
 Losses = Sequence[tuple[int, float]]
 
 
+def monitored_loss(measured: Mapping[str, float], name: str) -> float:
+    """Return the value of the validation split that training follows, negated if higher is better.
+
+    >>> monitored_loss({"loss": 2.0, "bleu": 30.0}, "bleu")
+    -30.0
+
+    Raises:
+        UsageError: there is no such value.
+    """
+    with as_usage_errors():
+        one_of("train.monitor", name, tuple(measured))
+    return measured[name] if name.endswith(LOWER_IS_BETTER) else -measured[name]
+
+
 def best_step(losses: Losses) -> int:
-    """The step of the lowest loss, the first of several."""
+    """Return the step of the lowest loss, the first of several."""
     return min(losses, key=lambda evaluation: evaluation[1])[0]
 
 
 def evaluations_since_best(losses: Losses) -> int:
-    """How many evaluations in a row were no better than the best before them.
+    """Return the number of evaluations after the best one.
 
     >>> evaluations_since_best([(10, 3.0), (20, 2.0), (30, 2.5), (40, 2.0)])
     2
@@ -21,10 +42,10 @@ def evaluations_since_best(losses: Losses) -> int:
 
 
 def out_of_patience(losses: Losses, patience: int) -> bool:
-    """Whether so many evaluations in a row were without gain; never with a patience of 0."""
+    """Return whether `patience` evaluations came after the best; never with a patience of 0."""
     return 0 < patience <= evaluations_since_best(losses)
 
 
 def stalls(losses: Losses, patience: int) -> bool:
-    """Whether the last evaluation is the `patience`-th in a row, or twice that, without gain."""
+    """Return whether the evaluations after the best are `patience`, or a multiple of it."""
     return evaluations_since_best(losses) % patience == 0 < evaluations_since_best(losses)

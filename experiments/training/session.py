@@ -1,23 +1,26 @@
-"""Training in a workdir, from its newest checkpoint to the last step, and restoring its state."""
+"""Training in a workdir from its newest checkpoint, and the state that is used afterwards."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, Self
 
 from experiments.config import Config
+from experiments.errors import UsageError
 from experiments.origin import origin
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.learner import Learner
 from experiments.training.loop import BEGINNING, Batches, fit
-from experiments.training.metrics import Metrics
+from experiments.training.metrics import Metrics, read_metrics
 from experiments.training.plateau import best_step, out_of_patience
+from experiments.training.profile import profiled
 from experiments.training.sharding import replicated
 from experiments.training.step import TrainState
+from experiments.training.weights_and_biases import start_wandb
 from experiments.workdir import Workdir
 
 
 class Trainable(Protocol):
-    """What is trained: a task of `experiments.tasks`.
+    """A task of `experiments.tasks`.
 
     Attributes:
         config: of the run.
@@ -29,20 +32,20 @@ class Trainable(Protocol):
     def learner(self) -> Learner:
         """Model, loss and optimizer."""
 
-    def batches(self, split: str) -> Iterable[Any]:
-        """Batches that contain every example of a split once."""
+    def validate(self, state: TrainState) -> dict[str, float]:
+        """Measure the validation split."""
 
     def sample(self, state: TrainState) -> str:
         """Show in a few lines what the model can do."""
 
 
 class Trained(NamedTuple):
-    """A run.
+    """A trained model.
 
     Attributes:
         state: that is measured and used.
         seconds: of training.
-        ended: whether it was trained to its end.
+        ended: whether the training has ended.
     """
 
     state: TrainState
@@ -57,53 +60,69 @@ class Trained(NamedTuple):
         progress: Mapping[str, Any],
         config: Config,
     ) -> Self:
-        """Choose the state that is used, as `restore` describes it."""
+        """Choose the state that is used; see `restore`."""
         last = best_step(progress["losses"]) if config.train.patience else int(newest.step)
-        saved = math.ceil(last / config.train.checkpoint_every)
+        saved = math.ceil(last / config.train.checkpoint_interval)
         state = checkpoints.averaged(newest, min(config.train.average, saved), last)
         return cls(state, progress["seconds"], _has_ended(newest, progress, config))
 
 
-def fit_in(workdir: Workdir, task: Trainable, batches: Batches) -> Trained:
+def fit_in(
+    workdir: Workdir,
+    task: Trainable,
+    batches: Batches,
+    parameters: Mapping[Any, Any],
+    *,
+    profile: bool = False,
+    wandb: str | None = None,
+) -> Trained:
     """Train a model from the newest checkpoint of its workdir, or from the start, to the last step.
 
     Args:
         workdir: where checkpoints, metrics and samples go.
         task: what is trained.
         batches: the batch of each step.
+        parameters: arrays by path that replace initial ones; unused if there is a checkpoint.
+        profile: whether some steps are traced into the folder `profile`.
+        wandb: project of Weights & Biases that takes the metrics too.
 
     Returns:
         What `restore` returns.
 
     Raises:
-        UsageError: a workdir that is being trained already, or whose checkpoints are gone or
-            damaged.
+        UsageError: another process trains this run, its checkpoints are missing or damaged, or
+            `profile` or `wandb` cannot start.
     """
     config, learner = task.config, task.learner
     with workdir.alone(), _checkpoints(workdir, config) as checkpoints:
         progress = BEGINNING
         if checkpoints.latest_step() is None:
-            workdir.check_fresh(config.train.checkpoint_every)
-            state = learner.initial_state()
+            _check_new(workdir, config.train.checkpoint_interval)
+            state = learner.initial_state(parameters)
         else:
             state, progress = checkpoints.restore(learner.abstract_state)
             state = replicated(state, config.batch.microbatches)
+        first, train_step, run = int(state.step), learner.train_step, None
         if not _has_ended(state, progress, config):
             workdir.keep_start(origin())
-        workdir.drop_samples(int(state.step))
-        validation = [*task.batches("validation")]
-        with Metrics(workdir.path, step=int(state.step)) as metrics:
+            if profile:
+                train_step = profiled(train_step, workdir.path, config.train.steps - first)
+            if wandb:
+                run = start_wandb(wandb, workdir.path, config.to_dict())
+        workdir.drop_samples(first)
+        with Metrics(workdir.path, step=first, wandb=run) as metrics:
             state, progress = fit(
                 state,
                 batches,
-                learner.train_step,
+                train_step,
                 config=config.train,
                 metrics=metrics,
                 checkpoints=checkpoints,
-                evaluate=lambda state: learner.losses(state.to_use().parameters, validation),
+                evaluate=lambda state: task.validate(state.to_use()),
                 sample=lambda state: workdir.keep_sample(
                     int(state.step), task.sample(state.to_use())
                 ),
+                flops=learner.flops,
                 progress=progress,
             )
         return Trained.of(checkpoints, state, progress, config)
@@ -114,22 +133,45 @@ def restore(workdir: Workdir, task: Trainable) -> Trained:
 
     It is that of the newest checkpoint, or of the one with the lowest validation loss where
     `train.patience` waits for a lower one; its parameters are their moving average, or the mean of
-    those of the last `train.average` checkpoints up to there.
+    those of the last `train.average` checkpoints up to there. If the run still trains and deletes
+    one of them meanwhile, the newest are read again.
 
     Raises:
         UsageError: the run has no checkpoint yet, or its newest is damaged.
     """
-    with _checkpoints(workdir, task.config) as checkpoints:
-        found = checkpoints.restore(task.learner.abstract_state)
-        return Trained.of(checkpoints, *found, task.config)
+    failed = -1
+    while True:
+        with _checkpoints(workdir, task.config, read_only=True) as checkpoints:
+            step = checkpoints.latest_step()
+            try:
+                found = checkpoints.restore(task.learner.abstract_state)
+                return Trained.of(checkpoints, *found, task.config)
+            except UsageError:
+                if step in (None, failed):
+                    raise
+                failed = step
 
 
-def _checkpoints(workdir: Workdir, config: Config) -> Checkpoints:
+def _check_new(workdir: Workdir, interval: int) -> None:
+    """Refuse to start a run again whose checkpoints were deleted.
+
+    Raises:
+        UsageError: there are metrics of steps after the first checkpoint.
+    """
+    if any(row["step"] > interval for row in read_metrics(workdir.path)):
+        raise UsageError(
+            f"the checkpoints of {workdir.path} are gone, and its metrics are left as they are: "
+            "choose another --workdir"
+        )
+
+
+def _checkpoints(workdir: Workdir, config: Config, *, read_only: bool = False) -> Checkpoints:
     # Behind the best there are as many as its patience waits for.
-    return Checkpoints(workdir.checkpoints, keep=config.train.average + config.train.patience)
+    keep = config.train.average + config.train.patience
+    return Checkpoints(workdir.checkpoints, keep=keep, read_only=read_only)
 
 
 def _has_ended(newest: TrainState, progress: Mapping[str, Any], config: Config) -> bool:
-    """Whether it is trained as long as it should be: patience may end sooner than the steps."""
+    """Return whether the last step is done, or patience has ended the training."""
     patience = config.train.patience
     return int(newest.step) >= config.train.steps or out_of_patience(progress["losses"], patience)

@@ -1,7 +1,7 @@
-"""Work that devices share: the parts of a batch to learn from, or rows to be read each for itself.
+"""Data parallelism: parts of a batch in training, or independent rows, on several devices.
 
-Every device has all parameters. What the parts of a batch add up to depends on their number and not
-on the devices, so a run of two cores and one of eight accelerators learn the same, to rounding.
+Every device has all parameters. The sum over the parts of a batch depends on their number and not
+on the devices, so a run on two cores and one on eight accelerators are equal, to rounding.
 """
 
 import os
@@ -20,13 +20,13 @@ from experiments.compilation import compiled
 Tree = TypeVar("Tree")
 
 SHARES = "shares"  # the axis of devices
-FEWEST_ROWS = 8  # of a share: fewer are not worth the copies of the parameters
+FEWEST_ROWS = 8  # of a device: fewer are not worth the copies of the parameters
 
 
 def cores_as_devices(number: int) -> None:
-    """Makes each core a device where there is no accelerator, unless the environment says more.
+    """Make each core a device of the CPU backend, unless the environment sets their number.
 
-    Before anything is computed: JAX asks once.
+    JAX reads this once, before it computes anything.
     """
     said = jax.config.jax_num_cpu_devices > 0
     if not said and "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
@@ -34,14 +34,14 @@ def cores_as_devices(number: int) -> None:
 
 
 def replicated(tree: Tree, num_parts: int) -> Tree:
-    """The same arrays on all devices that share so many parts; of one part, where they are."""
+    """Copy arrays to all devices that share `num_parts` parts; leave them in place for one part."""
     if num_parts == 1:
         return tree
     return jax.device_put(tree, NamedSharding(_mesh(num_parts), PartitionSpec()))
 
 
 def on_one_device(tree: Tree) -> Tree:
-    """The same arrays on the first device alone."""
+    """Copy arrays to the first device."""
     return jax.device_put(tree, jax.devices()[0])
 
 
@@ -52,17 +52,17 @@ def accumulated(
     rng: Array,
     num_parts: int,
 ) -> Any:  # noqa: ANN401 - whatever pytree the function returns
-    """The sum of `function(parameters, part, rng)` over parts of the rows of a batch.
+    """Sum `function(parameters, part, rng)` over parts of the rows of a batch.
 
-    Each device takes equally many parts, one at a time. Rows of zeros fill the last part up: they
-    are padding, which counts nowhere.
+    Each device computes equally many parts, one at a time. The last part is padded with rows of
+    zeros.
 
     Args:
         function: returns arrays that add up.
-        parameters: which every part reads whole.
+        parameters: of every part.
         batch: arrays `[B, *]`.
-        rng: random key, from which that of each part is split.
-        num_parts: how many; 1 for the batch as it is.
+        rng: random key, which is split into one for each part.
+        num_parts: number of parts; 1 for the batch as it is.
     """
     if num_parts == 1:
         return function(parameters, batch, rng)
@@ -83,11 +83,11 @@ def accumulated(
 
 
 def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiles `function(parameters, *arrays)`, of which every device takes a share of the rows.
+    """Compile `function(parameters, *arrays)` with the rows of its arrays on several devices.
 
     Args:
-        function: of parameters and arrays `[B, *]` to arrays `[B, *]`, each row for itself. It may
-            be given rows of zeros too, of which nothing comes back.
+        function: maps parameters and arrays `[B, *]` to arrays `[B, *]`, each row independent of
+            the others. Its arrays may be padded with rows of zeros.
     """
 
     def shared(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - any pytrees
@@ -112,20 +112,20 @@ def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def padded_rows(array: Array, number: int) -> Array:
-    """With rows of zeros behind it, so that so many shares of them are equal."""
+    """Append rows of zeros until `number` divides the rows."""
     return jnp.pad(array, [(0, -len(array) % number), *[(0, 0)] * (array.ndim - 1)])
 
 
 def _shared(
     share: Callable[[Any, Any], Any], mesh: Mesh, out: PartitionSpec
 ) -> Callable[[Any, Any], Any]:
-    """`share(parameters, arrays)` on each device, with its part of the leading axis of arrays."""
+    """Run `share(parameters, arrays)` on each device with its part of the leading axis."""
     return jax.shard_map(
         share,
         mesh=mesh,
         in_specs=(PartitionSpec(), PartitionSpec(SHARES)),
         out_specs=out,
-        # Checked, JAX would add up the gradients of all devices after each part.
+        # With the check, JAX would add up the gradients of all devices after each part.
         check_vma=False,
     )
 
@@ -145,12 +145,12 @@ def _one_by_one(
 
 
 def _mesh(num_parts: int) -> Mesh:
-    """The most devices that can take equally many parts."""
+    """Return a mesh of the most devices that can compute equally many parts."""
     devices = jax.devices()
     number = max(n for n in range(1, len(devices) + 1) if num_parts % n == 0)
     return Mesh(np.array(devices[:number]), (SHARES,))
 
 
 def _mesh_of_rows(rows: int) -> Mesh:
-    """The most devices whose shares are worth it."""
+    """Return a mesh of the most devices with at least `FEWEST_ROWS` rows each."""
     return _mesh(max(1, min(len(jax.devices()), rows // FEWEST_ROWS)))

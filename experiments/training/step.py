@@ -1,4 +1,4 @@
-"""One step of training, a pure function from state and batch to state and metrics."""
+"""One step of training: a pure function from state and batch to state and metrics."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Self, TypeVar
@@ -19,14 +19,14 @@ LossFunction = Callable[[Any, Batch, Array | None], tuple[TokenLosses, Mapping[s
 
 
 class TrainState(NamedTuple):
-    """All that changes while training.
+    """Everything that changes in training.
 
     Attributes:
-        step: how many steps were taken, int32.
+        step: number of steps taken, int32.
         parameters: of the model, as `flax.nnx.split` returns them.
-        average: their exponential moving average; None if none is kept.
-        optimizer: the optimizer's own memory.
-        slowdown: what updates are multiplied by, below 1 once the validation loss stalls.
+        average: their exponential moving average; None without one.
+        optimizer: state of the optimizer.
+        slowdown: factor of the updates, below 1 after a plateau of the validation loss.
         rng: random key from which that of each step is derived; constant.
     """
 
@@ -38,7 +38,7 @@ class TrainState(NamedTuple):
     rng: Array
 
     def to_use(self) -> Self:
-        """On one device, with the parameters that are measured: their average, if one is kept."""
+        """Return the state on one device, with the average of the parameters if there is one."""
         state = self if self.average is None else self._replace(parameters=self.average)
         return on_one_device(state)
 
@@ -47,6 +47,7 @@ def make_steps(
     definition: nnx.GraphDef,
     loss_function: LossFunction[Batch],
     optimizer: optax.GradientTransformation,
+    schedule: optax.Schedule,
     *,
     dtype: jnp.dtype = jnp.float32,
     microbatches: int = 1,
@@ -55,23 +56,23 @@ def make_steps(
     Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]],
     Callable[[nnx.State, Batch], TokenLosses],
 ]:
-    """The jitted training step and evaluation step of a model.
+    """Return the jitted training step and evaluation step of a model.
 
     Args:
         definition: the model without its parameters.
         loss_function: sums the losses of a batch; the auxiliary losses of the model are added to
             the objective in training, and are reported by name.
         optimizer: turns gradients into updates.
-        dtype: what the model computes in while it trains; parameters, their gradients and the
-            optimizer stay what they are.
-        microbatches: parts of a batch whose gradients are added up, so that the activations of one
-            part stand in the memory of a device at a time.
-        decay: of the average of the parameters, if one is kept.
+        schedule: learning rate of each step, which the metrics contain.
+        dtype: of the computation in training; parameters, gradients and optimizer keep theirs.
+        microbatches: parts of a batch whose gradients are added up, so that a device holds the
+            activations of one part at a time.
+        decay: of the average of the parameters, if there is one.
 
     Returns:
-        `train_step(state, batch) -> state, metrics`, which reuses the memory of the state it is
-        given, `replicated` for so many parts; and `evaluate_step(parameters, batch) -> sums`,
-        without dropout.
+        `train_step(state, batch) -> state, metrics`, which reuses the memory of its state,
+        `replicated` for so many parts; and `evaluate_step(parameters, batch) -> sums`, without
+        dropout.
     """
 
     def summed(parameters: nnx.State, batch: Batch, rng: Array) -> tuple[Array, TokenLosses]:
@@ -88,7 +89,10 @@ def make_steps(
         updates, memory = optimizer.update(gradients, state.optimizer, state.parameters)
         updates = optax.tree.scale(state.slowdown, updates)
         parameters = optax.apply_updates(state.parameters, updates)
-        metrics = per_token(sums) | {"gradient_norm": optax.tree.norm(gradients)}
+        metrics = per_token(sums) | {
+            "gradient_norm": optax.tree.norm(gradients),  # before clipping
+            "learning_rate": schedule(state.step) * state.slowdown,
+        }
         state = state._replace(step=state.step + 1, parameters=parameters, optimizer=memory)
         return state._replace(average=moved(state, decay)), metrics
 
@@ -100,7 +104,7 @@ def make_steps(
 
 
 def cast(tree: Any, dtype: jnp.dtype) -> Any:  # noqa: ANN401 - any pytree
-    """Arrays in another precision; what is no floating-point number stays."""
+    """Convert floating-point arrays to another precision; other arrays stay as they are."""
     return jax.tree.map(
         lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf,
         tree,
@@ -108,10 +112,10 @@ def cast(tree: Any, dtype: jnp.dtype) -> Any:  # noqa: ANN401 - any pytree
 
 
 def moved(state: TrainState, decay: float) -> nnx.State | None:
-    """The average of a state, moved towards its parameters.
+    """Return the average of a state, moved towards its parameters.
 
-    Young averages move faster: of the one before step t, min(decay, t / (9 + t)) is kept, so that
-    the first parameters are soon forgotten.
+    Step t keeps min(decay, t / (9 + t)) of the average, so the first parameters soon have no
+    weight.
     """
     if state.average is None:
         return None

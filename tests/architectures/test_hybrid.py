@@ -50,10 +50,13 @@ def make_layer(index, rngs):
     return modules.Block(**mixer, feed_forward=residual(feed_forward))
 
 
-def test_learns_and_decodes():
-    rngs, tokens = nnx.Rngs(0), counting()
+def make_model(rngs):
     layers = modules.Layers(make_layer, 6, rngs=rngs)
     assert layers.period == 3  # scanned in groups of three
     decoder = modules.Decoder(layers, norm=modules.rms_norm(WIDTH, rngs=rngs))
-    model = modules.LanguageModel(modules.Embedding(VOCAB, WIDTH, rngs=rngs), decoder)
-    check_decoding(train(model, next_token_loss, tokens), tokens)
+    return modules.LanguageModel(modules.Embedding(VOCAB, WIDTH, rngs=rngs), decoder)
+
+
+def test_learns_and_decodes():
+    tokens = counting()
+    check_decoding(train(make_model, next_token_loss, tokens), tokens)

@@ -1,6 +1,6 @@
 """A Vision Transformer with a class token (Dosovitskiy et al. 2021)."""
 
-from flax import nnx
+import jax
 
 from attention import modules
 from tests.architectures.helpers import bright_quadrants, classification_loss, train
@@ -32,8 +32,9 @@ def make_model(rngs):
 
 def test_learns_and_returns_attention():
     images, labels = bright_quadrants()
-    model = train(make_model(nnx.Rngs(0)), classification_loss, images, labels)
-    output = model(images, returning=("weights", "hidden_states"))
+    model = train(make_model, classification_loss, images, labels)
+    run = jax.jit(lambda model: model(images, returning=("weights", "hidden_states")))
+    output = run(model)
     assert (output.logits.argmax(axis=-1) == labels).all()
     # The class token attends to itself and to 16 patches.
     assert output.attention[-1]["self_attention"]["weights"][:, :, 0].shape == (32, 4, 17)

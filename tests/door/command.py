@@ -8,7 +8,10 @@ import jax
 import pytest
 
 import run
+from experiments.cli import load_config
 from experiments.config import Config
+from experiments.registry import TASKS
+from experiments.training.checkpoint import Checkpoints
 from experiments.workdir import Workdir
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -34,6 +37,21 @@ def in_repository():
         patch.chdir(REPOSITORY)
         yield
     jax.config.update("jax_compilation_cache_dir", before)
+
+
+def make_untrained(place, name, folder=None, **changes):
+    """Create a run with initial parameters, in a workdir with the name of its config."""
+    config = load_config(f"{name}:tiny")
+    config.update_from_flattened_dict(changes)
+    workdir = Workdir(place / (folder or name))
+    with in_repository():
+        task = TASKS[config.task].prepare(Config.read(config.to_dict()), place / "cache")
+        workdir.claim(task.config)
+        workdir.keep_texts({split: task.splits[split].fingerprint for split in task.known_splits})
+        task.tokenizers.keep(workdir.path)
+        with Checkpoints(workdir.checkpoints) as checkpoints:
+            checkpoints.save(task.learner.initial_state(), {"seconds": 0.0, "losses": []})
+    return workdir.path
 
 
 def train(place, workdir, *arguments):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import run
-from experiments.evaluation.translator import Translator
+from experiments.inference.translator import Translator
 from experiments.tasks.translation import Translation
 from tests.door.command import TINY, command, in_repository, train
 

@@ -1,4 +1,4 @@
-"""--mode=evaluate: all test splits, one split, moved text, and a comparison with another run."""
+"""--mode=evaluate: all test splits, one split, other data, and a comparison with another run."""
 
 import json
 import shutil
@@ -12,10 +12,31 @@ from experiments.cli import Command
 from experiments.data import sources
 from experiments.errors import UsageError
 from experiments.evaluation.scores import paired_bootstrap
-from tests.door.command import TINY, config_of
+from experiments.workdir import Workdir
+from tests.door.command import command, config_of, in_repository, make_untrained
 from tests.experiments.data.corpora import load_split
 
-pytestmark = pytest.mark.usefixtures("trained")
+
+@pytest.fixture(scope="module")
+def evaluated(place):
+    """Return the workdir of a small run that was measured."""
+    small = {"model.encoder_layers": 1, "model.decoder_layers": 1}
+    folder = make_untrained(place, "toy_translation", "evaluated", **small)
+    with in_repository():
+        assert run.main(command(place, folder, "--mode=evaluate")) == 0
+    return folder
+
+
+@pytest.fixture
+def own(evaluated, tmp_path):
+    """Return a copy of the run that a test may change."""
+    return Path(shutil.copytree(evaluated, tmp_path / "own"))
+
+
+def read_rows(folder, split):
+    """Return the rows of a file of hypotheses."""
+    lines = (folder / f"hypotheses.{split}.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
 
 
 @pytest.fixture
@@ -26,15 +47,6 @@ def read(monkeypatch):
     return names
 
 
-def test_finished_run_is_evaluated_and_not_trained(place, knock, read):
-    before = (place / "tiny" / "metrics.jsonl").read_text()
-    status, output, _ = knock(*TINY)
-    assert status == 0
-    assert "exact match" in output
-    assert (place / "tiny" / "metrics.jsonl").read_text() == before
-    assert sorted(read) == ["compositional", "longer", "test", "train", "validation"]
-
-
 def test_evaluate_needs_only_the_workdir(own, knock, read):
     before = json.loads((own / "results.json").read_text())
     (own / "results.json").unlink()
@@ -43,7 +55,7 @@ def test_evaluate_needs_only_the_workdir(own, knock, read):
     assert sorted(read) == ["compositional", "longer", "test"]
 
 
-def test_evaluating_one_split_keeps_the_other_scores(own, knock, read):
+def test_evaluating_one_split_keeps_the_other_scores(place, own, knock, read):
     results = own / "results.json"
     before = json.loads(results.read_text())
     picture = (own / "attention.png").stat().st_mtime_ns
@@ -55,8 +67,11 @@ def test_evaluating_one_split_keeps_the_other_scores(own, knock, read):
     now = json.loads(results.read_text())
     scores = now["splits"].pop("validation")
     assert now == before
-    hypotheses = (own / "hypotheses.validation.txt").read_text()
-    assert len(hypotheses.splitlines()) == scores["sentences"]
+    rows = read_rows(own, "validation")
+    pair = load_split(config_of(own).data, "validation", place / "cache")[0]
+    assert len(rows) == scores["sentences"]
+    assert (rows[0]["source"], rows[0]["reference"]) == pair[:2]
+    assert rows[0].keys() == {"source", "reference", "hypothesis"}
 
 
 @pytest.mark.parametrize("what", ["decoding", "step"])
@@ -90,7 +105,7 @@ def test_scores_do_not_depend_on_the_batch_size_of_decoding(own, knock):
     ],
 )
 def test_damaged_results_raise_before_evaluation(own, knock, text, reason):
-    results, hypotheses = own / "results.json", own / "hypotheses.longer.txt"
+    results, hypotheses = own / "results.json", own / "hypotheses.longer.jsonl"
     written = hypotheses.stat().st_mtime_ns
     results.write_text(text)
     status, _, error = knock("--mode=evaluate", "--split=longer", workdir=own)
@@ -106,68 +121,91 @@ def test_damaged_results_raise_before_evaluation(own, knock, text, reason):
             "--split must be one of train, validation, test, compositional, longer, got 'longr'; "
             "did you mean 'longer'?",
         ),
-        (["--split=test"], "--split is for --mode=evaluate alone, got --mode=train"),
+        (
+            ["--split=test"],
+            "--split is for --mode=evaluate and --mode=explain alone, got --mode=train",
+        ),
     ],
 )
-def test_invalid_split_is_a_usage_error(place, knock, arguments, sentence):
-    before = (place / "tiny" / "results.json").read_text()
-    assert knock(*arguments)[::2] == (2, f"run.py: {sentence}\n")
-    assert (place / "tiny" / "results.json").read_text() == before
+def test_invalid_split_is_a_usage_error(evaluated, knock, arguments, sentence):
+    before = (evaluated / "results.json").read_text()
+    assert knock(*arguments, workdir=evaluated)[::2] == (2, f"run.py: {sentence}\n")
+    assert (evaluated / "results.json").read_text() == before
 
 
 @pytest.mark.usefixtures("echoing")
-def test_moved_text_is_accepted_and_changed_text_is_not(place, knock, captions, tmp_path):
-    here = Path(shutil.copytree(captions, tmp_path / "here"))
-    for language in ("en", "de"):
-        with (here / f"train.{language}").open("a") as file:
-            file.write("".join(map(str, range(300))) + "\n")  # one word, and too many subwords
-    fewer = "--config.train.steps=2", "--config.train.warmup_steps=1"
-    flags = "--config=configs/multi30k.py:tiny", "--config.data.faults=drop", *fewer
-    status, _, error = knock(*flags, f"--config.data.path={here}", workdir="moved")
-    assert (status, "train: 1 of 61 pairs left out: more than 160 subwords" in error) == (0, True)
-    there = here.rename(tmp_path / "there")
-    new = f"--config.data.path={there}"
-    results, texts = (place / "moved" / name for name in ("results.json", "texts.json"))
-    before, known = json.loads(results.read_text()), texts.read_text()
-    assert [*json.loads(known)] == ["train", "validation", "test"]
+class TestOtherData:
+    """Data that has moved or changed, and other files."""
 
-    assert "embedding tokens" in knock("--mode=describe", workdir="moved")[1]
-    answer = knock("--mode=translate", workdir="moved", given="sniez\n\nierd")
-    assert answer == (0, "sniez\n\nierd\n", "")
-    assert knock(*flags, new, workdir="moved")[0] == 0
-    evaluate = "--mode=evaluate", "--config.decoding.length_penalty=0.5"
-    status, _, error = knock(*evaluate, workdir="moved")
-    assert (status, f"data.path={here} has no test_2016.en" in error) == (2, True)
-    assert knock("--mode=evaluate", "--split=train", new, workdir="moved")[0] == 0
-    (there / "train.en").unlink()  # it is not read
-    assert knock(*evaluate, new, workdir="moved")[0] == 0
-    assert json.loads(results.read_text())["splits"] == before["splits"]
+    @pytest.fixture
+    def here(self, captions, tmp_path):
+        return Path(shutil.copytree(captions, tmp_path / "here"))
 
-    for split, stem in (("test", "test_2016"), ("validation", "validation")):
-        lines = (there / f"{stem}.de").read_text().splitlines()
-        (there / f"{stem}.de").write_text("\n".join(lines[::-1]) + "\n")
-        written = results.read_text()
-        result = knock("--mode=evaluate", f"--split={split}", new, workdir="moved")
-        assert result[::2] == (
-            2,
-            f"run.py: the {split} split is another text than {place / 'moved'} has read: name the "
-            "place of that one by data.path\n",
+    @pytest.fixture
+    def made(self, place, here, tmp_path):
+        """Return the workdir of a run whose data is in the folder `here`."""
+        return make_untrained(place, "multi30k", tmp_path / "run", **{"data.path": str(here)})
+
+    @pytest.fixture
+    def measured(self, made, knock):
+        assert knock("--mode=evaluate", workdir=made)[0] == 0
+        return made
+
+    def test_moved_data_is_that_of_the_run(self, measured, here, knock):
+        before = json.loads((measured / "results.json").read_text())
+        there = here.rename(here.with_name("there"))
+        assert "embedding tokens" in knock("--mode=describe", workdir=measured)[1]
+        status, _, error = knock("--mode=evaluate", workdir=measured)
+        assert (status, f"data.path={here} has no test_2016.en" in error) == (2, True)
+        (there / "train.en").unlink()  # it is not read
+        new = f"--config.data.path={there}"
+        assert knock("--mode=evaluate", new, workdir=measured)[0] == 0
+        assert json.loads((measured / "results.json").read_text()) == before
+
+    def test_changed_data_is_refused(self, made, here, knock):
+        (here / "test_2016.de").write_text("ein\nanderer\ntext\n")
+        before = (made / "texts.json").read_text()
+        sentence = (
+            f"run.py: the test split is another text than {made} has read: name the place of "
+            "that one by data.path\n"
         )
-        assert results.read_text() == written
-    assert texts.read_text() == known
+        assert knock("--mode=evaluate", workdir=made)[::2] == (2, sentence)
+        there = here.rename(here.with_name("there"))
+        train = knock(f"--config.data.path={there}", workdir=made)
+        assert train[::2] == (2, sentence)
+        assert before == (made / "texts.json").read_text()
+
+    def test_other_files_have_a_result_of_their_own(self, measured, here, knock, tmp_path):
+        before = json.loads((measured / "results.json").read_text())
+        hypotheses = (measured / "hypotheses.test.jsonl").read_bytes()
+        for language in ("en", "de"):
+            (here / f"dialogue.{language}").write_text("eins\nzwei\n")
+        flags = "--mode=evaluate", "--config.data.files.test=dialogue"
+        status, output, _ = knock(*flags, workdir=measured)
+        assert (status, "test@dialogue" in output) == (0, True)
+        results = json.loads((measured / "results.json").read_text())
+        scores = results["splits"].pop("test@dialogue")
+        assert results == before
+        assert (scores["sentences"], scores["exact_match"]) == (2, 1.0)  # echoed
+        assert scores["data"] == {"data.files.test": "dialogue"}
+        assert [row["source"] for row in read_rows(measured, "test@dialogue")] == ["eins", "zwei"]
+        assert (measured / "hypotheses.test.jsonl").read_bytes() == hypotheses
+        other = shutil.copytree(measured, tmp_path / "other")
+        status, _, error = knock(*flags, f"--against={other}", workdir=measured)
+        assert (status, error) == (0, "")
+        scores = json.loads((measured / "results.json").read_text())["splits"]["test@dialogue"]
+        assert scores["against"]["p"] == 1
 
 
 @pytest.fixture
-def other(place, trained, tmp_path):
+def other(evaluated, tmp_path):
     """Return a run with equal hypotheses, except that the first of split longer is correct."""
     other = tmp_path / "other"
     other.mkdir()
-    for name in ("results.json", "texts.json", "hypotheses.longer.txt"):
-        shutil.copy(place / "tiny" / name, other)
-    hypotheses = (other / "hypotheses.longer.txt").read_text().splitlines()
-    data = config_of(place / "tiny").data
-    right = load_split(data, "longer", place / "cache")[0].target
-    (other / "hypotheses.longer.txt").write_text("\n".join([right, *hypotheses[1:], ""]))
+    for name in ("results.json", "texts.json", "hypotheses.longer.jsonl"):
+        shutil.copy(evaluated / name, other)
+    (source, target, _), *rows = (tuple(row.values()) for row in read_rows(other, "longer"))
+    Workdir(other).keep_hypotheses("longer", [(source, target, target), *rows])
     return other
 
 
@@ -178,7 +216,7 @@ def test_comparison_with_another_run(place, own, knock, other):
     config = config_of(own)
     pairs = load_split(config.data, "longer", place / "cache")
     hypotheses = {
-        folder: (folder / "hypotheses.longer.txt").read_text().splitlines()
+        folder: [row["hypothesis"] for row in read_rows(folder, "longer")]
         for folder in (other, own)
     }
     (p,) = paired_bootstrap(hypotheses, [pair.target for pair in pairs]).values()
@@ -190,29 +228,30 @@ def test_comparison_with_another_run(place, own, knock, other):
     assert f"against {other} (decoding: num_beams=1): BLEU " in beams[1]
 
 
-def test_invalid_comparison_is_a_usage_error(place, knock, other):
+def test_invalid_comparison_is_a_usage_error(evaluated, knock, other):
     def refused(*arguments, against=other):
-        status, _, error = knock(*arguments, f"--against={against}")
+        status, _, error = knock(*arguments, f"--against={against}", workdir=evaluated)
         assert status == 2
         return error.removeprefix("run.py: ").removesuffix("\n")
 
     longer = "--mode=evaluate", "--split=longer"
-    same = place / "tiny" / ".." / "tiny"
+    same = evaluated / ".." / evaluated.name
     assert refused() == "--against is for --mode=evaluate alone, got --mode=train"
     assert refused(*longer, against="") == "--against needs a name, got none"
     assert refused(*longer, against=same) == (
-        f"--against needs another run than {place / 'tiny'} itself"
+        f"--against needs another run than {evaluated} itself"
     )
-    (other / "hypotheses.longer.txt").write_text("le\nla\n")
+    Workdir(other).keep_hypotheses("longer", [("a", "b", "c")] * 2)
     assert f"{other} translated 2 of the 20 sentences of the longer split" in refused(*longer)
-    (other / "hypotheses.longer.txt").write_bytes(b"\xff\xfe")
-    assert f"{other / 'hypotheses.longer.txt'} cannot be read" in refused(*longer)
+    (other / "hypotheses.longer.jsonl").write_bytes(b"\xff\xfe")
+    assert f"{other / 'hypotheses.longer.jsonl'} cannot be read" in refused(*longer)
     (other / "texts.json").write_text('{"longer": "another"}')
     assert refused(*longer) == (
-        f"the longer split of {other} has other sentences than that of {place / 'tiny'}"
+        f"the longer split of {other} has other sentences than that of {evaluated}"
     )
     (other / "texts.json").write_text("[1]")
     assert f"{other / 'texts.json'} cannot be read" in refused(*longer)
+    shutil.copy(evaluated / "texts.json", other)
     results = json.loads((other / "results.json").read_text())
     for scores in ({"longer": {"tok_bleu": 1.0}}, {}):
         (other / "results.json").write_text(json.dumps(results | {"splits": scores}))
@@ -227,7 +266,7 @@ def test_invalid_comparison_is_a_usage_error(place, knock, other):
 
 
 def test_only_translations_are_compared(tmp_path):
-    config = ConfigDict({"experiment": "classification"})
+    config = ConfigDict({"task": "classification"})
     asked = Command("evaluate", config, tmp_path, tmp_path, against=tmp_path)
     with pytest.raises(UsageError, match="for translations, and classification has none"):
         run.check_mode(asked)

@@ -48,9 +48,11 @@ def at_once(*arguments):
         (["--config=toy_translatio"], 2),
         (["--config.model.widht=3"], 2),
         (["--config.model.width=wide"], 2),
-        (["--config=char_lm", "--mode=translate"], 2),
-        (["--config.experiment=translatoin"], 2),
+        (["--config=ledger", "--mode=predict"], 2),
+        (["--mode=predict", "--format=xml"], 2),
+        (["--config.task=translatoin"], 2),
         (["--mode=evaluate", "--workdir=nowhere"], 2),
+        (["--mode=sweep", "--seeds=0,1", "--grid.model.widht=32"], 2),
     ],
 )
 def test_an_answer_needs_neither_jax_nor_a_second(arguments, status):
@@ -83,7 +85,7 @@ def test_help_lists_the_fields_of_a_configuration(capsys, monkeypatch, tmp_path)
     lines = shown(capsys, "--config=toy_translation:tiny", "--help").splitlines()
     rows = dict(line.split(maxsplit=1) for line in lines if line.startswith("  --config."))
     assert rows["--config.model.width"] == "32  D, width of the model"
-    assert rows["--config.experiment"] == "'translation'"
+    assert rows["--config.task"] == "'translation'"
 
 
 @pytest.mark.parametrize(

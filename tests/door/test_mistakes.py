@@ -52,7 +52,7 @@ from tests.door.command import REPOSITORY, command
         (["--config.model.implementation=splsh"], "got 'splsh'; did you mean 'splash'?"),
         (["--against", "--split=test"], "--against needs a name, got none"),
         (["--config.data.name=toys"], "got 'toys'; did you mean 'toy'?"),
-        (["--config.experiment=translatoin"], "did you mean 'translation'?"),
+        (["--config.task=translatoin"], "did you mean 'translation'?"),
         (["--config.train.warmup_steps=99999"], "train.warmup_steps must be in [0, steps="),
         (["--config.train.steps=0"], "train.steps must be at least 1, got 0"),
         (["--config.train.log_every=0"], "train.log_every must be at least 1, got 0"),
@@ -92,7 +92,7 @@ def test_what_the_library_cannot_compute_is_refused_before_anything_is_written(
     assert not (place / "never").exists()
 
 
-@pytest.mark.parametrize("mode", ["evaluate", "translate"])
+@pytest.mark.parametrize("mode", ["evaluate", "predict"])
 def test_a_run_that_is_not_there_or_not_trained(place, knock, mode):
     status, _, error = knock(f"--mode={mode}", workdir="nowhere")
     assert status == 2
@@ -158,7 +158,7 @@ def test_a_full_disk_is_one_line(place, tmp_path):
 @pytest.mark.usefixtures("trained")
 def test_standard_input_that_is_closed_is_no_text(place, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
-    assert run.main(command(place, "tiny", "--mode=translate")) == 2
+    assert run.main(command(place, "tiny", "--mode=predict")) == 2
     assert "reads standard input, which is closed" in capsys.readouterr().err
 
 

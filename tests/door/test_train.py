@@ -12,8 +12,9 @@ import pytest
 from experiments.data.windows import Windows
 from experiments.registry import TASKS
 from experiments.training.checkpoint import Checkpoints
-from experiments.training.metrics import read_metrics
+from experiments.training.metrics import read_metrics, read_timing
 from experiments.training.session import restore
+from experiments.warm_start import parameters_to_start_from
 from experiments.workdir import Workdir
 from tests.door.command import TINY, config_of
 
@@ -30,11 +31,8 @@ def final_state(place, workdir):
 
 
 def measured(place, workdir):
-    """Return the metrics of a run without those of its speed."""
-    return [
-        {name: value for name, value in row.items() if not name.endswith("per_second")}
-        for row in read_metrics(place / workdir)
-    ]
+    """Return the bytes of the metrics of a run."""
+    return (place / workdir / "metrics.jsonl").read_bytes()
 
 
 def test_workdir_contains_everything(place, trained):
@@ -45,7 +43,7 @@ def test_workdir_contains_everything(place, trained):
         "attention.png",
         "checkpoints",
         "config.json",
-        *(f"hypotheses.{split}.txt" for split in ("test", "compositional", "longer")),
+        *(f"hypotheses.{split}.jsonl" for split in ("test", "compositional", "longer")),
         "learning_curve.png",
         "metrics.jsonl",
         "results.json",
@@ -53,6 +51,7 @@ def test_workdir_contains_everything(place, trained):
         "starts.jsonl",
         "tensorboard",
         "texts.json",
+        "timing.jsonl",
         "vocabulary.source.txt",
         "vocabulary.target.txt",
     }
@@ -62,13 +61,24 @@ def test_workdir_contains_everything(place, trained):
     for split in ("test", "compositional", "longer"):
         scores = results["splits"][split]
         assert {"exact_match", "accuracy", "bleu", "bleu_signature", "nll"} <= scores.keys()
-        hypotheses = (place / "tiny" / f"hypotheses.{split}.txt").read_text().splitlines()
+        hypotheses = (place / "tiny" / f"hypotheses.{split}.jsonl").read_text().splitlines()
         assert len(hypotheses) == scores["sentences"] == 20
     assert (place / "tiny" / "samples.txt").read_text().count("step ") == 2
     rows = read_metrics(place / "tiny")
-    assert [row["step"] for row in rows if row["split"] == "validation"] == [10, 20]
-    losses = [row["nll"] for row in rows if row["split"] == "train"]
-    assert losses[-1] < losses[0]
+    assert [row["step"] for row in rows if row["split"] == "validation"] == [5, 10, 15, 20]
+    trained = [row for row in rows if row["split"] == "train"]
+    assert trained[-1]["nll"] < trained[0]["nll"]
+    assert (
+        trained[0]["learning_rate"] > trained[-1]["learning_rate"] > 0 < trained[0]["gradient_norm"]
+    )
+    assert [row["step"] for row in read_timing(place / "tiny")] == [5, 10, 15, 20]
+
+
+def test_finished_run_is_evaluated_and_not_trained(place, knock):
+    before = (place / "tiny" / "metrics.jsonl").read_text()
+    status, output, _ = knock(*TINY)
+    assert (status, "exact match" in output) == (0, True)
+    assert (place / "tiny" / "metrics.jsonl").read_text() == before
 
 
 @pytest.mark.usefixtures("echoing")
@@ -105,6 +115,47 @@ def test_the_workdir_alone_continues_a_run(own, place, knock):
     assert knock(workdir=own)[0] == 0
     assert Checkpoints(own / "checkpoints").latest_step() == 20
     assert measured(place, own) == measured(place, "tiny")
+
+
+@pytest.mark.usefixtures("echoing")
+def test_finished_run_is_extended(own, place, knock):
+    assert knock("--config.train.steps=25", workdir=own)[0] == 0
+    assert Checkpoints(own / "checkpoints").latest_step() == 25
+    assert json.loads((own / "config.json").read_text())["train"]["steps"] == 25
+    assert json.loads((own / "changes.jsonl").read_text())["changed"] == {"train.steps": [20, 25]}
+    assert measured(place, own).startswith(measured(place, "tiny"))
+    assert knock("--mode=evaluate", *TINY, workdir=own)[0] == 0  # whose config has 20 steps
+    assert json.loads((own / "results.json").read_text())["step"] == 25
+
+
+def test_warm_start_takes_parameters_and_tokens_of_a_run(place):
+    config = config_of(place / "tiny")
+    train = replace(config.train, start_from=str(place / "tiny"))
+    sizes = replace(config.data.sizes, train=1_100)
+    task = TASKS["translation"].prepare(
+        replace(config, train=train, data=replace(config.data, sizes=sizes)), place / "cache"
+    )
+    found = parameters_to_start_from(task, place / "cache")
+    state = task.learner.initial_state(found)
+    jax.tree.map(
+        np.testing.assert_array_equal, state.parameters, final_state(place, "tiny").parameters
+    )
+    assert int(state.step) == 0
+    words = (place / "tiny" / "vocabulary.source.txt").read_bytes()
+    assert task.tokenizers.source.as_bytes() == words
+
+
+def test_warm_start_from_another_shape_names_the_parameters(place, knock):
+    status, _, error = knock(
+        *TINY,
+        f"--config.train.start_from={place / 'tiny'}",
+        "--config.model.hidden=64",
+        workdir="warm",
+    )
+    assert status == 2
+    assert "is another one: " in error and "(32, 48) there, (32, 64) here)" in error
+    assert error.count("\n") == 1
+    assert not (place / "warm").exists()
 
 
 def test_mean_of_the_last_checkpoints_is_used(place, trained):
@@ -206,3 +257,14 @@ def test_incomplete_checkpoint_is_reported(place, knock):
     shutil.rmtree(step)
     assert knock("--mode=evaluate", workdir="lacks")[0] == 0
     assert json.loads((place / "lacks" / "results.json").read_text())["step"] == 10
+
+
+def test_a_sweep_reads_the_files_of_its_runs(place, knock, tmp_path):
+    shutil.copytree(place / "tiny", tmp_path / "sweep" / "seed=0")
+    status, output, error = knock("--mode=sweep", workdir=tmp_path / "sweep")
+    assert (status, error) == (0, "")
+    assert "0 of 1 runs have not reached their end" in output
+    (record,) = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert {"validation", "test", "compositional", "longer"} < {*record["scores"]}
+    assert (record["run"], record["seeds"], record["steps"]) == ("sweep", [0], [20])
+    assert f"| sweep | test | 0 | {record['scores']['test']['loss']['mean']:.3f} |" in output

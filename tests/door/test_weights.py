@@ -1,4 +1,4 @@
-"""`run.py --mode=generate --weights=FOLDER`: text from a released checkpoint."""
+"""`run.py --mode=predict --weights=FOLDER`: text from a released checkpoint."""
 
 import contextlib
 import io
@@ -31,7 +31,7 @@ def generate(place, monkeypatch):
         with in_repository(), pytest.MonkeyPatch.context() as patch:
             patch.setattr("sys.stdin", text)
             with contextlib.redirect_stdout(output), contextlib.redirect_stderr(error):
-                status = run.main(["run.py", "--mode=generate", *arguments])
+                status = run.main(["run.py", "--mode=predict", *arguments])
         return status, output.getvalue(), error.getvalue()
 
     return call
@@ -45,6 +45,10 @@ def test_greedy_decoding_and_a_beam_of_several_continue_each_line(generate):
         first, second = output.splitlines()
         assert first.startswith("the cat") and len(first) > len("the cat")
         assert second.startswith("hello") and len(second) > len("hello")
+    found = generate("gpt2", few, *flags, "--format=json")[1].splitlines()
+    for text, answer in zip((first, second), map(json.loads, found), strict=True):
+        assert answer["prompt"] + answer["text"] == text
+        assert all(0 < each <= 1 for each in answer["probabilities"])
 
 
 def test_encoder_decoder_is_greedy_and_uses_generation_config(generate, tmp_path):
@@ -96,7 +100,7 @@ def test_line_that_is_too_long_for_max_tokens(generate, flag):
     "folder, flags, message",
     [
         ("bert", [], "contains a MaskedLanguageModel, which generates no text"),
-        ("gpt2", ["--mode=train"], "--weights is for --mode=generate alone"),
+        ("gpt2", ["--mode=train"], "--weights is for --mode=predict alone"),
         (
             "gpt2",
             ["--config.decoding.strategy=greed"],

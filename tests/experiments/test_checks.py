@@ -5,7 +5,6 @@ import pytest
 import run
 from experiments.cli import parse
 from experiments.commands.train import train
-from experiments.comparison import compare
 from experiments.errors import UsageError
 from experiments.workdir import Workdir
 
@@ -18,7 +17,7 @@ from experiments.workdir import Workdir
         ("char_lm", "batch.tokens=10", "batch.tokens=10 has no room for a row of row_length=64"),
         ("char_lm", "train.label_smoothing=1.5", "train.label_smoothing must lie in [0, 1)"),
         ("char_lm", "decoding.temperature=0.0", "for 0 choose strategy=greedy"),
-        ("char_lm", "data.name=toy", "data.name='toy' has no field 'data.path', it"),
+        ("char_lm", "data.name=digits", "contains images, and task='language_model' reads char"),
         ("char_lm_moe", "model.experts.number=1", "model.experts.number must be at least 2"),
         ("packed_lm", "data.sizes.train=9", "data.sizes.train must be at least 1000, got 9"),
         ("packed_lm", "data.name=character", "got 'character'; did you mean 'characters'?"),
@@ -27,7 +26,6 @@ from experiments.workdir import Workdir
         ("word_vectors", "batch.window=0", "batch.window must be at least 1, got 0"),
         ("word_vectors", "batch.threshold=0.0", "batch.threshold must be in (0, 1], got 0.0"),
         ("digits", "model.pooling=men", "got 'men'; did you mean 'mean'?"),
-        ("sentiment", "model.max_length=40", "model.max_length=40 must be at least 48"),
         ("reverse", "data.longest_test=25", "data.longest_test must be at least 26, got 25"),
         ("reverse_rnn", "model.cell=gruu", "got 'gruu'; did you mean 'gru'?"),
         ("reverse", "architecture=recurrent", "'recurrent' has no field 'model.activation', it"),
@@ -35,14 +33,17 @@ from experiments.workdir import Workdir
         ("copy", "decoding.num_beams=0", "decoding.num_beams must be at least 1, got 0"),
         ("copy", "train.dtype=float16", "train.dtype must be one of float32, bfloat16"),
         ("copy", "train.schedule=cosin", "got 'cosin'; did you mean 'cosine'?"),
+        ("copy", "train.loss=focal", "train.loss must be one of cross_entropy, got 'focal'"),
+        ("copy", "train.evaluators=('blue',)", "got 'blue'; did you mean 'bleu'?"),
+        ("copy", "train.monitor=bleu", "train.monitor must be one of loss, nll, accuracy, got"),
+        ("copy", "decoding.metrics=('chr',)", "got 'chr'; did you mean 'chrf'?"),
+        ("digits", "train.evaluators=('bleu',)", "a metric of text, and task='classification' has"),
         ("copy", "train.duration=ten", "train.duration needs a number, as in '10 epochs'"),
-        ("multi30k", "train.patience=1", "needs a checkpoint of each evaluation"),
         ("multi30k", "train.ema=0.9", "choose one, with average=1 or ema=0.0"),
         ("multi30k", "batch.row_length=81", "batch.row_length=81 is more than model.max_length"),
         ("toy_translation_rnn", "batch.packed=True", "batch.packed must be False for archi"),
         ("multi30k", "text.kind=bpee", "got 'bpee'; did you mean 'bpe'?"),
         ("multi30k", "data.faults=dorp", "got 'dorp'; did you mean 'drop'?"),
-        ("reverse_positions", "train.steps=0", "alibi: train.steps must be at least 1, got 0"),
     ],
 )
 def test_a_config_that_cannot_run_is_refused(name, override, sentence):
@@ -57,22 +58,29 @@ def test_a_config_that_cannot_run_is_refused(name, override, sentence):
         ("char_lm", "data.path=nowhere.txt", "data.path=nowhere.txt is not there"),
         ("scan", "data.path=nowhere", "data.path=nowhere has no file simple_train.txt"),
         ("multi30k", "data.path=nowhere", "data.path=nowhere has no train.en and train.de"),
-        ("digits", "data.patch_size=3", "patches of 3x3 pixels do not fill an image of 8x8"),
+        ("digits", "model.patch_size=3", "patches of 3x3 pixels do not fill an image of 8x8"),
         ("digits", "model.max_length=9", "an image of 16 patches is longer than max_length=9"),
-        ("multi30k_rnn", "data.path=nowhere", "data.path=nowhere has no train.de"),
     ],
 )
 def test_data_is_read_before_anything_is_written(name, override, sentence, tmp_path):
     config = run.read_config(parse(["run.py", f"--config={name}", f"--config.{override}"]).config)
     workdir = Workdir(tmp_path / "never")
-    do = compare if config.experiment == "comparison" else train
     with pytest.raises(UsageError) as refusal:
-        do(config, workdir, tmp_path)
+        train(config, workdir, tmp_path)
     assert sentence in str(refusal.value)
     assert not workdir.path.exists()
 
 
 def test_several_files_are_only_compared():
     twice = ["run.py", "--config=copy", "--config=reverse"]
-    with pytest.raises(UsageError, match="more than once: only --mode=compare takes several"):
+    with pytest.raises(UsageError, match="more than once: only --mode=compare and --mode"):
         parse(twice)
+
+
+@pytest.mark.parametrize("flag", ["--profile", "--wandb=project"])
+def test_flags_of_training_are_refused_in_other_modes(flag):
+    name = flag.partition("=")[0]
+    with pytest.raises(UsageError, match=f"{name} is for --mode=train alone, got --mode=describe"):
+        parse(["run.py", "--mode=describe", flag])
+    command = parse(["run.py", flag])
+    assert (command.profile, command.wandb) in ((True, None), (False, "project"))

@@ -23,15 +23,21 @@ def experts(number=3, **options):
     return Experts(6, 5, number, **options, rngs=nnx.Rngs(0))
 
 
+@jax.jit
+def run(layer, inputs, context):
+    return layer(inputs, context=context)
+
+
+@jax.jit
 def apart(layer, inputs):
     """Return the outputs of every expert, `[E, B, T, D]`."""
-    hidden = jnp.einsum("btd,edf->ebtf", inputs, layer.widen[...])
-    return jnp.einsum("ebtf,efd->ebtd", ACTIVATIONS["gelu"](hidden), layer.narrow[...])
+    hidden = jnp.einsum("btd,edf->ebtf", inputs, layer.up[...])
+    return jnp.einsum("ebtf,efd->ebtd", ACTIVATIONS["gelu"](hidden), layer.down[...])
 
 
 def test_output_is_the_weighted_mean_of_the_two_likeliest_experts():
     layer = experts()
-    found = layer(INPUTS, context=Context()).features
+    found = run(layer, INPUTS, Context()).features
     gates, outputs = np.array(jax.nn.softmax(layer.router(INPUTS))), apart(layer, INPUTS)
     for place in np.ndindex(2, 7):
         best = np.argsort(-gates[place])[:2]
@@ -49,26 +55,26 @@ def test_in_training_each_expert_takes_the_first_tokens():
 
 def test_balance_loss_is_smallest_for_equal_gates():
     layer = experts(balance=0.5)
-    assert layer(INPUTS, context=Context()).losses["balance"] > 0.5
+    assert run(layer, INPUTS, Context()).losses["balance"] > 0.5
     layer.router.kernel[...] = jnp.zeros_like(layer.router.kernel[...])
-    np.testing.assert_allclose(layer(INPUTS, context=Context()).losses["balance"], 0.5, rtol=1e-6)
+    np.testing.assert_allclose(run(layer, INPUTS, Context()).losses["balance"], 0.5, rtol=1e-6)
 
 
 def test_padding_takes_no_capacity_and_has_no_balance_loss():
     layer = experts(4, capacity_factor=0.5)
     training = Context(rng=jax.random.key(0), lengths=jnp.array([8, 3]))
     padded = INPUTS.repeat(2, axis=1)[:, :8].at[1, 3:].set(jnp.nan)
-    found = layer(padded, context=training)
+    found = run(layer, padded, training)
     assert not found.features[1, 3:].any()
     alone = [
-        layer(padded[row : row + 1, :length], context=Context()).losses["balance"]
+        run(layer, padded[row : row + 1, :length], Context()).losses["balance"]
         for row, length in enumerate((8, 3))
     ]
     for row, length in enumerate((8, 3)):
         context = Context(lengths=jnp.array([length]))
-        loss = layer(padded[row : row + 1], context=context).losses["balance"]
+        loss = run(layer, padded[row : row + 1], context).losses["balance"]
         np.testing.assert_allclose(loss, alone[row], rtol=1e-6)
-    nothing = layer(padded, context=Context(lengths=jnp.array([0, 0])))
+    nothing = run(layer, padded, Context(lengths=jnp.array([0, 0])))
     assert not nothing.features.any() and nothing.losses["balance"] == 0
 
 
@@ -77,8 +83,8 @@ def test_second_choices_are_served_in_spite_of_padding():
     layer.router.kernel[...] = jnp.zeros((6, 2)).at[0].set(jnp.array([1.0, -1.0]))
     tokens = jnp.ones((1, 8, 6)).at[:, 2:, 0].set(-1.0)  # padding chooses the other expert first
     context = Context(rng=jax.random.key(0), lengths=jnp.array([2]))
-    found = layer(tokens, context=context).features[:, :2]
-    expected = layer(tokens[:, :2], context=Context()).features
+    found = run(layer, tokens, context).features[:, :2]
+    expected = run(layer, tokens[:, :2], Context()).features
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -89,16 +95,22 @@ def test_dtypes_of_the_config(dtype, param_dtype):
     settings = TransformerConfig(
         width=8, num_heads=2, hidden=6, decoder_layers=2, dtype=dtype, param_dtype=param_dtype
     )
-    model = LanguageModel.from_config(
-        settings,
-        vocab_size=9,
-        rngs=nnx.Rngs(0),
-        make_layer=lambda index, rngs: make_layer(settings, config().model.experts, index, rngs),
-    )
+
+    def build():
+        return LanguageModel.from_config(
+            settings,
+            vocab_size=9,
+            rngs=nnx.Rngs(0),
+            make_layer=lambda index, rngs: make_layer(
+                settings, config().model.experts, index, rngs
+            ),
+        )
+
+    model = jax.eval_shape(build)
     assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(model, nnx.Param))} == {
         jnp.dtype(param_dtype)
     }
-    output = model(jnp.arange(12, dtype=jnp.int32).reshape(2, 6) % 9)
+    output = jax.eval_shape(lambda: build()(jnp.zeros((2, 6), jnp.int32)))
     assert output.features.dtype == jnp.dtype(dtype or param_dtype)
     assert output.losses["balance"].dtype == jnp.float32
 
@@ -107,13 +119,13 @@ def test_router_computes_in_float32():
     layer = experts(dtype="bfloat16")
     inputs = INPUTS.astype(jnp.bfloat16)
     assert layer.router(inputs).dtype == jnp.float32
-    assert layer(inputs, context=Context()).features.dtype == jnp.bfloat16
+    assert run(layer, inputs, Context()).features.dtype == jnp.bfloat16
 
 
 def test_more_tokens_than_bfloat16_can_count():
     layer = experts(2, dtype="bfloat16")
     inputs = jnp.ones((1, 600, 6), jnp.bfloat16)
-    features = layer(inputs, context=Context()).features
+    features = run(layer, inputs, Context()).features
     np.testing.assert_array_equal(features[0], jnp.broadcast_to(features[0, :1], (600, 6)))
 
 
@@ -135,11 +147,15 @@ def test_cached_decoding_equals_full_pass():
     )
     tokens = jax.random.randint(jax.random.key(1), (2, 6), 0, 9)
     cache = model.new_cache((2,), 6)
+    step = jax.jit(lambda model, token, cache: model(token, cache=cache))
     for place in range(6):
-        output = model(tokens[:, place : place + 1], cache=cache)
+        output = step(model, tokens[:, place : place + 1], cache)
         cache = output.cache
     np.testing.assert_allclose(
-        output.logits[:, 0], model(tokens).logits[:, 5], rtol=2e-5, atol=1e-5
+        output.logits[:, 0],
+        jax.jit(lambda model: model(tokens).logits)(model)[:, 5],
+        rtol=2e-5,
+        atol=1e-5,
     )
 
 

@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from experiments.analysis.pictures import draw_learning_curve
+from experiments.analysis.curves import draw_learning_curve
 from experiments.files import append, write_whole
 from experiments.training.metrics import Metrics
 

@@ -34,7 +34,7 @@ def test_a_letter_may_be_cut_and_bytes_that_are_none_are_marked():
     assert groups(b"\xff\n") == [["\ufffd"]]
 
 
-def test_a_byte_order_mark_stands_in_front_of_all():
+def test_byte_order_mark_at_the_beginning():
     mark = "\ufeff"
     assert groups(f"{mark}one\n{mark}two\n".encode(), mark.encode()) == [
         ["one", f"{mark}two"],
@@ -50,4 +50,4 @@ def test_what_is_long_comes_whole():
 
 def test_a_person_is_asked_each_time(capsys):
     assert groups(b"one\n", b"two\n", person=True) == [["one"], ["two"]]
-    assert capsys.readouterr().out == "one sentence a line; end with Ctrl-D\n> > > "
+    assert capsys.readouterr().out == "one input per line; end with Ctrl-D\n> > > "

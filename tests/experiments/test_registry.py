@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from experiments.registry import SOURCES, TASKS, Registry
+from experiments.registry import LOSSES, METRICS, SOURCES, TASKS, Registry
 
 
 def test_an_entry_is_imported_when_it_is_looked_up(monkeypatch):
@@ -28,13 +28,15 @@ def test_a_decorator_adds_an_entry():
 
 
 def test_unknown_name_raises_with_the_nearest():
-    with pytest.raises(
-        ValueError, match=r"experiment must be one of .* did you mean 'translation'"
-    ):
+    with pytest.raises(ValueError, match=r"task must be one of .* did you mean 'translation'"):
         TASKS["translatio"]
 
 
-@pytest.mark.parametrize("registry", [TASKS, SOURCES], ids=["tasks", "datasets"])
+@pytest.mark.parametrize(
+    "registry",
+    [TASKS, SOURCES, LOSSES, METRICS],
+    ids=["tasks", "datasets", "losses", "metrics"],
+)
 def test_every_built_in_entry_exists(registry):
     for name in registry:
         assert registry[name] is not None

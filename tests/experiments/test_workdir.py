@@ -1,4 +1,6 @@
-"""Whose a folder is, and what may be another way than its run has it."""
+"""Workdirs: one run each; which fields of its config may change, and how that is recorded."""
+
+import json
 
 import pytest
 from ml_collections import ConfigDict
@@ -9,11 +11,12 @@ from experiments.errors import UsageError
 from experiments.workdir import Workdir
 
 
-def configuration(duration="", steps=170, beams=1, path="here", file="train"):
+def configuration(duration="", steps=170, beams=1, path="here", file="train", rate=3e-3, log=50):
+    train = {"duration": duration, "steps": steps, "learning_rate": rate, "log_every": log}
     return Config.read(
         {
-            "experiment": "translation",
-            "train": {"duration": duration, "steps": steps},
+            "task": "translation",
+            "train": train,
             "data": {"name": "parallel", "path": path, "files": {"train": file}},
             "decoding": {"num_beams": beams},
         }
@@ -47,10 +50,8 @@ def test_a_run_reads_one_text(workdir):
 @pytest.mark.parametrize(
     "change, told",
     [
-        ({"duration": "9 epochs"}, "train.duration: '10 epochs' there, '9 epochs' here"),
-        ({"duration": ""}, "train.duration: '10 epochs' there, '' here"),
-        ({"steps": 184}, "train.steps: 170 there, 184 here"),
         ({"beams": 4}, "decoding.num_beams: 1 there, 4 here"),
+        ({"rate": 0.5}, "train.learning_rate: 0.003 there, 0.5 here"),
     ],
 )
 def test_another_configuration_is_refused(workdir, change, told):
@@ -61,9 +62,10 @@ def test_another_configuration_is_refused(workdir, change, told):
     assert workdir.config.read_text() == before
 
 
-def test_what_is_trained_may_decode_as_it_likes_and_its_duration_is_not_counted_anew(workdir):
-    used = workdir.as_trained(configuration("10 epochs", steps=200, beams=4))
-    assert (used.train.steps, used.decoding.num_beams) == (170, 4)
+def test_a_trained_model_is_used_with_other_decoding_and_with_its_own_training(workdir):
+    used = workdir.as_trained(configuration("9 epochs", steps=200, beams=4))
+    assert (used.train.steps, used.train.duration) == (170, "10 epochs")
+    assert used.decoding.num_beams == 4
 
 
 def test_a_run_is_trained_by_one_at_a_time(workdir):
@@ -92,17 +94,36 @@ def test_data_may_stand_elsewhere_and_be_no_other(workdir):
         workdir.as_trained(configuration("10 epochs", file="dev"))
 
 
-@pytest.mark.parametrize("duration", ["9 epochs", ""])
-def test_what_is_trained_was_trained_as_long(workdir, duration):
-    with pytest.raises(UsageError, match=r"train\.duration: '10 epochs' there"):
-        workdir.as_trained(configuration(duration))
+def test_a_run_is_extended_and_the_change_is_recorded(workdir):
+    (workdir.checkpoints / "170").mkdir()
+    (workdir.checkpoints / "340.orbax-checkpoint-tmp").mkdir()
+    workdir.claim(configuration("20 epochs", steps=340, log=10, path="there"))
+    used = workdir.load_config()
+    assert (used.train.duration, used.train.steps, used.data.path) == ("20 epochs", 340, "here")
+    (row,) = map(json.loads, workdir.changes.read_text().splitlines())
+    assert row["step"] == 170 and row["time"].endswith("Z")
+    assert row["changed"] == {
+        "train.steps": [170, 340],
+        "train.duration": ["10 epochs", "20 epochs"],
+        "train.log_every": [50, 10],
+    }
+    workdir.claim(configuration("20 epochs", steps=340, log=10))
+    assert workdir.changes.read_text().count("\n") == 1
 
 
-def test_steps_that_no_duration_decides_are_those_of_the_run(tmp_path):
-    workdir = Workdir(tmp_path / "run")
-    workdir.claim(configuration())
-    with pytest.raises(UsageError, match=r"train\.steps: 170 there, 184 here"):
-        workdir.as_trained(configuration(steps=184))
+def test_a_run_is_not_shortened_below_its_newest_checkpoint(workdir):
+    (workdir.checkpoints / "170").mkdir()
+    before = workdir.config.read_text()
+    with pytest.raises(UsageError, match=r"train\.steps=160 is less than the 170 steps of "):
+        workdir.claim(configuration(steps=160))
+    assert workdir.config.read_text() == before and not workdir.changes.exists()
+
+
+def test_a_run_in_training_is_not_changed(workdir):
+    before = workdir.config.read_text()
+    with workdir.alone(), pytest.raises(UsageError, match="is being trained by another process"):
+        Workdir(workdir.path).claim(configuration("20 epochs", steps=340))
+    assert workdir.config.read_text() == before and not workdir.changes.exists()
 
 
 def test_an_empty_folder_becomes_the_workdir(tmp_path):
@@ -113,9 +134,9 @@ def test_an_empty_folder_becomes_the_workdir(tmp_path):
 def test_at_most_eight_differences_are_listed_one_short_line_each(tmp_path):
     workdir = Workdir(tmp_path / "run")
     fields = {f"field{number}": "x" * 100 for number in range(11)}
-    workdir.claim(ConfigDict({"experiment": "benchmark", "model": fields}))
+    workdir.claim(ConfigDict({"task": "benchmark", "model": fields}))
     with pytest.raises(UsageError) as refused:
-        workdir.claim(ConfigDict({"experiment": "benchmark", "data": {"a": [0] * 100}}))
+        workdir.claim(ConfigDict({"task": "benchmark", "data": {"a": [0] * 100}}))
     first, *lines, last = str(refused.value).split("\n")
     assert first.endswith("contains a run of another configuration: choose another --workdir")
     assert lines[0] == "  data.a: None there, [0, 0, 0, 0, 0, 0, ...] here"
@@ -125,6 +146,6 @@ def test_at_most_eight_differences_are_listed_one_short_line_each(tmp_path):
 
 def test_a_config_of_another_version_is_one_sentence(tmp_path):
     workdir = Workdir(tmp_path)
-    workdir.config.write_text('{"experiment": "translation", "data": {"bucket_lengths": [8]}}')
+    workdir.config.write_text('{"task": "translation", "data": {"bucket_lengths": [8]}}')
     with pytest.raises(UsageError, match=r"damaged or of another version: data\.name='toy' has no"):
         workdir.load_config()

@@ -50,14 +50,12 @@ LOSSES = {"loss": "[]", "nll": "[]", "correct": "[]", "tokens": "[]"}
 
 
 def configs() -> dict[str, Config]:
-    """Every config that trains a model, and each run of those that compare several."""
+    """Return every config that trains a model."""
     found = {}
     for name in sorted(path.stem for path in FOLDER.glob("*.py")):
         if name not in HELPERS | OTHERS:
             config = importlib.import_module(f"configs.{name}").get_config()
-            runs = config.get("runs", {"": config})
-            for run, each in runs.items():
-                found[f"{name} {run}".strip()] = Config.read(each.to_dict())
+            found[name] = Config.read(config.to_dict())
     return found
 
 
@@ -79,13 +77,13 @@ def task_and_batch(config: Config) -> tuple[Any, Any]:
         "classification, images": classification.LabelledBatch,
         "word_vectors": skip_grams.SkipGramBatch,
     }
-    name, source, words = config.experiment, SOURCES[config.data.name], range(101)
+    name, source, words = config.task, SOURCES[config.data.name], range(101)
     splits = sources.Splits(config.data, Path())
     if source.has_images:
         name = "classification, images"
         splits["train"] = store.ImageStore([pairs.SentencePair(np.zeros((8, 8, 1)), "0")])
     sides = tokenizers.Tokenizers(None if source.has_images else words, words)
-    task = TASKS[config.experiment](config, sides, splits)
+    task = TASKS[config.task](config, sides, splits)
     if getattr(config.batch, "packed", False):
         shapes = jax.tree.map(array, BATCHES["translation, packed"])
         packed = {side: rows.PackedBatch(**fields) for side, fields in shapes.items()}
@@ -107,5 +105,5 @@ def test_model_and_loss(name):
 
 
 def test_every_family_has_a_batch():
-    families = {config.experiment for config in CONFIGS.values()}
+    families = {config.task for config in CONFIGS.values()}
     assert families == {name.split(",")[0] for name in BATCHES}

@@ -145,10 +145,10 @@ ATTENTION = {
     "output.bias": "[D]",
 }
 MLP = {
-    "widen.kernel": "[D, F]",
-    "widen.bias": "[F]",
-    "narrow.kernel": "[F, D]",
-    "narrow.bias": "[D]",
+    "up.kernel": "[D, F]",
+    "up.bias": "[F]",
+    "down.kernel": "[F, D]",
+    "down.bias": "[D]",
 }
 
 SUBLAYERS = {
@@ -185,7 +185,7 @@ SUBLAYERS = {
     ),
     "FeedForward: gated, no biases": layer(
         lambda rngs: FeedForward(D, F, gated=True, use_bias=False, rngs=rngs),
-        parameters={"widen.kernel": "[D, F]", "gate.kernel": "[D, F]", "narrow.kernel": "[F, D]"},
+        parameters={"up.kernel": "[D, F]", "gate.kernel": "[D, F]", "down.kernel": "[F, D]"},
         inputs="[..., T, D]",
         returns="[..., T, D]",
     ),
@@ -269,7 +269,7 @@ SUBLAYERS = {
     "unstack_layers": module(
         lambda rngs: Layers(feed_forward, L, rngs=rngs),
         unstack_layers,
-        returns={"blocks": [{"widen": {"kernel": "[D, F]", "bias": "[F]"}}] * L},
+        returns={"blocks": [{"up": {"kernel": "[D, F]", "bias": "[F]"}}] * L},
     ),
     **{
         f"linear: {name}": module(
@@ -405,7 +405,7 @@ MODELS = {
     "LanguageModel: packed": module(
         language_model,
         lambda model, tokens, segments, positions: model(
-            tokens, mask=masks.segments(segments), positions=positions
+            tokens, mask=masks.segments(segments), embedding_positions=positions
         ),
         tokens="int32 [..., T]",
         segments="int32 [..., T]",
@@ -585,9 +585,9 @@ ADAPTATION = {
     ),
     "lora_factors: stacked layers": module(
         lambda rngs: Layers(feed_forward, L, rngs=rngs),
-        lambda module, rng: lora_factors(module, "*.widen.kernel", rank=R, rng=rng),
+        lambda module, rng: lora_factors(module, "*.up.kernel", rank=R, rng=rng),
         rng="key []",
-        returns={"blocks.0.widen.kernel": {"down": "[L, D, R]", "up": "[L, R, F]"}},
+        returns={"blocks.0.up.kernel": {"down": "[L, D, R]", "up": "[L, R, F]"}},
     ),
     "lora_factors: arrays without axis names": shapes(
         lambda kernel, stacked, rng: (

@@ -32,8 +32,8 @@ def gpt(layers, width, heads, head_width, max_length):
         "embedding.positions.table": f"[{max_length}, {width}]",
         "decoder.*.[qkv]*.kernel": f"[{layers}, {width}, {heads}, {head_width}]",
         "decoder.*.self_attention.*.output.kernel": f"[{layers}, {heads}, {head_width}, {width}]",
-        "decoder.*.widen.kernel": f"[{layers}, {width}, 4*{width}]",
-        "decoder.*.narrow.kernel": f"[{layers}, 4*{width}, {width}]",
+        "decoder.*.up.kernel": f"[{layers}, {width}, 4*{width}]",
+        "decoder.*.down.kernel": f"[{layers}, 4*{width}, {width}]",
     }
 
 
@@ -61,8 +61,8 @@ MODELS = {
             "decoder.*.value.kernel": "[32, 4096, 8, 128]",
             "decoder.*.self_attention.*.output.kernel": "[32, 32, 128, 4096]",
             "decoder.*.gate.kernel": "[32, 4096, 14336]",
-            "decoder.*.widen.kernel": "[32, 4096, 14336]",
-            "decoder.*.narrow.kernel": "[32, 14336, 4096]",
+            "decoder.*.up.kernel": "[32, 4096, 14336]",
+            "decoder.*.down.kernel": "[32, 14336, 4096]",
             "output.kernel": "[4096, 128256]",
         },
     ),
@@ -75,7 +75,7 @@ MODELS = {
             "embedding.positions.table": "[512, 768]",
             "embedding.token_types": "[2, 768]",
             "encoder.*.query.kernel": "[12, 768, 12, 64]",
-            "encoder.*.widen.kernel": "[12, 768, 3072]",
+            "encoder.*.up.kernel": "[12, 768, 3072]",
         },
     ),
     "transformer_base": Preset(
@@ -86,7 +86,7 @@ MODELS = {
             "target_embedding.tokens": "[37000, 512]",
             "*.query.kernel": "[6, 512, 8, 64]",
             "decoder.*.cross_attention.*.key.kernel": "[6, 512, 8, 64]",
-            "*.widen.kernel": "[6, 512, 2048]",
+            "*.up.kernel": "[6, 512, 2048]",
         },
     ),
 }

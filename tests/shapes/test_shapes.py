@@ -28,8 +28,8 @@ def transposed(rngs):
             r"\['a', 'b'\] for \['a'\]",
         ),
         (
-            module(transposed, parameters={"widen.kernel": "[D, F]"}, inputs="[D]", returns="[D]"),
-            r"has \['narrow.bias', 'narrow.kernel', 'widen.bias', 'widen.kernel'\], not",
+            module(transposed, parameters={"up.kernel": "[D, F]"}, inputs="[D]", returns="[D]"),
+            r"has \['down.bias', 'down.kernel', 'up.bias', 'up.kernel'\], not",
         ),
         (
             module(

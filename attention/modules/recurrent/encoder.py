@@ -56,7 +56,7 @@ class RecurrentEncoder(nnx.Module):
 
         Args:
             inputs: `[..., S, D]`.
-            context: its `mask` hides padding, as `masks.lengths` does; without it, its `lengths`.
+            context: its `mask` excludes padding, as `masks.lengths`; without it, its `lengths`.
 
         Raises:
             ValueError: a mask that depends on the query.

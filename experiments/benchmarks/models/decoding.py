@@ -18,10 +18,10 @@ from attention.decoding import (
     Strategy,
     decode,
     generate,
-    recompute,
 )
 from attention.modules import EncoderDecoder, TransformerConfig, unstack_layers
 from experiments.benchmarks.models.figure import Figure
+from experiments.benchmarks.models.recompute import recompute
 from experiments.clock import round_robin, seconds_of
 
 VOCABULARY = 200

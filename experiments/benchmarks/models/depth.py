@@ -53,7 +53,7 @@ def language_model(settings: ConfigDict) -> Config:
         settings: `depth` of the benchmark.
     """
     tree = {
-        "experiment": "language_model",
+        "task": "language_model",
         "seed": settings.seed,
         "model": settings.model.to_dict(),
         "train": settings.train.to_dict(),

@@ -68,7 +68,7 @@ def torch_weights(parameters: nnx.State) -> list[tuple[str, np.ndarray]]:
                     (f"{into}.{name}.out_proj.weight", kernel),
                     (f"{into}.{name}.out_proj.bias", bias),
                 ]
-            for name, ours in (("linear1", "widen"), ("linear2", "narrow")):
+            for name, ours in (("linear1", "up"), ("linear2", "down")):
                 kernel, bias = _linear(layer["feed_forward"]["sublayer"][ours])
                 found += [(f"{into}.{name}.weight", kernel), (f"{into}.{name}.bias", bias)]
             for place, ours in enumerate((*attentions, "feed_forward"), start=1):

@@ -1,1 +1,1 @@
-"""Where pairs of sequences come from: one source a file."""
+"""Sources of texts and pairs, one file for each."""

@@ -1,4 +1,4 @@
-"""Copy: a sequence of digits, said again. The task of the Sockeye tutorial."""
+"""Copy: the target is the source, a sequence of digits. The task of the Sockeye tutorial."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ DIGITS = 10
 
 
 def load(config: CopyData, split: str, cache: Path) -> list[SentencePair]:
-    """One split, drawn anew each time."""
+    """Draw a split."""
     del cache
     drawn = sequences(
         generator(config.seed, split),

@@ -1,30 +1,156 @@
-"""Corpora of other people: what is asked of their pairs wherever they stand, and how they are read.
+"""Pairs in files of other people: how files are found and read, and what is wrong with a pair.
 
-Their faults are told or left out, and their text is subwords, as no list of words would hold it.
+`data.faults` decides whether pairs with a fault are refused or left out; both are reported with
+their place. The text becomes subwords, because a list of its words would be too long.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import codecs
+import gzip
+import sys
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
-from experiments.config.data import ParallelData, TfdsData
+from experiments.config.data import CorpusData
 from experiments.data.pairs import SentencePair
-from experiments.data.sequences.faults import Line, sound_pairs
 from experiments.data.source import Source
-from experiments.data.tokenizers import Subwords
+from experiments.data.subwords import Subwords
+from experiments.errors import UsageError
+
+COMPRESSED = ".gz"
 
 
-def corpus_source(
-    lines: Callable[[Any, str], Iterable[tuple[Line, Line]]],
-) -> Source:
-    """The source of pairs that stand somewhere.
+class Line(NamedTuple):
+    """One side of a pair, or what is wrong with it.
 
-    Args:
-        lines: both sides of every pair of a split, from (`config.data`, its name).
+    Attributes:
+        place: file and line, or the like, for messages.
+        text: blanks around it are removed later.
+        fault: a few words; empty if there is none.
     """
 
-    def load(config: ParallelData | TfdsData, split: str, cache: Path) -> Iterator[SentencePair]:
+    place: str
+    text: str
+    fault: str = ""
+
+    @classmethod
+    def of(cls, place: str, content: bytes) -> "Line":
+        """Decode bytes as UTF-8."""
+        try:
+            return cls(place, content.decode("utf-8"))
+        except UnicodeDecodeError:
+            return cls(place, "", "no UTF-8")
+
+
+def corpus_source(lines: Callable[[Any, str], Iterable[tuple[Line, Line]]]) -> Source:
+    """Return the source of pairs in files.
+
+    Args:
+        lines: function of (`config.data`, split) that returns both sides of every pair.
+    """
+
+    def load(config: CorpusData, split: str, cache: Path) -> Iterator[SentencePair]:
         del cache
         return sound_pairs(lines(config, split), config, split)
 
     return Source(load, text=Subwords())
+
+
+def find_files(config: CorpusData, split: str, forms: Sequence[Sequence[str]]) -> list[Path]:
+    """Find the files of a split, each plain or compressed.
+
+    Args:
+        config: its `path` is their folder.
+        split: of the data.
+        forms: names of the files in each form that the split may have.
+
+    Raises:
+        ValueError: there are none, or the split is there in several forms.
+    """
+
+    def present(name: str) -> list[Path]:
+        paths = (Path(config.path) / (name + end) for end in ("", COMPRESSED))
+        return [path for path in paths if path.is_file()]
+
+    found = [paths for form in forms for paths in product(*map(present, form))]
+    if len(found) > 1:
+        several = " and ".join(dict.fromkeys(str(path) for paths in found for path in paths))
+        raise ValueError(f"the {split} split is there more than once, in {several}: leave one form")
+    if found:
+        return [*found[0]]
+    raise ValueError(
+        f"data.path={config.path} has no {' and no '.join(' and '.join(form) for form in forms)} "
+        f"for the {split} split, plain or as {COMPRESSED}: name it by "
+        f"--config.data.files.{split}=NAME"
+    )
+
+
+def open_file(path: Path) -> IO[bytes]:
+    """Open a file that may be compressed."""
+    return gzip.open(path) if path.suffix == COMPRESSED else path.open("rb")
+
+
+def read_lines(path: Path) -> Iterator[Line]:
+    r"""Yield the lines of a file, which "\n" ends; a byte order mark is left out.
+
+    Raises:
+        UsageError: a file that cannot be read.
+    """
+    try:
+        with open_file(path) as file:
+            for number, line in enumerate(file, start=1):
+                text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+                if text:  # not a byte order mark alone
+                    yield Line.of(f"{path}, line {number}", text.removesuffix(b"\n"))
+    except (OSError, EOFError, zlib.error) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+
+
+def sound_pairs(
+    lines: Iterable[tuple[Line, Line]], config: CorpusData, split: str
+) -> Iterator[SentencePair]:
+    """Yield the pairs of a split that have no fault.
+
+    Args:
+        lines: both sides of every pair.
+        config: of the data.
+        split: its name.
+
+    Raises:
+        UsageError: a fault, if those are refused; no pair that is left.
+    """
+    kept, dropped = 0, defaultdict[str, list[str]](list)
+    for sides in lines:
+        found = [(line, fault) for line in sides if (fault := _fault(line, config.longest))]
+        if not found:
+            yield SentencePair(*(line.text.strip() for line in sides))
+            kept += 1
+            continue
+        line, fault = found[0]
+        if config.faults == "refuse":
+            raise UsageError(f"{line.place}: {fault}; data.faults=drop leaves such pairs out")
+        dropped[fault].append(line.place)
+    total = kept + sum(map(len, dropped.values()))
+    for fault, places in sorted(dropped.items(), key=lambda item: -len(item[1])):
+        tell_left_out(split, len(places), total, f"{fault}, first in {places[0]}")
+    if not kept:
+        raise UsageError(f"the {split} split of the {config.name} data has no pairs")
+
+
+def tell_left_out(split: str, number: int, total: int, why: str) -> None:
+    """Print how many pairs of a split are left out."""
+    print(f"{split}: {number:,} of {total:,} pairs left out: {why}", file=sys.stderr)
+
+
+def _fault(line: Line, longest: int) -> str:
+    text = line.text.strip()
+    if line.fault or not text:
+        return line.fault or "an empty line"
+    if "\n" in text or "\r" in text:
+        return "more than one line"
+    if "\0" in text:
+        return "a NUL, which is no text"
+    return f"more than data.longest={longest} words" if len(text.split()) > longest else ""

@@ -1,4 +1,4 @@
-"""The noise of BART: ways to spoil a document (Lewis et al. 2020, section 2.2).
+"""Kinds of noise in a document, as in BART (Lewis et al. 2020, section 2.2).
 
 Each is a pure function of (tokens, random, rate), and keeps at least one token.
 """
@@ -8,33 +8,33 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 MASK = "<mask>"
-BETWEEN = ";"  # stands between the sentences of a document
+BETWEEN = ";"  # separates the sentences of a document
 SPAN = 3  # tokens, the mean length of an infilled span
 
 
 def mask(tokens: Sequence[str], random: np.random.Generator, rate: float) -> list[str]:
-    """Replaces each token by a mask, with probability `rate`."""
+    """Replace each token by a mask, with probability `rate`."""
     hidden = random.random(len(tokens)) < rate
     return [MASK if hide else token for token, hide in zip(tokens, hidden, strict=True)]
 
 
 def delete(tokens: Sequence[str], random: np.random.Generator, rate: float) -> list[str]:
-    """Drops each token with probability `rate`; where it stood is not said."""
+    """Delete each token with probability `rate`, without a mark."""
     kept = random.random(len(tokens)) >= rate
     kept[random.integers(len(tokens))] |= not kept.any()
     return [token for token, keep in zip(tokens, kept, strict=True) if keep]
 
 
 def infill(tokens: Sequence[str], random: np.random.Generator, rate: float) -> list[str]:
-    """Replaces spans that are `rate` of all tokens by one mask each, however long they are.
+    """Replace random spans, together `rate` of all tokens, by one mask each.
 
-    Lengths are Poisson of mean 3; a span of length 0 puts in a mask and hides nothing.
+    Lengths are Poisson with mean 3; a span of length 0 inserts a mask.
     """
     budget = round(rate * len(tokens))
     spans: list[int] = []
     while sum(spans) < budget:
         spans.append(min(int(random.poisson(SPAN)), budget - sum(spans)))
-    # Kept tokens and spans in any order, all orders alike likely.
+    # Kept tokens and spans in a uniformly random order.
     items = np.array([*spans, *[-1] * (len(tokens) - budget)], int)
     noised, place = [], 0
     for span in random.permutation(items):
@@ -44,7 +44,7 @@ def infill(tokens: Sequence[str], random: np.random.Generator, rate: float) -> l
 
 
 def permute(tokens: Sequence[str], random: np.random.Generator, rate: float) -> list[str]:
-    """Puts the sentences in any order, in a share `rate` of the documents."""
+    """Permute the sentences, in a share `rate` of the documents."""
     if random.random() >= rate:
         return list(tokens)
     sentences = " ".join(tokens).split(f" {BETWEEN} ")
@@ -54,13 +54,13 @@ def permute(tokens: Sequence[str], random: np.random.Generator, rate: float) -> 
 NOISES = {"mask": mask, "delete": delete, "infill": infill, "permute": permute}
 
 
-def spoil(
+def add_noise(
     tokens: Sequence[str],
     random: np.random.Generator,
     names: Sequence[str],
     rates: Mapping[str, float],
 ) -> list[str]:
-    """Applies the named kinds of noise, one after the other."""
+    """Apply the named kinds of noise, one after another."""
     for name in names:
         tokens = NOISES[name](tokens, random, rates[name])
     return list(tokens)

@@ -1,8 +1,8 @@
-"""Reverse: a sequence of integers, said from its end to its beginning.
+"""Reverse: the target is the source in reversed order, a sequence of integers.
 
 The task of the JoeyNMT tutorial (integers below 50; up to 25 of them in training, up to 30 in
-validation and test), with the two halves of the test apart: `in_range`, as long as in training, and
-`longer`.
+validation and test), and both halves of the test separately: `in_range`, as long as in training,
+and `longer`.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from experiments.data.tokenizers import Words
 
 
 def load(config: ReverseData, split: str, cache: Path) -> list[SentencePair]:
-    """One split, drawn anew each time: short sequences may be in several of them."""
+    """Draw a split; short sequences may be in several splits."""
     del cache
     seen = split in ("train", "in_range")
     drawn = sequences(

@@ -1,8 +1,8 @@
 """SCAN: commands as actions, "jump twice" as I_JUMP I_JUMP (Lake and Baroni 2018).
 
 The files are those of the authors' repository, github.com/brendenlake/SCAN. Of its splits there are
-`simple`, at random, and `length`: what has more actions than `cutoff` is tested, all else is
-learned. The authors cut at 22; Csordás et al. (EMNLP 2021) also cut elsewhere.
+`simple`, at random, and `length`: commands of more than `cutoff` actions are for tests, all others
+for training. The cutoff of the authors is 22; Csordás et al. (EMNLP 2021) have others too.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ from experiments.data.source import Source
 
 
 def load(config: ScanData, split: str, cache: Path) -> list[SentencePair]:
-    """One split; the authors set none aside for validation, so that is a part of their train."""
+    """Return a split; validation is a part of the training commands of the authors."""
     del cache
     return _split(config)[split]
 

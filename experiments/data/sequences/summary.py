@@ -1,8 +1,8 @@
-"""Summary: a few short sentences in, one out, which says what the main person did.
+"""Summary: the source is a few short sentences, the target one about the main person.
 
-The main person is who acts in the most sentences, and there is one such; being called or helped is
-not acting. The summary names the person once, then every deed in its order, a repeated one once,
-without place and time:
+The main person acts in more sentences than any other; being called or helped is not acting. The
+summary is the name of that person and all actions in their order, without repetition, place and
+time:
 
     anna fed the cat ; ben called anna ; anna fed the cat at noon ; anna sang by the river
     anna fed the cat and sang
@@ -39,7 +39,7 @@ CAST, DEEDS = 3, 6  # of a document
 
 
 class Sentence(NamedTuple):
-    """Who did what, and where or when; the last may be empty."""
+    """A person, an action, and a place or time, which may be empty."""
 
     person: str
     deed: str
@@ -50,20 +50,20 @@ class Sentence(NamedTuple):
 
 
 def main_person(sentences: Sequence[Sentence]) -> str | None:
-    """Who acts in the most sentences; None if nobody acts in more than all others."""
+    """Return the person who acts in more sentences than any other, if there is one."""
     (person, most), *others = Counter(sentence.person for sentence in sentences).most_common()
     return person if all(number < most for _, number in others) else None
 
 
 def summarize(sentences: Sequence[Sentence], person: str) -> str:
-    """All that a person did, in one sentence."""
+    """Return one sentence with all actions of a person."""
     told = dict.fromkeys(sentence.deed for sentence in sentences if sentence.person == person)
     *earlier, last = told
     return f"{person} {' , '.join(earlier)} and {last}" if earlier else f"{person} {last}"
 
 
 def draw_document(random: Random, shortest: int, longest: int) -> SentencePair:
-    """Draws until somebody does the most, and at least two things."""
+    """Draw documents until one has a main person with at least two actions."""
     while True:
         cast = random.sample(PERSONS, CAST)
         deeds = [_draw_deed(random, cast) for _ in range(DEEDS)]
@@ -89,7 +89,7 @@ def _draw_sentence(random: Random, cast: Sequence[str], deeds: Sequence[str]) ->
 
 
 def load(config: SummaryData, split: str, cache: Path) -> list[SentencePair]:
-    """One split, drawn anew each time."""
+    """Draw a split."""
     del cache
     random, number = Random(f"{config.seed} {split}"), getattr(config.sizes, split)
     return [draw_document(random, config.shortest, config.longest) for _ in range(number)]

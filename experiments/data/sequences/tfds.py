@@ -1,14 +1,13 @@
-"""Any translation dataset of TFDS, read where somebody has prepared it.
+"""Datasets of TFDS by name: pairs of texts, or texts and their classes.
 
-Preparing one that is downloaded needs TensorFlow and a network. Reading needs neither, if it was
-prepared as array_record, on whatever machine:
+Preparing a dataset needs TensorFlow and a network. Reading needs neither, if it was prepared as
+array_record, on whatever machine:
 
     tfds build ted_hrlr_translate/pt_to_en --file_format=array_record
 
-`data.dataset` names it as TFDS does, with its configuration and, for another than the newest, its
-version; `data.path` is the directory of all datasets, "" that of TFDS itself. `data.splits` says
-what train, validation and test are, also in part: "train[:90%]". What is wrong with a pair is told
-as in parallel text of your own.
+`data.dataset` is its name, with its configuration and, for another version than the newest, that
+after a colon; `data.path` is the folder of all datasets, "" that of TFDS itself. `data.splits`
+names train, validation and test, also parts: "train[:90%]".
 """
 
 from collections.abc import Iterator
@@ -17,8 +16,7 @@ from pathlib import Path
 import tensorflow_datasets as tfds
 
 from experiments.config.data import TfdsData
-from experiments.data.sequences.corpora import corpus_source
-from experiments.data.sequences.faults import Line
+from experiments.data.sequences.corpora import Line, corpus_source
 from experiments.errors import UsageError, one_of
 from experiments.json_files import read_json
 
@@ -28,14 +26,15 @@ CHUNK = 4_096  # examples that are read at once
 
 
 def _check(config: TfdsData, info: tfds.core.DatasetInfo, split: str) -> None:
-    """Check that a prepared dataset has the languages and the split of a config.
+    """Check that a prepared dataset has the features and the split of a config.
 
     Raises:
         ValueError: in one sentence.
     """
-    texts = [name for name, kind in info.features.items() if isinstance(kind, tfds.features.Text)]
-    for side in ("source", "target"):
-        one_of(f"data.{side}", getattr(config, side), texts)
+    kinds = {"source": tfds.features.Text, "target": tfds.features.Text | tfds.features.ClassLabel}
+    for side, kind in kinds.items():
+        known = [name for name, feature in info.features.items() if isinstance(feature, kind)]
+        one_of(f"data.{side}", getattr(config, side), known)
     part = getattr(config.splits, split)
     try:
         info.splits[part]
@@ -56,15 +55,19 @@ def lines(config: TfdsData, split: str) -> Iterator[tuple[Line, Line]]:
     """
     part, builder = getattr(config.splits, split), _builder(config)
     _check(config, builder.info, split)
+    label = builder.info.features[config.target]
+    has_classes = isinstance(label, tfds.features.ClassLabel)
     try:
         stored = builder.as_data_source(split=part)
         for start in range(0, len(stored), CHUNK):
             places = range(start, min(start + CHUNK, len(stored)))
             for number, example in zip(places, stored.__getitems__(places), strict=True):
                 place = f"{config.dataset}, {part}, example {number}"
+                if has_classes:
+                    example[config.target] = label.int2str(example[config.target]).encode()
                 source, target = (
-                    Line.of(f"{place}, {language}", example[language])
-                    for language in (config.source, config.target)
+                    Line.of(f"{place}, {name}", example[name])
+                    for name in (config.source, config.target)
                 )
                 yield source, target
     except RuntimeError as error:  # of array_record
@@ -72,7 +75,7 @@ def lines(config: TfdsData, split: str) -> Iterator[tuple[Line, Line]]:
 
 
 def _builder(config: TfdsData) -> tfds.core.DatasetBuilder:
-    """What reads the newest version, or the one that is named."""
+    """Open the newest version, or the one that is named."""
     name, _, version = config.dataset.partition(":")
     folder = Path(config.path or tfds.core.constants.DATA_DIR)
     build = f"tfds build {config.dataset} --data_dir={folder} --file_format={FORMAT.value}"
@@ -83,7 +86,7 @@ def _builder(config: TfdsData) -> tfds.core.DatasetBuilder:
             f"{', '.join(_prepared(folder)) or 'none'}: `{build}` prepares it, with TensorFlow"
         )
     directory = folder / name / (version or versions[-1])
-    read_json(directory / INFO, {"name": str, "version": str})  # it tells what is damaged
+    read_json(directory / INFO, {"name": str, "version": str})  # raises if it is damaged
     builder = tfds.builder_from_directory(directory)
     if FORMAT not in builder.info.available_file_formats():
         raise ValueError(
@@ -95,13 +98,13 @@ def _builder(config: TfdsData) -> tfds.core.DatasetBuilder:
 
 
 def _versions(folder: Path) -> list[str]:
-    """What is prepared of a dataset, the newest last."""
+    """List the prepared versions of a dataset, the newest last."""
     found = [path.parent.name for path in folder.glob(f"*/{INFO}")]
     return sorted(filter(tfds.core.Version.is_valid, found), key=tfds.core.Version)
 
 
 def _prepared(folder: Path) -> list[str]:
-    """Every dataset in a directory, with its configuration if it has one."""
+    """List the datasets in a folder, with their configurations."""
     paths = [*folder.glob(f"*/*/{INFO}"), *folder.glob(f"*/*/*/{INFO}")]
     return sorted({path.parent.parent.relative_to(folder).as_posix() for path in paths})
 

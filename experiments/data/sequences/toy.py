@@ -1,4 +1,4 @@
-"""The toy language: English to French, with the words that correspond."""
+"""The toy language, English to French, with alignments."""
 
 from pathlib import Path
 
@@ -12,12 +12,12 @@ from experiments.data.words import WORDS
 
 
 def load(config: ToyData, split: str, cache: Path) -> list[SentencePair]:
-    """One split; the language is generated the first time."""
+    """Return a split; the language is generated the first time."""
     return load_pairs(config.seed, Sizes(**as_tree(config.sizes)), split, cache)
 
 
 def load_pairs(seed: int, sizes: Sizes, split: str, cache: Path) -> list[SentencePair]:
-    """The pairs of one split of a toy language."""
+    """Return the pairs of a split of a toy language."""
     source = prepare(cache / "data", seed=seed, sizes=sizes).as_data_source(split=split)
     return [
         SentencePair(*(example[side].decode() for side in ("en", "fr", "alignment")))

@@ -19,8 +19,10 @@ from attention.decoding import (
     Sample,
     StoppingCriteria,
     decode,
-    decode_continuously,
 )
+from attention.decoding.continuous import run_in_slots
+from attention.decoding.loop import DecodingLoop, row_inputs
+from attention.decoding.strategy import DecodingOptions
 from attention.primitives.cache import empty_cache
 from attention.primitives.constant import Constant
 from tests.attention.decoding.markov import BOS, END, random_table
@@ -59,6 +61,17 @@ def step(state, tokens):
     return Result(logits, state.count + 1), Read(state.table, tokens, state.count + 1)
 
 
+def run(prefill, requests, slots, step=step, strategy="greedy", **options):
+    """Decode the requests in slots."""
+    prefix, rng, active = (options.pop(name, None) for name in ("prefix", "rng", "active"))
+    number = len(jax.tree.leaves(requests)[0])
+    history = jax.tree.map(lambda leaf: leaf[:number], HISTORY)
+    loop = DecodingLoop(step, DecodingOptions(STRATEGIES[strategy], STOPPING, **options))
+    inputs = row_inputs(history, prefix, rng, STOPPING.max_tokens)
+    active = jnp.ones(number, bool) if active is None else active
+    return run_in_slots(loop, prefill, requests, inputs, active, slots)
+
+
 STRATEGIES = {"greedy": Greedy(), "sample": Sample(top_k=2), "beam": Beam(3, 2, GNMT(0.6))}
 
 
@@ -76,9 +89,7 @@ def test_answers_equal_those_of_a_batch(name, slots):
             "max_steps": 7,
         }
         batch = decode(step, *prefill(TABLE), *given, **options)
-        return batch, decode_continuously(
-            step, prefill, TABLE, *given, slots=slots, history=HISTORY, **options
-        )
+        return batch, run(prefill, TABLE, slots, strategy=name, **options)
 
     batch, continuous = both()
     for one, other in zip(*map(jax.tree.leaves, (batch, continuous)), strict=True):
@@ -86,13 +97,6 @@ def test_answers_equal_those_of_a_batch(name, slots):
     lengths = np.asarray(batch.lengths).reshape(Q, -1)[:, 0]
     assert len({*lengths.tolist()}) > 3  # rows end at different steps
     assert name == "sample" or 0 in lengths  # one of them not within max_steps
-
-
-def run(prefill, requests, slots, step=step, **options):
-    number = len(jax.tree.leaves(requests)[0])
-    history = jax.tree.map(lambda leaf: leaf[:number], HISTORY)
-    given = requests, Greedy(), STOPPING
-    return decode_continuously(step, prefill, *given, slots=slots, history=history, **options)
 
 
 @pytest.mark.parametrize("absent", [[0, 4], [35, 36], [0, 1, 2, 3]])
@@ -115,7 +119,7 @@ def test_rows_that_are_not_active_have_no_answer(absent):
     ("active", "steps"),
     [([True] * 8, 9), ([False, *[True] * 7], 4), ([True, *[False] * 7], 9), ([False] * 8, 0)],
 )
-def test_short_rows_do_not_wait_for_a_long_one(active, steps):
+def test_short_rows_share_a_slot_beside_a_long_one(active, steps):
     """Of two slots one decodes nine tokens, while all other rows share the other slot."""
     counted = []
 
@@ -138,11 +142,6 @@ def test_short_rows_do_not_wait_for_a_long_one(active, steps):
 
 def test_no_requests():
     assert run(prefill, TABLE[:0], 3).tokens.shape == (0, 9)
-
-
-def test_no_slot_is_refused():
-    with pytest.raises(ValueError, match="slots must be at least 1, got 0"):
-        run(prefill, TABLE, 0)
 
 
 def test_step_that_closes_over_all_rows_is_refused():

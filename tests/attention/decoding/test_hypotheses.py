@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attention import attend
-from attention.decoding import GNMT, Beam, Greedy, Sample, StoppingCriteria, decode, recompute
+from attention.decoding import GNMT, Beam, Greedy, Sample, StoppingCriteria, decode
 from attention.decoding.hypotheses import constant_leaves
 from attention.primitives.cache import empty_cache
 from attention.primitives.constant import Constant
@@ -151,9 +151,6 @@ def test_cache_that_is_too_small_is_refused_before_the_step_is_called(strategy):
         jax.eval_shape(run, short)
     with pytest.raises(ValueError, match="a cache of 5 slots cannot hold 6 tokens"):
         run(({"a part": jnp.zeros(B)}, short))
-    _, state = recompute(never, batch_size=B, max_length=5)
-    with pytest.raises(ValueError, match="recompute holds at most 5 tokens, not 6"):
-        run(state)
     found = run(
         (Constant(short), jnp.zeros(B)),
         lambda state, tokens: (jax.nn.one_hot(tokens + 1, V), state),

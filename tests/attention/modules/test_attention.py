@@ -173,6 +173,13 @@ def test_lengths_mask_the_padding():
     assert Context().valid(4) is None
 
 
+def test_a_block_mask_is_combined_with_lengths_and_window():
+    module, tiles = attention(window=2), block_mask(masks.causal(), T, tile_sizes=(2, 3))
+    lengths = jnp.array([2, T])
+    found = run(module, context=Context(mask=tiles, lengths=lengths)).features
+    assert_close(found, run(module, context=Context(mask=tiles.mask, lengths=lengths)).features)
+
+
 def test_lengths_count_tokens_whatever_their_positions():
     module = attention(head_width=14, rotary=rotary)
     lengths, positions = jnp.array([2, T]), jnp.arange(T, 0, -1) + 7
@@ -298,11 +305,6 @@ class TestErrors:
     def test_unknown_results(self, name, near):
         with pytest.raises(ValueError, match=f"got '{name}'; did you mean '{near}"):
             jax.eval_shape(lambda: run(attention(), context=Context(returning=(name,))))
-
-    def test_a_block_mask_beside_lengths(self):
-        mask = block_mask(masks.causal(), T, T)
-        with pytest.raises(TypeError, match="BlockMask cannot be combined with the causal mask, l"):
-            attention()(INPUTS, context=Context(mask=mask, lengths=jnp.array([2, T])))
 
     def test_caches_of_another_layer(self):
         spec = CacheSpec(batch=(B,), size=T, encoder_output=ENCODER_OUTPUT)

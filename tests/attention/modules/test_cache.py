@@ -239,16 +239,17 @@ def test_composed_masks(positions, num_kv_heads, mask, lengths, ring):
         cache = model.new_cache((B,), size, ring=ring)
         output = model(TOKENS[:, :4], mask=mask, cache=cache, lengths=lengths)
         first = output.logits, jnp.arange(4)[None] < lengths[:, None]
+        places = jnp.arange(B)[:, None], lengths[:, None] + jnp.arange(3)[None]
         text = jnp.where(first[1], TOKENS[:, :4], 0)
-        text = jnp.concatenate([text, jnp.zeros((B, 3), text.dtype)], axis=1)
-        steps = []
-        for step in range(3):
-            token = TOKENS[:, 4 + step]
-            text = text.at[jnp.arange(B), lengths + step].set(token)
-            output = model(token[:, None], mask=mask, cache=output.cache)
-            steps.append(output.logits[:, 0])
+        text = jnp.pad(text, ((0, 0), (0, 3))).at[places].set(TOKENS[:, 4:7])
+
+        def read(cache, token):
+            output = model(token[:, None], mask=mask, cache=cache)
+            return output.cache, output.logits[:, 0]
+
+        _, steps = jax.lax.scan(read, output.cache, TOKENS[:, 4:7].T)
         visible = mask & masks.window(before=size - 1) if ring else mask
-        return first, jnp.stack(steps, 1), model(text, mask=visible).logits
+        return first, jnp.swapaxes(steps, 0, 1), model(text, mask=visible).logits
 
     (first, read), steps, whole = both(model, jnp.array(lengths))
     np.testing.assert_allclose(first[read], whole[:, :4][read], rtol=2e-5, atol=2e-5)

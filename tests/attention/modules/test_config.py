@@ -1,9 +1,11 @@
 """Fields of `TransformerConfig`: effects, defaults, errors, and models of published sizes."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 
@@ -97,10 +99,14 @@ def build(changes):
     return EncoderDecoder.from_config(config, **sizes, rngs=nnx.Rngs(0))
 
 
-@jax.jit
-def logits(model):
+def made(changes):
+    return filled(lambda: build(changes))
+
+
+@functools.partial(jax.jit, static_argnames="dropout")
+def logits(model, dropout=False):
     tokens = jnp.arange(5, dtype=jnp.int32)[None]
-    return model(tokens, tokens, rng=jax.random.key(0)).logits
+    return model(tokens, tokens, rng=jax.random.key(0) if dropout else None).logits
 
 
 def parameters(model):
@@ -123,25 +129,24 @@ def test_every_field_has_an_effect(field):
     assert (parameters(before) != parameters(after)) == (effect == "parameters")
     if effect == "initial":
         deviations = (
-            jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(build(each))]).std()
+            np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(build(each))]).std()
             for each in (given, change)
         )
         assert next(deviations) > next(deviations)
     if effect == "backward":
         before, after = (
-            str(jax.make_jaxpr(jax.grad(lambda model: logits(model).sum()))(build(each)))
+            str(jax.make_jaxpr(jax.grad(lambda model: logits(model).sum()))(made(each)))
             for each in ({}, change)
         )
         assert "remat" in before
         assert "remat" not in after
     if effect == "program":
-        programs = (str(jax.make_jaxpr(logits)(build(each))) for each in ({}, change))
+        programs = (str(jax.make_jaxpr(logits)(made(each))) for each in ({}, change))
         tiled = "name=_attention"  # the custom_jvp of tiled.py
         assert [tiled in program for program in programs] == [False, True]
     if effect == "logits":
         before, after = (
-            logits(filled(lambda each=each: build(each))).astype(jnp.float32)
-            for each in (given, change)
+            logits(made(each), "dropout" in field).astype(jnp.float32) for each in (given, change)
         )
         assert (before != after).any()
 
@@ -233,7 +238,7 @@ def test_registered_names(monkeypatch):
     monkeypatch.setitem(FEED_FORWARDS, "none", no_layer)
     changes = {"norm": "mine", "activation": "sine", "feed_forward": "none"}
     model = jax.eval_shape(lambda: build(changes))
-    assert not [path for path in parameters(model) if "widen" in path]
+    assert not [path for path in parameters(model) if ".up" in path]
 
 
 @pytest.mark.parametrize(

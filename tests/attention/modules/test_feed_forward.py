@@ -37,12 +37,12 @@ def project(layer, inputs):
 @pytest.mark.parametrize("gated", [True, False], ids=["gated", "plain"])
 @pytest.mark.parametrize("use_bias", [True, False], ids=["bias", "no-bias"])
 @pytest.mark.parametrize("activation", BY_HAND)
-def test_widen_activate_and_narrow(activation, use_bias, gated):
+def test_project_up_activate_and_project_down(activation, use_bias, gated):
     options = {"activation": activation, "use_bias": use_bias, "gated": gated}
     module = filled(lambda: FeedForward(D, F, **options, rngs=nnx.Rngs(0)))
-    hidden, act = project(module.widen, INPUTS), BY_HAND[activation]
+    hidden, act = project(module.up, INPUTS), BY_HAND[activation]
     hidden = act(project(module.gate, INPUTS)) * hidden if gated else act(hidden)
-    expected = project(module.narrow, hidden)
+    expected = project(module.down, hidden)
     np.testing.assert_allclose(module(INPUTS), expected, rtol=1e-4, atol=1e-5)
     sizes = [parameter.size for parameter in jax.tree.leaves(module)]
     matrices = 3 if gated else 2
@@ -52,7 +52,7 @@ def test_widen_activate_and_narrow(activation, use_bias, gated):
 
 def test_an_activation_may_be_a_function():
     module = filled(lambda: FeedForward(D, F, activation=jnp.sin, rngs=nnx.Rngs(0)))
-    expected = project(module.narrow, np.sin(project(module.widen, INPUTS)))
+    expected = project(module.down, np.sin(project(module.up, INPUTS)))
     np.testing.assert_allclose(module(INPUTS), expected, rtol=1e-4, atol=1e-5)
 
 

@@ -64,10 +64,17 @@ class TestLanguageModel:
         model = language_model(positions=positions)
         mask = masks.segments(jnp.array([1, 1, 1, 1, 2, 2, 2], jnp.int32))
         counted = jnp.array([0, 1, 2, 3, 0, 1, 2], jnp.int32)
-        packed = score(model, TOKENS, mask=mask, positions=counted)
+        packed = score(model, TOKENS, mask=mask, embedding_positions=counted)
         for text in (slice(0, 4), slice(4, 7)):
             alone = score(model, TOKENS[:, text])
             np.testing.assert_allclose(packed[:, text], alone, rtol=1e-4, atol=1e-4)
+
+    @pytest.mark.parametrize("kind", ["sinusoidal", "rotary", "alibi"])
+    def test_positions_are_those_of_every_encoding(self, kind):
+        model = language_model(positions=kind, decoder_layers=1)
+        stretched = {"positions": 3 * jnp.arange(T)}
+        changed = score(model, TOKENS, **stretched) - score(model, TOKENS)
+        assert np.abs(changed).max() > 1e-3
 
     def test_the_rng_turns_dropout_on(self):
         model = language_model(dropout=0.2, attention_dropout=0.2)

@@ -17,6 +17,7 @@ from attention.modules import (
     Layers,
     Output,
     Residual,
+    SelfAttention,
     apply_layer,
     layer_norm,
     unstack_layers,
@@ -138,13 +139,25 @@ class TestBlock:
         with pytest.raises(ValueError, match=sentence):
             block(INPUTS, context=Context(cache=cache))
 
-    def test_a_layer_may_have_no_context(self):
-        context = Context(positions=jnp.array([3]))
-        assert apply_layer(lambda x: x + 1, jnp.array([1]), context).features == 2
-        assert (
-            apply_layer(lambda x, context: x + context.positions, jnp.array([1]), context).features
-            == 4
-        )
+    @pytest.mark.parametrize(
+        "layer",
+        [
+            lambda x, context: x + context.positions,
+            lambda x, **options: x + options["context"].positions,
+        ],
+        ids=["by name", "among any keywords"],
+    )
+    def test_a_layer_with_a_context(self, layer):
+        assert apply_layer(layer, jnp.array([1]), Context(positions=jnp.array([3]))).features == 4
+
+    @pytest.mark.parametrize("layer", [lambda x: x + 1, nnx.Sequential(lambda x: x + 1)])
+    def test_a_layer_may_have_no_context(self, layer):
+        assert apply_layer(layer, jnp.array([1]), Context()).features == 2
+
+    def test_a_layer_that_keeps_the_context_from_attention_is_refused(self):
+        attention = SelfAttention(4, num_heads=2, rngs=nnx.Rngs(0))
+        with pytest.raises(TypeError, match="Sequential has no argument context for its SelfAtt"):
+            apply_layer(nnx.Sequential(attention), jnp.ones((T, 4)), Context())
 
 
 @pytest.mark.parametrize(
@@ -179,40 +192,21 @@ def test_layers_of_one_structure_are_stacked(kinds, period, blocks):
         assert output.losses == ({"size": sum(hidden[1:]), **counts} if kinds else {})
 
 
-def test_layers_of_a_known_period_are_made_once_for_each_kind():
+def test_layers_of_items_that_repeat_are_made_once_for_each_kind():
     calls = []
 
-    def make(index, rngs):
-        calls.append(index)
-        return FeedForward(D, F + index % 2, rngs=rngs)
+    def make(item, rngs):
+        calls.append(item)
+        return FeedForward(D, F + item % 2, rngs=rngs)
 
-    known = Layers(make, 7, period=2, check_period=False, rngs=nnx.Rngs(0))
+    known = Layers(make, [4, 5, 4, 5, 4, 5, 4], rngs=nnx.Rngs(0))
     compared = Layers(make, 7, rngs=nnx.Rngs(0))
-    assert calls == [0, 1, 6, *range(7)]
-    assert len(Layers(make, 3, period=2, rngs=nnx.Rngs(0)).blocks) == 3
+    assert calls == [4, 5, 4, *range(7)]
+    assert len(Layers(make, [4, 5, 4], rngs=nnx.Rngs(0)).blocks) == 3
     chex.assert_trees_all_equal(unstack_layers(known), unstack_layers(compared))
     chex.assert_trees_all_equal(known.blocks, compared.blocks)
-    first, second = known.blocks[0].widen.kernel[...][:2]
+    first, second = known.blocks[0].up.kernel[...][:2]
     assert abs(np.corrcoef(np.ravel(first), np.ravel(second))[0, 1]) < 0.2
-
-
-@pytest.mark.parametrize(
-    "period, sentence",
-    [
-        (1, "period=1, and layer 2 has another structure than layer 1"),
-        (2, "period=2, and layer 2 has another structure than layer 0"),
-        (0, "period must be at least 1, got 0"),
-    ],
-)
-def test_period_that_does_not_fit_the_layers(period, sentence):
-    """Every third layer differs."""
-
-    def make(index, rngs):
-        return FeedForward(D, F + index % 3 // 2, rngs=rngs)
-
-    with pytest.raises(ValueError, match=sentence):
-        Layers(make, 6, period=period, rngs=nnx.Rngs(0))
-    assert Layers(make, 7, period=3, rngs=nnx.Rngs(0)).period == 3
 
 
 def test_scanned_layers_equal_unrolled_ones_with_dropout_and_in_gradient():

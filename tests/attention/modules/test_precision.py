@@ -110,8 +110,8 @@ def test_every_parameter_has_axis_names():
         "source_embedding.positions.table": ("positions", "embed"),
         "output.kernel": ("embed", "vocab"),
         block + "feed_forward.norm.scale": ("layers", "embed"),
-        block + "feed_forward.sublayer.widen.kernel": ("layers", "embed", "hidden"),
-        block + "feed_forward.sublayer.narrow.kernel": ("layers", "hidden", "embed"),
+        block + "feed_forward.sublayer.up.kernel": ("layers", "embed", "hidden"),
+        block + "feed_forward.sublayer.down.kernel": ("layers", "hidden", "embed"),
         block + "self_attention.sublayer.query.kernel": ("layers", "embed", "heads", "head"),
         block + "self_attention.sublayer.key.bias": ("layers", "kv_heads", "head"),
         block + "self_attention.sublayer.query_norm.scale": ("layers", "head"),
@@ -125,7 +125,7 @@ def test_every_parameter_has_axis_names():
     apart = map_axes(
         lambda names: names, jax.eval_shape(lambda: unstack_layers(small_translator()))
     )
-    kernel = apart.decoder.layers.blocks[1].feed_forward.sublayer.widen.kernel
+    kernel = apart.decoder.layers.blocks[1].feed_forward.sublayer.up.kernel
     assert kernel.get_value() == ("embed", "hidden")
 
 
@@ -148,7 +148,7 @@ def test_the_leading_axis_of_experts_has_a_name():
     keys = jax.random.split(jax.random.key(0), 3)
     experts = jax.vmap(lambda key: FeedForward(D, F, rngs=nnx.Rngs(key)))(keys)
     axes = map_axes(lambda names: names, name_axis(experts, "experts"))
-    assert axes.widen.kernel.get_value() == ("experts", "embed", "hidden")
+    assert axes.up.kernel.get_value() == ("experts", "embed", "hidden")
 
 
 def test_activations_are_constrained_by_name():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attention import masks
+from attention import block_mask, masks
 from attention.modules import (
     Block,
     CacheSpec,
@@ -130,6 +130,7 @@ def test_state_starts_anew_in_each_packed_sequence(mask):
     features = call(small(), INPUTS, Context(mask=mask)).features
     assert_close(features[:, :3], small()(INPUTS[:, :3]).features)
     assert_close(features[:, 3:], small()(INPUTS[:, 3:]).features)
+    assert_close(call(small(), INPUTS, Context(mask=block_mask(mask, T))).features, features)
     # In pieces, the second of which begins a sequence in its middle.
     first = call(small(), INPUTS[:, :2], Context(mask=mask, cache=empty(small())))
     context = Context(mask=mask, cache=first.cache, positions=jnp.arange(2, T))
@@ -209,7 +210,8 @@ class TestHybrid:
     def test_packed_texts_equal_separate_texts(self, mask):
         model, inputs = filled(hybrid), tokens(B, T, seed=4)
         positions = jnp.array([0, 1, 2, 0, 1])
-        packed = jax.jit(lambda m: m(inputs, mask=mask, positions=positions).logits)(model)
+        options = {"mask": mask, "embedding_positions": positions}
+        packed = jax.jit(lambda m: m(inputs, **options).logits)(model)
         for part in (slice(3), slice(3, T)):
             alone = jax.jit(model)(inputs[:, part]).logits
             assert_close(packed[:, part], alone, tolerance=1e-4)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attention import masks
+from attention import block_mask, masks
 from attention.modules import (
     Block,
     Context,
@@ -180,7 +180,7 @@ def test_a_stack_without_layers_is_its_norm():
 
 def test_layers_start_as_different_as_if_built_one_by_one():
     encoder = Encoder.from_config(small_config(width=64), rngs=nnx.Rngs(0))
-    first, second = encoder.layers.blocks[0].feed_forward.sublayer.widen.kernel[...]
+    first, second = encoder.layers.blocks[0].feed_forward.sublayer.up.kernel[...]
     np.testing.assert_allclose(np.var([first, second]) * 64, 1, rtol=0.2)
     assert abs(np.corrcoef(np.ravel(first), np.ravel(second))[0, 1]) < 0.2
 
@@ -261,6 +261,19 @@ class TestCausality:
         expected = masks.causal() if expected is None else masks.causal() & expected
         context = Context(mask=expected, encoder_output=ENCODER_OUTPUT)
         assert_close(ours.features, run(decoder, context=context).features)
+
+    def test_the_causal_mask_is_added_to_a_block_mask_for_all_layers(self):
+        mask = masks.segments(jnp.array([0, 0, 1, 1, 1], jnp.int32))
+        tiles = block_mask(mask, T, tile_sizes=(2, 2))
+        given = []
+
+        def layer(inputs, context):
+            given.append(context.mask)
+            return inputs
+
+        Decoder(layer)(INPUTS[:, :T], context=Context(mask=tiles))
+        assert given[0].kinds.tolist() == [[1, 0, 0], [0, 1, 0], [0, 2, 1]]
+        assert given[0].mask(1, 0) and not given[0].mask(0, 1)
 
     def test_models_with_a_mask_are_causal(self):
         lengths = masks.lengths([T, 3, 2])
@@ -481,7 +494,7 @@ class TestDropout:
         # kept. Six independent sublayers have variance 6/4; two equal ones add 1/2.
         decoder = stack(Decoder, dropout=0.5, decoder_layers=2)
         decoder.norm = None
-        ones = {".output.bias.value": 1, ".narrow.bias.value": 1}
+        ones = {".output.bias.value": 1, ".down.bias.value": 1}
         decoder.layers = constant(decoder.layers, ones)
         inputs = jnp.zeros((50, T, D))
         context = Context(encoder_output=inputs, rng=jax.random.key(0))

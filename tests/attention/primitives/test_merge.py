@@ -1,5 +1,7 @@
 """Attention over disjoint sets of keys, combined by `merge`."""
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -23,11 +25,13 @@ def options(lengths, columns):
     }
 
 
+@jax.jit
 def whole(query, key, value, lengths):
     output, extras = attend(query, key, value, **options(lengths, slice(None)))
     return output, extras["logsumexp"]
 
 
+@jax.jit
 def merged(query, key, value, lengths):
     partials = []
     for part in PARTS:
@@ -36,8 +40,9 @@ def merged(query, key, value, lengths):
     return merge(partials)
 
 
-def gradient(function, lengths):
-    def loss(inputs):
+@functools.cache
+def gradient(function):
+    def loss(inputs, lengths):
         output, logsumexp = function(*inputs, lengths)
         finite = jnp.where(jnp.isneginf(logsumexp), 0, logsumexp)
         return jnp.sum(jnp.sin(output)) + jnp.sum(jnp.cos(finite))
@@ -51,9 +56,9 @@ def gradient(function, lengths):
 def test_merge_of_disjoint_keys_equals_all_keys(lengths):
     """Output, logsumexp and gradients; some parts are fully masked for some queries."""
     lengths = jnp.array(lengths)
-    actual, expected = jax.jit(merged)(*INPUTS, lengths), jax.jit(whole)(*INPUTS, lengths)
+    actual, expected = merged(*INPUTS, lengths), whole(*INPUTS, lengths)
     chex.assert_trees_all_close(actual, expected, rtol=1e-5, atol=1e-5)
-    actual, expected = (gradient(function, lengths)(INPUTS) for function in (merged, whole))
+    actual, expected = (gradient(function)(INPUTS, lengths) for function in (merged, whole))
     chex.assert_tree_all_finite(actual)
     chex.assert_trees_all_close(actual, expected, rtol=1e-4, atol=1e-5)
 
@@ -96,9 +101,8 @@ def test_nan_in_one_set_gives_masked_keys_of_another_zero_gradients():
     query, key, value = INPUTS
     lengths = jnp.array([S - 1, S - 1])
     key = key.at[0, 0].set(jnp.nan)
-    _, d_key, d_value = jax.grad(lambda inputs: merged(*inputs, lengths)[0].sum())(
-        (query, key, value)
-    )
+    total = jax.jit(jax.grad(lambda inputs: merged(*inputs, lengths)[0].sum()))
+    _, d_key, d_value = total((query, key, value))
     assert jnp.isnan(d_key[0, 0]).any()
     for gradient in (d_key, d_value):
         assert not gradient[:, -1].any()

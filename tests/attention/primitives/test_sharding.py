@@ -98,13 +98,21 @@ def loss_with_closures(query, weight, documents, implementation):
     return jnp.sum(jnp.sin(output))
 
 
+CLOSED_OVER = *draw((2, 11, 2, 3)), jnp.float32(0.7), jnp.arange(11) // 4
+
+
+@functools.cache
+def gradients_on_one_device(implementation):
+    loss = functools.partial(loss_with_closures, implementation=implementation)
+    return jax.jit(jax.grad(loss, (0, 1)))(*CLOSED_OVER)
+
+
 @pytest.mark.parametrize("implementation", ["reference", "tiled"])
 @pytest.mark.parametrize("spec", [P("data"), P(None, None, "data")], ids=str)
 @pytest.mark.parametrize("how", ["jit", "explicit axes", "shard_map", "shard_map, explicit axes"])
 def test_closures_on_two_devices(how, spec, implementation):
-    inputs = *draw((2, 11, 2, 3)), jnp.float32(0.7), jnp.arange(11) // 4
     loss = functools.partial(loss_with_closures, implementation=implementation)
-    expected = jax.jit(jax.grad(loss, (0, 1)))(*inputs)
+    expected = gradients_on_one_device(implementation)
     kind = AxisType.Explicit if "explicit" in how else AxisType.Auto
     mesh = jax.make_mesh((2,), ("data",), axis_types=(kind,))
     specs = spec, P(), P()
@@ -118,7 +126,7 @@ def test_closures_on_two_devices(how, spec, implementation):
     with jax.set_mesh(mesh):
         sharded = [
             jax.device_put(array, NamedSharding(mesh, spec))
-            for array, spec in zip(inputs, specs, strict=True)
+            for array, spec in zip(CLOSED_OVER, specs, strict=True)
         ]
         actual = jax.jit(jax.grad(loss, (0, 1)))(*sharded)
     for ours, theirs in zip(actual, expected, strict=True):

@@ -77,6 +77,9 @@ def compute(implementation, inputs, arguments):
     return attend_in_tiles(arguments)
 
 
+computed = jax.jit(compute, static_argnums=0)
+
+
 def loss(implementation, inputs, score, arguments, names=DIFFERENTIABLE):
     """Return a sum over all differentiable results, and the results."""
     found = compute(implementation, inputs, {**arguments, "score": score})
@@ -193,8 +196,8 @@ def test_nan_reaches_exactly_the_queries_that_attend_to_it(number):
     mask = masks.lengths([S, 20])
     bad_key, bad_value = KEY.at[:, 20:].set(number), VALUE.at[:, 20:].set(number)
     for key, value in ((bad_key, VALUE), (KEY, bad_value)):
-        found = compute("tiled", (QUERY, key, value), {"mask": mask})
-        clean = compute("tiled", (QUERY, KEY, VALUE), {"mask": mask})
+        found = computed("tiled", (QUERY, key, value), {"mask": mask})
+        clean = computed("tiled", (QUERY, KEY, VALUE), {"mask": mask})
         for name in ("output", "logsumexp", "weights", "entropy"):
             assert jnp.isnan(found[name][0]).all()
             np.testing.assert_array_equal(found[name][1], clean[name][1])
@@ -208,9 +211,9 @@ def test_nan_reaches_exactly_the_queries_that_attend_to_it(number):
 def test_low_precision_accumulates_in_float32(dtype):
     low = [x.astype(dtype) for x in (QUERY, KEY, VALUE)]
     high = [x.astype("float32") for x in low]
-    found = compute("tiled", low, {})
+    found = computed("tiled", low, {})
     assert found["output"].dtype == dtype
-    expected = compute("definition", high, {})
+    expected = computed("definition", high, {})
     unit = float(jnp.finfo(dtype).eps)  # the weights are rounded once, and the output
     output = found["output"].astype("float32")
     np.testing.assert_allclose(output, expected["output"], rtol=unit, atol=unit)
@@ -220,7 +223,7 @@ def test_low_precision_accumulates_in_float32(dtype):
 @pytest.mark.usefixtures("float64")
 def test_float64_stays_float64():
     inputs = draw((T, N, H), (S, K, H), (S, K, V), dtype="float64")
-    found, expected = (compute(one, inputs, {}) for one in ("tiled", "definition"))
+    found, expected = (computed(one, inputs, {}) for one in ("tiled", "definition"))
     assert found["output"].dtype == jnp.float64
     for name in ("output", "logsumexp", "entropy"):
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-12, atol=1e-15)
@@ -234,7 +237,7 @@ def test_vmap_equals_a_batch():
         return attend(query, key, value, mask=mask, implementation="tiled", tile_sizes=TILES)
 
     lengths = jnp.array([30, 4])
-    together = one(QUERY, KEY, VALUE, lengths)
+    together = jax.jit(one)(QUERY, KEY, VALUE, lengths)
     mapped = jax.jit(jax.vmap(one))(QUERY, KEY, VALUE, lengths)
     np.testing.assert_allclose(mapped, together, rtol=1e-6, atol=1e-6)
 
@@ -242,7 +245,8 @@ def test_vmap_equals_a_batch():
         return jnp.sum(jnp.sin(one(query, KEY[0], VALUE[0], length)))
 
     mapped = jax.jit(jax.vmap(jax.grad(total)))(QUERY, lengths)
-    each = [jax.grad(total)(QUERY[b], lengths[b]) for b in range(B)]
+    gradient = jax.jit(jax.grad(total))
+    each = [gradient(QUERY[b], lengths[b]) for b in range(B)]
     np.testing.assert_allclose(mapped, jnp.stack(each), rtol=1e-5, atol=1e-6)
 
 

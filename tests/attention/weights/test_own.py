@@ -94,10 +94,10 @@ def test_stacked_and_unstacked_layers_have_the_same_names(tmp_path):
     weights.save(unstack_layers(language_model()), tmp_path / "unstacked", config=CONFIG)
     stacked, unstacked = tensors_of(tmp_path / "stacked"), tensors_of(tmp_path / "unstacked")
     assert_equal(stacked, unstacked)
-    kernel = "decoder.layers.{}.feed_forward.sublayer.widen.kernel"
+    kernel = "decoder.layers.{}.feed_forward.sublayer.up.kernel"
     layers = language_model().decoder.layers.unstacked()
     for index, layer in enumerate(layers):
-        wanted = layer.feed_forward.sublayer.widen.kernel[...]
+        wanted = layer.feed_forward.sublayer.up.kernel[...]
         np.testing.assert_array_equal(stacked[kernel.format(index)], wanted)
 
 

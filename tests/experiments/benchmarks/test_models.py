@@ -100,8 +100,8 @@ def test_torch_gpt_has_the_loss_of_our_model():
         weights |= {
             f"blocks.{layer}.mix.weight": np.concatenate(mixed),
             f"blocks.{layer}.out.weight": matrix("self_attention", "output"),
-            f"blocks.{layer}.feed_forward.0.weight": matrix("feed_forward", "widen"),
-            f"blocks.{layer}.feed_forward.2.weight": matrix("feed_forward", "narrow"),
+            f"blocks.{layer}.feed_forward.0.weight": matrix("feed_forward", "up"),
+            f"blocks.{layer}.feed_forward.2.weight": matrix("feed_forward", "down"),
         }
     weights["tokens.weight"] = np.array(parameters["embedding"]["tokens"][...])
     weights = {name: torch.from_numpy(array.copy()) for name, array in weights.items()}
@@ -290,7 +290,7 @@ def test_one_part_runs_from_the_command_line(tmp_path, monkeypatch, capsys):
         (
             "translating.length",
             200,
-            "translating.length must lie in 1 to translation.model.max_length=160, got 200",
+            "translating.length must lie in 1 to translation.model.max_length=48, got 200",
         ),
         ("translating.workdir", "nowhere", "nowhere needs sentences: translation.data.path"),
         ("translating.seconds", 0.0, "translating.seconds must be a number above 0"),

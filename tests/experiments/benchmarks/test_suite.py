@@ -124,7 +124,7 @@ def test_all_means_every_case():
         (["--config=configs/benchmark.py"], "benchmark has no mode 'train', it has benchmark"),
         (
             ["--mode=benchmark", "--config=configs/toy_translation.py"],
-            "translation has no mode 'benchmark', it has train, evaluate, describe, translate",
+            "translation has no mode 'benchmark', it has train, evaluate, predict, ",
         ),
         (["--mode=benchmark", "--config.cases=casual_64_*"], "cases has no 'casual_64_*'"),
         (["--mode", "benchmark", "--config.contenders=torhc"], "did you mean 'torch'?"),

@@ -10,10 +10,10 @@ from attention.modules import classifier, config
 from attention.modules.recurrent import encoder, encoder_decoder
 from attention.primitives.attend import IMPLEMENTATIONS
 from experiments import registry
-from experiments.config import TASK_PARTS, data, model, train
-from experiments.config.data import SentimentData, ToySizes
+from experiments.config import data, model, train
+from experiments.config.data import ToySizes
 from experiments.config.model import EncoderDecoderModel, RecurrentModel
-from experiments.data import sentiment, tokenizers, toy_language
+from experiments.data import subwords, toy_language
 from experiments.data.sequences import noise
 from experiments.data.toy_language import splits
 from experiments.data.vocabulary import EOS
@@ -33,9 +33,7 @@ from experiments.training import optimizer
         (model.ATTENTIONS, encoder_decoder.ATTENTIONS),
         (model.IMPLEMENTATIONS, [one.name for one in IMPLEMENTATIONS]),
         (data.NOISES, noise.NOISES),
-        ({name for parts in TASK_PARTS.values() for name in parts.datasets}, registry.SOURCES),
-        (TASK_PARTS["translation"].models, translation.ARCHITECTURES),
-        (TASK_PARTS, registry.TASKS),
+        (registry.TASK_PARTS["translation"].models, translation.ARCHITECTURES),
     ],
 )
 def test_names_equal_those_of_the_registry(names, known):
@@ -62,19 +60,18 @@ def test_every_field_is_one_of_the_library(part, library):
 
 
 def test_a_vocabulary_is_shared_where_the_source_shares_it():
-    for name, kind in TASK_PARTS["translation"].datasets.items():
+    for name, each in registry.DATASETS.items():
         text = registry.SOURCES[name].text
-        is_shared = text.shared if isinstance(text, tokenizers.Words) else None
-        assert kind.is_shared == is_shared, name
+        is_shared = None if isinstance(text, subwords.Subwords) else getattr(text, "shared", False)
+        assert each.config.is_shared == is_shared, name
 
 
 def test_limits_equal_those_of_the_data():
-    assert SentimentData.longest == sentiment.LONGEST
     assert data.SMALLEST_SUBWORDS == EOS + 2 + 256
     assert data.SMALLEST_TRAIN == splits.SMALLEST_TRAIN
 
 
 def test_every_schedule_is_known():
     for name in train.SCHEDULES:
-        optimizer.schedule(name, peak=1.0, warmup_steps=1, total_steps=3)
+        optimizer.schedule(train.TrainPart(schedule=name, warmup_steps=1, steps=3))
     assert inspect.getsource(optimizer.schedule).count('":') == len(train.SCHEDULES)

@@ -7,20 +7,21 @@ import sys
 import pytest
 
 from experiments.cli import parse
-from experiments.config import TASK_PARTS, Config
+from experiments.config import Config
 from experiments.config.build import build, helps
 from experiments.config.data import ToyData
 from experiments.config.flags import as_config_dict
 from experiments.config.model import DecoderModel, EncoderDecoderModel, ExpertsPart, RecurrentModel
 from experiments.errors import UsageError
+from experiments.registry import TASK_PARTS
 from experiments.workdir import Workdir
 
 
 def read(task="translation", **parts):
-    return Config.read({"experiment": task, **parts})
+    return Config.read({"task": task, **parts})
 
 
-@pytest.mark.parametrize("task", [name for name in TASK_PARTS if name != "comparison"])
+@pytest.mark.parametrize("task", TASK_PARTS)
 def test_a_config_survives_json_and_a_config_dict(task):
     config = read(task, seed=3)
     assert Config.read(json.loads(config.to_json())) == config
@@ -63,9 +64,10 @@ def test_a_field_that_is_none_takes_a_value_by_its_flag(tmp_path):
 @pytest.mark.parametrize(
     "tree, sentence",
     [
-        ({"experiment": "translatoin"}, "got 'translatoin'; did you mean 'translation'?"),
-        ({}, "the config needs the field 'experiment'"),
+        ({"task": "translatoin"}, "got 'translatoin'; did you mean 'translation'?"),
+        ({}, "the config needs the field 'task'"),
         ({"data": {"name": "toys"}}, "data.name must be one of toy, .*; did you mean 'toy'?"),
+        ({"data": {"name": "digits"}}, "contains images, and task='translation' reads pairs: choo"),
         ({"model": {"widht": 3}}, "architecture='transformer' has no field 'model.widht', it has"),
         ({"architecture": "recurrent", "model": {"width": 3}}, "has no field 'model.width'"),
         ({"model": {"rotary": {"bas": 1.0}}}, "has no field 'model.rotary.bas'"),
@@ -83,7 +85,7 @@ def test_a_field_that_is_none_takes_a_value_by_its_flag(tmp_path):
     ],
 )
 def test_a_mistake_is_one_sentence_with_the_path_of_the_field(tree, sentence):
-    experiment = {} if tree == {} else {"experiment": "translation"}
+    experiment = {} if tree == {} else {"task": "translation"}
     with pytest.raises(UsageError, match=sentence):
         Config.read(experiment | tree)
 

@@ -3,15 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from experiments.config import TASK_PARTS
 from experiments.config.build import as_tree, build
 from experiments.data.pairs import SentencePair
-from experiments.registry import SOURCES
+from experiments.registry import DATASETS, SOURCES
 
 
 def data_part(name: str, tree: dict[str, Any]) -> Any:
-    """Build the data of a translation."""
-    return build(TASK_PARTS["translation"].datasets[name], tree, "data.")
+    """Build the config of a dataset."""
+    return build(DATASETS[name].config, tree, "data.")
 
 
 def changed(part: Any, changes: dict[str, Any]) -> Any:

@@ -1,41 +1,50 @@
 """Digits: every image once, with its label, in [0, 1]."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from experiments.data.digits import IMAGE_SHAPE, NUM_CLASSES, digits
+from experiments.config.data import DigitsData
+from experiments.data.digits import SIZES, load
+
+
+def read(split, seed=0):
+    return [*load(DigitsData(seed=seed), split, None)]
 
 
 @pytest.fixture(scope="module")
 def splits():
-    return digits()
+    return {split: read(split) for split in SIZES}
 
 
 def test_sizes_and_values(splits):
-    sizes = {name: len(split.labels) for name, split in splits.items()}
-    assert sizes == {"train": 1257, "validation": 180, "test": 360}
-    for images, labels in splits.values():
-        assert images.shape == (len(labels), *IMAGE_SHAPE)
-        assert (images.dtype, labels.dtype) == (np.float32, np.int32)
+    assert {split: len(examples) for split, examples in splits.items()} == SIZES
+    for examples in splits.values():
+        images = np.stack([example.source for example in examples])
+        assert (images.shape[1:], images.dtype) == ((8, 8, 1), np.float32)
         assert (images.min(), images.max()) == (0, 1)
-        assert np.bincount(labels, minlength=NUM_CLASSES).min() >= 10
+        classes = Counter(example.target for example in examples)
+        assert {*classes} == {*"0123456789"}
+        assert min(classes.values()) >= 10
 
 
 def test_every_image_is_in_one_split_with_its_label(splits):
-    def rows(images, labels):
-        return sorted((*row, label) for row, label in zip(images, labels, strict=True))
-
     data = load_digits()
     ours = [
-        row
-        for images, labels in splits.values()
-        for row in rows(16 * images.reshape(-1, 64), labels)
+        (*(16 * example.source.ravel()), int(example.target))
+        for examples in splits.values()
+        for example in examples
     ]
-    assert sorted(ours) == rows(data.images.reshape(-1, 64), data.target)
+    assert sorted(ours) == sorted(
+        (*image.ravel(), label) for image, label in zip(data.images, data.target, strict=True)
+    )
 
 
 def test_equal_seeds_give_equal_splits(splits):
-    again, other = digits(0), digits(1)
-    np.testing.assert_array_equal(again["test"].labels, splits["test"].labels)
-    assert (other["test"].labels != splits["test"].labels).any()
+    def labels(examples):
+        return [example.target for example in examples]
+
+    assert labels(read("test")) == labels(splits["test"])
+    assert labels(read("test", seed=1)) != labels(splits["test"])

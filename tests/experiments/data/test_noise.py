@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.data.sequences.noise import MASK, NOISES, delete, infill, mask, permute, spoil
+from experiments.data.sequences.noise import MASK, NOISES, add_noise, delete, infill, mask, permute
 
 TOKENS = [f"w{i}" for i in range(1_009)]
 
@@ -95,5 +95,5 @@ def test_noise_kinds_are_applied_in_order():
     rates = {"delete": 0.3, "mask": 0.4}
     random = generator()
     expected = mask(delete(TOKENS, random, 0.3), random, 0.4)
-    assert spoil(TOKENS, generator(), ("delete", "mask"), rates) == expected
-    assert spoil(TOKENS, generator(), (), rates) == TOKENS
+    assert add_noise(TOKENS, generator(), ("delete", "mask"), rates) == expected
+    assert add_noise(TOKENS, generator(), (), rates) == TOKENS

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from experiments.config.data import SUBWORDS, TextPart
 from experiments.data.pairs import SentencePair
-from experiments.data.tokenizers import STAND_IN, Subwords
+from experiments.data.subwords import STAND_IN, Subwords
 from experiments.errors import UsageError
 from tests.experiments.data.corpora import changed, data_part, load_split
 
@@ -106,7 +106,7 @@ def test_empty_file_raises(write, config, tmp_path, content):
 def test_split_in_two_formats_raises(write, config):
     write("plain")
     write("tsv.gz")
-    with pytest.raises(ValueError, match=r"train split is there more than once, in .*gz and .*en"):
+    with pytest.raises(ValueError, match=r"train split is there more than once, in .*en and .*gz"):
         load_split(config, "train", None)
 
 

@@ -80,7 +80,7 @@ def language_model(positions):
     @jax.jit
     def score(batch):
         mask = masks.segments(batch.segments)
-        return model(batch.inputs, mask=mask, positions=batch.positions).logits
+        return model(batch.inputs, mask=mask, embedding_positions=batch.positions).logits
 
     return score
 

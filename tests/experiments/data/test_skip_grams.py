@@ -5,35 +5,66 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from experiments.data.skip_grams import (
-    SkipGramBatches,
-    keep_probabilities,
-    noise,
-    skip_grams,
-    subsample,
-)
+from experiments.data import skip_grams
+from experiments.data.skip_grams import SkipGramBatches, count, keep_probabilities, noise
+from experiments.errors import UsageError
 
 
-def test_pairs_by_hand():
-    pairs = skip_grams([[7, 8, 9], [5], [], [4, 4]], window=1)
-    expected = [(7, 8), (8, 7), (8, 9), (9, 8), (4, 4), (4, 4)]
-    assert sorted(map(tuple, pairs.tolist())) == sorted(expected)
-    wider = skip_grams([[7, 8, 9], [5, 6]], window=2)
-    expected = [(7, 8), (8, 7), (8, 9), (9, 8), (7, 9), (9, 7), (5, 6), (6, 5)]
-    assert sorted(map(tuple, wider.tolist())) == sorted(expected)
+def batches(sentences, vocab_size, **changes):
+    """Return batches of sentences whose words are all kept, with a few of its settings changed."""
+    ids = np.array([word for sentence in sentences for word in sentence], np.int32)
+    ends = np.cumsum([len(sentence) for sentence in sentences])
+    options = {"window": 5, "threshold": 1.0, "size": 20_000, "negatives": 3, "seed": 0} | changes
+    return SkipGramBatches(ids, ends, vocab_size=vocab_size, **options)
 
 
-def test_pairs_equal_two_plain_loops():
+def shares(batch, vocab_size):
+    """Return the share of each pair of words, `[V, V]`."""
+    pairs = np.zeros((vocab_size, vocab_size))
+    np.add.at(pairs, (batch.center, batch.others[:, 0]), 1 / len(batch.center))
+    return pairs
+
+
+def test_every_pair_within_the_window_and_a_sentence_is_equally_likely():
     random = np.random.default_rng(0)
-    sentences = [random.integers(11, size=n).tolist() for n in random.integers(13, size=17)]
-    expected = Counter(
+    sentences = [random.integers(7, size=n).tolist() for n in random.integers(13, size=17)]
+    pairs = Counter(
         (sentence[i], sentence[j])
         for sentence in sentences
         for i in range(len(sentence))
-        for j in range(max(0, i - 5), min(len(sentence), i + 6))
+        for j in range(max(0, i - 3), min(len(sentence), i + 4))
         if i != j
     )
-    assert Counter(map(tuple, skip_grams(sentences, window=5).tolist())) == expected
+    expected = np.zeros((7, 7))
+    for pair, number in pairs.items():
+        expected[pair] = number / pairs.total()
+    drawn = batches(sentences, 7, window=3)
+    np.testing.assert_allclose(shares(drawn[0], 7), expected, atol=0.005)
+    assert drawn.epoch.examples == pytest.approx(pairs.total(), rel=0.02)
+
+
+def test_distances_count_the_words_that_are_kept(monkeypatch):
+    """Of 0 1 1 2 without the word 1, the words 0 and 2 are neighbours in a window of one."""
+    monkeypatch.setattr(skip_grams, "keep_probabilities", lambda *_: np.array([1.0, 0.0, 1.0]))
+    batch = batches([[0, 1, 1, 2]], 3, window=1)[0]
+    np.testing.assert_allclose(shares(batch, 3)[[0, 2], [2, 0]], 0.5, atol=0.02)
+
+
+def test_frequent_words_are_left_out(monkeypatch):
+    monkeypatch.setattr(skip_grams, "keep_probabilities", lambda *_: np.array([1.0, 0.25]))
+    pairs = shares(batches([[0, 0], [1, 1], [0, 1]] * 9, 2, window=1)[0], 2)
+    expected = np.array([[1, 0.125], [0.125, 0.0625]])
+    np.testing.assert_allclose(pairs, expected / expected.sum(), atol=0.02)
+
+
+def test_words_that_are_no_neighbours_raise():
+    with pytest.raises(UsageError, match=r"batch.threshold=1\.0 leaves no two words of a sentence"):
+        batches([[0], [1], [2]], 3)
+
+
+def test_words_are_counted_in_chunks(monkeypatch):
+    monkeypatch.setattr(skip_grams, "CHUNK", 3)
+    assert count(np.array([0, 2, 2, 1, 2, 0, 2]), 4).tolist() == [2, 1, 4, 0]
 
 
 def test_keep_probability_by_hand():
@@ -43,38 +74,19 @@ def test_keep_probability_by_hand():
     )
 
 
-def test_subsampling_keeps_the_expected_share_in_order():
-    sentences = [[0, 1, 2, 1]] * 3000
-    kept = subsample(sentences, np.array([1.0, 0.3, 0.0]), seed=0)
-    counts = np.bincount(np.concatenate(kept), minlength=3)
-    assert counts[0] == 3000 and counts[2] == 0
-    assert counts[1] / 6000 == pytest.approx(0.3, abs=0.02)
-    assert {tuple(sentence) for sentence in kept} == {(0,), (0, 1), (0, 1, 1)}
-    again = subsample(sentences, np.array([1.0, 0.3, 0.0]), seed=0)
-    assert all(np.array_equal(ours, theirs) for ours, theirs in zip(kept, again, strict=True))
-
-
 def test_negatives_are_drawn_by_counts_to_the_power_three_quarters():
     distribution = noise(np.array([0, 1, 16, 81]))
     np.testing.assert_allclose(distribution, np.array([0, 1, 8, 27]) / 36, rtol=1e-12)
-    pairs = np.array([[5, 6], [7, 8]], np.int32)
-    batch = SkipGramBatches(pairs, distribution, size=5000, negatives=7, seed=0)[0]
-    assert batch.others.shape == (5000, 8)
+    batch = batches([[1], [2] * 16, [3] * 81], 4, size=5_000, negatives=7)[0]
+    assert batch.others.shape == (5_000, 8)
     shares = np.bincount(batch.others[:, 1:].ravel(), minlength=4) / 35_000
     np.testing.assert_allclose(shares, distribution, atol=0.01)
-    assert set(zip(batch.center.tolist(), batch.others[:, 0].tolist(), strict=True)) == {
-        (5, 6),
-        (7, 8),
-    }
 
 
 def test_batch_depends_on_seed_and_index_only():
-    pairs = np.arange(200, dtype=np.int32).reshape(100, 2)
-
     def batch(seed, index):
-        uniform = np.full(200, 1 / 200)
-        batches = SkipGramBatches(pairs, uniform, size=11, negatives=3, seed=seed)
-        return batches[index].center.tolist(), batches[index].others.tolist()
+        found = batches([range(100)], 100, size=11, seed=seed)[index]
+        return found.center.tolist(), found.others.tolist()
 
     assert batch(1, 4) == batch(1, 4)
     assert batch(1, 4) != batch(1, 5)

@@ -1,13 +1,14 @@
 """Properties of every data source, and of single ones."""
 
+import csv
+
 import pytest
 
-from experiments.config import TASK_PARTS
 from experiments.config.data import TextPart
 from experiments.data.pairs import SentencePair
 from experiments.data.sources import store_split
 from experiments.errors import UsageError
-from experiments.registry import SOURCES
+from experiments.registry import DATASETS, SOURCES
 from tests.experiments.data.corpora import changed, data_part, load_split
 from tests.experiments.data.prepared import NAME, prepare
 
@@ -33,13 +34,14 @@ DATA = {
         "shortest": 4, "longest": 8, "sizes": {"train": 1_000, "validation": 70, "test": 70},
     },
     "parallel": {"files": FEW},
+    "csv": {"files": FEW, "source": "en", "target": "de"},
     "tfds": {"dataset": NAME, "splits": FEW},
 }  # fmt: skip
-PAIRS = sorted(TASK_PARTS["translation"].datasets)
+PAIRS = sorted(name for name, each in DATASETS.items() if "pairs" in each.contains)
 SUBWORDS = TextPart(size=300)
 APART = TextPart(size=300, joint=False)
-OF_OTHERS = {"parallel", "tfds"}  # who decide what is in a split
-# Of the commands of a SCAN in small: how many words to read, how many actions to say.
+OF_OTHERS = {"parallel", "csv", "tfds"}  # files decide what is in a split
+# Words of the source and actions of the target of each command of a small SCAN.
 ENGLISH = ["a dog runs .", "two dogs run", "the dog  ran"]  # two blanks
 GERMAN = ["ein Hund rennt .", "zwei Hunde rennen", "der Hund rannte über Äcker"]
 NUMBERS = [(1, 1), (2, 2), (3, 2), (4, 3), (5, 25), (6, 23), (7, 22), (8, 26), (9, 28)]
@@ -59,6 +61,8 @@ def cache(tmp_path_factory):
     for name, number in (("train", 3), ("few", 2)):
         for language, words in (("en", ENGLISH), ("de", GERMAN)):
             (path / f"{name}.{language}").write_text("\n".join(words[:number]) + "\n")
+        with (path / f"{name}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([("de", "en"), *zip(GERMAN[:number], ENGLISH, strict=False)])
     pairs = [*zip(ENGLISH, GERMAN, strict=True)]
     prepare(path, {"train": pairs, "few": pairs[:2]})
     return path

@@ -13,7 +13,7 @@ from experiments.data.pairs import SentencePair
 from experiments.data.sources import Splits
 from experiments.data.store import store_text
 from experiments.data.subword_dropout import PairDropout, SubwordDropout
-from experiments.data.tokenizers import Subwords
+from experiments.data.subwords import Subwords
 from experiments.tasks.translation import Translation
 
 PAIRS = [

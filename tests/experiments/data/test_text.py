@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from experiments.config.data import CharactersData
-from experiments.data.sequences import characters as source
-from experiments.data.sequences.characters import load, load_text
+from experiments.config.data import TextFileData
+from experiments.data.sequences import text_file
+from experiments.data.sequences.text_file import CUTS, characters, lines, toy_text
 from experiments.data.text import RandomWindows, fixed_windows
 from experiments.data.tokenizers import UNKNOWN_CHARACTER, Characters, CharacterTokenizer
 from experiments.errors import UsageError
@@ -14,7 +14,7 @@ IDS = np.arange(101, 101 + 53, dtype=np.int32)
 
 
 def data(**changes):
-    return CharactersData(**{"sentences": 50} | changes)
+    return TextFileData(**{"sentences": 50} | changes)
 
 
 def test_characters_and_ids():
@@ -45,19 +45,52 @@ def test_unknown_character_raises():
         characters.read("bez")
 
 
+def sources(read, split, **changes):
+    return [pair.source for pair in read(data(**changes), split, None)]
+
+
 def test_splits_are_the_beginning_and_the_end_of_a_text(tmp_path, monkeypatch):
-    monkeypatch.setattr(source, "CHUNK", 7)
+    monkeypatch.setattr(text_file, "CHUNK", 7)
     (tmp_path / "text").write_text("0123456789" * 4)
-    config = data(path=str(tmp_path / "text"))
-    parts = {
-        split: [pair.source for pair in load(config, split, tmp_path)] for split in source.CUTS
-    }
+    parts = {split: sources(characters, split, path=str(tmp_path / "text")) for split in CUTS}
     assert "".join(parts["train"]) == "0123456789" * 3 + "012345"
     assert {len(part) for part in parts["train"]} == {7, 1}
     assert (parts["validation"], parts["test"]) == (["67"], ["89"])
 
 
-def test_windows_begin_anywhere_and_say_what_comes_next():
+@pytest.mark.parametrize("chunk", [1, 2, 3, 64])
+def test_characters_of_several_bytes_are_never_split(chunk, tmp_path, monkeypatch):
+    monkeypatch.setattr(text_file, "CHUNK", chunk)
+    (tmp_path / "text").write_bytes("é€𝄞a\r\n".encode() * 7)
+    path = str(tmp_path / "text")
+    assert "".join("".join(sources(characters, split, path=path)) for split in CUTS) == "é€𝄞a\n" * 7
+
+
+def test_each_line_of_a_text_is_in_one_split(tmp_path):
+    text = [f"line {number} é" for number in range(40)]
+    (tmp_path / "text").write_text("\n\n".join(text))
+    parts = [sources(lines, split, path=str(tmp_path / "text")) for split in CUTS]
+    assert [line for part in parts for line in part] == text
+    assert [len(part) for part in parts] == [36, 2, 2]
+
+
+def test_a_folder_has_a_file_for_each_split(tmp_path):
+    for split in CUTS:
+        (tmp_path / f"{split}.txt").write_text(f"{split}\n")
+    assert [sources(lines, split, path=str(tmp_path)) for split in CUTS] == [[one] for one in CUTS]
+    assert sources(characters, "test", path=str(tmp_path)) == ["test\n"]
+    (tmp_path / "train.txt").unlink()
+    with pytest.raises(ValueError, match=r"/train.txt is not there: name a text file, a folder of"):
+        sources(lines, "train", path=str(tmp_path))
+
+
+def test_text_of_too_few_lines_raises(tmp_path):
+    (tmp_path / "text").write_text("one line\n")
+    with pytest.raises(ValueError, match="has no line for the validation split: name a file of mo"):
+        sources(lines, "validation", path=str(tmp_path / "text"))
+
+
+def test_windows_begin_anywhere_and_labels_are_the_next_ids():
     windows = RandomWindows(IDS, context=7, size=5, seed=3)
     batches = [windows[i] for i in range(200)]
     for batch in batches:
@@ -97,38 +130,36 @@ def test_text_shorter_than_a_window_raises():
 
 
 def test_default_text_is_the_toy_language():
-    text = load_text(data())
-    assert text == load_text(data())
-    assert text != load_text(data(seed=1))
+    text = toy_text(data())
+    assert text == "".join("".join(sources(characters, split)) for split in CUTS)
+    assert text != toy_text(data(seed=1))
     assert len(text.splitlines()) == 50
     assert text.endswith("\n")
     assert {*text} <= {*"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ- \n"}
 
 
+@pytest.mark.parametrize("read", [characters, lines])
 @pytest.mark.parametrize(
     "content, words",
     [
-        (None, "is not there: name a text file, or '' for ours"),
+        (None, "is not there: name a text file, a folder of train.txt"),
         (b"", "is empty"),
         (b"\xff\xfe", "cannot be read as UTF-8 text"),
     ],
 )
-def test_file_without_text_raises(content, words, tmp_path):
+def test_file_without_text_raises(read, content, words, tmp_path):
     path = tmp_path / "input.txt"
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ValueError, match=words):
-        load_text(data(path=str(path)))
+        sources(read, "train", path=str(path))
 
 
 def test_tiny_shakespeare(real_data):
-    config = data(path=str(real_data("tiny_shakespeare") / "input.txt"))
-    text = load_text(config)
-    parts = {
-        split: "".join(pair.source for pair in load(config, split, None)) for split in source.CUTS
-    }
-    assert "".join(parts.values()) == text
-    assert [len(part) for part in parts.values()] == [1_003_854, 55_770, 55_770]
-    characters = CharacterTokenizer.of([parts["train"]])
-    assert (len(text), len(characters)) == (1_115_394, 65 + 1)
-    assert characters.decode(characters.read(parts["test"])) == parts["test"]
+    path = real_data("tiny_shakespeare") / "input.txt"
+    parts = ["".join(sources(characters, split, path=str(path))) for split in CUTS]
+    assert "".join(parts) == path.read_text()
+    assert [len(part) for part in parts] == [1_003_854, 55_770, 55_770]
+    learned = CharacterTokenizer.of(parts[:1])
+    assert len(learned) == 65 + 1
+    assert learned.decode(learned.read(parts[2])) == parts[2]

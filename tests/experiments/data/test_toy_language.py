@@ -196,15 +196,6 @@ def test_builder_round_trip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert read == set(expected)
 
 
-def test_preparation_prints_nothing(
-    tmp_path: Path, splits: dict[str, list[Pair]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(builder_module, "corpus", lambda seed, sizes: splits)
-    source = prepare(tmp_path).as_data_source(split="train")
-    assert len(source) == Sizes().train
-    assert source[39_999]["fr"].decode() in {pair.fr for pair in splits["train"]}
-
-
 def test_each_corpus_is_prepared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = prepare(tmp_path, sizes=TINY)
     other = prepare(tmp_path, sizes=TINY, seed=1)

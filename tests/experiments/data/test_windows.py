@@ -9,17 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.data.packing import pack, row_lengths
 from experiments.data.rows import Encoded, EncodedPair
 from experiments.data.vocabulary import EOS, PAD
-from experiments.data.windows import (
-    Buckets,
-    PackedPairRows,
-    PackedRows,
-    Windows,
-    once,
-    pack,
-    row_lengths,
-)
+from experiments.data.windows import Buckets, PackedPairRows, PackedRows, Windows, once
 from experiments.errors import UsageError
 
 

@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 
-from experiments.evaluation.scores import paired_bootstrap, translation_scores
+from experiments.evaluation.scores import answer_scores, paired_bootstrap
+from experiments.registry import METRICS
+
+ALL = "exact_match", "bleu", "chrf"
 
 
 def test_perfect_translation():
     sentences = ["un chat noir dort ici", "la maison est très belle"]
-    scores = translation_scores(sentences, sentences)
+    scores = answer_scores(ALL, sentences, sentences)
     assert scores["exact_match"] == 1
     assert round(scores["bleu"], 6) == 100
     assert scores["sentences"] == 2
@@ -17,7 +20,7 @@ def test_perfect_translation():
 
 def test_one_of_four_correct():
     references = ["a b c d", "a b c e", "a b c f", "a b c g"]
-    scores = translation_scores(["a b c d", "a b c d", "x", ""], references)
+    scores = answer_scores(ALL, ["a b c d", "a b c d", "x", ""], references)
     assert scores["exact_match"] == 0.25
     assert 0 < scores["bleu"] < 100
 
@@ -25,7 +28,7 @@ def test_one_of_four_correct():
 def test_tokenized_text_is_scored_without_tokenization_as_tok_bleu():
     references = ["ein hund , der läuft ."]
     plain, tokenized = (
-        translation_scores(["ein hund, der läuft."], references, tokenized=tokenized)
+        answer_scores(ALL, ["ein hund, der läuft."], references, tokenized=tokenized)
         for tokenized in (False, True)
     )
     assert round(plain["bleu"], 6) == 100  # sacreBLEU tokenizes punctuation
@@ -33,6 +36,14 @@ def test_tokenized_text_is_scored_without_tokenization_as_tok_bleu():
     assert "bleu" not in tokenized
     assert "tok:none" in tokenized["bleu_signature"]
     assert plain["chrf"] == tokenized["chrf"] == 100  # chrF ignores spaces
+
+
+def test_a_registered_metric_is_computed(monkeypatch):
+    def length_ratio(answers, references):
+        return len(answers[0]) / len(references[0])
+
+    monkeypatch.setitem(METRICS._entries, "length_ratio", length_ratio)
+    assert answer_scores(["length_ratio"], ["abcd"], ["ab"]) == {"sentences": 1, "length_ratio": 2}
 
 
 def test_bootstrap_p_value_of_small_and_large_differences():

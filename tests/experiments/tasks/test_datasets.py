@@ -3,22 +3,24 @@
 import jax
 import numpy as np
 import pytest
+import tensorflow_datasets as tfds
 
 from configs import defaults
 from experiments.config import Config
 from experiments.data.pairs import SentencePair
 from experiments.data.sources import Splits
 from experiments.data.store import store_text
+from experiments.errors import UsageError
 from experiments.registry import TASKS
 
 SMALL = {"width": 16, "num_heads": 2, "hidden": 8, "max_length": 96}
 
 
-def task_of(name, data, folder, cache):
+def task_of(name, data, cache, **fields):
     config = defaults.new(name, data, steps=4)
-    config.data.path = str(folder)
-    config.data.files.test = "test_2016"
-    config.text.size = 288
+    config.data.update(fields)
+    if "text" in config:
+        config.text.size = 288
     model = {field: value for field, value in SMALL.items() if field in config.model}
     config.model.update(model)
     if "row_length" in config.batch:
@@ -26,13 +28,34 @@ def task_of(name, data, folder, cache):
     return TASKS[name].prepare(Config.read(config.to_dict()), cache)
 
 
-@pytest.fixture
-def reviews(tmp_path):
-    """A folder of texts and their classes, in two columns."""
-    for split in ("train", "validation", "test_2016"):
-        lines = [f"a {word} film\t{label}" for word, label in (("good", "yes"), ("bad", "no"))]
-        (tmp_path / f"{split}.tsv").write_text("\n".join(lines * 5) + "\n")
-    return tmp_path
+SPLITS = ("train", "validation", "test")
+REVIEWS = [("a good film", "yes"), ("a bad film", "no")] * 5
+
+
+def write_columns(folder, end, separator, header=()):
+    for split in SPLITS:
+        lines = [*header, *(separator.join(review) for review in REVIEWS)]
+        (folder / f"{split}.{end}").write_text("\n".join(lines) + "\n")
+
+
+class Reviews(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    """Texts and their classes, as in many datasets of TFDS."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        label = tfds.features.ClassLabel(names=["no", "yes"])
+        features = {"text": tfds.features.Text(), "label": label}
+        features = tfds.features.FeaturesDict(features)
+        return tfds.core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
+
+    def _split_generators(self, dl_manager):
+        del dl_manager
+        return {split: self._generate_examples() for split in SPLITS}
+
+    def _generate_examples(self):
+        for number, (text, label) in enumerate(REVIEWS):
+            yield number, {"text": text, "label": label}
 
 
 def check_trains(task):
@@ -45,13 +68,38 @@ def check_trains(task):
 
 @pytest.mark.parametrize("name", sorted({*TASKS} - {"classification"}))
 def test_parallel_text(name, captions, tmp_path):
-    task = task_of(name, "parallel", captions, tmp_path)
+    files = {"train": "train", "validation": "validation", "test": "test_2016"}
+    task = task_of(name, "parallel", tmp_path, path=str(captions), files=files)
     assert (task.tokenizers.target is None) == (name != "translation")
     check_trains(task)
 
 
-def test_classes_of_texts_in_two_columns(reviews, tmp_path):
-    task = task_of("classification", "parallel", reviews, tmp_path / "cache")
+@pytest.mark.parametrize("name", ["language_model", "masked_language_model", "word_vectors"])
+def test_subwords_of_a_text_whose_lines_are_longer_than_the_model_reads(name, tmp_path):
+    text = [" ".join(f"{number} one two three" for number in range(n)) for n in range(1, 60)]
+    (tmp_path / "mine.txt").write_text("\n".join(text))
+    task = task_of(name, "text", tmp_path, path=str(tmp_path / "mine.txt"))
+    check_trains(task)
+    ids, learned = task.ids("train"), task.tokenizers.source
+    assert (len(ids) > len(task.examples("train"))) == (name != "word_vectors")
+    assert ids.lengths.max() == 96 or name == "word_vectors"
+    lines = "".join(f"_{pair.source}" for pair in task.examples("train")).replace(" ", "_")
+    assert "".join(learned.token(number) for one in ids for number in one.source) == lines
+
+
+@pytest.mark.parametrize("data", ["parallel", "csv", "tfds"])
+def test_classes_of_texts(data, tmp_path):
+    fields = {"source": "text", "target": "label"}
+    if data == "parallel":
+        write_columns(tmp_path, "tsv", "\t")
+    elif data == "csv":
+        write_columns(tmp_path, "csv", ",", header=["text,label"])
+    else:
+        tfds.disable_progress_bar()
+        builder = Reviews(data_dir=str(tmp_path), file_format="array_record")
+        builder.download_and_prepare()
+        fields["dataset"] = builder.name
+    task = task_of("classification", data, tmp_path / "cache", path=str(tmp_path), **fields)
     check_trains(task)
     assert task.num_classes == 2
     (batch,) = task.batches("test")
@@ -62,10 +110,18 @@ def test_classes_of_texts_in_two_columns(reviews, tmp_path):
         )
         for ids, length, label in zip(batch.inputs, batch.lengths, batch.labels, strict=True)
     ]
-    assert texts[:2] == [("a good film", "yes"), ("a bad film", "no")]
+    assert texts[: len(REVIEWS)] == REVIEWS
     assert np.sum(batch.counted) == 10
     task.tokenizers.keep(tmp_path)
     assert task.load_tokenizers(task.config, tmp_path) == task.tokenizers
+
+
+def test_missing_column_raises_with_those_that_there_are(tmp_path):
+    write_columns(tmp_path, "csv", ",", header=["text,stars"])
+    with pytest.raises(
+        UsageError, match=r"'label' is no column of .*train.csv, which has text, st"
+    ):
+        task_of("classification", "csv", tmp_path / "cache", path=str(tmp_path))
 
 
 def test_characters_of_a_language_model_are_those_of_its_training_text(tmp_path):

@@ -99,7 +99,7 @@ def test_what_is_in_memory_is_not_read(saved, last, read, monkeypatch):
 
 def test_a_best_that_is_gone_is_named(saved):
     with Checkpoints(saved, keep=3) as checkpoints:  # noqa: SIM117 - the error is the inner's
-        with pytest.raises(UsageError, match="5 is the best of its run, and is gone"):
+        with pytest.raises(UsageError, match="5 is the best of its run, and is missing"):
             checkpoints.averaged(state(7), 1, last=5)
 
 

@@ -53,7 +53,7 @@ def test_mistakes_are_one_sentence(text, sentence):
 
 def configuration(duration, steps=100, warmup=7):
     train = {"duration": duration, "steps": steps, "warmup_steps": warmup}
-    return Config.read({"experiment": "translation", "train": train})
+    return Config.read({"task": "translation", "train": train})
 
 
 def test_a_duration_decides_the_steps_and_none_leaves_them():

@@ -1,30 +1,23 @@
 """The loop with a step that is known beforehand: what is written down of it."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from ml_collections import ConfigDict
 
+from experiments.config.train import TrainPart
+from experiments.errors import UsageError
 from experiments.training.loop import BEGINNING, fit
-from experiments.training.plateau import best_step
+from experiments.training.plateau import best_step, monitored_loss
 from experiments.training.step import TrainState
 
-EVERY = ConfigDict(
-    {
-        "steps": 2,
-        "log_every": 2,
-        "evaluate_every": 2,
-        "sample_every": 2,
-        "checkpoint_every": 2,
-        "patience": 0,
-        "schedule": "constant",
-        "plateau_patience": 2,
-        "plateau_factor": 0.5,
-    }
-)
+EVERY = dict.fromkeys(("steps", "log_every", "evaluate_every", "sample_every"), 2)
+EVERY |= {"checkpoint_every": 2, "warmup_steps": 0, "schedule": "constant"}
 MEASURED = [
     {"loss": 1.0, "nll": 2.0, "accuracy": 0.0, "tokens": 30.0, "gradient_norm": 1.0},
     {"loss": 5.0, "nll": 6.0, "accuracy": 1.0, "tokens": 10.0, "gradient_norm": 3.0},
 ]
+for each, rate in zip(MEASURED, (0.25, 0.5), strict=True):
+    each["learning_rate"] = rate
 
 
 class Batches:
@@ -37,10 +30,13 @@ class Notes:
     """Takes what the loop gives to metrics and to checkpoints."""
 
     def __init__(self):
-        self.rows, self.saved, self.progress = {}, [], None
+        self.rows, self.timing, self.saved, self.progress = {}, [], [], None
 
     def write(self, step, split, values):
         self.rows[step, split] = values
+
+    def write_timing(self, step, values):
+        self.timing.append((step, values))
 
     def save(self, state, progress):
         self.saved.append(state)
@@ -48,7 +44,12 @@ class Notes:
 
 
 BEGUN = TrainState(
-    step=0, parameters=None, average=None, optimizer=None, slowdown=np.float32(1), rng=None
+    step=jnp.int32(0),
+    parameters=None,
+    average=None,
+    optimizer=None,
+    slowdown=np.float32(1),
+    rng=None,
 )
 
 
@@ -59,11 +60,12 @@ def learn(losses, begun=BEGUN, progress=BEGINNING, **changes):
         begun,
         Batches(),
         lambda state, batch: (state._replace(step=state.step + 1), batch),
-        config=ConfigDict({**EVERY, **changes}),
+        config=TrainPart(**(EVERY | changes)),
         metrics=notes,
         checkpoints=notes,
-        evaluate=lambda state: {"loss": next(losses)},
+        evaluate=lambda state: {"loss": 1.0, changes.get("monitor", "loss"): next(losses)},
         sample=lambda state: "",
+        flops=lambda batch: 7 * float(batch["tokens"]),
         progress=progress,
     )
     return notes
@@ -75,11 +77,23 @@ def notes():
 
 
 def test_a_row_holds_means_over_tokens_and_the_norm_over_steps(notes):
-    row = notes.rows[2, "train"]
-    speeds = {name: row.pop(name) for name in ("tokens_per_second", "steps_per_second")}
-    # (30 * 1 + 10 * 5) / 40, and so on
-    assert row == {"loss": 2.0, "nll": 3.0, "accuracy": 0.25, "gradient_norm": 2.0}
-    assert speeds["tokens_per_second"] == pytest.approx(20 * speeds["steps_per_second"])
+    # (30 * 1 + 10 * 5) / 40, and so on; the learning rate is the last one
+    assert notes.rows[2, "train"] == {
+        "loss": 2.0,
+        "nll": 3.0,
+        "accuracy": 0.25,
+        "gradient_norm": 2.0,
+        "learning_rate": 0.5,
+    }
+
+
+def test_speed_and_memory_are_rows_of_their_own(notes):
+    ((step, row),) = notes.timing
+    assert step == 2
+    assert row["tokens_per_second"] == pytest.approx(20 * row["steps_per_second"])
+    assert row["flops_per_second"] == pytest.approx(7 * row["tokens_per_second"])
+    assert row["peak_memory_bytes"] > 2**20
+    assert "model_flop_utilization" not in row  # the peak of a CPU is unknown
 
 
 def test_the_last_state_is_measured_and_saved(notes):
@@ -94,6 +108,26 @@ def test_patience_ends_a_training_and_the_best_is_known():
     notes = learn(STALLING, steps=20, patience=3)
     assert [state.step for state in notes.saved] == [2, 4, 6, 8, 10, 12, 14, 16]
     assert best_step(notes.progress["losses"]) == 10
+
+
+def test_patience_follows_the_monitored_value():
+    bleu = [10.0, 30.0, 20.0, 30.0, 40.0]
+    notes = learn(
+        bleu,
+        steps=20,
+        patience=2,
+        monitor="bleu",
+        evaluators=("bleu",),
+        checkpoint_every=3,  # each evaluation has a checkpoint nevertheless
+    )
+    assert notes.rows[4, "validation"] == {"loss": 1.0, "bleu": 30.0}
+    assert best_step(notes.progress["losses"]) == 4
+    assert [state.step for state in notes.saved] == [2, 4, 6, 8]
+
+
+def test_an_unknown_monitored_value_is_one_sentence():
+    with pytest.raises(UsageError, match=r"train\.monitor must be one of loss, bleu, got 'blue'"):
+        monitored_loss({"loss": 1.0, "bleu": 2.0}, "blue")
 
 
 def test_a_training_that_has_ended_stays_so():

@@ -13,14 +13,14 @@ from ml_collections import ConfigDict
 
 from experiments.training.loss import (
     add_auxiliary,
+    cross_entropy,
     objective,
     per_token,
-    smoothed_cross_entropy,
     token_losses,
 )
 
 B, T, V = 2, 5, 7
-SMOOTHED = partial(smoothed_cross_entropy, smoothing=0.1)
+SMOOTHED = partial(cross_entropy, label_smoothing=0.1)
 LOGITS = 3 * jax.random.normal(jax.random.key(0), (B, T, V))
 LABELS = jax.random.randint(jax.random.key(1), (B, T), 0, V)
 
@@ -32,7 +32,7 @@ def smoothed_targets(smoothing):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
 def test_it_is_the_cross_entropy_against_smoothed_labels(smoothing):
     expected = optax.softmax_cross_entropy(LOGITS, smoothed_targets(smoothing))
-    ours = smoothed_cross_entropy(LOGITS, LABELS, smoothing)
+    ours = cross_entropy(LOGITS, LABELS, smoothing)
     np.testing.assert_allclose(ours, expected, rtol=1e-5)
 
 
@@ -41,26 +41,22 @@ def test_it_is_a_kl_divergence_and_an_entropy_that_no_model_can_change(smoothing
     targets = smoothed_targets(smoothing)
     divergence = optax.losses.kl_divergence(jax.nn.log_softmax(LOGITS), targets)
     entropy = -(targets * jnp.log(targets)).sum(axis=-1)
-    ours = smoothed_cross_entropy(LOGITS, LABELS, smoothing)
+    ours = cross_entropy(LOGITS, LABELS, smoothing)
     np.testing.assert_allclose(ours, divergence + entropy, rtol=1e-5)
 
 
 def test_a_loss_by_hand():
     """Scores ln 1, ln 2, ln 5 are probabilities 1/8, 2/8, 5/8."""
     logits = jnp.log(jnp.array([1.0, 2.0, 5.0]))
-    np.testing.assert_allclose(
-        smoothed_cross_entropy(logits, jnp.int32(1), 0.0), np.log(4), rtol=1e-6
-    )
+    np.testing.assert_allclose(cross_entropy(logits, jnp.int32(1), 0.0), np.log(4), rtol=1e-6)
     smoothed = 0.7 * np.log(4) + 0.1 * (np.log(8) + np.log(4) + np.log(8 / 5))
-    np.testing.assert_allclose(
-        smoothed_cross_entropy(logits, jnp.int32(1), 0.3), smoothed, rtol=1e-6
-    )
+    np.testing.assert_allclose(cross_entropy(logits, jnp.int32(1), 0.3), smoothed, rtol=1e-6)
 
 
 def test_a_z_loss_is_the_square_of_the_normalizer():
     """By hand: scores ln 1, ln 2, ln 5 have the sum 8 before they are normalized."""
     logits = jnp.log(jnp.array([1.0, 2.0, 5.0]))
-    found = smoothed_cross_entropy(logits, jnp.int32(1), z_loss=0.5)
+    found = cross_entropy(logits, jnp.int32(1), z_loss=0.5)
     np.testing.assert_allclose(found, np.log(4) + 0.5 * np.log(8) ** 2, rtol=1e-6)
 
 
@@ -97,16 +93,35 @@ def test_the_loss_differentiates_wherever_it_stands():
 def test_what_is_measured_is_neither_smoothed_nor_squared():
     train = ConfigDict({"label_smoothing": 0.1, "z_loss": 0.5})
     learned, measured = (
-        token_losses(LOGITS, LABELS, jnp.ones((B, T), bool), objective(train, training=training))
+        objective(cross_entropy, train, training=training)(LOGITS, LABELS, jnp.ones((B, T), bool))
         for training in (True, False)
     )
     assert measured.loss == measured.nll == learned.nll != learned.loss
 
 
+def test_fields_of_the_config_are_arguments_of_a_registered_loss():
+    def focal(logits, labels, gamma=2.0, label_smoothing=0.0):
+        return jnp.full(labels.shape, gamma + label_smoothing)
+
+    train = ConfigDict({"label_smoothing": 0.25, "z_loss": 0.5})
+    for training, expected in ((True, 2.25), (False, 2.0)):
+        found = objective(focal, train, training=training)
+        assert found(LOGITS, LABELS, jnp.ones((B, T), bool)).loss == expected * B * T
+
+
+def test_a_tie_is_not_correct_when_a_split_is_measured():
+    logits = jnp.array([[1.0, 1.0, 0.0], [0.0, 2.0, 1.0], [3.0, 3.0, 3.0], [2.0, 0.0, 1.0]])
+    given = logits, jnp.array([0, 1, 2, 1]), jnp.ones(4, bool)
+    train = ConfigDict({})
+    correct = [
+        objective(cross_entropy, train, training=training)(*given).correct
+        for training in (True, False)
+    ]
+    assert correct == [3, 1]
+
+
 def test_gradient_is_that_of_finite_differences():
-    check_grads(
-        lambda logits: smoothed_cross_entropy(logits, LABELS, 0.1).sum(), (LOGITS,), 1, rtol=1e-2
-    )
+    check_grads(lambda logits: cross_entropy(logits, LABELS, 0.1).sum(), (LOGITS,), 1, rtol=1e-2)
 
 
 def test_padding_counts_in_no_sum_and_no_gradient():
@@ -124,7 +139,7 @@ def test_padding_counts_in_no_sum_and_no_gradient():
 def test_means_are_per_token_and_an_empty_batch_is_zero():
     sums = token_losses(LOGITS, LABELS, jnp.ones((B, T), bool))
     means = per_token(sums)
-    np.testing.assert_allclose(means["loss"], smoothed_cross_entropy(LOGITS, LABELS, 0.0).mean())
+    np.testing.assert_allclose(means["loss"], cross_entropy(LOGITS, LABELS, 0.0).mean())
     np.testing.assert_allclose(means["loss"], means["nll"])
     expected = (LOGITS.argmax(axis=-1) == LABELS).mean()
     np.testing.assert_allclose(means["accuracy"], expected)

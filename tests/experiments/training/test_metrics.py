@@ -5,13 +5,14 @@ import json
 import pytest
 
 from experiments.errors import UsageError
-from experiments.training.metrics import Metrics, read_metrics
+from experiments.training.metrics import Metrics, read_metrics, read_timing
 
 
 def write(directory, first, last):
     with Metrics(directory, step=first) as metrics:
         for step in range(first + 1, last + 1):
             metrics.write(step, "train", {"loss": 1 / step})
+            metrics.write_timing(step, {"steps_per_second": step})
 
 
 def test_rows_are_read_as_they_were_written(tmp_path):
@@ -19,13 +20,15 @@ def test_rows_are_read_as_they_were_written(tmp_path):
     assert read_metrics(tmp_path) == [
         {"step": step, "split": "train", "loss": 1 / step} for step in (1, 2, 3)
     ]
+    assert read_timing(tmp_path) == [{"step": step, "steps_per_second": step} for step in (1, 2, 3)]
     assert list((tmp_path / "tensorboard").glob("events.*"))
 
 
 def test_a_run_that_goes_on_forgets_what_came_after_its_checkpoint(tmp_path):
     write(tmp_path, 0, 5)
     write(tmp_path, 3, 6)
-    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2, 3, 4, 5, 6]
+    for read in (read_metrics, read_timing):
+        assert [row["step"] for row in read(tmp_path)] == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path):
@@ -45,4 +48,4 @@ def test_another_line_that_cannot_be_read_is_named(tmp_path, damaged):
 
 
 def test_nothing_is_read_where_nothing_is(tmp_path):
-    assert read_metrics(tmp_path) == []
+    assert read_metrics(tmp_path) == read_timing(tmp_path) == []

@@ -7,7 +7,7 @@ import numpy as np
 from flax import nnx
 
 from attention.modules.skip_gram import SkipGram
-from experiments.data.skip_grams import SkipGramBatches
+from experiments.data.skip_grams import SkipGramBatch
 from experiments.training.loss import negative_sampling_losses, per_token
 from experiments.training.sharding import accumulated
 
@@ -54,8 +54,10 @@ def test_parts_that_do_not_divide_a_batch_learn_the_same():
     """Of seven skip-grams the last of three parts has one, and two rows that fill it up."""
     model = SkipGram(11, 5, rngs=nnx.Rngs(0))
     definition, parameters = nnx.split(model)
-    uniform, pairs = np.full(11, 1 / 11), np.arange(10, dtype=np.int32).reshape(5, 2)
-    batch = SkipGramBatches(pairs, uniform, size=7, negatives=3, seed=0)[0]
+    random = np.random.default_rng(0)
+    batch = SkipGramBatch(
+        random.integers(11, size=7), random.integers(11, size=(7, 4)), np.full(7, True)
+    )
 
     def learned(parameters, part, key):
         del key  # nothing is dropped

@@ -15,7 +15,7 @@ NAMES = ("constant", "plateau", "linear", "cosine", "inverse_sqrt")
 
 
 def rates(name, steps):
-    rate = schedule(name, peak=0.5, warmup_steps=4, total_steps=20)
+    rate = schedule(TrainPart(schedule=name, learning_rate=0.5, warmup_steps=4, steps=20))
     return [float(rate(jnp.int32(step))) for step in steps]
 
 
@@ -26,7 +26,7 @@ def test_every_schedule_rises_in_a_line_to_its_peak(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_step_may_be_a_number_of_python(name):
-    rate = schedule(name, peak=0.5, warmup_steps=4, total_steps=20)
+    rate = schedule(TrainPart(schedule=name, learning_rate=0.5, warmup_steps=4, steps=20))
     assert float(rate(0)) == 0.0
 
 
@@ -45,7 +45,7 @@ def test_what_comes_after_the_peak(name, expected):
 
 
 def test_a_training_without_warmup_starts_at_the_peak():
-    rate = schedule("cosine", peak=0.5, warmup_steps=0, total_steps=20)
+    rate = schedule(TrainPart(schedule="cosine", learning_rate=0.5, warmup_steps=0, steps=20))
     np.testing.assert_allclose(rate(jnp.int32(0)), 0.5)
 
 

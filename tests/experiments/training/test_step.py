@@ -7,6 +7,7 @@ import optax
 import pytest
 
 from configs import digits, toy_translation
+from experiments.analysis.description import Description
 from experiments.config import Config
 from experiments.data.rows import EncodedPair, pad_batch
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
@@ -102,6 +103,14 @@ def test_parts_of_a_batch_add_up_to_it_and_the_average_moves(parts):
     used = parted.to_use().parameters
     jax.tree.map(np.testing.assert_array_equal, used, parted.average)
     assert all(len(leaf.devices()) == 1 for leaf in jax.tree.leaves(used))
+
+
+def test_flops_are_three_times_those_of_the_forward_pass(shared):
+    source, target = Description.of(shared.abstract_model, context=7).costs
+    tokens = 2 * 7  # padding included
+    assert shared.flops(pad_batch(PAIRS, 2, 7)) == tokens * (
+        source.training_flops + target.training_flops
+    )
 
 
 def test_half_the_precision_learns_in_whole_parameters(shared):

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from attention.modules import LanguageModel, TransformerConfig
-from experiments.training.loss import smoothed_cross_entropy, token_losses
+from experiments.training.loss import cross_entropy, token_losses
 from experiments.training.tiled_loss import tiled_token_losses
 
 B, T, D, V = 3, 7, 5, 11
@@ -18,7 +18,8 @@ KEYS = jax.random.split(jax.random.key(0), 5)
 FEATURES = jax.random.normal(KEYS[0], (B, T, D))
 HEAD = {"table": jax.random.normal(KEYS[1], (V, D)), "bias": jax.random.normal(KEYS[2], (V,))}
 LABELS = jax.random.randint(KEYS[3], (B, T), 0, V)
-LOSS = partial(smoothed_cross_entropy, smoothing=0.1, z_loss=0.01)
+LOSS = partial(cross_entropy, label_smoothing=0.1, z_loss=0.01)
+SUMMED = partial(token_losses, loss=LOSS)
 COUNTS = jax.random.bernoulli(KEYS[4], 0.8, (B, T))
 
 
@@ -29,7 +30,7 @@ def logits(head, features):
 
 def tiled(head, features, tile):
     return tiled_token_losses(
-        lambda features: logits(head, features), features, LABELS, COUNTS, LOSS, tile=tile
+        lambda features: logits(head, features), features, LABELS, COUNTS, SUMMED, tile=tile
     )
 
 
@@ -60,7 +61,7 @@ def test_tiles_are_alike():
         seen.add(len(features))
         return logits(HEAD, features)
 
-    tiled_token_losses(counting, FEATURES, LABELS, COUNTS, LOSS, tile=20 * V)
+    tiled_token_losses(counting, FEATURES, LABELS, COUNTS, SUMMED, tile=20 * V)
     assert seen - {B * T} == {11}  # all of them are asked for their shape alone
 
 
@@ -87,7 +88,7 @@ def test_it_takes_less_than_half_the_memory_of_all_logits():
         return token_losses(features @ table.T, labels, counts, LOSS).loss
 
     def in_tiles(table, features):
-        return tiled_token_losses(lambda x: x @ table.T, features, labels, counts, LOSS).loss
+        return tiled_token_losses(lambda x: x @ table.T, features, labels, counts, SUMMED).loss
 
     taken = [
         jax.jit(jax.grad(function, (0, 1)))
@@ -138,7 +139,7 @@ def test_output_layers_of_models(choices):
 
     def in_tiles(model):
         features = model.decode(LABELS).features
-        return tiled_token_losses(model.logits, features, LABELS, COUNTS, LOSS, tile=4 * V).loss
+        return tiled_token_losses(model.logits, features, LABELS, COUNTS, SUMMED, tile=4 * V).loss
 
     expected, found = (jax.jit(jax.value_and_grad(f))(model) for f in (all_at_once, in_tiles))
     chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-5)

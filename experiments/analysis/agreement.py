@@ -1,0 +1,190 @@
+"""Whether cross-attention explains a translation: maps beside attributions of the same model."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from attention.modules import Context, EncoderDecoder, Output
+from attention.modules.context import apply_layer
+from experiments.analysis.attribution import (
+    completeness_error,
+    deletion_drops,
+    gradient_times_input,
+    integrated_gradients,
+    occlusion,
+    rank_correlations,
+    rollout,
+    weighted_norms,
+)
+from experiments.analysis.collect import DECODER, ENCODER, Example
+from experiments.data.vocabulary import EOS
+
+if TYPE_CHECKING:
+    from experiments.tasks.translation import Translation
+
+POSITIONS = 16  # of both sides: longer sentences are left out, so that one program serves all
+STEPS = 64  # of integrated gradients
+DELETED = 5  # source words that are replaced, at most
+EMPTY, MEAN = "occlusion by an empty vector", "occlusion by the mean word"
+GRADIENT, INTEGRATED = "gradient times input", "integrated gradients"
+METHODS = (EMPTY, MEAN, GRADIENT, INTEGRATED)
+RANDOM, ERROR = "random order", "completeness error"
+
+
+class SourceVectors:
+    """An encoder-decoder whose source tokens are vectors `[B, S, D]`, whatever their ids."""
+
+    def __init__(self, model: EncoderDecoder, vectors: Array) -> None:
+        """Replace the source embedding."""
+        self._encoder, self._vectors = model.encoder, vectors
+        self.decode, self.logits = model.decode, model.logits
+
+    def encode(self, source: Array, **context: Any) -> Output:  # noqa: ANN401 - fields of `Context`
+        """Encode the vectors."""
+        del source
+        return apply_layer(self._encoder, self._vectors, Context(**context))
+
+
+def embedded(model: EncoderDecoder, source: Array) -> tuple[Array, ...]:
+    """Return vectors of source tokens `[B, S]`, and three replacements at the same places.
+
+    They are the empty vector, the mean of all words, and the end of a sentence. A norm of the
+    encoder does not depend on the length of its input, so gradients grow without bound on the way
+    to an empty vector: the baseline of gradients is the end.
+    """
+    embedding = model.source_embedding or model.target_embedding
+    own = embedding.tokens is not None
+    table = (embedding if own else model.target_embedding).tokens[...]
+    mean = jnp.broadcast_to(table.mean(axis=0), table.shape)
+    end = jnp.broadcast_to(table[EOS], table.shape)
+    tables = table, jnp.zeros_like(table), mean, end
+    return tuple(embedding(source, table=each) for each in tables)
+
+
+class Explainer:
+    """Computes maps `[T, S]` of one translation, how each target token depends on the source."""
+
+    def __init__(self, task: "Translation") -> None:
+        """Prepare a program for sentences of at most `POSITIONS` tokens."""
+        self._task = task
+        self._maps = task.learner.apply(self._compute)
+
+    def __call__(
+        self, parameters: nnx.State, examples: Sequence[Example]
+    ) -> Iterator[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
+        """Yield maps and, for each of them, the drops `[T]` by deletion of its largest tokens."""
+        for number, example in enumerate(examples):
+            sizes = {stack: len(ids) for stack, ids in example.inputs.items()}
+            rows = {
+                stack: np.pad(ids, (0, POSITIONS - len(ids)))[None]
+                for stack, ids in example.inputs.items()
+            }
+            lengths = {stack: np.array([size], np.int32) for stack, size in sizes.items()}
+            predicted = np.roll(rows[DECODER][0], -1)
+            predicted[sizes[DECODER] - 1] = self._end(example)
+            key = jax.random.key(number)
+            maps, drops, error = self._maps(parameters, rows, lengths, predicted, key)
+            valid = slice(sizes[DECODER]), slice(sizes[ENCODER])
+            drops = {name: np.asarray(each)[valid[0]] for name, each in drops.items()}
+            drops[ERROR] = np.asarray(error)[valid[0]]
+            yield {name: np.asarray(each)[valid] for name, each in maps.items()}, drops
+
+    def _end(self, example: Example) -> int:
+        """Return the id of the last token that the model predicts."""
+        tokenizer = self._task.tokenizers.target
+        return next(i for i in range(len(tokenizer)) if tokenizer.token(i) == example.predicted[-1])
+
+    def _compute(
+        self,
+        model: EncoderDecoder,
+        rows: Mapping[str, Array],
+        lengths: Mapping[str, Array],
+        predicted: Array,
+        rng: Array,
+    ) -> tuple[dict[str, Array], dict[str, Array], Array]:
+        vectors, empty, mean, end = (each[0] for each in embedded(model, rows[ENCODER]))
+
+        def score(vectors: Array) -> Array:
+            replaced = SourceVectors(model, vectors[None])
+            output = self._task.attended(replaced, rows, lengths)[DECODER]
+            log_probs = jax.nn.log_softmax(output.logits[0].astype(jnp.float32))
+            return jnp.take_along_axis(log_probs, predicted[:, None], axis=-1)[:, 0]
+
+        maps = {
+            EMPTY: occlusion(score, vectors, empty),
+            MEAN: occlusion(score, vectors, mean),
+            GRADIENT: gradient_times_input(score, vectors, end),
+            INTEGRATED: integrated_gradients(score, vectors, end, steps=STEPS),
+        }
+        error = completeness_error(maps[INTEGRATED], score, vectors, end)
+        maps |= self._attention(model, rows, lengths)
+        is_text = jnp.arange(POSITIONS) < lengths[ENCODER][0] - 1  # the end is never replaced
+        shown = {**maps, RANDOM: jax.random.uniform(rng, maps[EMPTY].shape)}
+        drops = {
+            name: deletion_drops(score, vectors, empty, jnp.where(is_text, each, -jnp.inf), DELETED)
+            for name, each in shown.items()
+        }
+        return maps, drops, error
+
+    def _attention(
+        self, model: EncoderDecoder, rows: Mapping[str, Array], lengths: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """Return maps from the weights of attention."""
+        outputs = self._task.attended(model, rows, lengths, returning=("weights",))
+        layers = [each["cross_attention"]["weights"][0] for each in outputs[DECODER].attention]
+        maps = {
+            f"attention, layer {number}": weights.mean(axis=0)
+            for number, weights in enumerate(layers, start=1)
+        }
+        maps["attention, mean of layers"] = jnp.stack(layers).mean(axis=(0, 1))
+        encoder = outputs[ENCODER].attention
+        if encoder:
+            weights = jnp.stack([each["self_attention"]["weights"][0] for each in encoder])
+            last = layers[-1].mean(axis=0)
+            maps["attention after rollout of the encoder"] = last @ rollout(weights)
+        if hasattr(model.decoder, "layers"):
+            source = outputs[ENCODER].features[0]
+            for number, block in enumerate(model.decoder.layers.unstacked(), start=1):
+                attention, weights = block.cross_attention.sublayer, layers[number - 1]
+                values = attention.value(source)  # [S, K, Hv]
+                values = jnp.repeat(values, weights.shape[0] // values.shape[1], axis=1)
+                values = jnp.einsum("snh,nhd->snd", values, attention.output.kernel[...])
+                maps[f"weighted value norms, layer {number}"] = weighted_norms(weights, values)
+        return maps
+
+
+def agreement_table(
+    found: Sequence[tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]],
+) -> list[dict[str, Any]]:
+    """Return a row for each map: its rank correlations with attributions, and its deletion drop.
+
+    Correlations are over the source words, without the end, and a mean over target tokens.
+
+    Args:
+        found: of `Explainer`.
+    """
+    rows = []
+    for name in (*found[0][0], RANDOM):
+        row: dict[str, Any] = {"map": name}
+        for method in METHODS:
+            each = [
+                rank_correlations(maps[name][:, :-1], maps[method][:, :-1])
+                for maps, _ in found
+                if name != RANDOM
+            ]
+            mean = float(np.nanmean(np.concatenate(each))) if each else ""
+            row[f"rank correlation with {method}"] = mean
+        drop = np.concatenate([drops[name] for _, drops in found]).mean()
+        row["drop by deletion, nats"] = float(drop)
+        rows.append(row)
+    return rows
+
+
+def worst_completeness(found: Sequence[tuple[Any, Mapping[str, np.ndarray]]]) -> float:
+    """Return the completeness error that 95 % of the target tokens do not exceed."""
+    return float(np.quantile(np.concatenate([drops[ERROR] for _, drops in found]), 0.95))

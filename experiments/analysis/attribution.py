@@ -1,0 +1,127 @@
+"""How much each input counts for each output: by gradients, by replacement, and from attention.
+
+A score function maps vectors `[S, D]` to outputs `[T]`; attributions are `[T, S]`.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+Score = Callable[[Array], Array]
+
+
+def occlusion(score: Score, vectors: Array, replacements: Array) -> Array:
+    """Return what each output loses when one vector is replaced.
+
+    Args:
+        score: of the outputs.
+        vectors: `[S, D]`.
+        replacements: `[S, D]`, in place of each vector.
+    """
+
+    def loss(place: Array) -> Array:
+        return score(vectors) - score(vectors.at[place].set(replacements[place]))
+
+    return jax.lax.map(loss, jnp.arange(len(vectors))).T
+
+
+def gradient_times_input(score: Score, vectors: Array, baseline: Array) -> Array:
+    """Return the gradient of each output times the difference to a baseline `[S, D]`."""
+    return jnp.einsum("tsd,sd->ts", jax.jacrev(score)(vectors), vectors - baseline)
+
+
+def integrated_gradients(score: Score, vectors: Array, baseline: Array, steps: int = 32) -> Array:
+    """Return gradients integrated from a baseline to the vectors (Sundararajan et al. 2017).
+
+    The attributions of an output sum to the difference of its score: `completeness_error`.
+
+    Args:
+        score: of the outputs.
+        vectors: `[S, D]`.
+        baseline: `[S, D]`.
+        steps: nodes of a Gauss-Legendre quadrature.
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(steps)
+    places = jnp.asarray((nodes + 1) / 2, vectors.dtype)
+    weights = jnp.asarray(weights / 2, vectors.dtype)
+
+    def gradient(place: Array) -> Array:
+        return gradient_times_input(score, baseline + place * (vectors - baseline), baseline)
+
+    # The difference to the baseline is `place` times the whole one.
+    each = jax.lax.map(gradient, places)
+    return jnp.einsum("k,kts->ts", weights / places, each)
+
+
+def completeness_error(attributions: Array, score: Score, vectors: Array, baseline: Array) -> Array:
+    """Return |sum of attributions - difference of scores| / |difference of scores|, `[T]`."""
+    difference = score(vectors) - score(baseline)
+    return abs(attributions.sum(axis=-1) - difference) / jnp.maximum(abs(difference), 1e-6)
+
+
+def rollout(weights: Array) -> Array:
+    """Return the attention of the last layer to the inputs of the first: `[T, T]`.
+
+    Abnar and Zuidema 2020, section 3: the mean of the heads, half of it the residual connection.
+
+    Args:
+        weights: of self-attention, `[layers, N, T, T]`.
+    """
+    total = jnp.eye(weights.shape[-1], dtype=weights.dtype)
+    for layer in weights.mean(axis=1):
+        total = (layer + jnp.eye(len(total), dtype=total.dtype)) @ total / 2
+    return total
+
+
+def weighted_norms(weights: Array, values: Array) -> Array:
+    """Return the norms of the vectors that attention adds (Kobayashi et al. 2020, equation 5).
+
+    Args:
+        weights: `[N, T, S]`.
+        values: `[S, N, D]`, the transformed value vectors: projected as values and as outputs.
+
+    Returns:
+        `[T, S]`, of the sum over the heads of weight times vector.
+    """
+    return jnp.linalg.norm(jnp.einsum("nts,snd->tsd", weights, values), axis=-1)
+
+
+def deletion_drops(
+    score: Score, vectors: Array, baseline: Array, attributions: Array, most: int
+) -> Array:
+    """Return how much each output loses on average when its first inputs are replaced: `[T]`.
+
+    Args:
+        score: of the outputs.
+        vectors: `[S, D]`.
+        baseline: `[S, D]`, the replacements.
+        attributions: `[T, S]`; each output loses its largest first. -inf is never replaced.
+        most: replaced are 1, 2, … up to this number of inputs, cumulatively.
+    """
+    ranks = jnp.argsort(jnp.argsort(-attributions, axis=-1), axis=-1)
+    ranks = jnp.where(jnp.isneginf(attributions), most, ranks)
+    before = score(vectors)
+
+    def loss(number: Array) -> Array:
+        replaced = (ranks < number)[..., None]
+        inputs = jnp.where(replaced, baseline, vectors)  # [T, S, D]
+        return before - jnp.diagonal(jax.vmap(score)(inputs))
+
+    return jax.lax.map(loss, jnp.arange(1, most + 1)).mean(axis=0)
+
+
+def rank_correlations(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return Spearman's correlation of each row of two maps `[T, S]`, NaN for constant rows."""
+    a, b = (ranks - ranks.mean(axis=-1, keepdims=True) for ranks in map(_ranks, (first, second)))
+    norms = np.sqrt((a**2).sum(axis=-1) * (b**2).sum(axis=-1))
+    return np.divide((a * b).sum(axis=-1), norms, out=np.full(len(a), np.nan), where=norms > 0)
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Return the ranks along the last axis; equal values have the mean of their ranks."""
+    below = (values[..., None, :] < values[..., None]).sum(axis=-1)
+    equal = (values[..., None, :] == values[..., None]).sum(axis=-1)
+    return below + (equal + 1) / 2

@@ -1,0 +1,184 @@
+"""Attention weights and hidden states of every layer, in a pass of their own."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from attention.modules import Output
+from experiments.data.vocabulary import PAD
+from experiments.errors import UsageError
+
+if TYPE_CHECKING:
+    from experiments.tasks.task import Task
+
+RETURNING = ("weights", "hidden_states")
+SHORTEST = 16  # positions: shorter inputs are padded rather than compiled for
+ENCODER, DECODER, CROSS = "encoder", "decoder", "cross"  # kinds of attention
+
+
+class Example(NamedTuple):
+    """What the stacks of a model read of one example, by the name of the stack.
+
+    Attributes:
+        inputs: ids `[T]`, or an image.
+        labels: the T tokens; a class token and the patches of an image included.
+        special: number of special tokens before and after the text, among the labels.
+        predicted: the tokens that a decoder predicts, one for each that it reads.
+    """
+
+    inputs: Mapping[str, np.ndarray]
+    labels: Mapping[str, Sequence[str]]
+    special: Mapping[str, tuple[int, int]]
+    predicted: Sequence[str] = ()
+
+    def text_slice(self, stack: str) -> slice:
+        """Return the places of the text in the ids of a stack; a class token has no id."""
+        before, after = self.special[stack]
+        without_id = len(self.labels[stack]) - len(self.inputs[stack])
+        return slice(before - without_id, len(self.inputs[stack]) - after)
+
+    def text(self, stack: str) -> np.ndarray:
+        """Return the ids of a stack without special tokens."""
+        return self.inputs[stack][self.text_slice(stack)]
+
+
+class AttentionMaps(NamedTuple):
+    """Attention of one kind, in all layers that have it.
+
+    Attributes:
+        kind: "encoder" or "decoder" for self-attention, or "cross".
+        layers: number of each layer in its stack, from 1.
+        weights: float32 `[layers, N, T, S]`.
+        queries: T labels: the tokens that the queries read; of cross-attention those that they
+            predict.
+        keys: S labels.
+    """
+
+    kind: str
+    layers: Sequence[int]
+    weights: np.ndarray
+    queries: Sequence[str]
+    keys: Sequence[str]
+
+    @property
+    def title(self) -> str:
+        """Name of the kind, as people read it."""
+        return "cross-attention" if self.kind == CROSS else f"{self.kind} self-attention"
+
+    def index(self, layer: int, head: int) -> tuple[int, int]:
+        """Return the place in `weights` of a layer and a head, both counted from 1.
+
+        Raises:
+            UsageError: out of range.
+        """
+        if layer not in self.layers:
+            known = ", ".join(map(str, self.layers))
+            raise UsageError(f"{self.title} is in layers {known}, got --layer={layer}")
+        heads = self.weights.shape[1]
+        if not 1 <= head <= heads:
+            raise UsageError(f"a layer has heads 1 to {heads}, got --head={head}")
+        return [*self.layers].index(layer), head - 1
+
+
+class Attended(NamedTuple):
+    """What a model attends to in one example.
+
+    Attributes:
+        maps: by kind.
+        hidden_states: `[1 + layers, T, D]` by stack: its inputs, and the outputs of every layer.
+        features: `[T, D]` by stack: its output, after the last norm.
+    """
+
+    maps: Mapping[str, AttentionMaps]
+    hidden_states: Mapping[str, np.ndarray] = {}
+    features: Mapping[str, np.ndarray] = {}
+
+
+class Collector:
+    """Collects the attention of a trained model; each shape of the inputs is compiled once."""
+
+    def __init__(self, task: "Task") -> None:
+        """Prepare the pass of the model of a task."""
+
+        def results(
+            model: nnx.Module, inputs: Mapping[str, Array], lengths: Mapping[str, Array]
+        ) -> dict[str, Output]:
+            outputs = task.attended(model, inputs, lengths, returning=RETURNING)
+            return {
+                stack: Output(output.features, output.attention, output.hidden_states)
+                for stack, output in outputs.items()
+            }
+
+        self._results = task.learner.apply(results)
+        self._longest = getattr(task.config.model, "max_length", None)
+
+    def __call__(
+        self, parameters: nnx.State, examples: Sequence[Example], *, batch_size: int = 1
+    ) -> Iterator[Attended]:
+        """Yield what the model attends to in each example, in order.
+
+        Args:
+            parameters: of the model.
+            examples: of `Task.example`.
+            batch_size: number of examples in a pass.
+        """
+        for start in range(0, len(examples), batch_size):
+            some = [*examples[start : start + batch_size]]
+            rows = some + [some[-1]] * (batch_size - len(some))
+            inputs, lengths = {}, {}
+            for stack in some[0].inputs:
+                inputs[stack] = self._stacked([example.inputs[stack] for example in rows])
+                sizes = [len(example.inputs[stack]) for example in rows]
+                lengths[stack] = np.array(sizes, np.int32)
+            outputs = self._results(parameters, inputs, lengths)
+            for row, example in enumerate(some):
+                yield attended(outputs, row, example)
+
+    def _stacked(self, rows: Sequence[np.ndarray]) -> np.ndarray:
+        """Pad ids to one of few lengths; images have the same shape."""
+        if rows[0].ndim > 1:
+            return np.stack(rows)
+        needed, length = max(map(len, rows)), SHORTEST
+        while length < needed:
+            length *= 2
+        length = length if self._longest is None else max(needed, min(length, self._longest))
+        padded = np.full((len(rows), length), PAD, np.int32)
+        for row, ids in zip(padded, rows, strict=True):
+            row[: len(ids)] = ids
+        return padded
+
+
+def attended(outputs: Mapping[str, Output], row: int, example: Example) -> Attended:
+    """Return one row of the outputs of the stacks, without its padding."""
+    found: dict[str, list[tuple[int, np.ndarray]]] = {}
+    states, features = {}, {}
+    for stack, output in outputs.items():
+        number = len(example.labels[stack])
+        for layer, sublayers in enumerate(output.attention or (), start=1):
+            for name, results in _weights(sublayers):
+                kind = CROSS if name == "cross_attention" else stack
+                keys = number if kind == stack else len(example.labels[ENCODER])
+                weights = np.asarray(results[row, :, :number, :keys], np.float32)
+                found.setdefault(kind, []).append((layer, weights))
+        features[stack] = np.asarray(output.features[row, :number], np.float32)
+        if output.hidden_states and len({state.shape for state in output.hidden_states}) == 1:
+            rows = [np.asarray(state[row, :number]) for state in output.hidden_states]
+            states[stack] = np.stack(rows).astype(np.float32)
+    maps = {}
+    for kind, layers in found.items():
+        labels = example.labels[DECODER if kind == CROSS else kind]
+        queries = example.predicted if kind == CROSS else labels
+        keys = example.labels[ENCODER if kind == CROSS else kind]
+        numbers, weights = zip(*layers, strict=True)
+        maps[kind] = AttentionMaps(kind, numbers, np.stack(weights), queries, keys)
+    return Attended(maps, states, features)
+
+
+def _weights(sublayers: Any) -> Iterator[tuple[str, Array]]:  # noqa: ANN401 - as in `Output`
+    """Yield the name and the weights of each sublayer of a block that attends."""
+    for name, results in (sublayers or {}).items():
+        if results and "weights" in results:
+            yield name, results["weights"]

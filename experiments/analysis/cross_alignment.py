@@ -1,0 +1,212 @@
+"""Word alignments of a split, from the cross-attention of a model and from baselines."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from flax import nnx
+
+from experiments.analysis.alignment import (
+    AlignmentScores,
+    Gold,
+    Links,
+    diagonal_links,
+    link_words,
+    score,
+    uniform_links,
+    word_weights,
+)
+from experiments.analysis.collect import CROSS, DECODER, ENCODER, AttentionMaps, Collector, Example
+from experiments.analysis.ibm_model_1 import align
+from experiments.data.pairs import SentencePair
+from experiments.data.subwords import SubwordTokenizer
+from experiments.data.tokenizers import Tokenizer
+from experiments.data.words import tokenize
+from experiments.errors import UsageError
+
+if TYPE_CHECKING:
+    from experiments.tasks.translation import Translation
+    from experiments.training.step import TrainState
+
+VALIDATION, TEST = "validation", "test"
+AT_ONCE = 64  # sentences of a pass
+LEARNED_FROM = 20_000  # training pairs of IBM Model 1
+READINGS = ("predicts", "reads")  # the row of a target token: that predicts it, or that reads it
+LINKED = ("target words", "all words")  # that have at least one link, but for those of the end
+
+
+class Method(NamedTuple):
+    """How links are read from cross-attention.
+
+    Attributes:
+        layer: from 1; 0 for the mean of all layers.
+        head: from 1; 0 for the mean of the heads.
+        reading: one of `READINGS`.
+        linked: one of `LINKED`.
+    """
+
+    layer: int
+    head: int
+    reading: str
+    linked: str
+
+    def __str__(self) -> str:
+        """As in a table."""
+        layer = f"layer {self.layer}" if self.layer else "mean of layers"
+        head = f"head {self.head}" if self.head else "mean of heads"
+        return f"{layer}, {head}; row that {self.reading} the word; links of {self.linked}"
+
+
+Alignments = Mapping[Method, Sequence[Links]]
+
+
+def alignments(
+    maps: AttentionMaps, source: Sequence[int], target: Sequence[int]
+) -> dict[Method, Links]:
+    """Return the links of one sentence by `Method`; arguments as in `word_weights`."""
+    weights = maps.weights
+    each = {
+        (layer, head + 1): weights[place, head]
+        for place, layer in enumerate(maps.layers)
+        for head in range(weights.shape[1])
+    }
+    if weights.shape[1] > 1:
+        each |= {(layer, 0): weights[place].mean(axis=0) for place, layer in enumerate(maps.layers)}
+    if len(maps.layers) > 1:
+        each[0, 0] = weights.mean(axis=(0, 1))
+    stacked = np.stack([*each.values()])
+    found = {}
+    for shift, reading in enumerate(READINGS):
+        every = word_weights(stacked, source, target, shift=shift)
+        for name, words in zip(each, every, strict=True):
+            for linked in LINKED:
+                links = link_words(words, both=linked == LINKED[1])
+                found[Method(*name, reading, linked)] = links
+    return found
+
+
+def word_numbers(tokenizer: Tokenizer, labels: Sequence[str]) -> list[int]:
+    """Return the number of the word of each token; a subword with a low line begins a word."""
+    if not isinstance(tokenizer, SubwordTokenizer):
+        return [*range(len(labels))]
+    begins = [place == 0 or label.startswith("_") for place, label in enumerate(labels)]
+    return (np.cumsum(begins) - 1).tolist()
+
+
+def align_split(
+    task: "Translation", parameters: nnx.State, collector: Collector, examples: Sequence[Example]
+) -> dict[Method, list[Links]]:
+    """Return the links of every sentence by every method."""
+    found: dict[Method, list[Links]] = {}
+    for example, attended in zip(
+        examples, collector(parameters, examples, batch_size=AT_ONCE), strict=True
+    ):
+        words = [
+            word_numbers(tokenizer, labels)
+            for tokenizer, labels in (
+                (task.tokenizers.source, example.labels[ENCODER][:-1]),
+                (task.tokenizers.target, example.labels[DECODER][1:]),
+            )
+        ]
+        for method, links in alignments(attended.maps[CROSS], *words).items():
+            found.setdefault(method, []).append(links)
+    return found
+
+
+def gold_of(pairs: Sequence[SentencePair]) -> list[Gold]:
+    """Return the links of generated pairs, all of them sure."""
+    links = [frozenset(pair.alignment) for pair in pairs]
+    return [Gold(each, each) for each in links]
+
+
+class Report(NamedTuple):
+    """Alignment of a test split.
+
+    Attributes:
+        chosen: the method with the lowest error on validation.
+        rows: of a table: the best head and mean of each reading on validation, and baselines.
+        every: rows of all methods.
+        links: of the chosen method on test.
+    """
+
+    chosen: Method
+    rows: list[dict[str, Any]]
+    every: list[dict[str, Any]]
+    links: Sequence[Links]
+
+
+def report(
+    validation: Alignments,
+    test: Alignments,
+    gold: Mapping[str, Sequence[Gold]],
+    baselines: Mapping[str, Sequence[Links]],
+) -> Report:
+    """Choose on validation, and score on test.
+
+    Args:
+        validation: links of the validation split by method.
+        test: those of the test split.
+        gold: of both splits.
+        baselines: links of the test split by name.
+    """
+    errors = {name: score(links, gold[VALIDATION]).aer for name, links in validation.items()}
+    scores = {name: score(links, gold[TEST]) for name, links in test.items()}
+    ranked = sorted(errors, key=lambda method: errors[method])
+    rows = [_row(str(method), errors[method], scores[method]) for method in ranked]
+    best = {}
+    for method, row in zip(ranked, rows, strict=True):
+        best.setdefault((method.reading, method.linked, bool(method.head)), row)
+    others = [_row(name, None, score(links, gold[TEST])) for name, links in baselines.items()]
+    return Report(ranked[0], [*best.values(), *others], [*rows, *others], test[ranked[0]])
+
+
+def _row(name: str, validation: float | None, test: AlignmentScores) -> dict[str, Any]:
+    values = {name: 100 * value for name, value in test._asdict().items()}
+    return {
+        "alignment": name,
+        "validation AER": "" if validation is None else 100 * validation,
+        "AER": values["aer"],
+        "95 % from": values["low"],
+        "to": values["high"],
+        "precision": values["precision"],
+        "recall": values["recall"],
+    }
+
+
+def baselines(
+    train: Sequence[SentencePair], test: Sequence[SentencePair]
+) -> dict[str, Sequence[Links]]:
+    """Return the links of a test split by methods without a neural network."""
+    learned, asked = (
+        [(tokenize(pair.source), tokenize(pair.target)) for pair in pairs]
+        for pairs in (train, test)
+    )
+    lengths = [(len(source), len(target)) for source, target in asked]
+    return {
+        "IBM Model 1": align(learned, asked),
+        "diagonal": diagonal_links(lengths),
+        "random source word": uniform_links(lengths),
+    }
+
+
+def align_task(
+    task: "Translation",
+    state: "TrainState",
+    collector: Collector,
+    split: str,
+) -> Report:
+    """Align a split with gold links, by methods chosen on the validation split.
+
+    Raises:
+        UsageError: a split without links.
+    """
+    found, gold = {}, {}
+    for name, wanted in ((VALIDATION, VALIDATION), (TEST, split)):
+        pairs = [*task.examples(wanted)]
+        if not any(pair.links for pair in pairs):
+            raise UsageError(f"the {wanted} split has no gold alignments")
+        examples = [task.example(state, pair.source, pair.target) for pair in pairs]
+        found[name] = align_split(task, state.parameters, collector, examples)
+        gold[name] = gold_of(pairs)
+    train = task.examples("train")[:LEARNED_FROM]
+    return report(found[VALIDATION], found[TEST], gold, baselines(train, pairs))

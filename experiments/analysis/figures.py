@@ -1,0 +1,162 @@
+"""Figures of attention, and the files beside them: PNG, SVG with real text, and CSV."""
+
+import csv
+import io
+import warnings
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from experiments.analysis.collect import CROSS, AttentionMaps
+from experiments.files import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+
+# Lightness falls from white to dark blue, so that colour-blind people and a grey print can read it.
+COLORS, MARK = "Blues", "#d55e00"
+FORMATS = (".png", ".svg")
+LABELLED = 64  # most tokens of an axis with labels
+# Inches: of a token, between panels, for the labels of an axis, for title and colour bar.
+CELL, GAP, LABELS, TOP, RIGHT = 0.24, 0.4, 1.1, 0.75, 0.8
+# Equal figures are equal files: no date, no version, and ids of SVG elements from a fixed salt.
+STYLE = {"svg.fonttype": "none", "svg.hashsalt": "attention", "figure.dpi": 100}
+METADATA = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}}
+
+
+def draw_maps(
+    maps: AttentionMaps,
+    path: Path,
+    *,
+    places: Collection[tuple[int, int]] | None = None,
+    links: Iterable[tuple[int, int]] = (),
+    formats: Sequence[str] = FORMATS[:1],
+) -> None:
+    """Draw attention weights with the tokens on both axes, one panel for each head.
+
+    Args:
+        maps: of one kind.
+        path: of the figure; its suffix is replaced by those of `formats`.
+        places: (layer, head) in `maps.weights`; all if None.
+        links: (source, target) places of a gold alignment, drawn as rings.
+        formats: of the files.
+    """
+    if places is None:
+        places = [*np.ndindex(*maps.weights.shape[:2])]
+    layers = sorted({layer for layer, _ in places})
+    columns = max(sum(layer == each for each, _ in places) for layer in layers)
+    figure, grid = _grid(maps, len(layers), columns)
+    free = {layer: iter(grid[row]) for row, layer in enumerate(layers)}
+    links = [*links]
+    for layer, head in places:
+        axes = next(free[layer])
+        image = _panel(axes, maps.weights[layer, head], maps, links)
+        axes.set_title(f"layer {maps.layers[layer]}, head {head + 1}", fontsize=9)
+    for axes in (axes for rest in free.values() for axes in rest):
+        axes.set_axis_off()
+    rows = "the token that is predicted" if maps.kind == CROSS else "the token that attends"
+    rings = "; rings: gold alignment" if links else ""
+    _finish(figure, image, f"{maps.title}; row: {rows}{rings}")
+    save(figure, path, formats)
+
+
+def draw_mask(
+    visible: np.ndarray, maps: AttentionMaps, path: Path, formats: Sequence[str] = FORMATS
+) -> None:
+    """Draw which keys each query may attend to.
+
+    Args:
+        visible: bool `[T, S]`.
+        maps: with the labels.
+        path: as in `draw_maps`.
+        formats: of the files.
+    """
+    figure, ((axes,),) = _grid(maps, 1, 1)
+    image = _panel(axes, visible.astype(np.float32), maps, ())
+    _finish(figure, image, f"{maps.title}; dark: may be attended to")
+    save(figure, path, formats)
+
+
+def write_csv(maps: AttentionMaps, path: Path) -> None:
+    """Write one line for each weight; layers, heads and tokens are counted from 1."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["layer", "head", "query", "query token", "key", "key token", "weight"])
+    for (layer, head, query, key), weight in np.ndenumerate(maps.weights):
+        places = maps.layers[layer], head + 1, query + 1, maps.queries[query], key + 1
+        writer.writerow([*places, maps.keys[key], f"{weight:.6f}"])
+    write_whole(path, text.getvalue())
+
+
+def new_figure(width: float, height: float, layout: str | None = "constrained") -> "Figure":
+    """Return an empty figure, in inches; matplotlib is imported only where something is drawn."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout=layout)
+
+
+def save(figure: "Figure", path: Path, formats: Sequence[str] = FORMATS[:1]) -> None:
+    """Write a figure; equal figures are equal bytes."""
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph .* missing from")  # the SVG has it as text
+        for suffix in formats:
+            content = io.BytesIO()
+            figure.savefig(content, format=suffix[1:], dpi=120, metadata=METADATA[suffix])
+            write_whole(path.with_suffix(suffix), content.getvalue())
+
+
+def _grid(maps: AttentionMaps, rows: int, columns: int) -> tuple["Figure", np.ndarray]:
+    """Return a figure and panels `[rows, columns]` of the size that the tokens need.
+
+    A constrained layout would take a second for each figure.
+    """
+    cells, across = (max(CELL * len(labels), 1) for labels in (maps.queries, maps.keys))
+    width = LABELS + columns * across + (columns - 1) * GAP + RIGHT
+    height = LABELS + rows * cells + (rows - 1) * GAP + TOP
+    figure = new_figure(width, height, layout=None)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for (row, column), axes in np.ndenumerate(grid):
+        for axis, labels, turn, is_outer in (
+            (axes.xaxis, maps.keys, 90, row == rows - 1),
+            (axes.yaxis, maps.queries, 0, column == 0),
+        ):
+            if not is_outer:
+                axis.set_visible(False)
+            elif len(labels) <= LABELLED:
+                # A label with dollar signs is not mathematics.
+                text = {"rotation": turn, "fontsize": 8, "parse_math": False}
+                axis.set_ticks(range(len(labels)), labels, **text)
+    figure.subplots_adjust(
+        left=LABELS / width,
+        right=1 - RIGHT / width,
+        bottom=LABELS / height,
+        top=1 - TOP / height,
+        wspace=GAP / across,
+        hspace=GAP / cells,
+    )
+    return figure, grid
+
+
+def _panel(
+    axes: "Axes", weights: np.ndarray, maps: AttentionMaps, links: Sequence[tuple[int, int]]
+) -> "AxesImage":
+    image = axes.imshow(weights, cmap=COLORS, vmin=0, vmax=1, aspect="auto")
+    for source, target in links:
+        axes.plot(source, target, "o", mfc="none", mec=MARK, ms=7)
+    return image
+
+
+def _finish(figure: "Figure", image: "AxesImage", title: str) -> None:
+    """Add a colour bar, and a title in lines of about 13 characters an inch."""
+    width, height = figure.get_size_inches()
+    figure.suptitle(fill(title, int(13 * width)), fontsize=9)
+    bar = figure.add_axes((1 - 0.65 / width, LABELS / height, 0.12 / width, 0.4))
+    figure.colorbar(image, cax=bar)
+    bar.tick_params(labelsize=7)

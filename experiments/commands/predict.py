@@ -1,0 +1,30 @@
+"""Answer each line of standard input with a trained model."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from experiments.config import Config
+from experiments.inference.prediction import show
+from experiments.registry import TASKS
+from experiments.training.session import restore
+from experiments.workdir import Workdir
+
+
+def predict(
+    config: Config, workdir: Workdir, cache: Path, groups: Iterable[Sequence[str]], form: str
+) -> int:
+    """Answer lines as they come; those of a group are answered together.
+
+    Args:
+        config: of the run.
+        workdir: of the run.
+        cache: where generated data is kept.
+        groups: lines.
+        form: of the output, "text" or "json".
+
+    Returns:
+        Number of lines without an answer; each has a message on standard error.
+    """
+    task = TASKS[config.task].load(config, workdir, cache)
+    state = restore(workdir, task).state
+    return show((task.predict(state, lines) for lines in groups), form)

@@ -1,0 +1,155 @@
+"""Train several runs, and report mean and standard deviation over seeds."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import jax
+
+from experiments.analysis.curves import draw_runs
+from experiments.commands.train import train
+from experiments.config import Config
+from experiments.errors import UsageError
+from experiments.files import write_whole
+from experiments.origin import REPOSITORY
+from experiments.records import Record, Run, label_of, table, tell_left_out
+from experiments.registry import TASKS
+from experiments.results import SHOWN
+from experiments.training.metrics import read_metrics
+from experiments.workdir import Workdir
+
+LONGEST_JOB = 24 * 60  # minutes; SBATCH_TIMELIMIT overrides it
+
+
+def sweep(
+    runs: Mapping[str, Config], workdir: Workdir, cache: Path, cluster: str | None = None
+) -> None:
+    """Train each run, and write `sweep.json`, `sweep.md` and `sweep.png`.
+
+    Args:
+        runs: config of each run; names that differ in "seed=N" alone have one row.
+        workdir: contains a folder for each run.
+        cache: folder of generated data.
+        cluster: where submitit trains the runs, "local" or "slurm"; None for this process.
+    """
+    places = train_all(runs, workdir, cache, cluster)
+    points: dict[str, list[Run]] = {}
+    for name, place in places.items():
+        run = Run.read(place.path, name)
+        points.setdefault(run.label or workdir.path.name, []).append(run)
+    records = [Record.of(label, found) for label, found in points.items()]
+    curves = {name: read_metrics(place.path) for name, place in places.items()}
+    written = json.dumps([record._asdict() for record in records], indent=2)
+    write_whole(workdir.path / "sweep.json", written + "\n")
+    text = table(score_rows(records))
+    write_whole(workdir.path / "sweep.md", text)
+    draw_runs(curves, headlines(records), {}, workdir.path / "sweep.png")
+    print(text, end="")
+    print(f"everything is in {workdir.path}")
+
+
+def train_all(
+    runs: Mapping[str, Config], workdir: Workdir, cache: Path, cluster: str | None = None
+) -> dict[str, Workdir]:
+    """Train each run that has not reached its end, each in its folder.
+
+    Returns:
+        The workdirs of the runs that have reached their end.
+
+    Raises:
+        UsageError: before any training: data, a model or a workdir that does not fit; after it: no
+            run has reached its end.
+    """
+    if workdir.config.exists():
+        raise UsageError(f"{workdir.path} is the workdir of a single run: choose another --workdir")
+    settled = {}
+    for name, run in runs.items():
+        try:
+            task = TASKS[run.task].prepare(run, cache)
+            print(f"{name}: {task.learner.num_parameters:,} parameters", flush=True)
+        except UsageError as error:
+            raise UsageError(f"{name}: {error}") from error
+        settled[name] = task.config  # with the steps of a duration
+    places = {name: Workdir(workdir.path / name) for name in runs}
+    for name, run in settled.items():
+        places[name].claim(run)
+    waiting = [name for name, run in settled.items() if not has_ended(run, places[name])]
+    print(f"{len(waiting)} of {len(runs)} runs have not reached their end")
+    if cluster:
+        plugin = next(iter(settled.values())).plugin
+        _submit({name: places[name] for name in waiting}, workdir, cache, cluster, plugin)
+    else:
+        for name in waiting:
+            print(f"== {name}")
+            try:
+                train(settled[name], places[name], cache)
+            except FloatingPointError as error:  # the others are trained all the same
+                tell_left_out(name, error)
+            jax.clear_caches()  # or programs of all runs stay in memory
+    ended = {name: place for name, place in places.items() if has_ended(settled[name], place)}
+    if not ended:
+        raise UsageError(f"none of the runs in {workdir.path} reached its end")
+    return ended
+
+
+def has_ended(config: Config, workdir: Workdir) -> bool:
+    """Return whether a run was trained to its last step, or to the end of its patience."""
+    if not workdir.results.exists():
+        return False
+    results = workdir.load_results()
+    return bool(results.get("ended")) and (
+        results["step"] >= config.train.steps or config.train.patience > 0
+    )
+
+
+def _submit(
+    places: Mapping[str, Workdir], workdir: Workdir, cache: Path, cluster: str, plugin: str | None
+) -> None:
+    """Train runs in an array of jobs, and wait until all have ended.
+
+    Each job is the command that continues a run by its workdir alone. Partition, GPUs and time
+    limit are those of the variables of Slurm: SBATCH_PARTITION, SBATCH_GPUS, SBATCH_TIMELIMIT.
+
+    """
+    import submitit
+
+    common = [f"--cache={cache}", *([f"--plugin={plugin}"] if plugin else [])]
+    commands = [
+        [sys.executable, str(REPOSITORY / "run.py"), f"--workdir={place.path}", *common]
+        for place in places.values()
+    ]
+    if not commands:
+        return
+    executor = submitit.AutoExecutor(workdir.path / "jobs", cluster=cluster)
+    executor.update_parameters(name=workdir.path.name, timeout_min=LONGEST_JOB)
+    jobs = executor.submit_array([submitit.helpers.CommandFunction(one) for one in commands])
+    for name, job in zip(places, jobs, strict=True):
+        print(f"== {name}: job {job.job_id}", flush=True)
+        if job.exception() is not None:
+            tell_left_out(name, f"its job failed, see {job.paths.stderr}")
+
+
+def score_rows(records: Sequence[Record]) -> list[dict[str, str]]:
+    """Return a row of the table for each record and split, with mean and standard deviation."""
+    known = {score for record in records for found in record.scores.values() for score in found}
+    columns = [score for score in ("loss", *SHOWN) if score in known]
+    return [
+        {"run": record.run, "split": split, "seeds": ", ".join(map(str, record.seeds))}
+        | {label_of(score): record.written(split, score) for score in columns}
+        for record in records
+        for split in record.scores
+    ]
+
+
+def headlines(records: Sequence[Record]) -> dict[str, dict[str, tuple[float, float]]]:
+    """Return mean and standard deviation of one score of each split, by its name and by record."""
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    for record in records:
+        for split, scores in record.scores.items():
+            score = record.headline(split)
+            is_share, values = "%" in SHOWN.get(score, ("", ""))[1], scores[score]
+            factor, unit = (100, " (%)") if is_share else (1, "")
+            figures = (factor * values["mean"], factor * (values["std"] or 0))
+            found.setdefault(f"{split} {label_of(score)}{unit}", {})[record.run] = figures
+    return found

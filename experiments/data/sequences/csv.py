@@ -1,0 +1,44 @@
+"""CSV files with a header: `data.source` and `data.target` name the columns of a pair.
+
+A split is found in `data.path` by its name in `data.files`: train.csv, also as .gz.
+"""
+
+import csv
+import io
+import zlib
+from collections.abc import Iterator
+
+from experiments.config.data import CsvData
+from experiments.data.sequences.corpora import Line, corpus_source, find_files, open_file
+from experiments.errors import UsageError
+
+
+def lines(config: CsvData, split: str) -> Iterator[tuple[Line, Line]]:
+    """Yield both sides of every row of a split; a cell with several lines is one line.
+
+    Raises:
+        ValueError: a file that is missing, or that has not the columns.
+        UsageError: a file that cannot be read.
+    """
+    (path,) = find_files(config, split, [[f"{getattr(config.files, split)}.csv"]])
+    try:
+        with io.TextIOWrapper(open_file(path), encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            for side in ("source", "target"):
+                wanted, columns = getattr(config, side), reader.fieldnames or ()
+                if wanted not in columns:
+                    raise ValueError(
+                        f"data.{side}={wanted!r} is no column of {path}, which has "
+                        f"{', '.join(columns) or 'none'}"
+                    )
+            for row in reader:
+                source, target = (
+                    Line(f"{path}, line {reader.line_num}", " ".join((row[column] or "").split()))
+                    for column in (config.source, config.target)
+                )
+                yield source, target
+    except (OSError, EOFError, zlib.error, csv.Error, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+
+
+SOURCE = corpus_source(lines)

@@ -1,0 +1,144 @@
+"""Subwords that sentencepiece has learned: a model in which every text can be spelled."""
+
+import io
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+
+import sentencepiece
+
+from experiments.config.data import TextPart
+from experiments.data.fingerprint import fingerprint
+from experiments.data.tokenizers import Text
+from experiments.data.vocabulary import BOS, EOS, PAD
+from experiments.errors import UsageError
+from experiments.files import write_whole
+
+BLANK = "▁"  # of sentencepiece, for a blank
+STAND_IN = "\ufdd0"  # replaces that character in texts: a code point that Unicode reserves
+UNKNOWN = "▅"  # of sentencepiece: it ignores lines that contain it
+
+
+@dataclass(frozen=True)
+class SubwordTokenizer:
+    """Subwords (Kudo and Richardson 2018); decoding restores a text exactly."""
+
+    FILE = "subwords.{side}.model"
+
+    model: bytes
+
+    @cached_property
+    def _processor(self) -> sentencepiece.SentencePieceProcessor:
+        return sentencepiece.SentencePieceProcessor(model_proto=self.model)
+
+    def __len__(self) -> int:
+        """Number of subwords."""
+        return self._processor.get_piece_size()
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of the subwords; there is one for every byte."""
+        return self._processor.encode(without_blank_signs(text))
+
+    def read(self, text: str) -> list[int]:
+        """Return the ids of a text without the blanks around it."""
+        return self.encode(text.strip())
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the subwords as a text."""
+        spelled = []
+        for number in ids:
+            if number == EOS:
+                break
+            if number not in (PAD, BOS):
+                spelled.append(int(number))
+        text = self._processor.decode(spelled)
+        # Before a word that is spelled in bytes, sentencepiece leaves the blank in the text.
+        if spelled and self._processor.is_byte(spelled[0]):
+            text = text.removeprefix(BLANK)
+        return text.replace(BLANK, " ").replace(STAND_IN, BLANK)
+
+    def token(self, number: int) -> str:
+        """Return the subword; a blank before it is an underscore."""
+        return self._processor.id_to_piece(int(number)).replace(BLANK, "_").replace(STAND_IN, BLANK)
+
+    def as_bytes(self) -> bytes:
+        """Return the model of sentencepiece."""
+        return self.model
+
+
+def without_blank_signs(text: str) -> str:
+    """Return a text without the character that means a blank for sentencepiece."""
+    return text.replace(BLANK, STAND_IN)
+
+
+@dataclass(frozen=True)
+class Subwords(Text):
+    """Subwords, as `config.text` describes them: kind, size, and whether the sides share them."""
+
+    FILE = SubwordTokenizer.FILE
+    LEARNED_FROM = 1_000_000
+
+    def _is_shared(self, config: TextPart | None) -> bool:
+        return config.joint
+
+    def _learn(
+        self, config: TextPart | None, texts: Callable[[], Iterator[str]], cache: Path
+    ) -> SubwordTokenizer:
+        return _learned(config, texts, cache)
+
+    def _parse(self, content: bytes) -> SubwordTokenizer:
+        return _checked(content)
+
+
+def _learned(config: TextPart, texts: Callable[[], Iterator[str]], cache: Path) -> SubwordTokenizer:
+    content = fingerprint(chain([repr((config.kind, config.size))], texts()))
+    kept = cache / "subwords" / f"{content}.model"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(kept, _train(config.kind, config.size, texts))
+    return SubwordTokenizer(kept.read_bytes())
+
+
+def _train(kind: str, size: int, texts: Callable[[], Iterator[str]]) -> bytes:
+    """Return a model that changes no character and has a subword for every byte."""
+    model = io.BytesIO()
+
+    def lines() -> Iterator[str]:
+        return (without_blank_signs(text).replace(UNKNOWN, STAND_IN) for text in texts())
+
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=lines(),
+            model_writer=model,
+            model_type=kind,
+            vocab_size=size,
+            pad_id=PAD,
+            bos_id=BOS,
+            eos_id=EOS,
+            unk_id=EOS + 1,
+            character_coverage=1.0,
+            byte_fallback=True,
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            max_sentence_length=10 + max(len(line.encode()) for line in lines()),
+            num_threads=1,  # for the same bytes each time
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[-1].rpartition("] ")[2]
+        reason = reason.partition(" Increase ")[0]  # names options that this program lacks
+        raise UsageError(f"text.size={size} cannot be learned: {reason}") from error
+    return model.getvalue()
+
+
+def _checked(model: bytes) -> SubwordTokenizer:
+    tokenizer = SubwordTokenizer(model)
+    try:
+        size = len(tokenizer)
+    except RuntimeError:
+        size = 0
+    if not size:
+        raise ValueError("it is no model of sentencepiece")
+    return tokenizer

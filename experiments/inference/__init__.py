@@ -1,0 +1,1 @@
+"""Answers of trained models to lines of text: translations, continuations and predictions."""

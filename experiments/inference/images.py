@@ -1,0 +1,34 @@
+"""Images from files."""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+MODES = {1: "L", 3: "RGB"}  # of Pillow, by number of channels
+
+
+def read_image(path: str, shape: tuple[int, int, int]) -> np.ndarray:
+    """Read an image file as float32 `[height, width, channels]` from 0 (black) to 1 (white).
+
+    Args:
+        path: of a file in any format that Pillow reads.
+        shape: that the model reads; colours are converted to its channels.
+
+    Raises:
+        ValueError: a file that is no image, or an image of another size.
+    """
+    height, width, channels = shape
+    try:
+        with Image.open(Path(path.strip())) as image:
+            if image.size != (width, height):
+                raise ValueError(
+                    f"{path} has {image.width} x {image.height} pixels, and the model reads "
+                    f"{width} x {height}"
+                )
+            pixels = np.asarray(image.convert(MODES[channels]), np.float32)
+    except UnidentifiedImageError as error:
+        raise ValueError(f"{path} is no image") from error
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
+    return (pixels / 255).reshape(shape)

@@ -1,0 +1,256 @@
+"""Translation of plain text with a trained model."""
+
+from collections.abc import Mapping, Sequence
+from itertools import repeat
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from attention.decoding import GNMT, Beam, GenerationOutput, Greedy, StoppingCriteria, generate
+from attention.modules import Output
+from experiments.data.tokenizers import Tokenizers
+from experiments.data.vocabulary import BOS, EOS
+from experiments.inference.sentence import Sentence, read_sentence
+from experiments.training.sharding import by_rows
+
+LOW_CONFIDENCE = 0.5  # a translation below it is marked
+SHORTEST = 32  # tokens: shorter sources are padded rather than compiled for
+
+
+class Hypothesis(NamedTuple):
+    """A translation, and how it was scored.
+
+    Attributes:
+        text: in the target language.
+        score: its log-probability, in beam search divided by the length penalty.
+        confidence: the geometric mean of the probabilities of its tokens.
+        is_uncertain: whether the confidence is below `LOW_CONFIDENCE`.
+        tokens: its tokens, with the end if it has one.
+        log_probs: of each of them.
+        alignment: for each of them the index of the source token with the largest weight; empty for
+            a model without attention.
+    """
+
+    text: str
+    score: float
+    confidence: float
+    is_uncertain: bool
+    tokens: list[str]
+    log_probs: list[float]
+    alignment: list[int]
+
+
+class Translator:
+    """Translate plain text in batches.
+
+    Attributes:
+        aligns: whether the model attends to the source.
+    """
+
+    def __init__(
+        self,
+        definition: nnx.GraphDef,
+        tokenizers: Tokenizers,
+        *,
+        max_length: int,
+        stopping: StoppingCriteria,
+        num_beams: int,
+        length_penalty: float,
+        n_best: int = 1,
+        aligns: bool = True,
+    ) -> None:
+        """Prepare translation with a model.
+
+        Args:
+            definition: an `EncoderDecoder` without its parameters.
+            tokenizers: of both languages.
+            max_length: largest number of source tokens, the end included.
+            stopping: when a translation ends.
+            num_beams: of beam search; 1 for greedy decoding.
+            length_penalty: alpha of `attention.decoding.GNMT`.
+            n_best: number of hypotheses that `hypotheses` returns.
+            aligns: whether the model attends to the source; some recurrent ones do not.
+        """
+        self._definition = definition
+        self._tokenizers = tokenizers
+        self._max_length = max_length
+        self._stopping = stopping
+        self.aligns = aligns
+        penalty = GNMT(length_penalty)
+        self._strategy = Greedy() if num_beams == 1 else Beam(num_beams, length_penalty=penalty)
+        self._detailed = Greedy() if num_beams == 1 else Beam(num_beams, n_best, penalty)
+
+    def read(self, line: str) -> Sentence:
+        """Read a sentence as a person types it.
+
+        Raises:
+            ValueError: a sentence without a word, or one too long for the model.
+        """
+        return read_sentence(self._tokenizers.source, line, longest=self._max_length - 1)
+
+    def __call__(
+        self, parameters: nnx.State, sentences: Sequence[str], *, batch_size: int
+    ) -> list[str]:
+        """Translate sentences.
+
+        Args:
+            parameters: of the model.
+            sentences: of the data.
+            batch_size: number of sentences that are decoded at once.
+
+        Raises:
+            ValueError: an unknown word, or a sentence longer than the model can read.
+        """
+        sources = [self._tokenizers.source.encode(sentence) for sentence in sentences]
+        targets = self.translate_ids(parameters, sources, batch_size=batch_size)
+        return [self._text(ids.tolist()) for ids in targets]
+
+    def translate_ids(
+        self, parameters: nnx.State, sources: Sequence[Sequence[int]], *, batch_size: int
+    ) -> list[np.ndarray]:
+        """Translate lists of ids.
+
+        Args:
+            parameters: of the model.
+            sources: without their ends.
+            batch_size: number of sentences that are decoded at once.
+
+        Returns:
+            The ids of each translation, with the end if it has one.
+
+        Raises:
+            ValueError: a source longer than the model can read.
+        """
+        longest = max(map(len, sources), default=0)
+        if longest >= self._max_length:
+            raise ValueError(f"the model reads at most {self._max_length - 1} ids, got {longest}")
+        output = self._generate(
+            parameters,
+            [[*source, EOS] for source in sources],
+            strategy=self._strategy,
+            buckets=lengths_for(self._max_length),
+            slots=batch_size,
+            max_steps=self._max_steps,
+        )
+        return [ids[:length] for ids, length in zip(output.tokens, output.lengths, strict=True)]
+
+    def hypotheses(
+        self, parameters: nnx.State, sentences: Sequence[Sentence], *, batch_size: int
+    ) -> list[list[Hypothesis]]:
+        """Return the best translations of each sentence, best first.
+
+        Unknown words are copied to the place that attends to them most. A model without attention
+        translates their placeholder.
+        """
+        if not sentences:
+            return []
+        sources = [[*sentence.ids, EOS] for sentence in sentences]
+        longest = max(map(len, sources))
+        length = min(each for each in lengths_for(self._max_length) if each >= longest)
+        observed = {"returning": ("weights",), "observe": source_weights} if self.aligns else {}
+        output = self._generate(
+            parameters,
+            sources,
+            strategy=self._detailed,
+            buckets=(length,),
+            slots=batch_size,
+            **observed,
+        )
+        if output.lengths.ndim == 1:  # without an axis of the n best
+            output = jax.tree.map(lambda leaf: leaf[:, None], output)
+        return [
+            [
+                self._hypothesis(sentence, jax.tree.map(lambda leaf, at=at: leaf[at], output))
+                for at in zip(repeat(row), np.flatnonzero(output.lengths[row]))
+            ]
+            for row, sentence in enumerate(sentences)
+        ]
+
+    def _generate(
+        self, parameters: nnx.State, sources: list[list[int]], **options: object
+    ) -> GenerationOutput:
+        return generate(
+            nnx.merge(self._definition, parameters),
+            sources,
+            max_tokens=self._stopping.max_tokens,
+            min_tokens=self._stopping.min_tokens,
+            stop=self._stopping.stop,
+            pad=self._stopping.pad,
+            start=BOS,
+            compile=by_rows,
+            **options,
+        )
+
+    def _max_steps(self, length: int) -> int:
+        """Return the number of steps that nearly all translations of such sources need."""
+        if length == self._max_length:
+            return self._stopping.max_tokens
+        return max(3 * length // 2, self._stopping.min_tokens)
+
+    def _text(self, ids: list[int]) -> str:
+        """Return a translation in one line; a model of bytes may generate line feeds."""
+        return " ".join(self._tokenizers.target.decode(ids).splitlines())
+
+    def _hypothesis(self, sentence: Sentence, output: GenerationOutput) -> Hypothesis:
+        valid, tokenizer = slice(int(output.lengths)), self._tokenizers.target
+        ids, log_probs = output.tokens[valid].tolist(), output.log_probs[valid]
+        tokens, text = [tokenizer.token(number) for number in ids], self._text(ids)
+        weights = np.zeros((0, 0)) if output.observed is None else output.observed[valid]
+        if self.aligns and sentence.unknown:
+            written = len(ids) - (ids[-1] == EOS)
+            copies, rest = copy_words(weights[:written], sentence.unknown)
+            tokens = [copies.get(place, token) for place, token in enumerate(tokens)]
+            text = tokenizer.tokens.detokenize([*tokens[:written], *rest])
+        confidence = float(np.exp(np.mean(log_probs)))
+        return Hypothesis(
+            text=text,
+            score=float(output.scores),
+            confidence=confidence,
+            is_uncertain=confidence < LOW_CONFIDENCE,
+            tokens=tokens,
+            log_probs=log_probs.tolist(),
+            alignment=weights.argmax(axis=-1).tolist() if self.aligns else [],
+        )
+
+
+def lengths_for(max_length: int) -> list[int]:
+    """Return the source lengths to compile for: `max_length`, its half, and so on."""
+    lengths = [max_length]
+    while lengths[0] >= 2 * SHORTEST:
+        lengths.insert(0, -(-lengths[0] // 2))
+    return lengths
+
+
+def cross_weights(output: Output) -> list[Array]:
+    """Return the weights `[..., N, T, S]` of each layer with cross-attention."""
+    layers = (layer.get("cross_attention") for layer in output.attention)
+    return [results["weights"] for results in layers if results is not None]
+
+
+def source_weights(output: Output) -> Array:
+    """Return the mean weight of each source token, `[B, S]`, for one target token per row."""
+    means = [weights.mean(axis=(-3, -2)) for weights in cross_weights(output)]
+    return jnp.mean(jnp.stack(means), axis=0)
+
+
+def copy_words(weights: np.ndarray, words: Mapping[int, str]) -> tuple[dict[int, str], list[str]]:
+    """Align source words with target tokens, one to one, the largest weight first.
+
+    Args:
+        weights: `[T, S]`, of cross-attention.
+        words: by source place.
+
+    Returns:
+        The word of each aligned target place, and the words for which no target token is left.
+    """
+    copies: dict[int, str] = {}
+    rest = dict(words)
+    pairs = [(weights[t, s], t, s) for t in range(len(weights)) for s in words]
+    for _, target, source in sorted(pairs, key=lambda pair: -pair[0]):
+        if target not in copies and source in rest:
+            copies[target] = rest.pop(source)
+    return copies, [*rest.values()]

@@ -1,0 +1,88 @@
+"""--mode=explain: figures, weights and tables of an untrained run."""
+
+import csv
+
+import pytest
+
+from experiments.analysis.heads import COLUMNS
+from experiments.commands import explain as command
+from tests.door.command import make_untrained
+
+SMALL = {"model.max_length": 32, "batch.bucket_lengths": (32,), "model.width": 16}
+SMALL |= {"model.num_heads": 2, "model.encoder_layers": 1, "model.decoder_layers": 1}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    place = tmp_path_factory.mktemp("explained")
+    make_untrained(place, "toy_translation", **SMALL)
+    return place / "toy_translation"
+
+
+@pytest.fixture
+def explain(made, knock):
+    return lambda *flags: knock(
+        "--mode=explain", f"--cache={made.parent / 'cache'}", *flags, workdir=made
+    )
+
+
+def files(folder):
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_sentence(explain, made):
+    status, output, error = explain("--sentence=the girl was happy", "--layer=1", "--head=2")
+    assert (status, error) == (0, "")
+    folder = made / "explain" / "sentence"
+    assert f"{folder}: the girl was happy → " in output
+    found = files(folder)
+    kinds = dict.fromkeys(("encoder", "decoder", "cross"), (1,))
+    figures = {f"{kind}-layer-{layer}" for kind, layers in kinds.items() for layer in layers}
+    figures |= {f"{kind}-{name}" for kind in kinds for name in ("layer-1-head-2", "mask")}
+    names = {f"{name}.{suffix}" for name in figures for suffix in ("png", "svg")}
+    assert {*found} == names | {f"{kind}.csv" for kind in kinds}
+    assert explain("--sentence=the girl was happy", "--layer=1", "--head=2")[1] == output
+    assert files(folder) == found
+
+
+def test_split(explain, made, monkeypatch):
+    monkeypatch.setattr(command, "SHOWN", 1)
+    monkeypatch.setattr(command, "MEASURED", 3)
+    status, output, error = explain("--split=validation")
+    assert (status, error) == (0, "")
+    folder = made / "explain"
+    with (folder / "heads.csv").open(newline="") as file:
+        rows = [*csv.DictReader(file)]
+    assert [row["kind"] for row in rows].count("cross") == 2
+    for row in rows:  # the run has the initial parameters
+        assert row["entropy"] == row["entropy untrained"]
+        assert {*COLUMNS} < {*row}
+    links = (folder / "alignment.validation.pharaoh").read_text().splitlines()
+    with (folder / "alignment.csv").open(newline="") as file:
+        names = [row["alignment"] for row in csv.DictReader(file)]
+    assert len(names) == 2 * 2 * (2 + 1) + 3
+    assert "IBM Model 1" in names and len(links) > 10
+    assert "re-initialised weights move 0% of the cross-attention" in output
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--sentence=" + "the " * 32], "--sentence: the line has 32 tokens, and the model reads"),
+        (["--sentence= "], "--sentence: the line is empty"),
+        (["--sentence=the girl", "--layer=2"], "attention is in layers 1, got --layer=2"),
+        (["--sentence=the girl", "--head=3"], "a layer has heads 1 to 2, got --head=3"),
+        (["--sentence=the girl", "--head=x"], "--head is a whole number from 1, got 'x'"),
+        (["--sentence=the girl", "--split=test"], "takes a --sentence or a --split, got both"),
+        (["--split=tset"], "did you mean 'test'?"),
+    ],
+)
+def test_mistakes(explain, flags, message):
+    status, _, error = explain(*flags)
+    assert status == 2 and message in error and error.count("\n") == 1
+
+
+def test_model_without_attention(made, explain, knock):
+    folder = make_untrained(made.parent, "word_vectors")
+    status, _, error = knock("--mode=explain", f"--cache={made.parent / 'cache'}", workdir=folder)
+    assert (status, error) == (2, "run.py: word_vectors has no attention to explain\n")

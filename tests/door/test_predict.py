@@ -1,0 +1,226 @@
+"""--mode=predict: one answer per line of input for every task, as text and as JSON."""
+
+import functools
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from experiments.errors import UsageError
+from experiments.registry import TASKS
+from experiments.tasks.language_model import LanguageModeling
+from experiments.tasks.task import Task
+from experiments.training.checkpoint import Checkpoints
+from experiments.training.session import restore
+from experiments.workdir import Workdir
+from tests.door.command import config_of, make_untrained
+
+KNOWN = "the girl was happy"  # words of the tiny corpus
+SMALL = {"model.max_length": 16, "batch.bucket_lengths": (16,)}
+CHANGES = {
+    "toy_translation": {**SMALL, "model.encoder_layers": 1, "model.decoder_layers": 1},
+    "masked_lm": {"model.encoder_layers": 1},
+    "sentiment": {"model.encoder_layers": 1},
+    "digits": {"model.encoder_layers": 1},
+    "char_lm": {"model.decoder_layers": 1},
+    "packed_lm": {"model.decoder_layers": 1},
+    "word_vectors": {},
+}
+
+
+@pytest.fixture(scope="session")
+def made(place):
+    """Return a function that makes the run of a config once; models have initial parameters."""
+    return functools.cache(lambda name: make_untrained(place, name, **CHANGES[name]))
+
+
+@pytest.fixture
+def predict(made, knock):
+    """Return a function that answers lines with the model of a config, with --format=json."""
+
+    def predict(name, given, *flags):
+        flags = "--mode=predict", "--format=json", *flags
+        status, output, error = knock(*flags, given=given, workdir=made(name))
+        return status, [json.loads(line) for line in output.splitlines()], error
+
+    return predict
+
+
+def test_translation(predict, knock, made):
+    lines = f"{KNOWN}\n\n{KNOWN.capitalize()}, girll.\n \r\n{'the ' * 16}\n{KNOWN}\r\n"
+    given = lines.encode() + b"the \xff girl\n"
+    status, answers, error = predict("toy_translation", given)
+    assert status == 1
+    assert error.splitlines() == [
+        "line 3: not in the vocabulary, copied: 'girll' (similar to 'girl')",
+        "line 5: the line has 16 tokens, and the model reads at most 15",
+        "line 7: the line has bytes that are no UTF-8",
+    ]
+    first, _, copied, *_, last, _ = answers
+    assert first == last
+    assert (first["source"], first["unknown"]) == ([*KNOWN.split(), "<eos>"], [])
+    (best,) = first["translations"]
+    assert best["confidence"] == pytest.approx(math.exp(np.mean(best["log_probs"])), rel=1e-4)
+    assert len(best["alignment"]) == len(best["tokens"])
+    assert answers[1] == answers[3] == {}
+    assert copied["source"] == [*KNOWN.split(), "girll", "<eos>"]
+    assert "girll" in copied["translations"][0]["text"].split()
+    assert answers[4:7:2] == [{"error": line.partition(": ")[2]} for line in error.splitlines()[1:]]
+    status, output, told = knock("--mode=predict", given=given, workdir=made("toy_translation"))
+    assert (status, told) == (1, error)
+    texts = [each.get("translations", [{"text": ""}])[0]["text"] for each in answers]
+    assert output.split("\n") == [*texts, ""]
+
+
+def test_class_of_a_sentence(predict):
+    status, (first, blank, second), error = predict("sentiment", "the food is\n\nThe Food is, zz!")
+    assert (status, blank) == (0, {})
+    assert error.endswith("'zz'\n")
+    for answer in (first, second):
+        probabilities = answer["probabilities"]
+        assert probabilities.keys() == {"praise", "blame"}
+        assert sum(probabilities.values()) == pytest.approx(1, abs=1e-5)
+        assert answer["class"] == max(probabilities, key=probabilities.get)
+
+
+def test_class_of_an_image(predict, tmp_path):
+    for name, size in (("a.png", (8, 8)), ("b.png", (9, 8))):
+        Image.new("L", size).save(tmp_path / name)
+    (tmp_path / "c.png").write_text("text")
+    paths = "".join(f"{tmp_path}/{name}.png\n" for name in "abcd")
+    status, (answer, *wrong), error = predict("digits", paths)
+    assert (status, len(error.splitlines()), len(answer["probabilities"])) == (1, 3, 10)
+    reasons = ("has 9 x 8 pixels", "is no image", "cannot be read: No such file or directory")
+    for each, reason in zip(wrong, reasons, strict=True):
+        assert reason in each["error"]
+
+
+def test_words_of_a_gap(predict):
+    status, (first, wrong, twice), error = predict("masked_lm", "The _ is.\nthe girl\n_ and ___")
+    assert (status, error) == (1, f"line 2: {wrong['error']}\n")
+    assert wrong["error"].startswith("the line has no gap: type _ for each word")
+    (words,) = first["gaps"]
+    assert first["text"] == f"The {words[0]['word']} is."
+    probabilities = [each["probability"] for each in words]
+    assert len(words) == 5 and probabilities == sorted(probabilities, reverse=True)
+    assert twice["text"] == " and ".join(words[0]["word"] for words in twice["gaps"])
+
+
+def test_nearest_words(predict):
+    status, (answer, wrong), error = predict("word_vectors", "Girl\ngirll\n")
+    hint = "the word 'girll' is not in the vocabulary; did you mean 'girl'?"
+    assert (status, wrong["error"], error) == (1, hint, f"line 2: {hint}\n")
+    words, cosines = zip(*(each.values() for each in answer["nearest"]), strict=True)
+    assert len({*words, "girl"}) == 6
+    assert cosines[0] < 1 and [*cosines] == sorted(cosines, reverse=True)
+
+
+@pytest.fixture
+def write(made, knock):
+    """Return a function that continues lines with a model of characters."""
+    return functools.partial(knock, "--mode=predict", workdir=made("char_lm"))
+
+
+def test_continuation_is_streamed_and_reproducible(write, predict):
+    status, output, error = write(given="the girl\nthe girl\n")
+    assert (status, error) == (0, "")
+    half = len(output) // 2
+    assert output[:half] == output[half:]  # equal prompts, equal seeds
+    assert len(output[:half]) == len("the girl") + 20 + 1  # decoding.max_tokens, and a line feed
+    _, (answer,), _ = predict("char_lm", "the girl")
+    assert answer["prompt"] + answer["text"] + "\n" == output[:half]
+    assert len(answer["probabilities"]) == 20 and 0 < max(answer["probabilities"]) <= 1
+    assert write("--config.decoding.seed=1", given="the girl")[1] != output[:half]
+
+
+def test_low_temperature_equals_greedy_decoding(write):
+    greedy = write("--config.decoding.strategy=greedy", given="the girl")
+    assert greedy == write("--config.decoding.temperature=1e-4", given="the girl")
+
+
+def test_continuation_may_exceed_the_context(write):
+    status, output, _ = write("--config.decoding.max_tokens=70", given="the girl")
+    assert (status, len(output) >= len("the girl") + 70) == (0, True)  # the context is 64
+
+
+def test_invalid_prompts(write):
+    status, output, error = write(given=f"\nthe Ω\n{'a' * 65}\nthe girl\n")
+    assert (status, output.splitlines()[:3]) == (1, [""] * 3)
+    assert output.splitlines()[3].startswith("the girl")
+    assert error.splitlines() == [
+        "line 1: the line is empty",
+        "line 2: the character 'Ω' is not in the text that was learned",
+        "line 3: the line has 65 tokens, and the model reads at most 64",
+    ]
+
+
+def test_words_are_continued_from_nothing(predict):
+    status, (first, second), error = predict("packed_lm", "\nthe zzz")
+    assert (status, first["prompt"], bool(first["text"])) == (0, "", True)
+    assert second["prompt"] == "the zzz"
+    assert error.startswith("line 2: not in the vocabulary, read as ")
+
+
+def test_prediction_does_not_need_the_training_text(made, knock, tmp_path):
+    folder = shutil.copytree(made("char_lm"), tmp_path / "run")
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace('"path": ""', '"path": "gone.txt"'))
+    assert knock("--mode=predict", given="the girl", workdir=folder)[0] == 0
+    status, _, error = knock("--mode=evaluate", workdir=folder)
+    assert (status, "data.path=gone.txt is not there: name a text file" in error) == (2, True)
+
+
+def test_run_that_still_trains_is_used(made, knock, tmp_path):
+    folder = shutil.copytree(made("word_vectors"), tmp_path / "run")
+    (folder / "checkpoints" / "5.orbax-checkpoint-tmp-1").mkdir()
+    before = sorted(folder.rglob("*"))
+    with Workdir(folder).alone():
+        status, output, _ = knock("--mode=predict", given="girl", workdir=folder)
+    assert (status, output.startswith("girl: ")) == (0, True)
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_checkpoint_that_training_deletes_meanwhile(made, tmp_path, monkeypatch):
+    workdir = Workdir(shutil.copytree(made("word_vectors"), tmp_path / "run"))
+    task = TASKS["word_vectors"].load(config_of(workdir.path), workdir, tmp_path)
+    shutil.copytree(workdir.checkpoints / "0", workdir.checkpoints / "1")
+    original = Checkpoints.restore
+
+    def restore_late(checkpoints, like):
+        shutil.rmtree(workdir.checkpoints / "1", ignore_errors=True)
+        return original(checkpoints, like)
+
+    monkeypatch.setattr(Checkpoints, "restore", restore_late)
+    assert restore(workdir, task).state.step == 0
+    shutil.rmtree(workdir.checkpoints / "0" / "state")
+    with pytest.raises(UsageError, match="cannot be read"):
+        restore(workdir, task)
+
+
+@pytest.mark.parametrize(
+    "flags, sentence",
+    [
+        (["--format=jsn"], "--format must be one of text, json, got 'jsn'; did you mean 'json'?"),
+        (["--mode=train", "--format=json"], "--format is for --mode=predict alone, got --mode=tr"),
+        (["--config.decoding.strategy=gredy"], "got 'gredy'; did you mean 'greedy'?"),
+        (["--config.decoding.temperature=0.0"], "got 0.0; for 0 choose strategy=greedy"),
+        (["--config.decoding.top_p=1.5"], "top_p must be in (0, 1], got 1.5"),
+        (["--config.decoding.max_tokens=0"], "decoding.max_tokens must be at least 1, got 0"),
+        (["--config.model.width=64"], "configuration: choose another --workdir\n  model.width: 32"),
+        (["--config.data.seed=1"], "configuration: choose another --workdir\n  data.seed: 0"),
+    ],
+)
+def test_usage_error(write, flags, sentence):
+    status, output, error = write(*flags, given="the girl")
+    assert (status, output) == (2, "")
+    assert sentence in error
+    assert error.count("\n") == 1 + sentence.count("\n")
+
+
+def test_task_without_predictions(write, monkeypatch):
+    monkeypatch.setattr(LanguageModeling, "read", Task.read)
+    sentence = "run.py: --mode=predict needs methods read and answers of LanguageModeling\n"
+    assert write(given="the girl") == (2, "", sentence)

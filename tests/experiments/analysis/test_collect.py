@@ -1,0 +1,102 @@
+import jax
+import numpy as np
+import pytest
+
+from configs import toy_translation
+from experiments.analysis.collect import Collector
+from experiments.config import Config
+from experiments.data.rows import EncodedPair, pad_batch
+from experiments.data.tokenizers import Tokenizers, WordTokenizer
+from experiments.data.vocabulary import SPECIALS, Vocabulary
+from experiments.data.words import WORDS
+from experiments.errors import UsageError
+from experiments.tasks.translation import Translation, pair_features
+
+
+@pytest.fixture(scope="module")
+def task():
+    with jax.numpy_dtype_promotion("standard"):
+        config = toy_translation.get_config("tiny")
+        sizes = {"width": 8, "num_heads": 2, "hidden": 12, "max_length": 9, "encoder_layers": 1}
+        config.model.update({**sizes, "decoder_layers": 2})
+        config.batch.bucket_lengths = (6,)
+        config.train.warmup_steps = 0
+        words = (Vocabulary((*SPECIALS, *letters)) for letters in ("abcdefgh", "vwxyz"))
+        tokenizers = Tokenizers(*(WordTokenizer(each, WORDS) for each in words))
+        return Translation(Config.read(config.to_dict()), tokenizers)
+
+
+@pytest.fixture(scope="module")
+def state(task):
+    with jax.numpy_dtype_promotion("standard"):
+        return task.learner.initial_state()
+
+
+@pytest.fixture(scope="module")
+def found(task, state):
+    with jax.numpy_dtype_promotion("standard"):
+        examples = [task.example(state, *pair) for pair in (("a b c", "v w"), ("c", "x y z"))]
+        return [*Collector(task)(state.parameters, examples, batch_size=3)]
+
+
+def test_labels_of_both_axes(found):
+    maps = found[0].maps
+    assert {*maps} == {"encoder", "decoder", "cross"}
+    assert maps["cross"].keys == maps["encoder"].keys == ["a", "b", "c", "<eos>"]
+    assert maps["cross"].queries == ["v", "w", "<eos>"]
+    assert maps["decoder"].queries == maps["decoder"].keys == ["<bos>", "v", "w"]
+    assert maps["encoder"].weights.shape == (1, 2, 4, 4)  # layers, heads, queries, keys
+    assert maps["cross"].weights.shape == (2, 2, 3, 4)
+
+
+def test_weights_sum_to_one_without_padding(found):
+    for attended in found:
+        for maps in attended.maps.values():
+            assert maps.weights.shape[-2:] == (len(maps.queries), len(maps.keys))
+            np.testing.assert_allclose(maps.weights.sum(axis=-1), 1, rtol=1e-5)
+
+
+def test_hidden_states_of_every_layer(found):
+    assert found[0].hidden_states["encoder"].shape == (2, 4, 8)
+    assert found[1].hidden_states["decoder"].shape == (3, 4, 8)
+
+
+def test_pass_equals_that_of_the_loss(task, state):
+    example = task.example(state, "a b c", "v w")
+    ids = EncodedPair(*(example.text(stack) for stack in ("encoder", "decoder")))
+    batch = pad_batch([ids], 1, 4)
+
+    def logits(model, returning):
+        inputs = {"encoder": batch.source, "decoder": batch.target_inputs}
+        lengths = {"encoder": batch.source_lengths}
+        if returning is None:
+            return model.logits(pair_features(model, batch, None).features)
+        return task.attended(model, inputs, lengths, returning)["decoder"].logits
+
+    expected, *others = (
+        task.learner.apply(lambda model, returning=returning: logits(model, returning))(
+            state.parameters
+        )
+        for returning in (None, ("weights", "hidden_states"))
+    )
+    for other in others:
+        np.testing.assert_array_equal(expected, other)
+
+
+def test_unknown_words_keep_their_labels(task, state):
+    example = task.example(state, "a qqq", "v")
+    assert example.labels["encoder"] == ["a", "qqq", "<eos>"]
+
+
+def test_generated_tokens(task, state):
+    example = task.example(state, "a b")
+    assert len(example.inputs["decoder"]) == len(example.predicted) <= 9
+
+
+def test_layers_and_heads_out_of_range(found):
+    maps = found[0].maps["cross"]
+    assert maps.index(2, 1) == (1, 0)
+    with pytest.raises(UsageError, match="cross-attention is in layers 1, 2, got --layer=3"):
+        maps.index(3, 1)
+    with pytest.raises(UsageError, match="a layer has heads 1 to 2, got --head=0"):
+        maps.index(1, 0)

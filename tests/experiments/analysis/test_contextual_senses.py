@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+
+from experiments.analysis.contextual_senses import (
+    draw_senses,
+    frequent,
+    nearest_senses,
+    principal_components,
+    senses_table,
+)
+from experiments.analysis.senses import Occurrence
+
+RANDOM = np.random.default_rng(0)
+
+
+def test_nearest_other_use_decides():
+    vectors = np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1], [1, 0.2]])
+    senses = np.array(["a", "a", "b", "b", "b"])  # the last one is among the wrong ones
+    assert nearest_senses(vectors, senses).tolist() == ["a", "b", "b", "b", "a"]
+
+
+def test_static_vectors_find_the_commonest_sense():
+    senses = np.array(["a"] * 7 + ["b"] * 5)
+    assert nearest_senses(np.ones((12, 3)), senses).tolist() == ["a"] * 12
+
+
+def test_words_that_are_used_often_in_several_senses():
+    found = [Occurrence(n, 0, "bank", "banque" if n % 2 else "rive") for n in range(4)]
+    rare = [Occurrence(n, 0, "bat", "batte" if n else "chauve-souris") for n in range(2)]
+    one = [Occurrence(n, 0, "pen", "stylo") for n in range(4)]
+    assert frequent([*found, *rare, *one], fewest=4) == found
+
+
+@pytest.fixture
+def uses():
+    """Return 20 uses of "bank", three quarters of them "banque", and vectors of four kinds."""
+    found = [Occurrence(n, 0, "bank", "banque" if n % 4 else "rive") for n in range(20)]
+    side = np.array([[one.sense == "rive"] for one in found]) * 9.0
+    static = np.ones((20, 3))
+    noise = RANDOM.normal(size=(20, 3))
+    layer = noise / 9 + side * [1, 0, 0] + [0, 5, 0]
+    return found, {"input embedding": static, "input with position": static, "layer 1": layer} | {
+        "encoder output": layer
+    }
+
+
+def test_accuracy_beside_the_commonest_sense(uses):
+    static, _, layer, output = senses_table(*uses)
+    assert static["accuracy"] == static["commonest sense"] == 75
+    assert layer["accuracy"] == output["accuracy"] == 100
+    assert static["moved by"] == "" and layer["moved by"] > 0.01
+
+
+def test_picture_of_senses(uses, tmp_path):
+    draw_senses(*uses, tmp_path / "senses")
+    svg = (tmp_path / "senses.svg").read_text()
+    for text in (">banque</text>", ">rive</text>", "of the variance)</text>"):
+        assert text in svg
+
+
+def test_principal_components_by_hand():
+    line = np.outer([-3, -1, 4], [0.6, 0.8]) + 7
+    points, shares = principal_components(line)
+    np.testing.assert_allclose(points[:, 0], [-3, -1, 4], atol=1e-9)
+    np.testing.assert_allclose(shares, [1, 0], atol=1e-9)

@@ -1,0 +1,52 @@
+"""CSV files: quotes, compression, and errors."""
+
+import codecs
+import gzip
+
+import pytest
+
+from experiments.errors import UsageError
+from tests.experiments.data.corpora import data_part, load_split
+
+TEXT = 'label,text\nyes,"a good, long\nfilm"\nno,"a ""bad"" one"\n'
+PAIRS = [("a good, long film", "yes"), ('a "bad" one', "no")]
+
+
+def read(folder, **fields):
+    config = data_part("csv", {"path": str(folder), **fields})
+    return [pair[:2] for pair in load_split(config, "train", None)]
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("train.csv", TEXT.encode()),
+        ("train.csv", codecs.BOM_UTF8 + TEXT.replace("\n", "\r\n").encode()),
+        ("train.csv.gz", gzip.compress(TEXT.encode())),
+    ],
+)
+def test_columns_are_found_by_name(name, content, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    assert read(tmp_path) == PAIRS
+    assert read(tmp_path, source="label", target="text") == [pair[::-1] for pair in PAIRS]
+
+
+@pytest.mark.parametrize(
+    "content, sentence",
+    [
+        (b"text,stars\na,1\n", r"data.target='label' is no column of .*, which has text, stars"),
+        (b"", "data.source='text' is no column of .*, which has none"),
+        (b"text,label\na film\n", "line 2: an empty line; data.faults=drop leaves such pairs out"),
+        (b"text,label\n\xff,yes\n", "cannot be read: 'utf-8' codec can't decode byte 0xff"),
+        (b"text,label\n", "the train split of the csv data has no pairs"),
+        (
+            None,
+            "has no train.csv for the train split, plain or as .gz: name it by",
+        ),
+    ],
+)
+def test_file_that_cannot_be_used_raises(content, sentence, tmp_path):
+    if content is not None:
+        (tmp_path / "train.csv").write_bytes(content)
+    with pytest.raises((UsageError, ValueError), match=sentence):
+        read(tmp_path)

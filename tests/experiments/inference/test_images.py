@@ -1,0 +1,29 @@
+"""Images from files."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from experiments.inference.images import read_image
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_shape_and_range(tmp_path, channels):
+    shades = np.arange(6, dtype=np.uint8).reshape(2, 3) * 51  # 0 to 255
+    Image.fromarray(shades).save(tmp_path / "a.png")
+    image = read_image(f" {tmp_path / 'a.png'} ", (2, 3, channels))
+    assert image.dtype == np.float32
+    np.testing.assert_allclose(image, np.stack([shades / 255] * channels, -1), rtol=1e-6)
+
+
+def test_what_is_no_image_of_the_size_raises(tmp_path):
+    Image.new("L", (3, 2)).save(tmp_path / "a.png")
+    (tmp_path / "text").write_text("text")
+    for name, message in (
+        ("a.png", "has 3 x 2 pixels, and the model reads 2 x 2"),
+        ("text", "is no image"),
+        ("nothing", "cannot be read: No such file or directory"),
+        ("", "cannot be read: Is a directory"),
+    ):
+        with pytest.raises(ValueError, match=f"{tmp_path / name}.* {message}"):
+            read_image(str(tmp_path / name), (2, 2, 1))

@@ -1,0 +1,35 @@
+"""The row of numbers of a validation split: losses, metrics of answers, and evaluators."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from experiments.registry import EVALUATORS
+from experiments.tasks.task import Task
+
+
+@pytest.fixture
+def task():
+    """A task whose losses and answers are known; the scores are those of two sentences."""
+    scores = {"sentences": 2, "bleu": 50.0, "bleu_signature": "nrefs:1"}
+    return SimpleNamespace(
+        learner=SimpleNamespace(losses=lambda parameters, batches: {"loss": 1.0}),
+        config=SimpleNamespace(train=SimpleNamespace(evaluators=())),
+        answer_split=lambda state, split: [split],
+        answer_scores=lambda answers, split, metrics: scores if metrics == ["bleu"] else {},
+        _validation=[],
+    )
+
+
+STATE = SimpleNamespace(parameters=None, step=7)
+
+
+def test_without_evaluators_it_is_the_losses(task):
+    assert Task.validate(task, STATE) == {"loss": 1.0}
+
+
+def test_metrics_and_evaluators_are_added(task, monkeypatch):
+    monkeypatch.setitem(EVALUATORS._entries, "steps", lambda task, state: {"taken": state.step})
+    task.config.train.evaluators = ("bleu", "steps")
+    found = Task.validate(task, STATE)
+    assert found == {"loss": 1.0, "sentences": 2, "bleu": 50.0, "taken": 7}

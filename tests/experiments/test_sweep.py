@@ -1,0 +1,207 @@
+"""--mode=sweep: names of runs, resuming, mean and standard deviation, jobs, and mistakes."""
+
+import json
+import statistics
+
+import pytest
+
+from experiments import cli
+from experiments.cli import parse
+from experiments.commands import sweep
+from experiments.errors import UsageError
+from experiments.workdir import Workdir
+from run import read_runs
+
+WIDTHS = "--grid.model.width=32,64"
+
+
+def command(*arguments, config="digits:tiny"):
+    return parse(["run.py", "--mode=sweep", f"--config={config}", *arguments])
+
+
+def runs_of(*arguments):
+    return read_runs(command(*arguments).runs)
+
+
+def write_results(workdir, accuracy, steps=20):
+    """Write the files that a training leaves behind."""
+    splits = {"test": {"accuracy": accuracy, "nll": 1.0}}
+    results = {"step": steps, "ended": True, "training_seconds": 90.0, "parameters": 7}
+    workdir.results.write_text(json.dumps({**results, "splits": splits}))
+    row = {"nll": 2.0, "accuracy": 0.25}
+    rows = [{"step": 20, "split": split, **row} for split in ("train", "validation")]
+    (workdir.path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    workdir.keep_start({"command": "python run.py", "commit": "abc", "machine": "cpu"})
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """Replace training; return the names of the runs that were trained."""
+    trained = []
+
+    def train(config, workdir, cache):
+        trained.append(workdir.path.name)
+        if config.model.width == 48:
+            raise FloatingPointError("the loss became nan")
+        write_results(workdir, config.model.width / 64 - config.seed / 10)
+
+    monkeypatch.setattr(sweep, "train", train)
+    return trained
+
+
+def test_runs_are_named_after_what_differs():
+    both = command("--grid.train.learning_rate=3e-3,1e-3", "--seeds=0,1")
+    assert [*both.runs] == [
+        *("learning_rate=0.003,seed=0", "learning_rate=0.003,seed=1"),
+        *("learning_rate=0.001,seed=0", "learning_rate=0.001,seed=1"),
+    ]
+    assert both.runs["learning_rate=0.001,seed=1"].train.learning_rate == 1e-3
+    assert both.runs["learning_rate=0.001,seed=1"].seed == 1
+    assert str(both.workdir) == "workdirs/digits_tiny_sweep"
+
+
+def test_lists_and_names():
+    pairs = command("--grid.batch.bucket_lengths=(8,11),(9,)", config="reverse:tiny").runs
+    assert [run.batch.bucket_lengths for run in pairs.values()] == [(8, 11), (9,)]
+    seeds = command("--grid.seed=1", "--grid.decoding.seed=2", config="char_lm:tiny").runs
+    assert [*seeds] == ["decoding.seed=2,seed=1"]
+    two = command("--seeds=3", "--config=copy:tiny").runs
+    assert [*two] == ["digits_tiny,seed=3", "copy_tiny,seed=3"]
+
+
+def test_mean_and_deviation_over_seeds(tmp_path, trained, capsys):
+    place = Workdir(tmp_path / "sweep")
+    sweep.sweep(runs_of(WIDTHS, "--seeds=0,1,2"), place, tmp_path)
+    assert len(trained) == 6
+    first, second = json.loads((place.path / "sweep.json").read_text())
+    assert (first["run"], first["seeds"]) == ("width=32", [0, 1, 2])
+    values = [0.5, 0.4, 0.3]
+    assert second["scores"]["test"]["accuracy"]["mean"] == pytest.approx(0.9)
+    assert first["scores"]["test"]["accuracy"] == {
+        "mean": pytest.approx(0.4),
+        "std": pytest.approx(statistics.stdev(values)),  # n - 1
+        "values": pytest.approx(values),
+    }
+    table = (place.path / "sweep.md").read_text()
+    assert "| width=32 | test | 0, 1, 2 | 40.00% ± 10.00% |\n" in table
+    assert "| width=32 | validation | 0, 1, 2 | 25.00% ± 0.00% |\n" in table
+    assert table in capsys.readouterr().out
+    assert (place.path / "sweep.png").stat().st_size > 10_000
+
+
+def test_the_same_command_trains_only_unfinished_runs(tmp_path, trained):
+    place = Workdir(tmp_path / "sweep")
+    sweep.sweep(runs_of("--seeds=0,1"), place, tmp_path)
+    sweep.sweep(runs_of("--seeds=0,1"), place, tmp_path)
+    assert trained == ["seed=0", "seed=1"]
+    write_results(Workdir(place.path / "seed=1"), 0.5, steps=10)  # of 20
+    sweep.sweep(runs_of("--seeds=0,1,2"), place, tmp_path)
+    assert trained[2:] == ["seed=1", "seed=2"]
+    (record,) = json.loads((place.path / "sweep.json").read_text())
+    assert (record["run"], record["seeds"]) == ("sweep", [0, 1, 2])
+
+
+def test_a_sweep_is_continued_by_its_workdir_alone(tmp_path, trained):
+    place = Workdir(tmp_path / "sweep")
+    sweep.sweep(runs_of(WIDTHS), place, tmp_path)
+    again = parse(["run.py", "--mode=sweep", f"--workdir={place.path}", "--config.data.seed=0"])
+    assert again.workdir == place.path
+    assert read_runs(again.runs) == runs_of(WIDTHS)
+
+
+def test_a_diverged_run_is_left_out(tmp_path, trained, capsys):
+    place = Workdir(tmp_path / "sweep")
+    sweep.sweep(runs_of("--grid.model.width=48,32"), place, tmp_path)
+    assert "width=48 is left out: the loss became nan\n" in capsys.readouterr().err
+    assert [record["run"] for record in json.loads((place.path / "sweep.json").read_text())] == [
+        "width=32"
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--grid.model.patch_size=2,3"], "patch_size=3: model: patches of 3x3 pixels do not fill"),
+        (
+            ["--grid.model.positions=rotary,none", "--config.model.width=36"],
+            "positions=rotary: model: rotary positions need an even head_width, got 9",
+        ),
+    ],
+)
+def test_every_run_is_checked_before_any_training(tmp_path, trained, arguments, sentence):
+    place = Workdir(tmp_path / "sweep")
+    with pytest.raises(UsageError) as refusal:
+        sweep.sweep(runs_of(*arguments), place, tmp_path)
+    assert sentence in str(refusal.value)
+    assert not trained and not place.path.exists()
+
+
+def test_workdir_of_a_single_run_is_refused(tmp_path, trained):
+    place, runs = Workdir(tmp_path / "run"), runs_of("--seeds=0,1")
+    place.claim(runs["seed=0"])
+    with pytest.raises(UsageError, match="run is the workdir of a single run: choose another"):
+        sweep.sweep(runs, place, tmp_path)
+
+
+def test_jobs(tmp_path, monkeypatch, capsys):
+    """The command of a job is replaced by a script that fails for one of the runs."""
+    # Its configuration of logging closes the streams of absl, which are those of pytest.
+    monkeypatch.setenv("SUBMITIT_LOG_LEVEL", "NOCONFIG")
+    pytest.importorskip("submitit", reason="the extra [cluster] is not installed")
+    results = {"step": 20, "ended": True, "training_seconds": 1.0, "parameters": 7}
+    results["splits"] = {"test": {"accuracy": 0.5}}
+    (tmp_path / "run.py").write_text(
+        "import pathlib, sys\n"
+        "workdir = pathlib.Path(sys.argv[1].removeprefix('--workdir='))\n"
+        "assert workdir.name != 'seed=1', 'seed 1 failed'\n"
+        'row = \'{"step": 1, "split": "train", "nll": 2.0}\'\n'
+        "(workdir / 'metrics.jsonl').write_text(row + '\\n')\n"
+        f"(workdir / 'results.json').write_text({json.dumps(results)!r})\n"
+    )
+    monkeypatch.setattr(sweep, "REPOSITORY", tmp_path)
+    place = Workdir(tmp_path / "sweep")
+    sweep.sweep(runs_of("--seeds=0,1"), place, tmp_path, cluster="local")
+    (record,) = json.loads((place.path / "sweep.json").read_text())
+    assert record["seeds"] == [0]
+    assert "seed=1 is left out: its job failed, see " in capsys.readouterr().err
+
+
+def test_what_a_cluster_needs(monkeypatch):
+    monkeypatch.setattr(cli, "find_spec", lambda _: None)
+    with pytest.raises(UsageError, match=r'needs an extra: pip install "attention\[cluster\]"'):
+        command("--seeds=0", "--cluster=slurm")
+    monkeypatch.setattr(cli, "find_spec", lambda name: name)
+    monkeypatch.setattr(cli, "which", lambda _: None)
+    with pytest.raises(UsageError, match="--cluster=slurm needs the command srun"):
+        command("--seeds=0", "--cluster=slurm")
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--seeds=0,x"], "--seeds must be whole numbers, as in 0,1,2, got '0,x'"),
+        (["--seeds=-1"], "--seeds must be whole numbers, as in 0,1,2, got '-1'"),
+        (["--seeds="], "--seeds needs a list of values, as in 1,2, got ''"),
+        (["--seeds=0,0"], "the run 'seed=0' occurs twice"),
+        (["--seeds=0", "--grid.seed=1"], "the field 'seed' of the sweep is given twice"),
+        (["--seeds=4294967296"], "seed=4294967296: seed must lie in [0, 2**32)"),
+        (["--grid.model.widht=3"], "no field 'model.widht'; did you mean --grid.model.width?"),
+        (["--grid.model.width=wide"], "--grid.model.width=wide: invalid literal for int()"),
+        (["--grid.model.width=8,"], "--grid.model.width needs a list of values, as in 1,2, got"),
+        (["--grid.model.width"], "--grid.model.width needs a list of values, as in 1,2, got ''"),
+        (["--grid.model.width=30"], "width=30: model.width=30 is not divisible by num_heads=4"),
+        (["--grid.model.remat=maybe"], "--grid.model.remat=maybe: ('Non-boolean argument"),
+        (["--seeds=0", "--config.sede=1"], "no field 'sede'; did you mean --config.seed?"),
+        ([], "--mode=sweep needs --seeds=0,1,2 or --grid.FIELD=VALUE,VALUE"),
+        (["--seeds=0", "--cluster=slrm"], "got 'slrm'; did you mean 'slurm'?"),
+        (
+            ["--mode=train", WIDTHS],
+            "--grid.model.width is for --mode=compare and --mode=sweep, got --mode=train",
+        ),
+        (["--mode=train", "--cluster=local"], "--cluster is for --mode=sweep alone"),
+    ],
+)
+def test_mistakes(arguments, sentence):
+    with pytest.raises(UsageError) as refusal:
+        runs_of(*arguments)
+    assert sentence in str(refusal.value)

@@ -1,0 +1,69 @@
+"""Warm start: parameters by path and shape, and folders that contain none."""
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from configs import char_lm
+from experiments.config import Config
+from experiments.errors import UsageError
+from experiments.registry import TASKS
+from experiments.warm_start import matched, parameters_to_start_from
+
+
+def variables(**shapes):
+    return {tuple(name.split("_")): nnx.Param(np.ones(shape)) for name, shape in shapes.items()}
+
+
+def test_wanted_parameters_are_taken_and_others_ignored():
+    found = variables(a_b=(2, 3), c=(5,), head=(7,))
+    taken = matched(found, {("a", "b"): (2, 3), ("c",): (5,)}, "RUN")
+    assert {path: array.shape for path, array in taken.items()} == {
+        ("a", "b"): (2, 3),
+        ("c",): (5,),
+    }
+
+
+def test_parameters_that_differ_are_named():
+    wanted = {("a", "b"): (2, 4), ("d",): (5,), ("c",): (5,)}
+    with pytest.raises(UsageError) as refused:
+        matched(variables(a_b=(2, 3), c=(5,)), wanted, "RUN")
+    assert str(refused.value) == (
+        "the model of train.start_from=RUN is another one: a.b ((2, 3) there, (2, 4) here), "
+        "d (missing there, (5,) here) differ; train.start_except names parts that are not taken "
+        "from there"
+    )
+
+
+def task(tmp_path, **train):
+    config = char_lm.get_config("tiny")
+    config.train.update({"average": 1, "ema": 0.9, **train})
+    return TASKS["language_model"].prepare(Config.read(config.to_dict()), tmp_path)
+
+
+def test_a_folder_without_a_model_is_one_sentence(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for name in ("empty", "nowhere"):
+        with pytest.raises(UsageError, match="contains neither a trained run nor released weights"):
+            parameters_to_start_from(task(tmp_path, start_from=str(tmp_path / name)), tmp_path)
+
+
+def test_released_weights_replace_all_but_the_excepted_parts(tmp_path):
+    """The average of the parameters starts there too, in memory of its own."""
+    from attention.weights import save
+
+    with jax.numpy_dtype_promotion("standard"):
+        first = task(tmp_path)
+        saved = first.model(nnx.Rngs(7))
+        save(saved, tmp_path / "released", config=first.config.model.library())
+        options = {"start_from": str(tmp_path / "released"), "start_except": ("embedding",)}
+        other = task(tmp_path, **options)
+        state = other.learner.initial_state(parameters_to_start_from(other, tmp_path))
+    expected = dict(nnx.to_flat_state(nnx.state(saved)))
+    for tree in (state.parameters, state.average):
+        for path, variable in nnx.to_flat_state(tree):
+            same = np.array_equal(variable[...], expected[path][...])
+            assert same == (path[0] != "embedding"), path
+    leaves = [*jax.tree.leaves(state.parameters), *jax.tree.leaves(state.average)]
+    assert len({leaf.unsafe_buffer_pointer() for leaf in leaves}) == len(leaves)

@@ -1,0 +1,120 @@
+"""The Python blocks of docs/extending.md are a plugin that trains and is evaluated."""
+
+import io
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+import run
+from experiments import plugin, registry
+from experiments.cli import load_config, parse
+from experiments.workdir import Workdir
+from tests.door.command import in_repository
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "extending.md"
+SHORT = [
+    *("--config.train.steps=4", "--config.train.warmup_steps=2", "--config.train.log_every=2"),
+    *(f"--config.train.{name}_every=4" for name in ("evaluate", "sample", "checkpoint")),
+    "--config.train.loss=focal",
+    *("--config.model.width=16", "--config.model.encoder_layers=1", "--config.data.train=500"),
+]
+
+
+@pytest.fixture(autouse=True)
+def own_registries(monkeypatch):
+    """Forget plugins, and what they register, after each test."""
+    monkeypatch.setattr(plugin, "_IMPORTED", set())
+    for each in vars(registry).values():
+        if isinstance(each, registry.Registry):
+            monkeypatch.setattr(each, "_own", dict(each))
+    with in_repository():
+        yield
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """Return the path of the plugin of the page."""
+    path = tmp_path / "mine.py"
+    path.write_text("\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)))
+    return path
+
+
+def failure(capsys, *arguments):
+    capsys.readouterr()
+    assert run.main(["run.py", *map(str, arguments)]) == 2
+    (sentence,) = capsys.readouterr().err.splitlines()
+    return sentence
+
+
+def test_the_page_is_a_plugin_that_trains_and_is_evaluated(mine, tmp_path, capsys, monkeypatch):
+    where = [f"--workdir={tmp_path / 'run'}", f"--cache={tmp_path / 'cache'}"]
+    command = ["run.py", f"--plugin={mine}", *where]
+    assert run.main([*command, f"--config={mine}", *SHORT]) == 0
+    (scores,) = json.loads((tmp_path / "run" / "results.json").read_text())["splits"].values()
+    assert 0 < scores["accuracy"] < 1
+    assert "( )" in (tmp_path / "run" / "samples.txt").read_text()
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"( ( ) )\n")))
+    assert run.main([*command, "--mode=predict", "--format=json"]) == 0
+    assert {*json.loads(capsys.readouterr().out)["tags"]} <= {*"123456789"}
+    (tmp_path / "run" / "results.json").unlink()
+    assert run.main([*command, "--mode=evaluate"]) == 0
+    assert scores in json.loads((tmp_path / "run" / "results.json").read_text())["splits"].values()
+    monkeypatch.setattr(plugin, "_IMPORTED", set())
+    for mode in ("train", "evaluate"):
+        sentence = failure(capsys, *where, f"--mode={mode}")
+        assert sentence.endswith(f"run was trained with a plugin: give --plugin={mine}")
+
+
+def test_the_commands_of_the_page_parse(mine, monkeypatch):
+    def load(workdir):
+        """Stand in for the config of a run in a workdir with the name of its config."""
+        return load_config(str(mine) if workdir.path.stem == "mine" else workdir.path.stem)
+
+    monkeypatch.setattr(Workdir, "load_config", load)
+    text = "\n".join(re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL))
+    commands = re.findall(r"python (run\.py.*)", text.replace("\\\n", ""))
+    assert len(commands) >= 6
+    for command in commands:
+        arguments = shlex.split(command.replace("mine.py", str(mine)), comments=True)
+        run.read_config(parse(arguments).config)
+
+
+@pytest.mark.parametrize("config", ["toy_translation", "packed_lm", "masked_lm", "word_vectors"])
+def test_the_dataset_of_the_page_serves_each_task_that_reads_it(config, mine):
+    named = ["run.py", f"--plugin={mine}", f"--config={config}", "--config.data.name=brackets"]
+    data = run.read_config(parse([*named, "--config.data.longest=8"]).config).data
+    assert (type(data).__name__, data.longest) == ("BracketsData", 8)
+
+
+def test_a_dataset_that_does_not_serve_the_task(mine, capsys):
+    sentence = failure(capsys, f"--plugin={mine}", "--config=digits", "--config.data.name=brackets")
+    assert "data.name='brackets' contains text, pairs, tags, and task='classification'" in sentence
+
+
+@pytest.mark.parametrize(
+    "text, sentence",
+    [
+        (None, "mine.py is not there: name a Python file or a module"),
+        ("import no_such_module", "cannot be imported: ModuleNotFoundError: No module named 'no_"),
+        ("1 +", "cannot be imported: SyntaxError: invalid syntax"),
+        ("from experiments.registry import TASKS\nTASKS('translation')", "'translation' is regist"),
+    ],
+)
+def test_a_plugin_that_cannot_be_imported(text, sentence, tmp_path, capsys):
+    if text is not None:
+        (tmp_path / "mine.py").write_text(text)
+    assert sentence in failure(capsys, f"--plugin={tmp_path / 'mine.py'}")
+
+
+def test_a_plugin_may_be_a_module(tmp_path, monkeypatch, capsys):
+    assert "--plugin=no.such is not there: name" in failure(capsys, "--plugin=no.such")
+    (tmp_path / "my_plugin.py").write_text("from experiments.registry import TASKS\nTASKS('x')(1)")
+    monkeypatch.syspath_prepend(tmp_path)
+    parse(["run.py", "--plugin=my_plugin"])
+    parse(["run.py", "--plugin=my_plugin"])
+    assert registry.TASKS["x"] == 1
