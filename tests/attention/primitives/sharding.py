@@ -10,6 +10,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from attention import Dropout, attend, masks, scores
+from attention.testing import check_attention
 from tests.attention.primitives.inputs import draw, in_tiles
 
 COLLECTIVES = re.compile(
@@ -185,7 +186,12 @@ CHECKS = {
 
 
 def main():
-    """Run the checks on 4 and 8 devices."""
+    """Run the checks on 4 and 8 devices, and some of `check_attention`, in optimised programs."""
+    for implementation in ("jax", "tiled", "reference"):
+        call = functools.partial(attend, implementation=implementation)
+        rows = "values", "mask", "gradients"
+        supports = "jit", "cross", "grouped", "leading_axes", "mask", "gradients"
+        check_attention(call, supports, rows=rows).raise_if_failed()
     cases = [("larger", (2, 2), "tiled")]
     cases += [
         (name, (2, 4), implementation)
@@ -203,5 +209,4 @@ def main():
 if __name__ == "__main__":
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")
-    jax.config.update("jax_disable_most_optimizations", True)
     main()
