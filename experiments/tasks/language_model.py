@@ -19,7 +19,7 @@ from experiments.data.windows import PackedRows, Windows, once
 from experiments.experts import make_layer
 from experiments.inference.prediction import Prediction
 from experiments.inference.sentence import Sentence
-from experiments.inference.writer import Writer
+from experiments.inference.text_generator import TextGenerator
 from experiments.tasks.task import Task
 from experiments.training.loss import TokenLosses
 from experiments.training.step import TrainState
@@ -73,9 +73,9 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
         return objective(output.logits, batch.labels, batch.counted), output.losses
 
     @cached_property
-    def writer(self) -> Writer:
+    def writer(self) -> TextGenerator:
         """Continues a text, as `config.decoding` describes it."""
-        return Writer(
+        return TextGenerator(
             self.learner.definition,
             self.tokenizers.source,
             self.config,

@@ -18,7 +18,7 @@ from experiments.config import Config
 from experiments.data.epoch import Epoch
 from experiments.data.pairs import SentencePair
 from experiments.data.rows import Encoded, EncodedPair
-from experiments.data.sequences.corpora import tell_left_out
+from experiments.data.sequences.corpora import warn_skipped
 from experiments.data.sources import Splits
 from experiments.data.store import IdStore, ImageStore, TextStore, store_ids, store_text
 from experiments.data.tokenizers import Tokenizers
@@ -255,14 +255,14 @@ class Task(ABC, Generic[Batch]):
         """Write more about a trained model, such as pictures, after the test split was measured."""
 
     @property
-    def tests(self) -> tuple[str, ...]:
+    def test_splits(self) -> tuple[str, ...]:
         """Splits that a trained model is measured on."""
         return self.source.tests
 
     @property
     def known_splits(self) -> tuple[str, ...]:
         """Splits that are read."""
-        return ("train", "validation", *self.tests)
+        return ("train", "validation", *self.test_splits)
 
     @cached_property
     def learner(self) -> Learner:
@@ -308,7 +308,7 @@ class Task(ABC, Generic[Batch]):
             fits = self._positions(ids) <= room
             if not fits.all():
                 what = f"more than {room} subwords"
-                tell_left_out("train", int(np.sum(~fits)), len(fits), what)
+                warn_skipped("train", int(np.sum(~fits)), len(fits), what)
                 if not fits.any():
                     raise UsageError(f"no pair of the train split is left: all have {what}")
                 examples = store_text(cache, partial(compress, examples, fits))

@@ -9,7 +9,13 @@ import zlib
 from collections.abc import Iterator
 
 from experiments.config.data import CsvData
-from experiments.data.sequences.corpora import Line, corpus_source, find_files, open_file
+from experiments.data.sequences.corpora import (
+    Line,
+    corpus_source,
+    find_files,
+    list_files,
+    open_file,
+)
 from experiments.errors import UsageError
 
 
@@ -41,4 +47,4 @@ def lines(config: CsvData, split: str) -> Iterator[tuple[Line, Line]]:
         raise UsageError(f"{path} cannot be read: {error}") from error
 
 
-SOURCE = corpus_source(lines)
+SOURCE = corpus_source(lines, list_files)

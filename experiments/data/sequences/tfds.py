@@ -109,4 +109,4 @@ def _prepared(folder: Path) -> list[str]:
     return sorted({path.parent.parent.relative_to(folder).as_posix() for path in paths})
 
 
-SOURCE = corpus_source(lines)
+SOURCE = corpus_source(lines, lambda config: [Path(_builder(config).data_dir) / INFO])
