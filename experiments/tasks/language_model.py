@@ -33,6 +33,7 @@ EVALUATED_ROWS = 256  # windows of running text in a batch that is measured
 class LanguageModeling(Task[TextBatch | PackedBatch]):
     """A decoder that reads running text, or packed rows of the sources of examples."""
 
+    has_targets = False
     reads_blank = True
 
     def model(self, rngs: nnx.Rngs) -> LanguageModel:

@@ -36,7 +36,8 @@ BEST = 5  # words that are listed for a gap
 class MaskedLanguageModeling(Task[MaskedBatch]):
     """An encoder that reads the sources of examples, with gaps in them."""
 
-    tests = ("test",)
+    has_targets = False
+    test_splits = ("test",)
 
     def model(self, rngs: nnx.Rngs) -> MaskedLanguageModel:
         """As in `Task`; the last token is the gap."""

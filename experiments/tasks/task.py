@@ -78,6 +78,7 @@ class Task(ABC, Generic[Batch]):
     """
 
     sides: ClassVar[tuple[int, ...]] = (0,)  # of an example that have tokens
+    has_targets: ClassVar[bool] = True  # whether examples need a target
     has_end: ClassVar[bool] = True  # whether a token ends each text that the model reads
     has_perplexity: ClassVar[bool] = True  # whether the loss is that of tokens
     reads_blank: ClassVar[bool] = False  # whether a blank line has a prediction
@@ -101,7 +102,7 @@ class Task(ABC, Generic[Batch]):
         Raises:
             UsageError: data that cannot be read or learned from.
         """
-        splits = Splits(config.data, cache)
+        splits = Splits(config.data, cache, has_targets=cls.has_targets)
         task = cls(config, cls.learn_tokenizers(config, splits["train"], cache), splits)
         task.config = settled(config, lambda _: task.training_batches().epoch)
         return task
@@ -113,7 +114,8 @@ class Task(ABC, Generic[Batch]):
         Raises:
             UsageError: a tokenizer that is missing or damaged.
         """
-        return cls(config, cls.load_tokenizers(config, workdir.path), Splits(config.data, cache))
+        splits = Splits(config.data, cache, has_targets=cls.has_targets)
+        return cls(config, cls.load_tokenizers(config, workdir.path), splits)
 
     @classmethod
     def learn_tokenizers(

@@ -47,7 +47,10 @@ class Line(NamedTuple):
 
 
 def corpus_source(
-    lines: Callable[[Any, str], Iterable[tuple[Line, Line]]], files: Callable[[Any], Iterable[Path]]
+    lines: Callable[[Any, str], Iterable[tuple[Line, ...]]],
+    files: Callable[[Any], Iterable[Path]],
+    *,
+    may_lack_target: bool = False,
 ) -> Source:
     """Return the source of pairs in files.
 
@@ -55,6 +58,7 @@ def corpus_source(
         lines: function of (`config.data`, split) that returns both sides of every pair.
         files: function of `config.data` that lists the files of all splits; a split is read again
             if the path, size or time of one of them changes.
+        may_lack_target: as in `Source`.
     """
 
     def name(config: CorpusData) -> str:
@@ -65,7 +69,7 @@ def corpus_source(
         del cache
         return sound_pairs(lines(config, split), config, split)
 
-    return Source(load, text=Subwords(), name=name)
+    return Source(load, text=Subwords(), name=name, may_lack_target=may_lack_target)
 
 
 def list_files(config: CorpusData) -> list[Path]:
@@ -126,7 +130,7 @@ def read_lines(path: Path) -> Iterator[Line]:
 
 
 def sound_pairs(
-    lines: Iterable[tuple[Line, Line]], config: CorpusData, split: str
+    lines: Iterable[tuple[Line, ...]], config: CorpusData, split: str
 ) -> Iterator[SentencePair]:
     """Yield the pairs of a split that have no fault.
 
