@@ -20,7 +20,7 @@ from experiments.errors import UsageError
 
 
 def lines(config: CsvData, split: str) -> Iterator[tuple[Line, ...]]:
-    """Yield the source and target, if `config.target` is one, of every row; a cell with several lines is one line.
+    """Yield the source of every row, and the target if `config.target` names a column.
 
     Raises:
         ValueError: a file that is missing, or that has not the columns.

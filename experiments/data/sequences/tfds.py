@@ -57,7 +57,7 @@ def lines(config: TfdsData, split: str) -> Iterator[tuple[Line, ...]]:
     """
     part, builder = getattr(config.splits, split), _builder(config)
     _check(config, builder.info, split)
-    label = builder.info.features.get(config.target)
+    label = builder.info.features[config.target] if config.target else None
     has_classes = isinstance(label, tfds.features.ClassLabel)
     try:
         stored = builder.as_data_source(split=part)
