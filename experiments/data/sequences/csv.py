@@ -9,12 +9,18 @@ import zlib
 from collections.abc import Iterator
 
 from experiments.config.data import CsvData
-from experiments.data.sequences.corpora import Line, corpus_source, find_files, open_file
+from experiments.data.sequences.corpora import (
+    Line,
+    corpus_source,
+    find_files,
+    list_files,
+    open_file,
+)
 from experiments.errors import UsageError
 
 
-def lines(config: CsvData, split: str) -> Iterator[tuple[Line, Line]]:
-    """Yield both sides of every row of a split; a cell with several lines is one line.
+def lines(config: CsvData, split: str) -> Iterator[tuple[Line, ...]]:
+    """Yield the source of every row, and the target if `config.target` names a column.
 
     Raises:
         ValueError: a file that is missing, or that has not the columns.
@@ -24,21 +30,22 @@ def lines(config: CsvData, split: str) -> Iterator[tuple[Line, Line]]:
     try:
         with io.TextIOWrapper(open_file(path), encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
-            for side in ("source", "target"):
-                wanted, columns = getattr(config, side), reader.fieldnames or ()
+            columns = reader.fieldnames or ()
+            sides = {side: getattr(config, side) for side in ("source", "target")}
+            sides = {side: column for side, column in sides.items() if column}
+            for side, wanted in sides.items():
                 if wanted not in columns:
                     raise ValueError(
                         f"data.{side}={wanted!r} is no column of {path}, which has "
                         f"{', '.join(columns) or 'none'}"
                     )
             for row in reader:
-                source, target = (
+                yield tuple(
                     Line(f"{path}, line {reader.line_num}", " ".join((row[column] or "").split()))
-                    for column in (config.source, config.target)
+                    for column in sides.values()
                 )
-                yield source, target
     except (OSError, EOFError, zlib.error, csv.Error, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
 
 
-SOURCE = corpus_source(lines)
+SOURCE = corpus_source(lines, list_files, may_lack_target=True)
