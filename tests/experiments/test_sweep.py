@@ -39,7 +39,7 @@ def trained(monkeypatch):
     """Replace training; return the names of the runs that were trained."""
     trained = []
 
-    def train(config, workdir, cache):
+    def train(config, workdir, cache, wandb):
         trained.append(workdir.path.name)
         if config.model.width == 48:
             raise FloatingPointError("the loss became nan")

@@ -19,7 +19,7 @@ def state(step):
         parameters=parameters,
         average=None,
         optimizer={"mean": jnp.float32(step)},
-        slowdown=jnp.float32(1),
+        lr_scale=jnp.float32(1),
         rng=jax.random.key(0),
     )
 
