@@ -66,7 +66,10 @@ FLAGS = {
         None,
         "with --mode=evaluate: another workdir, to compare BLEU with (paired bootstrap)",
     ),
-    "wandb": (None, "with --mode=train or sweep: Weights & Biases project that takes the metrics too"),
+    "wandb": (
+        None,
+        "with --mode=train or sweep: Weights & Biases project that takes the metrics too",
+    ),
     "weights": (None, "with --mode=predict: folder of a released checkpoint, in place of a run"),
     "sentence": (None, "with --mode=explain: a sentence, in place of those of a split"),
     "layer": (None, "with --mode=explain: the layer of the head that is drawn alone, from 1"),

@@ -101,13 +101,14 @@ class Task(ABC, Generic[Batch]):
         Args:
             config: of the run.
             cache: folder of generated data.
-            workdir: of the run; a run that has a checkpoint keeps its tokens.
+            workdir: of the run; one that was started from another run, and has a checkpoint, keeps
+                its tokens.
 
         Raises:
             UsageError: data that cannot be read or learned from.
         """
         splits = Splits(config.data, cache)
-        if workdir and workdir.newest_step():
+        if config.train.start_from and workdir and workdir.newest_step():
             tokenizers = cls.load_tokenizers(config, workdir.path)
         else:
             tokenizers = cls.learn_tokenizers(config, splits["train"], cache)

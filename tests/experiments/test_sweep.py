@@ -10,7 +10,7 @@ from experiments.cli import parse
 from experiments.commands import sweep
 from experiments.errors import UsageError
 from experiments.workdir import Workdir
-from run import read_runs
+from run import read_runs, run
 
 WIDTHS = "--grid.model.width=32,64"
 
@@ -134,6 +134,20 @@ def test_every_run_is_checked_before_any_training(tmp_path, trained, arguments, 
         sweep.sweep(runs_of(*arguments), place, tmp_path)
     assert sentence in str(refusal.value)
     assert not trained and not place.path.exists()
+
+
+def test_each_run_of_a_sweep_takes_the_project_of_weights_and_biases(tmp_path, monkeypatch):
+    projects = []
+
+    def train(config, workdir, cache, wandb):
+        projects.append(wandb)
+        write_results(workdir, 0.5)
+
+    monkeypatch.setattr(sweep, "train", train)
+    monkeypatch.setattr(sweep, "import_wandb", lambda: None)
+    given = command("--seeds=0,1", "--wandb=digits", f"--workdir={tmp_path / 'sweep'}")
+    run(given._replace(cache=tmp_path), read_runs(given.runs))
+    assert projects == ["digits", "digits"]
 
 
 def test_workdir_of_a_single_run_is_refused(tmp_path, trained):

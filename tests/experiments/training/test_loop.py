@@ -149,7 +149,9 @@ def test_monitor_mode_decides_whether_lower_is_better(mode, loss):
 
 
 def test_monitored_value_of_unknown_direction_needs_a_mode():
-    with pytest.raises(ValueError, match=r"monitor_mode, for monitor='wer', must be one of min, max"):
+    with pytest.raises(
+        ValueError, match=r"monitor_mode, for monitor='wer', must be one of min, max"
+    ):
         TrainPart(evaluators=("bleu",), monitor="wer")
 
 
