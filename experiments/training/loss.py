@@ -81,8 +81,8 @@ def objective(loss: TokenLoss, train: LabelTrainPart, *, training: bool) -> Obje
     """
     if not training:
         return partial(token_losses, loss=loss, ties_count=False)
-    arguments = inspect.signature(loss).parameters
-    options = {name: getattr(train, name) for name in REGULARIZERS if name in arguments}
+    names = [name for name in inspect.signature(loss).parameters if name in REGULARIZERS]
+    options = {name: getattr(train, name) for name in names if hasattr(train, name)}
     return partial(token_losses, loss=partial(loss, **options))
 
 

@@ -59,7 +59,7 @@ def test_continued_run_reads_its_own_tokenizers(tmp_path, monkeypatch):
     monkeypatch.setattr(type(first), "learn_tokenizers", None)
     config = replace(first.config, train=replace(first.config.train, start_from="moved"))
     again = TASKS["language_model"].prepare(config, tmp_path, run)
-    assert again.tokenizers.target.as_bytes() == first.tokenizers.target.as_bytes()
+    assert again.tokenizers.source.as_bytes() == first.tokenizers.source.as_bytes()
 
 
 def test_released_weights_replace_all_but_the_excepted_parts(tmp_path):

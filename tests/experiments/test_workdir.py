@@ -71,7 +71,9 @@ def test_a_trained_model_is_used_with_other_decoding_and_with_its_own_training(w
 
 def test_data_of_another_name_are_refused_in_one_sentence(workdir):
     toy = Config.read({"task": "translation", "data": {"name": "toy"}})
-    with pytest.raises(UsageError, match="on data.name='parallel' and is measured on .* got 'toy'"):
+    with pytest.raises(
+        UsageError, match=r"on data\.name='parallel' and is measured on .* got 'toy'"
+    ):
         workdir.as_trained(toy, other_data=True)
 
 
