@@ -14,7 +14,7 @@ from experiments.workdir import Workdir
     [
         ("char_lm", "batch.row_length=65", "batch.row_length=65 is more than model.max_length=64"),
         ("char_lm", "model.positions=learned", "max_length=64, where learned positions end"),
-        ("char_lm", "batch.tokens=10", "batch.tokens=10 has no room for a row of row_length=64"),
+        ("char_lm", "batch.tokens=10", "batch.tokens=10 does not fit a row of row_length=64"),
         ("char_lm", "train.label_smoothing=1.5", "train.label_smoothing must lie in [0, 1)"),
         ("char_lm", "decoding.temperature=0.0", "for 0 choose strategy=greedy"),
         ("char_lm", "data.name=digits", "contains images, and task='language_model' reads char"),

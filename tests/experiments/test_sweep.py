@@ -180,7 +180,7 @@ def test_jobs(tmp_path, monkeypatch, capsys):
     assert "seed=1 is left out: its job failed, see " in capsys.readouterr().err
 
 
-def test_what_a_cluster_needs(monkeypatch):
+def test_requirements_of_cluster(monkeypatch):
     monkeypatch.setattr(cli, "find_spec", lambda _: None)
     with pytest.raises(UsageError, match=r'needs an extra: pip install "attention\[cluster\]"'):
         command("--seeds=0", "--cluster=slurm")

@@ -33,7 +33,7 @@ def workdir(tmp_path):
     return workdir
 
 
-def test_the_same_configuration_goes_on_wherever_its_data_is(workdir):
+def test_data_path_may_change(workdir):
     for path in ("here", "there"):
         workdir.claim(configuration("10 epochs", path=path))
     assert workdir.load_config().data.path == "here"

@@ -100,5 +100,5 @@ TEXT = np.arange(11)
         ),
     ],
 )
-def test_what_an_epoch_holds(data, epoch):
+def test_steps_examples_and_tokens_of_an_epoch(data, epoch):
     assert data.epoch == epoch

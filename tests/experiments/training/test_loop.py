@@ -172,7 +172,7 @@ def test_a_plateau_slows_down_each_time_its_patience_ends():
     assert slow == [1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125]
 
 
-def test_what_was_seen_before_a_stop_counts():
+def test_patience_counts_evaluations_before_a_resume():
     before = learn(STALLING[:3], steps=6, schedule="plateau")
     after = learn(STALLING[3:], before.saved[-1], before.progress, steps=20, schedule="plateau")
     whole = learn(STALLING, steps=20, schedule="plateau")

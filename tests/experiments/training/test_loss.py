@@ -60,7 +60,7 @@ def test_a_z_loss_is_the_square_of_the_normalizer():
     np.testing.assert_allclose(found, np.log(4) + 0.5 * np.log(8) ** 2, rtol=1e-6)
 
 
-def test_the_loss_differentiates_wherever_it_stands():
+def test_derivatives_in_jit_and_in_scan():
     """In jit, in a scan and rematerialized, forwards and twice: as the same sum written plainly."""
 
     def plain(logits, labels):
@@ -90,7 +90,7 @@ def test_the_loss_differentiates_wherever_it_stands():
     np.testing.assert_allclose(outside, expected[0], rtol=1e-4, atol=1e-5)
 
 
-def test_what_is_measured_is_neither_smoothed_nor_squared():
+def test_measured_loss_has_no_smoothing_and_no_z_loss():
     train = ConfigDict({"label_smoothing": 0.1, "z_loss": 0.5})
     learned, measured = (
         objective(cross_entropy, train, training=training)(LOGITS, LABELS, jnp.ones((B, T), bool))
