@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from experiments.errors import UsageError
 from experiments.files import write_whole
-from experiments.records import Record, Run, label_of, table, tell_left_out
+from experiments.records import Record, Run, label_of, table, warn_skipped
 from experiments.results import deciding
 from experiments.workdir import Workdir
 
@@ -58,7 +58,7 @@ def records_below(folder: Path) -> Iterator[Record]:
         try:
             runs.append(Run.read(path, path.relative_to(folder).as_posix()))
         except UsageError as error:
-            tell_left_out(path.name, error)
+            warn_skipped(path.name, error)
     names: set[str] = set()
     for _, group in groupby(sorted(runs, key=_order), key=_kind):
         first, *others = group
@@ -68,7 +68,7 @@ def records_below(folder: Path) -> Iterator[Record]:
         try:
             yield Record.of(name, [first, *others])
         except UsageError as error:
-            tell_left_out(first.name, error)
+            warn_skipped(first.name, error)
 
 
 def _kind(run: Run) -> str:

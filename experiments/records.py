@@ -217,13 +217,13 @@ def _comparable(runs: Iterable[Run]) -> list[Run]:
             for score in scores.keys() - run.scores.get(split, {}).keys()
         ]
         if lacking:
-            tell_left_out(run.name, f"it has no {min(lacking)}: {MEASURE_AGAIN}")
+            warn_skipped(run.name, f"it has no {min(lacking)}: {MEASURE_AGAIN}")
         elif (same := kept.setdefault(run.config.seed, run)) is not run:
-            tell_left_out(run.name, f"{same.name} has the same seed")
+            warn_skipped(run.name, f"{same.name} has the same seed")
     return [*kept.values()]
 
 
-def tell_left_out(name: str, reason: object) -> None:
+def warn_skipped(name: str, reason: object) -> None:
     """Print on standard error why a run is left out."""
     print(f"{name} is left out: {reason}", file=sys.stderr)
 

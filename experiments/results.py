@@ -23,7 +23,7 @@ SHOWN = {
     "word_perplexity": ("per word", "{:.3f}"),
 }
 # Fields of `decoding` that do not change a translation.
-INDIFFERENT = {"hypotheses", "n_best", "metrics"}
+FIELDS_WITHOUT_EFFECT_ON_OUTPUT = {"hypotheses", "n_best", "metrics"}
 
 
 def report(
@@ -110,4 +110,5 @@ def _how(results: Mapping[str, Any]) -> dict[str, Any]:
 
 def deciding(decoding: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of `decoding` that translations depend on."""
-    return {name: value for name, value in decoding.items() if name not in INDIFFERENT}
+    ignored = FIELDS_WITHOUT_EFFECT_ON_OUTPUT
+    return {name: value for name, value in decoding.items() if name not in ignored}
