@@ -64,10 +64,15 @@ def load_other_run(
         tokenized: as in `answer_scores`.
 
     Raises:
-        UsageError: the same run, or one that was not measured so on these sentences.
+        UsageError: the same run, a run of another task, or one that was not measured so on these
+            sentences.
     """
     if theirs.path.resolve() == ours.path.resolve():
         raise UsageError(f"--against needs another run than {ours.path} itself")
+    if (other := theirs.load_config().task) != "translation":
+        raise UsageError(
+            f"--against={theirs.path} is no translation: it is a run of task={other!r}"
+        )
     results, score = theirs.load_results(), _score(tokenized=tokenized)
     their_texts, our_texts = theirs.load_texts(), ours.load_texts()
     scores, hypotheses = {}, {}

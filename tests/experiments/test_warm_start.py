@@ -6,10 +6,12 @@ import pytest
 from flax import nnx
 
 from configs import char_lm
+from experiments.cli import load_config
 from experiments.config import Config
 from experiments.errors import UsageError
 from experiments.registry import TASKS
 from experiments.warm_start import matched, parameters_to_start_from
+from experiments.workdir import Workdir
 
 
 def variables(**shapes):
@@ -47,6 +49,14 @@ def test_a_folder_without_a_model_is_one_sentence(tmp_path):
     for name in ("empty", "nowhere"):
         with pytest.raises(UsageError, match="contains neither a trained run nor released weights"):
             parameters_to_start_from(task(tmp_path, start_from=str(tmp_path / name)), tmp_path)
+
+
+def test_a_run_with_vocabularies_of_another_kind_is_named(tmp_path):
+    other = Workdir(tmp_path / "other")
+    other.claim(load_config("digits:tiny"))
+    other.checkpoints.mkdir()
+    with pytest.raises(UsageError, match=r"another kind: .* task='classification'"):
+        task(tmp_path, start_from=str(other.path))
 
 
 def test_released_weights_replace_all_but_the_excepted_parts(tmp_path):

@@ -6,7 +6,7 @@ A split is found in `data.path` by its name in `data.files`: train.csv, also as 
 import csv
 import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from experiments.config.data import CsvData
 from experiments.data.sequences.corpora import Line, corpus_source, find_files, open_file
@@ -24,21 +24,30 @@ def lines(config: CsvData, split: str) -> Iterator[tuple[Line, Line]]:
     try:
         with io.TextIOWrapper(open_file(path), encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
+            if reader.fieldnames is None:
+                raise ValueError(f"{path} is empty")
             for side in ("source", "target"):
-                wanted, columns = getattr(config, side), reader.fieldnames or ()
+                wanted, columns = getattr(config, side), reader.fieldnames
                 if wanted not in columns:
                     raise ValueError(
                         f"data.{side}={wanted!r} is no column of {path}, which has "
-                        f"{', '.join(columns) or 'none'}"
+                        f"{', '.join(columns)}"
                     )
             for row in reader:
+                place = f"{path}, line {reader.line_num}"
                 source, target = (
-                    Line(f"{path}, line {reader.line_num}", " ".join((row[column] or "").split()))
-                    for column in (config.source, config.target)
+                    _cell(place, row, name) for name in (config.source, config.target)
                 )
                 yield source, target
     except (OSError, EOFError, zlib.error, csv.Error, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
+
+
+def _cell(place: str, row: Mapping[str, str | None], column: str) -> Line:
+    """Return one cell of a row, which is None if the row is shorter than the header."""
+    text = " ".join((row[column] or "").split())
+    fault = "a missing field" if row[column] is None else "" if text else "an empty field"
+    return Line(f"{place}, column {column!r}", text, fault)
 
 
 SOURCE = corpus_source(lines)
