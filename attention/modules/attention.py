@@ -224,7 +224,8 @@ class SelfAttention(Attention):
                 valid = masks.window(None, None)  # every position but EMPTY_SLOT
             mask = and_mask(valid, mask, num_tokens)
         if self.window is not None:
-            mask = and_mask(masks.window(self.window - 1, self.window - 1), mask, num_tokens)
+            window = masks.window(self.window - 1, self.window - 1)
+            mask = and_mask(window, mask, num_tokens if cache is None else None)
         if self.rotary is not None:
             counted = jnp.arange(num_tokens) if positions is None else positions
             query, key = self.rotary(query, counted), self.rotary(key, counted)

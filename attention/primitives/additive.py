@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from attention.primitives.arguments import check_shapes
 from attention.primitives.attend import attend
 from attention.primitives.dropout import Dropout
-from attention.primitives.masks import Mask, to_int32
+from attention.primitives.masks import Mask
 from attention.primitives.nonfinite import replace_nonfinite
 from attention.primitives.precision import wide
 from attention.primitives.pytree_dataclass import array_field, pytree_dataclass
@@ -93,10 +93,7 @@ def additive_attention(
     finite_query, key, value, _, nonfinite_keys = replace_nonfinite(
         query, key, value, nonfinite_keys
     )
-    known = _KnownScores(
-        additive_scores(*wide(finite_query, key, vector)),
-        to_int32("heads", jnp.arange(query.shape[-2]) if heads is None else heads, 1),
-    )
+    known = _KnownScores(additive_scores(*wide(finite_query, key, vector)))
     more = tuple(score) if isinstance(score, tuple | list) else (score,)
     return attend(
         query,
@@ -123,11 +120,17 @@ class _KnownScores(Score):
     """
 
     scores: Array = array_field(rank=3)
-    heads: Array = array_field(rank=1)
+    per_head = True
+
+    def extent(self) -> tuple[int, None, None]:
+        return self.scores.shape[-3], None, None
+
+    def for_heads(self, heads: Array) -> Score:
+        del heads  # there are no others
+        return self
 
     def __call__(
         self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
     ) -> Array:
-        del query_position, key_position
-        local = jnp.argmax(self.heads == head)  # heads may be global numbers
-        return self.scores[local].astype(scores.dtype)
+        del query_position, key_position, head
+        return self.scores[0].astype(scores.dtype)

@@ -14,6 +14,7 @@ from attention.primitives.block_mask import BlockMask, check_extent, check_tile_
 from attention.primitives.choice import one_of
 from attention.primitives.dropout import Dropout
 from attention.primitives.masks import Mask, checked_array, to_int32
+from attention.primitives.precision import score_dtype
 from attention.primitives.pytree_dataclass import (
     array_field,
     arrays_of,
@@ -39,7 +40,7 @@ class Arguments:
         mask: a predicate on positions, or None.
         allowed: a mask by index, bool `[..., N or 1, T or 1, S or 1]`, or None.
         block_mask: the tiles of `mask`, or None.
-        scores: applied in this order; the arrays that they use are fields.
+        scores: applied in this order; the arrays that they use are fields, of these heads alone.
         sinks: added to the softmax denominator.
         query_positions: int32 `[T]` or `[..., T]`.
         key_positions: int32 `[S]` or `[..., S]`.
@@ -48,7 +49,6 @@ class Arguments:
         dropout: with the data of its key, uint32 `[..., words]`, or None.
         nonfinite_keys: bool `[..., S, K]`, or None.
         counted: whether both positions count from 0 because none were given.
-        global_heads: whether `heads` was given.
         returning: names of what to return beside the output.
         num_strongest: number of keys that "strongest" returns.
         precision: of products of float32.
@@ -70,7 +70,6 @@ class Arguments:
     dropout: Dropout | None
     nonfinite_keys: Array | None = array_field(rank=2)
     counted: bool = static()
-    global_heads: bool = static()
     returning: tuple[str, ...] = static()
     num_strongest: int = static()
     precision: str = static()
@@ -85,12 +84,6 @@ class Arguments:
     def dtype(self) -> jnp.dtype:
         """The dtype of scores and softmax: float32, or float64 if an input is float64."""
         return score_dtype(self.query, self.key, self.value)
-
-
-def score_dtype(*arrays: Array) -> jnp.dtype:
-    """Return float64 if any array is float64, else float32."""
-    is_double = any(array.dtype == jnp.float64 for array in arrays)
-    return jnp.dtype(jnp.float64 if is_double else jnp.float32)
 
 
 def check_arguments(
@@ -146,6 +139,9 @@ def check_arguments(
     dtype = score_dtype(query, key, value)
     sizes = (None if heads is not None else num_heads, num_queries, num_keys)
     scores = [part.for_dtype(dtype) for part in _check_scores(score, batch, sizes, counted)]
+    numbers = _check_heads(heads, num_heads)
+    if heads is not None:
+        scores = [part.for_heads(numbers) for part in scores]
     return Arguments(
         query=query,
         key=key,
@@ -154,19 +150,14 @@ def check_arguments(
         allowed=allowed,
         block_mask=block_mask,
         scores=tuple(part for part in scores if not isinstance(part, AttentionSinks)),
-        sinks=tuple(
-            part if heads is None else replace(part, logits=part.logits[..., jnp.asarray(heads)])
-            for part in scores
-            if isinstance(part, AttentionSinks)
-        ),
+        sinks=tuple(part for part in scores if isinstance(part, AttentionSinks)),
         query_positions=query_positions,
         key_positions=key_positions,
-        heads=_check_heads(heads, num_heads),
+        heads=numbers,
         scale=head_width**-0.5 if scale is None else scale,
         dropout=_check_dropout(dropout, batch),
         nonfinite_keys=_check_nonfinite_keys(nonfinite_keys, key.shape[:-1]),
         counted=counted,
-        global_heads=heads is not None,
         returning=tuple(returning),
         num_strongest=num_strongest,
         precision=precision,

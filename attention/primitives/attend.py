@@ -93,7 +93,7 @@ def attend(
             positions; a `BlockMask` of one; or a bool array `[..., T, S]`, or `[..., N, T, S]` with
             as many axes as the weights (row = query, column = key, True = may attend; T, S and N
             may be 1). A mask whose arrays have batch axes lets each example skip its own tiles;
-            under `jax.vmap`, and where a batch may be sharded, all tiles are computed instead.
+            under `jax.vmap`, and on a mesh with Auto axes, all tiles are computed instead.
         score: score functions of `attention.scores`, applied to the scaled products in this order,
             before the mask.
         positions: `(query_positions [..., T], key_positions [..., S])`, integers. Without them
@@ -116,12 +116,15 @@ def attend(
             replaced by 0, as in a `Cache`. If given, `key` and `value` are assumed finite and are
             not checked.
         precision: "default", "high" or "highest" (the default), of products of float32. Products of
-            narrower inputs are computed in their dtype; all are accumulated in float32.
+            narrower inputs are computed in their dtype, on a CPU by tiles in float32; all are
+            accumulated in float32.
         tile_sizes: queries and keys per tile of the "tiled" implementation.
         implementation: "reference", "tiled", "one_query", "jax", "cudnn", "pallas" or "splash":
             that one, or an error with the reason. By default it is chosen for the arguments and
-            the platform that the computation is lowered for; `explain` reports it. "cudnn",
-            "pallas" and "splash" have first-order reverse-mode derivatives only.
+            the platform that the computation is lowered for, if this process has a device of that
+            platform; `explain` reports it. An export (`jax.export`) for any other platform contains
+            the choice for the default device. "cudnn", "pallas" and "splash" have first-order
+            reverse-mode derivatives only: JAX itself refuses forward mode, as of a `custom_vjp`.
 
     Returns:
         The output `[..., T, N, Hv]` in the query's dtype, or with `returning` a pair of it and a
@@ -224,7 +227,7 @@ def choose(arguments: Arguments, name: str | None, platform: str) -> Choice:
 
 
 def _compute(arguments: Arguments, name: str | None) -> dict[str, Array]:
-    """Run the implementation of the platform that the computation is lowered for."""
+    """Run the implementation of the platform, of those with devices, that is lowered for."""
 
     def results(choice: Choice, platform: str, arguments: Arguments) -> dict[str, Array]:
         found = choice.implementation.run(arguments, platform)
@@ -261,8 +264,9 @@ def _refusal_of_tiles(arguments: Arguments, platform: str) -> str | None:
 def _preference_for_tiles(arguments: Arguments, platform: str) -> str | None:
     if _few_pairs(arguments):
         return None
-    if any(batch_shapes(arguments.mask)) and possible_shards(platform) > 1:
-        return "linear in memory; all tiles are computed since the batch may be sharded"
+    inputs = arguments.query, arguments.key, arguments.value
+    if any(batch_shapes(arguments.mask)) and possible_shards(*inputs) > 1:
+        return "linear in memory; all tiles are computed since the mesh may shard the batch"
     if batch_shapes(arguments.mask):
         return "linear in memory; it skips empty tiles, but not under jax.vmap over its mask"
     return "linear in memory; it skips empty tiles"

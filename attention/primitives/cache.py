@@ -360,7 +360,10 @@ def empty_cache(
 
     Raises:
         ValueError: a size below 1.
+        TypeError: a number in place of the batch axes.
     """
+    if isinstance(batch, int):
+        raise TypeError(f"batch must be the sizes of the batch axes, such as (2,), got {batch}")
     if size < 1:
         raise ValueError(f"a cache needs at least 1 slot, got {size}")
     shape = (*batch, num_kv_heads, size)

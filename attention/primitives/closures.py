@@ -8,10 +8,13 @@ too, so `evaluate` interprets it anew in the context of the call.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.extend import core
 from jax.extend.core.primitives import jit_p
@@ -27,8 +30,9 @@ class Explicit:
     """A function of scalars and arrays that closes over nothing.
 
     Two of them are equal if they run the same program, so that `jax.jit` does not compile again
-    for a lambda that is defined anew with other arrays. The function itself is kept only if it
-    closes over nothing: caches of `jax.jit` would keep its traced arrays alive.
+    for a lambda that is defined anew with other arrays. Programs are compared by their text, and by
+    identity if the text is incomplete. The function itself is kept only if it closes over nothing:
+    caches of `jax.jit` would keep its traced arrays alive.
     """
 
     function: Callable[..., Array] | None
@@ -42,11 +46,38 @@ class Explicit:
         constants, rest = arrays[: self.num_constants], arrays[self.num_constants :]
         return evaluate(self.jaxpr, constants, (*scalars, *rest))[0]
 
+    @cached_property
+    def _program(self) -> tuple[str, int]:
+        owner = self if self.function is None else self.function
+        return str(self.jaxpr), 0 if _in_text(self.jaxpr) else id(owner)
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Explicit) and str(self.jaxpr) == str(other.jaxpr)
+        return isinstance(other, Explicit) and self._program == other._program
 
     def __hash__(self) -> int:
-        return hash(str(self.jaxpr))
+        return hash(self._program)
+
+
+def _in_text(part: object) -> bool:
+    """Return whether the text of a jaxpr contains all of it, or of one parameter in it.
+
+    It omits derivative rules, functions of parameters and the constants of inner jaxprs.
+    """
+    match part:
+        case None | bool() | int() | float() | str() | Enum() | np.dtype():
+            return True
+        case tuple() | list():
+            return all(map(_in_text, part))
+        case core.ClosedJaxpr():
+            return not part.consts and _in_text(part.jaxpr)
+        case core.Jaxpr():
+            return all(map(_in_text, part.eqns))
+        case core.JaxprEqn():
+            arrays = any(isinstance(x, core.Literal) and np.ndim(x.val) for x in part.invars)
+            only_jaxpr = part.primitive is jit_p  # the rest is not evaluated
+            params = [part.params["jaxpr"]] if only_jaxpr else [*part.params.values()]
+            return not arrays and _in_text(params)
+    return False
 
 
 def evaluate(

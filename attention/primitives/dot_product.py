@@ -9,11 +9,13 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from attention.primitives.arguments import Arguments, score_dtype
+from attention.primitives.arguments import Arguments
 from attention.primitives.batch import over_batch
 from attention.primitives.dense_mask import dense_mask
 from attention.primitives.dropout import keep_factor
 from attention.primitives.nonfinite import nan_rows, nan_where, replace_nonfinite
+from attention.primitives.precision import score_dtype
+from attention.primitives.scores import Score
 from attention.primitives.softmax import share_with_sinks, softmax
 from attention.primitives.statistics import SUMS, strongest
 
@@ -61,16 +63,17 @@ def multi_head(
     allowed: ArrayLike = True,
     scale: ArrayLike | None = None,
     keep: Array | None = None,
-    score: Callable[[Array, Array], Array] | None = None,
-    heads: Array | None = None,
+    score: Callable[[Array, Tree], Array] | None = None,
+    heads: Tree | None = None,
     nonfinite_keys: Array | None = None,
     precision: str = "highest",
 ) -> tuple[Array, Array, Array]:
     """`scaled_dot_product` over the head axis.
 
     query [T, N, H], key [S, N, H], value [S, N, Hv]; allowed [T, S] for all heads, or [N, T, S];
-    keep [N, T, S]; score maps (scores [T, S], head) to scores, with heads [N], 0 to N - 1 by
-    default; nonfinite_keys [S, N]. Returns output [T, N, Hv], weights [N, T, S], logsumexp [N, T].
+    keep [N, T, S]; nonfinite_keys [S, N]; score maps (scores [T, S], head) to scores, where head is
+    an entry of heads [N], 0 to N - 1 by default, or of each array [N, ...] of a tree. Returns
+    output [T, N, Hv], weights [N, T, S], logsumexp [N, T].
     """
     heads = jnp.arange(query.shape[1]) if heads is None else heads
 
@@ -81,7 +84,7 @@ def multi_head(
         allowed: ArrayLike,
         keep: Array | None,
         nonfinite_keys: Array | None,
-        head: Array,
+        head: Tree,
     ) -> tuple[Array, Array, Array]:
         change = (lambda scores: scores) if score is None else (lambda scores: score(scores, head))
         keep = 1.0 if keep is None else keep
@@ -101,8 +104,8 @@ def grouped_query(
     allowed: ArrayLike = True,
     scale: ArrayLike | None = None,
     keep: Array | None = None,
-    score: Callable[[Array, Array], Array] | None = None,
-    heads: Array | None = None,
+    score: Callable[[Array, Tree], Array] | None = None,
+    heads: Tree | None = None,
     nonfinite_keys: Array | None = None,
     precision: str = "highest",
 ) -> tuple[Array, Array, Array]:
@@ -130,7 +133,7 @@ def grouped_query(
         return array.reshape(*array.shape[:axis], num_heads, *array.shape[axis + 2 :])
 
     def one_group(
-        query: Array, allowed: ArrayLike, keep: Array | None, heads: Array
+        query: Array, allowed: ArrayLike, keep: Array | None, heads: Tree
     ) -> tuple[Array, Array, Array]:
         return multi_head(
             query, key, value, allowed, scale, keep, score, heads, nonfinite_keys, precision
@@ -143,7 +146,7 @@ def grouped_query(
         split(query, 1),
         split(allowed, 0) if per_head else allowed,
         None if keep is None else split(keep, 0),
-        split(heads, 0),
+        jax.tree.map(lambda array: split(array, 0), heads),
     )
     return merge(output, 1), merge(weights, 0), merge(logsumexp, 0)
 
@@ -163,8 +166,10 @@ def attend_by_definition(arguments: Arguments) -> dict[str, Array]:
         if one.dropout is not None:
             keep = keep_factor(one.dropout, one.heads, one.query_positions, one.key_positions)
 
-        def change(values: Array, head: Array) -> Array:
-            for score in one.scores:
+        def change(values: Array, given: tuple[Array, list[Score | None]]) -> Array:
+            head, own = given
+            for shared, of_head in zip(one.scores, own, strict=True):
+                score = shared if of_head is None else of_head
                 values = score(values, rows, columns, head)
             return values
 
@@ -176,7 +181,7 @@ def attend_by_definition(arguments: Arguments) -> dict[str, Array]:
             one.scale,
             keep,
             change,
-            one.heads,
+            (one.heads, [score.by_head() for score in one.scores]),
             one.nonfinite_keys,
             one.precision,
         )

@@ -1,7 +1,6 @@
-"""Functions with first-order reverse mode only, and one error for all other derivatives."""
+"""Functions with first-order reverse mode only, and an error for derivatives of gradients."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -76,25 +75,7 @@ def _differentiate_once(name: str, tree: Tree) -> Tree:
 @_differentiate_once.defjvp
 def _differentiate_once_jvp(name: str, primals: Tree, tangents: Tree) -> Tree:
     del primals, tangents
-    raise NotImplementedError(_sentence(name))
-
-
-@contextmanager
-def forward_mode_refused(name: str) -> Iterator[None]:
-    """Replace JAX's error about forward mode, which does not name the implementation.
-
-    Under an outer `jax.jit` JAX raises its error after this function has returned.
-    """
-    try:
-        yield
-    except TypeError as error:
-        if "forward-mode" not in str(error):
-            raise
-        raise NotImplementedError(_sentence(name)) from error
-
-
-def _sentence(name: str) -> str:
-    return (
+    raise NotImplementedError(
         f"implementation {name!r} has first-order reverse-mode derivatives only: use "
-        "implementation='tiled' for forward mode and second derivatives"
+        "implementation='tiled' for second derivatives"
     )

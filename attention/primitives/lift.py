@@ -7,12 +7,13 @@ devices stays sharded: no two axes are merged, and nothing is gathered.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, prod
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.sharding import AxisType
 
 Tree = Any
 Split = tuple[int, int, int]  # devices, steps, at once
@@ -51,19 +52,17 @@ def split(size: int, at_once: int, devices: int) -> Split:
     return shards, local // at_once, at_once
 
 
-def possible_shards(platform: str) -> int:
-    """Return over how many devices the axes of a traced array may be sharded.
+def possible_shards(*arrays: Array) -> int:
+    """Return over how many devices the compiler may shard an axis of some arrays.
 
-    The compiler decides that after tracing, so all devices count, except inside `shard_map`, where
-    an array is the part of one device.
+    These are the devices along the Auto axes of the mesh, which is part of the types of the arrays
+    if any of their inputs has a `NamedSharding`.
     """
-    mesh = jax.sharding.get_abstract_mesh()
-    if not mesh.empty and all(kind == jax.sharding.AxisType.Manual for kind in mesh.axis_types):
-        return 1
-    try:
-        return jax.device_count(platform)
-    except RuntimeError:  # no such device here: `explain` for another platform
-        return 1
+    meshes = [jax.sharding.get_abstract_mesh()]
+    meshes += [jax.typeof(array).sharding.mesh for array in arrays]
+    mesh = next((mesh for mesh in meshes if not mesh.empty), meshes[0])
+    axes = zip(mesh.axis_sizes, mesh.axis_types, strict=True)
+    return prod(size for size, kind in axes if kind == AxisType.Auto)
 
 
 def lift(

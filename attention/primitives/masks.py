@@ -124,7 +124,19 @@ class Mask:
         return jax.lax.map(row, query.positions)
 
     def __and__(self, other: "Mask") -> "Mask":
-        """Return the mask that allows what both allow."""
+        """Return the mask that allows what both allow.
+
+        Raises:
+            ValueError: `cu_seqlens` of other keys than queries, and a mask that compares positions.
+        """
+        leaves = [*leaves_of(self), *leaves_of(_operand(other))]
+        compares = any(leaf.compares_positions for leaf in leaves)
+        if compares and any(isinstance(leaf, CuSeqlens) and leaf.own_keys for leaf in leaves):
+            raise ValueError(
+                "cu_seqlens with key_offsets gives a sequence other positions among the keys than "
+                "among the queries, so no mask can compare them: pass causal=True to cu_seqlens, "
+                "or no key_offsets if both are the same"
+            )
         return And(self, _operand(other))
 
     def __or__(self, other: "Mask") -> "Mask":
@@ -318,7 +330,9 @@ class Segments(Mask):
         return self.query_segments.shape[-1], self.key_segments.shape[-1]
 
 
-def cu_seqlens(query_offsets: ArrayLike, key_offsets: ArrayLike | None = None) -> Mask:
+def cu_seqlens(
+    query_offsets: ArrayLike, key_offsets: ArrayLike | None = None, *, causal: bool = False
+) -> Mask:
     """Allow keys of the query's sequence, for packed sequences given by cumulative lengths.
 
     As in the variable-length functions of FlashAttention (Dao 2023).
@@ -327,6 +341,8 @@ def cu_seqlens(query_offsets: ArrayLike, key_offsets: ArrayLike | None = None) -
         query_offsets: integers `[..., sequences + 1]`, 0 first and never decreasing: sequence n has
             positions `query_offsets[n]` to `query_offsets[n + 1] - 1`.
         key_offsets: of the keys; the same as the queries' by default.
+        causal: whether to mask keys after the query, which are counted from the end of the
+            sequence: its last query may attend to all its keys.
 
     >>> print(picture(cu_seqlens([0, 3, 5, 6]), 6))
     1 1 1 0 0 0
@@ -338,14 +354,14 @@ def cu_seqlens(query_offsets: ArrayLike, key_offsets: ArrayLike | None = None) -
     """
     query_offsets = to_int32("query_offsets", query_offsets, 1)
     if key_offsets is None:
-        return CuSeqlens(query_offsets, query_offsets)
+        return CuSeqlens(query_offsets, query_offsets, causal, own_keys=False)
     key_offsets = to_int32("key_offsets", key_offsets, 1)
     if query_offsets.shape[-1] != key_offsets.shape[-1]:
         raise ValueError(
             f"{query_offsets.shape[-1]} query_offsets and {key_offsets.shape[-1]} key_offsets are "
             "for different numbers of sequences"
         )
-    return CuSeqlens(query_offsets, key_offsets)
+    return CuSeqlens(query_offsets, key_offsets, causal, own_keys=True)
 
 
 @pytree_dataclass
@@ -354,13 +370,19 @@ class CuSeqlens(Mask):
 
     query_offsets: Array = array_field(rank=1)
     key_offsets: Array = array_field(rank=1)
+    causal: bool = static()
+    own_keys: bool = static()
 
     def key_range(self, query_position: Array) -> tuple[Array, Array]:
         sequence = jnp.searchsorted(self.query_offsets, query_position, side="right")
         num_offsets = self.key_offsets.shape[-1]
         start = _at(self.key_offsets, jnp.where(sequence > 0, sequence - 1, 0))
         stop = _at(self.key_offsets, jnp.minimum(sequence, num_offsets - 1))
-        return jnp.where(sequence > 0, start, stop), stop
+        start = jnp.where(sequence > 0, start, stop)
+        if self.causal:
+            after = _at(self.query_offsets, jnp.minimum(sequence, num_offsets - 1)) - query_position
+            stop = jnp.clip(stop - after + 1, start, stop)
+        return start, stop
 
 
 def prefix(length: ArrayLike) -> Mask:

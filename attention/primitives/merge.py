@@ -35,10 +35,13 @@ def merge(partials: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
     >>> bool(jnp.allclose(merge(partials)[0], attend(query, key, value), atol=1e-6))
     True
     """
-    partials = [(jnp.asarray(output), jnp.asarray(logsumexp)) for output, logsumexp in partials]
-    shapes = [(output.shape, logsumexp.shape) for output, logsumexp in partials]
-    fits = bool(shapes) and len(shapes[0][0]) >= 3 and all(x == shapes[0] for x in shapes)
-    if not fits or shapes[0][1] != (*shapes[0][0][:-3], shapes[0][0][-2], shapes[0][0][-3]):
+    shapes = [
+        tuple(getattr(array, "shape", type(array).__name__) for array in pair)
+        if isinstance(pair, tuple | list)
+        else type(pair).__name__
+        for pair in partials
+    ]
+    if not _fit(shapes):
         raise ValueError(
             "merge takes one or more pairs of output [..., T, N, Hv] and logsumexp [..., N, T] of "
             f"equal shapes, got {', '.join(map(str, shapes)) or 'none'}"
@@ -57,3 +60,12 @@ def merge(partials: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
     output = jnp.sum(shares * outputs.astype(shares.dtype), axis=0).astype(outputs.dtype)
     logsumexp = logsumexp[0]
     return nan_rows(output, jnp.swapaxes(logsumexp, -1, -2)), logsumexp
+
+
+def _fit(shapes: Sequence[object]) -> bool:
+    """Return whether all are the shapes of output and logsumexp of one size."""
+    match shapes:
+        case [((*batch, num_queries, num_heads, _), logsumexp), *_]:
+            fits = logsumexp == (*batch, num_heads, num_queries)
+            return fits and all(pair == shapes[0] for pair in shapes)
+    return False

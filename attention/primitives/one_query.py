@@ -15,6 +15,7 @@ from attention.primitives.dot_product import over_examples, scaled_dot_product
 from attention.primitives.dropout import keep_factor
 from attention.primitives.merge import merge
 from attention.primitives.nonfinite import nan_where, replace_nonfinite
+from attention.primitives.scores import Score
 from attention.primitives.softmax import share_with_sinks
 
 # At most so many parts, of at least so many keys (measured on a CPU).
@@ -74,16 +75,16 @@ def attend_one_query(arguments: Arguments) -> dict[str, Array]:
             allowed: Array | None,
             keep: Array | None,
             nan: Array,
-            heads: Array,
+            heads: tuple[Array, list[Score | None]],
             positions: Array,
         ) -> tuple[Array, Array]:
             """Queries `[G, H]` of one group over keys `[S/parts, H]`."""
 
-            def change(values: Array) -> Array:
-                for score in one.scores:
-                    rows, columns = one.query_positions[0], positions[None, :]
-                    values = score(values, rows, columns, heads[:, None])
-                return values + nan[:, None]
+            def change(values: Array, head: Array, own: list[Score | None]) -> Array:
+                for shared, of_head in zip(one.scores, own, strict=True):
+                    score = shared if of_head is None else of_head
+                    values = score(values, one.query_positions[0], positions, head)
+                return values
 
             output, _, logsumexp = scaled_dot_product(
                 query,
@@ -92,7 +93,7 @@ def attend_one_query(arguments: Arguments) -> dict[str, Array]:
                 True if allowed is None else allowed,
                 one.scale,
                 1.0 if keep is None else keep,
-                change,
+                lambda values: jax.vmap(change)(values, *heads) + nan[:, None],
                 jnp.zeros(key.shape[0], bool),
                 one.precision,
             )
@@ -119,7 +120,7 @@ def attend_one_query(arguments: Arguments) -> dict[str, Array]:
             of_pairs(allowed),
             of_pairs(keep),
             of_heads(nan),
-            of_heads(one.heads),
+            jax.tree.map(of_heads, (one.heads, [score.by_head() for score in one.scores])),
             one.key_positions.reshape(parts, -1),
         )
         over_parts = jax.vmap(one_part, (0, 0, 0, 0, 0, None, None, 0))

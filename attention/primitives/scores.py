@@ -13,19 +13,28 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.sharding import AxisType, PartitionSpec
 from jax.typing import ArrayLike
 
 from attention.primitives.closures import Explicit, explicit
 from attention.primitives.pytree_dataclass import (
     array_field,
     arrays_of,
+    map_arrays,
     pytree_dataclass,
     static,
 )
 
 
 class Score:
-    """A function of (score, query position, key position, head)."""
+    """A function of (score, query position, key position, head).
+
+    Attributes:
+        per_head: whether the first axis of each array, of one example, is the heads: N, or 1 if all
+            heads share it. Such arrays may be sharded by heads.
+    """
+
+    per_head = False
 
     def __call__(
         self,
@@ -45,6 +54,27 @@ class Score:
         """Return the score function for scores of a dtype, with every array an explicit field."""
         del dtype
         return self
+
+    def for_heads(self, heads: Array) -> "Score":
+        """Return the score function of the heads with these global numbers."""
+        if self.extent()[0] is None or not self.per_head:
+            return self
+        sharding = jax.typeof(heads).sharding
+        explicit_mesh = AxisType.Explicit in sharding.mesh.axis_types
+
+        def take(array: Array, rank: int) -> Array:
+            axis, own = array.ndim - rank, jax.typeof(array).sharding.spec
+            result = PartitionSpec(*own[:axis], *sharding.spec, *own[axis + 1 :])
+            at = array.at[(*[slice(None)] * axis, heads)]
+            return at.get(mode="clip", out_sharding=result if explicit_mesh else None)
+
+        return map_arrays(self, take)
+
+    def by_head(self) -> "Score | None":
+        """Return it with arrays `[..., N, 1, *]` to map over the heads; None if all share them."""
+        if self.extent()[0] is None or not self.per_head:
+            return None
+        return map_arrays(self, lambda array, rank: jnp.expand_dims(array, array.ndim - rank + 1))
 
 
 def alibi(slopes: ArrayLike) -> Score:
@@ -75,6 +105,7 @@ class Alibi(Score):
     """The score function that `alibi` makes."""
 
     slopes: Array = array_field(rank=1)
+    per_head = True
 
     def __call__(
         self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
@@ -122,6 +153,7 @@ class RelativeBias(Score):
     table: Array = array_field(rank=2)
     max_distance: int = static()
     causal: bool = static()
+    per_head = True
 
     def __call__(
         self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
@@ -192,17 +224,12 @@ class BiasArray(Score):
     """The score function that `bias_array` makes."""
 
     array: Array = array_field(rank=3)
+    per_head = True
 
     def __call__(
         self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
     ) -> Array:
-        indices = (
-            index if size > 1 else jnp.zeros_like(index)
-            for index, size in zip(
-                (head, query_position, key_position), self.array.shape[-3:], strict=True
-            )
-        )
-        return scores + _at(self.array, scores.dtype, *indices)
+        return scores + _at(self.array, scores.dtype, head, query_position, key_position)
 
     def extent(self) -> tuple[int | None, int | None, int | None]:
         return tuple(size if size > 1 else None for size in self.array.shape[-3:])
@@ -235,6 +262,7 @@ class AttentionSinks(Score):
     """The score function that `attention_sinks` makes."""
 
     logits: Array = array_field(rank=1)
+    per_head = True
 
     def __call__(
         self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
@@ -304,5 +332,9 @@ def _floats(name: str, given: ArrayLike, rank: int) -> Array:
     return array
 
 
-def _at(array: Array, dtype: jnp.dtype, *indices: ArrayLike) -> Array:
+def _at(array: Array, dtype: jnp.dtype, head: ArrayLike, *indices: ArrayLike) -> Array:
+    if array.shape[0] > 1:
+        indices = head, *indices
+    else:  # a gather by head would communicate where heads are sharded
+        array = array[0]
     return array.at[indices].get(mode="clip").astype(dtype)

@@ -19,6 +19,7 @@ from jax.typing import ArrayLike
 
 from attention.primitives.arguments import Arguments
 from attention.primitives.pytree_dataclass import map_arrays
+from attention.primitives.scores import Score
 
 Axis = str | tuple[str, ...] | None
 
@@ -54,16 +55,18 @@ def _in_shard_map(
     mesh, spec = jax.typeof(arguments.query).sharding.mesh, _spec(arguments.query)
     *batch, length, heads, width = spec
     num_kv_heads, shards = arguments.key.shape[-2], _size(mesh.shape, heads)
-    if length is not None or width is not None or num_kv_heads % shards:
+    if length is not None or width is not None or (num_kv_heads % shards and shards % num_kv_heads):
         raise ValueError(
             f"a query sharded as {PartitionSpec(*spec)} for [..., T, N, H] over {dict(mesh.shape)} "
             f"needs communication: only batch axes and heads may be sharded explicitly, and "
-            f"K={num_kv_heads} must be a multiple of the shards; jax.reshard it"
+            f"K={num_kv_heads} must be a multiple or a divisor of the shards; jax.reshard it"
         )
+    if num_kv_heads < shards:  # several devices read the same key/value head
+        arguments = _repeat_kv_heads(arguments, shards // num_kv_heads)
     specs = jax.tree.leaves(
         _specs(arguments, tuple(batch), heads), is_leaf=lambda x: isinstance(x, PartitionSpec)
     )
-    leaves, structure = jax.tree.flatten(replace(arguments, global_heads=True))
+    leaves, structure = jax.tree.flatten(arguments)
     leaves = [
         jax.reshard(leaf, NamedSharding(mesh, spec))
         for leaf, spec in zip(map(jnp.asarray, leaves), specs, strict=True)
@@ -77,6 +80,21 @@ def _in_shard_map(
         out_specs={"output": PartitionSpec(*batch, None, heads)} | names,
         axis_names={name for name, kind in axes if kind == AxisType.Explicit},
     )(*leaves)
+
+
+def _repeat_kv_heads(arguments: Arguments, times: int) -> Arguments:
+    def repeat(array: Array | None, axis: int) -> Array | None:
+        if array is None:
+            return None
+        head = jnp.arange(array.shape[axis] * times) // times
+        return jnp.take(array, head, axis=axis, mode="clip")
+
+    return replace(
+        arguments,
+        key=repeat(arguments.key, -2),
+        value=repeat(arguments.value, -2),
+        nonfinite_keys=repeat(arguments.nonfinite_keys, -1),
+    )
 
 
 def _spec(array: Array) -> tuple[Axis, ...]:
@@ -102,6 +120,10 @@ def _specs(arguments: Arguments, batch: tuple[Axis, ...], heads: Axis) -> Argume
     def optional(array: Array | None, rank: int, *axes: Axis) -> PartitionSpec | None:
         return None if array is None else lead(array, rank, *axes)
 
+    def of_score(score: Score) -> Score:
+        own = heads if score.per_head and score.extent()[0] is not None else None
+        return map_arrays(score, lambda array, rank: lead(array, rank, *[own] * (rank > 0)))
+
     allowed = arguments.allowed
     return replace(
         map_arrays(arguments, lead),
@@ -111,7 +133,8 @@ def _specs(arguments: Arguments, batch: tuple[Axis, ...], heads: Axis) -> Argume
         allowed=optional(
             allowed, 3, heads if allowed is not None and allowed.shape[-3] > 1 else None
         ),
-        sinks=tuple(replace(sink, logits=lead(sink.logits, 1, heads)) for sink in arguments.sinks),
+        scores=tuple(map(of_score, arguments.scores)),
+        sinks=tuple(map(of_score, arguments.sinks)),
         heads=PartitionSpec(heads),
         nonfinite_keys=optional(arguments.nonfinite_keys, 2, None, heads),
     )

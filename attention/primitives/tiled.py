@@ -256,7 +256,7 @@ def tangent(
         logsumexp: `[T]`.
         tangents: None marks a constant.
     """
-    leaves, structure = jax.tree.flatten(head.inputs)
+    structure = jax.tree.structure(head.inputs)
     moving = [n for n, leaf in enumerate(structure.flatten_up_to(tangents)) if leaf is not None]
 
     def of_tile(
@@ -281,7 +281,6 @@ def tangent(
             d_output += _product(settings, "TS,SH->TH", kept, tangents.value)
         return d_output, d_weights.sum(axis=-1)
 
-    del leaves
     d_output, d_logsumexp = sum_over_keys(settings, head, logsumexp, tangents, of_tile)
     output = jnp.where(jnp.isnan(output), 0, output)  # 0 · NaN of a NaN row would reach masked keys
     return d_output - d_logsumexp[:, None] * output, d_logsumexp

@@ -281,7 +281,7 @@ def test_the_run_of_a_workdir_is_described_and_left_as_it_is(knock, tmp_path):
         ),
         (
             ["--mode=benchmark", "--config=configs/toy_translation.py"],
-            "it has train, evaluate, predict, describe",
+            "it has train, evaluate, predict, explain, describe",
         ),
         (["--config.model.width=130"], "width=130 is not divisible by num_heads=4"),
     ],

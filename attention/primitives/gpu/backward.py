@@ -39,9 +39,7 @@ def backward(
 ) -> Inputs:
     """Return the gradients of the inputs, from output and logsumexp and their cotangents."""
     layout = Layout.of(inputs, constants, precision, size)
-    given, pull_back = jax.vjp(
-        partial(input_operands, layout=layout, heads=constants.heads), inputs
-    )
+    given, pull_back = jax.vjp(partial(input_operands, layout=layout), inputs)
     others, bounds = constant_operands(constants, layout)
     operands = given | others | _row_operands(results, cotangents, layout)
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.primitives.arguments import Arguments
-from attention.primitives.first_order import first_order, forward_mode_refused
+from attention.primitives.first_order import first_order
 from attention.primitives.gpu.inputs import Constants, Inputs, common_dtype, split
 from attention.primitives.gpu.sizes import WIDEST, KernelSizes, power_of_two, sizes_for
 from attention.primitives.gpu.tile_mask import mask_refusal
@@ -65,10 +65,8 @@ def attend_by_kernel(
     if sizes is None:
         width = power_of_two(max(arguments.query.shape[-1], arguments.value.shape[-1]))
         sizes = sizes_for(common_dtype(arguments.query, arguments.key, arguments.value), width)
-    with forward_mode_refused("pallas"):
-        output, logsumexp = _attend(sizes, interpret, arguments)
-    sinks = arguments.sinks
-    return share_with_sinks({"output": output, "logsumexp": logsumexp}, sinks)
+    output, logsumexp = _attend(sizes, interpret, arguments)
+    return share_with_sinks({"output": output, "logsumexp": logsumexp}, arguments.sinks)
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -30,7 +30,7 @@ def forward(
     """
     layout = Layout.of(inputs, constants, precision, size)
     operands, bounds = constant_operands(constants, layout)
-    operands |= input_operands(inputs, layout, constants.heads) | nan_operands(constants, layout)
+    operands |= input_operands(inputs, layout) | nan_operands(constants, layout)
     if bounds is not None:
         operands["tile_lists"] = TileLists.of_rows(bounds)
     batch, queries, heads = layout.examples, layout.padded_queries, layout.num_heads

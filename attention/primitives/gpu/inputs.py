@@ -166,7 +166,7 @@ def padded(array: Array, axis: int, size: int, **mode: str | float) -> Array:
     return jnp.pad(array, widths, **mode) if any(widths[axis]) else array
 
 
-def input_operands(inputs: Inputs, layout: Layout, heads: Array) -> dict[str, Any]:
+def input_operands(inputs: Inputs, layout: Layout) -> dict[str, Any]:
     """Return query `[B, T, N, H]`, key `[B, S, K, H]`, value, scale `[1]` and score functions.
 
     T and S are padded to whole tiles. Differentiable: the gradients of the operands pass back
@@ -182,7 +182,7 @@ def input_operands(inputs: Inputs, layout: Layout, heads: Array) -> dict[str, An
         "key": whole_tiles(inputs.key, layout.padded_keys, layout.width),
         "value": whole_tiles(inputs.value, layout.padded_keys, layout.value_width),
         "scale": inputs.scale.reshape(1),
-        "scores": tuple(to_head_score(score, layout.batch, heads) for score in inputs.scores),
+        "scores": tuple(to_head_score(score, layout.batch) for score in inputs.scores),
     }
 
 

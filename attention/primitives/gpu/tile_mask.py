@@ -41,6 +41,8 @@ def mask_refusal(mask: Mask | None, counted: bool) -> str | None:
             | masks.Block()
         ):
             return None
+        case masks.CuSeqlens(causal=True):
+            return "its kernels do not evaluate cu_seqlens with causal=True"
         case masks.Segments() | masks.CuSeqlens():
             why = "segments at explicit positions need a gather, which kernels do not have"
             return None if counted else why

@@ -35,10 +35,10 @@ def score_refusal(score: Score) -> str | None:
             return "its kernels evaluate the score functions softcap and alibi only"
 
 
-def to_head_score(score: Score, batch: tuple[int, ...], heads: Array) -> Score:
-    """Return the score function with its entries for heads `[N]`, float32 `[B, N, 1]`."""
+def to_head_score(score: Score, batch: tuple[int, ...]) -> Score:
+    """Return the score function with its entries for all heads, float32 `[B, N, 1]`."""
     if not isinstance(score, scores.Alibi):
         return score
-    slopes = score.slopes.astype(jnp.float32)[..., heads]
-    slopes = jnp.broadcast_to(slopes, (*batch, *heads.shape))
-    return HeadAlibi(slopes.reshape(-1, *heads.shape, 1))
+    slopes = score.slopes.astype(jnp.float32)
+    slopes = jnp.broadcast_to(slopes, (*batch, slopes.shape[-1]))
+    return HeadAlibi(slopes.reshape(-1, slopes.shape[-1], 1))

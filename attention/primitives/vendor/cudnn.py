@@ -10,7 +10,7 @@ from jax import Array
 
 from attention.primitives import masks
 from attention.primitives.arguments import Arguments
-from attention.primitives.first_order import first_order_library, forward_mode_refused
+from attention.primitives.first_order import first_order_library
 from attention.primitives.vendor.band import split_band
 from attention.primitives.vendor.edge_cases import handle_edge_cases
 from attention.primitives.vendor.jax_nn import common_refusal, dot_product_attention
@@ -63,8 +63,7 @@ def arguments_refusal(arguments: Arguments, capability: tuple[int, ...]) -> str 
 
 def attend_by_cudnn(arguments: Arguments) -> dict[str, Array]:
     """Return "output" for arguments that are not refused."""
-    with forward_mode_refused("cudnn"):
-        return {"output": _attend(float(arguments.scale), arguments)}
+    return {"output": _attend(float(arguments.scale), arguments)}
 
 
 @partial(jax.jit, static_argnums=0)

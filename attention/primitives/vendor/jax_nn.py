@@ -112,10 +112,7 @@ def _attend_with_bias(arguments: Arguments, allowed: Array | None) -> Array:
     """
     bias = jnp.zeros((1, 1, 1), jnp.float32)
     for score in arguments.scores:
-        array = score.array.astype(jnp.float32)
-        if arguments.global_heads and array.shape[-3] > 1:
-            array = array[..., arguments.heads, :, :]
-        bias = jnp.add(*_same_rank(bias, array))
+        bias = jnp.add(*_same_rank(bias, score.array.astype(jnp.float32)))
     if allowed is not None:
         allowed, bias = _same_rank(allowed, bias)
         bias = jnp.where(allowed, bias, -jnp.inf)

@@ -12,7 +12,7 @@ from jax import Array
 
 from attention.primitives import masks, scores
 from attention.primitives.arguments import Arguments
-from attention.primitives.first_order import first_order_library, forward_mode_refused
+from attention.primitives.first_order import first_order_library
 from attention.primitives.nonfinite import attends_to_nonfinite
 from attention.primitives.vendor.band import Band, split_band
 from attention.primitives.vendor.edge_cases import handle_edge_cases, with_dense_mask
@@ -72,8 +72,7 @@ def attend_by_splash(arguments: Arguments, *, interpret: bool = False) -> dict[s
     """
     scale = arguments.scale
     constant = None if isinstance(scale, jax.Array) else float(scale)
-    with forward_mode_refused("splash"):
-        return {"output": _attend(interpret, constant, arguments)}
+    return {"output": _attend(interpret, constant, arguments)}
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -151,6 +151,19 @@ def test_a_window_counts_the_query_itself(mask):
     assert_close(output, expected)
 
 
+def test_window_and_bool_array_with_a_cache():
+    """The array has a row for each position, also of the tokens that are still to come."""
+    module, allowed = attention(window=3), jnp.tri(T, dtype=bool).at[3, 2].set(False)
+    expected = run(module, context=Context(mask=allowed)).features
+    output = run(
+        module,
+        INPUTS[:, :1],
+        Context(mask=allowed, cache=(module.new_cache(CacheSpec(batch=(B,), size=T)))),
+    )
+    rest = run(module, INPUTS[:, 1:], Context(mask=allowed, cache=output.cache))
+    assert_close(jnp.concatenate([output.features, rest.features], axis=1), expected)
+
+
 def test_lengths_mask_the_padding():
     lengths = jnp.array([2, T])
     ours = run(attention(), context=Context(lengths=lengths, mask=jnp.tri(T, dtype=bool)))

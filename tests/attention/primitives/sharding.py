@@ -10,6 +10,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from attention import Dropout, attend, masks, scores
+from attention.testing import check_attention
 from tests.attention.primitives.inputs import draw, in_tiles
 
 COLLECTIVES = re.compile(
@@ -148,6 +149,34 @@ def check_one_query(shape, axis_type):
             assert ours.sharding.is_equivalent_to(NamedSharding(mesh, SPEC), 4), ours.sharding
 
 
+def check_scores_per_head(shape, axis_type, implementation):
+    """Score functions whose arrays are sharded by heads, forward and backward."""
+    mesh = mesh_of(shape, axis_type)
+    arrays = draw((N,), (N,), (N, 8), (N, T, T))
+    specs = P("heads"), P("heads"), P("heads", None), P("heads", None, None)
+
+    def function(query, key, value, cotangent, slopes, logits, table, bias):
+        score = (
+            scores.alibi(slopes),
+            scores.attention_sinks(logits),
+            scores.relative_bias(table, max_distance=9),
+            scores.bias_array(bias),
+        )
+        call = functools.partial(attend, score=score, **in_tiles(implementation, 16, 16))
+        return forward_and_backward(call, query, key, value, cotangent)
+
+    expected = jax.jit(function)(*INPUTS, *arrays)
+    with jax.set_mesh(mesh):
+        sharded = [
+            jax.device_put(array, NamedSharding(mesh, spec))
+            for array, spec in zip((*INPUTS, *arrays), (*[SPEC] * 4, *specs), strict=True)
+        ]
+        compiled = jax.jit(function).lower(*sharded).compile()
+        assert collectives(compiled) == [], collectives(compiled)
+        for ours, theirs in zip(compiled(*sharded), expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
 CHECKS = {
     "jit": check_jit,
     "explicit axes": check_explicit,
@@ -157,7 +186,12 @@ CHECKS = {
 
 
 def main():
-    """Run the checks on 4 and 8 devices."""
+    """Run the checks on 4 and 8 devices, and some of `check_attention`, in optimised programs."""
+    for implementation in ("jax", "tiled", "reference"):
+        call = functools.partial(attend, implementation=implementation)
+        rows = "values", "mask", "gradients"
+        supports = "jit", "cross", "grouped", "leading_axes", "mask", "gradients"
+        check_attention(call, supports, rows=rows).raise_if_failed()
     cases = [("larger", (2, 2), "tiled")]
     cases += [
         (name, (2, 4), implementation)
@@ -175,5 +209,4 @@ def main():
 if __name__ == "__main__":
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")
-    jax.config.update("jax_disable_most_optimizations", True)
     main()

@@ -168,6 +168,55 @@ def test_two_closures_of_one_program_are_equal():
     assert len(traces) == 1
 
 
+def with_custom_jvp(factor):
+    """The identity, with `factor` as its derivative."""
+
+    @jax.custom_jvp
+    def identity(x):
+        return x * 1
+
+    identity.defjvp(lambda primals, tangents: (identity(*primals), factor * tangents[0]))
+    return lambda s, q, k, n: identity(s)
+
+
+def with_custom_vjp(factor):
+    @jax.custom_vjp
+    def identity(x):
+        return x * 1
+
+    identity.defvjp(lambda x: (identity(x), None), lambda _, cotangent: (factor * cotangent,))
+    return lambda s, q, k, n: identity(s)
+
+
+def with_table_of_inner_jit(factor):
+    inner = jax.jit(lambda s: s * jnp.asarray(np.full(3, factor, np.float32))[s.astype(int) % 3])
+    return lambda s, q, k, n: inner(s)
+
+
+@pytest.mark.parametrize(
+    "make, implementation",
+    [
+        (with_custom_jvp, "reference"),
+        (with_custom_jvp, "tiled"),
+        (with_custom_vjp, "reference"),  # tiles need forward mode
+        (with_table_of_inner_jit, "reference"),
+        (with_table_of_inner_jit, "tiled"),
+    ],
+)
+def test_programs_whose_text_is_equal_but_incomplete(make, implementation):
+    """Derivative rules and constants of an inner jit are not part of the text of a jaxpr."""
+
+    def gradient(factor):
+        score = scores.from_function(make(factor))
+        return jax.grad(lambda q: attend(q, KEY, VALUE, score=score, **options).sum())(QUERY)
+
+    options = TILES[implementation]
+    gradient(1.0)
+    actual = gradient(5.0)
+    jax.clear_caches()
+    np.testing.assert_array_equal(actual, gradient(5.0))
+
+
 def test_closures_become_explicit_arguments():
     table = jnp.arange(4.0)
     program, constants = explicit(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from attention import Dropout, attend, block_mask, masks, merge
+from attention.primitives.cache import empty_cache
 from tests.attention.primitives.inputs import DIMS, K, N, S, T, query_key_value
 
 H, Hv = DIMS["Hv"]
@@ -337,6 +338,12 @@ def test_inputs_that_are_not_floats_raise(name, dtype):
             "2 query_offsets and 3 key_offsets are for different numbers of sequences",
         ),
         (lambda: masks.cu_seqlens(3), ValueError, "query_offsets needs at least 1 axis"),
+        (
+            lambda: masks.window(2) & masks.cu_seqlens([0, 1, 4], [0, 3, 4]),
+            ValueError,
+            "pass causal=True to cu_seqlens",
+        ),
+        (lambda: empty_cache(2, 3, num_kv_heads=1, head_width=2), TypeError, "such as (2,), got 2"),
         (lambda: masks.lengths(3, 2.5), TypeError, "query_lengths must be integers, got float"),
         (
             lambda: masks.from_array(np.eye(3, dtype=np.float32)),
@@ -454,10 +461,12 @@ def partial(*shape):
         [partial(T, N, Hv), partial(2, T, N, Hv)],
         [partial(T, N, Hv), (partial(T, N, Hv)[0], jnp.zeros((T, N)))],
         [(partial(T, N, Hv)[0], jnp.zeros((T, N)))],
+        [partial(T, N, Hv)[0]],
+        [(partial(T, N, Hv)[0], {"logsumexp": partial(T, N, Hv)[1]})],
     ],
-    ids=["none", "lengths", "batch axes", "swapped axes", "one of swapped axes"],
+    ids=["none", "lengths", "batch axes", "swapped axes", "one of swapped axes", "array", "dict"],
 )
-def test_merge_of_partial_results_of_different_shapes_raises(partials):
+def test_merge_of_partial_results_that_do_not_fit_raises(partials):
     with pytest.raises(ValueError, match="merge takes one or more pairs of output"):
         merge(partials)
 

@@ -375,6 +375,16 @@ def test_cu_seqlens_equals_segments(implementation):
     np.testing.assert_allclose(by_offsets, by_segments, rtol=1e-6, atol=1e-6)
 
 
+def test_causal_cu_seqlens_align_the_ends_of_sequences():
+    """As FlashAttention, with 1, 2 and 3 queries for 3, 0 and 2 keys."""
+    mask = masks.cu_seqlens([0, 1, 3, 6], [0, 3, 3, 5], causal=True)
+    expected = ["1 1 1 0 0", "0 0 0 0 0", "0 0 0 0 0", "0 0 0 0 0", "0 0 0 1 0", "0 0 0 1 1"]
+    assert masks.picture(mask, 6, 5).split("\n") == expected
+    same = masks.cu_seqlens([0, 1, 4]) & masks.causal()
+    causal = masks.cu_seqlens([0, 1, 4], causal=True)
+    assert masks.picture(same, 4) == masks.picture(causal, 4)
+
+
 @pytest.mark.parametrize("implementation", ["reference", "tiled"])
 def test_queries_beyond_their_length_are_fully_masked(implementation):
     mask = masks.lengths([6, 3], query_lengths=[4, 2])

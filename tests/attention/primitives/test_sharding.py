@@ -39,6 +39,30 @@ def test_one_query_on_two_devices(shape, axis_type):
     sharding.check_one_query(shape, axis_type)
 
 
+@pytest.mark.parametrize("implementation", ["reference", "tiled"])
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=str)
+def test_arrays_of_score_functions_sharded_by_heads(axis_type, implementation):
+    sharding.check_scores_per_head(HEADS, axis_type, implementation)
+
+
+def test_fewer_key_heads_than_explicit_shards():
+    """Multi-query attention with its query heads on two devices."""
+    mesh = sharding.mesh_of(HEADS, AxisType.Explicit)
+    query, key = draw((2, 6, 4, 3), (2, 6, 1, 3))
+
+    def gradient(query, key):
+        return jax.grad(lambda *x: jnp.sin(attend(*x, x[1], mask=masks.causal())).sum(), (0, 1))(
+            query, key
+        )
+
+    expected = jax.jit(gradient)(query, key)
+    with jax.set_mesh(mesh):
+        sharded = jax.device_put(query, NamedSharding(mesh, sharding.SPEC))
+        actual = jax.jit(gradient)(sharded, jax.device_put(key, NamedSharding(mesh, P("batch"))))
+    for ours, theirs in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
 def test_four_and_eight_devices():
     """Batch and heads are both sharded, in a process with eight devices."""
     result = subprocess.run(

@@ -218,7 +218,7 @@ def test_vmap_of_gradients_equals_a_loop():
     assert_equal(actual, jnp.stack([gradient(query) for query in queries]))
 
 
-def test_forward_mode_and_second_derivatives_raise():
+def test_second_derivatives_raise():
     query, key, value, *_ = random_inputs(num_keys=T)
 
     def value_of(query):
@@ -226,7 +226,6 @@ def test_forward_mode_and_second_derivatives_raise():
 
     why = "'pallas' has first-order reverse-mode derivatives only: use implementation='tiled'"
     for derivative in (
-        lambda: jax.jvp(value_of, (query,), (query,)),
         lambda: jax.jvp(jax.grad(value_of), (query,), (query,)),
         lambda: jax.jit(jax.grad(lambda query: jax.grad(value_of)(query).sum()))(query),
     ):
@@ -234,7 +233,7 @@ def test_forward_mode_and_second_derivatives_raise():
             derivative()
 
 
-def test_forward_mode_raises_under_jit():
+def test_forward_mode_raises():
     query, key, value, *_ = random_inputs(num_keys=T)
     attention = jax.jit(lambda query: by_kernel(query, key, value)[0])
     with pytest.raises(TypeError, match="forward-mode"):
@@ -263,6 +262,7 @@ REFUSED = {
         {"mask": masks.segments([0] * 4), "positions": (np.arange(4), np.arange(4))},
         "explicit positions need a gather",
     ),
+    "causal sequences": ({"mask": masks.cu_seqlens([0, 4], causal=True)}, "with causal=True"),
     "score": ({"score": scores.bias_array(np.zeros((1, 4, 4), "float32"))}, "softcap and alibi"),
     "weights": ({"returning": ("weights", "entropy")}, "does not return entropy, weights"),
     "tile_sizes": ({"tile_sizes": (128, 128)}, "its tile sizes depend on"),
