@@ -51,14 +51,6 @@ def test_a_folder_without_a_model_is_one_sentence(tmp_path):
             parameters_to_start_from(task(tmp_path, start_from=str(tmp_path / name)), tmp_path)
 
 
-def test_a_run_with_vocabularies_of_another_kind_is_named(tmp_path):
-    other = Workdir(tmp_path / "other")
-    other.claim(load_config("digits:tiny"))
-    other.checkpoints.mkdir()
-    with pytest.raises(UsageError, match=r"another kind: .* task='classification'"):
-        task(tmp_path, start_from=str(other.path))
-
-
 def test_released_weights_replace_all_but_the_excepted_parts(tmp_path):
     """The average of the parameters starts there too, in memory of its own."""
     from attention.weights import save
@@ -77,3 +69,11 @@ def test_released_weights_replace_all_but_the_excepted_parts(tmp_path):
             assert same == (path[0] != "embedding"), path
     leaves = [*jax.tree.leaves(state.parameters), *jax.tree.leaves(state.average)]
     assert len({leaf.unsafe_buffer_pointer() for leaf in leaves}) == len(leaves)
+
+
+def test_a_run_with_vocabularies_of_another_kind_is_named(tmp_path):
+    other = Workdir(tmp_path / "other")
+    other.claim(load_config("digits:tiny"))
+    other.checkpoints.mkdir()
+    with pytest.raises(UsageError, match=r"another kind: .* task='classification'"):
+        task(tmp_path, start_from=str(other.path))
