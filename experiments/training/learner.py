@@ -92,7 +92,7 @@ class Learner:
         Without a name, an implementation that can compute the model is chosen.
 
         Raises:
-            UsageError: a loss of another shape, or an implementation that cannot compute this model.
+            UsageError: a loss of another shape, or an implementation that cannot compute the model.
         """
         if self._implementation is None:
             self.flops(batch)  # traces the loss, and the loop needs the number
