@@ -7,6 +7,7 @@ from typing import NamedTuple
 from experiments.data.pairs import SentencePair
 from experiments.errors import UsageError
 from experiments.evaluation.scores import paired_bootstrap
+from experiments.json_files import read_json
 from experiments.results import deciding
 from experiments.workdir import Workdir
 
@@ -69,10 +70,9 @@ def load_other_run(
     """
     if theirs.path.resolve() == ours.path.resolve():
         raise UsageError(f"--against needs another run than {ours.path} itself")
-    if (other := theirs.load_config().task) != "translation":
-        raise UsageError(
-            f"--against={theirs.path} is no translation: it is a run of task={other!r}"
-        )
+    other = read_json(theirs.config, {"task": str})["task"] if theirs.config.is_file() else ""
+    if other not in ("", "translation"):
+        raise UsageError(f"--against={theirs.path} is no translation: its task is {other!r}")
     results, score = theirs.load_results(), _score(tokenized=tokenized)
     their_texts, our_texts = theirs.load_texts(), ours.load_texts()
     scores, hypotheses = {}, {}
