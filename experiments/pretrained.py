@@ -14,7 +14,7 @@ from experiments.config.build import build
 from experiments.config.decoding import PretrainedPart
 from experiments.errors import UsageError, as_usage_errors
 from experiments.inference.prediction import Prediction, predictions, show
-from experiments.inference.writer import generated, sampling
+from experiments.inference.text_generator import generated, sampling
 from experiments.workdir import Workdir
 
 NEEDS = 'reading weights needs an extra: pip install "attention[weights]"'

@@ -27,6 +27,7 @@ from experiments.workdir import Workdir
 
 LENGTHS = (8, 16, 32, 64, 128)  # of sentences, at which a training step is timed
 REPEATS = 5
+UNPACKED = {"packed": False, "row_length": 0}  # a row of a timed batch is one pair
 
 
 def compare(runs: Mapping[str, Config], workdir: Workdir, cache: Path) -> None:
@@ -134,7 +135,7 @@ def seconds_by_length(
 def _step(config: Config, workdir: Workdir, cache: Path, length: int) -> Callable[[], None]:
     """Return a function that takes one more training step; the first one compiles here."""
     tokens = max(config.batch.tokens, max(LENGTHS))
-    batch = replace(config.batch, tokens=tokens, bucket_lengths=(max(LENGTHS),))
+    batch = replace(config.batch, tokens=tokens, bucket_lengths=(max(LENGTHS),), **UNPACKED)
     config = replace(config, batch=batch, model=replace(config.model, max_length=max(LENGTHS)))
     learner = TASKS[config.task].load(config, workdir, cache).learner
     words = [len(SPECIALS)] * (length - 1)  # any words

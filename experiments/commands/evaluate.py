@@ -39,7 +39,7 @@ def evaluate(
             as `load_other_run`.
     """
     task = TASKS[config.task].load(config, workdir, cache)
-    names = task.tests
+    names = task.test_splits
     if split is not None:
         with as_usage_errors():
             one_of("--split", split, task.known_splits)

@@ -69,7 +69,7 @@ def explain(
     if getattr(config.model, "implementation", None) is not None:  # some return no weights
         config = replace(config, model=replace(config.model, implementation=None))
     task = TASKS[config.task].load(config, workdir, cache)
-    split = split or task.tests[0]
+    split = split or task.test_splits[0]
     with as_usage_errors():
         one_of("--split", split, task.known_splits)
     state = restore(workdir, task).state

@@ -54,4 +54,4 @@ def train(
     )
     trained = fit_in(workdir, task, batches, parameters, profile=profile, wandb=wandb)
     draw_learning_curve(workdir.path, workdir.learning_curve)
-    measure(task, workdir, trained, {name: name for name in task.tests}, before)
+    measure(task, workdir, trained, {name: name for name in task.test_splits}, before)

@@ -25,6 +25,7 @@ class Source:
         may_split: whether a text that is longer than the model reads may become several examples;
             of data without targets.
         has_images: whether the source of an example is an image `[height, width, channels]`.
+        may_lack_target: whether `config.target=""` loads examples without a target.
         name: names the text that `config.data` asks for, if that text never changes.
     """
 
@@ -35,6 +36,7 @@ class Source:
     is_running: bool = False
     may_split: bool = False
     has_images: bool = False
+    may_lack_target: bool = False
     name: Callable[[Any], str] | None = None
 
     @property

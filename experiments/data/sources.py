@@ -1,5 +1,6 @@
 """Splits of the data that a config names."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +26,18 @@ def store_split(config: Any, split: str, cache: Path) -> TextStore | ImageStore:
 class Splits(dict[str, TextStore | ImageStore]):
     """Splits of the data of a config by name; each is read when it is first used."""
 
-    def __init__(self, config: Any, cache: Path) -> None:  # noqa: ANN401 - any dataset
+    def __init__(self, config: Any, cache: Path, *, has_targets: bool = True) -> None:  # noqa: ANN401 - any dataset
         """Read nothing yet.
 
         Args:
             config: `config.data`.
             cache: folder of prepared data.
+            has_targets: whether the task reads targets; otherwise a dataset may lack them.
         """
         super().__init__()
         self.cache = cache
-        self._config = config
+        lacks = not has_targets and SOURCES[config.name].may_lack_target
+        self._config = replace(config, target="") if lacks else config
 
     def __missing__(self, split: str) -> TextStore | ImageStore:
         """Read a split.

@@ -11,6 +11,8 @@ MODES = {1: "L", 3: "RGB"}  # of Pillow, by number of channels
 def read_image(path: str, shape: tuple[int, int, int]) -> np.ndarray:
     """Read an image file as float32 `[height, width, channels]` from 0 (black) to 1 (white).
 
+    Nothing is inverted: for a model of `digits`, whose ink is 1, ink must be white on black.
+
     Args:
         path: of a file in any format that Pillow reads.
         shape: that the model reads; colours are converted to its channels.

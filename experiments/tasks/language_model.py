@@ -20,7 +20,7 @@ from experiments.errors import UsageError
 from experiments.experts import make_layer
 from experiments.inference.prediction import Prediction
 from experiments.inference.sentence import Sentence
-from experiments.inference.writer import Writer
+from experiments.inference.text_generator import TextGenerator
 from experiments.tasks.task import Examples, Ids, Task
 from experiments.training.loss import TokenLosses
 from experiments.training.step import TrainState
@@ -33,6 +33,8 @@ EVALUATED_ROWS = 256  # windows of running text in a batch that is measured
 
 class LanguageModeling(Task[TextBatch | PackedBatch]):
     """A decoder that reads running text, or packed rows of the sources of examples."""
+
+    has_targets = False
 
     @property
     def reads_blank(self) -> bool:
@@ -88,9 +90,9 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
         return objective(output.logits, batch.labels, batch.counted), output.losses
 
     @cached_property
-    def writer(self) -> Writer:
+    def writer(self) -> TextGenerator:
         """Continues a text, as `config.decoding` describes it."""
-        return Writer(
+        return TextGenerator(
             self.learner.definition,
             self.tokenizers.source,
             self.config,

@@ -19,7 +19,7 @@ from experiments.analysis.senses import (
     occurrences,
     sense_accuracy,
 )
-from experiments.data.gaps import GapBatch, Gaps, GapWindows, fixed_gaps
+from experiments.data.masking import MaskedBatch, MaskedWindows, Masking, fixed_masks
 from experiments.data.rows import Batch, Encoded, EncodedPair
 from experiments.data.vocabulary import EOS, SPECIALS
 from experiments.data.windows import Buckets, once
@@ -33,10 +33,11 @@ SAMPLED = 3  # sentences of a sample
 BEST = 5  # words that are listed for a gap
 
 
-class MaskedLanguageModeling(Task[GapBatch]):
+class MaskedLanguageModeling(Task[MaskedBatch]):
     """An encoder that reads the sources of examples, with gaps in them."""
 
-    tests = ("test",)
+    has_targets = False
+    test_splits = ("test",)
 
     def model(self, rngs: nnx.Rngs) -> MaskedLanguageModel:
         """As in `Task`; the last token is the gap."""
@@ -48,22 +49,22 @@ class MaskedLanguageModeling(Task[GapBatch]):
     def _layout(self, *lengths: int) -> Buckets[Batch]:
         return Buckets([*lengths, self.config.model.max_length], self.config.batch.tokens)
 
-    def _gaps(self, seed: int) -> Gaps:
-        return Gaps(len(self.tokenizers.source), seed)
+    def _masking(self, seed: int) -> Masking:
+        return Masking(len(self.tokenizers.source), seed)
 
-    def training_batches(self) -> GapWindows:
+    def training_batches(self) -> MaskedWindows:
         """Shuffled batches with new gaps in each epoch."""
         if self.source.has_phenomena:
             check_senses(self.examples("train"), self.examples("test"))
         layout, seed = self._layout(*self.config.batch.bucket_lengths), self.config.seed
-        return GapWindows(self.ids("train"), layout, self._gaps(seed), seed=seed)
+        return MaskedWindows(self.ids("train"), layout, self._masking(seed), seed=seed)
 
-    def batches(self, split: str) -> list[GapBatch]:
+    def batches(self, split: str) -> list[MaskedBatch]:
         """As in `Task`; the gaps are always the same."""
-        return [*fixed_gaps(self.ids(split), self._layout(), self._gaps(0))]
+        return [*fixed_masks(self.ids(split), self._layout(), self._masking(0))]
 
     def loss(
-        self, model: MaskedLanguageModel, batch: GapBatch, rng: Array | None
+        self, model: MaskedLanguageModel, batch: MaskedBatch, rng: Array | None
     ) -> tuple[TokenLosses, Mapping[str, Array]]:
         """As in `Task`."""
         output = model(batch.inputs, mask=masks.lengths(batch.lengths), rng=rng)

@@ -18,7 +18,7 @@ from experiments.config import Config
 from experiments.data.epoch import Epoch
 from experiments.data.pairs import SentencePair
 from experiments.data.rows import Encoded, EncodedPair
-from experiments.data.sequences.corpora import tell_left_out
+from experiments.data.sequences.corpora import warn_skipped
 from experiments.data.sources import Splits
 from experiments.data.store import IdStore, ImageStore, TextStore, store_ids, store_text
 from experiments.data.tokenizers import SIDES, Tokenizers
@@ -78,6 +78,7 @@ class Task(ABC, Generic[Batch]):
     """
 
     sides: ClassVar[tuple[int, ...]] = (0,)  # of an example that have tokens
+    has_targets: ClassVar[bool] = True  # whether examples need a target
     has_end: ClassVar[bool] = True  # whether a token ends each text that the model reads
     has_perplexity: ClassVar[bool] = True  # whether the loss is that of tokens
     reads_blank: bool = False  # whether the model writes from nothing, for a blank line
@@ -101,7 +102,7 @@ class Task(ABC, Generic[Batch]):
         Raises:
             UsageError: data that cannot be read or learned from.
         """
-        splits = Splits(config.data, cache)
+        splits = Splits(config.data, cache, has_targets=cls.has_targets)
         task = cls(config, cls.learn_tokenizers(config, splits["train"], cache), splits)
         task.config = settled(config, lambda _: task.training_batches().epoch)
         return task
@@ -113,7 +114,8 @@ class Task(ABC, Generic[Batch]):
         Raises:
             UsageError: a tokenizer that is missing or damaged.
         """
-        return cls(config, cls.load_tokenizers(config, workdir.path), Splits(config.data, cache))
+        splits = Splits(config.data, cache, has_targets=cls.has_targets)
+        return cls(config, cls.load_tokenizers(config, workdir.path), splits)
 
     @classmethod
     def learn_tokenizers(
@@ -268,14 +270,14 @@ class Task(ABC, Generic[Batch]):
         """Write more about a trained model, such as pictures, after the test split was measured."""
 
     @property
-    def tests(self) -> tuple[str, ...]:
+    def test_splits(self) -> tuple[str, ...]:
         """Splits that a trained model is measured on."""
         return self.source.tests
 
     @property
     def known_splits(self) -> tuple[str, ...]:
         """Splits that are read."""
-        return ("train", "validation", *self.tests)
+        return ("train", "validation", *self.test_splits)
 
     @cached_property
     def learner(self) -> Learner:
@@ -321,7 +323,7 @@ class Task(ABC, Generic[Batch]):
             fits = self._positions(ids) <= room
             if not fits.all():
                 what = f"more than {room} subwords"
-                tell_left_out("train", int(np.sum(~fits)), len(fits), what)
+                warn_skipped("train", int(np.sum(~fits)), len(fits), what)
                 if not fits.any():
                     raise UsageError(f"no pair of the train split is left: all have {what}")
                 examples = store_text(cache, partial(compress, examples, fits))

@@ -31,7 +31,8 @@ class WordVectors(Task[SkipGramBatch]):
 
     has_perplexity = False
 
-    tests = ("test",)
+    has_targets = False
+    test_splits = ("test",)
 
     def model(self, rngs: nnx.Rngs) -> SkipGram:
         """As in `Task`."""

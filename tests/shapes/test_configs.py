@@ -64,7 +64,7 @@ CONFIGS = configs()
 
 def task_and_batch(config: Config) -> tuple[Any, Any]:
     """Return the task of a config and the shapes of one of its batches."""
-    from experiments.data import gaps, pairs, rows, skip_grams, sources, store, text, tokenizers
+    from experiments.data import masking, pairs, rows, skip_grams, sources, store, text, tokenizers
     from experiments.registry import SOURCES, TASKS
     from experiments.tasks import classification
 
@@ -72,7 +72,7 @@ def task_and_batch(config: Config) -> tuple[Any, Any]:
         "translation": rows.Batch,
         "language_model": text.TextBatch,
         "language_model, packed": rows.PackedBatch,
-        "masked_language_model": gaps.GapBatch,
+        "masked_language_model": masking.MaskedBatch,
         "classification": classification.LabelledBatch,
         "classification, images": classification.LabelledBatch,
         "word_vectors": skip_grams.SkipGramBatch,

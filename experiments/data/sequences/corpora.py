@@ -5,12 +5,13 @@ their place. The text becomes subwords, because a list of its words would be too
 """
 
 import codecs
+import glob
 import gzip
 import sys
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -45,18 +46,37 @@ class Line(NamedTuple):
             return cls(place, "", "no UTF-8")
 
 
-def corpus_source(lines: Callable[[Any, str], Iterable[tuple[Line, Line]]]) -> Source:
+def corpus_source(
+    lines: Callable[[Any, str], Iterable[tuple[Line, ...]]],
+    files: Callable[[Any], Iterable[Path]],
+    *,
+    may_lack_target: bool = False,
+) -> Source:
     """Return the source of pairs in files.
 
     Args:
         lines: function of (`config.data`, split) that returns both sides of every pair.
+        files: function of `config.data` that lists the files of all splits; a split is read again
+            if the path, size or time of one of them changes.
+        may_lack_target: as in `Source`.
     """
+
+    def name(config: CorpusData) -> str:
+        stats = [(path.resolve(), path.stat()) for path in sorted(files(config))]
+        return repr([config, *((str(path), at.st_size, at.st_mtime_ns) for path, at in stats)])
 
     def load(config: CorpusData, split: str, cache: Path) -> Iterator[SentencePair]:
         del cache
         return sound_pairs(lines(config, split), config, split)
 
-    return Source(load, text=Subwords())
+    return Source(load, text=Subwords(), name=name, may_lack_target=may_lack_target)
+
+
+def list_files(config: CorpusData) -> list[Path]:
+    """List the files in `config.path` whose names begin with a name in `config.files`."""
+    stems = [Path(config.path) / name for name in vars(config.files).values()]
+    found = (stem.parent.glob(f"{glob.escape(stem.name)}*") for stem in stems)
+    return [path for path in chain.from_iterable(found) if path.is_file()]
 
 
 def find_files(config: CorpusData, split: str, forms: Sequence[Sequence[str]]) -> list[Path]:
@@ -112,7 +132,7 @@ def read_lines(path: Path) -> Iterator[Line]:
 
 
 def sound_pairs(
-    lines: Iterable[tuple[Line, Line]], config: CorpusData, split: str
+    lines: Iterable[tuple[Line, ...]], config: CorpusData, split: str
 ) -> Iterator[SentencePair]:
     """Yield the pairs of a split that have no fault.
 
@@ -137,12 +157,12 @@ def sound_pairs(
         dropped[fault].append(line.place)
     total = kept + sum(map(len, dropped.values()))
     for fault, places in sorted(dropped.items(), key=lambda item: -len(item[1])):
-        tell_left_out(split, len(places), total, f"{fault}, first in {places[0]}")
+        warn_skipped(split, len(places), total, f"{fault}, first in {places[0]}")
     if not kept:
         raise UsageError(f"the {split} split of the {config.name} data has no pairs")
 
 
-def tell_left_out(split: str, number: int, total: int, why: str) -> None:
+def warn_skipped(split: str, number: int, total: int, why: str) -> None:
     """Print how many pairs of a split are left out."""
     print(f"{split}: {number:,} of {total:,} pairs left out: {why}", file=sys.stderr)
 

@@ -9,12 +9,18 @@ import zlib
 from collections.abc import Iterator, Mapping
 
 from experiments.config.data import CsvData
-from experiments.data.sequences.corpora import Line, corpus_source, find_files, open_file
+from experiments.data.sequences.corpora import (
+    Line,
+    corpus_source,
+    find_files,
+    list_files,
+    open_file,
+)
 from experiments.errors import UsageError
 
 
-def lines(config: CsvData, split: str) -> Iterator[tuple[Line, Line]]:
-    """Yield both sides of every row of a split; a cell with several lines is one line.
+def lines(config: CsvData, split: str) -> Iterator[tuple[Line, ...]]:
+    """Yield the source of every row, and the target if `config.target` names a column.
 
     Raises:
         ValueError: a file that is missing, or that has not the columns.
@@ -24,10 +30,11 @@ def lines(config: CsvData, split: str) -> Iterator[tuple[Line, Line]]:
     try:
         with io.TextIOWrapper(open_file(path), encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
-            if reader.fieldnames is None:
+            if (columns := reader.fieldnames) is None:
                 raise ValueError(f"{path} is empty")
-            for side in ("source", "target"):
-                wanted, columns = getattr(config, side), reader.fieldnames
+            sides = {side: getattr(config, side) for side in ("source", "target")}
+            sides = {side: column for side, column in sides.items() if column}
+            for side, wanted in sides.items():
                 if wanted not in columns:
                     raise ValueError(
                         f"data.{side}={wanted!r} is no column of {path}, which has "
@@ -35,10 +42,7 @@ def lines(config: CsvData, split: str) -> Iterator[tuple[Line, Line]]:
                     )
             for row in reader:
                 place = f"{path}, line {reader.line_num}"
-                source, target = (
-                    _cell(place, row, name) for name in (config.source, config.target)
-                )
-                yield source, target
+                yield tuple(_cell(place, row, column) for column in sides.values())
     except (OSError, EOFError, zlib.error, csv.Error, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
 
@@ -50,4 +54,4 @@ def _cell(place: str, row: Mapping[str, str | None], column: str) -> Line:
     return Line(f"{place}, column {column!r}", text, fault)
 
 
-SOURCE = corpus_source(lines)
+SOURCE = corpus_source(lines, list_files, may_lack_target=True)

@@ -10,7 +10,13 @@ from collections.abc import Iterator
 from itertools import zip_longest
 
 from experiments.config.data import ParallelData
-from experiments.data.sequences.corpora import Line, corpus_source, find_files, read_lines
+from experiments.data.sequences.corpora import (
+    Line,
+    corpus_source,
+    find_files,
+    list_files,
+    read_lines,
+)
 from experiments.errors import UsageError
 
 
@@ -41,4 +47,4 @@ def lines(config: ParallelData, split: str) -> Iterator[tuple[Line, Line]]:
         yield pair
 
 
-SOURCE = corpus_source(lines)
+SOURCE = corpus_source(lines, list_files)

@@ -33,6 +33,8 @@ def _check(config: TfdsData, info: tfds.core.DatasetInfo, split: str) -> None:
     """
     kinds = {"source": tfds.features.Text, "target": tfds.features.Text | tfds.features.ClassLabel}
     for side, kind in kinds.items():
+        if side == "target" and not config.target:
+            continue
         known = [name for name, feature in info.features.items() if isinstance(feature, kind)]
         one_of(f"data.{side}", getattr(config, side), known)
     part = getattr(config.splits, split)
@@ -46,8 +48,8 @@ def _check(config: TfdsData, info: tfds.core.DatasetInfo, split: str) -> None:
         ) from error
 
 
-def lines(config: TfdsData, split: str) -> Iterator[tuple[Line, Line]]:
-    """Both sides of every pair of a split.
+def lines(config: TfdsData, split: str) -> Iterator[tuple[Line, ...]]:
+    """Yield the source and target, if `config.target` is one, of every example.
 
     Raises:
         ValueError: as `_check`, or a dataset that is not prepared.
@@ -55,7 +57,7 @@ def lines(config: TfdsData, split: str) -> Iterator[tuple[Line, Line]]:
     """
     part, builder = getattr(config.splits, split), _builder(config)
     _check(config, builder.info, split)
-    label = builder.info.features[config.target]
+    label = builder.info.features[config.target] if config.target else None
     has_classes = isinstance(label, tfds.features.ClassLabel)
     try:
         stored = builder.as_data_source(split=part)
@@ -65,11 +67,10 @@ def lines(config: TfdsData, split: str) -> Iterator[tuple[Line, Line]]:
                 place = f"{config.dataset}, {part}, example {number}"
                 if has_classes:
                     example[config.target] = label.int2str(example[config.target]).encode()
-                source, target = (
+                yield tuple(
                     Line.of(f"{place}, {name}", example[name])
-                    for name in (config.source, config.target)
+                    for name in filter(None, (config.source, config.target))
                 )
-                yield source, target
     except RuntimeError as error:  # of array_record
         raise UsageError(f"{builder.data_dir} cannot be read: {error}") from error
 
@@ -109,4 +110,6 @@ def _prepared(folder: Path) -> list[str]:
     return sorted({path.parent.parent.relative_to(folder).as_posix() for path in paths})
 
 
-SOURCE = corpus_source(lines)
+SOURCE = corpus_source(
+    lines, lambda config: [Path(_builder(config).data_dir) / INFO], may_lack_target=True
+)

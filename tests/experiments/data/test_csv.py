@@ -5,6 +5,7 @@ import gzip
 
 import pytest
 
+from experiments.data.sources import Splits
 from experiments.errors import UsageError
 from tests.experiments.data.corpora import data_part, load_split
 
@@ -56,3 +57,17 @@ def test_file_that_cannot_be_used_raises(content, sentence, tmp_path):
         (tmp_path / "train.csv").write_bytes(content)
     with pytest.raises((UsageError, ValueError), match=sentence):
         read(tmp_path)
+
+
+def test_text_alone_needs_no_target_and_is_read_again_only_if_it_changed(tmp_path):
+    file, cache = tmp_path / "train.csv", tmp_path / "cache"
+    file.write_text("text\na film\n")
+    config = data_part("csv", {"path": str(tmp_path)})
+
+    def store():
+        return Splits(config, cache, has_targets=False)["train"]
+
+    inode = store().path.stat().st_ino
+    assert store().path.stat().st_ino == inode
+    file.write_text("text\ntwo films\n")
+    assert [*store()] == [("two films", "", "")]

@@ -133,4 +133,4 @@ def test_characters_of_a_language_model_are_those_of_its_training_text(tmp_path)
     task = TASKS["language_model"](config, tokenizers, splits)
     assert task.tokenizers.source.characters == "ab\ufffd"
     assert {*task.ids("test").ids.tolist()} == {2}
-    assert task.tests == ("test",)
+    assert task.test_splits == ("test",)

@@ -34,7 +34,7 @@ def generated(output: GenerationOutput) -> dict[str, Any]:
     return {"text": output.text[0], "probabilities": [math.exp(each) for each in log_probs]}
 
 
-class Writer:
+class TextGenerator:
     """Continue a text, token by token."""
 
     def __init__(

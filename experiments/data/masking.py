@@ -13,7 +13,7 @@ from experiments.data.windows import Buckets, Examples, Windows, once
 CHOSEN, TO_MASK, TO_RANDOM = 0.15, 0.8, 0.1  # shares
 
 
-class GapBatch(NamedTuple):
+class MaskedBatch(NamedTuple):
     """Padded sentences with gaps.
 
     Attributes:
@@ -73,7 +73,7 @@ def mask_tokens(
     return Masked(np.where(changed, replaced, tokens), chosen)
 
 
-class Gaps:
+class Masking:
     """Makes gaps in sentences, others in each batch."""
 
     def __init__(self, vocab_size: int, seed: int) -> None:
@@ -81,10 +81,10 @@ class Gaps:
         self._words = range(len(SPECIALS), vocab_size)
         self._seed = seed
 
-    def __call__(self, batch: Batch, index: int) -> GapBatch:
+    def __call__(self, batch: Batch, index: int) -> MaskedBatch:
         """Return batch number `index` with its gaps."""
         masked = self.make(batch.source, index)
-        return GapBatch(masked.inputs, batch.source_lengths, batch.source, masked.chosen)
+        return MaskedBatch(masked.inputs, batch.source_lengths, batch.source, masked.chosen)
 
     def make(self, tokens: np.ndarray, index: int) -> Masked:
         """Make gaps in ids `[...]`; they depend on the ids, the seed and `index` alone."""
@@ -93,29 +93,31 @@ class Gaps:
         )
 
 
-class GapWindows:
+class MaskedWindows:
     """The batch of each training step, with new gaps in each epoch."""
 
     def __init__(
-        self, sentences: Examples, layout: Buckets[Batch], gaps: Gaps, *, seed: int
+        self, sentences: Examples, layout: Buckets[Batch], masking: Masking, *, seed: int
     ) -> None:
         """Arrange encoded sentences."""
         self._windows = Windows(sentences, layout, seed=seed)
-        self._gaps = gaps
+        self._masking = masking
         self.padding = self._windows.padding
         words = int(np.sum(sentences.lengths[:, 0] - 1))
         self.epoch: Epoch = self._windows.epoch._replace(tokens=round(CHOSEN * words))
 
-    def __getitem__(self, step: int) -> GapBatch:
+    def __getitem__(self, step: int) -> MaskedBatch:
         """The batch of one training step."""
-        return self._gaps(self._windows[step], step)
+        return self._masking(self._windows[step], step)
 
 
-def fixed_gaps(sentences: Examples, layout: Buckets[Batch], gaps: Gaps) -> Iterator[GapBatch]:
+def fixed_masks(
+    sentences: Examples, layout: Buckets[Batch], masking: Masking
+) -> Iterator[MaskedBatch]:
     """Yield every sentence once, with gaps that depend on its number and not on its batch."""
     for members, batch in once(sentences, layout):
         inputs, chosen = batch.source.copy(), np.zeros_like(batch.source, bool)
         for row, (number, length) in enumerate(zip(members, batch.source_lengths, strict=False)):
-            masked = gaps.make(batch.source[row, :length], int(number))
+            masked = masking.make(batch.source[row, :length], int(number))
             inputs[row, :length], chosen[row, :length] = masked.inputs, masked.chosen
-        yield GapBatch(inputs, batch.source_lengths, batch.source, chosen)
+        yield MaskedBatch(inputs, batch.source_lengths, batch.source, chosen)

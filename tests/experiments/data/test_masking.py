@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.data.gaps import Gaps, GapWindows, mask_tokens
+from experiments.data.masking import MaskedWindows, Masking, mask_tokens
 from experiments.data.rows import Encoded, EncodedPair
 from experiments.data.vocabulary import Vocabulary
 from experiments.data.windows import Buckets
@@ -16,7 +16,7 @@ def test_epoch_counts_masked_words():
     words = Vocabulary.of([sentence.split() for sentence in SENTENCES])
     texts = [sentence.split() for sentence in SENTENCES * 100]
     sentences = Encoded(EncodedPair(words.encode(text)) for text in texts)
-    epochs = GapWindows(sentences, Buckets([8], 64), Gaps(len(words), 0), seed=0)
+    epochs = MaskedWindows(sentences, Buckets([8], 64), Masking(len(words), 0), seed=0)
     asked = sum(epochs[number].counted.sum() for number in range(int(epochs.epoch.steps)))
     assert epochs.epoch.tokens == 150
     assert asked == pytest.approx(150, rel=0.15)
