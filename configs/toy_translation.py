@@ -2,10 +2,9 @@
 
 command    python run.py                (or: python run.py --config=configs/toy_translation.py)
 hardware   two CPU cores
-time       89 s of training by `make train` (compilation, validation and samples included)
-score      exact match 98.8 % on test, 98.5 % on compositional, 38.2 % on longer (seed 0; with seeds
-           1 and 2: 99.5 and 99.4 %, 99.0 and 96.7 %, 25.0 and 26.2 %)
-           measured with weight decay on all parameters (train.decay_all)
+time       82 s of training by `make train` (compilation, validation and samples included)
+score      exact match 99.4 ± 0.1 % on test, 98.7 ± 0.4 % on compositional, 34.5 ± 8.4 % on longer
+           (mean and standard deviation of seeds 0, 1 and 2, by --mode=sweep --seeds=0,1,2)
 """
 
 from ml_collections import ConfigDict
