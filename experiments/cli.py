@@ -4,6 +4,7 @@ Nothing heavy is imported here: a typing error and `--help` are answered before 
 """
 
 import ast
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -17,14 +18,14 @@ from ml_collections import ConfigDict, config_flags
 
 from experiments.arguments import flag_name, last_of, values_of, without, without_negation
 from experiments.config import Config
-from experiments.config.build import helps
+from experiments.config.build import KINDS, helps
 from experiments.config.data import TextPart
 from experiments.config.flags import as_config_dict
 from experiments.errors import UsageError, as_usage_errors, nearest, one_of
 from experiments.grid import axis_flags, expand, read_axes
 from experiments.plugin import import_file, import_plugin
 from experiments.registry import DATASETS, TASK_PARTS, datasets_of
-from experiments.workdir import Workdir
+from experiments.workdir import CHANGEABLE, Workdir
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MODES = {
@@ -180,6 +181,8 @@ def _parse_one(mode: str, argv: Sequence[str], name: str | None = None) -> Comma
         if flag_name(argument).startswith("config."):
             _check_field(flag_name(argument), base)
     values = _read([program, *arguments], base)
+    if mode in USES and not weights and workdir.config.exists():
+        _check_training(mode, arguments, values.config, workdir)
     return Command(
         mode=values.mode,
         config=values.config,
@@ -197,6 +200,22 @@ def _parse_one(mode: str, argv: Sequence[str], name: str | None = None) -> Comma
         profile=values.profile,
         wandb=values.wandb,
     )
+
+
+def _check_training(
+    mode: str, arguments: Sequence[str], config: ConfigDict, workdir: Workdir
+) -> None:
+    """Raise a `UsageError` for a flag that changes the training of a run that is only used."""
+    given, trained = {*map(flag_name, arguments)}, workdir.load_config()
+    for name in CHANGEABLE:
+        part, _, field = name.partition(".")
+        if f"config.{name}" in given and part in trained:
+            new, old = (getattr(tree[part], field, None) for tree in (config, trained))
+            if new != old:
+                raise UsageError(
+                    f"--config.{name}={new} is for training: --mode={mode} uses the run of "
+                    f"{workdir.path} as it was trained, with {old!r}"
+                )
 
 
 def _parse_several(mode: str, argv: Sequence[str], names: Sequence[str]) -> Command:
@@ -268,7 +287,7 @@ def _config_path(name: str) -> tuple[Path, list[str]]:
             if path.is_file():
                 return path, form
         hint = nearest(stem, [str(path) for path in Path(stem).parent.glob("*.py")])
-    raise UsageError(f"there is no configuration {stem!r}{hint}")
+    raise UsageError(f"there is no configuration {stem!r}{hint or '; --help lists all'}")
 
 
 def _config_files() -> list[Path]:
@@ -373,11 +392,21 @@ def _read(argv: Sequence[str], base: ConfigDict) -> flags.FlagValues:
     except flags.UnrecognizedFlagError as error:
         hint = nearest(f"--{error.flagname}", [f"--{name}" for name in values])
         raise UsageError(f"unknown flag --{error.flagname}{hint}") from error
+    except flags.IllegalFlagValueError as error:
+        raise UsageError(_wrong_value(str(error), base)) from error
     except (flags.Error, ValueError, TypeError) as error:
         raise UsageError(str(error).strip().replace("\n", " ")) from error
     if len(rest) > 1:
         raise UsageError(f"unexpected argument {rest[1]!r}: arguments are flags, --name=value")
     return values
+
+
+def _wrong_value(error: str, base: ConfigDict) -> str:
+    """Return a sentence about the value of a flag, from the message of absl."""
+    text = error.strip().replace("\n", " ")
+    found = re.match(r"flag --config\.([\w.]+)=(.*?): ", text)
+    kind = KINDS.get(type(dict(_fields(base)).get(found[1]))) if found else None
+    return f"--config.{found[1]} must be {kind}, got {found[2]!r}" if kind else text
 
 
 def _check_field(flag: str, config: ConfigDict) -> None:

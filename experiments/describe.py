@@ -38,7 +38,9 @@ def describe(config: Config | ConfigDict, model: nnx.Module) -> None:
     """
     if isinstance(model, RecurrentEncoderDecoder) or not isinstance(model, TRANSFORMERS):
         raise UsageError(
-            f"architecture={config.architecture!r} cannot be described, a Transformer can"
+            f"task={config.task!r} with architecture={config.architecture!r} cannot be described: "
+            "translation, language_model and masked_language_model with "
+            "architecture='transformer' can"
         )
     description = Description.of(model, context=config.model.max_length)
     print(description, end="\n\n")

@@ -7,6 +7,8 @@ import math
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
+from traceback import extract_tb
 
 
 class UsageError(Exception):
@@ -24,6 +26,24 @@ def as_usage_errors(where: str = "") -> Iterator[None]:
         yield
     except ValueError as error:
         raise UsageError(f"{where}{error}") from error
+
+
+@contextmanager
+def errors_of(what: str) -> Iterator[None]:
+    """Raise each error of a function of a plugin as a `UsageError` that names it and its line.
+
+    Args:
+        what: name of the function, as "the metric 'bleu'".
+    """
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:  # whatever the code of a person raises
+        frame = extract_tb(error.__traceback__)[2:3]  # after this function and its caller
+        place = "".join(f" in {Path(each.filename).name}, line {each.lineno}" for each in frame)
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UsageError(f"{what} failed{place}: {text}") from error
 
 
 def one_of(name: str, given: object, known: Collection[str]) -> None:

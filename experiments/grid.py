@@ -63,7 +63,7 @@ def expand(
             config = load(name, [f"--config.{field}={value}" for field, value in pairs])
         except UsageError as error:
             sentence = str(error)
-            if any(f"{field!r}" in sentence or f".{field}=" in sentence for field in axes):
+            if any(re.search(rf"[.']{re.escape(field)}[=' ]", sentence) for field in axes):
                 sentence = sentence.replace("--config.", "--grid.")
             raise UsageError(sentence) from error
         parts = [label] if len(configs) > 1 else []

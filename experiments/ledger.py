@@ -8,6 +8,7 @@ from statistics import mean
 
 from ml_collections import ConfigDict
 
+from experiments.config.differences import differences
 from experiments.errors import UsageError
 from experiments.files import write_whole
 from experiments.records import Record, Run, label_of, table, warn_skipped
@@ -42,7 +43,11 @@ def ledger(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     del workdir, cache
     results = Path(config.results)
     for record in records_below(Path(config.folder)):
-        record.save(results / f"{record.run}.json")
+        path = results / f"{record.run}.json"
+        if reason := differs(path, record):
+            tell_left_out(record.run, f"{reason}; rename its workdir, or remove the file")
+        else:
+            record.save(path)
     records = [Record.load(path) for path in results.rglob("*.json")]
     if not records:
         raise UsageError(f"folder={config.folder} contains no run that was measured: train one")
@@ -69,6 +74,29 @@ def records_below(folder: Path) -> Iterator[Record]:
             yield Record.of(name, [first, *others])
         except UsageError as error:
             warn_skipped(first.name, error)
+
+
+def differs(path: Path, record: Record) -> str:
+    """Return how the configuration in the file of a record differs, "" if it is the same.
+
+    Fields that only one of them has are those of another version. A file without a configuration
+    is compared by the number of parameters, and is never replaced by a shorter training.
+    """
+    if not path.exists():
+        return ""
+    kept = Record.load(path)
+    if kept.config is None or record.config is None:
+        other = kept.parameters not in (None, record.parameters)
+        fields = ["parameters"] * other + ["steps"] * (max(record.steps) < max(kept.steps))
+        there, here = (each._asdict() for each in (kept, record))
+    else:
+        there, here = kept.config, record.config
+        fields = [name for name in differences(there, here) if name in there and name in here]
+    if not fields:
+        return ""
+    name = fields[0]
+    values = f"{name}: {there[name]} there, {here[name]} here"
+    return f"{path} is of another configuration ({values})"
 
 
 def _kind(run: Run) -> str:

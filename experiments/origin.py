@@ -30,5 +30,6 @@ def commit(repository: Path) -> str:
 
 
 def _git(repository: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(repository), *arguments]
+    # A command that ends early, as on a full disk, must not leave a lock in the repository.
+    command = ["git", "--no-optional-locks", "-C", str(repository), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple, Self
 
 from ml_collections import ConfigDict
 
+from experiments.config.differences import flat
 from experiments.errors import UsageError
 from experiments.files import write_whole
 from experiments.json_files import read_json
 from experiments.results import SHOWN, deciding, differing
 from experiments.training.metrics import read_metrics
-from experiments.workdir import Workdir
+from experiments.workdir import CHANGEABLE, INDIFFERENT, Workdir
 
 Scores = Mapping[str, Mapping[str, float]]  # of each split, by name
 
@@ -107,6 +108,7 @@ class Record(NamedTuple):
         scores: "values" of each run, "mean" and "std" (n - 1; None for one value), by split and
             name.
         published: figures to show beside those of a split, by split and name.
+        config: fields that decide the scores, by dotted name, without the seed; None in old files.
     """
 
     run: str
@@ -121,6 +123,7 @@ class Record(NamedTuple):
     decoding: str
     scores: dict[str, dict[str, dict[str, Any]]]
     published: dict[str, dict[str, str]]
+    config: dict[str, Any] | None = None
 
     @classmethod
     def of(cls, name: str, runs: Sequence[Run]) -> Self:
@@ -149,6 +152,7 @@ class Record(NamedTuple):
             decoding=differing(*decodings),
             scores=scores,
             published=first.published,
+            config=_deciding_fields(first.config),
         )
 
     @classmethod
@@ -186,7 +190,18 @@ FIELDS = {
     **dict.fromkeys(("seeds", "steps", "seconds"), list),
     **dict.fromkeys(("scores", "published"), dict),
     **dict.fromkeys(("planned_steps", "parameters"), int | None),
+    "config": dict | None,
 }
+
+
+def _deciding_fields(config: ConfigDict) -> dict[str, Any]:
+    """Return the fields of a config that decide the scores of a run, by dotted name."""
+    ignored = ("seed", *INDIFFERENT, *(name for name in CHANGEABLE if name != "train.steps"))
+    return {
+        name: value
+        for name, value in flat(config.to_dict()).items()
+        if not f"{name}.".startswith(tuple(f"{part}." for part in ignored))
+    }
 
 
 def summary(values: Sequence[float]) -> dict[str, Any]:

@@ -13,15 +13,17 @@ from experiments.workdir import Workdir
 
 Scores = Mapping[str, object]
 
-# Labels and formats of the scores that are printed; results.json contains all.
+# Labels and formats of scores; those of plugins are printed by their names.
 SHOWN = {
     "exact_match": ("exact match", "{:7.2%}"),
     "accuracy": ("accuracy", "{:7.2%}"),
     "bleu": ("BLEU", "{:6.2f}"),
     "tok_bleu": ("tokenized BLEU", "{:6.2f}"),
+    "chrf": ("chrF", "{:6.2f}"),
     "perplexity": ("perplexity", "{:.3f}"),
     "word_perplexity": ("per word", "{:.3f}"),
 }
+NOT_SHOWN = ("loss", "nll", "tokens", "sentences")  # numbers that are in results.json alone
 # Fields of `decoding` that do not change a translation.
 FIELDS_WITHOUT_EFFECT_ON_OUTPUT = {"hypotheses", "n_best", "metrics"}
 
@@ -64,7 +66,9 @@ def report(
     elif others := before.get("splits", {}).keys() - splits.keys():
         print(f"scores of {', '.join(sorted(others))} were measured otherwise, and are left out")
     write_whole(workdir.results, json.dumps(results, indent=2) + "\n")
-    print(f"{results['step']:,} steps, {results['training_seconds']} s of training")
+    step, last = results["step"], max(results["step"], workdir.newest_step())
+    measured = "" if step == last else f"; measured: step {step:,}"
+    print(f"{last:,} steps, {results['training_seconds']} s of training{measured}")
     for split, scores in splits.items():
         print(f"{split:13s} {'   '.join(_shown(scores))}")
         if data := scores.get("data"):
@@ -95,10 +99,15 @@ def differing(decoding: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
 
 
 def _shown(scores: Scores) -> list[str]:
-    """Return the scores that are printed, with their labels."""
+    """Return the scores that are printed, with their labels: those of `SHOWN` come first."""
+    others = {
+        name: (name, "{:.3f}")
+        for name, value in scores.items()
+        if isinstance(value, int | float) and name not in (*SHOWN, *NOT_SHOWN)
+    }
     return [
         f"{label} {form.format(scores[name])}"
-        for name, (label, form) in SHOWN.items()
+        for name, (label, form) in (SHOWN | others).items()
         if name in scores
     ]
 

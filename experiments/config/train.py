@@ -104,7 +104,10 @@ class TrainPart:
             ValueError: it does not.
         """
         if not 0 <= self.warmup_steps < steps:
-            raise ValueError(f"warmup_steps must be in [0, steps={steps}), got {self.warmup_steps}")
+            raise ValueError(
+                f"warmup_steps must be in [0, steps={steps}), got {self.warmup_steps}: choose "
+                "fewer by --config.train.warmup_steps"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

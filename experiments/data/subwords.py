@@ -1,6 +1,7 @@
 """Subwords that sentencepiece has learned: a model in which every text can be spelled."""
 
 import io
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -127,10 +128,17 @@ def _train(kind: str, size: int, texts: Callable[[], Iterator[str]]) -> bytes:
             minloglevel=2,
         )
     except RuntimeError as error:
-        reason = str(error).strip().splitlines()[-1].rpartition("] ")[2]
-        reason = reason.partition(" Increase ")[0]  # names options that this program lacks
-        raise UsageError(f"text.size={size} cannot be learned: {reason}") from error
+        raise UsageError(f"text.size={size} {_reason(str(error))}") from error
     return model.getvalue()
+
+
+def _reason(error: str) -> str:
+    """Return what is wrong with a size, from the message of sentencepiece."""
+    if high := re.search(r"too high .*<= (\d+)", error):
+        return f"is more than the {high[1]} subwords that this text has: choose at most {high[1]}"
+    if low := re.search(r"smaller than required_chars\. \d+ vs (\d+)", error):
+        return f"is less than the {low[1]} subwords that this text needs: choose at least {low[1]}"
+    return f"cannot be learned: {error.strip().splitlines()[-1].rpartition('] ')[2]}"
 
 
 def _checked(model: bytes) -> SubwordTokenizer:

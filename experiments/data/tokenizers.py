@@ -13,7 +13,7 @@ from experiments.config.data import TextPart
 from experiments.data.pairs import SentencePair
 from experiments.data.rows import EncodedPair
 from experiments.data.vocabulary import Vocabulary
-from experiments.data.words import SPACED, Tokens
+from experiments.data.words import SPACED, WHOLE, Tokens
 from experiments.errors import UsageError
 from experiments.files import write_whole
 
@@ -72,7 +72,8 @@ class WordTokenizer:
         Raises:
             ValueError: an unknown word.
         """
-        return self.vocabulary.encode(self.tokens.tokenize(text))
+        kind = "class" if self.tokens is WHOLE else "word"
+        return self.vocabulary.encode(self.tokens.tokenize(text), kind)
 
     def read(self, text: str) -> list[int]:
         """Return the ids; a full stop at the end is removed, and the case of words corrected."""

@@ -47,8 +47,12 @@ class Vocabulary:
         """Number of words, the three special ones included."""
         return len(self.words)
 
-    def encode(self, sentence: Sequence[str]) -> list[int]:
+    def encode(self, sentence: Sequence[str], kind: str = "word") -> list[int]:
         """Return the ids of the words, without begin and end.
+
+        Args:
+            sentence: the words.
+            kind: what they are called in an error.
 
         Raises:
             ValueError: a word that is not in the vocabulary, with the nearest that is.
@@ -59,7 +63,7 @@ class Vocabulary:
             (word,) = error.args
             near = get_close_matches(word, self.ids, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"the word {word!r} is not in the vocabulary{hint}") from None
+            raise ValueError(f"the {kind} {word!r} is not in the vocabulary{hint}") from None
 
     def decode(self, ids: Iterable[int]) -> list[str]:
         """Return the words of ids up to the first end; padding and begin are left out."""

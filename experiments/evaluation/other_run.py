@@ -7,6 +7,7 @@ from typing import NamedTuple
 from experiments.data.pairs import SentencePair
 from experiments.errors import UsageError
 from experiments.evaluation.scores import paired_bootstrap
+from experiments.json_files import read_json
 from experiments.results import deciding
 from experiments.workdir import Workdir
 
@@ -64,10 +65,14 @@ def load_other_run(
         tokenized: as in `answer_scores`.
 
     Raises:
-        UsageError: the same run, or one that was not measured so on these sentences.
+        UsageError: the same run, a run of another task, or one that was not measured so on these
+            sentences.
     """
     if theirs.path.resolve() == ours.path.resolve():
         raise UsageError(f"--against needs another run than {ours.path} itself")
+    other = read_json(theirs.config, {"task": str})["task"] if theirs.config.is_file() else ""
+    if other not in ("", "translation"):
+        raise UsageError(f"--against={theirs.path} is no translation: its task is {other!r}")
     results, score = theirs.load_results(), _score(tokenized=tokenized)
     their_texts, our_texts = theirs.load_texts(), ours.load_texts()
     scores, hypotheses = {}, {}

@@ -6,6 +6,7 @@ from typing import Any
 import sacrebleu
 from sacrebleu.significance import PairedTest
 
+from experiments.errors import errors_of
 from experiments.registry import METRICS
 
 
@@ -25,11 +26,16 @@ def answer_scores(
         references: one correct answer each.
         tokenized: whether the text is tokenized already. Its BLEU is not comparable with that of
             plain text, so "bleu" is replaced by "tok_bleu".
+
+    Raises:
+        UsageError: a metric failed.
     """
     scores: dict[str, Any] = {"sentences": len(references)}
     for name in metrics:
         name = "tok_bleu" if tokenized and name == "bleu" else name
-        found = METRICS[name](answers, references)
+        metric = METRICS[name]
+        with errors_of(f"the metric {name!r}"):
+            found = metric(answers, references)
         scores |= found if isinstance(found, Mapping) else {name: found}
     return scores
 

@@ -16,11 +16,12 @@ from experiments.data.rows import PackedBatch
 from experiments.data.text import RandomWindows, TextBatch, fixed_windows
 from experiments.data.vocabulary import BOS
 from experiments.data.windows import PackedRows, Windows, once
+from experiments.errors import UsageError
 from experiments.experts import make_layer
 from experiments.inference.prediction import Prediction
 from experiments.inference.sentence import Sentence
 from experiments.inference.text_generator import TextGenerator
-from experiments.tasks.task import Task
+from experiments.tasks.task import Examples, Ids, Task
 from experiments.training.loss import TokenLosses
 from experiments.training.step import TrainState
 
@@ -34,7 +35,11 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
     """A decoder that reads running text, or packed rows of the sources of examples."""
 
     has_targets = False
-    reads_blank = True
+
+    @property
+    def reads_blank(self) -> bool:
+        """Whether a text has a begin token, which the model continues."""
+        return not self.source.is_running
 
     def model(self, rngs: nnx.Rngs) -> LanguageModel:
         """As in `Task`."""
@@ -61,6 +66,17 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
             return fixed_windows(ids.ids, context=batch.row_length, size=size)
         layout = PackedRows([batch.row_length], batch.tokens)
         return [found for _, found in once(ids, layout)]
+
+    def _fitting(self, split: str) -> tuple[Examples, Ids]:
+        examples, ids = super()._fitting(split)
+        context = self.config.batch.row_length
+        if self.source.is_running and len(ids.ids) <= context:
+            place = f" of {path}" if (path := self.config.data.path) else ""
+            raise UsageError(
+                f"the {split} split{place} has {len(ids.ids)} characters: batch.row_length="
+                f"{context} needs at least {context + 1}"
+            )
+        return examples, ids
 
     def loss(
         self, model: LanguageModel, batch: TextBatch | PackedBatch, rng: Array | None

@@ -21,8 +21,8 @@ from experiments.data.rows import Encoded, EncodedPair
 from experiments.data.sequences.corpora import warn_skipped
 from experiments.data.sources import Splits
 from experiments.data.store import IdStore, ImageStore, TextStore, store_ids, store_text
-from experiments.data.tokenizers import Tokenizers
-from experiments.errors import UsageError, as_usage_errors
+from experiments.data.tokenizers import SIDES, Tokenizers
+from experiments.errors import UsageError, as_usage_errors, errors_of
 from experiments.evaluation.scores import answer_scores
 from experiments.inference.prediction import Prediction, predictions
 from experiments.registry import EVALUATORS, LOSSES, SOURCES
@@ -81,7 +81,7 @@ class Task(ABC, Generic[Batch]):
     has_targets: ClassVar[bool] = True  # whether examples need a target
     has_end: ClassVar[bool] = True  # whether a token ends each text that the model reads
     has_perplexity: ClassVar[bool] = True  # whether the loss is that of tokens
-    reads_blank: ClassVar[bool] = False  # whether a blank line has a prediction
+    reads_blank: bool = False  # whether the model writes from nothing, for a blank line
 
     def __init__(
         self, config: Config, tokenizers: Tokenizers, splits: Splits | None = None
@@ -131,9 +131,20 @@ class Task(ABC, Generic[Batch]):
     def learn_tokenizers(
         cls, config: Config, train: Iterable[SentencePair], cache: Path
     ) -> Tokenizers:
-        """Learn the tokens of the training data, or load those of the run in `train.start_from`."""
+        """Learn the tokens of the training data, or load those of the run in `train.start_from`.
+
+        Raises:
+            UsageError: that run has tokens of another kind.
+        """
         text, folder = SOURCES[config.data.name].text, config.train.start_from
         if folder and Workdir(folder).checkpoints.is_dir():
+            files = [text.FILE.format(side=SIDES[side]) for side in cls.sides]
+            if missing := [name for name in files if not (Path(folder) / name).is_file()]:
+                other = Workdir(folder).load_config()
+                raise UsageError(
+                    f"train.start_from={folder} has vocabularies of another kind: it is a run of "
+                    f"task={other.task!r} with data.name={other.data.name!r}, without {missing[0]}"
+                )
             return text.load(Path(folder), cls.sides)
         return text.learn(config.text, train, cache, cls.sides)
 
@@ -198,7 +209,9 @@ class Task(ABC, Generic[Batch]):
             found |= self.answer_scores(answers, "validation", metrics)
         for name in names:
             if name in EVALUATORS:
-                found |= EVALUATORS[name](self, state)
+                evaluator = EVALUATORS[name]
+                with errors_of(f"the evaluator {name!r}"):
+                    found |= evaluator(self, state)
         return {name: value for name, value in found.items() if not isinstance(value, str)}
 
     @cached_property

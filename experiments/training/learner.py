@@ -87,14 +87,15 @@ class Learner:
         )
 
     def trace(self, batch: Batch) -> None:
-        """Trace the training step of a model whose config names an implementation of attention.
+        """Trace the loss, and the training step if the config names an implementation of attention.
 
         Without a name, an implementation that can compute the model is chosen.
 
         Raises:
-            UsageError: an implementation that cannot compute this model.
+            UsageError: a loss of another shape, or an implementation that cannot compute the model.
         """
         if self._implementation is None:
+            self.flops(batch)  # traces the loss, and the loop needs the number
             return
         with as_usage_errors("model: "):
             jax.eval_shape(self.train_step, self.abstract_state, batch)

@@ -11,6 +11,7 @@ from jax import Array
 
 from attention.primitives.precision import wide
 from experiments.config.train import LabelTrainPart
+from experiments.errors import UsageError
 
 REGULARIZERS = ("label_smoothing", "z_loss")  # fields of `train` that a loss may take
 # (logits [..., V], labels [...]) -> [...]: the loss of each token.
@@ -145,6 +146,9 @@ def token_losses(
         counts: `[...]` bool, False for padding.
         loss: of each token.
         ties_count: whether a label is correct if another token scores as high.
+
+    Raises:
+        UsageError: the loss is not one number for each token.
     """
     (logits,) = wide(logits)  # sums over a vocabulary need float32
 
@@ -154,11 +158,23 @@ def token_losses(
         return jnp.sum(jnp.where(counts, values, 0))
 
     return TokenLosses(
-        loss=total(loss(logits, labels)),
+        loss=total(_each(loss, logits, labels)),
         nll=total(cross_entropy(logits, labels)),
         correct=total(correct.astype(logits.dtype)),
         tokens=jnp.sum(counts, dtype=logits.dtype),
     )
+
+
+def _each(loss: TokenLoss, logits: Array, labels: Array) -> Array:
+    """Return the loss of each token, after a check of its shape."""
+    found = loss(logits, labels)
+    if jnp.shape(found) != labels.shape:
+        name = getattr(getattr(loss, "func", loss), "__name__", "loss")
+        raise UsageError(
+            f"the loss {name!r} must return the loss of each token, of shape {labels.shape} as the "
+            f"labels, got shape {jnp.shape(found)}"
+        )
+    return found
 
 
 def _scores_highest(logits: Array, labels: Array, *, ties_count: bool) -> Array:

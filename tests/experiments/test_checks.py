@@ -71,6 +71,27 @@ def test_data_is_read_before_anything_is_written(name, override, sentence, tmp_p
     assert not workdir.path.exists()
 
 
+def test_a_split_that_is_shorter_than_a_window_is_named(tmp_path):
+    (tmp_path / "short.txt").write_text("abcde" * 200)  # 50 characters for validation
+    name, path = "char_lm", f"--config.data.path={tmp_path / 'short.txt'}"
+    config = run.read_config(parse(["run.py", f"--config={name}", path]).config)
+    sentence = r"the validation split of .*short.txt has 50 characters: .*=64 needs at least 65$"
+    with pytest.raises(UsageError, match=sentence):
+        train(config, Workdir(tmp_path / "never"), tmp_path)
+    assert not (tmp_path / "never").exists()
+
+
+@pytest.mark.parametrize("base", [[], ["--config=copy"]])
+def test_a_flag_of_training_is_refused_where_a_run_is_used(base, tmp_path):
+    workdir = Workdir(tmp_path)
+    workdir.claim(parse(["run.py", "--config=copy", "--config.train.steps=300"]).config)
+    arguments = ["run.py", "--mode=evaluate", f"--workdir={tmp_path}", *base]
+    parse([*arguments, "--config.train.steps=300"])
+    sentence = r"train.steps=200 is for training: --mode=evaluate uses the run of .*, with 300"
+    with pytest.raises(UsageError, match=sentence):
+        parse([*arguments, "--config.train.steps=200"])
+
+
 def test_several_files_are_only_compared():
     twice = ["run.py", "--config=copy", "--config=reverse"]
     with pytest.raises(UsageError, match="more than once: only --mode=compare and --mode"):

@@ -85,7 +85,7 @@ def test_the_page_is_made_from_json_alone(tmp_path, rows):
     (tmp_path / "page.md").write_text("another page\n")
     shutil.rmtree(tmp_path / "workdirs")
     assert rows() and (tmp_path / "page.md").read_text() == page
-    run(tmp_path, "second", 0, 41.0)
+    run(tmp_path, "second", 0, 41.0, config={**CONFIG, "data": {"seed": 40}})
     kept, renewed = rows()
     assert kept == first and renewed[2] == "41.00"
     assert "- first: `python run.py`\n- second: `" in (tmp_path / "page.md").read_text()
@@ -182,6 +182,20 @@ def test_a_published_figure_belongs_to_one_text(tmp_path, rows, text, published)
     if text:
         workdir.keep_texts({"train": "abc", "test": text})
     assert [row[1:4] for row in rows()] == [["test tokenized BLEU", "39.00", published]]
+
+
+def test_a_record_of_another_configuration_is_kept(tmp_path, rows, capsys):
+    run(tmp_path, "one", 0, 40.0)
+    before = rows()
+    shutil.rmtree(tmp_path / "workdirs")
+    run(tmp_path, "one", 0, 1.0, config={**CONFIG, "train": {**TRAIN, "steps": 20}}, step=20)
+    assert rows() == before
+    error = capsys.readouterr().err
+    assert error.startswith("one is left out: ") and error.count("\n") == 1
+    assert "one.json is of another configuration (train.steps: 100 there, 20 here)" in error
+    path = tmp_path / "results" / "one.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"config": None}))  # an old file
+    assert rows() == before and "(steps: [100] there, [20] here)" in capsys.readouterr().err
 
 
 def test_no_run_and_no_record(rows):

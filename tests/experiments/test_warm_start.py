@@ -8,6 +8,7 @@ import pytest
 from flax import nnx
 
 from configs import char_lm
+from experiments.cli import load_config
 from experiments.config import Config
 from experiments.errors import UsageError
 from experiments.registry import TASKS
@@ -80,3 +81,11 @@ def test_released_weights_replace_all_but_the_excepted_parts(tmp_path):
             assert same == (path[0] != "embedding"), path
     leaves = [*jax.tree.leaves(state.parameters), *jax.tree.leaves(state.average)]
     assert len({leaf.unsafe_buffer_pointer() for leaf in leaves}) == len(leaves)
+
+
+def test_a_run_with_vocabularies_of_another_kind_is_named(tmp_path):
+    other = Workdir(tmp_path / "other")
+    other.claim(load_config("digits:tiny"))
+    other.checkpoints.mkdir()
+    with pytest.raises(UsageError, match=r"another kind: .* task='classification'"):
+        task(tmp_path, start_from=str(other.path))

@@ -88,8 +88,10 @@ def find_files(config: CorpusData, split: str, forms: Sequence[Sequence[str]]) -
         forms: names of the files in each form that the split may have.
 
     Raises:
-        ValueError: there are none, or the split is there in several forms.
+        ValueError: no path, no such files, or the split is there in several forms.
     """
+    if not config.path:
+        raise ValueError(f"data.name={config.name} needs a folder: --config.data.path=FOLDER")
 
     def present(name: str) -> list[Path]:
         paths = (Path(config.path) / (name + end) for end in ("", COMPRESSED))

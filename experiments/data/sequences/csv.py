@@ -6,7 +6,7 @@ A split is found in `data.path` by its name in `data.files`: train.csv, also as 
 import csv
 import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from experiments.config.data import CsvData
 from experiments.data.sequences.corpora import (
@@ -30,22 +30,28 @@ def lines(config: CsvData, split: str) -> Iterator[tuple[Line, ...]]:
     try:
         with io.TextIOWrapper(open_file(path), encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
-            columns = reader.fieldnames or ()
+            if (columns := reader.fieldnames) is None:
+                raise ValueError(f"{path} is empty")
             sides = {side: getattr(config, side) for side in ("source", "target")}
             sides = {side: column for side, column in sides.items() if column}
             for side, wanted in sides.items():
                 if wanted not in columns:
                     raise ValueError(
                         f"data.{side}={wanted!r} is no column of {path}, which has "
-                        f"{', '.join(columns) or 'none'}"
+                        f"{', '.join(columns)}"
                     )
             for row in reader:
-                yield tuple(
-                    Line(f"{path}, line {reader.line_num}", " ".join((row[column] or "").split()))
-                    for column in sides.values()
-                )
+                place = f"{path}, line {reader.line_num}"
+                yield tuple(_cell(place, row, column) for column in sides.values())
     except (OSError, EOFError, zlib.error, csv.Error, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
+
+
+def _cell(place: str, row: Mapping[str, str | None], column: str) -> Line:
+    """Return one cell of a row, which is None if the row is shorter than the header."""
+    text = " ".join((row[column] or "").split())
+    fault = "a missing field" if row[column] is None else "" if text else "an empty field"
+    return Line(f"{place}, column {column!r}", text, fault)
 
 
 SOURCE = corpus_source(lines, list_files, may_lack_target=True)

@@ -13,6 +13,11 @@ TEXT = 'label,text\nyes,"a good, long\nfilm"\nno,"a ""bad"" one"\n'
 PAIRS = [("a good, long film", "yes"), ('a "bad" one', "no")]
 
 
+def test_a_folder_is_needed():
+    with pytest.raises(ValueError, match=r"csv needs a folder: --config\.data\.path=FOLDER"):
+        read("")
+
+
 def read(folder, **fields):
     config = data_part("csv", {"path": str(folder), **fields})
     return [pair[:2] for pair in load_split(config, "train", None)]
@@ -36,8 +41,9 @@ def test_columns_are_found_by_name(name, content, tmp_path):
     "content, sentence",
     [
         (b"text,stars\na,1\n", r"data.target='label' is no column of .*, which has text, stars"),
-        (b"", "data.source='text' is no column of .*, which has none"),
-        (b"text,label\na film\n", "line 2: an empty line; data.faults=drop leaves such pairs out"),
+        (b"", r"train\.csv is empty"),
+        (b"text,label\n,yes\n", "line 2, column 'text': an empty field; data.faults=drop leaves"),
+        (b"text,label\na film\n", "line 2, column 'label': a missing field; data.faults=drop"),
         (b"text,label\n\xff,yes\n", "cannot be read: 'utf-8' codec can't decode byte 0xff"),
         (b"text,label\n", "the train split of the csv data has no pairs"),
         (

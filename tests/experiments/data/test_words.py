@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.data.words import detokenize, tokenize
+from experiments.data.tokenizers import WordTokenizer
+from experiments.data.vocabulary import Vocabulary
+from experiments.data.words import WHOLE, detokenize, tokenize
 
 
 @pytest.mark.parametrize(
@@ -30,3 +32,9 @@ _TOKEN = st.tuples(st.sampled_from(["", "l'", "qu'", "d'"]), _WORD)
 def test_detokenize_inverts_tokenize(words: list[tuple[str, str]]) -> None:
     text = " ".join(elided + word for elided, word in words)
     assert detokenize(tokenize(text)) == text
+
+
+def test_an_unknown_class_is_called_a_class():
+    tokenizer = WordTokenizer(Vocabulary.of([["good film"], ["bad film"]]), WHOLE)
+    with pytest.raises(ValueError, match=r"the class 'good flm' is .* mean 'good film'\?"):
+        tokenizer.encode("good flm")

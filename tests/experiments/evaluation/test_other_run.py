@@ -1,7 +1,12 @@
 from pathlib import Path
 
-from experiments.evaluation.other_run import OtherRun
+import pytest
+
+from experiments.cli import load_config
+from experiments.errors import UsageError
+from experiments.evaluation.other_run import OtherRun, load_other_run
 from experiments.evaluation.scores import paired_bootstrap
+from experiments.workdir import Workdir
 
 REFERENCES = [
     f"the {word} finds the dog, and runs ." for word in ("man", "cat", "boy", "girl", "cow")
@@ -22,3 +27,10 @@ def test_comparison_uses_the_tokenization_of_the_data():
         assert found == {"workdir": "b", "decoding": {"beam": 5}, "p": chance} | score
         chances[tokenized] = chance
     assert chances[True] != chances[False]
+
+
+def test_a_run_of_another_task_is_no_translation(tmp_path):
+    other = Workdir(tmp_path / "other")
+    other.claim(load_config("digits:tiny"))
+    with pytest.raises(UsageError, match=r"other is no translation: its task is 'classification'"):
+        load_other_run(other, Workdir(tmp_path / "ours"), {}, tokenized=False)

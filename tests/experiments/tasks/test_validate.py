@@ -4,7 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments.registry import EVALUATORS
+from experiments.errors import UsageError
+from experiments.evaluation.scores import answer_scores
+from experiments.registry import EVALUATORS, METRICS
 from experiments.tasks.task import Task
 
 
@@ -33,3 +35,18 @@ def test_metrics_and_evaluators_are_added(task, monkeypatch):
     task.config.train.evaluators = ("bleu", "steps")
     found = Task.validate(task, STATE)
     assert found == {"loss": 1.0, "sentences": 2, "bleu": 50.0, "taken": 7}
+
+
+def test_a_metric_or_an_evaluator_that_fails_is_named(task, monkeypatch):
+    def fails(*_):
+        raise KeyError("a key")
+
+    sentence = r"the {} 'own' failed in test_validate.py, line \d+: KeyError: 'a key'"
+    monkeypatch.setitem(EVALUATORS._entries, "own", fails)
+    task.config.train.evaluators = ("own",)
+    with pytest.raises(UsageError, match=sentence.format("evaluator")) as found:
+        Task.validate(task, STATE)
+    assert isinstance(found.value.__cause__, KeyError)
+    monkeypatch.setitem(METRICS._entries, "own", fails)
+    with pytest.raises(UsageError, match=sentence.format("metric")):
+        answer_scores(["own"], ["a"], ["a"])

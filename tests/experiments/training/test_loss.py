@@ -11,6 +11,7 @@ import pytest
 from jax.test_util import check_grads
 from ml_collections import ConfigDict
 
+from experiments.errors import UsageError
 from experiments.training.loss import (
     add_auxiliary,
     cross_entropy,
@@ -34,6 +35,14 @@ def test_it_is_the_cross_entropy_against_smoothed_labels(smoothing):
     expected = optax.softmax_cross_entropy(LOGITS, smoothed_targets(smoothing))
     ours = cross_entropy(LOGITS, LABELS, smoothing)
     np.testing.assert_allclose(ours, expected, rtol=1e-5)
+
+
+def test_a_loss_that_is_no_loss_of_each_token_is_named():
+    def mean(logits, labels):
+        return cross_entropy(logits, labels).mean()
+
+    with pytest.raises(UsageError, match=r"'mean' must return .* of shape \(2, 5\) .* shape \(\)"):
+        jax.eval_shape(partial(token_losses, loss=partial(mean)), LOGITS, LABELS, LABELS > 0)
 
 
 @pytest.mark.parametrize("smoothing", [0.1, 0.7])
