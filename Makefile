@@ -33,7 +33,7 @@ shapes: $(INSTALLED)
 
 # The tests that another version of Python or jax is most likely to break.
 smoke: $(INSTALLED)
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/attention tests/door $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/attention tests/command_line $(ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

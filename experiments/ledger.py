@@ -45,7 +45,7 @@ def ledger(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     for record in records_below(Path(config.folder)):
         path = results / f"{record.run}.json"
         if reason := differs(path, record):
-            tell_left_out(record.run, f"{reason}; rename its workdir, or remove the file")
+            warn_skipped(record.run, f"{reason}; rename its workdir, or remove the file")
         else:
             record.save(path)
     records = [Record.load(path) for path in results.rglob("*.json")]

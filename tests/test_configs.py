@@ -34,7 +34,7 @@ def load(name, form=""):
     return importlib.import_module(f"configs.{name}").get_config(form)
 
 
-# Translations by greedy decoding are in tests/door; decoding takes as long to compile as training.
+# Tests in tests/command_line decode greedily; decoding takes as long to compile as training.
 TRANSLATE = {"toy_translation_rnn", "multi30k"}
 # Tasks other than translation are measured again: all test splits, or one.
 MEASURED_AGAIN = {"char_lm": None, "masked_lm": "test", "digits": None, "word_vectors": "test"}

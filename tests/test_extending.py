@@ -13,7 +13,7 @@ import run
 from experiments import plugin, registry
 from experiments.cli import load_config, parse
 from experiments.workdir import Workdir
-from tests.door.command import in_repository
+from tests.command_line.command import in_repository
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "extending.md"
 SHORT = [

@@ -223,38 +223,38 @@ def test_difference_from_the_published_number():
 
 
 @pytest.fixture
-def knock(tmp_path, monkeypatch, capsys):
+def run_command(tmp_path, monkeypatch, capsys):
     """Return a function that runs a command: (exit status, standard output, standard error)."""
     monkeypatch.chdir(REPOSITORY)
     before = jax.config.jax_compilation_cache_dir
 
-    def knock(*arguments):
+    def run_command(*arguments):
         status = run.main(["run.py", f"--cache={tmp_path / 'cache'}", *arguments])
         return status, *capsys.readouterr()
 
-    yield knock
+    yield run_command
     jax.config.update("jax_compilation_cache_dir", before)
 
 
 LLAMA = "--config=configs/presets.py:llama3_8b"
 
 
-def test_a_preset_with_a_changed_field(knock):
-    status, output, error = knock("--mode=describe", LLAMA)
+def test_a_preset_with_a_changed_field(run_command):
+    status, output, error = run_command("--mode=describe", LLAMA)
     assert (status, error) == (0, "")
     assert "exactly as many" in output
     assert output.removesuffix(f"\n{NOTE}\n") in TRAINING
-    status, output, _ = knock("--mode=describe", LLAMA, "--config.model.num_kv_heads=1")
+    status, output, _ = run_command("--mode=describe", LLAMA, "--config.model.num_kv_heads=1")
     assert status == 0
     assert "cache, bytes in float32               32,768" in output
     assert "fewer" in output
 
 
-def test_the_run_of_a_workdir_is_described_and_left_as_it_is(knock, tmp_path):
+def test_the_run_of_a_workdir_is_described_and_left_as_it_is(run_command, tmp_path):
     place = tmp_path / "run"
     Workdir(place).claim(presets.get_config("llama3_8b"))
     before = list(place.iterdir())
-    status, output, error = knock("--mode=describe", f"--workdir={place}")
+    status, output, error = run_command("--mode=describe", f"--workdir={place}")
     assert (status, error) == (0, "")
     assert "exactly as many" in output
     assert list(place.iterdir()) == before
@@ -286,8 +286,8 @@ def test_the_run_of_a_workdir_is_described_and_left_as_it_is(knock, tmp_path):
         (["--config.model.width=130"], "width=130 is not divisible by num_heads=4"),
     ],
 )
-def test_a_mistake_is_one_sentence(knock, arguments, sentence):
-    status, output, error = knock("--mode=describe", *arguments)
+def test_a_mistake_is_one_sentence(run_command, arguments, sentence):
+    status, output, error = run_command("--mode=describe", *arguments)
     assert (status, output) == (2, "")
     assert sentence in error
     assert error.startswith("run.py: ")

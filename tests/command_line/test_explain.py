@@ -6,7 +6,7 @@ import pytest
 
 from experiments.analysis.heads import COLUMNS
 from experiments.commands import explain as command
-from tests.door.command import make_untrained
+from tests.command_line.command import make_untrained
 
 SMALL = {"model.max_length": 32, "batch.bucket_lengths": (32,), "model.width": 16}
 SMALL |= {"model.num_heads": 2, "model.encoder_layers": 1, "model.decoder_layers": 1}
@@ -20,8 +20,8 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture
-def explain(made, knock):
-    return lambda *flags: knock(
+def explain(made, run_command):
+    return lambda *flags: run_command(
         "--mode=explain", f"--cache={made.parent / 'cache'}", *flags, workdir=made
     )
 
@@ -82,7 +82,9 @@ def test_mistakes(explain, flags, message):
     assert status == 2 and message in error and error.count("\n") == 1
 
 
-def test_model_without_attention(made, explain, knock):
+def test_model_without_attention(made, explain, run_command):
     folder = make_untrained(made.parent, "word_vectors")
-    status, _, error = knock("--mode=explain", f"--cache={made.parent / 'cache'}", workdir=folder)
+    status, _, error = run_command(
+        "--mode=explain", f"--cache={made.parent / 'cache'}", workdir=folder
+    )
     assert (status, error) == (2, "run.py: word_vectors has no attention to explain\n")

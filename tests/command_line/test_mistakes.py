@@ -13,7 +13,7 @@ from configs import toy_translation
 from experiments.commands import train as commands
 from experiments.config import Config
 from experiments.workdir import Workdir
-from tests.door.command import REPOSITORY, command
+from tests.command_line.command import REPOSITORY, command
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ from tests.door.command import REPOSITORY, command
         (["--config.train.label_smoothing=1.5"], "train.label_smoothing must lie in [0, 1)"),
     ],
 )
-def test_a_mistake_is_one_sentence(knock, place, arguments, sentence):
-    status, output, error = knock(*arguments, workdir="never")
+def test_a_mistake_is_one_sentence(run_command, place, arguments, sentence):
+    status, output, error = run_command(*arguments, workdir="never")
     assert (status, output) == (2, "")
     assert sentence in error
     assert error.startswith("run.py: ")
@@ -90,9 +90,9 @@ def test_a_mistake_is_one_sentence(knock, place, arguments, sentence):
     ],
 )
 def test_what_the_library_cannot_compute_is_refused_before_anything_is_written(
-    knock, place, arguments, sentence
+    run_command, place, arguments, sentence
 ):
-    status, _, error = knock("--config=toy_translation:tiny", *arguments, workdir="never")
+    status, _, error = run_command("--config=toy_translation:tiny", *arguments, workdir="never")
     assert status == 2
     assert sentence in error
     assert error.count("\n") == 1
@@ -100,12 +100,12 @@ def test_what_the_library_cannot_compute_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize("mode", ["evaluate", "predict"])
-def test_a_run_that_is_not_there_or_not_trained(place, knock, mode):
-    status, _, error = knock(f"--mode={mode}", workdir="nowhere")
+def test_a_run_that_is_not_there_or_not_trained(place, run_command, mode):
+    status, _, error = run_command(f"--mode={mode}", workdir="nowhere")
     assert status == 2
     assert "nowhere holds no run: train one with --workdir=" in error
     Workdir(place / "claimed").claim(Config.read(toy_translation.get_config("tiny").to_dict()))
-    status, _, error = knock(f"--mode={mode}", workdir="claimed")
+    status, _, error = run_command(f"--mode={mode}", workdir="claimed")
     assert status == 2
     assert "claimed has no checkpoint yet: train it first" in error
 
@@ -120,23 +120,23 @@ def test_a_run_that_is_not_there_or_not_trained(place, knock, mode):
         (RuntimeError("of a library:\nFile too large; here"), "of a library: File too large; here"),
     ],
 )
-def test_what_a_disk_refuses_is_one_sentence(knock, monkeypatch, error, sentence):
+def test_what_a_disk_refuses_is_one_sentence(run_command, monkeypatch, error, sentence):
     def train(*_):
         raise error
 
     monkeypatch.setattr(commands, "train", train)
-    status, output, told = knock("--config=configs/toy_translation.py:tiny", workdir="full")
+    status, output, told = run_command("--config=configs/toy_translation.py:tiny", workdir="full")
     assert (status, output, told.count("\n")) == (2, "", 1)
     assert told.startswith("run.py: ") and told.endswith(f"{sentence}\n")
 
 
-def test_another_error_of_a_library_keeps_its_traceback(knock, monkeypatch):
+def test_another_error_of_a_library_keeps_its_traceback(run_command, monkeypatch):
     def train(*_):
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(commands, "train", train)
     with pytest.raises(RuntimeError, match="a bug"):
-        knock("--config=configs/toy_translation.py:tiny", workdir="full")
+        run_command("--config=configs/toy_translation.py:tiny", workdir="full")
 
 
 def test_a_full_disk_is_one_line(place, tmp_path):
@@ -169,9 +169,9 @@ def test_standard_input_that_is_closed_is_no_text(place, capsys, monkeypatch):
     assert "reads standard input, which is closed" in capsys.readouterr().err
 
 
-def test_help_names_every_flag(knock, capsys):
+def test_help_names_every_flag(run_command, capsys):
     with pytest.raises(SystemExit) as exit_:
-        knock("--help")
+        run_command("--help")
     assert exit_.value.code == 0
     output = capsys.readouterr().out
     for flag in ("--config", "--mode", "--workdir", "--cache"):

@@ -16,7 +16,7 @@ from experiments.tasks.task import Task
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.session import restore
 from experiments.workdir import Workdir
-from tests.door.command import config_of, make_untrained
+from tests.command_line.command import config_of, make_untrained
 
 KNOWN = "the girl was happy"  # words of the tiny corpus
 SMALL = {"model.max_length": 16, "batch.bucket_lengths": (16,)}
@@ -38,18 +38,18 @@ def made(place):
 
 
 @pytest.fixture
-def predict(made, knock):
+def predict(made, run_command):
     """Return a function that answers lines with the model of a config, with --format=json."""
 
     def predict(name, given, *flags):
         flags = "--mode=predict", "--format=json", *flags
-        status, output, error = knock(*flags, given=given, workdir=made(name))
+        status, output, error = run_command(*flags, given=given, workdir=made(name))
         return status, [json.loads(line) for line in output.splitlines()], error
 
     return predict
 
 
-def test_translation(predict, knock, made):
+def test_translation(predict, run_command, made):
     lines = f"{KNOWN}\n\n{KNOWN.capitalize()}, girll.\n \r\n{'the ' * 16}\n{KNOWN}\r\n"
     given = lines.encode() + b"the \xff girl\n"
     status, answers, error = predict("toy_translation", given)
@@ -69,7 +69,9 @@ def test_translation(predict, knock, made):
     assert copied["source"] == [*KNOWN.split(), "girll", "<eos>"]
     assert "girll" in copied["translations"][0]["text"].split()
     assert answers[4:7:2] == [{"error": line.partition(": ")[2]} for line in error.splitlines()[1:]]
-    status, output, told = knock("--mode=predict", given=given, workdir=made("toy_translation"))
+    status, output, told = run_command(
+        "--mode=predict", given=given, workdir=made("toy_translation")
+    )
     assert (status, told) == (1, error)
     texts = [each.get("translations", [{"text": ""}])[0]["text"] for each in answers]
     assert output.split("\n") == [*texts, ""]
@@ -119,9 +121,9 @@ def test_nearest_words(predict):
 
 
 @pytest.fixture
-def write(made, knock):
+def write(made, run_command):
     """Return a function that continues lines with a model of characters."""
-    return functools.partial(knock, "--mode=predict", workdir=made("char_lm"))
+    return functools.partial(run_command, "--mode=predict", workdir=made("char_lm"))
 
 
 def test_continuation_is_streamed_and_reproducible(write, predict):
@@ -163,21 +165,21 @@ def test_words_are_continued_from_nothing(predict):
     assert error.startswith("line 2: not in the vocabulary, read as ")
 
 
-def test_prediction_does_not_need_the_training_text(made, knock, tmp_path):
+def test_prediction_does_not_need_the_training_text(made, run_command, tmp_path):
     folder = shutil.copytree(made("char_lm"), tmp_path / "run")
     config = folder / "config.json"
     config.write_text(config.read_text().replace('"path": ""', '"path": "gone.txt"'))
-    assert knock("--mode=predict", given="the girl", workdir=folder)[0] == 0
-    status, _, error = knock("--mode=evaluate", workdir=folder)
+    assert run_command("--mode=predict", given="the girl", workdir=folder)[0] == 0
+    status, _, error = run_command("--mode=evaluate", workdir=folder)
     assert (status, "data.path=gone.txt is not there: name a text file" in error) == (2, True)
 
 
-def test_run_that_still_trains_is_used(made, knock, tmp_path):
+def test_run_that_still_trains_is_used(made, run_command, tmp_path):
     folder = shutil.copytree(made("word_vectors"), tmp_path / "run")
     (folder / "checkpoints" / "5.orbax-checkpoint-tmp-1").mkdir()
     before = sorted(folder.rglob("*"))
     with Workdir(folder).alone():
-        status, output, _ = knock("--mode=predict", given="girl", workdir=folder)
+        status, output, _ = run_command("--mode=predict", given="girl", workdir=folder)
     assert (status, output.startswith("girl: ")) == (0, True)
     assert sorted(folder.rglob("*")) == before
 

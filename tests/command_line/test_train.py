@@ -16,7 +16,7 @@ from experiments.training.metrics import read_metrics, read_timing
 from experiments.training.session import restore
 from experiments.warm_start import parameters_to_start_from
 from experiments.workdir import Workdir
-from tests.door.command import TINY, config_of
+from tests.command_line.command import TINY, config_of
 
 pytestmark = pytest.mark.usefixtures("trained")
 
@@ -74,15 +74,15 @@ def test_workdir_contains_everything(place, trained):
     assert [row["step"] for row in read_timing(place / "tiny")] == [4, 8, 10, 12, 16, 20]
 
 
-def test_finished_run_is_evaluated_and_not_trained(place, knock):
+def test_finished_run_is_evaluated_and_not_trained(place, run_command):
     before = (place / "tiny" / "metrics.jsonl").read_text()
-    status, output, _ = knock(*TINY)
+    status, output, _ = run_command(*TINY)
     assert (status, "exact match" in output) == (0, True)
     assert (place / "tiny" / "metrics.jsonl").read_text() == before
 
 
 @pytest.mark.usefixtures("echoing")
-def test_resumed_run_is_equal_to_the_bit(place, knock, monkeypatch):
+def test_resumed_run_is_equal_to_the_bit(place, run_command, monkeypatch):
     """Stopped at step 15, it goes on from its checkpoint of step 10 as if nothing had happened."""
     original = Windows.__getitem__
 
@@ -92,12 +92,12 @@ def test_resumed_run_is_equal_to_the_bit(place, knock, monkeypatch):
         return original(windows, step)
 
     monkeypatch.setattr(Windows, "__getitem__", stopping)
-    status, _, error = knock(*TINY, workdir="stopped")
+    status, _, error = run_command(*TINY, workdir="stopped")
     assert status == 130
     assert "the same command resumes from the last checkpoint" in error
     assert Checkpoints(place / "stopped" / "checkpoints").latest_step() == 10
     monkeypatch.setattr(Windows, "__getitem__", original)
-    assert knock(*TINY, workdir="stopped")[0] == 0
+    assert run_command(*TINY, workdir="stopped")[0] == 0
     for ours, theirs in zip(
         jax.tree.leaves(final_state(place, "stopped")),
         jax.tree.leaves(final_state(place, "tiny")),
@@ -110,21 +110,21 @@ def test_resumed_run_is_equal_to_the_bit(place, knock, monkeypatch):
 
 
 @pytest.mark.usefixtures("echoing")
-def test_the_workdir_alone_continues_a_run(own, place, knock):
+def test_the_workdir_alone_continues_a_run(own, place, run_command):
     shutil.rmtree(own / "checkpoints" / "20")
-    assert knock(workdir=own)[0] == 0
+    assert run_command(workdir=own)[0] == 0
     assert Checkpoints(own / "checkpoints").latest_step() == 20
     assert measured(place, own) == measured(place, "tiny")
 
 
 @pytest.mark.usefixtures("echoing")
-def test_finished_run_is_extended(own, place, knock):
-    assert knock("--config.train.steps=25", workdir=own)[0] == 0
+def test_finished_run_is_extended(own, place, run_command):
+    assert run_command("--config.train.steps=25", workdir=own)[0] == 0
     assert Checkpoints(own / "checkpoints").latest_step() == 25
     assert json.loads((own / "config.json").read_text())["train"]["steps"] == 25
     assert json.loads((own / "changes.jsonl").read_text())["changed"] == {"train.steps": [20, 25]}
     assert measured(place, own).startswith(measured(place, "tiny"))
-    assert knock("--mode=evaluate", *TINY, workdir=own)[0] == 0  # whose config has 20 steps
+    assert run_command("--mode=evaluate", *TINY, workdir=own)[0] == 0  # whose config has 20 steps
     assert json.loads((own / "results.json").read_text())["step"] == 25
 
 
@@ -145,8 +145,8 @@ def test_warm_start_takes_parameters_and_tokens_of_a_run(place):
     assert task.tokenizers.source.as_bytes() == words
 
 
-def test_warm_start_from_another_shape_names_the_parameters(place, knock):
-    status, _, error = knock(
+def test_warm_start_from_another_shape_names_the_parameters(place, run_command):
+    status, _, error = run_command(
         *TINY,
         f"--config.train.start_from={place / 'tiny'}",
         "--config.model.hidden=64",
@@ -174,94 +174,94 @@ def test_mean_of_the_last_checkpoints_is_used(place, trained):
         assert (ours != last).any()
 
 
-def test_workdir_of_another_config_is_refused(place, knock):
+def test_workdir_of_another_config_is_refused(place, run_command):
     before = {path: path.stat().st_mtime_ns for path in (place / "tiny").rglob("*")}
-    status, _, error = knock(*TINY, "--config.model.hidden=64")
+    status, _, error = run_command(*TINY, "--config.model.hidden=64")
     assert status == 2
     assert "contains a run of another configuration: choose another --workdir\n" in error
     assert error.endswith("\n  model.hidden: 48 there, 64 here\n")
-    status, _, error = knock("--mode=evaluate", *TINY, "--config.seed=1")
+    status, _, error = run_command("--mode=evaluate", *TINY, "--config.seed=1")
     assert status == 2
     assert error.endswith("\n  seed: 0 there, 1 here\n")
     assert before == {path: path.stat().st_mtime_ns for path in (place / "tiny").rglob("*")}
 
 
-def test_locked_workdir_is_refused(place, knock):
+def test_locked_workdir_is_refused(place, run_command):
     with Workdir(place / "tiny").alone():
-        status, _, error = knock(*TINY)
+        status, _, error = run_command(*TINY)
     assert status == 2
     assert f"{place / 'tiny'} is being trained by another process" in error
 
 
-def test_folder_without_a_run_is_refused(place, knock):
+def test_folder_without_a_run_is_refused(place, run_command):
     (place / "letters").mkdir()
     (place / "letters" / "dear.txt").write_text("dear")
-    status, _, error = knock(*TINY, workdir="letters")
+    status, _, error = run_command(*TINY, workdir="letters")
     assert status == 2
     assert "exists and is not a run: choose another --workdir" in error
     assert [path.name for path in (place / "letters").iterdir()] == ["dear.txt"]
 
 
-def test_nonfinite_loss_stops_the_run_without_a_checkpoint(place, knock):
-    status, _, error = knock(*TINY, "--config.train.learning_rate=1e30", workdir="diverged")
+def test_nonfinite_loss_stops_the_run_without_a_checkpoint(place, run_command):
+    status, _, error = run_command(*TINY, "--config.train.learning_rate=1e30", workdir="diverged")
     assert status == 2
     assert "the loss became" in error
     assert Checkpoints(place / "diverged" / "checkpoints").latest_step() is None
 
 
-def test_model_too_short_for_a_split_is_refused_before_training(place, knock):
+def test_model_too_short_for_a_split_is_refused_before_training(place, run_command):
     short = "--config.model.max_length=24", "--config.batch.bucket_lengths=(24,)"
-    status, _, error = knock(*TINY, *short, "--config.model.num_heads=2", workdir="short")
+    status, _, error = run_command(*TINY, *short, "--config.model.num_heads=2", workdir="short")
     assert status == 2
     assert "the longer split needs" in error
     assert re.search("positions, for '.+': raise model.max_length=24$", error.strip())
     assert not (place / "short" / "metrics.jsonl").exists()
 
 
-def test_damaged_files_are_reported_and_not_overwritten(place, knock):
+def test_damaged_files_are_reported_and_not_overwritten(place, run_command):
     shutil.copytree(place / "tiny", place / "damaged")
     words = place / "damaged" / "vocabulary.source.txt"
     words.write_text(words.read_text() + "more\n")
-    status, _, error = knock(*TINY, workdir="damaged")
+    status, _, error = run_command(*TINY, workdir="damaged")
     assert status == 2
     assert "vocabulary.source.txt holds other words than the data" in error
     assert words.read_text().endswith("more\n")
     words.unlink()
-    status, _, error = knock("--mode=evaluate", workdir="damaged")
+    status, _, error = run_command("--mode=evaluate", workdir="damaged")
     assert status == 2
     assert "vocabulary.source.txt cannot be read" in error
     shutil.rmtree(place / "damaged" / "checkpoints")
     before = (place / "damaged" / "metrics.jsonl").read_text()
-    status, _, error = knock(*TINY, workdir="damaged")
+    status, _, error = run_command(*TINY, workdir="damaged")
     assert status == 2
     assert "the checkpoints of" in error
     assert (place / "damaged" / "metrics.jsonl").read_text() == before
     (place / "damaged" / "config.json").write_text("{")
-    status, _, error = knock(*TINY, workdir="damaged")
+    status, _, error = run_command(*TINY, workdir="damaged")
     assert status == 2
     assert "config.json cannot be read" in error
 
 
 @pytest.mark.usefixtures("echoing")
-def test_incomplete_checkpoint_is_reported(place, knock):
+def test_incomplete_checkpoint_is_reported(place, run_command):
     shutil.copytree(place / "tiny", place / "lacks")
     step = place / "lacks" / "checkpoints" / "20"
     for part in ("progress", "state"):
         shutil.rmtree(step / part)
         for arguments in ([*TINY], ["--mode=evaluate"]):
-            status, _, error = knock(*arguments, workdir="lacks")
+            status, _, error = run_command(*arguments, workdir="lacks")
             assert status == 2
             assert f"the checkpoint {step} cannot be read (" in error
             assert "progress" in error.partition("): if it is damaged, delete it to go on")[0]
             assert error.count("\n") == 1
     shutil.rmtree(step)
-    assert knock("--mode=evaluate", workdir="lacks")[0] == 0
+    assert run_command("--mode=evaluate", workdir="lacks")[0] == 0
     assert json.loads((place / "lacks" / "results.json").read_text())["step"] == 10
 
 
-def test_a_sweep_reads_the_files_of_its_runs(place, knock, tmp_path):
+def test_a_sweep_reads_the_files_of_its_runs(place, run_command, tmp_path):
     shutil.copytree(place / "tiny", tmp_path / "sweep" / "seed=0")
-    status, output, error = knock("--mode=sweep", workdir=tmp_path / "sweep")
+    status, output, error = run_command("--mode=sweep", workdir=tmp_path / "sweep")
     assert (status, error) == (0, "")
     assert "0 of 1 runs have not reached their end" in output
     (record,) = json.loads((tmp_path / "sweep" / "sweep.json").read_text())

@@ -6,12 +6,12 @@ import sys
 import jax
 
 from experiments.training import loop, session
-from tests.door.command import REPOSITORY, TINY
+from tests.command_line.command import REPOSITORY, TINY
 
 MOST = 12
 
 
-def test_a_step_enters_at_most_twelve_files_outside_the_library(knock, monkeypatch):
+def test_a_step_enters_at_most_twelve_files_outside_the_library(run_command, monkeypatch):
     """Files on the stack, and those that make the batch and trace the step."""
     entered = {inspect.getsourcefile(loop.fit)}
 
@@ -32,7 +32,7 @@ def test_a_step_enters_at_most_twelve_files_outside_the_library(knock, monkeypat
         raise KeyboardInterrupt
 
     monkeypatch.setattr(session, "fit", fit)
-    assert knock(*TINY, workdir="followed")[0] == 130
+    assert run_command(*TINY, workdir="followed")[0] == 130
     ours = [REPOSITORY / "run.py", *(REPOSITORY / "experiments").rglob("*.py")]
     files = sorted(str(path.relative_to(REPOSITORY)) for path in ours if str(path) in entered)
     assert "experiments/tasks/translation.py" in files and "run.py" in files

@@ -10,7 +10,7 @@ import pytest
 import run
 from experiments.inference.translator import Translator
 from experiments.tasks.translation import Translation
-from tests.door.command import TINY, command, in_repository, train
+from tests.command_line.command import TINY, command, in_repository, train
 
 
 @pytest.fixture(autouse=True)
@@ -38,17 +38,17 @@ def own(place, trained, tmp_path):
 
 
 @pytest.fixture
-def knock(place, capsys, monkeypatch):
+def run_command(place, capsys, monkeypatch):
     """Return a function that runs a command: (exit status, standard output, standard error)."""
 
-    def knock(*arguments, given="", workdir="tiny"):
+    def run_command(*arguments, given="", workdir="tiny"):
         capsys.readouterr()
         read = given if isinstance(given, bytes) else given.encode()
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(read)))
         status = run.main(command(place, workdir, *arguments))
         return status, *capsys.readouterr()
 
-    return knock
+    return run_command
 
 
 @pytest.fixture

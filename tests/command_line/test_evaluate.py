@@ -13,7 +13,7 @@ from experiments.data import sources
 from experiments.errors import UsageError
 from experiments.evaluation.scores import paired_bootstrap
 from experiments.workdir import Workdir
-from tests.door.command import command, config_of, in_repository, make_untrained
+from tests.command_line.command import command, config_of, in_repository, make_untrained
 from tests.experiments.data.corpora import load_split
 
 
@@ -47,23 +47,23 @@ def read(monkeypatch):
     return names
 
 
-def test_evaluate_needs_only_the_workdir(own, knock, read):
+def test_evaluate_needs_only_the_workdir(own, run_command, read):
     before = json.loads((own / "results.json").read_text())
     (own / "results.json").unlink()
-    assert knock("--mode=evaluate", workdir=own)[0] == 0
+    assert run_command("--mode=evaluate", workdir=own)[0] == 0
     assert json.loads((own / "results.json").read_text()) == before
     assert sorted(read) == ["compositional", "longer", "test"]
 
 
-def test_evaluating_one_split_keeps_the_other_scores(place, own, knock, read):
+def test_evaluating_one_split_keeps_the_other_scores(place, own, run_command, read):
     results = own / "results.json"
     before = json.loads(results.read_text())
     picture = (own / "attention.png").stat().st_mtime_ns
-    status, output, _ = knock("--mode=evaluate", "--split=longer", workdir=own)
+    status, output, _ = run_command("--mode=evaluate", "--split=longer", workdir=own)
     assert (status, json.loads(results.read_text()), read) == (0, before, ["longer"])
     assert (own / "attention.png").stat().st_mtime_ns == picture  # it shows the test split
     assert not any(line.startswith("test ") for line in output.splitlines())
-    assert knock("--mode=evaluate", "--split=validation", workdir=own)[0] == 0
+    assert run_command("--mode=evaluate", "--split=validation", workdir=own)[0] == 0
     now = json.loads(results.read_text())
     scores = now["splits"].pop("validation")
     assert now == before
@@ -75,22 +75,22 @@ def test_evaluating_one_split_keeps_the_other_scores(place, own, knock, read):
 
 
 @pytest.mark.parametrize("what", ["decoding", "step"])
-def test_scores_from_other_settings_are_dropped(own, knock, what):
+def test_scores_from_other_settings_are_dropped(own, run_command, what):
     results = own / "results.json"
     before = results.read_text()
     if what == "step":
         results.write_text(json.dumps(json.loads(before) | {"step": 10}))
     otherwise = ["--config.decoding.length_penalty=0.5"] if what == "decoding" else []
-    _, output, _ = knock("--mode=evaluate", "--split=longer", *otherwise, workdir=own)
+    _, output, _ = run_command("--mode=evaluate", "--split=longer", *otherwise, workdir=own)
     message = "scores of agreement, compositional, order, polysemy, test were measured otherwise"
     assert message in output
     assert [*json.loads(results.read_text())["splits"]] == ["longer"]
 
 
-def test_scores_do_not_depend_on_the_batch_size_of_decoding(own, knock):
+def test_scores_do_not_depend_on_the_batch_size_of_decoding(own, run_command):
     results = own / "results.json"
     before = results.read_text()
-    knock("--mode=evaluate", "--split=longer", "--config.decoding.hypotheses=7", workdir=own)
+    run_command("--mode=evaluate", "--split=longer", "--config.decoding.hypotheses=7", workdir=own)
     after = json.loads(results.read_text())
     assert after["splits"] == json.loads(before)["splits"]
     assert after["decoding"]["hypotheses"] == 7
@@ -104,11 +104,11 @@ def test_scores_do_not_depend_on_the_batch_size_of_decoding(own, knock):
         ('{"step": 7, "training_seconds": "long"}', "its training_seconds is 'long'"),
     ],
 )
-def test_damaged_results_raise_before_evaluation(own, knock, text, reason):
+def test_damaged_results_raise_before_evaluation(own, run_command, text, reason):
     results, hypotheses = own / "results.json", own / "hypotheses.longer.jsonl"
     written = hypotheses.stat().st_mtime_ns
     results.write_text(text)
-    status, _, error = knock("--mode=evaluate", "--split=longer", workdir=own)
+    status, _, error = run_command("--mode=evaluate", "--split=longer", workdir=own)
     assert (status, f"{results} cannot be read: {reason}" in error) == (2, True)
     assert hypotheses.stat().st_mtime_ns == written
 
@@ -127,9 +127,9 @@ def test_damaged_results_raise_before_evaluation(own, knock, text, reason):
         ),
     ],
 )
-def test_invalid_split_is_a_usage_error(evaluated, knock, arguments, sentence):
+def test_invalid_split_is_a_usage_error(evaluated, run_command, arguments, sentence):
     before = (evaluated / "results.json").read_text()
-    assert knock(*arguments, workdir=evaluated)[::2] == (2, f"run.py: {sentence}\n")
+    assert run_command(*arguments, workdir=evaluated)[::2] == (2, f"run.py: {sentence}\n")
     assert (evaluated / "results.json").read_text() == before
 
 
@@ -147,41 +147,41 @@ class TestOtherData:
         return make_untrained(place, "multi30k", tmp_path / "run", **{"data.path": str(here)})
 
     @pytest.fixture
-    def measured(self, made, knock):
-        assert knock("--mode=evaluate", workdir=made)[0] == 0
+    def measured(self, made, run_command):
+        assert run_command("--mode=evaluate", workdir=made)[0] == 0
         return made
 
-    def test_moved_data_is_that_of_the_run(self, measured, here, knock):
+    def test_moved_data_is_that_of_the_run(self, measured, here, run_command):
         before = json.loads((measured / "results.json").read_text())
         there = here.rename(here.with_name("there"))
-        assert "embedding tokens" in knock("--mode=describe", workdir=measured)[1]
-        status, _, error = knock("--mode=evaluate", workdir=measured)
+        assert "embedding tokens" in run_command("--mode=describe", workdir=measured)[1]
+        status, _, error = run_command("--mode=evaluate", workdir=measured)
         assert (status, f"data.path={here} has no test_2016.en" in error) == (2, True)
         (there / "train.en").unlink()  # it is not read
         new = f"--config.data.path={there}"
-        assert knock("--mode=evaluate", new, workdir=measured)[0] == 0
+        assert run_command("--mode=evaluate", new, workdir=measured)[0] == 0
         assert json.loads((measured / "results.json").read_text()) == before
 
-    def test_changed_data_is_refused(self, made, here, knock):
+    def test_changed_data_is_refused(self, made, here, run_command):
         (here / "test_2016.de").write_text("ein\nanderer\ntext\n")
         before = (made / "texts.json").read_text()
         sentence = (
             f"run.py: the test split is another text than {made} has read: name the place of "
             "that one by data.path\n"
         )
-        assert knock("--mode=evaluate", workdir=made)[::2] == (2, sentence)
+        assert run_command("--mode=evaluate", workdir=made)[::2] == (2, sentence)
         there = here.rename(here.with_name("there"))
-        train = knock(f"--config.data.path={there}", workdir=made)
+        train = run_command(f"--config.data.path={there}", workdir=made)
         assert train[::2] == (2, sentence)
         assert before == (made / "texts.json").read_text()
 
-    def test_other_files_have_a_result_of_their_own(self, measured, here, knock, tmp_path):
+    def test_other_files_have_a_result_of_their_own(self, measured, here, run_command, tmp_path):
         before = json.loads((measured / "results.json").read_text())
         hypotheses = (measured / "hypotheses.test.jsonl").read_bytes()
         for language in ("en", "de"):
             (here / f"dialogue.{language}").write_text("eins\nzwei\n")
         flags = "--mode=evaluate", "--config.data.files.test=dialogue"
-        status, output, _ = knock(*flags, workdir=measured)
+        status, output, _ = run_command(*flags, workdir=measured)
         assert (status, "test@dialogue" in output) == (0, True)
         results = json.loads((measured / "results.json").read_text())
         scores = results["splits"].pop("test@dialogue")
@@ -191,7 +191,7 @@ class TestOtherData:
         assert [row["source"] for row in read_rows(measured, "test@dialogue")] == ["eins", "zwei"]
         assert (measured / "hypotheses.test.jsonl").read_bytes() == hypotheses
         other = shutil.copytree(measured, tmp_path / "other")
-        status, _, error = knock(*flags, f"--against={other}", workdir=measured)
+        status, _, error = run_command(*flags, f"--against={other}", workdir=measured)
         assert (status, error) == (0, "")
         scores = json.loads((measured / "results.json").read_text())["splits"]["test@dialogue"]
         assert scores["against"]["p"] == 1
@@ -209,9 +209,9 @@ def other(evaluated, tmp_path):
     return other
 
 
-def test_comparison_with_another_run(place, own, knock, other):
+def test_comparison_with_another_run(place, own, run_command, other):
     longer = "--mode=evaluate", "--split=longer"
-    status, output, _ = knock(*longer, f"--against={other}", workdir=own)
+    status, output, _ = run_command(*longer, f"--against={other}", workdir=own)
     scores = json.loads((own / "results.json").read_text())["splits"]["longer"]
     config = config_of(own)
     pairs = load_split(config.data, "longer", place / "cache")
@@ -224,13 +224,13 @@ def test_comparison_with_another_run(place, own, knock, other):
     against = {"workdir": str(other), "bleu": scores["bleu"], "p": p}
     assert scores["against"] == against | {"decoding": {"num_beams": 1, "length_penalty": 0.0}}
     assert f"against {other}: BLEU {scores['bleu']:.2f}, p = {p:.3f} that chance" in output
-    beams = knock(*longer, "--config.decoding.num_beams=2", f"--against={other}", workdir=own)
+    beams = run_command(*longer, "--config.decoding.num_beams=2", f"--against={other}", workdir=own)
     assert f"against {other} (decoding: num_beams=1): BLEU " in beams[1]
 
 
-def test_invalid_comparison_is_a_usage_error(evaluated, knock, other):
+def test_invalid_comparison_is_a_usage_error(evaluated, run_command, other):
     def refused(*arguments, against=other):
-        status, _, error = knock(*arguments, f"--against={against}", workdir=evaluated)
+        status, _, error = run_command(*arguments, f"--against={against}", workdir=evaluated)
         assert status == 2
         return error.removeprefix("run.py: ").removesuffix("\n")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import run
-from tests.door.command import in_repository
+from tests.command_line.command import in_repository
 
 CHECKPOINTS = "tests/fixtures/checkpoints"
 
