@@ -168,7 +168,8 @@ def run(command: Command, config: Config | ConfigDict | Mapping[str, Config]) ->
     workdir, cache = Workdir(command.weights or command.workdir), command.cache
     if command.runs:
         do = getattr(import_module(f"experiments.commands.{command.mode}"), command.mode)
-        do(config, workdir, cache, **({"cluster": command.cluster} if command.cluster else {}))
+        flags = {"cluster": command.cluster, "wandb": command.wandb}
+        do(config, workdir, cache, **{name: value for name, value in flags.items() if value})
         return 0
     is_task = config.task in TASKS
     if not is_task:

@@ -33,7 +33,7 @@ def make_tiny(config: ConfigDict) -> ConfigDict:
     """
     train, batch, model = config.train, config.batch, config.model
     train.update({"steps": 20, "warmup_steps": 5, "average": 2})
-    train.log_every = train.evaluate_every = 5
+    train.log_every = train.evaluate_every = 4
     train.sample_every = train.checkpoint_every = 10
     batch.microbatches = 1
     if "bucket_lengths" in batch:

@@ -15,7 +15,7 @@ def num_cores() -> int:
 
 
 def free_memory() -> float:
-    """Bytes that programs may still take on this device; infinite where nobody can say."""
+    """Free bytes of the first device; infinite if they are unknown."""
     stats = jax.devices()[0].memory_stats() or {}
     if "bytes_limit" in stats:
         return stats["bytes_limit"] - stats.get("bytes_in_use", 0)

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from experiments.config.differences import differences
 from experiments.errors import UsageError
 from experiments.files import write_whole
-from experiments.records import Record, Run, label_of, table, tell_left_out
+from experiments.records import Record, Run, label_of, table, warn_skipped
 from experiments.results import deciding
 from experiments.workdir import Workdir
 
@@ -45,7 +45,7 @@ def ledger(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     for record in records_below(Path(config.folder)):
         path = results / f"{record.run}.json"
         if reason := differs(path, record):
-            tell_left_out(record.run, f"{reason}; rename its workdir, or remove the file")
+            warn_skipped(record.run, f"{reason}; rename its workdir, or remove the file")
         else:
             record.save(path)
     records = [Record.load(path) for path in results.rglob("*.json")]
@@ -63,7 +63,7 @@ def records_below(folder: Path) -> Iterator[Record]:
         try:
             runs.append(Run.read(path, path.relative_to(folder).as_posix()))
         except UsageError as error:
-            tell_left_out(path.name, error)
+            warn_skipped(path.name, error)
     names: set[str] = set()
     for _, group in groupby(sorted(runs, key=_order), key=_kind):
         first, *others = group
@@ -73,7 +73,7 @@ def records_below(folder: Path) -> Iterator[Record]:
         try:
             yield Record.of(name, [first, *others])
         except UsageError as error:
-            tell_left_out(first.name, error)
+            warn_skipped(first.name, error)
 
 
 def differs(path: Path, record: Record) -> str:

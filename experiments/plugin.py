@@ -39,9 +39,9 @@ def import_plugin(name: str) -> None:
     _IMPORTED.add(key)
 
 
-def imported() -> bool:
-    """Return whether this process has imported a plugin."""
-    return bool(_IMPORTED)
+def is_imported(name: str) -> bool:
+    """Return whether this process has imported a plugin of that name, maybe in another folder."""
+    return Path(name).name in {Path(key).name for key in _IMPORTED}
 
 
 def import_file(path: Path) -> ModuleType:

@@ -25,7 +25,7 @@ SHOWN = {
 }
 NOT_SHOWN = ("loss", "nll", "tokens", "sentences")  # numbers that are in results.json alone
 # Fields of `decoding` that do not change a translation.
-INDIFFERENT = {"hypotheses", "n_best", "metrics"}
+FIELDS_WITHOUT_EFFECT_ON_OUTPUT = {"hypotheses", "n_best", "metrics"}
 
 
 def report(
@@ -119,4 +119,5 @@ def _how(results: Mapping[str, Any]) -> dict[str, Any]:
 
 def deciding(decoding: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of `decoding` that translations depend on."""
-    return {name: value for name, value in decoding.items() if name not in INDIFFERENT}
+    ignored = FIELDS_WITHOUT_EFFECT_ON_OUTPUT
+    return {name: value for name, value in decoding.items() if name not in ignored}

@@ -20,11 +20,10 @@ from experiments.config.flags import as_config_dict
 from experiments.errors import UsageError
 from experiments.files import append, part_of, write_whole
 from experiments.json_files import read_json, read_json_lines
-from experiments.plugin import imported
+from experiments.plugin import is_imported
 from experiments.registry import TASK_PARTS
 
-INDIFFERENT = "data.path", "literature", "plugin"  # fields that do not change what a run learns
-OF_MODEL = ("name",)  # fields of the data that the model depends on
+IGNORED_WHEN_COMPARING_CONFIGS = "data.path", "literature", "plugin"
 # Fields that may change on an existing run: they do not change what it has learned so far.
 CHANGEABLE = (
     "train.steps",
@@ -76,7 +75,8 @@ class Workdir:
                 run has more steps than it should have.
         """
         if self.config.exists():
-            self._change(self.check_same(config, but=(*INDIFFERENT, *CHANGEABLE)), config)
+            but = (*IGNORED_WHEN_COMPARING_CONFIGS, *CHANGEABLE)
+            self._change(self.check_same(config, but=but), config)
             return
         part = part_of(self.config)  # all that a kill at the wrong moment leaves
         if self.path.exists() and (
@@ -160,7 +160,7 @@ class Workdir:
         if not self.config.is_file():
             raise UsageError(f"{self.path} holds no run: train one with --workdir={self.path}")
         fields = read_json(self.config, {"task": str, "plugin": str | None})
-        if (plugin := fields.get("plugin")) and not imported():
+        if (plugin := fields.get("plugin")) and not is_imported(plugin):
             raise UsageError(f"{self.path} was trained with a plugin: give --plugin={plugin}")
         try:
             if fields["task"] in TASK_PARTS:
@@ -188,8 +188,16 @@ class Workdir:
         Raises:
             UsageError: the run has another configuration, or no checkpoint yet.
         """
-        other = [f"data.{name}" for name in as_tree(config.data) if name not in OF_MODEL]
-        but = ("decoding", *INDIFFERENT, *CHANGEABLE, *(other if other_data else ()))
+        but = ["decoding", *IGNORED_WHEN_COMPARING_CONFIGS, *CHANGEABLE]
+        if other_data:
+            there, here = self.load_config().data.name, config.data.name
+            if there != here:
+                raise UsageError(
+                    f"{self.path} was trained on data.name={there!r} and is measured on data of "
+                    f"the same name alone, got {here!r}: convert the files, and name them by the "
+                    f"fields of data.name={there!r}"
+                )
+            but += [f"data.{name}" for name in as_tree(config.data)]
         trained = self.check_same(config, but=but)
         if not self.checkpoints.exists():
             raise UsageError(f"{self.path} has no checkpoint yet: train it first")

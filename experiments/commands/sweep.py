@@ -13,17 +13,22 @@ from experiments.config import Config
 from experiments.errors import UsageError
 from experiments.files import write_whole
 from experiments.origin import REPOSITORY
-from experiments.records import Record, Run, label_of, table, tell_left_out
+from experiments.records import Record, Run, label_of, table, warn_skipped
 from experiments.registry import TASKS
 from experiments.results import SHOWN
 from experiments.training.metrics import read_metrics
+from experiments.training.weights_and_biases import import_wandb
 from experiments.workdir import Workdir
 
 LONGEST_JOB = 24 * 60  # minutes; SBATCH_TIMELIMIT overrides it
 
 
 def sweep(
-    runs: Mapping[str, Config], workdir: Workdir, cache: Path, cluster: str | None = None
+    runs: Mapping[str, Config],
+    workdir: Workdir,
+    cache: Path,
+    cluster: str | None = None,
+    wandb: str | None = None,
 ) -> None:
     """Train each run, and write `sweep.json`, `sweep.md` and `sweep.png`.
 
@@ -32,8 +37,9 @@ def sweep(
         workdir: contains a folder for each run.
         cache: folder of generated data.
         cluster: where submitit trains the runs, "local" or "slurm"; None for this process.
+        wandb: project of Weights & Biases that takes the metrics of each run too.
     """
-    places = train_all(runs, workdir, cache, cluster)
+    places = train_all(runs, workdir, cache, cluster, wandb)
     points: dict[str, list[Run]] = {}
     for name, place in places.items():
         run = Run.read(place.path, name)
@@ -50,7 +56,11 @@ def sweep(
 
 
 def train_all(
-    runs: Mapping[str, Config], workdir: Workdir, cache: Path, cluster: str | None = None
+    runs: Mapping[str, Config],
+    workdir: Workdir,
+    cache: Path,
+    cluster: str | None = None,
+    wandb: str | None = None,
 ) -> dict[str, Workdir]:
     """Train each run that has not reached its end, each in its folder.
 
@@ -63,31 +73,34 @@ def train_all(
     """
     if workdir.config.exists():
         raise UsageError(f"{workdir.path} is the workdir of a single run: choose another --workdir")
-    settled = {}
+    if wandb:
+        import_wandb()
+    places = {name: Workdir(workdir.path / name) for name in runs}
+    resolved = {}
     for name, run in runs.items():
         try:
-            task = TASKS[run.task].prepare(run, cache)
+            task = TASKS[run.task].prepare(run, cache, places[name])
             print(f"{name}: {task.learner.num_parameters:,} parameters", flush=True)
         except UsageError as error:
             raise UsageError(f"{name}: {error}") from error
-        settled[name] = task.config  # with the steps of a duration
-    places = {name: Workdir(workdir.path / name) for name in runs}
-    for name, run in settled.items():
+        resolved[name] = task.config  # with the steps of a duration
+    for name, run in resolved.items():
         places[name].claim(run)
-    waiting = [name for name, run in settled.items() if not has_ended(run, places[name])]
+    waiting = [name for name, run in resolved.items() if not has_ended(run, places[name])]
     print(f"{len(waiting)} of {len(runs)} runs have not reached their end")
     if cluster:
-        plugin = next(iter(settled.values())).plugin
-        _submit({name: places[name] for name in waiting}, workdir, cache, cluster, plugin)
+        plugin = next(iter(resolved.values())).plugin
+        flags = {"cache": cache, "plugin": plugin, "wandb": wandb}
+        _submit({name: places[name] for name in waiting}, workdir, cluster, flags)
     else:
         for name in waiting:
             print(f"== {name}")
             try:
-                train(settled[name], places[name], cache)
+                train(resolved[name], places[name], cache, wandb=wandb)
             except FloatingPointError as error:  # the others are trained all the same
-                tell_left_out(name, error)
+                warn_skipped(name, error)
             jax.clear_caches()  # or programs of all runs stay in memory
-    ended = {name: place for name, place in places.items() if has_ended(settled[name], place)}
+    ended = {name: place for name, place in places.items() if has_ended(resolved[name], place)}
     if not ended:
         raise UsageError(f"none of the runs in {workdir.path} reached its end")
     return ended
@@ -104,17 +117,19 @@ def has_ended(config: Config, workdir: Workdir) -> bool:
 
 
 def _submit(
-    places: Mapping[str, Workdir], workdir: Workdir, cache: Path, cluster: str, plugin: str | None
+    places: Mapping[str, Workdir],
+    workdir: Workdir,
+    cluster: str,
+    flags: Mapping[str, str | Path | None],
 ) -> None:
     """Train runs in an array of jobs, and wait until all have ended.
 
     Each job is the command that continues a run by its workdir alone. Partition, GPUs and time
     limit are those of the variables of Slurm: SBATCH_PARTITION, SBATCH_GPUS, SBATCH_TIMELIMIT.
-
     """
     import submitit
 
-    common = [f"--cache={cache}", *([f"--plugin={plugin}"] if plugin else [])]
+    common = [f"--{name}={value}" for name, value in flags.items() if value is not None]
     commands = [
         [sys.executable, str(REPOSITORY / "run.py"), f"--workdir={place.path}", *common]
         for place in places.values()
@@ -127,7 +142,7 @@ def _submit(
     for name, job in zip(places, jobs, strict=True):
         print(f"== {name}: job {job.job_id}", flush=True)
         if job.exception() is not None:
-            tell_left_out(name, f"its job failed, see {job.paths.stderr}")
+            warn_skipped(name, f"its job failed, see {job.paths.stderr}")
 
 
 def score_rows(records: Sequence[Record]) -> list[dict[str, str]]:

@@ -36,9 +36,9 @@ def train(
     if wandb:
         import_wandb()
     print(f"reading the {config.data.name} data")
-    task = TASKS[config.task].prepare(config, cache)
+    task = TASKS[config.task].prepare(config, cache, workdir)
     for split in task.known_splits:
-        task.ids(split)  # or an example has no room
+        task.ids(split)  # raises for an example that does not fit
     batches = task.training_batches()
     task.learner.trace(batches[0])
     parameters = {} if workdir.newest_step() else parameters_to_start_from(task, cache)

@@ -119,7 +119,7 @@ class Config:
                 )
             if self.batch.tokens < longest:
                 raise ValueError(
-                    f"batch.tokens={self.batch.tokens} has no room for a sentence of "
+                    f"batch.tokens={self.batch.tokens} does not fit a sentence of "
                     f"model.max_length={longest}"
                 )
         row_length = getattr(self.batch, "row_length", 0)

@@ -54,7 +54,7 @@ class TextBatch(_Batch):
         check_at_least("row_length", self.row_length, 2)
         if self.tokens < self.row_length:
             raise ValueError(
-                f"tokens={self.tokens} has no room for a row of row_length={self.row_length}"
+                f"tokens={self.tokens} does not fit a row of row_length={self.row_length}"
             )
 
 

@@ -1,7 +1,7 @@
 """Sizes and choices of models.
 
 A name must be one of a tuple below; a test compares each tuple with the registry of the library.
-What the library alone can check, it checks when the model is made, before a run writes anything.
+The library checks all other values when the model is created, before a run writes files.
 """
 
 from collections.abc import Mapping

@@ -12,7 +12,10 @@ SCHEDULES = ("constant", "plateau", "linear", "cosine", "inverse_sqrt")
 DTYPES = ("float32", "bfloat16")
 # Values of the validation split that training can follow without evaluators.
 MONITORED = ("loss", "nll", "accuracy")
-LOWER_IS_BETTER = ("loss", "nll", "perplexity", "error")  # at the end of a name
+MODES = ("min", "max")
+MODE_OF = dict.fromkeys(("loss", "nll", "perplexity"), "min") | dict.fromkeys(
+    ("accuracy", "exact_match", "bleu", "tok_bleu", "chrf"), "max"
+)
 UNITS = ("steps", "epochs", "examples", "tokens")
 
 
@@ -44,8 +47,10 @@ class TrainPart:
     )
     monitor: str = option(
         "loss",
-        "value of the validation split that patience and schedule=plateau follow; lower is better "
-        f"if its name ends with {', '.join(LOWER_IS_BETTER)}, else higher",
+        "value of the validation split that patience and schedule=plateau follow",
+    )
+    monitor_mode: str = option(
+        "", f"whether its min or its max is best; can be left out for {', '.join(MODE_OF)}"
     )
     patience: int = option(
         0, "evaluations without gain that end the training at the best; 0: never"
@@ -70,6 +75,8 @@ class TrainPart:
             one_of("evaluators", name, (*METRICS, *EVALUATORS))
         if not self.evaluators:
             one_of("monitor", self.monitor, MONITORED)
+        if self.monitor_mode or self.monitor not in MODE_OF:
+            one_of(f"monitor_mode, for monitor={self.monitor!r},", self.monitor_mode, MODES)
         if self.duration:
             parse_duration(self.duration)
         else:
@@ -79,6 +86,11 @@ class TrainPart:
                 f"ema={self.ema} and average={self.average} are two averages of the same "
                 "parameters: choose one, with average=1 or ema=0.0"
             )
+
+    @property
+    def is_lower_better(self) -> bool:
+        """Whether the lowest of the monitored values is the best."""
+        return (self.monitor_mode or MODE_OF[self.monitor]) == "min"
 
     @property
     def checkpoint_interval(self) -> int:

@@ -26,7 +26,7 @@ from experiments.errors import UsageError, as_usage_errors, errors_of
 from experiments.evaluation.scores import answer_scores
 from experiments.inference.prediction import Prediction, predictions
 from experiments.registry import EVALUATORS, LOSSES, SOURCES
-from experiments.training.duration import settled
+from experiments.training.duration import resolve_duration
 from experiments.training.learner import Learner
 from experiments.training.loss import Objective, TokenLosses, objective
 from experiments.training.step import TrainState
@@ -96,15 +96,25 @@ class Task(ABC, Generic[Batch]):
         self._prepared: dict[str, tuple[Examples, Ids]] = {}
 
     @classmethod
-    def prepare(cls, config: Config, cache: Path) -> Self:
+    def prepare(cls, config: Config, cache: Path, workdir: Workdir | None = None) -> Self:
         """Read the training data, learn its tokens, and count the steps of `train.duration`.
+
+        Args:
+            config: of the run.
+            cache: folder of generated data.
+            workdir: of the run; one that was started from another run, and has a checkpoint, keeps
+                its tokens.
 
         Raises:
             UsageError: data that cannot be read or learned from.
         """
         splits = Splits(config.data, cache, has_targets=cls.has_targets)
-        task = cls(config, cls.learn_tokenizers(config, splits["train"], cache), splits)
-        task.config = settled(config, lambda _: task.training_batches().epoch)
+        if config.train.start_from and workdir and workdir.newest_step():
+            tokenizers = cls.load_tokenizers(config, workdir.path)
+        else:
+            tokenizers = cls.learn_tokenizers(config, splits["train"], cache)
+        task = cls(config, tokenizers, splits)
+        task.config = resolve_duration(config, lambda _: task.training_batches().epoch)
         return task
 
     @classmethod

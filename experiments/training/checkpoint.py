@@ -25,11 +25,11 @@ class Checkpoints:
     """The newest training states of a run, each with the progress of its run."""
 
     def __init__(self, directory: Path, *, keep: int = 2, read_only: bool = False) -> None:
-        """Opens, and makes if need be, a directory of checkpoints.
+        """Open a directory of checkpoints; create it if it is missing.
 
         Args:
-            directory: where they stand.
-            keep: how many of the newest stay; two at least, should one be damaged.
+            directory: of the checkpoints.
+            keep: number of newest checkpoints that are kept, at least two in case one is damaged.
             read_only: whether another process may be writing them; then none is saved or deleted.
         """
         self._directory = directory

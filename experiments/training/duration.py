@@ -23,8 +23,8 @@ def num_steps(text: str, epoch: Epoch) -> int:
     return math.ceil(number * epoch.steps / in_an_epoch)  # exact, as these are fractions
 
 
-def settled(config: Config, epoch: Callable[[Config], Epoch]) -> Config:
-    """Return a config whose `train.steps` are those of its `train.duration`, if it has one.
+def resolve_duration(config: Config, epoch: Callable[[Config], Epoch]) -> Config:
+    """Return a config with the steps of its `train.duration`, if it has one, in its place.
 
     Args:
         config: of the run.
@@ -38,6 +38,6 @@ def settled(config: Config, epoch: Callable[[Config], Epoch]) -> Config:
         return config
     steps = num_steps(duration, epoch(config))
     with as_usage_errors(f"train.duration={duration!r}: train."):
-        config.train.check_warmup(steps)
+        train = replace(config.train, steps=steps, duration="")
     print(f"{duration} are {steps:,} steps")
-    return replace(config, train=replace(config.train, steps=steps))
+    return replace(config, train=train)

@@ -61,7 +61,7 @@ class Learner:
                 step=jax.numpy.int32(0),
                 parameters=parameters,
                 average=parameters if train.ema else None,
-                slowdown=jax.numpy.float32(1),
+                lr_scale=jax.numpy.float32(1),
                 optimizer=optimizing.init(parameters),
                 rng=step_rng,
             )

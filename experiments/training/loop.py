@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from tqdm import tqdm
 
-from experiments.config.train import TrainPart
+from experiments.config.train import MONITORED, TrainPart
 from experiments.environment import peak_memory
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.flops import peak_flops
@@ -61,10 +61,13 @@ def fit(
 
     Raises:
         FloatingPointError: a loss that is not finite; earlier checkpoints stay.
+        UsageError: before the first step, a monitored value that no evaluator measures.
     """
     started, first = time.perf_counter() - progress["seconds"], int(state.step)
     losses = [(step, loss) for step, loss in progress["losses"]]
     save_every = config.checkpoint_interval
+    if not losses and config.monitor not in MONITORED:  # an unknown name ends the run at step 0
+        monitored_loss(evaluate(state), config)
     pending, work, pending_since = [], 0.0, time.perf_counter()
     with tqdm(total=config.steps, initial=first, unit="step", mininterval=0.5) as bar:
         for step in range(first + 1, config.steps + 1):
@@ -92,12 +95,12 @@ def fit(
 
             if step % config.evaluate_every == 0 or last:
                 evaluated = evaluate(state)
-                losses.append((step, monitored_loss(evaluated, config.monitor)))
+                losses.append((step, monitored_loss(evaluated, config)))
                 _check_finite("validation loss", evaluated["loss"], step, 1)
                 _check_finite(f"validation {config.monitor}", losses[-1][1], step, 1)
                 metrics.write(step, "validation", evaluated)
                 if config.schedule == "plateau" and stalls(losses, config.plateau_patience):
-                    state = state._replace(slowdown=state.slowdown * config.plateau_factor)
+                    state = state._replace(lr_scale=state.lr_scale * config.plateau_factor)
 
             if step % config.sample_every == 0 or last:
                 bar.write(sample(state))

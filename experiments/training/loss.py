@@ -13,6 +13,7 @@ from attention.primitives.precision import wide
 from experiments.config.train import LabelTrainPart
 from experiments.errors import UsageError
 
+REGULARIZERS = ("label_smoothing", "z_loss")  # fields of `train` that a loss may take
 # (logits [..., V], labels [...]) -> [...]: the loss of each token.
 TokenLoss = Callable[[Array, Array], Array]
 
@@ -73,15 +74,15 @@ def objective(loss: TokenLoss, train: LabelTrainPart, *, training: bool) -> Obje
 
     Args:
         loss: `(logits, labels, ...) -> [...]`, the loss that `train.loss` names. In training, its
-            further arguments take the values of the fields of `train` with the same names;
-            otherwise, and without such a field, they keep their defaults.
+            arguments `label_smoothing` and `z_loss` take the values of these fields of `train`;
+            otherwise they keep their defaults, as its further arguments do.
         train: the config of the training.
         training: whether the objective is minimized. Its accuracy then counts ties as correct,
             because a pass over the logits that finds them takes a fifth of the time of the loss.
     """
     if not training:
         return partial(token_losses, loss=loss, ties_count=False)
-    names = [*inspect.signature(loss).parameters][2:]
+    names = [name for name in inspect.signature(loss).parameters if name in REGULARIZERS]
     options = {name: getattr(train, name) for name in names if hasattr(train, name)}
     return partial(token_losses, loss=partial(loss, **options))
 

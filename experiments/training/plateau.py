@@ -6,25 +6,25 @@ tell which checkpoint was the best.
 
 from collections.abc import Mapping, Sequence
 
-from experiments.config.train import LOWER_IS_BETTER
+from experiments.config.train import TrainPart
 from experiments.errors import as_usage_errors, one_of
 
 # The step and the monitored loss of each evaluation, oldest first.
 Losses = Sequence[tuple[int, float]]
 
 
-def monitored_loss(measured: Mapping[str, float], name: str) -> float:
+def monitored_loss(measured: Mapping[str, float], config: TrainPart) -> float:
     """Return the value of the validation split that training follows, negated if higher is better.
 
-    >>> monitored_loss({"loss": 2.0, "bleu": 30.0}, "bleu")
-    -30.0
+    >>> monitored_loss({"loss": 2.0, "accuracy": 0.5}, TrainPart(monitor="accuracy"))
+    -0.5
 
     Raises:
         UsageError: there is no such value.
     """
     with as_usage_errors():
-        one_of("train.monitor", name, tuple(measured))
-    return measured[name] if name.endswith(LOWER_IS_BETTER) else -measured[name]
+        one_of("train.monitor", config.monitor, tuple(measured))
+    return measured[config.monitor] * (1 if config.is_lower_better else -1)
 
 
 def best_step(losses: Losses) -> int:

@@ -19,7 +19,7 @@ from experiments.compilation import compiled
 
 Tree = TypeVar("Tree")
 
-SHARES = "shares"  # the axis of devices
+DATA_AXIS = "data"  # the mesh axis over which a batch is split
 FEWEST_ROWS = 8  # of a device: fewer are not worth the copies of the parameters
 
 
@@ -28,8 +28,8 @@ def cores_as_devices(number: int) -> None:
 
     JAX reads this once, before it computes anything.
     """
-    said = jax.config.jax_num_cpu_devices > 0
-    if not said and "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+    is_set = jax.config.jax_num_cpu_devices > 0
+    if not is_set and "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", number)
 
 
@@ -77,7 +77,7 @@ def accumulated(
         return _one_by_one(function, parameters, each)
 
     def share(parameters: Any, each: tuple[Any, Array]) -> Any:  # noqa: ANN401 - the same
-        return jax.lax.psum(_one_by_one(function, parameters, each), SHARES)
+        return jax.lax.psum(_one_by_one(function, parameters, each), DATA_AXIS)
 
     return _shared(share, mesh, PartitionSpec())(parameters, each)
 
@@ -99,7 +99,7 @@ def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(parameters, *arrays)
 
         filled = tuple(padded_rows(array, mesh.size) for array in arrays)
-        found = _shared(share, mesh, PartitionSpec(SHARES))(parameters, filled)
+        found = _shared(share, mesh, PartitionSpec(DATA_AXIS))(parameters, filled)
         return jax.tree.map(lambda array: array[:rows], found)
 
     program = compiled(shared)
@@ -123,7 +123,7 @@ def _shared(
     return jax.shard_map(
         share,
         mesh=mesh,
-        in_specs=(PartitionSpec(), PartitionSpec(SHARES)),
+        in_specs=(PartitionSpec(), PartitionSpec(DATA_AXIS)),
         out_specs=out,
         # With the check, JAX would add up the gradients of all devices after each part.
         check_vma=False,
@@ -148,7 +148,7 @@ def _mesh(num_parts: int) -> Mesh:
     """Return a mesh of the most devices that can compute equally many parts."""
     devices = jax.devices()
     number = max(n for n in range(1, len(devices) + 1) if num_parts % n == 0)
-    return Mesh(np.array(devices[:number]), (SHARES,))
+    return Mesh(np.array(devices[:number]), (DATA_AXIS,))
 
 
 def _mesh_of_rows(rows: int) -> Mesh:

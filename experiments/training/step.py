@@ -26,7 +26,7 @@ class TrainState(NamedTuple):
         parameters: of the model, as `flax.nnx.split` returns them.
         average: their exponential moving average; None without one.
         optimizer: state of the optimizer.
-        slowdown: factor of the updates, below 1 after a plateau of the validation loss.
+        lr_scale: factor of the updates, below 1 after a plateau of the validation loss.
         rng: random key from which that of each step is derived; constant.
     """
 
@@ -34,7 +34,7 @@ class TrainState(NamedTuple):
     parameters: nnx.State
     average: nnx.State | None
     optimizer: optax.OptState
-    slowdown: Array
+    lr_scale: Array
     rng: Array
 
     def to_use(self) -> Self:
@@ -86,14 +86,14 @@ def make_steps(
         gradient = jax.grad(summed, has_aux=True)
         gradients, sums = accumulated(gradient, state.parameters, batch, rng, microbatches)
         gradients = optax.tree.scale(1 / jnp.maximum(sums.tokens, 1), gradients)
-        updates, memory = optimizer.update(gradients, state.optimizer, state.parameters)
-        updates = optax.tree.scale(state.slowdown, updates)
+        updates, opt_state = optimizer.update(gradients, state.optimizer, state.parameters)
+        updates = optax.tree.scale(state.lr_scale, updates)
         parameters = optax.apply_updates(state.parameters, updates)
         metrics = per_token(sums) | {
             "gradient_norm": optax.tree.norm(gradients),  # before clipping
-            "learning_rate": schedule(state.step) * state.slowdown,
+            "learning_rate": schedule(state.step) * state.lr_scale,
         }
-        state = state._replace(step=state.step + 1, parameters=parameters, optimizer=memory)
+        state = state._replace(step=state.step + 1, parameters=parameters, optimizer=opt_state)
         return state._replace(average=moved(state, decay)), metrics
 
     def evaluate_step(parameters: nnx.State, batch: Batch) -> TokenLosses:

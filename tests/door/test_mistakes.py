@@ -45,7 +45,7 @@ from tests.door.command import REPOSITORY, command
         (["--config.batch.bucket_lengths=()"], "batch.bucket_lengths must contain lengths of at"),
         (["--config.batch.bucket_lengths=(0,)"], "batch.bucket_lengths must be at least 2, got"),
         (["--config.model.encoder_layers=0"], "model.encoder_layers must be at least 1, got 0"),
-        (["--config.batch.tokens=40"], "batch.tokens=40 has no room for a sentence of"),
+        (["--config.batch.tokens=40"], "batch.tokens=40 does not fit a sentence of"),
         (["--config.train.learning_rate=nan"], "train.learning_rate must be a number above 0"),
         (["--config.train.beta1=2.0"], "train.beta1 must lie in [0, 1), got 2.0"),
         (["--mode=trian"], "got 'trian'; did you mean 'train'?"),

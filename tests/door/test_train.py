@@ -65,13 +65,13 @@ def test_workdir_contains_everything(place, trained):
         assert len(hypotheses) == scores["sentences"] == 20
     assert (place / "tiny" / "samples.txt").read_text().count("step ") == 2
     rows = read_metrics(place / "tiny")
-    assert [row["step"] for row in rows if row["split"] == "validation"] == [5, 10, 15, 20]
+    assert [row["step"] for row in rows if row["split"] == "validation"] == [4, 8, 12, 16, 20]
     trained = [row for row in rows if row["split"] == "train"]
     assert trained[-1]["nll"] < trained[0]["nll"]
     assert (
         trained[0]["learning_rate"] > trained[-1]["learning_rate"] > 0 < trained[0]["gradient_norm"]
     )
-    assert [row["step"] for row in read_timing(place / "tiny")] == [5, 10, 15, 20]
+    assert [row["step"] for row in read_timing(place / "tiny")] == [4, 8, 10, 12, 16, 20]
 
 
 def test_finished_run_is_evaluated_and_not_trained(place, knock):

@@ -42,7 +42,7 @@ def test_byte_order_mark_at_the_beginning():
     ]
 
 
-def test_what_is_long_comes_whole():
+def test_long_line_is_read_whole():
     line = b"a" * 200_000
     stream = io.TextIOWrapper(io.BytesIO(line + b"\nb"))
     assert [*lines_as_they_come(stream)] == [[line.decode()], ["b"]]

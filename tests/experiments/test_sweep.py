@@ -10,7 +10,7 @@ from experiments.cli import parse
 from experiments.commands import sweep
 from experiments.errors import UsageError
 from experiments.workdir import Workdir
-from run import read_runs
+from run import read_runs, run
 
 WIDTHS = "--grid.model.width=32,64"
 
@@ -39,7 +39,7 @@ def trained(monkeypatch):
     """Replace training; return the names of the runs that were trained."""
     trained = []
 
-    def train(config, workdir, cache):
+    def train(config, workdir, cache, wandb):
         trained.append(workdir.path.name)
         if config.model.width == 48:
             raise FloatingPointError("the loss became nan")
@@ -136,6 +136,20 @@ def test_every_run_is_checked_before_any_training(tmp_path, trained, arguments, 
     assert not trained and not place.path.exists()
 
 
+def test_each_run_of_a_sweep_takes_the_project_of_weights_and_biases(tmp_path, monkeypatch):
+    projects = []
+
+    def train(config, workdir, cache, wandb):
+        projects.append(wandb)
+        write_results(workdir, 0.5)
+
+    monkeypatch.setattr(sweep, "train", train)
+    monkeypatch.setattr(sweep, "import_wandb", lambda: None)
+    given = command("--seeds=0,1", "--wandb=digits", f"--workdir={tmp_path / 'sweep'}")
+    run(given._replace(cache=tmp_path), read_runs(given.runs))
+    assert projects == ["digits", "digits"]
+
+
 def test_workdir_of_a_single_run_is_refused(tmp_path, trained):
     place, runs = Workdir(tmp_path / "run"), runs_of("--seeds=0,1")
     place.claim(runs["seed=0"])
@@ -166,7 +180,7 @@ def test_jobs(tmp_path, monkeypatch, capsys):
     assert "seed=1 is left out: its job failed, see " in capsys.readouterr().err
 
 
-def test_what_a_cluster_needs(monkeypatch):
+def test_requirements_of_cluster(monkeypatch):
     monkeypatch.setattr(cli, "find_spec", lambda _: None)
     with pytest.raises(UsageError, match=r'needs an extra: pip install "attention\[cluster\]"'):
         command("--seeds=0", "--cluster=slurm")

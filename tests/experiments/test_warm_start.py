@@ -1,5 +1,7 @@
 """Warm start: parameters by path and shape, and folders that contain none."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
@@ -49,6 +51,16 @@ def test_a_folder_without_a_model_is_one_sentence(tmp_path):
     for name in ("empty", "nowhere"):
         with pytest.raises(UsageError, match="contains neither a trained run nor released weights"):
             parameters_to_start_from(task(tmp_path, start_from=str(tmp_path / name)), tmp_path)
+
+
+def test_continued_run_reads_its_own_tokenizers(tmp_path, monkeypatch):
+    first, run = task(tmp_path), Workdir(tmp_path / "run")
+    (run.checkpoints / "20").mkdir(parents=True)
+    first.tokenizers.keep(run.path)
+    monkeypatch.setattr(type(first), "learn_tokenizers", None)
+    config = replace(first.config, train=replace(first.config.train, start_from="moved"))
+    again = TASKS["language_model"].prepare(config, tmp_path, run)
+    assert again.tokenizers.source.as_bytes() == first.tokenizers.source.as_bytes()
 
 
 def test_released_weights_replace_all_but_the_excepted_parts(tmp_path):

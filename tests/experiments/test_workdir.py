@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 from experiments.config import Config
 from experiments.config.flags import as_config_dict
 from experiments.errors import UsageError
+from experiments.plugin import import_plugin
 from experiments.workdir import Workdir
 
 
@@ -32,7 +33,7 @@ def workdir(tmp_path):
     return workdir
 
 
-def test_the_same_configuration_goes_on_wherever_its_data_is(workdir):
+def test_data_path_may_change(workdir):
     for path in ("here", "there"):
         workdir.claim(configuration("10 epochs", path=path))
     assert workdir.load_config().data.path == "here"
@@ -66,6 +67,26 @@ def test_a_trained_model_is_used_with_other_decoding_and_with_its_own_training(w
     used = workdir.as_trained(configuration("9 epochs", steps=200, beams=4))
     assert (used.train.steps, used.train.duration) == (170, "10 epochs")
     assert used.decoding.num_beams == 4
+
+
+def test_data_of_another_name_are_refused_in_one_sentence(workdir):
+    toy = Config.read({"task": "translation", "data": {"name": "toy"}})
+    with pytest.raises(
+        UsageError, match=r"on data\.name='parallel' and is measured on .* got 'toy'"
+    ):
+        workdir.as_trained(toy, other_data=True)
+
+
+def test_run_needs_its_own_plugin(workdir, tmp_path):
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.py").write_text("")
+    tree = json.loads(workdir.config.read_text())
+    workdir.config.write_text(json.dumps(tree | {"plugin": str(tmp_path / "first.py")}))
+    import_plugin(str(tmp_path / "second.py"))
+    with pytest.raises(UsageError, match=r"was trained with a plugin: give --plugin=.*first\.py"):
+        workdir.load_config()
+    import_plugin(str(tmp_path / "first.py"))
+    assert workdir.load_config().plugin.endswith("first.py")
 
 
 def test_a_run_is_trained_by_one_at_a_time(workdir):

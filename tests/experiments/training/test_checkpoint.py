@@ -19,7 +19,7 @@ def state(step):
         parameters=parameters,
         average=None,
         optimizer={"mean": jnp.float32(step)},
-        slowdown=jnp.float32(1),
+        lr_scale=jnp.float32(1),
         rng=jax.random.key(0),
     )
 
@@ -85,7 +85,7 @@ def test_a_disk_that_is_full_is_one_sentence(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("last, read", [(7, [2, 4]), (4, [4, 2])])
-def test_what_is_in_memory_is_not_read(saved, last, read, monkeypatch):
+def test_newest_state_is_not_read_again(saved, last, read, monkeypatch):
     steps, original = [], Checkpoints._read
     monkeypatch.setattr(
         Checkpoints,

@@ -12,7 +12,7 @@ from experiments.data.rows import Encoded, EncodedPair
 from experiments.data.text import RandomWindows
 from experiments.data.windows import Buckets, PackedPairRows, PackedRows, Windows
 from experiments.errors import UsageError
-from experiments.training.duration import num_steps, settled
+from experiments.training.duration import num_steps, resolve_duration
 
 EPOCH = Epoch(steps=7, examples=60, tokens=1000)
 
@@ -58,20 +58,21 @@ def configuration(duration, steps=100, warmup=7):
 
 def test_a_duration_decides_the_steps_and_none_leaves_them():
     given = configuration("2 epochs")
-    assert settled(given, lambda now: EPOCH).train.steps == 14
+    train = resolve_duration(given, lambda now: EPOCH).train
+    assert (train.steps, train.duration) == (14, "")
     assert given.train.steps == 100
     plain = configuration("")
-    assert settled(plain, None) is plain
+    assert resolve_duration(plain, None) is plain
 
 
 def test_a_warmup_that_is_longer_is_refused():
     with pytest.raises(UsageError, match=r"'1 epochs': .* in \[0, steps=7\), got 7"):
-        settled(configuration("1 epochs"), lambda now: EPOCH)
+        resolve_duration(configuration("1 epochs"), lambda now: EPOCH)
 
 
 def test_a_warmup_may_be_longer_than_the_steps_that_a_duration_replaces():
     given = configuration("9 epochs", steps=20, warmup=25)
-    assert settled(given, lambda now: EPOCH).train.steps == 63
+    assert resolve_duration(given, lambda now: EPOCH).train.steps == 63
 
 
 PAIRS = Encoded(
@@ -99,5 +100,5 @@ TEXT = np.arange(11)
         ),
     ],
 )
-def test_what_an_epoch_holds(data, epoch):
+def test_steps_examples_and_tokens_of_an_epoch(data, epoch):
     assert data.epoch == epoch

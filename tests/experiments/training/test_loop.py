@@ -48,7 +48,7 @@ BEGUN = TrainState(
     parameters=None,
     average=None,
     optimizer=None,
-    slowdown=np.float32(1),
+    lr_scale=np.float32(1),
     rng=None,
 )
 
@@ -111,7 +111,7 @@ def test_patience_ends_a_training_and_the_best_is_known():
 
 
 def test_patience_follows_the_monitored_value():
-    bleu = [10.0, 30.0, 20.0, 30.0, 40.0]
+    bleu = [0.0, 10.0, 30.0, 20.0, 30.0, 40.0]
     notes = learn(
         bleu,
         steps=20,
@@ -125,9 +125,34 @@ def test_patience_follows_the_monitored_value():
     assert [state.step for state in notes.saved] == [2, 4, 6, 8]
 
 
-def test_an_unknown_monitored_value_is_one_sentence():
+def test_unknown_monitored_value_ends_the_run_before_its_first_step():
+    config = TrainPart(**EVERY, evaluators=("bleu",), monitor="blue", monitor_mode="max")
+    notes = Notes()
     with pytest.raises(UsageError, match=r"train\.monitor must be one of loss, bleu, got 'blue'"):
-        monitored_loss({"loss": 1.0, "bleu": 2.0}, "blue")
+        fit(
+            BEGUN,
+            None,
+            None,
+            config=config,
+            metrics=notes,
+            checkpoints=notes,
+            evaluate=lambda state: {"loss": 1.0, "bleu": 2.0},
+            sample=None,
+            flops=None,
+        )
+
+
+@pytest.mark.parametrize("mode, loss", [("min", 0.25), ("max", -0.25)])
+def test_monitor_mode_decides_whether_lower_is_better(mode, loss):
+    train = TrainPart(evaluators=("bleu",), monitor="wer", monitor_mode=mode)
+    assert monitored_loss({"loss": 1.0, "wer": 0.25}, train) == loss
+
+
+def test_monitored_value_of_unknown_direction_needs_a_mode():
+    with pytest.raises(
+        ValueError, match=r"monitor_mode, for monitor='wer', must be one of min, max"
+    ):
+        TrainPart(evaluators=("bleu",), monitor="wer")
 
 
 def test_a_training_that_has_ended_stays_so():
@@ -143,11 +168,11 @@ def test_a_validation_loss_that_is_not_finite_is_never_the_best():
 
 def test_a_plateau_slows_down_each_time_its_patience_ends():
     notes = learn(STALLING, steps=20, schedule="plateau")
-    slow = [float(state.slowdown) for state in notes.saved]
+    slow = [float(state.lr_scale) for state in notes.saved]
     assert slow == [1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125]
 
 
-def test_what_was_seen_before_a_stop_counts():
+def test_patience_counts_evaluations_before_a_resume():
     before = learn(STALLING[:3], steps=6, schedule="plateau")
     after = learn(STALLING[3:], before.saved[-1], before.progress, steps=20, schedule="plateau")
     whole = learn(STALLING, steps=20, schedule="plateau")

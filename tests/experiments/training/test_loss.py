@@ -69,7 +69,7 @@ def test_a_z_loss_is_the_square_of_the_normalizer():
     np.testing.assert_allclose(found, np.log(4) + 0.5 * np.log(8) ** 2, rtol=1e-6)
 
 
-def test_the_loss_differentiates_wherever_it_stands():
+def test_derivatives_in_jit_and_in_scan():
     """In jit, in a scan and rematerialized, forwards and twice: as the same sum written plainly."""
 
     def plain(logits, labels):
@@ -99,7 +99,7 @@ def test_the_loss_differentiates_wherever_it_stands():
     np.testing.assert_allclose(outside, expected[0], rtol=1e-4, atol=1e-5)
 
 
-def test_what_is_measured_is_neither_smoothed_nor_squared():
+def test_measured_loss_has_no_smoothing_and_no_z_loss():
     train = ConfigDict({"label_smoothing": 0.1, "z_loss": 0.5})
     learned, measured = (
         objective(cross_entropy, train, training=training)(LOGITS, LABELS, jnp.ones((B, T), bool))
@@ -108,11 +108,11 @@ def test_what_is_measured_is_neither_smoothed_nor_squared():
     assert measured.loss == measured.nll == learned.nll != learned.loss
 
 
-def test_fields_of_the_config_are_arguments_of_a_registered_loss():
-    def focal(logits, labels, gamma=2.0, label_smoothing=0.0):
-        return jnp.full(labels.shape, gamma + label_smoothing)
+def test_registered_loss_takes_only_label_smoothing_and_z_loss_from_the_config():
+    def focal(logits, labels, epsilon=2.0, label_smoothing=0.0):
+        return jnp.full(labels.shape, epsilon + label_smoothing)
 
-    train = ConfigDict({"label_smoothing": 0.25, "z_loss": 0.5})
+    train = ConfigDict({"label_smoothing": 0.25, "z_loss": 0.5, "epsilon": 1e-9})
     for training, expected in ((True, 2.25), (False, 2.0)):
         found = objective(focal, train, training=training)
         assert found(LOGITS, LABELS, jnp.ones((B, T), bool)).loss == expected * B * T

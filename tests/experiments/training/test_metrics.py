@@ -24,7 +24,7 @@ def test_rows_are_read_as_they_were_written(tmp_path):
     assert list((tmp_path / "tensorboard").glob("events.*"))
 
 
-def test_a_run_that_goes_on_forgets_what_came_after_its_checkpoint(tmp_path):
+def test_resuming_drops_rows_after_the_checkpoint(tmp_path):
     write(tmp_path, 0, 5)
     write(tmp_path, 3, 6)
     for read in (read_metrics, read_timing):

@@ -39,7 +39,7 @@ def test_a_step_may_be_a_number_of_python(name):
         ("inverse_sqrt", [0.5 * (4 / 12) ** 0.5, 0.5 * (4 / 20) ** 0.5]),
     ],
 )
-def test_what_comes_after_the_peak(name, expected):
+def test_learning_rate_after_the_peak(name, expected):
     """Half-way down, and at the end."""
     np.testing.assert_allclose(rates(name, [12, 20]), expected, atol=1e-6)
 

@@ -35,7 +35,7 @@ def tiled(head, features, tile):
 
 
 @pytest.mark.parametrize("tile", [1, 4 * V, 5 * V, 7 * V, 10**6])
-def test_any_tile_sums_and_differentiates_alike(tile):
+def test_loss_and_gradients_do_not_depend_on_the_tile_size(tile):
     """One token at a time, tiles that are not all full, tiles that are, one for all."""
 
     def mean(sums):
@@ -71,7 +71,7 @@ def test_the_loss_alone_has_a_derivative(tile):
     chex.assert_trees_all_equal(slopes, jax.tree.map(jnp.zeros_like, HEAD))
 
 
-def test_what_does_not_count_has_none():
+def test_padding_has_no_gradient():
     _, slopes = jax.value_and_grad(lambda x: tiled(HEAD, x, 4 * V).loss)(FEATURES)
     np.testing.assert_array_equal(slopes[~COUNTS], 0)
     assert (slopes[COUNTS] != 0).all()
