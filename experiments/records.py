@@ -16,7 +16,7 @@ from experiments.files import write_whole
 from experiments.json_files import read_json
 from experiments.results import SHOWN, deciding, differing
 from experiments.training.metrics import read_metrics
-from experiments.workdir import CHANGEABLE, INDIFFERENT, Workdir
+from experiments.workdir import CHANGEABLE, IGNORED_WHEN_COMPARING_CONFIGS, Workdir
 
 Scores = Mapping[str, Mapping[str, float]]  # of each split, by name
 
@@ -196,7 +196,11 @@ FIELDS = {
 
 def _deciding_fields(config: ConfigDict) -> dict[str, Any]:
     """Return the fields of a config that decide the scores of a run, by dotted name."""
-    ignored = ("seed", *INDIFFERENT, *(name for name in CHANGEABLE if name != "train.steps"))
+    ignored = (
+        "seed",
+        *IGNORED_WHEN_COMPARING_CONFIGS,
+        *(name for name in CHANGEABLE if name != "train.steps"),
+    )
     return {
         name: value
         for name, value in flat(config.to_dict()).items()

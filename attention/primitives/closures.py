@@ -14,7 +14,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jax.extend import core
 from jax.extend.core.primitives import jit_p
@@ -64,7 +63,7 @@ def _in_text(part: object) -> bool:
     It omits derivative rules, functions of parameters and the constants of inner jaxprs.
     """
     match part:
-        case None | bool() | int() | float() | str() | Enum() | np.dtype():
+        case None | bool() | int() | float() | str() | Enum() | jnp.dtype():
             return True
         case tuple() | list():
             return all(map(_in_text, part))
@@ -73,7 +72,7 @@ def _in_text(part: object) -> bool:
         case core.Jaxpr():
             return all(map(_in_text, part.eqns))
         case core.JaxprEqn():
-            arrays = any(isinstance(x, core.Literal) and np.ndim(x.val) for x in part.invars)
+            arrays = any(isinstance(x, core.Literal) and jnp.ndim(x.val) for x in part.invars)
             only_jaxpr = part.primitive is jit_p  # the rest is not evaluated
             params = [part.params["jaxpr"]] if only_jaxpr else [*part.params.values()]
             return not arrays and _in_text(params)
