@@ -23,7 +23,7 @@ def compare(place, *arguments):
     comparison.compare(read_runs(command(*arguments).runs), Workdir(place), place.parent)
 
 
-def write_run(config, workdir, cache):
+def write_run(config, workdir, cache, wandb=None):
     """Write the files that a training leaves behind."""
     TASKS["translation"].prepare(config, cache).tokenizers.keep(workdir.path)
     splits = {"test": {"bleu": 50.0, "exact_match": 0.5, "nll": 1.0}}
@@ -67,7 +67,7 @@ def test_scores_chances_and_costs(tmp_path, monkeypatch, capsys):
 
 
 def test_diverged_runs_are_left_out(tmp_path, monkeypatch, capsys):
-    def diverge(config, workdir, cache):
+    def diverge(config, workdir, cache, wandb=None):
         raise FloatingPointError("the loss became nan")
 
     monkeypatch.setattr(sweep, "train", diverge)
@@ -79,7 +79,7 @@ def test_diverged_runs_are_left_out(tmp_path, monkeypatch, capsys):
 def test_durations_are_counted_before_training(tmp_path, monkeypatch):
     steps = []
 
-    def diverge(config, workdir, cache):
+    def diverge(config, workdir, cache, wandb=None):
         steps.append((config.train.steps, workdir.load_config().train.steps))
         raise FloatingPointError("the loss became nan")
 
