@@ -235,9 +235,10 @@ def sum_over_keys(
 
             return jax.tree.map(jnp.add, total, of_tile(tile)), None
 
-        return jax.lax.scan(visit, zeros(), jnp.arange(settings.max_visits))[0]
+        return jax.lax.scan(visit, zeros(), jnp.arange(settings.max_visits, dtype=jnp.int32))[0]
 
-    _, sums = jax.lax.scan(lambda _, row: (None, of_row(row)), None, jnp.arange(settings.tiles[0]))
+    rows_of_tiles = jnp.arange(settings.tiles[0], dtype=jnp.int32)
+    _, sums = jax.lax.scan(lambda _, row: (None, of_row(row)), None, rows_of_tiles)
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), sums)
 
 
