@@ -635,7 +635,7 @@ def to_int32(name: str, given: ArrayLike, rank: int) -> Array:
         if array.dtype.itemsize < 4 or array.dtype == jnp.int32:
             return array.astype(jnp.int32)
         clipped = jnp.clip(array, max(INT32.min, jnp.iinfo(array.dtype).min), INT32.max)
-        if not isinstance(array, jax.core.Tracer) and bool((clipped != array).any()):
+        if not isinstance(clipped, jax.core.Tracer) and bool((clipped != array).any()):
             raise ValueError(f"{name} must lie in the range of int32, {INT32.min} to {INT32.max}")
         return clipped.astype(jnp.int32)
 

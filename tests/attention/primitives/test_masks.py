@@ -426,6 +426,12 @@ def test_traced_int64_is_clipped_to_int32():
     assert not allowed(jnp.int64(-(2**32) + 9))
 
 
+@pytest.mark.usefixtures("float64")
+def test_int64_constants_inside_jit():
+    lengths = jnp.array([3], jnp.int64)
+    assert jax.jit(lambda: masks.lengths(lengths)(0, 2))()
+
+
 def test_masks_of_a_function_are_built_under_vmap():
     """A batch of masks is the mapped construction of one."""
     ids = jnp.array([[0, 0, 1, 1, 1, 2, 2], [0, 1, 1, 1, 1, 1, 2]])
