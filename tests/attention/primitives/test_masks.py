@@ -428,8 +428,8 @@ def test_traced_int64_is_clipped_to_int32():
 
 @pytest.mark.usefixtures("float64")
 def test_int64_constants_inside_jit():
-    lengths = jnp.array([3], jnp.int64)
-    assert jax.jit(lambda: masks.lengths(lengths)(0, 2))()
+    length = jnp.int64(3)
+    assert jax.jit(lambda: masks.lengths(length)(0, 2))()
 
 
 def test_masks_of_a_function_are_built_under_vmap():
