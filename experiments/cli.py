@@ -1,33 +1,36 @@
-"""Command line: flags, names of configurations, help, and one sentence for each mistake.
+"""Command line: modes, flags, help, and one sentence for each mistake.
 
 Nothing heavy is imported here: a typing error and `--help` are answered before jax and NumPy load.
 """
 
 import ast
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from experiments.arguments import flag_name, last_of, values_of, without, without_negation
 from experiments.config import Config
-from experiments.config.build import KINDS, helps
-from experiments.config.data import TextPart
-from experiments.config.flags import as_config_dict
+from experiments.config.build import helps
+from experiments.config_files import (
+    check_field,
+    choose_data,
+    config_files,
+    fields_of,
+    load_config,
+    wrong_value,
+)
 from experiments.errors import UsageError, as_usage_errors, nearest, one_of
 from experiments.grid import axis_flags, expand, read_axes
-from experiments.plugin import import_file, import_plugin
-from experiments.registry import DATASETS, TASK_PARTS, datasets_of
+from experiments.plugin import import_plugin
+from experiments.registry import TASK_PARTS, datasets_of
 from experiments.workdir import CHANGEABLE, Workdir
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 MODES = {
     "train": "train a model or continue its run, then measure it; the default",
     "evaluate": "measure a trained model again",
@@ -179,7 +182,7 @@ def _parse_one(mode: str, argv: Sequence[str], name: str | None = None) -> Comma
         choose_data(base, last_of("config.data.name", arguments))
     for argument in arguments:
         if flag_name(argument).startswith("config."):
-            _check_field(flag_name(argument), base)
+            check_field(flag_name(argument), base)
     values = _read([program, *arguments], base)
     if mode in USES and not weights and workdir.config.exists():
         _check_training(mode, arguments, values.config, workdir)
@@ -245,57 +248,6 @@ def _parse_several(mode: str, argv: Sequence[str], names: Sequence[str]) -> Comm
     return command._replace(config=next(iter(runs.values())), workdir=workdir, runs=runs)
 
 
-def load_config(name: str) -> ConfigDict:
-    """Load a configuration by its name, such as "toy_translation:tiny", or by the path of its file.
-
-    Raises:
-        UsageError: there is no such file, or it has an error.
-    """
-    path, form = _config_path(name)
-    try:
-        return import_file(path).get_config(*form)
-    except ValueError as error:  # of an unknown form
-        raise UsageError(str(error)) from error
-    except Exception as error:  # whatever the code of a person raises
-        reason = f"{type(error).__name__}: {error}"
-        raise UsageError(f"the configuration {path} cannot be read: {reason}") from error
-
-
-def choose_data(config: ConfigDict, name: str | None) -> None:
-    """Replace the data of a config, if it is of another name, by the defaults of that dataset."""
-    if name not in DATASETS or name == config.data.name:
-        return
-    kind = DATASETS[name].config
-    config.data = as_config_dict(kind())
-    for part in ("text", "literature"):  # which belonged to the other data
-        if part in config:
-            del config[part]
-    if kind.is_shared is None:
-        config.text = as_config_dict(TextPart())
-
-
-def _config_path(name: str) -> tuple[Path, list[str]]:
-    """Return the file of a configuration, and the form after the colon if there is one."""
-    stem, *form = name.split(":", 1)
-    if "/" not in stem and not Path(stem).suffix:
-        known = {path.stem: path for path in _config_files()}
-        if stem in known:
-            return known[stem], form
-        hint = nearest(stem, known)
-    else:
-        for path in (Path(stem), REPOSITORY / stem):
-            if path.is_file():
-                return path, form
-        hint = nearest(stem, [str(path) for path in Path(stem).parent.glob("*.py")])
-    raise UsageError(f"there is no configuration {stem!r}{hint or '; --help lists all'}")
-
-
-def _config_files() -> list[Path]:
-    """List the files of `configs` that define a configuration."""
-    files = sorted((REPOSITORY / "configs").glob("*.py"))
-    return [path for path in files if "\ndef get_config(" in path.read_text(encoding="utf-8")]
-
-
 def help_text(program: str, configs: Sequence[str] = ()) -> str:
     """Return the help: modes, configurations and flags, and the fields of the named configurations.
 
@@ -304,7 +256,7 @@ def help_text(program: str, configs: Sequence[str] = ()) -> str:
     """
     cards = {
         path.stem: (ast.get_docstring(ast.parse(path.read_bytes())) or "").partition("\n")[0]
-        for path in _config_files()
+        for path in config_files()
     }
     values = {
         name: f"{help} [{default}]" if default else help for name, (default, help) in FLAGS.items()
@@ -327,7 +279,7 @@ def help_text(program: str, configs: Sequence[str] = ()) -> str:
             texts["data.name"] = f"one of {', '.join(datasets_of(loaded.task))}"
         fields = {
             f"--config.{name}": f"{value!r}  {texts.get(name, '')}".rstrip()
-            for name, value in _fields(loaded)
+            for name, value in fields_of(loaded)
         }
         parts.append(_section(f"fields of {config}", fields))
     return "\n\n".join(parts)
@@ -393,41 +345,9 @@ def _read(argv: Sequence[str], base: ConfigDict) -> flags.FlagValues:
         hint = nearest(f"--{error.flagname}", [f"--{name}" for name in values])
         raise UsageError(f"unknown flag --{error.flagname}{hint}") from error
     except flags.IllegalFlagValueError as error:
-        raise UsageError(_wrong_value(str(error), base)) from error
+        raise UsageError(wrong_value(str(error), base)) from error
     except (flags.Error, ValueError, TypeError) as error:
         raise UsageError(str(error).strip().replace("\n", " ")) from error
     if len(rest) > 1:
         raise UsageError(f"unexpected argument {rest[1]!r}: arguments are flags, --name=value")
     return values
-
-
-def _wrong_value(error: str, base: ConfigDict) -> str:
-    """Return a sentence about the value of a flag, from the message of absl."""
-    text = error.strip().replace("\n", " ")
-    found = re.match(r"flag --config\.([\w.]+)=(.*?): ", text)
-    kind = KINDS.get(type(dict(_fields(base)).get(found[1]))) if found else None
-    return f"--config.{found[1]} must be {kind}, got {found[2]!r}" if kind else text
-
-
-def _check_field(flag: str, config: ConfigDict) -> None:
-    """Raise a `UsageError` for a field that the configuration lacks, with the nearest one."""
-    parent, wanted = config, flag.removeprefix("config.")
-    for part in wanted.split("."):
-        if not isinstance(parent, ConfigDict) or part not in parent:
-            fields = [name for name, _ in _fields(config)]
-            last = {name.split(".")[-1]: name for name in fields}
-            near = get_close_matches(wanted, fields, n=1) or [
-                last[name] for name in get_close_matches(wanted.split(".")[-1], list(last), n=1)
-            ]
-            hint = f"; did you mean --config.{near[0]}?" if near else ""
-            raise UsageError(f"the configuration has no field {wanted!r}{hint}")
-        parent = parent[part]
-
-
-def _fields(config: ConfigDict, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted name and the value of each field."""
-    for name, value in config.items():
-        if isinstance(value, ConfigDict):
-            yield from _fields(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value

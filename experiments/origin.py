@@ -5,9 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from experiments.config_files import REPOSITORY
 from experiments.environment import environment
-
-REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def origin() -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 from ml_collections import ConfigDict
 
-from experiments.config.differences import flat
+from experiments.config.differences import flat, is_within
 from experiments.errors import UsageError
 from experiments.files import write_whole
 from experiments.json_files import read_json
@@ -196,16 +196,10 @@ FIELDS = {
 
 def _deciding_fields(config: ConfigDict) -> dict[str, Any]:
     """Return the fields of a config that decide the scores of a run, by dotted name."""
-    ignored = (
-        "seed",
-        *IGNORED_WHEN_COMPARING_CONFIGS,
-        *(name for name in CHANGEABLE if name != "train.steps"),
-    )
-    return {
-        name: value
-        for name, value in flat(config.to_dict()).items()
-        if not f"{name}.".startswith(tuple(f"{part}." for part in ignored))
-    }
+    changeable = {*CHANGEABLE} - {"train.steps"}
+    ignored = ("seed", *IGNORED_WHEN_COMPARING_CONFIGS, *changeable)
+    fields = flat(config.to_dict())
+    return {name: value for name, value in fields.items() if not is_within(name, ignored)}
 
 
 def summary(values: Sequence[float]) -> dict[str, Any]:

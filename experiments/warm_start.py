@@ -6,6 +6,7 @@ from typing import Any
 from flax import nnx
 
 from experiments.config import Config
+from experiments.config.differences import is_within
 from experiments.errors import UsageError, as_usage_errors
 from experiments.registry import TASKS
 from experiments.tasks.task import Task
@@ -33,7 +34,7 @@ def parameters_to_start_from(task: Task, cache: Path) -> Parameters:
     wanted = {
         path: variable.shape
         for path, variable in nnx.to_flat_state(task.learner.abstract_state.parameters)
-        if not f"{_name(path)}.".startswith(tuple(f"{part}." for part in train.start_except))
+        if not is_within(_name(path), train.start_except)
     }
     return matched(found, wanted, train.start_from)
 

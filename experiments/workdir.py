@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from experiments.config import Config
 from experiments.config.build import as_tree
-from experiments.config.differences import differences, flat, in_lines
+from experiments.config.differences import differences, flat, in_lines, is_within
 from experiments.config.flags import as_config_dict
 from experiments.errors import UsageError
 from experiments.files import append, part_of, write_whole
@@ -139,11 +139,7 @@ class Workdir:
         """
         trained = self.load_config()
         there, here = flat(trained.to_dict()), flat(config.to_dict())
-        differing = [
-            name
-            for name in differences(there, here)
-            if not any(f"{name}.".startswith(f"{part}.") for part in but)
-        ]
+        differing = [name for name in differences(there, here) if not is_within(name, but)]
         if differing:
             raise UsageError(
                 f"{self.path} contains a run of another configuration: choose another --workdir"

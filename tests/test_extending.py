@@ -11,7 +11,8 @@ import pytest
 
 import run
 from experiments import plugin, registry
-from experiments.cli import load_config, parse
+from experiments.cli import parse
+from experiments.config_files import load_config
 from experiments.workdir import Workdir
 from tests.command_line.command import in_repository
 

@@ -77,7 +77,12 @@ class Explainer:
     def __call__(
         self, parameters: nnx.State, examples: Sequence[Example]
     ) -> Iterator[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
-        """Yield maps and, for each of them, the drops `[T]` by deletion of its largest tokens."""
+        """Yield maps and, for each of them, the drops `[T]` by deletion of its largest tokens.
+
+        Args:
+            parameters: of the model.
+            examples: with given translations, which end with the end of a sentence.
+        """
         for number, example in enumerate(examples):
             sizes = {stack: len(ids) for stack, ids in example.inputs.items()}
             rows = {
@@ -86,18 +91,13 @@ class Explainer:
             }
             lengths = {stack: np.array([size], np.int32) for stack, size in sizes.items()}
             predicted = np.roll(rows[DECODER][0], -1)
-            predicted[sizes[DECODER] - 1] = self._end(example)
+            predicted[sizes[DECODER] - 1] = EOS
             key = jax.random.key(number)
             maps, drops, error = self._maps(parameters, rows, lengths, predicted, key)
             valid = slice(sizes[DECODER]), slice(sizes[ENCODER])
             drops = {name: np.asarray(each)[valid[0]] for name, each in drops.items()}
             drops[ERROR] = np.asarray(error)[valid[0]]
             yield {name: np.asarray(each)[valid] for name, each in maps.items()}, drops
-
-    def _end(self, example: Example) -> int:
-        """Return the id of the last token that the model predicts."""
-        tokenizer = self._task.tokenizers.target
-        return next(i for i in range(len(tokenizer)) if tokenizer.token(i) == example.predicted[-1])
 
     def _compute(
         self,

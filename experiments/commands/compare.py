@@ -1,6 +1,5 @@
 """Train several configurations on the same data with the same budget, and compare them."""
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -9,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.analysis.curves import draw_runs
 from experiments.clock import round_robin
-from experiments.commands.sweep import headlines, score_rows, train_all
+from experiments.commands.sweep import score_rows, train_all, write_report
 from experiments.config import Config
 from experiments.config.differences import differences, in_lines
 from experiments.data.rows import EncodedPair, pad_batch
@@ -19,10 +17,8 @@ from experiments.data.sources import Splits
 from experiments.data.vocabulary import SPECIALS
 from experiments.errors import UsageError
 from experiments.evaluation.scores import paired_bootstrap
-from experiments.files import write_whole
 from experiments.records import Record, Run, table
 from experiments.registry import SOURCES, TASKS
-from experiments.training.metrics import read_metrics
 from experiments.workdir import Workdir
 
 LENGTHS = (8, 16, 32, 64, 128)  # of sentences, at which a training step is timed
@@ -59,12 +55,7 @@ def compare(runs: Mapping[str, Config], workdir: Workdir, cache: Path) -> None:
         "p": chances,
         "seconds_by_length": costs,
     }
-    write_whole(workdir.path / "comparison.json", json.dumps(written, indent=2) + "\n")
-    write_whole(workdir.path / "comparison.md", text)
-    curves = {name: read_metrics(place.path) for name, place in places.items()}
-    draw_runs(curves, headlines(records), costs, workdir.path / "comparison.png")
-    print(text, end="")
-    print(f"everything is in {workdir.path}")
+    write_report(workdir.path / "comparison", records, places, written, text, costs)
 
 
 def check_comparable(runs: Mapping[str, Config]) -> None:

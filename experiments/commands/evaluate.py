@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.config import Config
-from experiments.config.differences import differences
+from experiments.config.differences import differences, flat
 from experiments.errors import as_usage_errors, one_of
 from experiments.evaluation.other_run import OtherRun, load_other_run
 from experiments.registry import TASKS
@@ -75,16 +75,13 @@ def label_splits(task: Task, workdir: Workdir, names: Sequence[str]) -> dict[str
 
 def _changes(task: Task, workdir: Workdir, split: str) -> dict[str, Any]:
     """Return the fields of the data that differ from those of the run and concern a split."""
-    there, here = workdir.load_config().to_dict(), task.config.to_dict()
-    others = {*task.known_splits} - {split}
-    changes = {}
-    for name in differences({"data": there["data"]}, {"data": here["data"]}):
-        value = here
-        for part in name.split("."):
-            value = value[part]
-        if name.rpartition(".")[2] not in others:
-            changes[name] = value
-    return changes
+    there, here = (each.to_dict()["data"] for each in (workdir.load_config(), task.config))
+    others, values = {*task.known_splits} - {split}, flat({"data": here})
+    return {
+        name: values[name]
+        for name in differences({"data": there}, {"data": here})
+        if name.rpartition(".")[2] not in others
+    }
 
 
 def _label(split: str, changes: Mapping[str, Any]) -> str:

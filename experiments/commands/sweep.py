@@ -4,15 +4,17 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import jax
 
 from experiments.analysis.curves import draw_runs
 from experiments.commands.train import train
 from experiments.config import Config
+from experiments.config_files import REPOSITORY
 from experiments.errors import UsageError
 from experiments.files import write_whole
-from experiments.origin import REPOSITORY
 from experiments.records import Record, Run, label_of, table, warn_skipped
 from experiments.registry import TASKS
 from experiments.results import SHOWN
@@ -45,14 +47,34 @@ def sweep(
         run = Run.read(place.path, name)
         points.setdefault(run.label or workdir.path.name, []).append(run)
     records = [Record.of(label, found) for label, found in points.items()]
+    written = [record._asdict() for record in records]
+    write_report(workdir.path / "sweep", records, places, written, table(score_rows(records)))
+
+
+def write_report(
+    path: Path,
+    records: Sequence[Record],
+    places: Mapping[str, Workdir],
+    written: Any,  # noqa: ANN401 - any JSON values
+    text: str,
+    costs: Mapping[str, Mapping[int, float]] = MappingProxyType({}),
+) -> None:
+    """Write several runs as JSON, as Markdown and as a picture, and print the Markdown.
+
+    Args:
+        path: of the files, without their ends.
+        records: of the runs.
+        places: workdir of each run, for its learning curve.
+        written: content of the JSON file.
+        text: content of the Markdown file.
+        costs: seconds of a step of each run by the length of the sentences, if they were measured.
+    """
+    write_whole(path.with_suffix(".json"), json.dumps(written, indent=2) + "\n")
+    write_whole(path.with_suffix(".md"), text)
     curves = {name: read_metrics(place.path) for name, place in places.items()}
-    written = json.dumps([record._asdict() for record in records], indent=2)
-    write_whole(workdir.path / "sweep.json", written + "\n")
-    text = table(score_rows(records))
-    write_whole(workdir.path / "sweep.md", text)
-    draw_runs(curves, headlines(records), {}, workdir.path / "sweep.png")
+    draw_runs(curves, headlines(records), costs, path.with_suffix(".png"))
     print(text, end="")
-    print(f"everything is in {workdir.path}")
+    print(f"everything is in {path.parent}")
 
 
 def train_all(

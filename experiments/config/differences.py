@@ -1,6 +1,6 @@
 """Differences between two configurations, as nested dictionaries."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from reprlib import repr as brief
 from typing import Any
 
@@ -11,6 +11,11 @@ def differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
     """Return the dotted names of the fields in which two configurations differ."""
     there, here = flat(there), flat(here)
     return [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
+
+
+def is_within(name: str, parts: Collection[str]) -> bool:
+    """Return whether a dotted name is one of `parts`, or a field of one: "data.path" of "data"."""
+    return any(f"{name}.".startswith(f"{part}.") for part in parts)
 
 
 def in_lines(names: Sequence[str], configs: Mapping[str, Mapping[str, Any]]) -> str:

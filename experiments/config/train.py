@@ -26,7 +26,7 @@ class TrainPart:
     steps: int = option(1_000, "optimizer steps")
     duration: str = option("", "in place of steps: 10 epochs, 5e4 examples or 2e6 tokens")
     start_from: str = option("", "workdir or folder of released weights to take parameters from")
-    start_except: tuple[str, ...] = option((), "parts of the model that are not taken, as 'head'")
+    start_except: tuple[str, ...] = option((), "parts that keep their initial values, as 'head'")
     schedule: str = option("cosine", f"of the learning rate: {', '.join(SCHEDULES)}")
     learning_rate: float = option(3e-3, "highest learning rate")
     warmup_steps: int = option(100, "steps in which the learning rate rises from 0")

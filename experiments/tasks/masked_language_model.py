@@ -91,7 +91,7 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
     def _fill(self) -> Any:  # noqa: ANN401 - a jitted function
         words = slice(len(SPECIALS), len(self.tokenizers.source))
 
-        def best(model: MaskedLanguageModel, tokens: Array, lengths: Array) -> Any:  # noqa: ANN401
+        def best(model: MaskedLanguageModel, tokens: Array, lengths: Array) -> tuple[Array, Array]:
             probabilities = nnx.softmax(model(tokens, mask=masks.lengths(lengths)).logits)
             return jax.lax.top_k(probabilities[..., words], min(BEST, words.stop - words.start))
 
@@ -99,10 +99,14 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
 
     def read(self, line: str) -> tuple[str, Sentence]:
         """Read a line in which each `_` marks a gap of one token."""
-        tokenizer, longest = self.tokenizers.source, self.config.model.max_length - 1
         if "_" not in line:
             raise ValueError("the line has no gap: type _ for each word that is to be found")
-        return line, read_sentence(tokenizer, line, longest=longest, gap=len(tokenizer))
+        return line, self._sentence(line)
+
+    def _sentence(self, text: str) -> Sentence:
+        """Read a text in which `_` marks a gap, whose id follows those of all tokens."""
+        tokenizer, longest = self.tokenizers.source, self.config.model.max_length - 1
+        return read_sentence(tokenizer, text, longest=longest, gap=len(tokenizer))
 
     def answers(
         self, state: TrainState, inputs: Sequence[tuple[str, Sentence]]
@@ -137,11 +141,11 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
     def example(self, state: TrainState, source: str, target: str | None = None) -> Example:
         """As in `Task`; `_` marks a gap."""
         del state, target
-        tokenizer, longest = self.tokenizers.source, self.config.model.max_length - 1
-        gap = len(tokenizer)
-        sentence = read_sentence(tokenizer, source, longest=longest, gap=gap)
+        tokenizer, sentence = self.tokenizers.source, self._sentence(source)
         labels = [
-            "_" if number == gap else sentence.unknown.get(place, tokenizer.token(number))
+            "_"
+            if number == len(tokenizer)
+            else sentence.unknown.get(place, tokenizer.token(number))
             for place, number in enumerate(sentence.ids)
         ]
         return Example(

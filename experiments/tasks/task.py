@@ -18,7 +18,7 @@ from experiments.config import Config
 from experiments.data.epoch import Epoch
 from experiments.data.pairs import SentencePair
 from experiments.data.rows import Encoded, EncodedPair
-from experiments.data.sequences.corpora import warn_skipped
+from experiments.data.sequences.corpora import warn_dropped
 from experiments.data.sources import Splits
 from experiments.data.store import IdStore, ImageStore, TextStore, store_ids, store_text
 from experiments.data.tokenizers import SIDES, Tokenizers
@@ -333,7 +333,7 @@ class Task(ABC, Generic[Batch]):
             fits = self._positions(ids) <= room
             if not fits.all():
                 what = f"more than {room} subwords"
-                warn_skipped("train", int(np.sum(~fits)), len(fits), what)
+                warn_dropped("train", int(np.sum(~fits)), len(fits), what)
                 if not fits.any():
                     raise UsageError(f"no pair of the train split is left: all have {what}")
                 examples = store_text(cache, partial(compress, examples, fits))

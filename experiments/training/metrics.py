@@ -23,7 +23,7 @@ class Metrics:
     bytes. `timing.jsonl` contains speed and memory.
     """
 
-    def __init__(self, directory: Path, *, step: int, wandb: Any = None) -> None:  # noqa: ANN401
+    def __init__(self, directory: Path, *, step: int, wandb: Any = None) -> None:  # noqa: ANN401 - wandb.Run, an extra
         """Open the files of a run at `step`; rows of later steps are dropped.
 
         Args:

@@ -8,8 +8,8 @@ import jax
 import pytest
 
 import run
-from experiments.cli import load_config
 from experiments.config import Config
+from experiments.config_files import load_config
 from experiments.registry import TASKS
 from experiments.training.checkpoint import Checkpoints
 from experiments.workdir import Workdir

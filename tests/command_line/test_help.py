@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import run
-from experiments.cli import FLAGS, MODES, load_config, parse
+from experiments.cli import FLAGS, MODES, parse
+from experiments.config_files import load_config
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HEAVY = ("jax", "numpy", "flax", "optax", "orbax", "tensorflow_datasets")

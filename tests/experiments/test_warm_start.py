@@ -8,8 +8,8 @@ import pytest
 from flax import nnx
 
 from configs import char_lm
-from experiments.cli import load_config
 from experiments.config import Config
+from experiments.config_files import load_config
 from experiments.errors import UsageError
 from experiments.registry import TASKS
 from experiments.warm_start import matched, parameters_to_start_from

@@ -157,12 +157,12 @@ def sound_pairs(
         dropped[fault].append(line.place)
     total = kept + sum(map(len, dropped.values()))
     for fault, places in sorted(dropped.items(), key=lambda item: -len(item[1])):
-        warn_skipped(split, len(places), total, f"{fault}, first in {places[0]}")
+        warn_dropped(split, len(places), total, f"{fault}, first in {places[0]}")
     if not kept:
         raise UsageError(f"the {split} split of the {config.name} data has no pairs")
 
 
-def warn_skipped(split: str, number: int, total: int, why: str) -> None:
+def warn_dropped(split: str, number: int, total: int, why: str) -> None:
     """Print how many pairs of a split are left out."""
     print(f"{split}: {number:,} of {total:,} pairs left out: {why}", file=sys.stderr)
 

@@ -60,7 +60,9 @@ def test_norms_of_weighted_values():
 
 
 def test_deletion_of_the_largest_first():
-    score = lambda vectors: jnp.stack([vectors.sum()])  # noqa: E731
+    def score(vectors):
+        return jnp.stack([vectors.sum()])
+
     vectors = jnp.array([[4.0], [2], [1]])
     drops = deletion_drops(score, vectors, jnp.zeros((3, 1)), jnp.array([[9.0, 5, 1]]), most=2)
     np.testing.assert_allclose(drops, [(4 + 6) / 2])
