@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,7 @@ class Explicit:
     """
 
     function: Callable[..., Array] | None
-    jaxpr: core.Jaxpr
+    program: "Program"
     num_constants: int
 
     def __call__(self, arrays: tuple[Array, ...], *scalars: Array) -> Array:
@@ -43,18 +43,29 @@ class Explicit:
         if self.function is not None:
             return self.function(*scalars, *arrays)
         constants, rest = arrays[: self.num_constants], arrays[self.num_constants :]
-        return evaluate(self.jaxpr, constants, (*scalars, *rest))[0]
+        return evaluate(self.program, constants, (*scalars, *rest))[0]
 
     @cached_property
-    def _program(self) -> tuple[str, int]:
+    def _identity(self) -> tuple[str, int]:
         owner = self if self.function is None else self.function
-        return str(self.jaxpr), 0 if _in_text(self.jaxpr) else id(owner)
+        is_complete = all(map(_in_text, self.program.eqns))
+        return self.program.text, 0 if is_complete else id(owner)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Explicit) and self._program == other._program
+        return isinstance(other, Explicit) and self._identity == other._identity
 
     def __hash__(self) -> int:
-        return hash(self._program)
+        return hash(self._identity)
+
+
+class Program(NamedTuple):
+    """The parts of a jaxpr without its constants, which the jaxpr itself contains in jax 0.12."""
+
+    text: str
+    constvars: Sequence[core.Var]
+    invars: Sequence[core.Var]
+    eqns: Sequence[core.JaxprEqn]
+    outvars: Sequence[core.Var | core.Literal]
 
 
 def _in_text(part: object) -> bool:
@@ -67,10 +78,8 @@ def _in_text(part: object) -> bool:
             return True
         case tuple() | list():
             return all(map(_in_text, part))
-        case core.ClosedJaxpr():
-            return not part.consts and _in_text(part.jaxpr)
-        case core.Jaxpr():
-            return all(map(_in_text, part.eqns))
+        case core.ClosedJaxpr() | core.Jaxpr():  # one class in jax 0.12
+            return not getattr(part, "consts", ()) and all(map(_in_text, part.eqns))
         case core.JaxprEqn():
             arrays = any(isinstance(x, core.Literal) and jnp.ndim(x.val) for x in part.invars)
             only_jaxpr = part.primitive is jit_p  # the rest is not evaluated
@@ -80,7 +89,7 @@ def _in_text(part: object) -> bool:
 
 
 def evaluate(
-    jaxpr: core.Jaxpr, constants: Sequence[Array], arguments: Sequence[Array]
+    jaxpr: Program | core.Jaxpr, constants: Sequence[Array], arguments: Sequence[Array]
 ) -> list[Array]:
     """Evaluate a jaxpr in the current mesh, whatever the mesh it was traced in."""
     values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments), strict=True))
@@ -159,4 +168,6 @@ def explicit(
         raise TypeError(f"{receives} and must return one {expected} number, got {found}")
     constants = tuple(map(jnp.asarray, closed.consts))
     kept = None if constants else function
-    return Explicit(kept, closed.jaxpr, len(constants)), constants
+    jaxpr = closed.jaxpr
+    program = Program(str(jaxpr), jaxpr.constvars, jaxpr.invars, jaxpr.eqns, jaxpr.outvars)
+    return Explicit(kept, program, len(constants)), constants

@@ -486,7 +486,7 @@ def test_packed_segments_per_example_skip_tiles():
 
 def cost_of_packed_segments():
     """Return the time of eight segments per example, with different bounds, over that of one."""
-    batch, length = 8, 4096
+    batch, length = 8, 8192
     inputs = draw(*[(batch, length, 1, 16)] * 3)
     random = np.random.default_rng(0)
     cuts = np.arange(1, 8) * (length // 8) + random.integers(-64, 64, (batch, 7))
