@@ -1,0 +1,1 @@
+"""One HTML file with what a model attends to, and the model itself."""
