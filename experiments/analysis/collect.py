@@ -1,6 +1,6 @@
 """Attention weights and hidden states of every layer, in a pass of their own."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -90,25 +90,37 @@ class Attended(NamedTuple):
         maps: by kind.
         hidden_states: `[1 + layers, T, D]` by stack: its inputs, and the outputs of every layer.
         features: `[T, D]` by stack: its output, after the last norm.
+        logits: `[T, V]` of the stacks that they were asked of.
     """
 
     maps: Mapping[str, AttentionMaps]
     hidden_states: Mapping[str, np.ndarray] = {}
     features: Mapping[str, np.ndarray] = {}
+    logits: Mapping[str, np.ndarray] = {}
 
 
 class Collector:
     """Collects the attention of a trained model; each shape of the inputs is compiled once."""
 
-    def __init__(self, task: "Task") -> None:
-        """Prepare the pass of the model of a task."""
+    def __init__(self, task: "Task", logits_of: Collection[str] = ()) -> None:
+        """Prepare the pass of the model of a task.
+
+        Args:
+            task: of the model.
+            logits_of: stacks whose scores of the vocabulary are returned too.
+        """
 
         def results(
             model: nnx.Module, inputs: Mapping[str, Array], lengths: Mapping[str, Array]
         ) -> dict[str, Output]:
             outputs = task.attended(model, inputs, lengths, returning=RETURNING)
             return {
-                stack: Output(output.features, output.attention, output.hidden_states)
+                stack: Output(
+                    output.features,
+                    output.attention,
+                    output.hidden_states,
+                    logits=output.logits if stack in logits_of else None,
+                )
                 for stack, output in outputs.items()
             }
 
@@ -154,7 +166,7 @@ class Collector:
 def attended(outputs: Mapping[str, Output], row: int, example: Example) -> Attended:
     """Return one row of the outputs of the stacks, without its padding."""
     found: dict[str, list[tuple[int, np.ndarray]]] = {}
-    states, features = {}, {}
+    states, features, logits = {}, {}, {}
     for stack, output in outputs.items():
         number = len(example.labels[stack])
         for layer, sublayers in enumerate(output.attention or (), start=1):
@@ -164,6 +176,8 @@ def attended(outputs: Mapping[str, Output], row: int, example: Example) -> Atten
                 weights = np.asarray(results[row, :, :number, :keys], np.float32)
                 found.setdefault(kind, []).append((layer, weights))
         features[stack] = np.asarray(output.features[row, :number], np.float32)
+        if output.logits is not None:
+            logits[stack] = np.asarray(output.logits[row, :number], np.float32)
         if output.hidden_states and len({state.shape for state in output.hidden_states}) == 1:
             rows = [np.asarray(state[row, :number]) for state in output.hidden_states]
             states[stack] = np.stack(rows).astype(np.float32)
@@ -174,7 +188,7 @@ def attended(outputs: Mapping[str, Output], row: int, example: Example) -> Atten
         keys = example.labels[ENCODER if kind == CROSS else kind]
         numbers, weights = zip(*layers, strict=True)
         maps[kind] = AttentionMaps(kind, numbers, np.stack(weights), queries, keys)
-    return Attended(maps, states, features)
+    return Attended(maps, states, features, logits)
 
 
 def _weights(sublayers: Any) -> Iterator[tuple[str, Array]]:  # noqa: ANN401 - as in `Output`

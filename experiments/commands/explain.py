@@ -23,6 +23,7 @@ from experiments.analysis.contextual_senses import (
 from experiments.analysis.cross_alignment import align_task
 from experiments.analysis.figures import FORMATS, draw_maps, draw_mask, write_csv
 from experiments.analysis.heads import beside, changes, heads_table, repeated_block, visible
+from experiments.analysis.page.build import write_explanation
 from experiments.analysis.tables import markdown, write_tables
 from experiments.config import Config
 from experiments.errors import UsageError, as_usage_errors, one_of
@@ -35,6 +36,7 @@ from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
 SHOWN = 3  # examples of a split that are drawn
+IN_PAGE = 20  # examples of a split that are in its page
 MEASURED = 100  # examples of a split in the table of heads
 AT_ONCE = 20  # examples of a pass
 
@@ -91,11 +93,17 @@ def explain(
     for name, *each in zip(examples, found, control, strict=True):
         draw_example(*each, folder / name, layer, head)
         print(f"{folder / name}: {' '.join(texts(examples[name]))}")
-    for kind, change in changes(found, control).items():
-        print(f"re-initialised weights move {change:.0%} of the {kind}")
+    notes = [
+        f"re-initialised weights move {change:.0%} of the {kind}"
+        for kind, change in changes(found, control).items()
+    ]
+    print("\n".join(notes))
     if sentence is not None:
+        write_explanation(folder / "sentence.html", task, state, [sentence], notes=notes)
         return
-    measure_heads(task, state, untrained, collector, split, folder)
+    heads = measure_heads(task, state, untrained, collector, split, folder)
+    sources = [pair.source for pair in task.first_examples(split, IN_PAGE)]
+    write_explanation(folder / f"{split}.html", task, state, sources, heads, notes)
     if CROSS in found[0].maps and pairs[0].links:
         measure_alignment(task, state, collector, split, folder)
         measure_agreement(task, state, split, folder)
@@ -152,8 +160,8 @@ def measure_heads(
     collector: Collector,
     split: str,
     folder: Path,
-) -> None:
-    """Write and print the table of heads, over the first examples of a split."""
+) -> list[dict[str, Any]]:
+    """Write, print and return the table of heads, over the first examples of a split."""
     pairs = task.first_examples(split, MEASURED)
     examples = [task.example(state, pair.source, pair.target) for pair in pairs]
     block = repeated_block(examples, getattr(task.config.model, "max_length", None))
@@ -167,6 +175,7 @@ def measure_heads(
     write_tables(beside(rows, table(untrained)), folder / "heads", 3)
     print(f"\nheads, over {len(examples)} examples of the {split} split")
     print(markdown(rows, 2))
+    return rows
 
 
 def measure_alignment(

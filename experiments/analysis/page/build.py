@@ -1,0 +1,144 @@
+"""The page of `--mode=explain`: one HTML file that makes no request."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from experiments.analysis.page.example_data import examples_data
+from experiments.analysis.page.model_data import NotInPageError, model_data
+from experiments.data.vocabulary import SPECIALS
+from experiments.files import write_whole
+from experiments.tasks.task import Task
+from experiments.training.step import TrainState
+
+FOLDER = Path(__file__).parent
+# In the order in which they are loaded; each uses functions of those before it.
+SCRIPTS = (
+    "arrays.js",
+    "model.js",
+    "decode.js",
+    "tokens.js",
+    "maps.js",
+    "dom.js",
+    "lines.js",
+    "grid.js",
+    "tables.js",
+    "steps.js",
+    "controls.js",
+)
+MOST_WEIGHTS = 1_000_000  # of all stored maps of a page, one byte each
+
+
+def write_explanation(
+    path: Path,
+    task: Task,
+    state: TrainState,
+    sources: Sequence[Any],
+    heads: Sequence[Mapping[str, Any]] = (),
+    notes: Sequence[str] = (),
+) -> None:
+    """Write the page of a trained model.
+
+    Args:
+        path: of the file.
+        task: of the model.
+        state: of the model.
+        sources: texts as people type them, or images.
+        heads: rows of the table of heads.
+        notes: sentences about the whole model.
+    """
+    try:
+        model, reason = model_data(task, state), []
+    except NotInPageError as error:
+        model, reason = None, [f"The model is not in this page: {error}."]
+    examples = examples_data(task, state, sources)
+    special = {*SPECIALS}
+    for each in (stack for example in examples for stack in example["stacks"].values()):
+        before, after = each["special"]
+        special |= {*each["labels"][:before], *each["labels"][len(each["labels"]) - after :]}
+    write_page(
+        path,
+        {
+            "title": f"Attention of {path.parents[1].resolve().name}",
+            "task": task.config.task,
+            "special": sorted(special),
+            "examples": limited(examples, MOST_WEIGHTS, can_compute=model is not None),
+            "heads": [_rounded(row) for row in heads],
+            "notes": [*notes, *reason],
+            "model": model,
+        },
+    )
+
+
+def limited(
+    examples: list[dict[str, Any]], most: int, *, can_compute: bool
+) -> list[dict[str, Any]]:
+    """Return examples with so many stored weights at most.
+
+    Args:
+        examples: of `examples_data`.
+        most: bytes of weights, in base64.
+        can_compute: whether the page computes maps that are not stored; otherwise the examples
+            after the first one that are too large are left out.
+    """
+    kept, total = [], 0
+    for example in examples:
+        size = sum(len(maps["weights"]) for maps in example["maps"].values())
+        if total + size <= most or not (kept or can_compute):
+            total += size
+            kept.append(example)
+        elif can_compute:
+            maps = {kind: each | {"weights": None} for kind, each in example["maps"].items()}
+            kept.append(example | {"maps": maps})
+    return kept
+
+
+def write_page(path: Path, data: Mapping[str, Any]) -> None:
+    """Write one HTML file with its style, its scripts and its data; equal data are equal bytes.
+
+    Args:
+        path: of the file.
+        data: as in `docs/explain.md`, in JSON types.
+    """
+    scripts = [(FOLDER / name).read_text("utf-8") for name in SCRIPTS]
+    style = (FOLDER / "style.css").read_text("utf-8")
+    template = Environment(
+        loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined
+    ).get_template("page.html")
+    policy = [
+        "default-src 'none'",
+        f"script-src {' '.join(map(digest, scripts))}",
+        f"style-src {digest(style)}",
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
+    page = template.render(
+        title=data["title"],
+        policy="; ".join(policy),
+        style=Markup(style),
+        scripts=[*map(Markup, scripts)],
+        data=Markup(embedded(data)),
+    )
+    write_whole(path, page)
+
+
+def digest(text: str) -> str:
+    """Return the hash of an inline script or style, as a Content-Security-Policy names it."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def embedded(data: object) -> str:
+    """Return JSON that can be the content of a script element: ASCII without <, > and &."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
+
+
+def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: round(each, 4) if isinstance(each, float) else each for name, each in row.items()}

@@ -1,0 +1,176 @@
+"""Examples of the page: attention, translations, and how far the vectors of words move."""
+
+import base64
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments.analysis.collect import DECODER, Attended, AttentionMaps, Collector, Example
+from experiments.data.tokenizers import Tokenizer
+from experiments.data.vocabulary import BOS
+from experiments.tasks.task import Task
+from experiments.tasks.translation import Translation
+from experiments.training.step import TrainState
+
+NUM_BEAMS = 5  # translations of a sentence
+ALTERNATIVES = 5  # tokens that are listed for each step
+AT_ONCE = 20  # examples of a pass
+LARGEST_BYTE = 255  # the weight 1 of a stored map
+
+
+class Answer(NamedTuple):
+    """What a model reads in a pass, and predicts.
+
+    Attributes:
+        example: that the model reads.
+        predicted: ids that follow those that the decoder reads; empty for an encoder alone.
+        about: its text, and its score if the model translates.
+    """
+
+    example: Example
+    predicted: Sequence[int]
+    about: dict[str, Any]
+
+
+def examples_data(task: Task, state: TrainState, sources: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return what a page shows of each source: attention, vectors, and the n best translations.
+
+    Args:
+        task: of the model.
+        state: of the model.
+        sources: texts as people type them, or images.
+
+    Raises:
+        ValueError: a text that the model cannot read.
+        UsageError: a model that does not attend.
+    """
+    answers = [*_answers(task, state, sources)]
+    rows = [one.example for several in answers for one in several]
+    collector = Collector(task, logits_of=(DECODER,))
+    passes = collector(state.parameters, rows, batch_size=min(AT_ONCE, len(rows)))
+    tokenizer = task.tokenizers[max(task.sides)]
+    found = []
+    for number, (source, several) in enumerate(zip(sources, answers, strict=True), start=1):
+        every = [next(passes) for _ in several]
+        data = attention_data(several[0].example, every[0])
+        data["name"] = source if isinstance(source, str) else f"example {number}"
+        data["translations"] = [
+            one.about | steps_data(tokenizer, one.predicted, attended.logits[DECODER])
+            for one, attended in zip(several, every, strict=True)
+            if len(one.predicted)
+        ]
+        found.append(data)
+    return found
+
+
+def attention_data(example: Example, attended: Attended) -> dict[str, Any]:
+    """Return labels, maps and the movement of vectors of one example."""
+    return {
+        "stacks": {
+            stack: {
+                "labels": [*labels],
+                "special": [*example.special[stack]],
+                "ids": example.inputs[stack].tolist() if example.inputs[stack].ndim == 1 else [],
+            }
+            for stack, labels in example.labels.items()
+        },
+        "predicted": [*example.predicted],
+        "maps": {kind: map_data(maps) for kind, maps in attended.maps.items()},
+        "movement": {
+            stack: distances(vectors).round(4).tolist()
+            for stack, vectors in attended.hidden_states.items()
+        },
+    }
+
+
+def map_data(maps: AttentionMaps) -> dict[str, Any]:
+    """Return the attention of one kind; each weight is off by at most 1 / 510."""
+    weights = np.rint(LARGEST_BYTE * maps.weights).astype(np.uint8)
+    return {
+        "title": maps.title,
+        "layers": [*map(int, maps.layers)],
+        "shape": [*weights.shape],
+        "queries": [*maps.queries],
+        "keys": [*maps.keys],
+        "weights": base64.b64encode(weights.tobytes()).decode(),
+    }
+
+
+def distances(vectors: np.ndarray) -> np.ndarray:
+    """Return how far each layer moves each vector, as cosine distances `[layers, T]`.
+
+    Args:
+        vectors: `[1 + layers, T, D]`, the inputs of the stack and the outputs of its layers.
+    """
+    vectors = vectors.astype(np.float64)
+    lengths = np.linalg.norm(vectors, axis=-1)
+    products = (vectors[1:] * vectors[:-1]).sum(axis=-1)
+    return 1 - products / np.maximum(lengths[1:] * lengths[:-1], 1e-30)
+
+
+def steps_data(tokenizer: Tokenizer, predicted: Sequence[int], logits: np.ndarray) -> dict[str, Any]:
+    """Return probability and alternatives of each token that a decoder predicts.
+
+    Args:
+        tokenizer: of these tokens.
+        predicted: their ids.
+        logits: `[T, V]`, at least one row for each of them.
+    """
+    logits = logits[: len(predicted)].astype(np.float64)
+    log_probs = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+    best = np.argsort(-log_probs, axis=-1, kind="stable")[:, :ALTERNATIVES]
+    probabilities = np.exp(np.take_along_axis(log_probs, best, axis=-1)).round(5)
+    return {
+        "ids": [*map(int, predicted)],
+        "tokens": [*map(tokenizer.token, predicted)],
+        "log_probs": log_probs[np.arange(len(predicted)), predicted].round(5).tolist(),
+        "alternatives": [
+            [[tokenizer.token(each), number] for each, number in zip(*row, strict=True)]
+            for row in zip(best.tolist(), probabilities.tolist(), strict=True)
+        ],
+    }
+
+
+def _answers(task: Task, state: TrainState, sources: Sequence[Any]) -> Iterator[list[Answer]]:
+    """Yield the answers to each source, the best translation first."""
+    if isinstance(task, Translation):
+        yield from _translations(task, state, sources)
+        return
+    for source in sources:
+        example = task.example(state, source)
+        predicted = example.inputs[DECODER][1:].tolist() if DECODER in example.inputs else []
+        text = task.tokenizers.source.decode(predicted) if predicted else ""
+        yield [Answer(example, predicted, {"text": text})]
+
+
+def _translations(
+    task: Translation, state: TrainState, sources: Sequence[str]
+) -> Iterator[list[Answer]]:
+    """Yield the translations of each source that beam search finds; unknown words are not copied."""
+    empty = [task.example(state, source, "") for source in sources]
+    tokenizer = task.tokenizers.target
+    num_beams = min(max(NUM_BEAMS, task.config.decoding.num_beams), len(tokenizer))
+    decoding = replace(
+        task.config.decoding, num_beams=num_beams, n_best=min(NUM_BEAMS, num_beams)
+    )
+    beams = Translation(replace(task.config, decoding=decoding), task.tokenizers, task.splits)
+    sentences = [task.read(source)._replace(unknown={}) for source in sources]
+    found = beams.translator.hypotheses(
+        state.parameters, sentences, batch_size=min(AT_ONCE, len(sentences))
+    )
+    numbers = {tokenizer.token(number): number for number in range(len(tokenizer))}
+    for example, hypotheses in zip(empty, found, strict=True):
+        answers = []
+        for one in hypotheses:
+            ids = [numbers[token] for token in one.tokens]
+            read = [BOS, *ids[:-1]]
+            shown = example._replace(
+                inputs={**example.inputs, DECODER: np.array(read)},
+                labels={**example.labels, DECODER: [*map(tokenizer.token, read)]},
+                predicted=one.tokens,
+            )
+            about = {"text": one.text, "score": round(one.score, 5)}
+            answers.append(Answer(shown, ids, about | {"confidence": round(one.confidence, 5)}))
+        yield answers

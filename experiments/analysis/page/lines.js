@@ -1,0 +1,101 @@
+'use strict';
+
+// Two columns of words, and a line for each weight between them.
+
+const ROW = 32; // height of a word in pixels, as in style.css
+const FAINTEST = 0.01; // smallest weight with a line
+const MOST_LINES = 20000; // pairs of words; above it, only selected words have lines
+
+/** Draw the words of both columns. */
+function drawWords() {
+  const { queries, keys } = currentMap();
+  const isCross = page.kind === 'cross';
+  byId('queries-title').textContent = isCross ? 'Predicted' : 'From';
+  byId('keys-title').textContent = isCross ? 'Source' : 'To';
+  const keyStack = page.kind === 'decoder' ? 'decoder' : 'encoder';
+  const sides = [['query', queries, isCross ? '' : queryStack()], ['key', keys, keyStack]];
+  for (const [side, labels, stack] of sides) {
+    const unknown = page.example.stacks[stack]?.unknown ?? [];
+    const words = shownPlaces(labels).map((place) => {
+      const word = { type: 'button', class: 'word', 'data-place': place, 'data-side': side };
+      if (side === 'query') Object.assign(word, { 'data-stack': queryStack(), 'aria-pressed': 'false', click: togglePinned });
+      const mark = unknown.includes(place) ? [element('span', { class: 'unknown' }, 'unknown')] : [];
+      return element('li', {}, element('button', word, wordOf(labels[place]), ...mark));
+    });
+    fillButtons(byId(side === 'query' ? 'queries' : 'keys'), words);
+  }
+}
+
+function togglePinned(event) {
+  const place = Number(event.currentTarget.dataset.place);
+  if (!page.pinned.delete(place)) page.pinned.add(place);
+  update();
+}
+
+/** Draw the lines of the words that are pointed at or selected, and shade their weights. */
+function drawLines() {
+  const { queries, keys } = currentMap();
+  const [shownQueries, shownKeys] = [queries, keys].map(shownPlaces);
+  const isKey = page.pointed?.side === 'key';
+  const active = isKey ? shownQueries : activeQueries();
+  const areAll = active.length === shownQueries.length;
+  const isLarge = areAll && shownQueries.length * shownKeys.length > MOST_LINES;
+  const rows = new Map(isLarge ? [] : active.map((query) => [query, rowOf(query)]));
+  const height = Math.max(shownQueries.length, shownKeys.length);
+  const links = byId('links');
+  links.setAttribute('viewBox', `0 0 100 ${height}`);
+  links.style.height = `${height * ROW}px`;
+  const paths = [];
+  for (const [query, weights] of rows) {
+    const from = shownQueries.indexOf(query) + 0.5;
+    shownKeys.forEach((key, at) => {
+      const weight = weights[key];
+      if (weight < FAINTEST || (isKey && key !== page.pointed.place)) return;
+      const path = document.createElementNS(links.namespaceURI, 'path');
+      path.setAttribute('d', `M0 ${from}C45 ${from} 55 ${at + 0.5} 100 ${at + 0.5}`);
+      path.setAttribute('stroke-width', (0.8 + 6 * weight).toFixed(2));
+      path.setAttribute('stroke-opacity', Math.min(1, 0.04 + weight).toFixed(3));
+      paths.push(path);
+    });
+  }
+  links.replaceChildren(...paths);
+  const toKeys = meanOfRows([...rows.values()], keys.length);
+  shade('keys', (key) => (isKey ? Number(key === page.pointed.place) : toKeys[key]));
+  shade('queries', (query) => (isKey && rows.size ? rows.get(query)[page.pointed.place] : 0));
+  for (const word of byId('queries').querySelectorAll('button')) {
+    const place = Number(word.dataset.place);
+    word.setAttribute('aria-pressed', page.pinned.has(place));
+    word.classList.toggle('active', !isKey && !areAll && active.includes(place));
+  }
+  byId('caption').replaceChildren(...captionOf(isLarge ? [] : active, rows, toKeys));
+  byId('clear').hidden = !page.pinned.size;
+}
+
+function shade(id, weightOf) {
+  for (const word of byId(id).querySelectorAll('button')) {
+    setNumber(word, 'weight', weightOf(Number(word.dataset.place)));
+  }
+}
+
+/** Say in a sentence what is drawn. */
+function captionOf(active, rows, toKeys) {
+  const { queries, keys, title, layers } = currentMap();
+  const head = typeof page.head === 'number' ? `head ${page.head + 1}` : `${page.head} of the heads`;
+  const where = `${title}, layer ${layers[page.layer]}, ${head}: `;
+  const strong = (place, labels) => element('strong', {}, wordOf(labels[place]));
+  if (page.pointed?.side === 'key') {
+    const { place } = page.pointed;
+    const weights = new Map([...rows].map(([query, row]) => [query, row[place]]));
+    const column = queries.map((_, query) => weights.get(query) ?? 0);
+    return [where, strong(place, keys), ' is attended to by ', largestWeights(queries, column, active)];
+  }
+  const shown = shownPlaces(keys);
+  const sum = shown.reduce((total, key) => total + toKeys[key], 0);
+  const hidden = sum < 0.995 && !page.showsSpecial ? ` (${percent(1 - sum)} is on hidden tokens)` : '';
+  const found = [largestWeights(keys, toKeys, shown), hidden];
+  const verb = page.kind === 'cross' ? ' is predicted from ' : ' attends to ';
+  if (active.length === 1) return [where, strong(active[0], queries), verb, ...found];
+  if (!active.length) return [where, 'select a word to draw its lines.'];
+  const isAll = active.length === shownPlaces(queries).length;
+  return [where, `${isAll ? 'all' : active.length} words`, isAll ? '.' : `, on average: ${found.join('')}`];
+}

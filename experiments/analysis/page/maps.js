@@ -1,0 +1,68 @@
+'use strict';
+
+// Weights of maps, and the text that describes them. Nothing here needs a browser.
+
+/** Decode base64 of bytes; the byte 255 is the weight 1. */
+function decodeWeights(base64) {
+  return Float32Array.from(atob(base64), (character) => character.charCodeAt(0) / 255);
+}
+
+/** Return the weights of a query in one head; maps that are not stored are computed. */
+function rowOfHead(map, layer, head, query) {
+  if (!map.weights) return rowOfWeights(map.model, map.pass, map.kind, layer, head, query);
+  const [, heads, queries, keys] = map.shape;
+  const start = ((layer * heads + head) * queries + query) * keys;
+  return map.weights.subarray(start, start + keys);
+}
+
+/** Return the weights of a query: of a head from 0, or the "mean" or "max" of the heads. */
+function rowOfMap(map, layer, head, query) {
+  if (head !== 'mean' && head !== 'max') return rowOfHead(map, layer, head, query);
+  const [, heads, , keys] = map.shape;
+  const result = new Float32Array(keys);
+  for (let one = 0; one < heads; one++) {
+    rowOfHead(map, layer, one, query).forEach((weight, key) => {
+      result[key] = head === 'max' ? Math.max(result[key], weight) : result[key] + weight / heads;
+    });
+  }
+  return result;
+}
+
+/** Return the mean of rows. */
+function meanOfRows(rows, size) {
+  const mean = new Float32Array(size);
+  for (const row of rows) row.forEach((weight, key) => (mean[key] += weight / rows.length));
+  return mean;
+}
+
+/** Return the places of labels, without those of special tokens unless they are shown. */
+function placesOf(labels, special, showsSpecial) {
+  const places = [...labels.keys()];
+  return showsSpecial ? places : places.filter((place) => !special.includes(labels[place]));
+}
+
+/** Return a label as text that can be seen. */
+function visibleText(label) {
+  return label.replaceAll('\n', '⏎').replaceAll(' ', '␣').replaceAll('\t', '⇥') || '∅';
+}
+
+function percent(weight) {
+  if (weight > 0 && weight < 0.005) return '<1 %';
+  return `${Math.round(100 * weight)} %`;
+}
+
+/** List the labels with the largest weights, "the 62 %, girl 21 %". */
+function largestWeights(labels, weights, places, count = 5) {
+  const order = [...places].sort((a, b) => weights[b] - weights[a]).slice(0, count);
+  const shown = order.filter((place, rank) => rank === 0 || weights[place] >= 0.01);
+  return shown.map((place) => `${visibleText(labels[place])} ${percent(weights[place])}`).join(', ');
+}
+
+/** Sort rows by a column; empty values come last. */
+function sortedRows(rows, column, descending) {
+  const known = rows.filter((row) => row[column] !== '');
+  const sign = descending ? -1 : 1;
+  const compare = (a, b) => (a < b ? -sign : a > b ? sign : 0);
+  known.sort((a, b) => compare(a[column], b[column]));
+  return [...known, ...rows.filter((row) => row[column] === '')];
+}
