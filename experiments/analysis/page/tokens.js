@@ -1,0 +1,104 @@
+'use strict';
+
+// Text as a person types it, and the text of tokens.
+
+const EDGES = /^([^\p{L}\p{N}_]*)(.*?)([^\p{L}\p{N}_]*)$/su; // punctuation, a word, punctuation
+
+/**
+ * Read a source, or the prompt of a decoder alone.
+ *
+ * Returns its ids, with the special tokens, their labels, the places of unknown words, and in
+ * `problem` a sentence if the model cannot read the text.
+ */
+function readText(model, text) {
+  const { source, begin, end } = model;
+  const [before, after] = model.encoder ? [[], [end]] : [begin, []];
+  const words = source.kind === 'word' ? splitWords(source, text) : [...text];
+  const problem = problemOf(model, text, words);
+  if (problem) return { ids: [], labels: [], unknown: [], problem };
+  const known = idsOf(source);
+  const ids = words.map((word) => known.get(word) ?? known.get(source.placeholder));
+  const label = (id) => source.tokens[id];
+  return {
+    ids: [...before, ...ids, ...after],
+    labels: [...before.map(label), ...words, ...after.map(label)],
+    unknown: words.flatMap((word, at) => (known.has(word) ? [] : [before.length + at])),
+    problem,
+  };
+}
+
+/** Return a sentence if a model cannot read a text, and "" if it can. */
+function problemOf(model, text, words) {
+  const { source } = model;
+  const special = model.encoder ? 1 : model.begin.length;
+  const { max_length: longest } = model.source_embedding || model.target_embedding;
+  const room = (longest ?? Infinity) - special;
+  const unknown = words.find((word) => !idsOf(source).has(word));
+  if (source.problem) return source.problem;
+  if (words.length === 0 && (model.encoder || special === 0)) {
+    return text.trim() ? 'The text has no word.' : 'The text is empty.';
+  }
+  if (words.length > room) {
+    return `The text has ${words.length} tokens, and the model reads at most ${room}.`;
+  }
+  if (source.kind === 'character' && unknown !== undefined) {
+    return `The character ‘${unknown}’ is not in the text that was learned.`;
+  }
+  return '';
+}
+
+/** Return the id of each token but the special ones, which cannot be typed. */
+function idsOf(side) {
+  side.ids ??= new Map(side.tokens.map((token, id) => [token, id]).slice(side.special));
+  return side.ids;
+}
+
+/** Split a text into words in the case of the vocabulary, and known punctuation. */
+function splitWords(source, text) {
+  const known = idsOf(source);
+  source.small ??= new Map([...known.keys()].reverse().map((word) => [word.toLowerCase(), word]));
+  const inSmallLetters = (word) => source.small.get(word.toLowerCase());
+  const respell = (word) => (known.has(word) ? word : (inSmallLetters(word) ?? word));
+  const spaced = source.apostrophes ? text.replaceAll("'", "' ") : text;
+  return spaced.split(/\s+/u).filter(Boolean).flatMap((typed) => {
+    if (known.has(respell(typed))) return [respell(typed)];
+    const [, before, word, after] = typed.match(EDGES);
+    const signs = (text) => [...text].filter((sign) => known.has(sign));
+    return [...signs(before), ...(word ? [respell(word)] : []), ...signs(after)];
+  });
+}
+
+/** Return the text of ids, without special tokens; `copies` replace the tokens at their places. */
+function writeText(model, ids, copies = new Map()) {
+  const { tokens, special, kind, apostrophes } = model.target;
+  const word = (id, place) => copies.get(place) ?? tokens[id];
+  const words = ids.flatMap((id, place) => (id < special ? [] : [word(id, place)]));
+  const text = words.join(kind === 'word' ? ' ' : '');
+  return apostrophes ? text.replaceAll("' ", "'") : text;
+}
+
+/**
+ * Align unknown words of a source with target tokens, one to one, the largest weight first.
+ *
+ * Returns the word of each target place that is a copy. The weights are means of all heads and
+ * layers of the cross-attention of a pass.
+ */
+function copiedWords(model, pass, { labels, unknown }) {
+  const copies = new Map();
+  const rest = new Set(unknown);
+  const [layers, heads, queries, keys] = pass.maps.cross.shape;
+  const pairs = [];
+  for (let query = 0; query < queries; query++) {
+    if (pass.predicted[query] === model.target.tokens[model.end]) continue;
+    const weights = new Float32Array(keys);
+    for (let at = 0; at < layers * heads; at++) {
+      const one = rowOfWeights(pass, 'cross', Math.floor(at / heads), at % heads, query);
+      one.forEach((weight, key) => (weights[key] += weight));
+    }
+    unknown.forEach((key) => pairs.push([weights[key], query, key]));
+  }
+  for (const [, query, key] of pairs.sort((a, b) => b[0] - a[0])) {
+    if (!copies.has(query) && rest.delete(key)) copies.set(query, labels[key]);
+  }
+  return copies;
+}

@@ -1,0 +1,45 @@
+'use strict';
+
+const assert = require('node:assert');
+const test = require('node:test');
+const { engine, models, skip, plain } = require('./engine.js');
+
+const TARGET = ['<pad>', '<bos>', '<eos>', "l'", 'Afrique', 'visite'];
+const words = { kind: 'word', tokens: TARGET, special: 3, apostrophes: true, problem: '' };
+const model = { encoder: {}, target: words, begin: [1], end: 2 };
+
+test('typed texts are read as in Python', { skip }, () => {
+  for (const { model: data, texts } of Object.values(models)) {
+    for (const { text, ids, labels, unknown, problem } of texts) {
+      const found = plain(engine.readText(engine.loadModel(data), text));
+      assert.equal(found.problem === '', !problem, `${text}: ${found.problem}, ${problem}`);
+      if (problem) assert.match(found.problem, new RegExp(`${problem}`));
+      else assert.deepStrictEqual({ text, ...found }, { text, ids, labels, unknown, problem });
+    }
+  }
+});
+
+test('text of ids', () => {
+  assert.equal(engine.writeText(model, [5, 3, 4, 2]), "visite l'Afrique");
+  assert.equal(engine.writeText(model, [5, 4, 2], new Map([[1, 'Mali']])), 'visite Mali');
+});
+
+test('subwords are not typed', () => {
+  const source = { kind: 'subword', tokens: ['a'], special: 0, problem: 'No subwords.' };
+  const found = engine.readText({ ...model, source, target_embedding: { max_length: 9 } }, 'a');
+  assert.equal(found.problem, 'No subwords.');
+});
+
+test('unknown words are copied to the places that attend to them most', () => {
+  const layer = { type: 'CrossAttention', scale: 5, softcap: null };
+  const key = [[[1, 0], [0, 1], [0, 0]]];
+  const memory = { query: [[[0, 1], [1, 0.5], [0, 1]]], key };
+  const pass = {
+    maps: { cross: { shape: [1, 1, 3, 3] } },
+    attention: { cross: [{ stack: {}, layer, memory }] },
+    predicted: ['Afrique', 'visite', '<eos>'],
+  };
+  const read = { labels: ['Zoe', 'Mali', '<eos>'], unknown: [0, 1] };
+  const copies = [...engine.copiedWords(model, pass, read)];
+  assert.deepStrictEqual(plain(copies), [[0, 'Mali'], [1, 'Zoe']]);
+});
