@@ -18,7 +18,7 @@ const PANELS = {
 /** Show an example: a stored one, or what the model of the page has read. */
 function showExample(example) {
   page.example = example;
-  const kinds = Object.keys(example.maps);
+  const kinds = ['encoder', 'decoder', 'cross'].filter((kind) => example.maps[kind]);
   if (!kinds.includes(page.kind)) page.kind = kinds.at(-1);
   page.pinned.clear();
   const [best] = example.translations ?? [];

@@ -110,7 +110,9 @@ def distances(vectors: np.ndarray) -> np.ndarray:
     return 1 - products / np.maximum(lengths[1:] * lengths[:-1], 1e-30)
 
 
-def steps_data(tokenizer: Tokenizer, predicted: Sequence[int], logits: np.ndarray) -> dict[str, Any]:
+def steps_data(
+    tokenizer: Tokenizer, predicted: Sequence[int], logits: np.ndarray
+) -> dict[str, Any]:
     """Return probability and alternatives of each token that a decoder predicts.
 
     Args:
@@ -152,9 +154,7 @@ def _translations(
     empty = [task.example(state, source, "") for source in sources]
     tokenizer = task.tokenizers.target
     num_beams = min(max(NUM_BEAMS, task.config.decoding.num_beams), len(tokenizer))
-    decoding = replace(
-        task.config.decoding, num_beams=num_beams, n_best=min(NUM_BEAMS, num_beams)
-    )
+    decoding = replace(task.config.decoding, num_beams=num_beams, n_best=min(NUM_BEAMS, num_beams))
     beams = Translation(replace(task.config, decoding=decoding), task.tokenizers, task.splits)
     sentences = [task.read(source)._replace(unknown={}) for source in sources]
     found = beams.translator.hypotheses(

@@ -41,9 +41,12 @@ function placesOf(labels, special, showsSpecial) {
   return showsSpecial ? places : places.filter((place) => !special.includes(labels[place]));
 }
 
-/** Return a label as text that can be seen. */
+const WHITE_SPACE = { ' ': '␣', '\n': '⏎', '\t': '⇥' };
+
+/** Return a label whose white space at both ends can be seen. */
 function visibleText(label) {
-  return label.replaceAll('\n', '⏎').replaceAll(' ', '␣').replaceAll('\t', '⇥') || '∅';
+  const visible = (spaces) => [...spaces].map((each) => WHITE_SPACE[each] ?? each).join('');
+  return label.replace(/^\s+|\s+$/g, visible) || '∅';
 }
 
 function percent(weight) {

@@ -1,0 +1,322 @@
+"""The page in a headless Chromium, opened from disk."""
+
+import base64
+import io
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from experiments.analysis.page.build import write_page
+from experiments.analysis.page.model_data import model_data
+from tests.experiments.analysis.page.test_model_data import random_state, translation
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium-driver")
+
+HOSTILE = [
+    *("</script>", "<img src=x onerror=alert(1)>", "\"'&amp;", "שלום", "e\u0301", "👩‍👩‍👧"),
+    *("a\u2028b", "${x}"),
+]
+PHONE, DESK = (390, 844), (1280, 900)
+
+
+def weights_of(shape, seed):
+    raw = np.random.default_rng(seed).exponential(size=shape) ** 2
+    return np.rint(255 * raw / raw.sum(axis=-1, keepdims=True)).astype(np.uint8)
+
+
+def example(source, target, seed, layers=2, heads=3):
+    """A translation with random attention."""
+    read, written = [*source, "<eos>"], ["<bos>", *target]
+    predicted = [*target, "<eos>"]
+    maps = {}
+    for kind, queries, keys in (
+        ("encoder", read, read),
+        ("decoder", written, written),
+        ("cross", predicted, read),
+    ):
+        weights = weights_of((layers, heads, len(queries), len(keys)), seed)
+        maps[kind] = {
+            "title": "cross-attention" if kind == "cross" else f"{kind} self-attention",
+            **{"layers": [1, 2], "shape": [*weights.shape], "queries": queries, "keys": keys},
+            "weights": base64.b64encode(weights.tobytes()).decode(),
+        }
+    steps = [[[token, 0.7], ["other", 0.2], *[["x", 0.01]] * 3] for token in predicted]
+    translations = [
+        {
+            **{"text": text, "score": -0.5, "confidence": 0.7, "ids": [3] * len(predicted)},
+            **{"tokens": predicted, "log_probs": [-0.35] * len(predicted), "alternatives": steps},
+        }
+        for text in (" ".join(target), "another one")
+    ]
+    return {
+        "name": " ".join(source),
+        "stacks": {
+            "encoder": {"labels": read, "special": [0, 1], "ids": [3] * len(read)},
+            "decoder": {"labels": written, "special": [1, 0], "ids": [3] * len(written)},
+        },
+        **{"predicted": predicted, "maps": maps, "translations": translations},
+        "movement": {"encoder": [[0.1 * len(read)] * len(read)] * 2},
+    }
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory):
+    """A browser, and the page that it shows."""
+    with jax.numpy_dtype_promotion("standard"):
+        task = translation({})
+        model = model_data(task, random_state(task))
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    row = {"kind": "cross", "layer": 1, "head": 1, "entropy": 0.5, "induction": ""}
+    write_page(
+        path,
+        {
+            **{"title": "Attention of <b>", "task": "translation", "model": model},
+            "special": ["<bos>", "<eos>", "<pad>"],
+            "examples": [
+                example(["the", "creature", "was", "blue"], ["la", "créature", "bleue"], 1),
+                example(HOSTILE, HOSTILE, 2),
+            ],
+            "heads": [row, row | {"head": 2, "entropy": 0.25, "induction": 0.5}],
+            "notes": ["a note <i>"],
+        },
+    )
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    service = webdriver.ChromeService(executable_path=DRIVER)
+    browser = webdriver.Chrome(options=options, service=service)
+    browser.get(path.as_uri())
+    yield Page(browser, path)
+    browser.quit()
+
+
+@pytest.fixture
+def page(opened):
+    """The page as it is after it was opened, on a desk and in light colours."""
+    opened.show(DESK, "light")
+    opened.browser.refresh()
+    return opened
+
+
+class Page:
+    """What a person does with the page."""
+
+    def __init__(self, browser, path):
+        self.browser, self.path = browser, path
+
+    def show(self, size, scheme):
+        width, height = size
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    def script(self, text, *values):
+        return self.browser.execute_script(f"return {text}", *values)
+
+    def all(self, selector):
+        return self.browser.find_elements("css selector", selector)
+
+    def one(self, selector):
+        return self.browser.find_element("css selector", selector)
+
+    def text(self, selector):
+        return self.script("document.querySelector(arguments[0]).textContent", selector)
+
+    def click(self, selector):
+        self.script("document.querySelector(arguments[0]).click()", selector)
+
+    def focus(self, selector):
+        self.script("document.querySelector(arguments[0]).focus()", selector)
+
+    def press(self, *keys):
+        for key in keys:
+            webdriver.ActionChains(self.browser).send_keys(getattr(webdriver.Keys, key)).perform()
+
+    def point(self, selector):
+        webdriver.ActionChains(self.browser).move_to_element(self.one(selector)).perform()
+
+    def choose(self, number):
+        self.script(
+            "(arguments[0].value = arguments[1], arguments[0].dispatchEvent(new Event('change')))",
+            self.one("#example"),
+            number,
+        )
+
+    def pixels(self, selector):
+        """A screenshot of an element; the frame after the last change is drawn first."""
+        self.browser.execute_async_script(
+            "requestAnimationFrame(() => requestAnimationFrame(arguments[0]))"
+        )
+        image = Image.open(io.BytesIO(self.one(selector).screenshot_as_png)).convert("RGB")
+        return np.asarray(image).astype(int)
+
+
+def test_no_request_and_no_message(page):
+    page.click("#tab-heads")
+    messages = [json.loads(each["message"]) for each in page.browser.get_log("performance")]
+    urls = {
+        each["message"]["params"]["request"]["url"]
+        for each in messages
+        if each["message"]["method"] == "Network.requestWillBeSent"
+    }
+    assert urls <= {page.path.as_uri()}
+    assert page.browser.get_log("browser") == []
+
+
+def test_policy_blocks_what_is_not_of_the_page(page):
+    page.script("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"bad=1\">')")
+    assert "Content Security Policy" in page.browser.get_log("browser")[0]["message"]
+    assert page.script("typeof bad") == "undefined"
+
+
+def test_markup_in_words_is_text(page):
+    page.choose(1)
+    assert page.script("[...document.querySelectorAll('#keys bdi')].map((e) => e.textContent)") == [
+        *HOSTILE,
+        "<eos>",
+    ]
+    assert page.text("#reading bdi") == " ".join(HOSTILE)
+    assert page.text("h1") == "Attention of <b>"
+    assert page.all("main img, main script, h1 b") == []
+
+
+def test_another_head_is_drawn(page):
+    before = page.pixels("#links"), page.text("#links")
+    page.click("#heads input[value='1']")
+    after = page.pixels("#links")
+    assert (abs(before[0] - after).max(axis=-1) > 32).sum() > 200
+    assert "head 2" in page.text("#caption")
+    page.click("#grid button[data-layer='1'][data-head='max']")
+    assert "layer 2, max of the heads" in page.text("#caption")
+    assert page.script("document.querySelector('#layers input[value=\"1\"]').checked")
+
+
+def test_small_maps_contain_the_weights(page):
+    page.click("#kinds input[value='encoder']")
+    found = page.pixels("#grid button[data-layer='1'][data-head='2'] canvas")
+    weights = weights_of((2, 3, 5, 5), 1)[1, 2] / 255
+    height, width = (np.array(found.shape[:2]) / 5).astype(int)
+    centres = found[height // 2 :: height, width // 2 :: width][:5, :5, 0]
+    paper, ink = np.array([0xF4, 0x1D])  # red of --page and --accent
+    assert abs(centres - (paper + weights * (ink - paper))).max() < 6
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_lines_are_drawn_in_both_colour_schemes(page, scheme):
+    page.show(DESK, scheme)
+    found = page.pixels("#links")
+    paper = np.array([255, 255, 255] if scheme == "light" else [0x17, 0x1B, 0x25])
+    assert ((abs(found - paper).max(axis=-1) > 60).mean()) > 0.01
+
+
+def test_kinds_of_attention(page):
+    assert page.text("#queries-title") == "Predicted"
+    page.click("#kinds input[value='decoder']")
+    assert page.text("#keys li") == "<bos>"
+    page.click("#kinds input[value='encoder']")
+    assert page.text("#queries li") == "the" and "encoder" in page.text("#caption")
+
+
+def test_pointing_at_a_word(page):
+    whole = len(page.all("#links path"))
+    page.point("#queries li:nth-child(2) button")
+    assert "créature is predicted from" in page.text("#caption")
+    assert 0 < len(page.all("#links path")) < whole
+    assert page.all("#grid.pointed")
+    page.point("#keys li:nth-child(1) button")
+    assert "the is attended to by" in page.text("#caption")
+    page.point("h1")
+    assert "all words" in page.text("#caption")
+    assert len(page.all("#links path")) == whole
+
+
+def test_keyboard(page):
+    page.focus("#queries button")
+    page.press("ARROW_DOWN", "ARROW_DOWN")
+    assert "bleue is predicted from" in page.text("#caption")
+    page.press("ENTER", "HOME", "ENTER", "TAB")
+    assert page.script("document.activeElement.closest('ol').id") == "keys"
+    page.focus("#tabs button")
+    assert "2 words, on average" in page.text("#caption")
+    page.press("ARROW_RIGHT")
+    assert page.all("#tab-translations[aria-selected=true]")
+    page.click("#clear")
+    assert "la is predicted from" in page.text("#caption")
+
+
+def test_hidden_special_tokens(page):
+    page.click("#special")
+    assert page.one("#special-note").is_displayed()
+    assert "<eos>" not in page.text("#keys") + page.text("#queries") + page.text("#panel")
+    page.point("#queries li:nth-child(2) button")
+    assert "is on hidden tokens" in page.text("#caption")
+
+
+def test_table_of_weights(page):
+    rows = page.script(
+        "[...document.querySelectorAll('#panel tbody tr')].map((row) =>"
+        " [...row.querySelectorAll('td')].map((cell) => Number(cell.textContent)))"
+    )
+    assert abs(np.array(rows) - weights_of((2, 3, 4, 5), 1)[0, 0] / 2.55).max() <= 0.51
+
+
+def test_translations_steps_movement_and_notes(page):
+    page.click("#tab-translations")
+    assert len(page.all(".translations [type=radio]")) == 2
+    assert "créature 70 %créature 70 %other 20 %" in page.text(".step:nth-child(2)")
+    page.point(".step:nth-child(2)")
+    assert "créature is predicted from" in page.text("#caption")
+    page.click("#tab-movement")
+    assert "0.50" in page.text("#panel tbody td")
+    page.click("#tab-notes")
+    assert "a note <i>" in page.text("#panel") and "1/255" in page.text("#panel")
+
+
+def test_heads_are_sorted(page):
+    page.click("#tab-heads")
+    page.click("#panel th:nth-child(4) button")
+    assert page.text("#panel tbody td:nth-child(4)") == "0.25"
+    page.click("#panel th:nth-child(4) button")
+    assert page.text("#panel tbody td:nth-child(4)") == "0.50"
+    assert page.all("[aria-sort=descending]")
+
+
+def test_typed_sentence(page):
+    page.one("#text").send_keys("Zoe visits the blorp", webdriver.Keys.ENTER)
+    assert "“blorp”" in page.text("#status")
+    assert page.text("#keys li:nth-child(4)") == "blorpunknown"
+    assert page.text("#reading").startswith("Zoe visits the blorp → ")
+    rows = page.script("[...rowOf(0)].reduce((sum, weight) => sum + weight)")
+    assert abs(rows - 1) < 1e-5
+    before = page.text("#queries")
+    page.click("#tab-translations")
+    page.click("tr:nth-child(2) [type=radio]")
+    assert page.text("#queries") != before
+    page.one("#text").send_keys(" ".join(["the"] * 20), webdriver.Keys.ENTER)
+    assert "the model reads at most" in page.text("#status")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+def test_accessibility(page, scheme, size):
+    axe = pytest.importorskip("axe_core_python", reason="needs axe-core-python")
+    page.show(size, scheme)
+    page.browser.execute_script((Path(axe.__file__).parent / "axe.min.js").read_text())
+    page.choose(1)
+    page.click("#queries button")
+    for tab in ("weights", "translations", "movement", "heads", "notes"):
+        page.click(f"#tab-{tab}")
+        part = "document" if tab == "weights" else "'#panel'"
+        found = page.browser.execute_async_script(f"axe.run({part}).then(arguments[0])")
+        assert [(each["id"], each["nodes"][0]["html"]) for each in found["violations"]] == []
+    assert page.script("document.documentElement.scrollWidth") <= size[0]
