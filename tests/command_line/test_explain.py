@@ -1,6 +1,8 @@
 """--mode=explain: figures, weights and tables of an untrained run."""
 
 import csv
+import json
+import re
 
 import pytest
 
@@ -30,6 +32,10 @@ def files(folder):
     return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def data_of(page):
+    return json.loads(re.search(rb'id="data">(.*?)</script>', page)[1])
+
+
 def test_sentence(explain, made):
     status, output, error = explain("--sentence=the girl was happy", "--layer=1", "--head=2")
     assert (status, error) == (0, "")
@@ -41,12 +47,22 @@ def test_sentence(explain, made):
     figures |= {f"{kind}-{name}" for kind in kinds for name in ("layer-1-head-2", "mask")}
     names = {f"{name}.{suffix}" for name in figures for suffix in ("png", "svg")}
     assert {*found} == names | {f"{kind}.csv" for kind in kinds}
+    page = (made / "explain" / "sentence.html").read_bytes()
     assert explain("--sentence=the girl was happy", "--layer=1", "--head=2")[1] == output
     assert files(folder) == found
+    assert (made / "explain" / "sentence.html").read_bytes() == page
+    (example,) = data_of(page)["examples"]
+    assert example["name"] == "the girl was happy"
+    best, *others = example["translations"]
+    assert best["tokens"] == example["predicted"] and len(others) == 4
+    assert best["score"] == pytest.approx(sum(best["log_probs"]), abs=1e-3)
+    assert {len(step) for step in best["alternatives"]} == {5}
+    assert len(example["movement"]["encoder"][0]) == 5
 
 
 def test_split(explain, made, monkeypatch):
     monkeypatch.setattr(command, "SHOWN", 1)
+    monkeypatch.setattr(command, "IN_PAGE", 2)
     monkeypatch.setattr(command, "MEASURED", 3)
     status, output, error = explain("--split=validation")
     assert (status, error) == (0, "")
@@ -62,7 +78,12 @@ def test_split(explain, made, monkeypatch):
         names = [row["alignment"] for row in csv.DictReader(file)]
     assert len(names) == 2 * 2 * (2 + 1) + 3
     assert "IBM Model 1" in names and len(links) > 10
-    assert "re-initialised weights move 0% of the cross-attention" in output
+    note = "re-initialised weights move 0% of the cross-attention"
+    assert note in output
+    data = data_of((folder / "validation.html").read_bytes())
+    assert note in data["notes"]
+    assert [row["kind"] for row in data["heads"]] == [row["kind"] for row in rows]
+    assert len(data["examples"]) == 2
 
 
 @pytest.mark.parametrize(

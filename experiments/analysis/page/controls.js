@@ -10,7 +10,7 @@ const WAIT = 250; // milliseconds after the last key before a typed sentence is 
 const PANELS = {
   weights: ['Weights', weightsTable, () => true],
   translations: ['Translations', translationPanel, () => page.example.translations?.length],
-  movement: ['Movement', movementTables, () => page.example.movement],
+  movement: ['Movement', movementTables, () => Object.keys(page.example.movement).length],
   heads: ['Heads', headsTable, () => page.data.heads.length],
   notes: ['Notes', notesPanel, () => true],
 };
@@ -23,7 +23,7 @@ function showExample(example) {
   page.pinned.clear();
   const [best] = example.translations ?? [];
   const text = example.translations?.[example.chosen ?? 0]?.text;
-  const arrow = page.data.task === 'translation' ? ' → ' : ' … ';
+  const arrow = page.data.task === 'translation' ? '→' : '…';
   byId('reading').replaceChildren(element('bdi', {}, example.name),
     ...(best ? [element('span', { class: 'quiet' }, arrow), element('bdi', {}, text)] : []));
   choices('kinds', kinds, (kind) => kind, (kind) => showKind(kind), page.kind);
@@ -201,6 +201,7 @@ function start() {
     update();
   });
   if (page.model) startTyping();
+  page.layer = Infinity; // the last one
   ['queries', 'keys', 'grid', 'tabs'].forEach((id) => moveByArrows(byId(id)));
   document.addEventListener('pointerover', (event) => pointAt(event.target));
   document.addEventListener('focusin', (event) => pointAt(event.target));
@@ -216,6 +217,7 @@ function startTyping() {
     readTyped(byId('text').value);
   };
   byId('typed').hidden = false;
+  byId('typed').querySelector('button').textContent = page.model.kind === 'decoder' ? 'Continue' : 'Translate';
   byId('text').addEventListener('input', () => {
     clearTimeout(timer);
     timer = setTimeout(read, WAIT);

@@ -27,11 +27,13 @@ class Answer(NamedTuple):
         example: that the model reads.
         predicted: ids that follow those that the decoder reads; empty for an encoder alone.
         about: its text, and its score if the model translates.
+        unknown: places of unknown words in the first stack.
     """
 
     example: Example
     predicted: Sequence[int]
     about: dict[str, Any]
+    unknown: Sequence[int] = ()
 
 
 def examples_data(task: Task, state: TrainState, sources: Sequence[Any]) -> list[dict[str, Any]]:
@@ -55,6 +57,8 @@ def examples_data(task: Task, state: TrainState, sources: Sequence[Any]) -> list
     for number, (source, several) in enumerate(zip(sources, answers, strict=True), start=1):
         every = [next(passes) for _ in several]
         data = attention_data(several[0].example, every[0])
+        first = next(iter(data["stacks"].values()))
+        first["unknown"] = [*several[0].unknown]
         data["name"] = source if isinstance(source, str) else f"example {number}"
         data["translations"] = [
             one.about | steps_data(tokenizer, one.predicted, attended.logits[DECODER])
@@ -150,19 +154,21 @@ def _answers(task: Task, state: TrainState, sources: Sequence[Any]) -> Iterator[
 def _translations(
     task: Translation, state: TrainState, sources: Sequence[str]
 ) -> Iterator[list[Answer]]:
-    """Yield the translations of each source that beam search finds; unknown words are not copied."""
+    """Yield the translations of each source by beam search; unknown words are not copied."""
     empty = [task.example(state, source, "") for source in sources]
     tokenizer = task.tokenizers.target
     num_beams = min(max(NUM_BEAMS, task.config.decoding.num_beams), len(tokenizer))
     decoding = replace(task.config.decoding, num_beams=num_beams, n_best=min(NUM_BEAMS, num_beams))
     beams = Translation(replace(task.config, decoding=decoding), task.tokenizers, task.splits)
-    sentences = [task.read(source)._replace(unknown={}) for source in sources]
+    sentences = [*map(task.read, sources)]
     found = beams.translator.hypotheses(
-        state.parameters, sentences, batch_size=min(AT_ONCE, len(sentences))
+        state.parameters,
+        [sentence._replace(unknown={}) for sentence in sentences],
+        batch_size=min(AT_ONCE, len(sentences)),
     )
     numbers = {tokenizer.token(number): number for number in range(len(tokenizer))}
-    for example, hypotheses in zip(empty, found, strict=True):
-        answers = []
+    for example, sentence, hypotheses in zip(empty, sentences, found, strict=True):
+        answers, unknown = [], [*sentence.unknown]
         for one in hypotheses:
             ids = [numbers[token] for token in one.tokens]
             read = [BOS, *ids[:-1]]
@@ -172,5 +178,6 @@ def _translations(
                 predicted=one.tokens,
             )
             about = {"text": one.text, "score": round(one.score, 5)}
-            answers.append(Answer(shown, ids, about | {"confidence": round(one.confidence, 5)}))
+            about["confidence"] = round(one.confidence, 5)
+            answers.append(Answer(shown, ids, about, unknown))
         yield answers

@@ -19,8 +19,12 @@ function drawWords() {
     const words = shownPlaces(labels).map((place) => {
       const word = { type: 'button', class: 'word', 'data-place': place, 'data-side': side };
       if (side === 'query') Object.assign(word, { 'data-stack': queryStack(), 'aria-pressed': 'false', click: togglePinned });
-      const mark = unknown.includes(place) ? [element('span', { class: 'unknown' }, 'unknown')] : [];
-      return element('li', {}, element('button', word, wordOf(labels[place]), ...mark));
+      const button = element('button', word, wordOf(labels[place]));
+      if (unknown.includes(place)) {
+        button.firstChild.className = 'unknown';
+        button.append(element('span', { class: 'spoken' }, ' (unknown word)'));
+      }
+      return element('li', {}, button);
     });
     fillButtons(byId(side === 'query' ? 'queries' : 'keys'), words);
   }

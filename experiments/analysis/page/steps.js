@@ -28,7 +28,7 @@ function stepsOf({ tokens, log_probs: logProbs, alternatives, start = 0 }) {
     const rows = alternatives[step].map(([other, probability]) =>
       setNumber(element('li', { class: other === token ? 'bar chosen' : 'bar' },
         wordOf(other), ' ', element('span', {}, percent(probability))), 'weight', probability));
-    const title = element('p', {}, element('strong', {}, wordOf(token)), ` ${percent(Math.exp(logProbs[step]))}`);
+    const title = element('p', {}, element('strong', {}, wordOf(token)), ' ', element('span', {}, percent(Math.exp(logProbs[step]))));
     return element('li', { class: 'step', 'data-place': start + step, 'data-stack': 'decoder' },
       title, element('ol', {}, ...rows));
   });

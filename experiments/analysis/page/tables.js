@@ -39,7 +39,9 @@ function weightsTable() {
 
 /** Return tables of how far each layer moves the vector of each word. */
 function movementTables() {
-  const found = Object.entries(page.example.movement ?? {}).map(([stack, layers]) => {
+  const { movement } = page.example;
+  const found = ['encoder', 'decoder'].filter((stack) => movement[stack]).map((stack) => {
+    const layers = movement[stack];
     const { labels } = page.example.stacks[stack];
     const largest = Math.max(...layers.flat(), 1e-9);
     const head = [columnHead('word'), ...layers.map((_, layer) => columnHead(`layer ${layer + 1}`))];
@@ -51,7 +53,7 @@ function movementTables() {
     const caption = `${stack}: cosine distance between the vector of a word before and after each layer`;
     return tableOf(caption, head, rows);
   });
-  return found.length ? [element('div', { class: 'beside' }, ...found)] : [element('p', {}, 'This model has no vector for each word.')];
+  return [element('div', { class: 'beside' }, ...found)];
 }
 
 const order = { column: '', descending: false };
