@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from experiments.analysis.collect import Collector
 from experiments.analysis.page.example_data import examples_data
 from experiments.analysis.page.model_data import NotInPageError, model_data
 from experiments.data.vocabulary import SPECIALS
@@ -30,6 +31,8 @@ SCRIPTS = (
     "grid.js",
     "tables.js",
     "steps.js",
+    "panels.js",
+    "typing.js",
     "controls.js",
 )
 MOST_WEIGHTS = 1_000_000  # of all stored maps of a page, one byte each
@@ -39,6 +42,7 @@ def write_explanation(
     path: Path,
     task: Task,
     state: TrainState,
+    collector: Collector,
     sources: Sequence[Any],
     heads: Sequence[Mapping[str, Any]] = (),
     notes: Sequence[str] = (),
@@ -49,6 +53,7 @@ def write_explanation(
         path: of the file.
         task: of the model.
         state: of the model.
+        collector: of the model, with the logits of its decoder.
         sources: texts as people type them, or images.
         heads: rows of the table of heads.
         notes: sentences about the whole model.
@@ -57,7 +62,7 @@ def write_explanation(
         model, reason = model_data(task, state), []
     except NotInPageError as error:
         model, reason = None, [f"The model is not in this page: {error}."]
-    examples = examples_data(task, state, sources)
+    examples = examples_data(task, state, collector, sources)
     special = {*SPECIALS}
     for each in (stack for example in examples for stack in example["stacks"].values()):
         before, after = each["special"]

@@ -62,7 +62,12 @@ function moveByArrows(container) {
     const all = buttons();
     const at = all.indexOf(event.target);
     const to = {
-      ArrowDown: at + 1, ArrowRight: at + 1, ArrowUp: at - 1, ArrowLeft: at - 1, Home: 0, End: -1,
+      ArrowDown: at + 1,
+      ArrowRight: at + 1,
+      ArrowUp: at - 1,
+      ArrowLeft: at - 1,
+      Home: 0,
+      End: -1,
     }[event.key];
     if (to === undefined) return;
     event.preventDefault();
@@ -73,5 +78,7 @@ function moveByArrows(container) {
 /** Replace the content of a container of buttons, of which Tab reaches the first or `reached`. */
 function fillButtons(container, children, reached = 0) {
   container.replaceChildren(...children);
-  container.querySelectorAll('button').forEach((each, at) => (each.tabIndex = at === reached ? 0 : -1));
+  container
+    .querySelectorAll('button')
+    .forEach((each, at) => (each.tabIndex = at === reached ? 0 : -1));
 }

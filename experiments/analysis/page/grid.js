@@ -6,18 +6,25 @@ const MOST_PIXELS = 128; // of each side of a small map; of larger maps every n-
 
 /** Draw the maps of all heads of the kind of attention that is shown. */
 function drawGrid() {
-  const { layers, shape, queries, keys } = currentMap();
-  const heads = [...Array(shape[1]).keys(), ...(shape[1] > 1 ? ['mean', 'max'] : [])];
+  const { layers, queries, keys } = currentMap();
+  const heads = headsOf(currentMap());
   const [rows, columns] = [queries, keys].map(shownPlaces);
   const blocks = layers.map((number, layer) => {
     const buttons = heads.map((head) => {
-      const name = typeof head === 'number' ? head + 1 : head;
-      const choose = { type: 'button', 'data-layer': layer, 'data-head': head };
-      const label = typeof head === 'number' ? `head ${name}` : `${name} of the heads`;
-      Object.assign(choose, { 'aria-label': `layer ${number}, ${label}`, click: () => chooseHead(layer, head) });
       const canvas = element('canvas');
       const map = element('span', { class: 'map' }, canvas, element('span', { class: 'band' }));
-      const button = element('button', choose, map, element('span', { 'aria-hidden': 'true' }, `${name}`));
+      const button = element(
+        'button',
+        {
+          ...{ type: 'button', 'data-layer': layer, 'data-head': head },
+          ...{
+            'aria-label': `layer ${number}, ${headTitle(head)}`,
+            click: () => chooseHead(layer, head),
+          },
+        },
+        map,
+        element('span', { 'aria-hidden': 'true' }, headName(head)),
+      );
       requestAnimationFrame(() => drawSmallMap(canvas, layer, head, rows, columns));
       return button;
     });
@@ -30,11 +37,16 @@ function drawGrid() {
 /** Draw a map, one pixel for each weight: the colour of the text, as opaque as the weight. */
 function drawSmallMap(canvas, layer, head, rows, columns) {
   const [down, across] = [rows, columns].map(({ length }) => Math.ceil(length / MOST_PIXELS));
-  const [queries, keys] = [rows.filter((_, i) => i % down === 0), columns.filter((_, i) => i % across === 0)];
+  const [queries, keys] = [
+    rows.filter((_, i) => i % down === 0),
+    columns.filter((_, i) => i % across === 0),
+  ];
   if (!canvas.isConnected || !queries.length || !keys.length) return;
   [canvas.width, canvas.height] = [keys.length, queries.length];
   canvas.style.aspectRatio = `${Math.max(columns.length, 1)} / ${rows.length}`;
-  const [red, green, blue] = getComputedStyle(canvas).color.match(/[\d.]+/g).map(Number);
+  const [red, green, blue] = getComputedStyle(canvas)
+    .color.match(/[\d.]+/g)
+    .map(Number);
   const context = canvas.getContext('2d');
   const image = context.createImageData(keys.length, queries.length);
   queries.forEach((query, i) => {

@@ -13,12 +13,20 @@ function drawWords() {
   byId('queries-title').textContent = isCross ? 'Predicted' : 'From';
   byId('keys-title').textContent = isCross ? 'Source' : 'To';
   const keyStack = page.kind === 'decoder' ? 'decoder' : 'encoder';
-  const sides = [['query', queries, isCross ? '' : queryStack()], ['key', keys, keyStack]];
+  const sides = [
+    ['query', queries, isCross ? '' : queryStack()],
+    ['key', keys, keyStack],
+  ];
   for (const [side, labels, stack] of sides) {
     const unknown = page.example.stacks[stack]?.unknown ?? [];
     const words = shownPlaces(labels).map((place) => {
       const word = { type: 'button', class: 'word', 'data-place': place, 'data-side': side };
-      if (side === 'query') Object.assign(word, { 'data-stack': queryStack(), 'aria-pressed': 'false', click: togglePinned });
+      if (side === 'query')
+        Object.assign(word, {
+          'data-stack': queryStack(),
+          'aria-pressed': 'false',
+          click: togglePinned,
+        });
       const button = element('button', word, wordOf(labels[place]));
       if (unknown.includes(place)) {
         button.firstChild.className = 'unknown';
@@ -84,22 +92,31 @@ function shade(id, weightOf) {
 /** Say in a sentence what is drawn. */
 function captionOf(active, rows, toKeys) {
   const { queries, keys, title, layers } = currentMap();
-  const head = typeof page.head === 'number' ? `head ${page.head + 1}` : `${page.head} of the heads`;
-  const where = `${title}, layer ${layers[page.layer]}, ${head}: `;
+  const where = `${title}, layer ${layers[page.layer]}, ${headTitle(page.head)}: `;
   const strong = (place, labels) => element('strong', {}, wordOf(labels[place]));
   if (page.pointed?.side === 'key') {
     const { place } = page.pointed;
     const weights = new Map([...rows].map(([query, row]) => [query, row[place]]));
     const column = queries.map((_, query) => weights.get(query) ?? 0);
-    return [where, strong(place, keys), ' is attended to by ', largestWeights(queries, column, active)];
+    return [
+      where,
+      strong(place, keys),
+      ' is attended to by ',
+      largestWeights(queries, column, active),
+    ];
   }
   const shown = shownPlaces(keys);
   const sum = shown.reduce((total, key) => total + toKeys[key], 0);
-  const hidden = sum < 0.995 && !page.showsSpecial ? ` (${percent(1 - sum)} is on hidden tokens)` : '';
+  const hidden =
+    sum < 0.995 && !page.showsSpecial ? ` (${percent(1 - sum)} is on hidden tokens)` : '';
   const found = [largestWeights(keys, toKeys, shown), hidden];
   const verb = page.kind === 'cross' ? ' is predicted from ' : ' attends to ';
   if (active.length === 1) return [where, strong(active[0], queries), verb, ...found];
   if (!active.length) return [where, 'select a word to draw its lines.'];
   const isAll = active.length === shownPlaces(queries).length;
-  return [where, `${isAll ? 'all' : active.length} words`, isAll ? '.' : `, on average: ${found.join('')}`];
+  return [
+    where,
+    `${isAll ? 'all' : active.length} words`,
+    isAll ? '.' : `, on average: ${found.join('')}`,
+  ];
 }

@@ -28,6 +28,15 @@ function rowOfMap(map, layer, head, query) {
   return result;
 }
 
+/** Return the heads of a map, and their summaries if there are several. */
+function headsOf({ shape: [, heads] }) {
+  return [...Array(heads).keys(), ...(heads > 1 ? ['mean', 'max'] : [])];
+}
+
+const headName = (head) => (typeof head === 'number' ? `${head + 1}` : head);
+const headTitle = (head) =>
+  typeof head === 'number' ? `head ${head + 1}` : `${head} of the heads`;
+
 /** Return the mean of rows. */
 function meanOfRows(rows, size) {
   const mean = new Float32Array(size);
@@ -58,7 +67,9 @@ function percent(weight) {
 function largestWeights(labels, weights, places, count = 5) {
   const order = [...places].sort((a, b) => weights[b] - weights[a]).slice(0, count);
   const shown = order.filter((place, rank) => rank === 0 || weights[place] >= 0.01);
-  return shown.map((place) => `${visibleText(labels[place])} ${percent(weights[place])}`).join(', ');
+  return shown
+    .map((place) => `${visibleText(labels[place])} ${percent(weights[place])}`)
+    .join(', ');
 }
 
 /** Sort rows by a column; empty values come last. */

@@ -14,8 +14,13 @@ function translationList(translations, chosen) {
     const choose = { type: 'radio', name: 'translation', change: () => chooseTranslation(number) };
     const radio = element('input', { ...choose, checked: number === chosen });
     const label = element('label', { class: 'check' }, radio, element('bdi', {}, each.text));
-    return element('tr', {}, element('td', {}, label), element('td', {}, percent(each.confidence)),
-      element('td', {}, each.score.toFixed(2)));
+    return element(
+      'tr',
+      {},
+      element('td', {}, label),
+      element('td', {}, percent(each.confidence)),
+      element('td', {}, each.score.toFixed(2)),
+    );
   });
   const only = page.model ? '' : '; the maps are those of the first one';
   const head = ['translation', 'probability per token', 'score'].map((name) => columnHead(name));
@@ -26,33 +31,48 @@ function translationList(translations, chosen) {
 function stepsOf({ tokens, log_probs: logProbs, alternatives, start = 0 }) {
   const cards = tokens.map((token, step) => {
     const rows = alternatives[step].map(([other, probability]) =>
-      setNumber(element('li', { class: other === token ? 'bar chosen' : 'bar' },
-        wordOf(other), ' ', element('span', {}, percent(probability))), 'weight', probability));
-    const title = element('p', {}, element('strong', {}, wordOf(token)), ' ', element('span', {}, percent(Math.exp(logProbs[step]))));
-    return element('li', { class: 'step', 'data-place': start + step, 'data-stack': 'decoder' },
-      title, element('ol', {}, ...rows));
+      setNumber(
+        element(
+          'li',
+          { class: other === token ? 'bar chosen' : 'bar' },
+          wordOf(other),
+          ' ',
+          element('span', {}, percent(probability)),
+        ),
+        'weight',
+        probability,
+      ),
+    );
+    const title = element(
+      'p',
+      {},
+      element('strong', {}, wordOf(token)),
+      ' ',
+      element('span', {}, percent(Math.exp(logProbs[step]))),
+    );
+    return element(
+      'li',
+      { class: 'step', 'data-place': start + step, 'data-stack': 'decoder' },
+      title,
+      element('ol', {}, ...rows),
+    );
   });
-  return element('section', {},
-    element('h3', {}, 'Each step, with its most probable tokens'), element('ol', { class: 'steps' }, ...cards));
+  return element(
+    'section',
+    {},
+    element('h3', {}, 'Each step, with its most probable tokens'),
+    element('ol', { class: 'steps' }, ...cards),
+  );
 }
 
 /** Show another translation; the model of the page computes its attention. */
 function chooseTranslation(number) {
   const { example, model } = page;
   const other = { ...example, chosen: number };
-  if (model?.kind === 'encoder_decoder') {
+  if (model) {
     const { ids } = example.translations[number];
     Object.assign(other, passOf(example.stacks.encoder, ids));
   }
   showExample(other);
   document.querySelectorAll('[name=translation]')[number].focus();
-}
-
-/** Return what the model attends to when it predicts ids; unknown words keep their labels. */
-function passOf(source, ids) {
-  const pass = attendedBy(page.model, source.ids, ids);
-  pass.stacks.encoder.labels.splice(0, Infinity, ...source.labels);
-  Object.assign(pass.stacks.encoder, { ids: source.ids, unknown: source.unknown });
-  for (const [kind, map] of Object.entries(pass.maps)) Object.assign(map, { kind, pass, model: page.model });
-  return pass;
 }

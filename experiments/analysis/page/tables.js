@@ -7,9 +7,17 @@ const MOST_CELLS = 3000; // of the table of weights; above it, only selected wor
 /** Make a table in a box that scrolls. */
 function tableOf(caption, head, rows, className = '') {
   const first = element('tr', {}, ...head);
-  return element('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': caption },
-    element('table', { class: className }, element('caption', {}, caption),
-      element('thead', {}, first), element('tbody', {}, ...rows)));
+  return element(
+    'div',
+    { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': caption },
+    element(
+      'table',
+      { class: className },
+      element('caption', {}, caption),
+      element('thead', {}, first),
+      element('tbody', {}, ...rows),
+    ),
+  );
 }
 
 const columnHead = (...children) => element('th', { scope: 'col' }, ...children);
@@ -29,30 +37,56 @@ function weightsTable() {
   const rows = selected.map((query) => {
     const weights = rowOf(query);
     const cells = columns.map((key) => shadedCell(weights[key]));
-    return element('tr', { 'data-place': query, 'data-stack': queryStack() },
-      rowHead(wordOf(queries[query])), ...cells);
+    return element(
+      'tr',
+      { 'data-place': query, 'data-stack': queryStack() },
+      rowHead(wordOf(queries[query])),
+      ...cells,
+    );
   });
   const only = isLarge ? '; select words in the lines to list their rows' : '';
   const caption = `Weights of ${title} in %: rows attend to columns${only}`;
-  return [tableOf(caption, [element('td'), ...columns.map((key) => columnHead(wordOf(keys[key])))], rows, 'weights')];
+  return [
+    tableOf(
+      caption,
+      [element('td'), ...columns.map((key) => columnHead(wordOf(keys[key])))],
+      rows,
+      'weights',
+    ),
+  ];
 }
 
 /** Return tables of how far each layer moves the vector of each word. */
 function movementTables() {
   const { movement } = page.example;
-  const found = ['encoder', 'decoder'].filter((stack) => movement[stack]).map((stack) => {
-    const layers = movement[stack];
-    const { labels } = page.example.stacks[stack];
-    const largest = Math.max(...layers.flat(), 1e-9);
-    const head = [columnHead('word'), ...layers.map((_, layer) => columnHead(`layer ${layer + 1}`))];
-    const rows = shownPlaces(labels).map((place) => {
-      const cells = layers.map((layer) =>
-        setNumber(element('td', { class: 'bar' }, layer[place].toFixed(2)), 'weight', layer[place] / largest));
-      return element('tr', { 'data-place': place, 'data-stack': stack }, rowHead(wordOf(labels[place])), ...cells);
+  const found = ['encoder', 'decoder']
+    .filter((stack) => movement[stack])
+    .map((stack) => {
+      const layers = movement[stack];
+      const { labels } = page.example.stacks[stack];
+      const largest = Math.max(...layers.flat(), 1e-9);
+      const head = [
+        columnHead('word'),
+        ...layers.map((_, layer) => columnHead(`layer ${layer + 1}`)),
+      ];
+      const rows = shownPlaces(labels).map((place) => {
+        const cells = layers.map((layer) =>
+          setNumber(
+            element('td', { class: 'bar' }, layer[place].toFixed(2)),
+            'weight',
+            layer[place] / largest,
+          ),
+        );
+        return element(
+          'tr',
+          { 'data-place': place, 'data-stack': stack },
+          rowHead(wordOf(labels[place])),
+          ...cells,
+        );
+      });
+      const caption = `${stack}: cosine distance between the vector of a word before and after each layer`;
+      return tableOf(caption, head, rows);
     });
-    const caption = `${stack}: cosine distance between the vector of a word before and after each layer`;
-    return tableOf(caption, head, rows);
-  });
   return [element('div', { class: 'beside' }, ...found)];
 }
 
@@ -67,11 +101,22 @@ function headsTable() {
     drawPanel();
     byId('panel').querySelectorAll('thead button')[columns.indexOf(column)].focus();
   };
-  const direction = (column) => order.column === column && (order.descending ? 'descending' : 'ascending');
-  const head = columns.map((column) => element('th', { scope: 'col', 'aria-sort': direction(column) },
-    element('button', { type: 'button', click: () => sortBy(column) }, column)));
-  const rows = order.column ? sortedRows(page.data.heads, order.column, order.descending) : page.data.heads;
-  const written = (value) => (Number.isInteger(value) || typeof value === 'string' ? `${value}` : value.toFixed(2));
-  const lines = rows.map((row) => element('tr', {}, ...columns.map((column) => element('td', {}, written(row[column])))));
+  const direction = (column) =>
+    order.column === column && (order.descending ? 'descending' : 'ascending');
+  const head = columns.map((column) =>
+    element(
+      'th',
+      { scope: 'col', 'aria-sort': direction(column) },
+      element('button', { type: 'button', click: () => sortBy(column) }, column),
+    ),
+  );
+  const rows = order.column
+    ? sortedRows(page.data.heads, order.column, order.descending)
+    : page.data.heads;
+  const written = (value) =>
+    Number.isInteger(value) || typeof value === 'string' ? `${value}` : value.toFixed(2);
+  const lines = rows.map((row) =>
+    element('tr', {}, ...columns.map((column) => element('td', {}, written(row[column])))),
+  );
   return [tableOf('Heads, means over many examples', head, lines)];
 }

@@ -16,7 +16,10 @@ const weights = Float32Array.of(1, 0, 0.5, 0.5, 0.25, 0.75, 0.75, 0.25);
 const map = { shape: [2, 2, 1, 2], weights };
 
 test('stored weights', () => {
-  assert.deepStrictEqual(plain(views.decodeWeights(btoa('\x00\x33\xff'))), plain(Float32Array.of(0, 0.2, 1)));
+  assert.deepStrictEqual(
+    plain(views.decodeWeights(btoa('\x00\x33\xff'))),
+    plain(Float32Array.of(0, 0.2, 1)),
+  );
 });
 
 test('row of a head, and mean and maximum of the heads', () => {
@@ -33,7 +36,18 @@ test('rows that are not stored are computed', () => {
 });
 
 test('mean of rows', () => {
-  assert.deepStrictEqual(plain(views.meanOfRows([[1, 0], [0.5, 0.5]], 2)), [0.75, 0.25]);
+  assert.deepStrictEqual(
+    plain(
+      views.meanOfRows(
+        [
+          [1, 0],
+          [0.5, 0.5],
+        ],
+        2,
+      ),
+    ),
+    [0.75, 0.25],
+  );
   assert.deepStrictEqual(plain(views.meanOfRows([], 2)), [0, 0]);
 });
 
@@ -57,6 +71,14 @@ test('largest weights', () => {
 
 test('rows are sorted, empty values last', () => {
   const rows = [{ x: 2 }, { x: '' }, { x: 10 }];
-  assert.deepStrictEqual(plain(views.sortedRows(rows, 'x', false)), [{ x: 2 }, { x: 10 }, { x: '' }]);
-  assert.deepStrictEqual(plain(views.sortedRows(rows, 'x', true)), [{ x: 10 }, { x: 2 }, { x: '' }]);
+  assert.deepStrictEqual(plain(views.sortedRows(rows, 'x', false)), [
+    { x: 2 },
+    { x: 10 },
+    { x: '' },
+  ]);
+  assert.deepStrictEqual(plain(views.sortedRows(rows, 'x', true)), [
+    { x: 10 },
+    { x: 2 },
+    { x: '' },
+  ]);
 });

@@ -1,0 +1,87 @@
+'use strict';
+
+// What the model of the page attends to.
+
+const NUM_BEAMS = 5; // translations of a typed sentence
+const MOST_TOKENS = 200; // of a translation
+const CONTINUED = 16; // tokens that a language model adds to a typed text
+const WAIT = 250; // milliseconds after the last key before a typed sentence is read
+
+/** Return what the model attends to; unknown words of the text that it reads keep their labels. */
+function passOf(source, ids) {
+  const isAlone = page.model.kind === 'decoder';
+  const pass = attendedBy(page.model, isAlone ? null : source.ids, ids);
+  const stack = pass.stacks[isAlone ? 'decoder' : 'encoder'];
+  stack.labels.splice(0, source.labels.length, ...source.labels);
+  Object.assign(stack, { ids: isAlone ? ids : source.ids, unknown: source.unknown });
+  for (const [kind, map] of Object.entries(pass.maps)) {
+    Object.assign(map, { kind, pass, model: page.model });
+  }
+  return pass;
+}
+
+/** Translate a typed sentence, or continue it, and show what the model attends to. */
+function readTyped(text) {
+  const started = performance.now();
+  const read = readText(page.model, text);
+  if (read.problem) {
+    byId('status').textContent = text.trim() ? read.problem : '';
+    return;
+  }
+  const example = page.model.kind === 'decoder' ? continued(read) : translated(read);
+  byId('example').value = '';
+  showExample({ ...example, name: text });
+  const words = read.unknown.map((place) => `“${read.labels[place]}”`).join(', ');
+  const note = words && ` Not in the vocabulary, read as a placeholder: ${words}.`;
+  const time = Math.round(performance.now() - started);
+  byId('status').textContent = `Computed in this page in ${time} ms.${note}`;
+}
+
+function translated(read) {
+  const { model } = page;
+  const found = beam(model, read.ids, NUM_BEAMS, MOST_TOKENS);
+  const example = passOf(read, found[0].ids);
+  const textOf = ({ ids }, rank) => {
+    if (!read.unknown.length) return writeText(model, ids);
+    return writeText(model, ids, copiedWords(model, rank ? passOf(read, ids) : example, read));
+  };
+  const translations = found.map((each, rank) => answerOf(each, model.target, textOf(each, rank)));
+  return { ...example, translations };
+}
+
+function continued(read) {
+  const { model } = page;
+  const [best] = beam(model, read.ids, 1, CONTINUED);
+  const example = passOf(read, [...read.ids, ...(best?.ids ?? [])]);
+  const answer = best && answerOf(best, model.source, writeText(model, example.stacks.decoder.ids));
+  return { ...example, translations: best ? [{ ...answer, start: read.ids.length - 1 }] : [] };
+}
+
+/** Return a hypothesis in the form of a stored translation. */
+function answerOf({ ids, score, logProbs, alternatives }, { tokens }, text) {
+  const mean = logProbs.reduce((sum, number) => sum + number, 0) / logProbs.length;
+  return {
+    ...{ ids, score, text, alternatives, log_probs: logProbs },
+    ...{ tokens: ids.map((id) => tokens[id]), confidence: Math.exp(mean) },
+  };
+}
+
+/** Read sentences while they are typed. */
+function startTyping() {
+  let timer = 0;
+  const read = () => {
+    clearTimeout(timer);
+    readTyped(byId('text').value);
+  };
+  byId('typed').hidden = false;
+  byId('typed').querySelector('button').textContent =
+    page.model.kind === 'decoder' ? 'Continue' : 'Translate';
+  byId('text').addEventListener('input', () => {
+    clearTimeout(timer);
+    timer = setTimeout(read, WAIT);
+  });
+  byId('typed').addEventListener('submit', (event) => {
+    event.preventDefault();
+    read();
+  });
+}
