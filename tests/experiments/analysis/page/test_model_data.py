@@ -5,22 +5,29 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
-from flax import nnx
 
-from attention.modules import EncoderDecoder
-from configs import char_lm, multi30k, toy_translation
+from attention.modules.norms import Norm
+from configs import char_lm, masked_lm, multi30k, toy_translation
 from experiments.analysis.collect import RETURNING, attended
-from experiments.analysis.page.model_data import NotInPageError, model_data
+from experiments.analysis.page.model_data import (
+    FUNCTIONS,
+    NotInPageError,
+    described,
+    model_data,
+    tokens,
+)
 from experiments.config import Config
 from experiments.data.tokenizers import CharacterTokenizer, Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import WHOLE, WORDS
 from experiments.inference.sentence import read_sentence
 from experiments.tasks.language_model import LanguageModeling
+from experiments.tasks.masked_language_model import MaskedLanguageModeling
 from experiments.tasks.translation import Translation
 
 FOLDER = Path(__file__).parent
@@ -72,15 +79,12 @@ def language_model(model):
     return LanguageModeling(Config.read(config.to_dict()), tokenizers)
 
 
-def random_state(task, scale=0.3):
-    """A state whose norms and biases are random too."""
-    state, random = task.learner.initial_state(), np.random.default_rng(0)
-
-    def moved(leaf):
-        noise = random.normal(size=leaf.shape) * scale
-        return jax.numpy.asarray(leaf + noise.astype(leaf.dtype))
-
-    return state._replace(parameters=jax.tree.map(moved, state.parameters))
+def random_state(task, scale=0.6):
+    """A state whose parameters are all random, norms and biases too."""
+    random = np.random.default_rng(0)
+    shapes = task.learner.abstract_state.parameters
+    draw = lambda leaf: (scale * random.normal(size=leaf.shape)).astype(leaf.dtype)  # noqa: E731
+    return SimpleNamespace(parameters=jax.tree.map(draw, shapes))
 
 
 def expected(task, state, source, target):
@@ -177,7 +181,60 @@ def test_scripts_of_the_model(written, script):
     assert "# skipped 0" in run.stdout
 
 
-def refused(task):
+def refusal(task, state=None):
     with jax.numpy_dtype_promotion("standard"), pytest.raises(NotInPageError) as error:
-        model_data(task, jax.eval_shape(task.learner.initial_state))
+        model_data(task, state or random_state(task))
     return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "part"),
+    [
+        ({"positions": "relative"}, "RelativeScores"),
+        ({"positions": "rotary", "rotary": {"scaling": "ntk", "factor": 2.0}}, "'ntk'"),
+    ],
+)
+def test_parts_that_the_page_does_not_know(model, part):
+    assert part in refusal(translation(model))
+
+
+def test_layers_with_experts():
+    assert "sublayer: Experts" in refusal(language_model({"experts": {"every": 1}}))
+
+
+def test_tasks_of_other_kinds():
+    config = Config.read(masked_lm.get_config("tiny").to_dict())
+    assert "task=masked_language_model" in refusal(MaskedLanguageModeling(config, None), "unused")
+
+
+def test_models_that_are_too_large():
+    task = translation({"hidden": 200_000})
+    state = SimpleNamespace(parameters=task.learner.abstract_state.parameters)
+    assert "at most 4,000,000 parameters, and this one has" in refusal(task, state)
+
+
+def test_parameters_beyond_float16():
+    task = translation({})
+    assert "not finite in float16" in refusal(task, random_state(task, scale=1e5))
+
+
+def test_attributes_that_the_page_does_not_read():
+    class Changed(Norm):
+        pass
+
+    norm = Norm(4, is_centred=True, rngs=None)
+    assert described(norm, (Norm,), "a norm")["type"] == "Norm"
+    norm.offset = 1.0
+    with pytest.raises(NotInPageError, match="the page does not read offset of a norm"):
+        described(norm, (Norm,), "a norm")
+    with pytest.raises(NotInPageError, match="does not know this value of a norm: Changed"):
+        described(Changed(4, is_centred=True, rngs=None), (Norm,), "a norm")
+    with pytest.raises(NotInPageError, match="value of activation: cubic"):
+        described("cubic", (FUNCTIONS,), "activation")
+
+
+def test_subwords_are_labels_only():
+    tokenizer = WordTokenizer(Vocabulary((*SPECIALS, "a b")), WHOLE)
+    found = tokens(tokenizer)
+    assert found["tokens"] == [*SPECIALS, "a b"]
+    assert found["problem"]
