@@ -56,9 +56,9 @@ READ: dict[type, dict[str, tuple[Any, ...]]] = {
     },
     LanguageModel: {"embedding": (Embedding,), "decoder": (Decoder,), "output": LINEAR_OR_NONE},
     Embedding: {
-        **dict.fromkeys(("tokens", "token_types", "bias"), TABLE_OR_NONE),
+        "tokens": TABLE_OR_NONE,
+        **dict.fromkeys(("token_types", "norm", "bias"), (NoneType,)),
         "positions": ({"sinusoidal": sinusoidal}, LearnedPositions, NoneType),
-        "norm": NORM_OR_NONE,
         **dict.fromkeys(("scale", "logit_scale"), NUMBER),
         **dict.fromkeys(("max_length", "logit_softcap"), NUMBER_OR_NONE),
     },

@@ -53,7 +53,7 @@ GPT = {
 TEXTS = {
     "words": (
         *("the Zoe visits l'Afrique", "THE zoe, visits?", "xyz the; Qqq!", "Zoé don't “the”", ""),
-        *(" \t ", "…", "the " * 20, "l'l'b", "¿the", "the\u00a0Zoe", "a\u0301b <eos>", "日本 x_y"),
+        *(" \t ", "…", "the " * 20, "l'l'b", "¿the", "the\u00a0Zoe", "a\u0301b <eos>", "日本 x_y", "²the", "the " * 12),
     ),
     "characters": ("ab c", "", "xyz", "a" * 40, "abc😀"),
 }

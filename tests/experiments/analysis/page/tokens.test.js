@@ -19,6 +19,19 @@ test('typed texts are read as in Python', { skip }, () => {
   }
 });
 
+test('unknown words of a prompt', () => {
+  const source = { ...words, placeholder: 'Afrique' };
+  const { encoder, ...alone } = { ...model, source, target_embedding: { max_length: 4 } };
+  const { ids, labels, unknown } = engine.readText(alone, 'visite Mali');
+  assert.deepStrictEqual(plain({ ids, labels, unknown }), {
+    ids: [1, 5, 4],
+    labels: ['<bos>', 'visite', 'Mali'],
+    unknown: [2],
+  });
+  assert.deepStrictEqual(engine.readText(alone, '').ids, [1]);
+  assert.match(engine.readText(alone, 'visite '.repeat(4)).problem, /4 tokens.* at most 3\./);
+});
+
 test('text of ids', () => {
   assert.equal(engine.writeText(model, [5, 3, 4, 2]), "visite l'Afrique");
   assert.equal(engine.writeText(model, [5, 4, 2], new Map([[1, 'Mali']])), 'visite Mali');
@@ -33,7 +46,7 @@ test('subwords are not typed', () => {
 test('unknown words are copied to the places that attend to them most', () => {
   const layer = { type: 'CrossAttention', scale: 5, softcap: null };
   const key = [[[1, 0], [0, 1], [0, 0]]];
-  const memory = { query: [[[0, 1], [1, 0.5], [0, 1]]], key };
+  const memory = { query: [[[0.9, 1], [-0.1, -0.1], [0, 1]]], key };
   const pass = {
     maps: { cross: { shape: [1, 1, 3, 3] } },
     attention: { cross: [{ stack: {}, layer, memory }] },
