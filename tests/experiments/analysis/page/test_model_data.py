@@ -29,9 +29,12 @@ from experiments.inference.sentence import read_sentence
 from experiments.tasks.language_model import LanguageModeling
 from experiments.tasks.masked_language_model import MaskedLanguageModeling
 from experiments.tasks.translation import Translation
+from experiments.training.session import restore
+from experiments.workdir import Workdir
 
 FOLDER = Path(__file__).parent
-SCRIPTS = ("arrays", "model", "decode", "tokens")
+CACHE = Path(".cache")
+needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
 SMALL = {"width": 8, "num_heads": 2, "hidden": 12, "encoder_layers": 1, "decoder_layers": 2}
 SOURCE = ("the", "Zoe", "l'", "Afrique", "visits", "The", ",", "?", "b")
 TARGET = ("un", "deux", "trois", "quatre")
@@ -50,13 +53,12 @@ GPT = {
     **{"positions": "alibi", "num_heads": 3, "width": 12},
     "per_layer": ({"activation": "gelu"}, {"activation": "gelu_exact", "window": 2}),
 }
-TEXTS = {
-    "words": (
-        *("the Zoe visits l'Afrique", "THE zoe, visits?", "xyz the; Qqq!", "Zoé don't “the”", ""),
-        *(" \t ", "…", "the " * 20, "l'l'b", "¿the", "the\u00a0Zoe", "a\u0301b <eos>", "日本 x_y", "²the", "the " * 12),
-    ),
-    "characters": ("ab c", "", "xyz", "a" * 40, "abc😀"),
-}
+WORD_TEXTS = (
+    *("the Zoe visits l'Afrique", "THE zoe, visits?", "xyz the; Qqq!", "Zoé don't “the”"),
+    *("", " \t ", "…", "l'l'b", "¿the", "the\u00a0Zoe", "a\u0301b <eos>", "日本 x_y", "²the"),
+    *("the " * 11, "the " * 12),
+)
+CHARACTER_TEXTS = ("ab c", "", "xyz", "a" * 24, "abc😀")
 
 
 def translation(model, shared=False):
@@ -87,6 +89,10 @@ def random_state(task, scale=0.6):
     return SimpleNamespace(parameters=jax.tree.map(draw, shapes))
 
 
+def rounded(state):
+    return jax.tree.map(lambda leaf: leaf.astype("float16").astype("float32"), state.parameters)
+
+
 def expected(task, state, source, target):
     """What JAX computes with the parameters that the page has."""
     example = task.example(state, source, target)
@@ -104,8 +110,7 @@ def expected(task, state, source, target):
             for stack, each in task.attended(model, inputs, lengths, RETURNING).items()
         }
 
-    rounded = jax.tree.map(lambda leaf: leaf.astype("float16").astype("float32"), state.parameters)
-    found = task.learner.apply(outputs)(rounded, inputs, lengths)
+    found = task.learner.apply(outputs)(rounded(state), inputs, lengths)
     seen = attended(found, 0, example)
     return ids | {
         "logits": np.asarray(found["decoder"].logits[0]).tolist(),
@@ -160,7 +165,7 @@ def written(tmp_path_factory):
         content = {}
         for name, (task, source, target) in cases.items():
             state = random_state(task)
-            texts = TEXTS["characters" if isinstance(task, LanguageModeling) else "words"]
+            texts = CHARACTER_TEXTS if isinstance(task, LanguageModeling) else WORD_TEXTS
             content[name] = {
                 "model": model_data(task, state),
                 "expected": expected(task, state, source, target),
@@ -171,14 +176,47 @@ def written(tmp_path_factory):
     return path
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_scripts_of_the_model(written, script):
-    environment = os.environ | {"PAGE_MODELS": str(written)}
-    command = ["node", "--test", str(FOLDER / f"{script}.test.js")]
+def run_script(name, path):
+    environment = os.environ | {"PAGE_MODELS": str(path)}
+    command = ["node", "--test", str(FOLDER / f"{name}.test.js")]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout
     assert "# skipped 0" in run.stdout
+    return run.stdout
+
+
+@needs_node
+@pytest.mark.parametrize("name", ["arrays", "model", "decode", "tokens"])
+def test_scripts_of_the_model(written, name):
+    run_script(name, written)
+
+
+@needs_node
+@pytest.mark.skipif("TRAINED" not in os.environ, reason="TRAINED names no run of translation")
+def test_trained_model(tmp_path):
+    """200 translations, and logits and weights of the first ones."""
+    with jax.numpy_dtype_promotion("standard"):
+        workdir = Workdir(os.environ["TRAINED"])
+        task = Translation.load(Config.read(workdir.load_config().to_dict()), workdir, CACHE)
+        state = restore(workdir, task).state
+        pairs = task.first_examples("test", 200)
+        sources = [task.tokenizers.source.encode(pair.source) for pair in pairs]
+        said = task.translator.translate_ids(rounded(state), sources, batch_size=100)
+        model = model_data(task, state)
+        first = {
+            f"pair {number}": {
+                "model": model,
+                "expected": expected(task, state, pair.source, pair.target),
+            }
+            for number, pair in enumerate(pairs[:5])
+        }
+    path = tmp_path / "models.json"
+    path.write_text(json.dumps(first))
+    run_script("model", path)
+    rows = zip(sources, said, strict=True)
+    rows = [{"source": [*source, 2], "target": target.tolist()} for source, target in rows]
+    path.write_text(json.dumps({"trained": {"model": model, "pairs": rows}}))
+    print(run_script("trained", path))
 
 
 def refusal(task, state=None):
