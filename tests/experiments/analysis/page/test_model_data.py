@@ -58,7 +58,7 @@ WORD_TEXTS = (
     *("", " \t ", "…", "l'l'b", "¿the", "the\u00a0Zoe", "a\u0301b <eos>", "日本 x_y", "²the"),
     *("the " * 11, "the " * 12),
 )
-CHARACTER_TEXTS = ("ab c", "", "xyz", "a" * 24, "abc😀")
+CHARACTER_TEXTS = ("ab c", "", "xyz", "a" * 24, "a" * 25, "abc😀")
 
 
 def translation(model, shared=False):
@@ -139,10 +139,11 @@ def typed(task, text):
     """What a person's text is, as `readText` returns it."""
     is_alone = isinstance(task, LanguageModeling)
     begin, end = (task.writer.begin, ()) if is_alone else ((), (2,))
-    tokenizer, longest = task.tokenizers.source, task.config.model.max_length
+    tokenizer = task.tokenizers.source
+    longest = task.config.model.max_length - len(begin) - len(end)
     found = {"text": text, "ids": [], "labels": [], "unknown": [], "problem": ""}
     try:
-        sentence = read_sentence(tokenizer, text, longest=longest - 1)
+        sentence = read_sentence(tokenizer, text, longest=longest)
     except ValueError as error:
         known = ("no word", "empty", "at most", "text that was learned")
         return found | {"problem": next(each for each in known if each in str(error))}
