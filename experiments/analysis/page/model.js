@@ -6,7 +6,7 @@
 
 const MOST_WEIGHTS = 4e6; // in the maps of one kind; of larger maps only rows are computed
 
-/** Decode a model; one without a source has the same tokens on both sides. */
+/** Decode a model; of a decoder alone both sides have the same tokens. */
 function loadModel(data) {
   const model = withArrays(data);
   const embedding = model.target_embedding || model.embedding;
@@ -152,7 +152,7 @@ function logitsOf(model, vector) {
  * An encoder-decoder predicts `targetIds`; a decoder alone reads them.
  */
 function attendedBy(model, sourceIds, targetIds) {
-  const labels = (side, ids) => ids.map((id) => model[side].tokens[id]);
+  const labels = (side, ids) => ids.map((id) => model[side].labels[id]);
   const read = model.encoder ? [...model.begin, ...targetIds.slice(0, -1)] : targetIds;
   const [source, target] = [labels('source', sourceIds), labels('target', read)];
   const predicted = model.encoder ? labels('target', targetIds) : [];

@@ -19,11 +19,14 @@ from experiments.analysis.page.model_data import (
     NotInPageError,
     described,
     model_data,
-    tokens,
+    side_data,
 )
 from experiments.config import Config
+from experiments.config.data import TextPart
+from experiments.data.pairs import SentencePair
+from experiments.data.subwords import Subwords
 from experiments.data.tokenizers import CharacterTokenizer, Tokenizers, WordTokenizer
-from experiments.data.vocabulary import SPECIALS, Vocabulary
+from experiments.data.vocabulary import EOS, SPECIALS, Vocabulary
 from experiments.data.words import WHOLE, WORDS
 from experiments.inference.sentence import read_sentence
 from experiments.tasks.language_model import LanguageModeling
@@ -61,13 +64,20 @@ WORD_TEXTS = (
 CHARACTER_TEXTS = ("ab c", "", "xyz", "a" * 24, "a" * 25, "abc😀")
 
 
-def translation(model, shared=False):
+@pytest.fixture(scope="module")
+def subwords(tmp_path_factory):
+    part, pairs = TextPart(size=300), [SentencePair("the boys, the small boys", "then the toys")]
+    return Subwords().learn(part, pairs * 9, tmp_path_factory.mktemp("cache")).source
+
+
+def translation(model, shared=None):
     config = (multi30k if shared else toy_translation).get_config("tiny")
     config.batch.bucket_lengths = (12,)
     settings = SMALL | {"max_length": 12} | model
     config.model = config.model.to_dict() | settings
-    words = (Vocabulary((*SPECIALS, *each)) for each in (SOURCE, SOURCE if shared else TARGET))
+    words = (Vocabulary((*SPECIALS, *each)) for each in (SOURCE, TARGET))
     tokenizers = Tokenizers(*(WordTokenizer(each, WORDS) for each in words))
+    tokenizers = Tokenizers(shared, shared) if shared else tokenizers
     return Translation(Config.read(config.to_dict()), tokenizers)
 
 
@@ -96,11 +106,13 @@ def rounded(state):
 def expected(task, state, source, target):
     """What JAX computes with the parameters that the page has."""
     example = task.example(state, source, target)
+    said = [each.replace("</s>", SPECIALS[EOS]) for each in example.predicted]
+    example = example._replace(predicted=said)
     if isinstance(task, LanguageModeling):
         ids = {"source": [], "target": example.inputs["decoder"].tolist()}
     else:
-        said = [*task.tokenizers.target.encode(target), 2]
-        ids = {"source": example.inputs["encoder"].tolist(), "target": said}
+        predicted = [*task.tokenizers.target.encode(target), EOS]
+        ids = {"source": example.inputs["encoder"].tolist(), "target": predicted}
     inputs = {stack: ids[None] for stack, ids in example.inputs.items()}
     lengths = {stack: np.array([ids.shape[1]], np.int32) for stack, ids in inputs.items()}
 
@@ -138,7 +150,7 @@ def distances(hidden):
 def typed(task, text):
     """What a person's text is, as `readText` returns it."""
     is_alone = isinstance(task, LanguageModeling)
-    begin, end = (task.writer.begin, ()) if is_alone else ((), (2,))
+    begin, end = (task.writer.begin, ()) if is_alone else ((), (EOS,))
     tokenizer = task.tokenizers.source
     longest = task.config.model.max_length - len(begin) - len(end)
     found = {"text": text, "ids": [], "labels": [], "unknown": [], "problem": ""}
@@ -149,24 +161,24 @@ def typed(task, text):
         return found | {"problem": next(each for each in known if each in str(error))}
     return found | {
         "ids": [*begin, *sentence.ids, *end],
-        "labels": [*begin, *sentence.tokens(tokenizer), *(tokenizer.token(each) for each in end)],
+        "labels": [*begin, *sentence.tokens(tokenizer), *(SPECIALS[each] for each in end)],
         "unknown": [*sentence.unknown],
     }
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory):
+def written(tmp_path_factory, subwords):
     """A file with the models and what JAX computes."""
     with jax.numpy_dtype_promotion("standard"):
         cases = {
             "transformer": (translation(TRANSFORMER), "Zoe visits the Afrique", "un trois deux"),
-            "llama": (translation(LLAMA, shared=True), "the , the Zoe ?", "b b the Zoe , the"),
+            "llama": (translation(LLAMA, subwords), "the boy", "then toys"),
             "gpt": (language_model(GPT), "abc xy abc", ""),
         }
         content = {}
         for name, (task, source, target) in cases.items():
             state = random_state(task)
-            texts = CHARACTER_TEXTS if isinstance(task, LanguageModeling) else WORD_TEXTS
+            texts = CHARACTER_TEXTS if name == "gpt" else WORD_TEXTS
             content[name] = {
                 "model": model_data(task, state),
                 "expected": expected(task, state, source, target),
@@ -215,7 +227,7 @@ def test_trained_model(tmp_path):
     path.write_text(json.dumps(first))
     run_script("model", path)
     rows = zip(sources, said, strict=True)
-    rows = [{"source": [*source, 2], "target": target.tolist()} for source, target in rows]
+    rows = [{"source": [*source, EOS], "target": target.tolist()} for source, target in rows]
     path.write_text(json.dumps({"trained": {"model": model, "pairs": rows}}))
     print(run_script("trained", path))
 
@@ -272,8 +284,9 @@ def test_attributes_that_the_page_does_not_read():
         described("cubic", (FUNCTIONS,), "activation")
 
 
-def test_subwords_are_labels_only():
-    tokenizer = WordTokenizer(Vocabulary((*SPECIALS, "a b")), WHOLE)
-    found = tokens(tokenizer)
-    assert found["tokens"] == [*SPECIALS, "a b"]
-    assert found["problem"]
+def test_texts_that_the_page_does_not_split(subwords):
+    whole = side_data(WordTokenizer(Vocabulary((*SPECIALS, "a b")), WHOLE), None)
+    assert whole["labels"] == [*SPECIALS, "a b"]
+    assert side_data(subwords, TextPart())["problem"] == ""
+    for found in (whole, side_data(subwords, TextPart(kind="unigram"))):
+        assert found["problem"] == "The page cannot split a text into the tokens of this model."

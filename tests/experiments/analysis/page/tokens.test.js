@@ -5,7 +5,7 @@ const test = require('node:test');
 const { engine, models, skip, plain } = require('./engine.js');
 
 const TARGET = ['<pad>', '<bos>', '<eos>', "l'", 'Afrique', 'visite'];
-const words = { kind: 'word', tokens: TARGET, special: 3, apostrophes: true, problem: '' };
+const words = { kind: 'word', labels: TARGET, special: 3, apostrophes: true, problem: '' };
 const model = { encoder: {}, target: words, begin: [1], end: 2 };
 
 test('typed texts are read as in Python', { skip }, () => {
@@ -37,10 +37,16 @@ test('text of ids', () => {
   assert.equal(engine.writeText(model, [5, 4, 2], new Map([[1, 'Mali']])), 'visite Mali');
 });
 
-test('subwords are not typed', () => {
-  const source = { kind: 'subword', tokens: ['a'], special: 0, problem: 'No subwords.' };
+test('text of subwords and bytes', () => {
+  const tokens = ['▁l', "'", 'Afri', '<0xC3>', '<0xA9>', '▁x'];
+  const target = { kind: 'subword', tokens, special: 0 };
+  assert.equal(engine.writeText({ target }, [0, 1, 2, 3, 4, 5]), "l'Afrié x");
+});
+
+test('a text that the page cannot split', () => {
+  const source = { ...words, problem: 'It cannot be split.' };
   const found = engine.readText({ ...model, source, target_embedding: { max_length: 9 } }, 'a');
-  assert.equal(found.problem, 'No subwords.');
+  assert.equal(found.problem, 'It cannot be split.');
 });
 
 test('unknown words are copied to the places that attend to them most', () => {
