@@ -64,6 +64,10 @@ class SubwordTokenizer:
         """Return the subword; a blank before it is an underscore."""
         return self._processor.id_to_piece(int(number)).replace(BLANK, "_").replace(STAND_IN, BLANK)
 
+    def pieces(self) -> list[str]:
+        """Return all subwords in the spelling of sentencepiece."""
+        return self._processor.id_to_piece([*range(len(self))])
+
     def as_bytes(self) -> bytes:
         """Return the model of sentencepiece."""
         return self.model

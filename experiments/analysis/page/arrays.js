@@ -30,9 +30,11 @@ function split(vector, width) {
   return Array.from({ length: number }, (_, n) => vector.subarray(n * width, (n + 1) * width));
 }
 
-/** Return one vector of several. */
+/** Return one vector of several that have the same length. */
 function concatenate(vectors) {
-  return Float32Array.from(vectors.flatMap((vector) => [...vector]));
+  const result = new Float32Array(vectors.length * vectors[0].length);
+  vectors.forEach((vector, n) => result.set(vector, n * vector.length));
+  return result;
 }
 
 function dot(a, b) {
@@ -85,15 +87,24 @@ function normalize(vector, norm) {
 }
 
 function softmax(scores) {
-  const largest = scores.reduce((a, b) => Math.max(a, b), -Infinity);
-  const powers = Float32Array.from(scores, (score) => Math.exp(score - largest));
-  return scaled(powers, 1 / powers.reduce((a, b) => a + b, 0));
+  const powers = new Float32Array(scores.length);
+  const most = largestOf(scores);
+  let sum = 0;
+  for (let i = 0; i < scores.length; i++) sum += powers[i] = Math.exp(scores[i] - most);
+  for (let i = 0; i < scores.length; i++) powers[i] /= sum;
+  return powers;
 }
 
 function logSoftmax(scores) {
-  const largest = scores.reduce((a, b) => Math.max(a, b), -Infinity);
-  const sum = scores.reduce((total, score) => total + Math.exp(score - largest), 0);
-  return scores.map((score) => score - largest - Math.log(sum));
+  const most = largestOf(scores);
+  const sum = scores.reduce((total, score) => total + Math.exp(score - most), 0);
+  return scores.map((score) => score - most - Math.log(sum));
+}
+
+function largestOf(numbers) {
+  let most = -Infinity;
+  for (let i = 0; i < numbers.length; i++) if (numbers[i] > most) most = numbers[i];
+  return most;
 }
 
 /** Return bound · tanh(number / bound); without a bound, the number itself. */

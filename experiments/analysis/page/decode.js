@@ -46,7 +46,7 @@ function beam(model, ids, numBeams, maxTokens) {
       const { features } = decode(model, hypothesis.state, read, encoded);
       const logProbs = logSoftmax(logitsOf(model, features.at(-1)));
       const listed = largest(logProbs, NUM_ALTERNATIVES);
-      const alternatives = listed.map((id) => [model.target.tokens[id], Math.exp(logProbs[id])]);
+      const alternatives = listed.map((id) => [model.target.labels[id], Math.exp(logProbs[id])]);
       return largest(logProbs, numBeams).map((id) => ({
         ids: [...hypothesis.ids, id],
         total: hypothesis.total + logProbs[id],

@@ -6,7 +6,7 @@
 
 const MOST_WEIGHTS = 4e6; // in the maps of one kind; of larger maps only rows are computed
 
-/** Decode a model; one without a source has the same tokens on both sides. */
+/** Decode a model; of a decoder alone both sides have the same tokens. */
 function loadModel(data) {
   const model = withArrays(data);
   const embedding = model.target_embedding || model.embedding;
@@ -88,13 +88,11 @@ function residual({ placement, norm, output_norm: outputNorm }, inputs, apply) {
 }
 
 /** Return the vector of a token: its row of the table, and what is added for its position. */
-function embed(embedding, table, id, position) {
-  let vector = scaled(row(table, id), embedding.scale);
-  const { positions, token_types: types } = embedding;
-  if (positions === 'sinusoidal') vector = add(vector, sinusoidal(position, vector.length));
-  else if (positions) vector = add(vector, scaled(row(positions.table, position), positions.scale));
-  if (types) vector = add(vector, row(types, 0));
-  return normalize(vector, embedding.norm);
+function embed({ positions, scale }, table, id, position) {
+  const vector = scaled(row(table, id), scale);
+  if (!positions) return vector;
+  if (positions === 'sinusoidal') return add(vector, sinusoidal(position, vector.length));
+  return add(vector, scaled(row(positions.table, position), positions.scale));
 }
 
 /** Return the state of a stack that has read nothing. */
@@ -143,10 +141,9 @@ function decode(model, state, ids, encoded) {
 /** Return the scores of the next token. */
 function logitsOf(model, vector) {
   if (model.output) return linear(vector, model.output);
-  const { tokens, bias, logit_scale: scale, logit_softcap: bound } = model.target_embedding;
-  return Float32Array.from({ length: tokens.shape[0] }, (_, id) =>
-    softCap(scale * dot(vector, row(tokens, id)) + (bias ? bias.data[id] : 0), bound),
-  );
+  const { tokens, logit_scale: scale, logit_softcap: bound } = model.target_embedding;
+  const logit = (_, id) => softCap(scale * dot(vector, row(tokens, id)), bound);
+  return Float32Array.from({ length: tokens.shape[0] }, logit);
 }
 
 /**
@@ -155,7 +152,7 @@ function logitsOf(model, vector) {
  * An encoder-decoder predicts `targetIds`; a decoder alone reads them.
  */
 function attendedBy(model, sourceIds, targetIds) {
-  const labels = (side, ids) => ids.map((id) => model[side].tokens[id]);
+  const labels = (side, ids) => ids.map((id) => model[side].labels[id]);
   const read = model.encoder ? [...model.begin, ...targetIds.slice(0, -1)] : targetIds;
   const [source, target] = [labels('source', sourceIds), labels('target', read)];
   const predicted = model.encoder ? labels('target', targetIds) : [];

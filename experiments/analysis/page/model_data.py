@@ -21,6 +21,8 @@ from attention.modules.positions import AlibiScores, LearnedPositions, Rotary
 from attention.modules.transformer import Decoder, Encoder
 from attention.primitives.positions import sinusoidal
 from attention.primitives.scores import alibi_slopes
+from experiments.config.data import TextPart
+from experiments.data.subwords import SubwordTokenizer
 from experiments.data.tokenizers import CharacterTokenizer, Tokenizer, WordTokenizer
 from experiments.data.vocabulary import BOS, EOS, SPECIALS
 from experiments.data.words import SPACED, WORDS
@@ -56,9 +58,9 @@ READ: dict[type, dict[str, tuple[Any, ...]]] = {
     },
     LanguageModel: {"embedding": (Embedding,), "decoder": (Decoder,), "output": LINEAR_OR_NONE},
     Embedding: {
-        **dict.fromkeys(("tokens", "token_types", "bias"), TABLE_OR_NONE),
+        "tokens": TABLE_OR_NONE,
+        **dict.fromkeys(("token_types", "norm", "bias"), (NoneType,)),
         "positions": ({"sinusoidal": sinusoidal}, LearnedPositions, NoneType),
-        "norm": NORM_OR_NONE,
         **dict.fromkeys(("scale", "logit_scale"), NUMBER),
         **dict.fromkeys(("max_length", "logit_softcap"), NUMBER_OR_NONE),
     },
@@ -123,8 +125,8 @@ def model_data(task: Task, state: TrainState) -> dict[str, Any]:
     return {
         **tree,
         "kind": "decoder" if is_alone else "encoder_decoder",
-        "source": tokens(sides.source),
-        "target": tokens(sides.source if is_alone else sides.target),
+        "source": side_data(sides.source, task.config.text),
+        "target": None if is_alone else side_data(sides.target, task.config.text),
         "begin": list(task.writer.begin) if is_alone else [BOS],
         "end": None if is_alone and task.source.is_running else EOS,
         "num_beams": getattr(decoding, "num_beams", 1),
@@ -209,24 +211,27 @@ def count(tree: Any) -> int:  # noqa: ANN401 - JSON
     return sum(map(count, tree)) if isinstance(tree, list) else 0
 
 
-def tokens(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the tokens of a side, and how a text is read; `problem` if it cannot be."""
-    found = {
-        "kind": "subword",
-        "tokens": [tokenizer.token(number) for number in range(len(tokenizer))],
-        "special": len(SPECIALS),
-        "problem": "The page does not split text into the tokens of this model.",
-    }
+def side_data(tokenizer: Tokenizer, text: TextPart | None) -> dict[str, Any]:
+    """Return the tokens of a side, and how a text is read; `problem` if it cannot be.
+
+    Args:
+        tokenizer: of the side.
+        text: how its subwords were learned.
+    """
+    labels = [tokenizer.token(number) for number in range(len(tokenizer))]
+    side = {"labels": labels, "tokens": None, "special": len(SPECIALS), "problem": ""}
     if isinstance(tokenizer, CharacterTokenizer):
-        return found | {"kind": "character", "special": 0, "problem": ""}
+        return side | {"kind": "character", "special": 0}
     if isinstance(tokenizer, WordTokenizer) and tokenizer.tokens in (WORDS, SPACED):
-        return found | {
-            "kind": "word",
-            "placeholder": placeholder(tokenizer.vocabulary),
-            "apostrophes": tokenizer.tokens == WORDS,
-            "problem": "",
-        }
-    return found
+        name = placeholder(tokenizer.vocabulary)
+        is_split = tokenizer.tokens == WORDS
+        return side | {"kind": "word", "placeholder": name, "apostrophes": is_split}
+    side["problem"] = "The page cannot split a text into the tokens of this model."
+    if not isinstance(tokenizer, SubwordTokenizer):
+        return side | {"kind": "word"}
+    pieces = tokenizer.pieces()
+    side |= {"kind": "subword", "labels": [*SPECIALS, *labels[len(SPECIALS) :]], "tokens": pieces}
+    return side | {"problem": "" if text.kind == "bpe" else side["problem"]}
 
 
 def _shown(value: Any) -> str:  # noqa: ANN401 - any part

@@ -13,15 +13,16 @@ const EDGES = /^([^\p{L}\p{N}_]*)(.*?)([^\p{L}\p{N}_]*)$/su; // punctuation, a w
 function readText(model, text) {
   const { source, begin, end } = model;
   const [before, after] = model.encoder ? [[], [end]] : [begin, []];
-  const words = source.kind === 'word' ? splitWords(source, text) : [...text];
+  const words = SPLIT[source.kind](source, text);
   const problem = problemOf(model, text, words);
   if (problem) return { ids: [], labels: [], unknown: [], problem };
   const known = idsOf(source);
   const ids = words.map((word) => known.get(word) ?? known.get(source.placeholder));
-  const label = (id) => source.tokens[id];
+  const label = (id) => source.labels[id];
+  const typed = source.kind === 'word' ? words : ids.map(label);
   return {
     ids: [...before, ...ids, ...after],
-    labels: [...before.map(label), ...words, ...after.map(label)],
+    labels: [...before.map(label), ...typed, ...after.map(label)],
     unknown: words.flatMap((word, at) => (known.has(word) ? [] : [before.length + at])),
     problem,
   };
@@ -49,9 +50,12 @@ function problemOf(model, text, words) {
 
 /** Return the id of each token but the special ones, which cannot be typed. */
 function idsOf(side) {
-  side.ids ??= new Map(side.tokens.map((token, id) => [token, id]).slice(side.special));
+  const tokens = side.tokens || side.labels;
+  side.ids ??= new Map(tokens.map((token, id) => [token, id]).slice(side.special));
   return side.ids;
 }
+
+const SPLIT = { word: splitWords, character: (_, text) => [...text], subword: splitSubwords };
 
 /** Split a text into words in the case of the vocabulary, and known punctuation. */
 function splitWords(source, text) {
@@ -68,11 +72,40 @@ function splitWords(source, text) {
   });
 }
 
+/** Join the neighbours whose union is the most frequent subword, over and over; the rest is bytes. */
+function splitSubwords(source, text) {
+  const known = idsOf(source);
+  const parts = text.trim() ? [...`▁${text.trim().replaceAll(' ', '▁')}`] : [];
+  const rank = (at) => known.get(parts[at] + parts[at + 1]) ?? Infinity; // ids are ranks
+  for (;;) {
+    let best = 0;
+    for (let at = 1; at < parts.length - 1; at++) if (rank(at) < rank(best)) best = at;
+    if (rank(best) === Infinity) break;
+    parts.splice(best, 2, parts[best] + parts[best + 1]);
+  }
+  const bytes = (part) => [...new TextEncoder().encode(part)].map(byteToken);
+  return parts.flatMap((part) => (known.has(part) ? [part] : bytes(part)));
+}
+
+function byteToken(byte) {
+  return `<0x${byte.toString(16).toUpperCase().padStart(2, '0')}>`;
+}
+
+/** Return the text of subwords, some of which are bytes. */
+function joinSubwords(tokens) {
+  const bytes = tokens.flatMap((token) => {
+    const [, byte] = token.match(/^<0x(..)>$/) || [];
+    return byte ? [parseInt(byte, 16)] : [...new TextEncoder().encode(token)];
+  });
+  return new TextDecoder().decode(Uint8Array.from(bytes)).replaceAll('▁', ' ').replace(' ', '');
+}
+
 /** Return the text of ids, without special tokens; `copies` replace the tokens at their places. */
 function writeText(model, ids, copies = new Map()) {
-  const { tokens, special, kind, apostrophes } = model.target;
-  const word = (id, place) => copies.get(place) ?? tokens[id];
+  const { tokens, labels, special, kind, apostrophes } = model.target;
+  const word = (id, place) => copies.get(place) ?? (tokens || labels)[id];
   const words = ids.flatMap((id, place) => (id < special ? [] : [word(id, place)]));
+  if (kind === 'subword') return joinSubwords(words);
   const text = words.join(kind === 'word' ? ' ' : '');
   return apostrophes ? text.replaceAll("' ", "'") : text;
 }
@@ -89,7 +122,7 @@ function copiedWords(model, pass, { labels, unknown }) {
   const [layers, heads, queries, keys] = pass.maps.cross.shape;
   const pairs = [];
   for (let query = 0; query < queries; query++) {
-    if (pass.predicted[query] === model.target.tokens[model.end]) continue;
+    if (pass.predicted[query] === model.target.labels[model.end]) continue;
     const weights = new Float32Array(keys);
     for (let at = 0; at < layers * heads; at++) {
       const one = rowOfWeights(pass, 'cross', Math.floor(at / heads), at % heads, query);

@@ -1,22 +1,21 @@
 'use strict';
 
-// Loads the scripts of the model as the page does, one after another into one scope.
+// Loads the scripts of the model as the page does: they define functions in one scope.
 
 const fs = require('node:fs');
 const path = require('node:path');
 const vm = require('node:vm');
 
 const FOLDER = path.join(__dirname, '../../../../experiments/analysis/page');
-const engine = vm.createContext({ atob });
 for (const name of ['arrays.js', 'model.js', 'decode.js', 'tokens.js']) {
-  vm.runInContext(fs.readFileSync(path.join(FOLDER, name), 'utf8'), engine, { filename: name });
+  vm.runInThisContext(fs.readFileSync(path.join(FOLDER, name), 'utf8'), { filename: name });
 }
 
 const written = process.env.PAGE_MODELS; // by test_model_data.py
 const models = written ? JSON.parse(fs.readFileSync(written, 'utf8')) : {};
 const skip = written ? false : 'test_model_data.py runs this test with models';
 
-/** Return a copy with the Array of this scope, which `deepStrictEqual` compares. */
+/** Return a copy with plain arrays in place of Float32Arrays. */
 const plain = (value) => JSON.parse(JSON.stringify(value));
 
 /** Fail unless all numbers of two arrays differ by less than a tolerance. */
@@ -31,4 +30,4 @@ function assertClose(found, expected, tolerance, name = 'numbers') {
   if (!(worst < tolerance)) throw new Error(`${name}: off by ${worst}, allowed ${tolerance}`);
 }
 
-module.exports = { engine, models, skip, plain, assertClose };
+module.exports = { engine: globalThis, models, skip, plain, assertClose };

@@ -5,26 +5,39 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
-from flax import nnx
 
-from attention.modules import EncoderDecoder
-from configs import char_lm, multi30k, toy_translation
+from attention.modules.norms import Norm
+from configs import char_lm, masked_lm, multi30k, toy_translation
 from experiments.analysis.collect import RETURNING, attended
-from experiments.analysis.page.model_data import NotInPageError, model_data
+from experiments.analysis.page.model_data import (
+    FUNCTIONS,
+    NotInPageError,
+    described,
+    model_data,
+    side_data,
+)
 from experiments.config import Config
+from experiments.config.data import TextPart
+from experiments.data.pairs import SentencePair
+from experiments.data.subwords import Subwords
 from experiments.data.tokenizers import CharacterTokenizer, Tokenizers, WordTokenizer
-from experiments.data.vocabulary import SPECIALS, Vocabulary
+from experiments.data.vocabulary import EOS, SPECIALS, Vocabulary
 from experiments.data.words import WHOLE, WORDS
 from experiments.inference.sentence import read_sentence
 from experiments.tasks.language_model import LanguageModeling
+from experiments.tasks.masked_language_model import MaskedLanguageModeling
 from experiments.tasks.translation import Translation
+from experiments.training.session import restore
+from experiments.workdir import Workdir
 
 FOLDER = Path(__file__).parent
-SCRIPTS = ("arrays", "model", "decode", "tokens")
+CACHE = Path(".cache")
+needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
 SMALL = {"width": 8, "num_heads": 2, "hidden": 12, "encoder_layers": 1, "decoder_layers": 2}
 SOURCE = ("the", "Zoe", "l'", "Afrique", "visits", "The", ",", "?", "b")
 TARGET = ("un", "deux", "trois", "quatre")
@@ -43,22 +56,28 @@ GPT = {
     **{"positions": "alibi", "num_heads": 3, "width": 12},
     "per_layer": ({"activation": "gelu"}, {"activation": "gelu_exact", "window": 2}),
 }
-TEXTS = {
-    "words": (
-        *("the Zoe visits l'Afrique", "THE zoe, visits?", "xyz the; Qqq!", "Zoé don't “the”", ""),
-        *(" \t ", "…", "the " * 20, "l'l'b", "¿the", "the\u00a0Zoe", "a\u0301b <eos>", "日本 x_y"),
-    ),
-    "characters": ("ab c", "", "xyz", "a" * 40, "abc😀"),
-}
+WORD_TEXTS = (
+    *("the Zoe visits l'Afrique", "THE zoe, visits?", "xyz the; Qqq!", "Zoé don't “the”"),
+    *("", " \t ", "…", "l'l'b", "¿the", "the\u00a0Zoe", "a\u0301b <eos>", "日本 x_y", "²the"),
+    *("the " * 11, "the " * 12),
+)
+CHARACTER_TEXTS = ("ab c", "", "xyz", "a" * 24, "a" * 25, "abc😀")
 
 
-def translation(model, shared=False):
+@pytest.fixture(scope="module")
+def subwords(tmp_path_factory):
+    part, pairs = TextPart(size=300), [SentencePair("the boys, the small boys", "then the toys")]
+    return Subwords().learn(part, pairs * 9, tmp_path_factory.mktemp("cache")).source
+
+
+def translation(model, shared=None):
     config = (multi30k if shared else toy_translation).get_config("tiny")
     config.batch.bucket_lengths = (12,)
     settings = SMALL | {"max_length": 12} | model
     config.model = config.model.to_dict() | settings
-    words = (Vocabulary((*SPECIALS, *each)) for each in (SOURCE, SOURCE if shared else TARGET))
+    words = (Vocabulary((*SPECIALS, *each)) for each in (SOURCE, TARGET))
     tokenizers = Tokenizers(*(WordTokenizer(each, WORDS) for each in words))
+    tokenizers = Tokenizers(shared, shared) if shared else tokenizers
     return Translation(Config.read(config.to_dict()), tokenizers)
 
 
@@ -72,25 +91,28 @@ def language_model(model):
     return LanguageModeling(Config.read(config.to_dict()), tokenizers)
 
 
-def random_state(task, scale=0.3):
-    """A state whose norms and biases are random too."""
-    state, random = task.learner.initial_state(), np.random.default_rng(0)
+def random_state(task, scale=0.6):
+    """A state whose parameters are all random, norms and biases too."""
+    random = np.random.default_rng(0)
+    shapes = task.learner.abstract_state.parameters
+    draw = lambda leaf: (scale * random.normal(size=leaf.shape)).astype(leaf.dtype)  # noqa: E731
+    return SimpleNamespace(parameters=jax.tree.map(draw, shapes))
 
-    def moved(leaf):
-        noise = random.normal(size=leaf.shape) * scale
-        return jax.numpy.asarray(leaf + noise.astype(leaf.dtype))
 
-    return state._replace(parameters=jax.tree.map(moved, state.parameters))
+def rounded(state):
+    return jax.tree.map(lambda leaf: leaf.astype("float16").astype("float32"), state.parameters)
 
 
 def expected(task, state, source, target):
     """What JAX computes with the parameters that the page has."""
     example = task.example(state, source, target)
+    said = [each.replace("</s>", SPECIALS[EOS]) for each in example.predicted]
+    example = example._replace(predicted=said)
     if isinstance(task, LanguageModeling):
         ids = {"source": [], "target": example.inputs["decoder"].tolist()}
     else:
-        said = [*task.tokenizers.target.encode(target), 2]
-        ids = {"source": example.inputs["encoder"].tolist(), "target": said}
+        predicted = [*task.tokenizers.target.encode(target), EOS]
+        ids = {"source": example.inputs["encoder"].tolist(), "target": predicted}
     inputs = {stack: ids[None] for stack, ids in example.inputs.items()}
     lengths = {stack: np.array([ids.shape[1]], np.int32) for stack, ids in inputs.items()}
 
@@ -100,8 +122,7 @@ def expected(task, state, source, target):
             for stack, each in task.attended(model, inputs, lengths, RETURNING).items()
         }
 
-    rounded = jax.tree.map(lambda leaf: leaf.astype("float16").astype("float32"), state.parameters)
-    found = task.learner.apply(outputs)(rounded, inputs, lengths)
+    found = task.learner.apply(outputs)(rounded(state), inputs, lengths)
     seen = attended(found, 0, example)
     return ids | {
         "logits": np.asarray(found["decoder"].logits[0]).tolist(),
@@ -129,34 +150,35 @@ def distances(hidden):
 def typed(task, text):
     """What a person's text is, as `readText` returns it."""
     is_alone = isinstance(task, LanguageModeling)
-    begin, end = (task.writer.begin, ()) if is_alone else ((), (2,))
-    tokenizer, longest = task.tokenizers.source, task.config.model.max_length
+    begin, end = (task.writer.begin, ()) if is_alone else ((), (EOS,))
+    tokenizer = task.tokenizers.source
+    longest = task.config.model.max_length - len(begin) - len(end)
     found = {"text": text, "ids": [], "labels": [], "unknown": [], "problem": ""}
     try:
-        sentence = read_sentence(tokenizer, text, longest=longest - 1)
+        sentence = read_sentence(tokenizer, text, longest=longest)
     except ValueError as error:
         known = ("no word", "empty", "at most", "text that was learned")
         return found | {"problem": next(each for each in known if each in str(error))}
     return found | {
         "ids": [*begin, *sentence.ids, *end],
-        "labels": [*begin, *sentence.tokens(tokenizer), *(tokenizer.token(each) for each in end)],
+        "labels": [*begin, *sentence.tokens(tokenizer), *(SPECIALS[each] for each in end)],
         "unknown": [*sentence.unknown],
     }
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory):
+def written(tmp_path_factory, subwords):
     """A file with the models and what JAX computes."""
     with jax.numpy_dtype_promotion("standard"):
         cases = {
             "transformer": (translation(TRANSFORMER), "Zoe visits the Afrique", "un trois deux"),
-            "llama": (translation(LLAMA, shared=True), "the , the Zoe ?", "b b the Zoe , the"),
+            "llama": (translation(LLAMA, subwords), "the boy", "then toys"),
             "gpt": (language_model(GPT), "abc xy abc", ""),
         }
         content = {}
         for name, (task, source, target) in cases.items():
             state = random_state(task)
-            texts = TEXTS["characters" if isinstance(task, LanguageModeling) else "words"]
+            texts = CHARACTER_TEXTS if name == "gpt" else WORD_TEXTS
             content[name] = {
                 "model": model_data(task, state),
                 "expected": expected(task, state, source, target),
@@ -167,17 +189,104 @@ def written(tmp_path_factory):
     return path
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_scripts_of_the_model(written, script):
-    environment = os.environ | {"PAGE_MODELS": str(written)}
-    command = ["node", "--test", str(FOLDER / f"{script}.test.js")]
+def run_script(name, path):
+    environment = os.environ | {"PAGE_MODELS": str(path)}
+    command = ["node", "--test", str(FOLDER / f"{name}.test.js")]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout
     assert "# skipped 0" in run.stdout
+    return run.stdout
 
 
-def refused(task):
+@needs_node
+@pytest.mark.parametrize("name", ["arrays", "model", "decode", "tokens"])
+def test_scripts_of_the_model(written, name):
+    run_script(name, written)
+
+
+@needs_node
+@pytest.mark.skipif("TRAINED" not in os.environ, reason="TRAINED names no run of translation")
+def test_trained_model(tmp_path):
+    """200 translations, and logits and weights of the first ones."""
+    with jax.numpy_dtype_promotion("standard"):
+        workdir = Workdir(os.environ["TRAINED"])
+        task = Translation.load(Config.read(workdir.load_config().to_dict()), workdir, CACHE)
+        state = restore(workdir, task).state
+        pairs = task.first_examples("test", 200)
+        sources = [task.tokenizers.source.encode(pair.source) for pair in pairs]
+        said = task.translator.translate_ids(rounded(state), sources, batch_size=100)
+        model = model_data(task, state)
+        first = {
+            f"pair {number}": {
+                "model": model,
+                "expected": expected(task, state, pair.source, pair.target),
+            }
+            for number, pair in enumerate(pairs[:5])
+        }
+    path = tmp_path / "models.json"
+    path.write_text(json.dumps(first))
+    run_script("model", path)
+    rows = zip(sources, said, strict=True)
+    rows = [{"source": [*source, EOS], "target": target.tolist()} for source, target in rows]
+    path.write_text(json.dumps({"trained": {"model": model, "pairs": rows}}))
+    print(run_script("trained", path))
+
+
+def refusal(task, state=None):
     with jax.numpy_dtype_promotion("standard"), pytest.raises(NotInPageError) as error:
-        model_data(task, jax.eval_shape(task.learner.initial_state))
+        model_data(task, state or random_state(task))
     return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "part"),
+    [
+        ({"positions": "relative"}, "RelativeScores"),
+        ({"positions": "rotary", "rotary": {"scaling": "ntk", "factor": 2.0}}, "'ntk'"),
+    ],
+)
+def test_parts_that_the_page_does_not_know(model, part):
+    assert part in refusal(translation(model))
+
+
+def test_layers_with_experts():
+    assert "sublayer: Experts" in refusal(language_model({"experts": {"every": 1}}))
+
+
+def test_tasks_of_other_kinds():
+    config = Config.read(masked_lm.get_config("tiny").to_dict())
+    assert "task=masked_language_model" in refusal(MaskedLanguageModeling(config, None), "unused")
+
+
+def test_models_that_are_too_large():
+    task = translation({"hidden": 200_000})
+    state = SimpleNamespace(parameters=task.learner.abstract_state.parameters)
+    assert "at most 4,000,000 parameters, and this one has" in refusal(task, state)
+
+
+def test_parameters_beyond_float16():
+    task = translation({})
+    assert "not finite in float16" in refusal(task, random_state(task, scale=1e5))
+
+
+def test_attributes_that_the_page_does_not_read():
+    class Changed(Norm):
+        pass
+
+    norm = Norm(4, is_centred=True, rngs=None)
+    assert described(norm, (Norm,), "a norm")["type"] == "Norm"
+    norm.offset = 1.0
+    with pytest.raises(NotInPageError, match="the page does not read offset of a norm"):
+        described(norm, (Norm,), "a norm")
+    with pytest.raises(NotInPageError, match="does not know this value of a norm: Changed"):
+        described(Changed(4, is_centred=True, rngs=None), (Norm,), "a norm")
+    with pytest.raises(NotInPageError, match="value of activation: cubic"):
+        described("cubic", (FUNCTIONS,), "activation")
+
+
+def test_texts_that_the_page_does_not_split(subwords):
+    whole = side_data(WordTokenizer(Vocabulary((*SPECIALS, "a b")), WHOLE), None)
+    assert whole["labels"] == [*SPECIALS, "a b"]
+    assert side_data(subwords, TextPart())["problem"] == ""
+    for found in (whole, side_data(subwords, TextPart(kind="unigram"))):
+        assert found["problem"] == "The page cannot split a text into the tokens of this model."

@@ -5,7 +5,7 @@ const test = require('node:test');
 const { engine, models, skip, plain } = require('./engine.js');
 
 const TARGET = ['<pad>', '<bos>', '<eos>', "l'", 'Afrique', 'visite'];
-const words = { kind: 'word', tokens: TARGET, special: 3, apostrophes: true, problem: '' };
+const words = { kind: 'word', labels: TARGET, special: 3, apostrophes: true, problem: '' };
 const model = { encoder: {}, target: words, begin: [1], end: 2 };
 
 test('typed texts are read as in Python', { skip }, () => {
@@ -19,21 +19,40 @@ test('typed texts are read as in Python', { skip }, () => {
   }
 });
 
+test('unknown words of a prompt', () => {
+  const source = { ...words, placeholder: 'Afrique' };
+  const { encoder, ...alone } = { ...model, source, target_embedding: { max_length: 4 } };
+  const { ids, labels, unknown } = engine.readText(alone, 'visite Mali');
+  assert.deepStrictEqual(plain({ ids, labels, unknown }), {
+    ids: [1, 5, 4],
+    labels: ['<bos>', 'visite', 'Mali'],
+    unknown: [2],
+  });
+  assert.deepStrictEqual(engine.readText(alone, '').ids, [1]);
+  assert.match(engine.readText(alone, 'visite '.repeat(4)).problem, /4 tokens.* at most 3\./);
+});
+
 test('text of ids', () => {
   assert.equal(engine.writeText(model, [5, 3, 4, 2]), "visite l'Afrique");
   assert.equal(engine.writeText(model, [5, 4, 2], new Map([[1, 'Mali']])), 'visite Mali');
 });
 
-test('subwords are not typed', () => {
-  const source = { kind: 'subword', tokens: ['a'], special: 0, problem: 'No subwords.' };
+test('text of subwords and bytes', () => {
+  const tokens = ['▁l', "'", 'Afri', '<0xC3>', '<0xA9>', '▁x'];
+  const target = { kind: 'subword', tokens, special: 0 };
+  assert.equal(engine.writeText({ target }, [0, 1, 2, 3, 4, 5]), "l'Afrié x");
+});
+
+test('a text that the page cannot split', () => {
+  const source = { ...words, problem: 'It cannot be split.' };
   const found = engine.readText({ ...model, source, target_embedding: { max_length: 9 } }, 'a');
-  assert.equal(found.problem, 'No subwords.');
+  assert.equal(found.problem, 'It cannot be split.');
 });
 
 test('unknown words are copied to the places that attend to them most', () => {
   const layer = { type: 'CrossAttention', scale: 5, softcap: null };
   const key = [[[1, 0], [0, 1], [0, 0]]];
-  const memory = { query: [[[0, 1], [1, 0.5], [0, 1]]], key };
+  const memory = { query: [[[0.9, 1], [-0.1, -0.1], [0, 1]]], key };
   const pass = {
     maps: { cross: { shape: [1, 1, 3, 3] } },
     attention: { cross: [{ stack: {}, layer, memory }] },

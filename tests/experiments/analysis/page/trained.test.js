@@ -1,0 +1,16 @@
+'use strict';
+
+const assert = require('node:assert');
+const test = require('node:test');
+const { engine, models, skip } = require('./engine.js');
+
+test('greedy translations equal those of JAX', { skip }, (context) => {
+  const { model: data, pairs } = models.trained;
+  const model = engine.loadModel(data);
+  const seconds = pairs.map(({ source, target }) => {
+    const start = performance.now();
+    assert.deepStrictEqual(engine.greedy(model, source, 1000), target);
+    return (performance.now() - start) / 1000;
+  });
+  context.diagnostic(`${pairs.length} equal translations, the slowest in ${Math.max(...seconds)} s`);
+});
