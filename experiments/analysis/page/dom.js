@@ -34,7 +34,8 @@ const wordOf = (label) => element('bdi', {}, visibleText(label));
 
 /** Set a number that the style sheet reads, such as the weight of a cell. */
 function setNumber(node, name, value) {
-  node.style.setProperty(`--${name}`, value.toFixed(4));
+  const text = value.toFixed(4);
+  if (node.style.getPropertyValue(`--${name}`) !== text) node.style.setProperty(`--${name}`, text);
   return node;
 }
 

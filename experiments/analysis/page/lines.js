@@ -3,7 +3,7 @@
 // Two columns of words, and a line for each weight between them.
 
 const ROW = 32; // height of a word in pixels, as in style.css
-const FAINTEST = 0.01; // smallest weight with a line
+const FAINTEST = 0.01; // smallest weight with a line; half the mean weight where that is smaller
 const MOST_LINES = 20000; // pairs of words; above it, only selected words have lines
 
 /** Draw the words of both columns. */
@@ -53,6 +53,7 @@ function drawLines() {
   const areAll = active.length === shownQueries.length;
   const isLarge = areAll && shownQueries.length * shownKeys.length > MOST_LINES;
   const rows = new Map(isLarge ? [] : active.map((query) => [query, rowOf(query)]));
+  const faintest = Math.min(FAINTEST, 0.5 / keys.length);
   const height = Math.max(shownQueries.length, shownKeys.length);
   const links = byId('links');
   links.setAttribute('viewBox', `0 0 100 ${height}`);
@@ -62,7 +63,7 @@ function drawLines() {
     const from = shownQueries.indexOf(query) + 0.5;
     shownKeys.forEach((key, at) => {
       const weight = weights[key];
-      if (weight < FAINTEST || (isKey && key !== page.pointed.place)) return;
+      if (weight < faintest || (isKey && key !== page.pointed.place)) return;
       const path = document.createElementNS(links.namespaceURI, 'path');
       path.setAttribute('d', `M0 ${from}C45 ${from} 55 ${at + 0.5} 100 ${at + 0.5}`);
       path.setAttribute('stroke-width', (0.8 + 6 * weight).toFixed(2));

@@ -9,7 +9,7 @@ function decodeWeights(base64) {
 
 /** Return the weights of a query in one head; maps that are not stored are computed. */
 function rowOfHead(map, layer, head, query) {
-  if (!map.weights) return rowOfWeights(map.model, map.pass, map.kind, layer, head, query);
+  if (!map.weights) return rowOfWeights(map.pass, map.kind, layer, head, query);
   const [, heads, queries, keys] = map.shape;
   const start = ((layer * heads + head) * queries + query) * keys;
   return map.weights.subarray(start, start + keys);

@@ -9,13 +9,13 @@ const WAIT = 250; // milliseconds after the last key before a typed sentence is 
 
 /** Return what the model attends to; unknown words of the text that it reads keep their labels. */
 function passOf(source, ids) {
-  const isAlone = page.model.kind === 'decoder';
-  const pass = attendedBy(page.model, isAlone ? null : source.ids, ids);
+  const isAlone = !page.model.encoder;
+  const pass = attendedBy(page.model, isAlone ? [] : source.ids, ids);
   const stack = pass.stacks[isAlone ? 'decoder' : 'encoder'];
   stack.labels.splice(0, source.labels.length, ...source.labels);
   Object.assign(stack, { ids: isAlone ? ids : source.ids, unknown: source.unknown });
   for (const [kind, map] of Object.entries(pass.maps)) {
-    Object.assign(map, { kind, pass, model: page.model });
+    Object.assign(map, { kind, pass });
   }
   return pass;
 }
@@ -28,7 +28,7 @@ function readTyped(text) {
     byId('status').textContent = text.trim() ? read.problem : '';
     return;
   }
-  const example = page.model.kind === 'decoder' ? continued(read) : translated(read);
+  const example = page.model.encoder ? translated(read) : continued(read);
   byId('example').value = '';
   showExample({ ...example, name: text });
   const words = read.unknown.map((place) => `“${read.labels[place]}”`).join(', ');
@@ -53,16 +53,16 @@ function continued(read) {
   const { model } = page;
   const [best] = beam(model, read.ids, 1, CONTINUED);
   const example = passOf(read, [...read.ids, ...(best?.ids ?? [])]);
-  const answer = best && answerOf(best, model.source, writeText(model, example.stacks.decoder.ids));
+  const answer = best && answerOf(best, model.target, writeText(model, example.stacks.decoder.ids));
   return { ...example, translations: best ? [{ ...answer, start: read.ids.length - 1 }] : [] };
 }
 
 /** Return a hypothesis in the form of a stored translation. */
-function answerOf({ ids, score, logProbs, alternatives }, { tokens }, text) {
+function answerOf({ ids, score, logProbs, alternatives }, { labels }, text) {
   const mean = logProbs.reduce((sum, number) => sum + number, 0) / logProbs.length;
   return {
     ...{ ids, score, text, alternatives, log_probs: logProbs },
-    ...{ tokens: ids.map((id) => tokens[id]), confidence: Math.exp(mean) },
+    ...{ tokens: ids.map((id) => labels[id]), confidence: Math.exp(mean) },
   };
 }
 
@@ -74,8 +74,7 @@ function startTyping() {
     readTyped(byId('text').value);
   };
   byId('typed').hidden = false;
-  byId('typed').querySelector('button').textContent =
-    page.model.kind === 'decoder' ? 'Continue' : 'Translate';
+  byId('typed').querySelector('button').textContent = page.model.encoder ? 'Translate' : 'Continue';
   byId('text').addEventListener('input', () => {
     clearTimeout(timer);
     timer = setTimeout(read, WAIT);
