@@ -35,7 +35,7 @@ SCRIPTS = (
     "typing.js",
     "controls.js",
 )
-MOST_WEIGHTS = 1_000_000  # of all stored maps of a page, one byte each
+MOST_WEIGHTS = 1_000_000  # characters of all stored maps of a page, in base64
 
 
 def write_explanation(
@@ -59,10 +59,13 @@ def write_explanation(
         notes: sentences about the whole model.
     """
     try:
-        model, reason = model_data(task, state), []
+        model, reasons = model_data(task, state), []
     except NotInPageError as error:
-        model, reason = None, [f"The model is not in this page: {error}."]
+        model, reasons = None, [f"The model is not in this page: {error}."]
     examples = examples_data(task, state, collector, sources)
+    shown = limited(examples, MOST_WEIGHTS, can_compute=model is not None)
+    if len(shown) < len(examples):
+        reasons.append(f"{len(examples) - len(shown)} examples are too large for this page.")
     special = {*SPECIALS}
     for each in (stack for example in examples for stack in example["stacks"].values()):
         before, after = each["special"]
@@ -73,9 +76,9 @@ def write_explanation(
             "title": f"Attention of {path.parents[1].resolve().name}",
             "task": task.config.task,
             "special": sorted(special),
-            "examples": limited(examples, MOST_WEIGHTS, can_compute=model is not None),
+            "examples": shown,
             "heads": [_rounded(row) for row in heads],
-            "notes": [*notes, *reason],
+            "notes": [*notes, *reasons],
             "model": model,
         },
     )

@@ -67,7 +67,7 @@ function drawLines() {
       const path = document.createElementNS(links.namespaceURI, 'path');
       path.setAttribute('d', `M0 ${from}C45 ${from} 55 ${at + 0.5} 100 ${at + 0.5}`);
       path.setAttribute('stroke-width', (0.8 + 6 * weight).toFixed(2));
-      path.setAttribute('stroke-opacity', Math.min(1, 0.04 + weight).toFixed(3));
+      path.setAttribute('stroke-opacity', (areAll ? weight : Math.sqrt(weight)).toFixed(3));
       paths.push(path);
     });
   }
