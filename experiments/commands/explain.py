@@ -13,7 +13,7 @@ from experiments.analysis.agreement import (
     worst_completeness,
 )
 from experiments.analysis.alignment import as_pharaoh
-from experiments.analysis.collect import CROSS, DECODER, ENCODER, Attended, Collector, Example
+from experiments.analysis.collect import CROSS, ENCODER, Attended, Collector, Example
 from experiments.analysis.contextual_senses import (
     FEWEST,
     draw_senses,
@@ -76,7 +76,7 @@ def explain(
         one_of("--split", split, task.known_splits)
     state = restore(workdir, task).state
     untrained = task.learner.initial_state().parameters
-    collector, folder = Collector(task, logits_of=(DECODER,)), workdir.explanation
+    collector, folder = Collector(task), workdir.explanation
     if sentence is not None:
         with as_usage_errors("--sentence: "):
             examples = {"sentence": task.example(state, sentence)}
@@ -98,15 +98,12 @@ def explain(
         for kind, change in changes(found, control).items()
     ]
     print("\n".join(notes))
-    heads, sources, path = [], [sentence], folder / "sentence.html"
-    if sentence is None:
-        heads = measure_heads(task, state, untrained, collector, split, folder)
-        sources = [pair.source for pair in task.first_examples(split, IN_PAGE)]
-        path = folder / f"{split}.html"
-    write_explanation(path, task, state, collector, sources, heads, notes)
-    print(f"{path}: the same for a browser, to be explored")
     if sentence is not None:
+        write_explanation(folder / "sentence.html", task, state, [sentence], notes=notes)
         return
+    heads = measure_heads(task, state, untrained, collector, split, folder)
+    sources = [pair.source for pair in task.first_examples(split, IN_PAGE)]
+    write_explanation(folder / f"{split}.html", task, state, sources, heads, notes)
     if CROSS in found[0].maps and pairs[0].links:
         measure_alignment(task, state, collector, split, folder)
         measure_agreement(task, state, split, folder)

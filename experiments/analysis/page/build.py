@@ -10,7 +10,6 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from experiments.analysis.collect import Collector
 from experiments.analysis.page.example_data import examples_data
 from experiments.analysis.page.model_data import NotInPageError, model_data
 from experiments.data.vocabulary import SPECIALS
@@ -42,7 +41,6 @@ def write_explanation(
     path: Path,
     task: Task,
     state: TrainState,
-    collector: Collector,
     sources: Sequence[Any],
     heads: Sequence[Mapping[str, Any]] = (),
     notes: Sequence[str] = (),
@@ -53,7 +51,6 @@ def write_explanation(
         path: of the file.
         task: of the model.
         state: of the model.
-        collector: of the model, with the logits of its decoder.
         sources: texts as people type them, or images.
         heads: rows of the table of heads.
         notes: sentences about the whole model.
@@ -62,7 +59,7 @@ def write_explanation(
         model, reasons = model_data(task, state), []
     except NotInPageError as error:
         model, reasons = None, [f"The model is not in this page: {error}."]
-    examples = examples_data(task, state, collector, sources)
+    examples = examples_data(task, state, sources)
     shown = limited(examples, MOST_WEIGHTS, can_compute=model is not None)
     if len(shown) < len(examples):
         reasons.append(f"{len(examples) - len(shown)} examples are too large for this page.")

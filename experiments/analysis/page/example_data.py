@@ -36,15 +36,12 @@ class Answer(NamedTuple):
     unknown: Sequence[int] = ()
 
 
-def examples_data(
-    task: Task, state: TrainState, collector: Collector, sources: Sequence[Any]
-) -> list[dict[str, Any]]:
+def examples_data(task: Task, state: TrainState, sources: Sequence[Any]) -> list[dict[str, Any]]:
     """Return what a page shows of each source: attention, vectors, and the n best translations.
 
     Args:
         task: of the model.
         state: of the model.
-        collector: of the model, with the logits of its decoder.
         sources: texts as people type them, or images.
 
     Raises:
@@ -53,8 +50,8 @@ def examples_data(
     """
     answers = [*_answers(task, state, sources)]
     rows = [one.example for several in answers for one in several]
-    batch_size = 1 if len(sources) == 1 else AT_ONCE  # as for the figures and the table of heads
-    passes = collector(state.parameters, rows, batch_size=batch_size)
+    collector = Collector(task, logits_of=(DECODER,))
+    passes = collector(state.parameters, rows, batch_size=min(AT_ONCE, len(rows)))
     tokenizer = task.tokenizers[max(task.sides)]
     found = []
     for number, (source, several) in enumerate(zip(sources, answers, strict=True), start=1):
