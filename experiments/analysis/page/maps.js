@@ -59,8 +59,8 @@ function visibleText(label) {
 }
 
 function percent(weight) {
-  if (weight > 0 && weight < 0.005) return '<1 %';
-  return `${Math.round(100 * weight)} %`;
+  if (weight > 0 && weight < 0.005) return '<1\u00a0%';
+  return `${Math.round(100 * weight)}\u00a0%`;
 }
 
 /** List the labels with the largest weights, "the 62 %, girl 21 %". */

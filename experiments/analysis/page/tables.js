@@ -90,6 +90,14 @@ function movementTables() {
   return [element('div', { class: 'beside' }, ...found)];
 }
 
+/** Draw the head of a row of the table. */
+function drawHead({ kind, layer, head }) {
+  if (!page.example.maps[kind]) return;
+  byId('kinds').querySelector(`[value=${kind}]`).checked = true;
+  showKind(kind);
+  chooseHead(currentMap().layers.indexOf(layer), head - 1);
+}
+
 const order = { column: '', descending: false };
 
 /** Return the table of heads; a click on a column sorts it. */
@@ -115,8 +123,12 @@ function headsTable() {
     : page.data.heads;
   const written = (value) =>
     Number.isInteger(value) || typeof value === 'string' ? `${value}` : value.toFixed(2);
-  const lines = rows.map((row) =>
-    element('tr', {}, ...columns.map((column) => element('td', {}, written(row[column])))),
-  );
+  const lines = rows.map((row) => {
+    const [kind, ...rest] = columns.map((column) => written(row[column]));
+    const label = `draw ${kind}, layer ${row.layer}, head ${row.head}`;
+    const draw = { type: 'button', 'aria-label': label, click: () => drawHead(row) };
+    const cells = [element('button', draw, kind), ...rest];
+    return element('tr', {}, ...cells.map((cell) => element('td', {}, cell)));
+  });
   return [tableOf('Heads, means over many examples', head, lines)];
 }

@@ -130,7 +130,8 @@ class Page:
         return self.browser.find_element("css selector", selector)
 
     def text(self, selector):
-        return self.script("document.querySelector(arguments[0]).textContent", selector)
+        found = self.script("document.querySelector(arguments[0]).textContent", selector)
+        return found.replace("\xa0", " ")
 
     def click(self, selector):
         self.script("document.querySelector(arguments[0]).click()", selector)
@@ -274,6 +275,7 @@ def test_table_of_weights(page):
 def test_translations_steps_movement_and_notes(page):
     page.click("#tab-translations")
     assert len(page.all(".translations [type=radio]")) == 2
+    assert page.all(".translations tr:nth-child(1) :checked")
     assert "créature 70 %créature 70 %other 20 %" in page.text(".step:nth-child(2)")
     page.point(".step:nth-child(2)")
     assert "créature is predicted from" in page.text("#caption")
@@ -290,6 +292,8 @@ def test_heads_are_sorted(page):
     page.click("#panel th:nth-child(4) button")
     assert page.text("#panel tbody td:nth-child(4)") == "0.50"
     assert page.all("[aria-sort=descending]")
+    page.click("#panel tbody tr:nth-child(2) button")
+    assert "cross-attention, layer 1, head 2: all words" in page.text("#caption")
 
 
 def test_typed_sentence(page):
@@ -303,6 +307,7 @@ def test_typed_sentence(page):
     page.click("#tab-translations")
     page.click("tr:nth-child(2) [type=radio]")
     assert page.text("#queries") != before
+    assert page.all(".translations tr:nth-child(2) :checked")
     page.one("#text").send_keys(" ".join(["the"] * 20), webdriver.Keys.ENTER)
     assert "the model reads at most" in page.text("#status")
 

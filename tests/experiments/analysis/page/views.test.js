@@ -65,8 +65,8 @@ test('white space at the ends is visible', () => {
 
 test('largest weights', () => {
   const found = views.largestWeights(['the', 'cat', 'sat'], [0.126, 0.87, 0.004], [0, 1, 2]);
-  assert.equal(found, 'cat 87 %, the 13 %');
-  assert.equal(views.largestWeights(['the'], [0.004], [0]), 'the <1 %');
+  assert.equal(found, 'cat 87\u00a0%, the 13\u00a0%');
+  assert.equal(views.largestWeights(['the'], [0.004], [0]), 'the <1\u00a0%');
 });
 
 test('rows are sorted, empty values last', () => {
