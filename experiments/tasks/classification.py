@@ -167,7 +167,7 @@ class Classification(Task[LabelledBatch]):
         if isinstance(read, Sentence):
             ids, labels = np.array(read.ids), read.tokens(self.tokenizers.source)
         else:
-            sides = (side // self.config.data.patch_size for side in read.shape[:2])
+            sides = (side // self.config.model.patch_size for side in read.shape[:2])
             ids, labels = read, [f"{row + 1},{column + 1}" for row, column in np.ndindex(*sides)]
         begin = ["<class>"] if self.config.model.pooling == "class_token" else []
         return Example(

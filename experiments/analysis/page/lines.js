@@ -113,11 +113,11 @@ function captionOf(active, rows, toKeys) {
   const found = [largestWeights(keys, toKeys, shown), hidden];
   const verb = page.kind === 'cross' ? ' is predicted from ' : ' attends to ';
   if (active.length === 1) return [where, strong(active[0], queries), verb, ...found];
-  if (!active.length) return [where, 'select a word to draw its lines.'];
+  if (!active.length) return [where, 'select a token to draw its lines.'];
   const isAll = active.length === shownPlaces(queries).length;
   return [
     where,
-    `${isAll ? 'all' : active.length} words`,
+    `${isAll ? 'all' : active.length} tokens`,
     isAll ? '.' : `, on average: ${found.join('')}`,
   ];
 }

@@ -44,7 +44,7 @@ function weightsTable() {
       ...cells,
     );
   });
-  const only = isLarge ? '; select words in the lines to list their rows' : '';
+  const only = isLarge ? '; select tokens in the lines to list their rows' : '';
   const caption = `Weights of ${title} in %: rows attend to columns${only}`;
   return [
     tableOf(
@@ -66,7 +66,7 @@ function movementTables() {
       const { labels } = page.example.stacks[stack];
       const largest = Math.max(...layers.flat(), 1e-9);
       const head = [
-        columnHead('word'),
+        columnHead('token'),
         ...layers.map((_, layer) => columnHead(`layer ${layer + 1}`)),
       ];
       const rows = shownPlaces(labels).map((place) => {
@@ -84,7 +84,7 @@ function movementTables() {
           ...cells,
         );
       });
-      const caption = `${stack}: cosine distance between the vector of a word before and after each layer`;
+      const caption = `${stack}: cosine distance between the vector of a token before and after each layer`;
       return tableOf(caption, head, rows);
     });
   return [element('div', { class: 'beside' }, ...found)];

@@ -2,7 +2,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import toy_translation
+from configs import digits, toy_translation
 from experiments.analysis.collect import Collector
 from experiments.config import Config
 from experiments.data.rows import EncodedPair, pad_batch
@@ -10,6 +10,7 @@ from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import WORDS
 from experiments.errors import UsageError
+from experiments.tasks.classification import Classification
 from experiments.tasks.translation import Translation, pair_features
 
 
@@ -47,6 +48,15 @@ def test_labels_of_both_axes(found):
     assert maps["decoder"].queries == maps["decoder"].keys == ["<bos>", "v", "w"]
     assert maps["encoder"].weights.shape == (1, 2, 4, 4)  # layers, heads, queries, keys
     assert maps["cross"].weights.shape == (2, 2, 3, 4)
+
+
+def test_patches_of_an_image():
+    config = Config.read(digits.get_config("tiny").to_dict())
+    task = Classification(config, Tokenizers(None, None))
+    example = task.example(None, np.zeros((4, 6, 1)))
+    patches = ["1,1", "1,2", "1,3", "2,1", "2,2", "2,3"]
+    begin = ["<class>"] * (config.model.pooling == "class_token")
+    assert example.labels["encoder"] == [*begin, *patches]
 
 
 def test_weights_sum_to_one_without_padding(found):

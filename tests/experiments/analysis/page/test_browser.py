@@ -238,7 +238,7 @@ def test_pointing_at_a_word(page):
     page.point("#keys li:nth-child(1) button")
     assert "the is attended to by" in page.text("#caption")
     page.point("h1")
-    assert "all words" in page.text("#caption")
+    assert "all tokens" in page.text("#caption")
     assert len(page.all("#links path")) == whole
 
 
@@ -249,7 +249,7 @@ def test_keyboard(page):
     page.press("ENTER", "HOME", "ENTER", "TAB")
     assert page.script("document.activeElement.closest('ol').id") == "keys"
     page.focus("#tabs button")
-    assert "2 words, on average" in page.text("#caption")
+    assert "2 tokens, on average" in page.text("#caption")
     page.press("ARROW_RIGHT")
     assert page.all("#tab-translations[aria-selected=true]")
     page.click("#clear")
@@ -293,7 +293,7 @@ def test_heads_are_sorted(page):
     assert page.text("#panel tbody td:nth-child(4)") == "0.50"
     assert page.all("[aria-sort=descending]")
     page.click("#panel tbody tr:nth-child(2) button")
-    assert "cross-attention, layer 1, head 2: all words" in page.text("#caption")
+    assert "cross-attention, layer 1, head 2: all tokens" in page.text("#caption")
 
 
 def test_typed_sentence(page):
