@@ -67,7 +67,7 @@ function weightedSum(weights, vectors) {
 /** Multiply a vector `[D]` by a kernel of D rows, and add a bias if there is one. */
 function linear(vector, { kernel, bias }) {
   const size = kernel.data.length / vector.length;
-  const result = bias ? Float32Array.from(bias.data) : new Float32Array(size);
+  const result = bias ? bias.data.slice() : new Float32Array(size);
   for (let i = 0; i < vector.length; i++) {
     const [factor, start] = [vector[i], i * size];
     if (factor) for (let j = 0; j < size; j++) result[j] += factor * kernel.data[start + j];

@@ -38,8 +38,8 @@ test('text of ids', () => {
 });
 
 test('text of subwords and bytes', () => {
-  const tokens = ['▁l', "'", 'Afri', '<0xC3>', '<0xA9>', '▁x'];
-  const target = { kind: 'subword', tokens, special: 0 };
+  const pieces = ['▁l', "'", 'Afri', '<0xC3>', '<0xA9>', '▁x'];
+  const target = { kind: 'subword', pieces, special: 0 };
   assert.equal(engine.writeText({ target }, [0, 1, 2, 3, 4, 5]), "l'Afrié x");
 });
 
