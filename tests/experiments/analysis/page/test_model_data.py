@@ -92,7 +92,7 @@ def language_model(model):
 
 
 def random_state(task, scale=0.6):
-    """A state whose parameters are all random, norms and biases too."""
+    """Return a state with random parameters, those of norms and biases too."""
     random = np.random.default_rng(0)
     shapes = task.learner.abstract_state.parameters
     draw = lambda leaf: (scale * random.normal(size=leaf.shape)).astype(leaf.dtype)  # noqa: E731

@@ -37,9 +37,14 @@ test('text of ids', () => {
   assert.equal(engine.writeText(model, [5, 4, 2], new Map([[1, 'Mali']])), 'visite Mali');
 });
 
+test('of equal pairs the first is merged', () => {
+  const source = { kind: 'subword', pieces: ['▁', 'a', 'aa'], special: 0 };
+  assert.deepStrictEqual(engine.splitSubwords(source, ' aaa '), ['▁', 'aa', 'a']);
+});
+
 test('text of subwords and bytes', () => {
-  const tokens = ['▁l', "'", 'Afri', '<0xC3>', '<0xA9>', '▁x'];
-  const target = { kind: 'subword', tokens, special: 0 };
+  const pieces = ['▁l', "'", 'Afri', '<0xC3>', '<0xA9>', '▁x'];
+  const target = { kind: 'subword', pieces, special: 0 };
   assert.equal(engine.writeText({ target }, [0, 1, 2, 3, 4, 5]), "l'Afrié x");
 });
 
