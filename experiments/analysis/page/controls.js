@@ -33,7 +33,7 @@ function showStored(number) {
   showExample({ ...stored, ...computed });
 }
 
-/** Show another kind of attention: other words, layers and heads. */
+/** Show another kind of attention: other tokens, layers and heads. */
 function showKind(kind) {
   page.kind = kind;
   page.pinned.clear();
@@ -70,15 +70,15 @@ function choices(id, values, nameOf, choose, chosen) {
   );
 }
 
-/** Draw everything that depends on the words. */
+/** Draw everything that depends on the tokens. */
 function redraw() {
-  drawWords();
+  drawTokens();
   drawGrid();
   drawTabs();
   update();
 }
 
-/** Draw everything that depends on the layer, the head and the selected words. */
+/** Draw everything that depends on the layer, the head and the selected tokens. */
 function update() {
   for (const [id, value] of [
     ['layers', page.layer],
@@ -91,14 +91,14 @@ function update() {
   drawPointed();
 }
 
-/** Draw what depends on the word that is pointed at. */
+/** Draw what depends on the token that is pointed at. */
 function drawPointed() {
   drawLines();
   markGrid();
   markPanel();
 }
 
-/** Point at the word of an element, or at the one with the focus of the keyboard. */
+/** Point at the token of an element, or at the one with the focus of the keyboard. */
 function pointAt(target) {
   const focused = document.activeElement?.matches(':focus-visible') ? document.activeElement : null;
   const node = target?.closest?.('[data-place]') ?? focused?.closest('[data-place]');

@@ -30,7 +30,7 @@ function element(name, attributes = {}, ...children) {
 }
 
 /** Return a token as text of its own direction. */
-const wordOf = (label) => element('bdi', {}, visibleText(label));
+const tokenText = (label) => element('bdi', {}, visibleText(label));
 
 /** Set a number that the style sheet reads, such as the weight of a cell. */
 function setNumber(node, name, value) {

@@ -16,11 +16,11 @@ function drawGrid() {
       const button = element(
         'button',
         {
-          ...{ type: 'button', 'data-layer': layer, 'data-head': head },
-          ...{
-            'aria-label': `layer ${number}, ${headTitle(head)}`,
-            click: () => chooseHead(layer, head),
-          },
+          type: 'button',
+          'data-layer': layer,
+          'data-head': head,
+          'aria-label': `layer ${number}, ${headTitle(head)}`,
+          click: () => chooseHead(layer, head),
         },
         map,
         element('span', { 'aria-hidden': 'true' }, headName(head)),

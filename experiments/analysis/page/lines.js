@@ -1,40 +1,36 @@
 'use strict';
 
-// Two columns of words, and a line for each weight between them.
+// Two columns of tokens, and a line for each weight between them.
 
-const ROW = 32; // height of a word in pixels, as in style.css
+const ROW = 32; // height of a token in pixels, as in style.css
 const FAINTEST = 0.01; // smallest weight with a line; half the mean weight where that is smaller
-const MOST_LINES = 20000; // pairs of words; above it, only selected words have lines
+const MOST_LINES = 20000; // pairs of tokens; above it, only selected tokens have lines
 
-/** Draw the words of both columns. */
-function drawWords() {
+/** Draw the tokens of both columns. */
+function drawTokens() {
   const { queries, keys } = currentMap();
   const isCross = page.kind === 'cross';
   byId('queries-title').textContent = isCross ? 'Predicted' : 'From';
   byId('keys-title').textContent = isCross ? 'Source' : 'To';
   const keyStack = page.kind === 'decoder' ? 'decoder' : 'encoder';
+  const unknownIn = (stack) => page.example.stacks[stack].unknown ?? [];
   const sides = [
-    ['query', queries, isCross ? '' : queryStack()],
-    ['key', keys, keyStack],
+    ['query', queries, isCross ? [] : unknownIn(queryStack())],
+    ['key', keys, unknownIn(keyStack)],
   ];
-  for (const [side, labels, stack] of sides) {
-    const unknown = page.example.stacks[stack]?.unknown ?? [];
-    const words = shownPlaces(labels).map((place) => {
-      const word = { type: 'button', class: 'word', 'data-place': place, 'data-side': side };
-      if (side === 'query')
-        Object.assign(word, {
-          'data-stack': queryStack(),
-          'aria-pressed': 'false',
-          click: togglePinned,
-        });
-      const button = element('button', word, wordOf(labels[place]));
+  for (const [side, labels, unknown] of sides) {
+    const items = shownPlaces(labels).map((place) => {
+      const token = { type: 'button', class: 'token', 'data-place': place, 'data-side': side };
+      const query = { 'data-stack': queryStack(), click: togglePinned };
+      const attributes = side === 'query' ? { ...token, ...query } : token;
+      const button = element('button', attributes, tokenText(labels[place]));
       if (unknown.includes(place)) {
         button.firstChild.className = 'unknown';
         button.append(element('span', { class: 'spoken' }, ' (unknown word)'));
       }
       return element('li', {}, button);
     });
-    fillButtons(byId(side === 'query' ? 'queries' : 'keys'), words);
+    fillButtons(byId(side === 'query' ? 'queries' : 'keys'), items);
   }
 }
 
@@ -44,7 +40,7 @@ function togglePinned(event) {
   update();
 }
 
-/** Draw the lines of the words that are pointed at or selected, and shade their weights. */
+/** Draw the lines of the tokens that are pointed at or selected, and shade their weights. */
 function drawLines() {
   const { queries, keys } = currentMap();
   const [shownQueries, shownKeys] = [queries, keys].map(shownPlaces);
@@ -75,18 +71,18 @@ function drawLines() {
   const toKeys = meanOfRows([...rows.values()], keys.length);
   shade('keys', (key) => (isKey ? Number(key === page.pointed.place) : toKeys[key]));
   shade('queries', (query) => (isKey && rows.size ? rows.get(query)[page.pointed.place] : 0));
-  for (const word of byId('queries').querySelectorAll('button')) {
-    const place = Number(word.dataset.place);
-    word.setAttribute('aria-pressed', page.pinned.has(place));
-    word.classList.toggle('active', !isKey && !areAll && active.includes(place));
+  for (const token of byId('queries').querySelectorAll('button')) {
+    const place = Number(token.dataset.place);
+    token.setAttribute('aria-pressed', page.pinned.has(place));
+    token.classList.toggle('active', !isKey && !areAll && active.includes(place));
   }
   byId('caption').replaceChildren(...captionOf(isLarge ? [] : active, rows, toKeys));
   byId('clear').hidden = !page.pinned.size;
 }
 
 function shade(id, weightOf) {
-  for (const word of byId(id).querySelectorAll('button')) {
-    setNumber(word, 'weight', weightOf(Number(word.dataset.place)));
+  for (const token of byId(id).querySelectorAll('button')) {
+    setNumber(token, 'weight', weightOf(Number(token.dataset.place)));
   }
 }
 
@@ -94,7 +90,7 @@ function shade(id, weightOf) {
 function captionOf(active, rows, toKeys) {
   const { queries, keys, title, layers } = currentMap();
   const where = `${title}, layer ${layers[page.layer]}, ${headTitle(page.head)}: `;
-  const strong = (place, labels) => element('strong', {}, wordOf(labels[place]));
+  const strong = (place, labels) => element('strong', {}, tokenText(labels[place]));
   if (page.pointed?.side === 'key') {
     const { place } = page.pointed;
     const weights = new Map([...rows].map(([query, row]) => [query, row[place]]));

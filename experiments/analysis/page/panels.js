@@ -46,7 +46,7 @@ function drawPanel() {
   byId('panel').setAttribute('aria-labelledby', `tab-${page.panel}`);
 }
 
-/** Mark the rows and steps of the words that are pointed at or selected. */
+/** Mark the rows and steps of the tokens that are pointed at or selected. */
 function markPanel() {
   const active = activeQueries();
   const areAll = active.length === shownPlaces(currentMap().queries).length;

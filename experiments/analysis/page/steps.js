@@ -35,7 +35,7 @@ function stepsOf({ tokens, log_probs: logProbs, alternatives, start = 0 }) {
         element(
           'li',
           { class: other === token ? 'bar chosen' : 'bar' },
-          wordOf(other),
+          tokenText(other),
           ' ',
           element('span', {}, percent(probability)),
         ),
@@ -46,7 +46,7 @@ function stepsOf({ tokens, log_probs: logProbs, alternatives, start = 0 }) {
     const title = element(
       'p',
       {},
-      element('strong', {}, wordOf(token)),
+      element('strong', {}, tokenText(token)),
       ' ',
       element('span', {}, percent(Math.exp(logProbs[step]))),
     );

@@ -2,7 +2,7 @@
 
 // Tables of weights, of the movement of vectors, and of heads.
 
-const MOST_CELLS = 3000; // of the table of weights; above it, only selected words have rows
+const MOST_CELLS = 3000; // of the table of weights; above it, only selected tokens have rows
 
 /** Make a table in a box that scrolls. */
 function tableOf(caption, head, rows, className = '') {
@@ -40,7 +40,7 @@ function weightsTable() {
     return element(
       'tr',
       { 'data-place': query, 'data-stack': queryStack() },
-      rowHead(wordOf(queries[query])),
+      rowHead(tokenText(queries[query])),
       ...cells,
     );
   });
@@ -49,14 +49,14 @@ function weightsTable() {
   return [
     tableOf(
       caption,
-      [element('td'), ...columns.map((key) => columnHead(wordOf(keys[key])))],
+      [element('td'), ...columns.map((key) => columnHead(tokenText(keys[key])))],
       rows,
       'weights',
     ),
   ];
 }
 
-/** Return tables of how far each layer moves the vector of each word. */
+/** Return tables of how far each layer moves the vector of each token. */
 function movementTables() {
   const { movement } = page.example;
   const found = ['encoder', 'decoder']
@@ -80,7 +80,7 @@ function movementTables() {
         return element(
           'tr',
           { 'data-place': place, 'data-stack': stack },
-          rowHead(wordOf(labels[place])),
+          rowHead(tokenText(labels[place])),
           ...cells,
         );
       });
