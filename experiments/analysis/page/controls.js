@@ -81,6 +81,7 @@ function redraw() {
 /** Draw everything that depends on the layer, the head and the selected tokens. */
 function update() {
   for (const [id, value] of [
+    ['kinds', page.kind],
     ['layers', page.layer],
     ['heads', page.head],
   ]) {

@@ -93,7 +93,6 @@ function movementTables() {
 /** Draw the head of a row of the table. */
 function drawHead({ kind, layer, head }) {
   if (!page.example.maps[kind]) return;
-  byId('kinds').querySelector(`[value=${kind}]`).checked = true;
   showKind(kind);
   chooseHead(currentMap().layers.indexOf(layer), head - 1);
 }
