@@ -17,6 +17,7 @@ from attention.modules import TransformerConfig
 from attention.primitives.choice import one_of
 from attention.weights.bart import BART, MARIAN
 from attention.weights.bert import BERT
+from attention.weights.compare import OPTIONS_OF_LOAD, check_model
 from attention.weights.family import Family, Settings
 from attention.weights.files import Tensor, list_tensors, read_json, write_checkpoint
 from attention.weights.gpt2 import GPT2
@@ -144,7 +145,9 @@ def save(
         max_bytes: of one file.
 
     Raises:
-        ValueError: parameters that the layout does not have, or with other shapes.
+        ValueError: a model that differs from the one that the config makes, and `load` with it: in
+            its parameters, or in other attributes, such as an activation. Attributes that options
+            of `load` may change, such as `dropout`, are compared with a `TransformerConfig` only.
     """
     if isinstance(config, Mapping):
         settings = Settings(config)
@@ -154,8 +157,10 @@ def save(
         settings = Settings(describe(model, config))
     family = _family(settings)
     parameters = parameters_of(model)
-    if family.rules is not None:
-        _check_parameters(parameters, parameters_of(_abstract(family, settings, {})), settings)
+    if family is not OWN or "config" in settings:
+        ignored = () if isinstance(config, TransformerConfig) else OPTIONS_OF_LOAD
+        kind = settings["model_type"]
+        check_model(model, _abstract(family, settings, {}), kind, ignored=ignored)
     parts: dict[str, list[tuple[Rule, Parameter, int]]] = {}
     for place in _places(parameters, family, settings):
         for index, name in enumerate(place.names):
@@ -263,25 +268,3 @@ def _read(place: _Place, tensors: Mapping[str, Tensor], dtype: DTypeLike | None)
             stacked = np.empty((len(place.names), *parameter.shape), kind)
         stacked[index] = value
     return jax.device_put(stacked).block_until_ready()
-
-
-def _check_parameters(
-    parameters: Sequence[Parameter], needed: Sequence[Parameter], settings: Settings
-) -> None:
-    """Raise a ValueError if a model does not have the parameters of a config."""
-    kind = settings["model_type"]
-    own, others = (
-        {(each.path, layer): each.shape for each in listed for layer in each.layers}
-        for listed in (parameters, needed)
-    )
-    for path, layer in sorted(own.keys() ^ others.keys()):
-        name = path.replace("{i}", str(layer))
-        which = "lacks" if (path, layer) in others else "has"
-        raise ValueError(f"the model {which} the parameter {name!r}, unlike the {kind} config")
-    for (path, layer), shape in own.items():
-        if shape != others[path, layer]:
-            name = path.replace("{i}", str(layer))
-            raise ValueError(
-                f"the parameter {name!r} has shape {shape}, and the {kind} config needs "
-                f"{others[path, layer]}"
-            )
