@@ -75,7 +75,7 @@ def load(
     folder: str | os.PathLike[str],
     *,
     model: nnx.Module | None = None,
-    dtype: DTypeLike | None = None,
+    param_dtype: DTypeLike | None = None,
     **options: Any,  # noqa: ANN401 - values of fields
 ) -> nnx.Module:
     """Return the model of a checkpoint.
@@ -88,9 +88,9 @@ def load(
         folder: contains config.json, and model.safetensors or several files with an index.
         model: one of the same structure, for a checkpoint that was saved without a config; only its
             shapes are used, so that `nnx.eval_shape(make_model)` is enough.
-        dtype: of the parameters; that of the tensors if None.
-        options: fields of `TransformerConfig` to change, such as `scan`, `remat`, `dropout` or
-            `implementation`; none with a model.
+        param_dtype: of the parameters; that of the tensors if None.
+        options: fields of `TransformerConfig` to change, such as `dtype` (of the computation),
+            `scan`, `remat`, `dropout` or `implementation`; none with a model.
 
     Returns:
         A model with attribute `source`, for `save`.
@@ -112,6 +112,8 @@ def load(
         )
     settings = Settings(read_json(folder / "config.json"))
     family = _family(settings)
+    if param_dtype is not None:
+        options |= {"param_dtype": param_dtype}
     abstract = _abstract(family, settings, options) if model is None else model
     parameters = parameters_of(abstract)
     tensors = list_tensors(folder, family.rename)
@@ -119,7 +121,7 @@ def load(
     _check(places, tensors, family, settings["model_type"])
     values = {}
     for place in sorted(places, key=lambda place: -place.parameter.value.size):
-        values[place.parameter.key] = _read(place, tensors, dtype)
+        values[place.parameter.key] = _read(place, tensors, param_dtype)
     loaded = fill(abstract, values)
     loaded.source = Source(json.dumps(settings))
     return loaded
@@ -250,7 +252,9 @@ def _first(names: Sequence[str]) -> str:
     return f"{names[0]!r}{more}"
 
 
-def _read(place: _Place, tensors: Mapping[str, Tensor], dtype: DTypeLike | None) -> jax.Array:
+def _read(
+    place: _Place, tensors: Mapping[str, Tensor], param_dtype: DTypeLike | None
+) -> jax.Array:
     """Return an array of the model; wait for the copy, so that the tensors can be freed."""
     rule, parameter = place.rule, place.parameter
     slices = rule.slices(parameter.shape)
@@ -261,7 +265,7 @@ def _read(place: _Place, tensors: Mapping[str, Tensor], dtype: DTypeLike | None)
         else:
             value = np.full(parameter.shape, rule.default, parameter.value.dtype)
         is_float = jnp.issubdtype(value.dtype, jnp.floating)
-        kind = value.dtype if dtype is None or not is_float else dtype
+        kind = value.dtype if param_dtype is None or not is_float else param_dtype
         if not parameter.is_stacked:
             return jax.device_put(value.astype(kind, copy=False)).block_until_ready()
         if stacked is None:

@@ -113,7 +113,7 @@ def test_export_in_several_files(tmp_path):
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_parameters_are_cast_while_loading(dtype, tmp_path):
     given = expected_of("llama")
-    model = weights.load(FOLDER / "llama", dtype=dtype)
+    model = weights.load(FOLDER / "llama", param_dtype=dtype)
     assert {leaf.dtype for leaf in jax.tree.leaves(model)} == {jnp.dtype(dtype)}
     logits, valid = logits_of(model, given)
     assert_close(logits, given["logits"], valid, tolerance=0.1)
@@ -121,6 +121,14 @@ def test_parameters_are_cast_while_loading(dtype, tmp_path):
     assert json.loads((tmp_path / "config.json").read_text())["dtype"] == jnp.dtype(dtype).name
     loaded = weights.load(tmp_path)  # in the dtype of the file
     assert {leaf.dtype for leaf in jax.tree.leaves(loaded)} == {jnp.dtype(dtype)}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_computation_in_bfloat16_with_parameters_in_float32(name):
+    model, given = weights.load(FOLDER / name, dtype="bfloat16"), expected_of(name)
+    assert {leaf.dtype for leaf in jax.tree.leaves(model)} == {jnp.dtype("float32")}
+    logits = jax.eval_shape(lambda model: logits_of(model, given)[0], model)
+    assert (logits.shape, logits.dtype) == (given["logits"].shape, jnp.bfloat16)
 
 
 def test_gradients_change_what_is_exported(tmp_path):

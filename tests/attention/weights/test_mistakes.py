@@ -91,6 +91,8 @@ def test_options_that_are_not_supported():
         weights.load(FOLDER / "gpt2", drpout=0.7)
     with pytest.raises(ValueError, match=r"model= is used as it is: it takes no dropout, nonsense"):
         weights.load(FOLDER / "gpt2", model=model_of("gpt2"), dropout=0.7, nonsense=3)
+    with pytest.raises(ValueError, match=r"model= is used as it is: it takes no dtype"):
+        weights.load(FOLDER / "gpt2", model=model_of("gpt2"), dtype="bfloat16")
 
 
 def test_field_that_is_missing(tmp_path):

@@ -180,7 +180,7 @@ def test_model_with_other_layers_than_its_config_is_refused(tmp_path):
         return transformer_block(replace(CONFIG, per_layer=(), window=2 + index), rngs=rngs)
 
     model = LanguageModel.from_config(CONFIG, vocab_size=17, rngs=nnx.Rngs(0), make_layer=layer)
-    with pytest.raises(ValueError, match="window of the model is 2, and .* makes 3"):
+    with pytest.raises(ValueError, match=r"window of the model is 2, .* makes 3"):
         weights.save(model, tmp_path, config=CONFIG)
 
 
