@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from attention.decoding.hypotheses import gather_hypotheses
@@ -184,7 +185,7 @@ class Beam:
             return jnp.where(_exists(before), before + found, -jnp.inf)
 
         values, score, exceptions = logits, totals, None
-        if options.logit_processors or (stopping.min_tokens > 1 and stopping.has_sequences):
+        if options.logit_processors or (stopping.min_tokens > 1 and stopping.sequences):
             normalized = logits - peak.T[..., None] - rest.T[..., None]
             values = self._processed(options, inputs, state, index, normalized)
             score = _identity
@@ -225,15 +226,17 @@ class Beam:
     ) -> Array | None:
         """Return ids `[B, E]` of tokens that may be ordered differently from their logits."""
         found = []
-        if options.stopping.min_tokens > 1:
+        if options.stopping.min_tokens > 1 and options.stopping.stop:
             ids = [number for number in options.stopping.last_ids if 0 <= number < vocab_size]
-            found += [jnp.full(index.shape, number, jnp.int32) for number in ids]
+            ids = np.array(ids, np.int32)[None]
+            found.append(jnp.broadcast_to(ids, (len(index), ids.size)))
         if inputs.prefix is not None:
-            found.append(at_index(inputs.prefix.tokens, index))
+            found.append(at_index(inputs.prefix.tokens, index)[:, None])
         if not found:
             return None
-        parents = jnp.arange(self.num_beams, dtype=jnp.int32)[None]
-        return jnp.concatenate([ids[:, None] + vocab_size * parents for ids in found], axis=1)
+        ids = jnp.concatenate(found, axis=1)[..., None]
+        parents = jnp.arange(self.num_beams, dtype=jnp.int32)[None, None]
+        return (ids + vocab_size * parents).reshape(len(index), -1)
 
     def _bound(
         self, options: DecodingOptions, inputs: RowInputs, scores: Array, length: Array

@@ -1,10 +1,10 @@
-"""Inputs of `generate`, checked and as arrays by name; answers as text."""
+"""Inputs of `generate`, checked and as arrays by name."""
 
 import inspect
 import operator
 from collections.abc import Iterable, Sequence
 from numbers import Integral
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,27 +12,12 @@ from jax import Array
 from jax.typing import ArrayLike, DTypeLike
 
 from attention.decoding.batching import pad_lists
-from attention.decoding.output import GenerationOutput
 from attention.decoding.processors import LogitProcessor
 from attention.decoding.program import GenerationProgram, GenerativeModel, Rows
 from attention.decoding.stopping import Prefix, StoppingCriteria, check_prefix
 from attention.decoding.strategy import DecodingOptions, Greedy, Strategy
+from attention.decoding.text import Tokenizer, tokens_with
 from attention.primitives.cache import check_lengths
-
-
-class Tokenizer(Protocol):
-    """Converts text to ids and back.
-
-    A tokenizer that adds special tokens to a text, such as one for its beginning, needs a keyword
-    argument of `encode` that turns this off: `special_tokens` or, as in transformers,
-    `add_special_tokens`. Stop sequences and prefixes are encoded with False, inputs by default.
-    """
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text."""
-
-    def decode(self, ids: list[int]) -> str:
-        """Return the text of ids."""
 
 
 def is_array(inputs: object) -> bool:
@@ -156,18 +141,24 @@ def encode_stop(
     stop: int | str | Sequence[int | str | Sequence[int]],
     tokenizer: Tokenizer | None,
 ) -> Sequence[int | Sequence[int]]:
-    """Return stop sequences with strings as ids.
+    """Return stop sequences with strings as ids: theirs, and those of tokens that contain them.
 
     Raises:
         ValueError: a string without a tokenizer; an id outside the vocabulary.
     """
+    listed = [stop] if isinstance(stop, Integral | str) else stop
     found = [
         encode([part], tokenizer, "stop", special_tokens=False)[0]
         if isinstance(part, str)
         else part
-        for part in ([stop] if isinstance(stop, Integral | str) else stop)
+        for part in listed
     ]
-    check_vocabulary("stop", found, getattr(model, "vocab_size", None))
+    known = getattr(model, "vocab_size", None)
+    check_vocabulary("stop", found, known)
+    sizes = [size for size in (known, getattr(tokenizer, "vocab_size", None)) if size is not None]
+    for part, ids in zip(listed, tuple(found), strict=True):
+        if isinstance(part, str) and ids:
+            found += tokens_with(tokenizer, part, ids[0], min(sizes, default=0))
     return found
 
 
@@ -266,20 +257,3 @@ def other_rows(
             )
         rows["rng"] = jax.random.key_data(rng)
     return rows
-
-
-def texts(output: GenerationOutput, tokenizer: Tokenizer, stopping: StoppingCriteria) -> list[Any]:
-    """Return the text of each answer of a batch, without its stop sequence."""
-
-    def text(tokens: Array, length: Array) -> object:
-        if tokens.ndim > 1:
-            return [text(*one) for one in zip(tokens, length, strict=True)]
-        return tokenizer.decode(without_stop(tokens[: int(length)].tolist(), stopping))
-
-    return [text(*one) for one in zip(output.tokens, output.lengths, strict=True)]
-
-
-def without_stop(ids: list[int], stopping: StoppingCriteria) -> list[int]:
-    """Return ids without the stop sequence at their end, if there is one."""
-    found = [len(stop) for stop in stopping.stop if tuple(ids[-len(stop) :]) == stop]
-    return ids[: len(ids) - max(found, default=0)]

@@ -252,9 +252,7 @@ def _first(names: Sequence[str]) -> str:
     return f"{names[0]!r}{more}"
 
 
-def _read(
-    place: _Place, tensors: Mapping[str, Tensor], param_dtype: DTypeLike | None
-) -> jax.Array:
+def _read(place: _Place, tensors: Mapping[str, Tensor], param_dtype: DTypeLike | None) -> jax.Array:
     """Return an array of the model; wait for the copy, so that the tensors can be freed."""
     rule, parameter = place.rule, place.parameter
     slices = rule.slices(parameter.shape)
