@@ -1,6 +1,7 @@
 """Beam search: the best of several hypotheses that are extended side by side."""
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import NamedTuple
 
 import jax
@@ -59,6 +60,7 @@ class Beam:
         keep_width: whether the beam keeps its width.
 
     Raises:
+        TypeError: a length penalty that is not a function.
         ValueError: an n_best above num_beams.
     """
 
@@ -68,11 +70,16 @@ class Beam:
     keep_width: bool = False
 
     def __post_init__(self) -> None:
-        if self.num_beams < 1:
-            raise ValueError(f"num_beams must be at least 1, got {self.num_beams}")
+        if not isinstance(self.num_beams, Integral) or self.num_beams < 1:
+            raise ValueError(f"num_beams must be an integer of at least 1, got {self.num_beams}")
         if self.n_best is not None and not 1 <= self.n_best <= self.num_beams:
             raise ValueError(
                 f"n_best must be between 1 and num_beams {self.num_beams}, got {self.n_best}"
+            )
+        if self.length_penalty is not None and not callable(self.length_penalty):
+            raise TypeError(
+                "length_penalty must be a function of lengths, such as Power(1.0), "
+                f"got {self.length_penalty!r}"
             )
 
     def begin(self, options: DecodingOptions, inputs: RowInputs, like: Prediction) -> BeamState:
