@@ -85,7 +85,8 @@ def generate(
         prefix: tokens that the answers begin with; see `Prefix`.
         logit_processors: functions `(logits, History) -> logits`, applied in order.
         rng: a random key, or one for each row.
-        returning: names of results of attention that `model.step` returns; they are observed.
+        returning: a list of names of results of attention that `model.step` returns; they are
+            observed.
         observe: a function of the `Output` of a step to leaves `[B, *]`, kept for each token; by
             default its `attention`, if `returning` names anything.
         tokenizer: an object with `encode` and `decode`; the output then has `text`. If `encode` has
@@ -104,11 +105,13 @@ def generate(
 
     Raises:
         TypeError: ids that are not integers; a model that generates no text; a strategy, a logit
-            processor or a random key that is none.
+            processor, a tokenizer or a random key that is none.
         ValueError: arguments that do not fit together; the message is one sentence.
     """
     if slots is not None and slots < 1:
         raise ValueError(f"slots must be at least 1, got {slots}")
+    if isinstance(returning, str):
+        raise TypeError(f"returning must be a list of names, such as [{returning!r}], got a string")
     program, prompts, rows = prepare(
         model,
         inputs,
@@ -155,4 +158,10 @@ def generate(
 
 
 def _attention(output: Any) -> Any:  # noqa: ANN401 - of any model
+    if not jax.tree.leaves(output.attention):
+        raise ValueError(
+            "returning needs names of results of attention, and the steps of this model return "
+            "none of these: pass observe for other results, such as lambda output: "
+            "output.hidden_states"
+        )
     return output.attention

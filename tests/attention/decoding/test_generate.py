@@ -309,6 +309,15 @@ class SizedSource(SourceModel):
     vocab_size, input_vocab_size = V, 10
 
 
+@pytree_dataclass
+class PlainModel(PromptedModel):
+    """A model without attention."""
+
+    def step(self, state, tokens, *, returning=()):
+        result, state = super().step(state, tokens)
+        return result._replace(attention=({}, {})), state
+
+
 class Letters:
     """A tokenizer: "d" is 3, "e" is 4 and so on; 5 is half a character."""
 
@@ -477,6 +486,14 @@ SOURCE = {"model": SOURCED, "inputs": [[3]]}
         (PROMPT | {"inputs": np.ones((2, 3))}, r"inputs need integer ids \[B, P\], got float"),
         (PROMPT | {"lengths": np.array([1])}, "lengths are for arrays"),
         (PROMPT | {"inputs": ["abc"]}, "inputs has strings: pass a tokenizer"),
+        (
+            PROMPT | {"returning": "weights"},
+            r"a list of names, such as \['weights'\], got a string",
+        ),
+        (
+            PROMPT | {"model": PlainModel(PROMPTED.table), "returning": ("hidden_states",)},
+            "returning needs names of results of attention, .* pass observe for other results",
+        ),
         (PROMPT | {"stop": "abc"}, "stop has strings: pass a tokenizer"),
         (PROMPT | {"inputs": "abc", "tokenizer": Letters()}, "inputs is one string: pass a list"),
         (PROMPT | {"slots": 0}, "slots must be at least 1, got 0"),
