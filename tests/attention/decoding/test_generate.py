@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -462,6 +463,16 @@ def test_stream_yields_a_token_before_it_is_read():
     assert len(traced) == 1
 
 
+@dataclass
+class Unhashable:
+    """A processor that is not frozen."""
+
+    factor: float = 1.0
+
+    def __call__(self, logits, history):
+        return logits * self.factor
+
+
 def branching(logits, history):
     return logits if history.length[0] > 3 else -logits
 
@@ -493,6 +504,10 @@ SOURCE = {"model": SOURCED, "inputs": [[3]]}
         (
             PROMPT | {"model": PlainModel(PROMPTED.table), "returning": ("hidden_states",)},
             "returning needs names of results of attention, .* pass observe for other results",
+        ),
+        (
+            PROMPT | {"logit_processors": [Unhashable()]},
+            r"logit processor Unhashable must be hashable \(.*\): use a frozen dataclass",
         ),
         (PROMPT | {"stop": "abc"}, "stop has strings: pass a tokenizer"),
         (PROMPT | {"inputs": "abc", "tokenizer": Letters()}, "inputs is one string: pass a list"),
