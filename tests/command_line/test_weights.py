@@ -117,6 +117,8 @@ def test_line_that_is_too_long_for_max_tokens(generate, flag):
     "folder, flags, message",
     [
         ("bert", [], "contains a MaskedLanguageModel, which generates no text"),
+        ("gpt2", ["--mode=generate"], "--mode=generate is --mode=predict here"),
+        ("gpt2", ["--mode=translate"], "--mode=translate is --mode=predict here"),
         ("gpt2", ["--mode=train"], "--weights is for --mode=predict alone"),
         (
             "gpt2",
