@@ -86,6 +86,11 @@ def prepare(
         those of an array of inputs among them.
     """
     check_model(model)
+    if tokenizer is not None and not (
+        hasattr(tokenizer, "encode") and hasattr(tokenizer, "decode")
+    ):
+        name = type(tokenizer).__name__
+        raise TypeError(f"a tokenizer needs encode and decode, got {name}")
     stopping = StoppingCriteria(max_tokens, encode_stop(model, stop, tokenizer), min_tokens, pad)
     options = DecodingOptions(strategy, stopping, logit_processors)
     if is_array(inputs):
@@ -221,7 +226,8 @@ def other_rows(
     and from no other row.
 
     Raises:
-        TypeError: a prefix that is not of integers; random keys that are not typed.
+        TypeError: a start or a prefix that is not of integers, or of another shape; random keys
+            that are not typed.
         ValueError: arguments for another number of rows; a start token for a decoder-only model, or
             none for an encoder-decoder model; a known token outside the vocabulary.
     """
@@ -233,8 +239,14 @@ def other_rows(
             raise ValueError(
                 "an encoder-decoder model needs start, the token that answers begin with"
             )
-        rows["start"] = jnp.broadcast_to(jnp.asarray(start).astype(jnp.int32), (number,))
-        known = _known(jnp.asarray(start))
+        start = jnp.asarray(start)
+        if start.shape not in ((), (1,), (number,)) or not jnp.issubdtype(start.dtype, jnp.integer):
+            raise TypeError(
+                f"start needs one integer token, or one for each of {number} rows, "
+                f"got {start.dtype} {start.shape}"
+            )
+        rows["start"] = jnp.broadcast_to(start.astype(jnp.int32), (number,))
+        known = _known(start)
         check_vocabulary("start", known[0].ravel().tolist() if known else (), vocab_size)
     if prefix is not None:
         if not isinstance(prefix, Prefix):

@@ -498,6 +498,12 @@ SOURCE = {"model": SOURCED, "inputs": [[3]]}
         (PROMPT | {"lengths": np.array([1])}, "lengths are for arrays"),
         (PROMPT | {"inputs": ["abc"]}, "inputs has strings: pass a tokenizer"),
         (
+            SOURCE | {"start": [[1]]},
+            r"start needs one integer .* each of 1 rows, got int32 \(1, 1\)",
+        ),
+        (SOURCE | {"start": 1.5}, "start needs one integer token, .* got float32"),
+        (PROMPT | {"tokenizer": object()}, "a tokenizer needs encode and decode, got object"),
+        (
             PROMPT | {"returning": "weights"},
             r"a list of names, such as \['weights'\], got a string",
         ),
