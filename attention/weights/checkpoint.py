@@ -118,7 +118,7 @@ def load(
     parameters = parameters_of(abstract)
     tensors = list_tensors(folder, family.rename)
     places = _places(parameters, family, settings)
-    _check(places, tensors, family, settings["model_type"])
+    _check(places, tensors, family, settings["model_type"], "config" if model is None else "model")
     values = {}
     for place in sorted(places, key=lambda place: -place.parameter.value.size):
         values[place.parameter.key] = _read(place, tensors, param_dtype)
@@ -217,33 +217,46 @@ def _places(parameters: Sequence[Parameter], family: Family, settings: Settings)
             rule = Rule(parameter.path, parameter.path)
         if rule is None:
             kind = settings["model_type"]
-            raise ValueError(f"a {kind} checkpoint has no tensor for {parameter.path!r}")
+            path = parameter.path.replace("{i}", str(parameter.layers[0]))
+            raise ValueError(
+                f"the model has the parameter {path!r}, for which a {kind} checkpoint has no tensor"
+            )
         names = tuple(rule.tensor.replace("{i}", str(layer)) for layer in parameter.layers)
         places.append(_Place(parameter, rule, names))
     return places
 
 
 def _check(
-    places: Sequence[_Place], tensors: Mapping[str, Tensor], family: Family, kind: str
+    places: Sequence[_Place], tensors: Mapping[str, Tensor], family: Family, kind: str, origin: str
 ) -> None:
-    """Raise a ValueError for a tensor that is missing, unexpected or has another shape."""
+    """Raise a ValueError for a tensor that is missing, unexpected or has another shape.
+
+    Args:
+        places: tensors of the parameters.
+        tensors: of the checkpoint.
+        family: of the checkpoint.
+        kind: its name.
+        origin: of the parameters, the word "config" or "model".
+    """
     expected = {name: place for place in places for name in place.names}
     required = [name for name, place in expected.items() if place.rule.default is None]
     missing = sorted(name for name in required if name not in tensors)
     if missing:
-        raise ValueError(f"the {kind} checkpoint lacks the tensor {_first(missing)}")
+        given = "" if origin == "config" else ", which the model= needs"
+        raise ValueError(f"the {kind} checkpoint lacks the tensor {_first(missing)}{given}")
     unexpected = [name for name in tensors if name not in expected and not family.is_ignored(name)]
     if unexpected:
+        owner = "a model with this config" if origin == "config" else "the model="
         raise ValueError(
             f"the {kind} checkpoint contains the tensor {_first(unexpected)}, "
-            "which a model with this config does not have"
+            f"which {owner} does not have"
         )
     for name, place in expected.items():
         needed = place.rule.tensor_shape(place.parameter.shape)
         if name in tensors and tensors[name].shape != needed:
             raise ValueError(
                 f"the tensor {name!r} of the {kind} checkpoint has shape {tensors[name].shape}, "
-                f"and the config needs {needed}"
+                f"and the {origin} needs {needed}"
             )
 
 
