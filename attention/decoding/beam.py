@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from attention.decoding.hypotheses import gather_hypotheses
@@ -235,7 +234,7 @@ class Beam:
         found = []
         if options.stopping.min_tokens > 1 and options.stopping.stop:
             ids = [number for number in options.stopping.last_ids if 0 <= number < vocab_size]
-            ids = np.array(ids, np.int32)[None]
+            ids = jnp.array(ids, jnp.int32)[None]
             found.append(jnp.broadcast_to(ids, (len(index), ids.size)))
         if inputs.prefix is not None:
             found.append(at_index(inputs.prefix.tokens, index)[:, None])

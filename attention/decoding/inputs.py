@@ -146,7 +146,7 @@ def encode_stop(
     stop: int | str | Sequence[int | str | Sequence[int]],
     tokenizer: Tokenizer | None,
 ) -> Sequence[int | Sequence[int]]:
-    """Return stop sequences with strings as ids: theirs, and those of tokens that contain them.
+    """Return stop sequences, with strings as their ids and the ids of tokens that contain them.
 
     Raises:
         ValueError: a string without a tokenizer; an id outside the vocabulary.
@@ -163,7 +163,8 @@ def encode_stop(
     sizes = [size for size in (known, getattr(tokenizer, "vocab_size", None)) if size is not None]
     for part, ids in zip(listed, tuple(found), strict=True):
         if isinstance(part, str) and ids:
-            found += tokens_with(tokenizer, part, ids[0], min(sizes, default=0))
+            more = tokens_with(tokenizer, part, ids[0], min(sizes, default=0))
+            found += [number for number in more if [number] != ids]
     return found
 
 

@@ -6,7 +6,6 @@ from numbers import Integral
 from typing import NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from attention.decoding.output import unit_axes
@@ -135,7 +134,7 @@ def at_index(tokens: Array, index: Array) -> Array:
 def _is_one_of(tokens: Array, ids: tuple[int, ...]) -> Array:
     """Return which tokens are among some ids, of which there may be thousands."""
     method = "auto" if len(ids) < FEW else "binary_search"
-    return jnp.isin(tokens, np.array(ids, np.int32), method=method)
+    return jnp.isin(tokens, jnp.array(ids, jnp.int32), method=method)
 
 
 def _ends_with(tokens: Array, index: Array, ids: tuple[int, ...]) -> Array:
