@@ -149,9 +149,9 @@ def test_options_change_the_config():
 
 def test_fields_of_older_versions_of_transformers(tmp_path):
     """Rotary positions in two fields, names without prefix, copies of tied tables."""
-    old = {"rope_theta": 10000.0, "rope_scaling": {"rope_type": "llama3", "factor": 4.0}}
+    old = {"rope_theta": 100.0, "rope_scaling": {"rope_type": "llama3", "factor": 4.0}}
     old["rope_scaling"] |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    old["rope_scaling"]["original_max_position_embeddings"] = 16
+    old["rope_scaling"]["original_max_position_embeddings"] = 32
     folder = changed_copy("llama", tmp_path / "llama", rope_parameters=None, **old)
     given = expected_of("llama")
     logits, valid = logits_of(weights.load(folder), given)
