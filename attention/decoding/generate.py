@@ -154,7 +154,7 @@ def generate(
         return output
     answer_text = AnswerText(tokenizer, program.options.stopping, stop_strings(stop))
     is_sum = isinstance(strategy, TokenStrategy)
-    return with_text(jax.device_get(output), answer_text, is_sum=is_sum)
+    return with_text(output, answer_text, is_sum=is_sum)
 
 
 def _attention(output: Any) -> Any:  # noqa: ANN401 - of any model

@@ -113,20 +113,21 @@ def with_text(
     """Return answers with their text, cut at stop strings.
 
     Args:
-        output: `...` = B, or B and n_best, on the host.
+        output: `...` = B, or B and n_best.
         answer_text: returns the text of one answer.
         is_sum: whether `scores` are the sum of `log_probs`, so that those of answers that are cut
             are computed again.
     """
-    shape, ended = output.lengths.shape, output.lengths
-    rows = zip(output.tokens.reshape(ended.size, -1), ended.ravel(), strict=True)
+    host = jax.device_get(output)
+    shape, ended = host.lengths.shape, host.lengths
+    rows = zip(host.tokens.reshape(ended.size, host.tokens.shape[-1]), ended.ravel(), strict=True)
     answers = [ids[:length].tolist() for ids, length in rows]
     text = [answer_text(ids) for ids in answers]
     if len(shape) > 1:
         text = [text[at : at + shape[1]] for at in range(0, len(text), shape[1])]
     if answer_text.strings:
         lengths = [answer_text.length(ids) for ids in answers]
-        output = _cut(output, np.array(lengths, np.int32).reshape(shape), answer_text.stopping.pad)
+        output = _cut(host, np.array(lengths, np.int32).reshape(shape), answer_text.stopping.pad)
         if is_sum:
             sums = output.log_probs.sum(-1, dtype=output.scores.dtype)
             scores = np.where(output.lengths < ended, sums, output.scores)

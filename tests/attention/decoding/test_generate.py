@@ -292,7 +292,8 @@ def test_prefix_of_each_row(form):
 
 
 def test_no_inputs():
-    found = generate(PROMPTED, [], max_tokens=5)
+    found = generate(PROMPTED, [], max_tokens=5, stop="b", tokenizer=Syllables())
+    assert found.text == []
     assert found.tokens.shape == (0, 0) and found.lengths.shape == (0,)
 
 
