@@ -96,8 +96,13 @@ class Mask:
         """
         del query_position
 
-    def max_keys(self) -> int | None:
-        """Return a static bound on the number of keys in `key_range`; None if there is none."""
+    def band_width(self) -> int | None:
+        """Return a static width of the band of visible keys; None if none is known.
+
+        It is before + after + 1 if `key_range` lies between `before` positions before the query
+        and `after` positions after it, for every query. One query may have fewer keys:
+        `block(size)` reaches size - 1 positions in both directions, a width of 2 · size - 1.
+        """
         return None
 
     def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
@@ -228,7 +233,7 @@ class Window(Mask):
             stop = jnp.minimum(query_position, INT32.max - reach) + reach
         return start, stop
 
-    def max_keys(self) -> int | None:
+    def band_width(self) -> int | None:
         return None if None in (self.before, self.after) else self.before + self.after + 1
 
 
@@ -432,8 +437,8 @@ class Block(Mask):
         start = query_position // self.size * self.size
         return start, start + self.size
 
-    def max_keys(self) -> int:
-        return self.size
+    def band_width(self) -> int:
+        return 2 * self.size - 1
 
 
 def from_array(array: ArrayLike) -> Mask:
@@ -537,9 +542,9 @@ class And(Mask):
             return None
         return jnp.maximum(left[0], right[0]), jnp.minimum(left[1], right[1])
 
-    def max_keys(self) -> int | None:
-        bounds = [n for n in (self.left.max_keys(), self.right.max_keys()) if n is not None]
-        return min(bounds, default=None)
+    def band_width(self) -> int | None:
+        widths = [n for n in (self.left.band_width(), self.right.band_width()) if n is not None]
+        return min(widths, default=None)
 
     def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
         left, right = self.left.tile_bounds(query, key), self.right.tile_bounds(query, key)

@@ -121,19 +121,19 @@ def layout_of(arguments: Arguments, platform: str) -> tuple[Settings, Plan, Head
     else:
         sizes = tuple(map(min, lengths, arguments.tile_sizes))
     tiles = tuple(-(-length // size) for length, size in zip(lengths, sizes, strict=True))
-    settings = Settings(
-        tile_sizes=sizes,
-        tiles=tiles,
-        max_visits=_max_visits(arguments, sizes, tiles),
-        dropout_rate=0.0 if arguments.dropout is None else arguments.dropout.rate,
-        precision=arguments.precision,
-        dtype=arguments.dtype,
-    )
     shards = possible_shards(arguments.query, arguments.key, arguments.value)
     pattern = _pattern(arguments, sizes, tiles)
     own_tiles = pattern is not None and pattern.start.ndim > 1
     if own_tiles and shards > 1:
         pattern = None  # devices that skip different tiles would have to agree on it
+    settings = Settings(
+        tile_sizes=sizes,
+        tiles=tiles,
+        max_visits=_max_visits(arguments, pattern, sizes, tiles),
+        dropout_rate=0.0 if arguments.dropout is None else arguments.dropout.rate,
+        precision=arguments.precision,
+        dtype=arguments.dtype,
+    )
     lifted = Head(
         *_inputs_and_context(arguments, sizes, tiles, platform),
         None if pattern is None else jax.tree.map(lambda x: _of_pattern(x, arguments), pattern),
@@ -182,12 +182,19 @@ def _equal_tiles(length: int, largest: int) -> int:
     return -(-math.ceil(length / math.ceil(length / largest)) // 8) * 8
 
 
-def _max_visits(arguments: Arguments, sizes: tuple[int, int], tiles: tuple[int, int]) -> int:
-    """Return how many tiles a row may visit, as far as it is known without arrays."""
-    mask = arguments.mask if arguments.counted else None
-    if mask is None or mask.max_keys() is None or mask.key_range(jnp.zeros(1, jnp.int32)) is None:
-        return tiles[1]
-    return min(tiles[1], -(-(sizes[0] + mask.max_keys()) // sizes[1]) + 1)
+def _max_visits(
+    arguments: Arguments,
+    pattern: Pattern | None,
+    sizes: tuple[int, int],
+    tiles: tuple[int, int],
+) -> int:
+    """Return how many tiles a row may visit, as far as it is known without arrays.
+
+    An interval pattern is computed from `key_range`, which lies within the band of the mask.
+    """
+    is_interval = pattern is not None and pattern.kinds is None
+    width = arguments.mask.band_width() if is_interval else None
+    return tiles[1] if width is None else min(tiles[1], -(-(sizes[0] + width) // sizes[1]) + 1)
 
 
 def _pattern(

@@ -89,6 +89,15 @@ def test_tile_bounds_are_conservative(mask, shift, shuffle):
     assert (~found.all | exact.all).all()
 
 
+@settings(max_examples=40)
+@given(mask=MASKS)
+def test_visible_keys_are_inside_the_band(mask):
+    if mask.band_width() is not None:
+        queries, keys = jnp.nonzero(mask(jnp.arange(40)[:, None], jnp.arange(40)[None, :]))
+        distances = np.asarray(keys - queries)
+        assert not distances.size or np.ptp(distances) < mask.band_width()
+
+
 SIMPLE = [
     masks.causal(),
     masks.window(3, 1),

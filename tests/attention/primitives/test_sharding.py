@@ -83,6 +83,24 @@ def test_collectives_are_detected():
     assert sharding.collectives(jax.jit(jnp.sum).lower(array).compile()) == ["all-reduce"]
 
 
+def test_windows_of_examples_with_lengths():
+    """Devices visit all tiles of their own examples, also outside of the window."""
+    mesh = sharding.mesh_of(BATCH, AxisType.Auto)
+    inputs = *draw((2, 29, 1, 4)), jnp.array([29, 11])
+
+    def loss(query, lengths, options):
+        mask = masks.window(5) & masks.lengths(lengths)
+        return jnp.sum(jnp.sin(attend(*[query] * 3, mask=mask, **options)))
+
+    def gradient(query, lengths, options):
+        return jax.jit(jax.grad(functools.partial(loss, options=options)))(query, lengths)
+
+    sharded = [jax.device_put(array, NamedSharding(mesh, P("batch"))) for array in inputs]
+    found = gradient(*sharded, in_tiles("tiled", 4, 2))
+    expected = gradient(*inputs, in_tiles("reference"))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
 def loss_with_closures(query, weight, documents, implementation):
     """A mask and a score function that close over traced arrays."""
 

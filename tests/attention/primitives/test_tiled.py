@@ -182,6 +182,31 @@ def test_tile_sizes_change_rounding_but_not_the_kept_set():
         np.testing.assert_allclose(output, expected, rtol=1e-5)
 
 
+BANDS = {
+    "block": masks.block(13),
+    "sequences per example": masks.cu_seqlens([[0, 3, 29], [0, 11, 17]]) & masks.window(5),
+    "blocks of sequences per example": masks.cu_seqlens([[0, 3, 29], [0, 11, 17]]) & masks.block(5),
+}
+
+
+@pytest.mark.parametrize("name", BANDS)
+def test_gradients_of_narrow_bands(name):
+    """A row of tiles with queries of two blocks visits the keys of both blocks."""
+    (query,) = draw((B, 29, 1, H))
+
+    def gradient(query, options):
+        def loss(query):
+            output, extras = attend(
+                *[query] * 3, mask=BANDS[name], returning=("entropy",), **options
+            )
+            return jnp.sum(jnp.sin(output)) + jnp.sum(jnp.sin(extras["entropy"]))
+
+        return jax.jit(jax.grad(loss))(query)
+
+    found = gradient(query, in_tiles("tiled", 4, 2))
+    np.testing.assert_allclose(found, gradient(query, in_tiles("reference")), rtol=1e-4, atol=1e-5)
+
+
 def test_returning_more_keeps_the_bits_of_the_output():
     options = CASES["composed masks, fully masked rows"]
     arguments = check_arguments(QUERY, KEY, VALUE, **options, tile_sizes=TILES)
