@@ -56,7 +56,10 @@ class Score:
         return self
 
     def for_heads(self, heads: Array) -> "Score":
-        """Return the score function of the heads with these global numbers."""
+        """Return the score function of the heads with these global numbers.
+
+        Its arrays contain all heads: the entry of a number outside of them is NaN.
+        """
         if self.extent()[0] is None or not self.per_head:
             return self
         sharding = jax.typeof(heads).sharding
@@ -66,7 +69,7 @@ class Score:
             axis, own = array.ndim - rank, jax.typeof(array).sharding.spec
             result = PartitionSpec(*own[:axis], *sharding.spec, *own[axis + 1 :])
             at = array.at[(*[slice(None)] * axis, heads)]
-            return at.get(mode="clip", out_sharding=result if explicit_mesh else None)
+            return at.get(mode="fill", out_sharding=result if explicit_mesh else None)
 
         return map_arrays(self, take)
 
@@ -113,8 +116,8 @@ class Alibi(Score):
         distance = jnp.abs(jnp.subtract(query_position, key_position))
         return scores - _at(self.slopes, scores.dtype, head) * distance.astype(scores.dtype)
 
-    def extent(self) -> tuple[int, None, None]:
-        return self.slopes.shape[-1], None, None
+    def extent(self) -> tuple[int | None, None, None]:
+        return _unless_shared(self.slopes.shape[-1]), None, None
 
 
 def relative_bias(table: ArrayLike, *, max_distance: int = 128, causal: bool = False) -> Score:
@@ -164,8 +167,8 @@ class RelativeBias(Score):
         )
         return scores + _at(self.table, scores.dtype, head, buckets)
 
-    def extent(self) -> tuple[int, None, None]:
-        return self.table.shape[-2], None, None
+    def extent(self) -> tuple[int | None, None, None]:
+        return _unless_shared(self.table.shape[-2]), None, None
 
 
 def relative_buckets(
@@ -232,7 +235,7 @@ class BiasArray(Score):
         return scores + _at(self.array, scores.dtype, head, query_position, key_position)
 
     def extent(self) -> tuple[int | None, int | None, int | None]:
-        return tuple(size if size > 1 else None for size in self.array.shape[-3:])
+        return tuple(map(_unless_shared, self.array.shape[-3:]))
 
     def aligned(self, query_positions: Array, key_positions: Array) -> Array:
         """Return the entries at queries `[T]` and keys `[S]`: `[N or 1, T or 1, S or 1]`."""
@@ -270,8 +273,8 @@ class AttentionSinks(Score):
         del query_position, key_position, head
         return scores
 
-    def extent(self) -> tuple[int, None, None]:
-        return self.logits.shape[-1], None, None
+    def extent(self) -> tuple[int | None, None, None]:
+        return _unless_shared(self.logits.shape[-1]), None, None
 
 
 def from_function(function: Callable[..., Array], *arrays: ArrayLike) -> Score:
@@ -330,6 +333,11 @@ def _floats(name: str, given: ArrayLike, rank: int) -> Array:
     if array.ndim < rank:
         raise ValueError(f"{name} needs at least {rank} axes, got shape {array.shape}")
     return array
+
+
+def _unless_shared(size: int) -> int | None:
+    """Return the size of an axis of heads or positions; None for 1, which serves any number."""
+    return size if size > 1 else None
 
 
 def _at(array: Array, dtype: jnp.dtype, head: ArrayLike, *indices: ArrayLike) -> Array:

@@ -182,7 +182,9 @@ def input_operands(inputs: Inputs, layout: Layout) -> dict[str, Any]:
         "key": whole_tiles(inputs.key, layout.padded_keys, layout.width),
         "value": whole_tiles(inputs.value, layout.padded_keys, layout.value_width),
         "scale": inputs.scale.reshape(1),
-        "scores": tuple(to_head_score(score, layout.batch) for score in inputs.scores),
+        "scores": tuple(
+            to_head_score(score, layout.batch, layout.num_heads) for score in inputs.scores
+        ),
     }
 
 

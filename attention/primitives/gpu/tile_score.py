@@ -35,10 +35,10 @@ def score_refusal(score: Score) -> str | None:
             return "its kernels evaluate the score functions softcap and alibi only"
 
 
-def to_head_score(score: Score, batch: tuple[int, ...]) -> Score:
+def to_head_score(score: Score, batch: tuple[int, ...], num_heads: int) -> Score:
     """Return the score function with its entries for all heads, float32 `[B, N, 1]`."""
     if not isinstance(score, scores.Alibi):
         return score
     slopes = score.slopes.astype(jnp.float32)
-    slopes = jnp.broadcast_to(slopes, (*batch, slopes.shape[-1]))
-    return HeadAlibi(slopes.reshape(-1, slopes.shape[-1], 1))
+    slopes = jnp.broadcast_to(slopes, (*batch, num_heads))
+    return HeadAlibi(slopes.reshape(-1, num_heads, 1))

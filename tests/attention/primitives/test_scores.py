@@ -276,6 +276,33 @@ def test_heads_argument_selects_slopes(implementation):
     np.testing.assert_allclose(some, run(query, key, value)[:, 2:4], rtol=1e-5, atol=1e-6)
 
 
+@IMPLEMENTATIONS
+def test_one_entry_serves_all_heads(implementation):
+    def output(slopes, table, logits):
+        score = (
+            scores.alibi(slopes),
+            scores.relative_bias(table, max_distance=6),
+            scores.attention_sinks(logits),
+        )
+        options = in_tiles(implementation, 2, 4)
+        return attend(*query_key_value(), score=score, positions=POSITIONS, **options)
+
+    one = SLOPES[:1], TABLE[:1], SINKS[:1]
+    repeated = (jnp.repeat(array, N, axis=0) for array in one)
+    np.testing.assert_allclose(output(*one), output(*repeated), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "score", [scores.alibi(SLOPES[2:]), scores.attention_sinks(SINKS[2:])], ids=["alibi", "sinks"]
+)
+def test_array_without_the_global_number_of_a_head_gives_nan(score):
+    """As where an array that is one shard of all heads is passed with `heads`."""
+    query, key, value = query_key_value()
+    some = query[:, 2:4], key[:, 1:2], value[:, 1:2]
+    output = attend(*some, score=score, positions=POSITIONS, heads=jnp.array([3, 4]))
+    np.testing.assert_array_equal(jnp.isnan(output).all(axis=(0, 2)), [False, True])
+
+
 @pytest.mark.usefixtures("float64")
 @IMPLEMENTATIONS
 def test_score_functions_receive_float64(implementation):

@@ -104,6 +104,7 @@ def test_equals_reference_with_all_options():
         "positions": POSITIONS,
         "score": lambda slopes: (
             scores.alibi(slopes),
+            scores.alibi(slopes[:1]),
             scores.softcap(2.0),
             scores.attention_sinks(4 * slopes),
         ),
