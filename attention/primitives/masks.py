@@ -161,7 +161,7 @@ def _operand(other: Mask) -> Mask:
     if not isinstance(other, Mask):
         raise TypeError(
             f"a mask composes with masks, not with {type(other).__name__}: "
-            "wrap a bool array in masks.from_array"
+            "wrap a bool array in masks.from_array, and compose masks before block_mask"
         )
     return other
 
@@ -434,8 +434,11 @@ class Block(Mask):
     compares_positions = True
 
     def key_range(self, query_position: Array) -> tuple[Array, Array]:
-        start = query_position // self.size * self.size
-        return start, start + self.size
+        size = min(self.size, INT32.max)
+        before = query_position % size
+        after = size - before
+        start = jnp.maximum(query_position, INT32.min + before) - before
+        return start, jnp.minimum(query_position, INT32.max - after) + after
 
     def band_width(self) -> int:
         return 2 * self.size - 1
@@ -641,7 +644,10 @@ def to_int32(name: str, given: ArrayLike, rank: int) -> Array:
             return array.astype(jnp.int32)
         clipped = jnp.clip(array, max(INT32.min, jnp.iinfo(array.dtype).min), INT32.max)
         if not isinstance(clipped, jax.core.Tracer) and bool((clipped != array).any()):
-            raise ValueError(f"{name} must lie in the range of int32, {INT32.min} to {INT32.max}")
+            outside = int(array[clipped != array][0])
+            raise ValueError(
+                f"{name} must lie in the range of int32, {INT32.min} to {INT32.max}, got {outside}"
+            )
         return clipped.astype(jnp.int32)
 
 

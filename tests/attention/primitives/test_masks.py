@@ -362,6 +362,17 @@ def test_window_masks_empty_slots():
         assert not mask(jnp.int32(-5), jnp.int32(EMPTY_SLOT))
 
 
+@pytest.mark.parametrize("size", [3, 2**31 - 1, 2**40])
+def test_blocks_at_the_bounds_of_int32(size):
+    """As `window`, no block has the last position of int32, which marks an empty slot."""
+    lowest, highest = -(2**31), 2**31 - 1
+    positions = [lowest, lowest + 1, lowest + 2, -1, 0, 5, highest - 2, highest - 1, highest]
+    queries, keys = np.array(positions, np.int32)[:, None], np.array(positions, np.int32)[None, :]
+    size = min(size, highest)
+    expected = [[q // size == k // size and k < highest for k in positions] for q in positions]
+    np.testing.assert_array_equal(masks.block(size)(queries, keys), expected)
+
+
 @pytest.mark.parametrize("implementation", ["reference", "tiled"])
 def test_cu_seqlens_equals_segments(implementation):
     query, key, value = query_key_value()
@@ -413,7 +424,9 @@ def test_lengths_mask_left_padding(implementation):
 def test_int64_outside_int32_raises(enable_x64):
     with jax.enable_x64(enable_x64):
         far = np.array([2**31, 3])
-        with pytest.raises(ValueError, match="lengths must lie in the range of int32"):
+        with pytest.raises(
+            ValueError, match="lengths must lie in the range of int32, .*, got 2147483648$"
+        ):
             masks.lengths(far)
         with pytest.raises(ValueError, match="query_positions must lie in the range of int32"):
             attend(*query_key_value(), positions=(far[0] + np.arange(T), np.arange(S)))
