@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from attention.primitives.batch import check_broadcasts, to_batch
 from attention.primitives.block_mask import BlockMask, check_extent, check_tile_sizes
 from attention.primitives.choice import one_of
-from attention.primitives.dropout import Dropout
+from attention.primitives.dropout import Dropout, key_words
 from attention.primitives.masks import Mask, checked_array, to_int32
 from attention.primitives.precision import score_dtype
 from attention.primitives.pytree_dataclass import (
@@ -320,7 +320,9 @@ def _check_dropout(dropout: Dropout | None, batch: Sequence[int]) -> Dropout | N
     if dtype is None or not (dtype == jnp.uint32 or jnp.issubdtype(dtype, jax.dtypes.prng_key)):
         kind = type(dropout.rng).__name__ if dtype is None else dtype
         raise TypeError(f"dropout rng must be a jax.random.key, got {kind}")
-    words = jax.random.key_data(dropout.rng)
+    words = key_words(dropout.rng)
+    if words.ndim == 0 or words.shape[-1] not in (2, 4):  # of the implementations in JAX
+        raise TypeError(f"dropout rng must be a jax.random.key, got uint32 of shape {words.shape}")
     check_broadcasts("dropout.rng", words.shape[:-1], batch)
     return replace(dropout, rng=words)
 

@@ -4,7 +4,8 @@ Computed inside `attend`, or once by `block_mask` for all layers and steps with 
 FlexAttention (Dong et al. 2024, section 4.2).
 """
 
-from typing import NamedTuple
+from numbers import Integral
+from typing import NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -111,6 +112,14 @@ class BlockMask:
         """The tiles to visit, with batch axes."""
         return Pattern(self.start, self.stop, self.full_start, self.full_stop, self.kinds)
 
+    def _refuse(self, *_: object) -> NoReturn:
+        raise TypeError(
+            "a BlockMask does not compose, because its tiles are those of its mask: compose masks "
+            "first, as in block_mask(mask & other, num_queries)"
+        )
+
+    __and__ = __or__ = __invert__ = _refuse
+
     def check(
         self, num_queries: int, num_keys: int, tile_sizes: tuple[int, int] | None = None
     ) -> None:
@@ -150,6 +159,11 @@ def block_mask(
         positions: as in `attend`, which then takes none.
         tile_sizes: queries and keys per tile.
 
+    Raises:
+        TypeError: not a mask.
+        ValueError: lengths or tile sizes that are not integers of at least 1; a mask of other
+            lengths.
+
     >>> from attention import masks
     >>> tiles = block_mask(masks.causal(), 1024, tile_sizes=(256, 256))
     >>> tiles.stop.tolist(), tiles.full_stop.tolist()
@@ -161,6 +175,11 @@ def block_mask(
         raise TypeError(
             f"block_mask takes a mask of attention.masks, got {type(mask).__name__}: wrap a bool "
             "array in masks.from_array"
+        )
+    if not all(isinstance(length, Integral) and length >= 1 for length in lengths):
+        raise ValueError(
+            "block_mask takes num_queries and num_keys, two integers of at least 1, got "
+            f"{num_queries} and {num_keys}"
         )
     check_extent(mask, lengths, counted=positions is None)
     check_tile_sizes(tile_sizes)

@@ -51,7 +51,7 @@ def keep_factor(
     Returns:
         float32 `[..., N, T, S]`.
     """
-    words = jax.random.key_data(dropout.rng)
+    words = key_words(dropout.rng)
     return keep_pairs(
         jnp.moveaxis(words, -1, 0)[..., None, None, None],
         dropout.rate,
@@ -59,6 +59,11 @@ def keep_factor(
         query_positions[..., None, :, None],
         key_positions[..., None, None, :],
     )
+
+
+def key_words(rng: Array) -> Array:
+    """Return the data of random keys, uint32 `[..., words]`, also of keys that are data already."""
+    return rng if rng.dtype == jnp.uint32 else jax.random.key_data(rng)
 
 
 def keep_pairs(words: Array, rate: float, head: Array, query: Array, key: Array) -> Array:

@@ -1,6 +1,6 @@
 """Exact combination of attention over disjoint sets of keys."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from jax import Array
 from attention.primitives.nonfinite import nan_rows
 
 
-def merge(partials: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+def merge(partials: Iterable[tuple[Array, Array]]) -> tuple[Array, Array]:
     """Combine attention of the same queries over disjoint sets of keys.
 
     Each output is weighted by its share of the softmax denominator, exp(logsumexp - total)
@@ -35,6 +35,7 @@ def merge(partials: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
     >>> bool(jnp.allclose(merge(partials)[0], attend(query, key, value), atol=1e-6))
     True
     """
+    partials = list(partials)
     shapes = [
         tuple(getattr(array, "shape", type(array).__name__) for array in pair)
         if isinstance(pair, tuple | list)

@@ -356,6 +356,24 @@ def test_inputs_that_are_not_floats_raise(name, dtype):
             TypeError,
             "not with ndarray: wrap a bool array in masks.from_array",
         ),
+        (
+            lambda: masks.causal() & block_mask(masks.causal(), T),
+            TypeError,
+            "wrap a bool array in masks.from_array, and compose masks before block_mask",
+        ),
+        (
+            lambda: block_mask(masks.causal(), T) & masks.causal(),
+            TypeError,
+            "compose masks first, as in block_mask(mask & other, num_queries)",
+        ),
+        *(
+            (
+                lambda lengths=lengths: block_mask(masks.causal(), *lengths),
+                ValueError,
+                f"two integers of at least 1, got {lengths[0]} and {lengths[-1]}",
+            )
+            for lengths in ((-3,), (6.5,), (T, 0))
+        ),
         (lambda: masks.causal() | True, TypeError, "a mask composes with masks, not with bool"),
         (
             lambda: masks.from_function(lambda query, key: query - key),
@@ -408,6 +426,8 @@ def test_mask_may_be_larger_than_the_inputs_with_explicit_positions():
         ({"dropout": 0.1}, "dropout must be Dropout(rng, rate), got float"),
         ({"dropout": Dropout(None, 0.1)}, "dropout rng must be a jax.random.key, got NoneType"),
         ({"dropout": Dropout(np.zeros(3), 0.1)}, "dropout rng must be a jax.random.key, got float"),
+        ({"dropout": Dropout(np.uint32(3), 0.1)}, "jax.random.key, got uint32 of shape ()"),
+        ({"dropout": Dropout(np.ones(1, np.uint32), 0.1)}, "key, got uint32 of shape (1,)"),
     ],
 )
 def test_wrong_mask_or_dropout_is_named(arguments, words):
