@@ -158,12 +158,12 @@ def explicit(
         ) from error
     except INDEXING_ERRORS as error:
         raise TypeError(
-            f"{receives} as traced numbers, which cannot index a NumPy array or a list: convert it "
-            "with jax.numpy.asarray"
+            f"{receives} as traced numbers, which range(...) does not accept and which cannot "
+            "index a NumPy array or a list: use jax.numpy, and convert it with jax.numpy.asarray"
         ) from error
     except TypeError as error:
         raise TypeError(f"{receives}, and raised: {error}") from error
-    found = ", ".join(f"{aval.dtype}{list(aval.shape)}" for aval in closed.out_avals)
+    found = ", ".join(f"{aval.dtype}{list(aval.shape)}" for aval in closed.out_avals) or "None"
     if found != f"{expected}[]":
         raise TypeError(f"{receives} and must return one {expected} number, got {found}")
     constants = tuple(map(jnp.asarray, closed.consts))

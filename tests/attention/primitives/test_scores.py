@@ -212,9 +212,22 @@ RECEIVES = r"a score function receives \(score, query_position, key_position, he
         (lambda s, q, k, n: q, f"{RECEIVES} and must return one float32 number, got int32"),
         (lambda s, q, k, n: s * jnp.ones(3), f"{RECEIVES} and must return one float32 .*3"),
         (lambda s, q, k, n: s > 0, f"{RECEIVES} and must return one float32 number, got bool"),
+        (lambda s, q, k, n: None, f"{RECEIVES} and must return one float32 number, got None"),
+        (lambda s, q, k, n: s * len(range(q)), "numbers, which range.* not accept"),
+        (lambda s, q, k, n: s * [1.0, 2.0][n], "a list: use jax.numpy, and convert"),
         ("s", "a score function must be callable, got str"),
     ],
-    ids=["three arguments", "Python if", "integer", "shape", "bool", "not callable"],
+    ids=[
+        "three arguments",
+        "Python if",
+        "integer",
+        "shape",
+        "bool",
+        "nothing",
+        "range",
+        "list",
+        "not callable",
+    ],
 )
 def test_wrong_score_function_raises(function, sentence):
     with pytest.raises(TypeError, match=sentence):
