@@ -4,6 +4,7 @@ Computed inside `attend`, or once by `block_mask` for all layers and steps with 
 FlexAttention (Dong et al. 2024, section 4.2).
 """
 
+from collections.abc import Callable
 from numbers import Integral
 from typing import NamedTuple, NoReturn
 
@@ -51,27 +52,43 @@ class Pattern(NamedTuple):
         return jnp.where(inside, jnp.where(full, FULL, PARTIAL), EMPTY)
 
 
-@jax.custom_batching.custom_vmap
-def visited_by_any(pattern: Pattern) -> Pattern:
+def visited_by_any(pattern: Pattern, columns: int, *, may_shard: bool) -> Pattern:
     """Return the pattern; under `vmap`, the tiles that any of the examples visits.
 
     So loops and conditions stay scalar: one that differs per example would compute every branch.
+
+    Args:
+        pattern: without batch axes.
+        columns: of tiles.
+        may_shard: whether the mapped axis may be sharded. Devices would have to communicate to
+            agree on such tiles, so all are visited under `vmap`.
     """
-    return pattern
 
+    @jax.custom_batching.custom_vmap
+    def visited(pattern: Pattern) -> Pattern:
+        return pattern
 
-@visited_by_any.def_vmap
-def _visited_by_any_vmap(
-    axis_size: int, in_batched: list[Pattern], pattern: Pattern
-) -> tuple[Pattern, Pattern]:
-    del axis_size
-    reductions = Pattern(jnp.min, jnp.max, jnp.max, jnp.min, jnp.max)
-    reduced = (
-        reduction(array, axis=0) if batched else array
-        for reduction, array, batched in zip(reductions, pattern, in_batched[0], strict=True)
-    )
-    # Again, for a `vmap` around this one.
-    return visited_by_any(Pattern(*reduced)), jax.tree.map(lambda _: False, pattern)
+    @visited.def_vmap
+    def _visited_vmap(
+        axis_size: int, in_batched: list[Pattern], pattern: Pattern
+    ) -> tuple[Pattern, Pattern]:
+        del axis_size
+
+        def merged(array: Array, batched: bool, merge: Callable, fill: int) -> Array:
+            if not batched:
+                return array
+            if may_shard:
+                return jnp.full(array.shape[1:], fill, array.dtype)
+            return merge(array, axis=0)
+
+        merges = Pattern(jnp.min, jnp.max, jnp.max, jnp.min, jnp.max)
+        every_tile = Pattern(0, columns, 0, 0, PARTIAL)
+        fields = zip(pattern, in_batched[0], merges, every_tile, strict=True)
+        pattern = Pattern(*(merged(*field) for field in fields))
+        # Again, for a `vmap` around this one.
+        return visited(pattern), jax.tree.map(lambda _: False, pattern)
+
+    return visited(pattern)
 
 
 @pytree_dataclass

@@ -85,6 +85,7 @@ class Settings:
         tile_sizes: queries and keys per tile.
         tiles: rows and columns of tiles.
         max_visits: the largest number of tiles that a row visits.
+        may_shard: whether the compiler may shard an axis over which `attend` is mapped.
         dropout_rate: 0 without dropout.
         precision: of products of float32.
         dtype: of scores and sums.
@@ -93,6 +94,7 @@ class Settings:
     tile_sizes: tuple[int, int]
     tiles: tuple[int, int]
     max_visits: int
+    may_shard: bool
     dropout_rate: float
     precision: str
     dtype: Any
@@ -129,7 +131,8 @@ def layout_of(arguments: Arguments, platform: str) -> tuple[Settings, Plan, Head
     settings = Settings(
         tile_sizes=sizes,
         tiles=tiles,
-        max_visits=_max_visits(arguments, pattern, sizes, tiles),
+        max_visits=_max_visits(arguments, pattern, sizes, tiles, may_shard=shards > 1),
+        may_shard=shards > 1,
         dropout_rate=0.0 if arguments.dropout is None else arguments.dropout.rate,
         precision=arguments.precision,
         dtype=arguments.dtype,
@@ -187,14 +190,20 @@ def _max_visits(
     pattern: Pattern | None,
     sizes: tuple[int, int],
     tiles: tuple[int, int],
+    *,
+    may_shard: bool,
 ) -> int:
     """Return how many tiles a row may visit, as far as it is known without arrays.
 
-    An interval pattern is computed from `key_range`, which lies within the band of the mask.
+    An interval pattern is computed from `key_range`, which lies within the band of the mask. If it
+    depends on arrays that a `vmap` may shard, all tiles are visited there (`visited_by_any`).
     """
     is_interval = pattern is not None and pattern.kinds is None
     width = arguments.mask.band_width() if is_interval else None
-    return tiles[1] if width is None else min(tiles[1], -(-(sizes[0] + width) // sizes[1]) + 1)
+    varies = may_shard and jax.tree.leaves((arguments.mask, arguments.block_mask))
+    if width is None or varies:
+        return tiles[1]
+    return min(tiles[1], -(-(sizes[0] + width) // sizes[1]) + 1)
 
 
 def _pattern(

@@ -134,9 +134,16 @@ def _zero(tree: Tree, dtype: jnp.dtype) -> Array:
     return jnp.where(jnp.stack(never).any(), 1, 0).astype(dtype)
 
 
+def _pattern_of(settings: Settings, head: Head) -> Pattern | None:
+    """Return the tiles to visit, which all examples of a `vmap` share; None: all."""
+    if head.pattern is None:
+        return None
+    return visited_by_any(head.pattern, settings.tiles[1], may_shard=settings.may_shard)
+
+
 def forward(settings: Settings, head: Head) -> tuple[Array, Array, Array]:
     """Return output `[T, Hv]`, logsumexp `[T]` and largest score `[T]`."""
-    pattern = None if head.pattern is None else visited_by_any(head.pattern)
+    pattern = _pattern_of(settings, head)
     zero, lowest = _zero(head, settings.dtype), jnp.finfo(settings.dtype).min
     value_width = head.inputs.value.shape[1]
 
@@ -192,7 +199,7 @@ def sum_over_keys(
         more: inputs that are cut like those of `head`, such as tangents; None where absent.
         function: takes the inputs, context, rows and more of a tile; returns arrays `[T, ...]`.
     """
-    pattern = None if head.pattern is None else visited_by_any(head.pattern)
+    pattern = _pattern_of(settings, head)
     zero = _zero((head, rows), settings.dtype)
     columns = settings.tiles[1]
 

@@ -101,6 +101,27 @@ def test_windows_of_examples_with_lengths():
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("packed", [False, True], ids=["windows", "segments"])
+def test_vmap_over_masks_of_sharded_examples(packed):
+    """No union of the tiles of all examples, which would be a collective."""
+    mesh = sharding.mesh_of(BATCH, AxisType.Auto)
+    ids = jnp.array([[0] * 9 + [1] * 20, [0] * 23 + [1] * 6])
+    inputs = *draw((2, 29, 1, 4)), ids if packed else jnp.array([29, 11])
+
+    def loss(query, numbers, options):
+        mask = masks.segments(numbers) if packed else masks.window(5) & masks.lengths(numbers)
+        return jnp.sum(jnp.sin(attend(*[query] * 3, mask=mask, **options)))
+
+    def gradient(options):
+        return jax.jit(jax.vmap(jax.grad(functools.partial(loss, options=options))))
+
+    sharded = [jax.device_put(array, NamedSharding(mesh, P("batch"))) for array in inputs]
+    compiled = gradient(in_tiles("tiled", 4, 2)).lower(*sharded).compile()
+    assert sharding.collectives(compiled) == []
+    expected = gradient(in_tiles("reference"))(*inputs)
+    np.testing.assert_allclose(compiled(*sharded), expected, rtol=1e-4, atol=1e-5)
+
+
 def loss_with_closures(query, weight, documents, implementation):
     """A mask and a score function that close over traced arrays."""
 
