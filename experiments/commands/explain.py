@@ -24,6 +24,7 @@ from experiments.analysis.cross_alignment import align_task
 from experiments.analysis.figures import FORMATS, draw_maps, draw_mask, write_csv
 from experiments.analysis.heads import beside, changes, heads_table, repeated_block, visible
 from experiments.analysis.page.build import write_explanation
+from experiments.analysis.replaced_weights import loss_table, unneeded
 from experiments.analysis.tables import markdown, write_tables
 from experiments.config import Config
 from experiments.errors import UsageError, as_usage_errors, one_of
@@ -102,6 +103,7 @@ def explain(
         write_explanation(folder / "sentence.html", task, state, [sentence], notes=notes)
         return
     heads = measure_heads(task, state, untrained, collector, split, folder)
+    notes += measure_replaced_weights(task, state, split, folder)
     sources = [pair.source for pair in task.first_examples(split, IN_PAGE)]
     write_explanation(folder / f"{split}.html", task, state, sources, heads, notes)
     if CROSS in found[0].maps and pairs[0].links:
@@ -176,6 +178,21 @@ def measure_heads(
     print(f"\nheads, over {len(examples)} examples of the {split} split")
     print(markdown(rows, 2))
     return rows
+
+
+def measure_replaced_weights(task: Task, state: TrainState, split: str, folder: Path) -> list[str]:
+    """Write and print how much the loss of a split rises with other weights.
+
+    Returns:
+        A sentence for each kind of attention whose weights are not needed.
+    """
+    rows = loss_table(task, state, split)
+    write_tables(rows, folder / "replaced_weights", 4)
+    print(f"loss of the {split} split with other weights, in nats per token")
+    print(markdown(rows, 4))
+    found = unneeded(rows)
+    print("".join(f"{line}\n" for line in found))
+    return found
 
 
 def measure_alignment(

@@ -78,6 +78,16 @@ def test_split(explain, made, monkeypatch):
         names = [row["alignment"] for row in csv.DictReader(file)]
     assert len(names) == 2 * 2 * (2 + 1) + 3
     assert "IBM Model 1" in names and len(links) > 10
+    with (folder / "replaced_weights.csv").open(newline="") as file:
+        replaced = [*csv.DictReader(file)]
+    assert [row["attention"].split()[0] for row in replaced] == [
+        "encoder",
+        "decoder",
+        "cross-attention",
+    ]
+    for row in replaced:  # initial parameters have nothing to lose
+        assert 3 < float(row["loss"]) < 9
+        assert abs(float(row["rise with uniform weights"])) < 0.5
     note = "re-initialised weights move 0% of the cross-attention"
     assert note in output
     data = data_of((folder / "validation.html").read_bytes())
