@@ -169,7 +169,7 @@ def planted_cue() -> str:
     """Return the stored result of explanations of the model with a planted cue."""
     record = Record.load(PLANTED_CUE)
     shares = ", ".join(
-        f"{name} {found['mean']:.0%}" for name, found in record.scores[CUE_FIRST].items()
+        f"{name} {found['mean']:.1%}" for name, found in record.scores[CUE_FIRST].items()
     )
     return f"{PLANTED_CUE.relative_to(REPOSITORY)}: the cue is ranked first by {shares}"
 
