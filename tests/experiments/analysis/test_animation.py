@@ -18,13 +18,14 @@ def maps(kind="cross", layers=(1, 2)):
 
 def test_last_layer_of_cross_attention_is_shown():
     found = shown_maps(Attended({"encoder": maps("encoder"), "cross": maps()}))
-    assert (found.kind, found.layers, found.weights.shape) == ("cross", (2,), (1, 2, 3, 4))
+    assert (found.kind, found.layers) == ("cross", (2,))
+    np.testing.assert_array_equal(found.weights, maps().weights[1:])
     assert shown_maps(Attended({"decoder": maps("decoder")})).kind == "decoder"
 
 
 def test_rows_are_read_as_written(tmp_path):
     workdir = Workdir(tmp_path)
-    for step in (7, 0, 2, 4, 4):  # an earlier run; step 4 twice, because the run was resumed
+    for step in (7, 0, 4, 2, 4):  # an earlier run; a run that was resumed with more samples
         workdir.keep_maps(as_row(step, maps()))
     frames = read_rows(workdir.maps)
     assert [*frames] == [0, 2, 4]
