@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.analysis.alignment import Gold, Links, read_links, score
-from experiments.analysis.collect import Example
+from experiments.analysis.collect import DECODER, ENCODER, Example
 from experiments.analysis.cross_alignment import (
     LEARNED_FROM,
     TEST,
@@ -121,8 +121,11 @@ def read_gold(
         examples: of the pairs.
 
     Raises:
-        UsageError: a pair without a target, fewer than two pairs, and as `read_links`.
+        UsageError: another task, a pair without a target, fewer than two pairs, and as
+            `read_links`.
     """
+    if {*examples[0].labels} != {ENCODER, DECODER}:
+        raise UsageError(f"--gold is for translation, and task={task.config.task!r} has one text")
     missing = [number for number, pair in enumerate(pairs, start=1) if not pair.target]
     if missing:
         raise UsageError(

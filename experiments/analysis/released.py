@@ -1,4 +1,4 @@
-"""What a released model attends to in one sentence, without a task or data of its own."""
+"""Attention of a released model in one sentence; it has neither a task nor data here."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

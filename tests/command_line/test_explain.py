@@ -8,6 +8,7 @@ import pytest
 
 from experiments.analysis.heads import COLUMNS
 from experiments.commands import explain as command
+from experiments.workdir import Workdir
 from tests.command_line.command import make_untrained
 
 SMALL = {"model.max_length": 32, "batch.bucket_lengths": (32,), "model.width": 16}
@@ -37,6 +38,9 @@ def data_of(page):
 
 
 def test_sentence(explain, made):
+    maps = {"kind": "cross", "layers": [1], "queries": ["le"], "keys": ["the", "girl"]}
+    for step, weights in ((0, [0.5, 0.5]), (20, [0.9, 0.1])):  # as of a run with sample_maps
+        Workdir(made).keep_maps({"step": step, "weights": [[[weights]]], **maps})
     status, output, error = explain("--sentence=the girl was happy", "--layer=1", "--head=2")
     assert (status, error) == (0, "")
     folder = made / "explain" / "sentence"
@@ -48,6 +52,7 @@ def test_sentence(explain, made):
     names = {f"{name}.{suffix}" for name in figures for suffix in ("png", "svg")}
     assert {*found} == names | {f"{kind}.csv" for kind in kinds}
     page = (made / "explain" / "sentence.html").read_bytes()
+    assert (made / "explain" / "training.gif").read_bytes().startswith(b"GIF89a")
     assert explain("--sentence=the girl was happy", "--layer=1", "--head=2")[1] == output
     assert files(folder) == found
     assert (made / "explain" / "sentence.html").read_bytes() == page
