@@ -42,6 +42,7 @@ MODES = {
     "benchmark": "measure time, memory and error of attention beside other libraries",
     "ledger": "write the results of all runs in workdirs/ as JSON and as one page",
 }
+ANSWERS = ("generate", "translate")  # other names of the mode predict, which get a hint
 USES = ("evaluate", "predict", "explain")  # modes that need a trained model
 FORMATS = ("text", "json")
 FOR_MODES = {  # modes that have a flag
@@ -166,6 +167,8 @@ def parse(argv: Sequence[str]) -> Command:
         if name != "seeds" and "" in values_of(name, arguments):
             raise UsageError(f"--{name} needs a name, got none")
     mode, configs = last_of("mode", arguments) or "train", values_of("config", arguments)
+    if mode in ANSWERS:
+        raise UsageError(f"--mode={mode} is --mode=predict here, for trained runs and --weights")
     with as_usage_errors():
         one_of("--mode", mode, tuple(MODES))
     if plugin := last_of("plugin", arguments):

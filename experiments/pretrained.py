@@ -6,9 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from ml_collections import ConfigDict
 
-from attention.decoding import GNMT, Beam, Greedy, Strategy, generate, stream
+from attention.decoding import (
+    GNMT,
+    AllowedTokens,
+    Beam,
+    Greedy,
+    History,
+    Strategy,
+    generate,
+    stream,
+)
 from attention.modules import EncoderDecoder
 from experiments.compilation import compiled
 from experiments.config.build import build
@@ -52,7 +63,7 @@ def predict(
     decoding = build(PretrainedPart, config.decoding.to_dict(), "decoding.")
     if decoding.strategy == "auto":
         decoding = replace(decoding, strategy="sample" if model.is_prompted else "greedy")
-    options = _options(decoding, settings, is_prompted=model.is_prompted)
+    options = _options(decoding, settings, model)
     options |= {"tokenizer": tokenizer}
     _check_max_tokens(model, decoding.max_tokens)
 
@@ -100,7 +111,7 @@ def explain(
     if isinstance(model, EncoderDecoder):
         decoding = build(PretrainedPart, config.decoding.to_dict(), "decoding.")
         decoding = replace(decoding, strategy="greedy")
-        options = _options(decoding, settings, is_prompted=False)
+        options = _options(decoding, settings, model)
         most = model.target_embedding.max_length or decoding.max_tokens
         options["max_tokens"] = min(options["max_tokens"], most)
     with as_usage_errors("--sentence: "):
@@ -179,26 +190,52 @@ def _load(folder: Workdir, *, is_written: bool = True) -> tuple[Any, Any, dict[s
 
 
 def _options(
-    decoding: PretrainedPart, settings: dict[str, Any], *, is_prompted: bool
+    decoding: PretrainedPart,
+    settings: dict[str, Any],
+    model: Any,  # noqa: ANN401 - any model
 ) -> dict[str, Any]:
-    """Return arguments of `generate`; end and start tokens are those of the checkpoint."""
+    """Return arguments of `generate`; the tokens with a meaning are those of the checkpoint."""
     end = settings.get("eos_token_id")
     stop = [] if end is None else end if isinstance(end, list) else [end]
     strategy: Strategy = sampling(decoding) if decoding.strategy == "sample" else Greedy()
     if decoding.num_beams > 1:
         strategy = Beam(decoding.num_beams, length_penalty=GNMT(decoding.length_penalty))
+    excluded = [
+        ids for ids in settings.get("bad_words_ids") or () if ids not in [[e] for e in stop]
+    ]
+    excluded += [[token] for token in settings.get("suppress_tokens") or ()]
     options = {
         "strategy": strategy,
         "max_tokens": decoding.max_tokens,
         "stop": stop,
+        "logit_processors": [exclude(excluded, model.vocab_size)] if excluded else (),
         "rng": jax.random.key(decoding.seed) if decoding.strategy == "sample" else None,
         "buckets": BUCKETS,
         "compile": compiled,
     }
-    if not is_prompted:
+    if not model.is_prompted:
         names = ("decoder_start_token_id", "pad_token_id")
         starts = [settings[name] for name in names if settings.get(name) is not None]
         options["start"] = starts[0] if starts else 0
         first = settings.get("forced_bos_token_id")
         options["prefix"] = None if first is None else [[first]]
     return options
+
+
+def exclude(sequences: Sequence[Sequence[int]], vocab_size: int) -> AllowedTokens:
+    """Return a logit processor by which answers contain none of some sequences of ids."""
+    single = np.ones(vocab_size, bool)
+    single[[ids[0] for ids in sequences if len(ids) == 1]] = False
+
+    def allowed(history: History) -> jax.Array:
+        found = jnp.broadcast_to(single, (*history.length.shape, vocab_size))
+        for *before, last in (ids for ids in sequences if len(ids) > 1):
+            begun = history.length >= len(before)
+            for back, token in enumerate(reversed(before), start=1):
+                place = (history.length - back)[..., None]
+                read = jnp.take_along_axis(history.tokens, place, axis=-1, mode="clip")
+                begun &= read[..., 0] == token
+            found = found.at[..., last].min(~begun)
+        return found
+
+    return AllowedTokens(allowed)

@@ -33,6 +33,7 @@ LIBRARY_NEEDS = {"jax", "flax", "chex"}
 NUMPY = (
     "attention/testing",
     "attention/decoding/batching.py",
+    "attention/decoding/text.py",
     "attention/primitives/arguments.py",
 )
 EXTRA = {"numpy", "safetensors", "tokenizers"}  # attention[weights]

@@ -1,6 +1,7 @@
 """Beam search: the best of several hypotheses that are extended side by side."""
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import NamedTuple
 
 import jax
@@ -58,6 +59,7 @@ class Beam:
         keep_width: whether the beam keeps its width.
 
     Raises:
+        TypeError: a length penalty that is not a function.
         ValueError: an n_best above num_beams.
     """
 
@@ -67,11 +69,16 @@ class Beam:
     keep_width: bool = False
 
     def __post_init__(self) -> None:
-        if self.num_beams < 1:
-            raise ValueError(f"num_beams must be at least 1, got {self.num_beams}")
+        if not isinstance(self.num_beams, Integral) or self.num_beams < 1:
+            raise ValueError(f"num_beams must be an integer of at least 1, got {self.num_beams}")
         if self.n_best is not None and not 1 <= self.n_best <= self.num_beams:
             raise ValueError(
                 f"n_best must be between 1 and num_beams {self.num_beams}, got {self.n_best}"
+            )
+        if self.length_penalty is not None and not callable(self.length_penalty):
+            raise TypeError(
+                "length_penalty must be a function of lengths, such as Power(1.0), "
+                f"got {self.length_penalty!r}"
             )
 
     def begin(self, options: DecodingOptions, inputs: RowInputs, like: Prediction) -> BeamState:
@@ -184,7 +191,7 @@ class Beam:
             return jnp.where(_exists(before), before + found, -jnp.inf)
 
         values, score, exceptions = logits, totals, None
-        if options.logit_processors or (stopping.min_tokens > 1 and stopping.has_sequences):
+        if options.logit_processors or (stopping.min_tokens > 1 and stopping.sequences):
             normalized = logits - peak.T[..., None] - rest.T[..., None]
             values = self._processed(options, inputs, state, index, normalized)
             score = _identity
@@ -225,15 +232,17 @@ class Beam:
     ) -> Array | None:
         """Return ids `[B, E]` of tokens that may be ordered differently from their logits."""
         found = []
-        if options.stopping.min_tokens > 1:
+        if options.stopping.min_tokens > 1 and options.stopping.stop:
             ids = [number for number in options.stopping.last_ids if 0 <= number < vocab_size]
-            found += [jnp.full(index.shape, number, jnp.int32) for number in ids]
+            ids = jnp.array(ids, jnp.int32)[None]
+            found.append(jnp.broadcast_to(ids, (len(index), ids.size)))
         if inputs.prefix is not None:
-            found.append(at_index(inputs.prefix.tokens, index))
+            found.append(at_index(inputs.prefix.tokens, index)[:, None])
         if not found:
             return None
-        parents = jnp.arange(self.num_beams, dtype=jnp.int32)[None]
-        return jnp.concatenate([ids[:, None] + vocab_size * parents for ids in found], axis=1)
+        ids = jnp.concatenate(found, axis=1)[..., None]
+        parents = jnp.arange(self.num_beams, dtype=jnp.int32)[None, None]
+        return (ids + vocab_size * parents).reshape(len(index), -1)
 
     def _bound(
         self, options: DecodingOptions, inputs: RowInputs, scores: Array, length: Array

@@ -15,12 +15,13 @@ from attention.decoding.batching import (
     limit_bucket,
     runner,
 )
-from attention.decoding.inputs import Tokenizer, prepare, texts
+from attention.decoding.inputs import prepare
 from attention.decoding.output import GenerationOutput
 from attention.decoding.processors import LogitProcessor
 from attention.decoding.program import GenerationProgram, GenerativeModel
 from attention.decoding.stopping import Prefix
-from attention.decoding.strategy import Greedy, Observe, Strategy
+from attention.decoding.strategy import Greedy, Observe, Strategy, TokenStrategy
+from attention.decoding.text import AnswerText, Tokenizer, stop_strings, with_text
 
 
 def generate(
@@ -59,6 +60,13 @@ def generate(
     Where logit processors or the logits themselves exclude every token, a row has no answer: length
     0 and score -inf (in beam search, if this is so for all of its hypotheses).
 
+    A string in `stop` ends the decoding of an answer at the ids that the tokenizer has for it, and
+    at any token whose text contains it, if the model or the tokenizer has a `vocab_size`. Any other
+    ids whose text contains it, for instance two tokens with one half of it each, do not end the
+    decoding: the answer is cut when all answers are decoded. Either way the answer ends with the
+    first token with which its text contains the string (`tokens`, `lengths`, `log_probs`,
+    `observed`, and `scores` except those of beams), and `text` ends in front of the string.
+
     Known ids must lie in the vocabulary, if the model has a `vocab_size`. Traced ids are not
     checked: the models of this library return NaN for those outside of it.
 
@@ -70,13 +78,15 @@ def generate(
         lengths: int `[B]`, number of valid tokens of each row of an array; P by default, so that
             padding is read as tokens of the prompt: pass `lengths` whenever rows are padded.
         start: the token, or `[B]` tokens, that an encoder-decoder model reads first.
-        stop: an id, ids, or sequences of ids, that end an answer; strings with a tokenizer.
+        stop: an id, ids, or sequences of ids, that end an answer; strings with a tokenizer, see
+            below.
         min_tokens: smallest number of tokens of an answer.
         pad: the token after the end of an answer.
         prefix: tokens that the answers begin with; see `Prefix`.
         logit_processors: functions `(logits, History) -> logits`, applied in order.
         rng: a random key, or one for each row.
-        returning: names of results of attention that `model.step` returns; they are observed.
+        returning: a list of names of results of attention that `model.step` returns; they are
+            observed.
         observe: a function of the `Output` of a step to leaves `[B, *]`, kept for each token; by
             default its `attention`, if `returning` names anything.
         tokenizer: an object with `encode` and `decode`; the output then has `text`. If `encode` has
@@ -90,15 +100,18 @@ def generate(
         compile: maps a function of `(model, *arrays [R, *])` to a compiled one; it may shard R.
 
     Returns:
-        The answers, `...` = B, or B and n_best. For lists, numpy arrays as long as the longest.
+        The answers, `...` = B, or B and n_best. For lists, numpy arrays as long as the longest,
+        before answers are cut at stop strings.
 
     Raises:
         TypeError: ids that are not integers; a model that generates no text; a strategy, a logit
-            processor or a random key that is none.
+            processor, a tokenizer or a random key that is none.
         ValueError: arguments that do not fit together; the message is one sentence.
     """
     if slots is not None and slots < 1:
         raise ValueError(f"slots must be at least 1, got {slots}")
+    if isinstance(returning, str):
+        raise TypeError(f"returning must be a list of names, such as [{returning!r}], got a string")
     program, prompts, rows = prepare(
         model,
         inputs,
@@ -139,8 +152,16 @@ def generate(
         output = generate_lists(run, passes, prompts, rows, slots)
     if tokenizer is None:
         return output
-    return output._replace(text=texts(jax.device_get(output), tokenizer, program.options.stopping))
+    answer_text = AnswerText(tokenizer, program.options.stopping, stop_strings(stop))
+    is_sum = isinstance(strategy, TokenStrategy)
+    return with_text(output, answer_text, is_sum=is_sum)
 
 
 def _attention(output: Any) -> Any:  # noqa: ANN401 - of any model
+    if not jax.tree.leaves(output.attention):
+        raise ValueError(
+            "returning needs names of results of attention, and the steps of this model return "
+            "none of these: pass observe for other results, such as lambda output: "
+            "output.hidden_states"
+        )
     return output.attention

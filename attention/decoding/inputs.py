@@ -1,10 +1,10 @@
-"""Inputs of `generate`, checked and as arrays by name; answers as text."""
+"""Inputs of `generate`, checked and as arrays by name."""
 
 import inspect
 import operator
 from collections.abc import Iterable, Sequence
 from numbers import Integral
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,27 +12,12 @@ from jax import Array
 from jax.typing import ArrayLike, DTypeLike
 
 from attention.decoding.batching import pad_lists
-from attention.decoding.output import GenerationOutput
 from attention.decoding.processors import LogitProcessor
 from attention.decoding.program import GenerationProgram, GenerativeModel, Rows
 from attention.decoding.stopping import Prefix, StoppingCriteria, check_prefix
 from attention.decoding.strategy import DecodingOptions, Greedy, Strategy
+from attention.decoding.text import Tokenizer, tokens_with
 from attention.primitives.cache import check_lengths
-
-
-class Tokenizer(Protocol):
-    """Converts text to ids and back.
-
-    A tokenizer that adds special tokens to a text, such as one for its beginning, needs a keyword
-    argument of `encode` that turns this off: `special_tokens` or, as in transformers,
-    `add_special_tokens`. Stop sequences and prefixes are encoded with False, inputs by default.
-    """
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text."""
-
-    def decode(self, ids: list[int]) -> str:
-        """Return the text of ids."""
 
 
 def is_array(inputs: object) -> bool:
@@ -101,6 +86,11 @@ def prepare(
         those of an array of inputs among them.
     """
     check_model(model)
+    if tokenizer is not None and not (
+        hasattr(tokenizer, "encode") and hasattr(tokenizer, "decode")
+    ):
+        name = type(tokenizer).__name__
+        raise TypeError(f"a tokenizer needs encode and decode, got {name}")
     stopping = StoppingCriteria(max_tokens, encode_stop(model, stop, tokenizer), min_tokens, pad)
     options = DecodingOptions(strategy, stopping, logit_processors)
     if is_array(inputs):
@@ -156,18 +146,25 @@ def encode_stop(
     stop: int | str | Sequence[int | str | Sequence[int]],
     tokenizer: Tokenizer | None,
 ) -> Sequence[int | Sequence[int]]:
-    """Return stop sequences with strings as ids.
+    """Return stop sequences, with strings as their ids and the ids of tokens that contain them.
 
     Raises:
         ValueError: a string without a tokenizer; an id outside the vocabulary.
     """
+    listed = [stop] if isinstance(stop, Integral | str) else stop
     found = [
         encode([part], tokenizer, "stop", special_tokens=False)[0]
         if isinstance(part, str)
         else part
-        for part in ([stop] if isinstance(stop, Integral | str) else stop)
+        for part in listed
     ]
-    check_vocabulary("stop", found, getattr(model, "vocab_size", None))
+    known = getattr(model, "vocab_size", None)
+    check_vocabulary("stop", found, known)
+    sizes = [size for size in (known, getattr(tokenizer, "vocab_size", None)) if size is not None]
+    for part, ids in zip(listed, tuple(found), strict=True):
+        if isinstance(part, str) and ids:
+            more = tokens_with(tokenizer, part, ids[0], min(sizes, default=0))
+            found += [number for number in more if [number] != ids]
     return found
 
 
@@ -230,7 +227,8 @@ def other_rows(
     and from no other row.
 
     Raises:
-        TypeError: a prefix that is not of integers; random keys that are not typed.
+        TypeError: a start or a prefix that is not of integers, or of another shape; random keys
+            that are not typed.
         ValueError: arguments for another number of rows; a start token for a decoder-only model, or
             none for an encoder-decoder model; a known token outside the vocabulary.
     """
@@ -242,8 +240,14 @@ def other_rows(
             raise ValueError(
                 "an encoder-decoder model needs start, the token that answers begin with"
             )
-        rows["start"] = jnp.broadcast_to(jnp.asarray(start).astype(jnp.int32), (number,))
-        known = _known(jnp.asarray(start))
+        start = jnp.asarray(start)
+        if start.shape not in ((), (1,), (number,)) or not jnp.issubdtype(start.dtype, jnp.integer):
+            raise TypeError(
+                f"start needs one integer token, or one for each of {number} rows, "
+                f"got {start.dtype} {start.shape}"
+            )
+        rows["start"] = jnp.broadcast_to(start.astype(jnp.int32), (number,))
+        known = _known(start)
         check_vocabulary("start", known[0].ravel().tolist() if known else (), vocab_size)
     if prefix is not None:
         if not isinstance(prefix, Prefix):
@@ -266,20 +270,3 @@ def other_rows(
             )
         rows["rng"] = jax.random.key_data(rng)
     return rows
-
-
-def texts(output: GenerationOutput, tokenizer: Tokenizer, stopping: StoppingCriteria) -> list[Any]:
-    """Return the text of each answer of a batch, without its stop sequence."""
-
-    def text(tokens: Array, length: Array) -> object:
-        if tokens.ndim > 1:
-            return [text(*one) for one in zip(tokens, length, strict=True)]
-        return tokenizer.decode(without_stop(tokens[: int(length)].tolist(), stopping))
-
-    return [text(*one) for one in zip(output.tokens, output.lengths, strict=True)]
-
-
-def without_stop(ids: list[int], stopping: StoppingCriteria) -> list[int]:
-    """Return ids without the stop sequence at their end, if there is one."""
-    found = [len(stop) for stop in stopping.stop if tuple(ids[-len(stop) :]) == stop]
-    return ids[: len(ids) - max(found, default=0)]

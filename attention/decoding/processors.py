@@ -53,6 +53,18 @@ def check_processors(processors: Sequence[LogitProcessor]) -> None:
             pass
 
 
+def check_hashable(processors: Sequence[LogitProcessor]) -> None:
+    """Raise a TypeError if compiled programs cannot be found again by these processors."""
+    for processor in processors:
+        try:
+            hash(processor)
+        except TypeError as error:
+            raise TypeError(
+                f"logit processor {_name(processor)} must be hashable ({error}): use a frozen "
+                "dataclass without arrays, or jax.tree_util.Partial(function, array), made once"
+            ) from None
+
+
 def apply_processor(processor: LogitProcessor, logits: Array, history: History) -> Array:
     """Return the processed logits.
 

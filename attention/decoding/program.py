@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 from attention.decoding.continuous import run_in_slots
 from attention.decoding.loop import DecodingLoop, LoopState, row_inputs
 from attention.decoding.output import GenerationOutput
-from attention.decoding.processors import History
+from attention.decoding.processors import History, check_hashable
 from attention.decoding.stopping import Prefix
 from attention.decoding.strategy import DecodingOptions, RowInputs
 from attention.modules.layers import unstack_layers
@@ -140,11 +140,22 @@ class GenerationProgram:
         return row_inputs(history, prefix, rng, self.options.stopping.max_tokens)
 
 
-@functools.lru_cache(maxsize=256)
 def compiled(
     program: GenerationProgram, method: str, compile: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Return a compiled method, the same for equal arguments."""
+    """Return a compiled method, the same for equal arguments.
+
+    Raises:
+        TypeError: a logit processor that is not hashable.
+    """
+    check_hashable(program.options.logit_processors)
+    return _compiled(program, method, compile)
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(
+    program: GenerationProgram, method: str, compile: Callable[..., Any]
+) -> Callable[..., Any]:
     return compile(getattr(program, method))
 
 

@@ -11,6 +11,8 @@ from jax import Array
 from attention.decoding.output import unit_axes
 from attention.primitives.cache import check_lengths
 
+FEW = 32  # ids, with each of which a token is compared
+
 
 class Prefix(NamedTuple):
     """Tokens that the answer of each row begins with.
@@ -51,7 +53,8 @@ class StoppingCriteria:
     def __post_init__(self) -> None:
         stop = [self.stop] if isinstance(self.stop, Integral) else self.stop
         sequences = [[ids] if isinstance(ids, Integral) else ids for ids in stop]
-        object.__setattr__(self, "stop", tuple(tuple(map(int, ids)) for ids in sequences))
+        sequences = dict.fromkeys(tuple(map(int, ids)) for ids in sequences)
+        object.__setattr__(self, "stop", tuple(sequences))
         if () in self.stop:
             raise ValueError("a stop sequence needs at least 1 token, got an empty one")
         if self.max_tokens < 1:
@@ -68,14 +71,20 @@ class StoppingCriteria:
         return tuple(dict.fromkeys(ids[-1] for ids in self.stop))
 
     @property
-    def has_sequences(self) -> bool:
-        """Return whether a stop sequence has more than one token."""
-        return any(len(ids) > 1 for ids in self.stop)
+    def single_ids(self) -> tuple[int, ...]:
+        """Return the stop sequences of one token."""
+        return tuple(ids[0] for ids in self.stop if len(ids) == 1)
+
+    @property
+    def sequences(self) -> tuple[tuple[int, ...], ...]:
+        """Return the stop sequences of more than one token."""
+        return tuple(ids for ids in self.stop if len(ids) > 1)
 
     def ends(self, tokens: Array, index: Array) -> Array:
         """Return which answers `[B, *, L]` end with token number `index` `[B]`: bool `[B, *]`."""
-        found = [_ends_with(tokens, index, ids) for ids in self.stop]
-        return jnp.any(jnp.stack([jnp.zeros(tokens.shape[:-1], bool), *found]), axis=0)
+        found = [_is_one_of(at_index(tokens, index), self.single_ids)]
+        found += [_ends_with(tokens, index, ids) for ids in self.sequences]
+        return jnp.any(jnp.stack(found), axis=0)
 
     def too_early(self, candidates: Array, index: Array, tokens: Array | None = None) -> Array:
         """Return which candidates would end an answer before `min_tokens`.
@@ -85,12 +94,9 @@ class StoppingCriteria:
             index: `[B]`, number of tokens of each answer.
             tokens: `[B, *, L]`, the answers, needed for stop sequences of several tokens.
         """
-        ends = jnp.zeros(candidates.shape, bool)
-        for ids in self.stop:
-            completes = candidates == ids[-1]
-            if len(ids) > 1:
-                completes &= _ends_with(tokens, index - 1, ids[:-1])[..., None]
-            ends |= completes
+        ends = _is_one_of(candidates, self.single_ids)
+        for ids in self.sequences:
+            ends |= (candidates == ids[-1]) & _ends_with(tokens, index - 1, ids[:-1])[..., None]
         return ends & unit_axes(index + 1 < self.min_tokens, candidates.ndim)
 
 
@@ -123,6 +129,12 @@ def at_index(tokens: Array, index: Array) -> Array:
     """Return token number `index` `[B]` of each of `[B, *, L]`, clipped to the first and last."""
     index = jnp.broadcast_to(unit_axes(index, tokens.ndim), (*tokens.shape[:-1], 1))
     return jnp.take_along_axis(tokens, index, axis=-1, mode="clip")[..., 0]
+
+
+def _is_one_of(tokens: Array, ids: tuple[int, ...]) -> Array:
+    """Return which tokens are among some ids, of which there may be thousands."""
+    method = "auto" if len(ids) < FEW else "binary_search"
+    return jnp.isin(tokens, jnp.array(ids, jnp.int32), method=method)
 
 
 def _ends_with(tokens: Array, index: Array, ids: tuple[int, ...]) -> Array:

@@ -9,10 +9,10 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from attention.decoding.batching import bucket_lengths, limit_bucket, pad_lists
-from attention.decoding.inputs import Tokenizer, array_rows, is_array, prepare, without_stop
+from attention.decoding.inputs import array_rows, is_array, prepare
 from attention.decoding.loop import LoopState
 from attention.decoding.program import GenerativeModel, compiled
-from attention.decoding.stopping import StoppingCriteria
+from attention.decoding.text import AnswerText, Tokenizer, stop_strings
 
 INCOMPLETE = "\ufffd"  # at the end of a text: bytes of a character that is not complete
 
@@ -22,6 +22,7 @@ def stream(
     inputs: ArrayLike | Sequence[Any] | str,
     *,
     max_tokens: int,
+    stop: int | str | Sequence[int | str | Sequence[int]] = (),
     tokenizer: Tokenizer | None = None,
     buckets: Sequence[int] | None = None,
     compile: Callable[..., Any] = jax.jit,
@@ -33,7 +34,7 @@ def stream(
     not pay for that. The arguments are those of `generate` that `prepare` takes, with these
     differences: `inputs` may be one prompt, a string or a list of ids; `strategy` follows one
     hypothesis per row; `pad` is yielded for rows that have ended or have no possible token; text
-    does not contain stop sequences, ids do; `compile` maps functions of pytrees.
+    does not contain stop sequences and strings, ids do; `compile` maps functions of pytrees.
 
     Returns:
         An iterator over int32 `[B]`, or an id for one prompt; with a tokenizer over a list of B
@@ -45,7 +46,7 @@ def stream(
     single = isinstance(inputs, str) or (
         not is_array(inputs) and len(inputs) > 0 and isinstance(inputs[0], Integral)
     )
-    options |= {"max_tokens": max_tokens, "tokenizer": tokenizer}
+    options |= {"max_tokens": max_tokens, "stop": stop, "tokenizer": tokenizer}
     program, prompts, rows = prepare(model, [inputs] if single else inputs, **options)
     stopping = program.options.stopping
     if program.options.strategy.num_beams is not None:
@@ -59,7 +60,7 @@ def stream(
     tokens = _tokens(compiled(program, "advance", compile), *begun)
     if tokenizer is None:
         return (int(one[0]) for one in tokens) if single else tokens
-    pieces = _pieces(tokens, tokenizer, stopping)
+    pieces = _pieces(tokens, AnswerText(tokenizer, stopping, stop_strings(stop)))
     return (one[0] for one in pieces) if single else pieces
 
 
@@ -72,39 +73,43 @@ def _tokens(
         yield jax.device_get(tokens)
 
 
-def _pieces(
-    tokens: Iterator[Array], tokenizer: Tokenizer, stopping: StoppingCriteria
-) -> Iterator[list[str]]:
-    """Yield what each token adds to the text of its row.
+def _pieces(tokens: Iterator[Array], answer_text: AnswerText) -> Iterator[list[str]]:
+    """Yield what each token adds to the text of its row, until all rows have ended.
 
-    Tokens are held back while they may belong to a stop sequence or to an incomplete character.
+    Text is held back while it may belong to a stop sequence, a stop string or an incomplete
+    character.
     """
-    rows: list[tuple[list[int], str]] | None = None
+    rows: list[tuple[list[int], str, bool]] = []  # ids, text, and whether it has ended
     for chosen in tokens:
-        rows = [([], "") for _ in chosen] if rows is None else rows
-        pieces = []
+        rows, pieces = rows or [([], "", False)] * len(chosen), []
         for row, token in enumerate(chosen.tolist()):
-            ids, before = rows[row]
-            stopped = len(without_stop(ids, stopping)) < len(ids)
-            ids = ids if stopped else [*ids, token]
-            kept = without_stop(ids, stopping)
-            last = stopped or len(kept) < len(ids) or len(ids) == stopping.max_tokens
-            text = tokenizer.decode(
-                kept if last else kept[: len(kept) - _begun_stop(kept, stopping)]
-            )
-            if text.endswith(INCOMPLETE) and not last:
-                text = before
-            rows[row] = ids, text
+            ids, before, ended = rows[row]
+            text = before
+            if not ended:
+                ids = [*ids, token]
+                ended = answer_text.ends(ids)
+                text = answer_text(ids) if ended else _certain(ids, before, answer_text)
+            rows[row] = ids, text, ended
             pieces.append(text[len(before) :])
         yield pieces
+        if all(ended for *_, ended in rows):
+            return
 
 
-def _begun_stop(ids: list[int], stopping: StoppingCriteria) -> int:
-    """Return how many of the last ids may begin a stop sequence."""
+def _certain(ids: list[int], before: str, answer_text: AnswerText) -> str:
+    """Return the text that remains, whatever the next tokens are."""
+    held = _begun(tuple(ids), answer_text.stopping.stop)
+    text = answer_text.tokenizer.decode(ids[: len(ids) - held])
+    text = text[: len(text) - _begun(text, answer_text.strings)]
+    return before if text.endswith(INCOMPLETE) or len(text) < len(before) else text
+
+
+def _begun(given: Sequence[Any], stops: Sequence[Sequence[Any]]) -> int:
+    """Return how many of the last ids, or letters, may begin a stop sequence, or string."""
     begun = [
         length
-        for stop in stopping.stop
+        for stop in stops
         for length in range(1, len(stop))
-        if tuple(ids[-length:]) == stop[:length]
+        if given[-length:] == stop[:length]
     ]
     return max(begun, default=0)

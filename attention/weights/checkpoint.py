@@ -17,6 +17,7 @@ from attention.modules import TransformerConfig
 from attention.primitives.choice import one_of
 from attention.weights.bart import BART, MARIAN
 from attention.weights.bert import BERT
+from attention.weights.compare import OPTIONS_OF_LOAD, check_model
 from attention.weights.family import Family, Settings
 from attention.weights.files import Tensor, list_tensors, read_json, write_checkpoint
 from attention.weights.gpt2 import GPT2
@@ -74,7 +75,7 @@ def load(
     folder: str | os.PathLike[str],
     *,
     model: nnx.Module | None = None,
-    dtype: DTypeLike | None = None,
+    param_dtype: DTypeLike | None = None,
     **options: Any,  # noqa: ANN401 - values of fields
 ) -> nnx.Module:
     """Return the model of a checkpoint.
@@ -87,9 +88,9 @@ def load(
         folder: contains config.json, and model.safetensors or several files with an index.
         model: one of the same structure, for a checkpoint that was saved without a config; only its
             shapes are used, so that `nnx.eval_shape(make_model)` is enough.
-        dtype: of the parameters; that of the tensors if None.
-        options: fields of `TransformerConfig` to change, such as `scan`, `remat`, `dropout` or
-            `implementation`; none with a model.
+        param_dtype: of the parameters; that of the tensors if None.
+        options: fields of `TransformerConfig` to change, such as `dtype` (of the computation),
+            `scan`, `remat`, `dropout` or `implementation`; none with a model.
 
     Returns:
         A model with attribute `source`, for `save`.
@@ -111,14 +112,16 @@ def load(
         )
     settings = Settings(read_json(folder / "config.json"))
     family = _family(settings)
+    if param_dtype is not None:
+        options |= {"param_dtype": param_dtype}
     abstract = _abstract(family, settings, options) if model is None else model
     parameters = parameters_of(abstract)
     tensors = list_tensors(folder, family.rename)
     places = _places(parameters, family, settings)
-    _check(places, tensors, family, settings["model_type"])
+    _check(places, tensors, family, settings["model_type"], "config" if model is None else "model")
     values = {}
     for place in sorted(places, key=lambda place: -place.parameter.value.size):
-        values[place.parameter.key] = _read(place, tensors, dtype)
+        values[place.parameter.key] = _read(place, tensors, param_dtype)
     loaded = fill(abstract, values)
     loaded.source = Source(json.dumps(settings))
     return loaded
@@ -144,7 +147,9 @@ def save(
         max_bytes: of one file.
 
     Raises:
-        ValueError: parameters that the layout does not have, or with other shapes.
+        ValueError: a model that differs from the one that the config makes, and `load` with it: in
+            its parameters, or in other attributes, such as an activation. Attributes that options
+            of `load` may change, such as `dropout`, are compared with a `TransformerConfig` only.
     """
     if isinstance(config, Mapping):
         settings = Settings(config)
@@ -154,8 +159,10 @@ def save(
         settings = Settings(describe(model, config))
     family = _family(settings)
     parameters = parameters_of(model)
-    if family.rules is not None:
-        _check_parameters(parameters, parameters_of(_abstract(family, settings, {})), settings)
+    if family is not OWN or "config" in settings:
+        ignored = () if isinstance(config, TransformerConfig) else OPTIONS_OF_LOAD
+        kind = settings["model_type"]
+        check_model(model, _abstract(family, settings, {}), kind, ignored=ignored)
     parts: dict[str, list[tuple[Rule, Parameter, int]]] = {}
     for place in _places(parameters, family, settings):
         for index, name in enumerate(place.names):
@@ -210,33 +217,46 @@ def _places(parameters: Sequence[Parameter], family: Family, settings: Settings)
             rule = Rule(parameter.path, parameter.path)
         if rule is None:
             kind = settings["model_type"]
-            raise ValueError(f"a {kind} checkpoint has no tensor for {parameter.path!r}")
+            path = parameter.path.replace("{i}", str(parameter.layers[0]))
+            raise ValueError(
+                f"the model has the parameter {path!r}, for which a {kind} checkpoint has no tensor"
+            )
         names = tuple(rule.tensor.replace("{i}", str(layer)) for layer in parameter.layers)
         places.append(_Place(parameter, rule, names))
     return places
 
 
 def _check(
-    places: Sequence[_Place], tensors: Mapping[str, Tensor], family: Family, kind: str
+    places: Sequence[_Place], tensors: Mapping[str, Tensor], family: Family, kind: str, origin: str
 ) -> None:
-    """Raise a ValueError for a tensor that is missing, unexpected or has another shape."""
+    """Raise a ValueError for a tensor that is missing, unexpected or has another shape.
+
+    Args:
+        places: tensors of the parameters.
+        tensors: of the checkpoint.
+        family: of the checkpoint.
+        kind: its name.
+        origin: of the parameters, the word "config" or "model".
+    """
     expected = {name: place for place in places for name in place.names}
     required = [name for name, place in expected.items() if place.rule.default is None]
     missing = sorted(name for name in required if name not in tensors)
     if missing:
-        raise ValueError(f"the {kind} checkpoint lacks the tensor {_first(missing)}")
+        given = "" if origin == "config" else ", which the model= needs"
+        raise ValueError(f"the {kind} checkpoint lacks the tensor {_first(missing)}{given}")
     unexpected = [name for name in tensors if name not in expected and not family.is_ignored(name)]
     if unexpected:
+        owner = "a model with this config" if origin == "config" else "the model="
         raise ValueError(
             f"the {kind} checkpoint contains the tensor {_first(unexpected)}, "
-            "which a model with this config does not have"
+            f"which {owner} does not have"
         )
     for name, place in expected.items():
         needed = place.rule.tensor_shape(place.parameter.shape)
         if name in tensors and tensors[name].shape != needed:
             raise ValueError(
                 f"the tensor {name!r} of the {kind} checkpoint has shape {tensors[name].shape}, "
-                f"and the config needs {needed}"
+                f"and the {origin} needs {needed}"
             )
 
 
@@ -245,7 +265,7 @@ def _first(names: Sequence[str]) -> str:
     return f"{names[0]!r}{more}"
 
 
-def _read(place: _Place, tensors: Mapping[str, Tensor], dtype: DTypeLike | None) -> jax.Array:
+def _read(place: _Place, tensors: Mapping[str, Tensor], param_dtype: DTypeLike | None) -> jax.Array:
     """Return an array of the model; wait for the copy, so that the tensors can be freed."""
     rule, parameter = place.rule, place.parameter
     slices = rule.slices(parameter.shape)
@@ -256,32 +276,10 @@ def _read(place: _Place, tensors: Mapping[str, Tensor], dtype: DTypeLike | None)
         else:
             value = np.full(parameter.shape, rule.default, parameter.value.dtype)
         is_float = jnp.issubdtype(value.dtype, jnp.floating)
-        kind = value.dtype if dtype is None or not is_float else dtype
+        kind = value.dtype if param_dtype is None or not is_float else param_dtype
         if not parameter.is_stacked:
             return jax.device_put(value.astype(kind, copy=False)).block_until_ready()
         if stacked is None:
             stacked = np.empty((len(place.names), *parameter.shape), kind)
         stacked[index] = value
     return jax.device_put(stacked).block_until_ready()
-
-
-def _check_parameters(
-    parameters: Sequence[Parameter], needed: Sequence[Parameter], settings: Settings
-) -> None:
-    """Raise a ValueError if a model does not have the parameters of a config."""
-    kind = settings["model_type"]
-    own, others = (
-        {(each.path, layer): each.shape for each in listed for layer in each.layers}
-        for listed in (parameters, needed)
-    )
-    for path, layer in sorted(own.keys() ^ others.keys()):
-        name = path.replace("{i}", str(layer))
-        which = "lacks" if (path, layer) in others else "has"
-        raise ValueError(f"the model {which} the parameter {name!r}, unlike the {kind} config")
-    for (path, layer), shape in own.items():
-        if shape != others[path, layer]:
-            name = path.replace("{i}", str(layer))
-            raise ValueError(
-                f"the parameter {name!r} has shape {shape}, and the {kind} config needs "
-                f"{others[path, layer]}"
-            )

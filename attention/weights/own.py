@@ -1,7 +1,7 @@
 """Models of this library: each tensor has the name of its parameter."""
 
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ from flax import nnx
 
 from attention.modules import EncoderDecoder, LanguageModel, MaskedLanguageModel, TransformerConfig
 from attention.primitives.choice import one_of
+from attention.weights.compare import DTYPES
 from attention.weights.family import Family, Settings
 
 MODEL_TYPE = "attention"
@@ -29,7 +30,10 @@ def _vocab_sizes(model: EncoderDecoder) -> dict[str, int]:
 
 # class -> arguments of its `from_config` beside the config. Add your own.
 MODELS: dict[type[nnx.Module], Callable[[Any], dict[str, Any]]] = {
-    LanguageModel: lambda model: {"vocab_size": model.embedding.tokens.shape[0]},
+    LanguageModel: lambda model: {
+        "vocab_size": model.embedding.tokens.shape[0],
+        "causal": model.decoder.causal,
+    },
     MaskedLanguageModel: lambda model: {
         "vocab_size": model.embedding.tokens.shape[0],
         "has_head": model.head is not None,
@@ -54,22 +58,35 @@ def describe(model: nnx.Module, config: TransformerConfig | None) -> dict[str, A
     if kind not in MODELS:
         known = ", ".join(each.__name__ for each in MODELS)
         raise ValueError(f"config= is for the classes {known}, got a {kind.__name__}: leave it out")
-    fields = asdict(config)
-    for name in ("dtype", "param_dtype"):
-        fields[name] = None if fields[name] is None else np.dtype(fields[name]).name
-    for name, value in fields.items():
-        if callable(value):
-            raise ValueError(
-                f"{name} of the config is a function, which a file cannot contain: register it "
-                "and give its name"
-            )
-    arguments = MODELS[kind](model)
+    if callable(config.per_layer):
+        most = max(config.encoder_layers, config.decoder_layers)
+        config = replace(config, per_layer=[config.per_layer(index) for index in range(most)])
     return {
         "model_type": MODEL_TYPE,
         "model": kind.__name__,
-        "arguments": arguments,
-        "config": fields,
+        "arguments": MODELS[kind](model),
+        "config": _as_json("config", asdict(config)),
     }
+
+
+def _as_json(name: str, value: Any) -> Any:  # noqa: ANN401 - value of a field
+    """Return the value of a field with dtypes as names.
+
+    Raises:
+        ValueError: a function.
+    """
+    if isinstance(value, Mapping):
+        return {field: _as_json(field, each) for field, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(name, each) for each in value]
+    if name in DTYPES:
+        return None if value is None else np.dtype(value).name
+    if callable(value):
+        raise ValueError(
+            f"{name} of the config is a function, which a file cannot contain: register it and "
+            "give its name"
+        )
+    return value
 
 
 def config(settings: Settings) -> TransformerConfig:

@@ -9,9 +9,13 @@ import shutil
 from itertools import takewhile
 from pathlib import Path
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import run
+from attention.decoding import History
+from experiments.pretrained import exclude
 from tests.command_line.command import in_repository
 
 CHECKPOINTS = "tests/fixtures/checkpoints"
@@ -53,10 +57,11 @@ def test_greedy_decoding_and_a_beam_of_several_continue_each_line(generate):
 
 
 def test_encoder_decoder_is_greedy_and_uses_generation_config(generate, tmp_path):
-    """Start token from pad, a forced first token, and the second of two end tokens."""
+    """Start token from pad, a forced first token, a banned one, the second of two end tokens."""
     weights = pytest.importorskip("attention.weights")
     import tokenizers
 
+    from attention.decoding import AllowedTokens
     from attention.decoding import generate as generate_ids
 
     words = tokenizers.models.WordLevel({f"w{i}": i for i in range(43)}, unk_token="w1")
@@ -68,17 +73,33 @@ def test_encoder_decoder_is_greedy_and_uses_generation_config(generate, tmp_path
     settings |= {"decoder_start_token_id": None, "eos_token_id": 42}
     (folder / "config.json").write_text(json.dumps(settings))
     options = {"start": settings["pad_token_id"], "prefix": [[7]], "max_tokens": 6}
-    ids = generate_ids(weights.load(folder), [[5, 6]], **options).tokens[0].tolist()
+    model = weights.load(folder)
+    banned = int(generate_ids(model, [[5, 6]], **options).tokens[0, 1])
+    options["logit_processors"] = [AllowedTokens(lambda history: np.arange(43)[None] != banned)]
+    ids = generate_ids(model, [[5, 6]], **options).tokens[0].tolist()
     end = ids[3]
     assert end != ids[0]
     generation = {"eos_token_id": [41, end], "forced_bos_token_id": 7, "pad_token_id": None}
+    generation["bad_words_ids"] = [[banned], [41], [end]]
     (folder / "generation_config.json").write_text(json.dumps(generation))
     found = generate(folder, "--config.decoding.max_tokens=6", given="w5 w6\n")
     expected = " ".join(f"w{i}" for i in takewhile(lambda i: i != end, ids))
     assert found == (0, f"{expected}\n", "")
+    flags = "--mode=explain", "--sentence=w5 w6", f"--workdir={tmp_path}", "--layer=1"
+    status, output, _ = generate(folder, *flags, "--config.decoding.max_tokens=6")
+    assert status == 0
+    assert output.endswith(f"sentence: w5 w6 → w{settings['pad_token_id']} {expected}\n")
     status, output, error = generate(folder, "--config.decoding.max_tokens=33", given="w5 w6\n")
     assert (status, output) == (2, "")
     assert "max_tokens=33 is more than the 32 tokens that the model can write" in error
+
+
+def test_excluded_sequences():
+    """Row 0 ends with 4 3, the second row with 3, behind which there is padding."""
+    history = History(jnp.array([[5, 4, 3], [3, 4, 3]]), jnp.array([3, 1]))
+    found = exclude([[1], [4, 3, 2], [3, 5], [5, 4, 4, 3]], 6)(jnp.zeros((2, 6)), history)
+    excluded = [np.flatnonzero(row).tolist() for row in np.asarray(found)]
+    assert excluded == [[1, 2, 5], [1, 5]]
 
 
 @pytest.mark.parametrize("flag", ["strategy=greedy", "num_beams=2"])
@@ -129,6 +150,8 @@ def labels(folder):
             ["--mode=explain", "--sentence=hi", "--layer=9"],
             "is in layers 1, 2, got --layer=9",
         ),
+        ("gpt2", ["--mode=generate"], "--mode=generate is --mode=predict here"),
+        ("gpt2", ["--mode=translate"], "--mode=translate is --mode=predict here"),
         (
             "gpt2",
             ["--config.decoding.strategy=greed"],

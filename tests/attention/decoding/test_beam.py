@@ -353,7 +353,12 @@ def test_nan_reaches_no_other_row_and_no_row_that_is_decided():
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: Beam(0), "num_beams must be at least 1, got 0"),
+        (lambda: Beam(0), "num_beams must be an integer of at least 1, got 0"),
+        (lambda: Beam(2.5), "num_beams must be an integer of at least 1, got 2.5"),
+        (
+            lambda: Beam(2, length_penalty=1.0),
+            r"length_penalty must be a function of lengths, such as Power\(1.0\), got 1.0",
+        ),
         (lambda: Beam(2, n_best=3), "n_best must be between 1 and num_beams 2, got 3"),
         (lambda: GNMT(float("nan")), "alpha of a length penalty must be finite, got nan"),
         (lambda: Power(float("-inf")), "exponent of a length penalty must be finite, got -inf"),
@@ -364,7 +369,7 @@ def test_nan_reaches_no_other_row_and_no_row_that_is_decided():
     ],
 )
 def test_impossible_settings_are_refused(make, sentence):
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises((TypeError, ValueError), match=sentence):
         make()
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -291,7 +292,8 @@ def test_prefix_of_each_row(form):
 
 
 def test_no_inputs():
-    found = generate(PROMPTED, [], max_tokens=5)
+    found = generate(PROMPTED, [], max_tokens=5, stop="b", tokenizer=Syllables())
+    assert found.text == []
     assert found.tokens.shape == (0, 0) and found.lengths.shape == (0,)
 
 
@@ -307,6 +309,15 @@ class SizedSource(SourceModel):
     """A model with both vocabulary sizes."""
 
     vocab_size, input_vocab_size = V, 10
+
+
+@pytree_dataclass
+class PlainModel(PromptedModel):
+    """A model without attention."""
+
+    def step(self, state, tokens, *, returning=()):
+        result, state = super().step(state, tokens)
+        return result._replace(attention=({}, {})), state
 
 
 class Letters:
@@ -330,6 +341,77 @@ def test_text():
         assert text == Letters().decode(answer[: length - end])
     best = generate(PROMPTED, ["def"], max_tokens=3, strategy=Beam(2, 2), tokenizer=Letters())
     assert len(best.text) == 1 and len(best.text[0]) == 2
+
+
+class Syllables:
+    """A tokenizer with two encodings of "ab": the token 5, and the tokens 3 and 4."""
+
+    TEXTS = ("<pad>", "<start>", ".", "a", "b", "ab")
+
+    def encode(self, text):
+        ids = []
+        while text:
+            ids.append(max(range(V), key=lambda i: text.startswith(self.TEXTS[i]) * (i + 1)))
+            text = text[len(self.TEXTS[ids[-1]]) :]
+        return ids
+
+    def decode(self, ids):
+        return "".join(self.TEXTS[number] for number in ids)
+
+
+def find_stop(ids, strings, min_tokens=0):
+    """Return where the text has the first stop string that is not complete before min_tokens."""
+    text, early = Syllables().decode(ids), Syllables().decode(ids[: max(0, min_tokens - 1)])
+    places = [text.find(each, max(0, len(early) + 1 - len(each))) for each in strings]
+    return min((place for place in places if place >= 0), default=None)
+
+
+@pytest.mark.parametrize("min_tokens", [0, 5])
+@pytest.mark.parametrize("stop", ["b", "ab", "ba", (".", "bb")])
+def test_answers_end_with_the_first_token_that_completes_a_stop_string(stop, min_tokens):
+    """ "ab" begins in one token and ends in the next, or is a part of one token."""
+    strings, model = [stop] if isinstance(stop, str) else stop, SizedModel(PROMPTED.table)
+    given = {"max_tokens": 12, "stop": stop, "tokenizer": Syllables(), "min_tokens": min_tokens}
+    found = generate(model, PROMPTS, **given, observe=lambda result: result.attention)
+    streamed = zip(*stream(model, PROMPTS, **given), strict=True)
+    assert ["".join(pieces) for pieces in streamed] == found.text
+    free = generate(model, PROMPTS, max_tokens=12)
+    for row, (answer, length) in enumerate(zip(found.tokens, found.lengths, strict=True)):
+        at = find_stop(answer[:length], strings, min_tokens)
+        assert length == 12 or at is not None
+        assert find_stop(answer[: length - 1], strings, min_tokens) is None
+        assert found.text[row] == Syllables().decode(answer[:length])[:at]
+        assert min_tokens or (answer[:length] == free.tokens[row, :length]).all()
+        for leaf in (answer - PAD, found.log_probs[row], found.observed[row]):
+            assert not leaf[length:].any()
+        np.testing.assert_allclose(found.scores[row], found.log_probs[row].sum(), rtol=1e-6)
+    assert (found.lengths < 12).sum() > Q // 3
+
+
+def test_decoding_ends_with_a_token_that_contains_a_stop_string():
+    steps = []
+
+    def counting(logits, history):
+        jax.debug.callback(lambda length: steps.append(length.max()), history.length)
+        return logits
+
+    table = jnp.full((V, V, V), -jnp.inf).at[:, :, 3].set(0.0).at[:, 3, 5].set(1.0)
+    given = {"max_tokens": 9, "stop": "b", "tokenizer": Syllables(), "logit_processors": [counting]}
+    found = generate(SizedModel(table), [[3]], **given)
+    jax.effects_barrier()
+    assert found.tokens[0].tolist() == [5] and found.text == ["a"] and len(steps) == 1
+
+
+def test_answers_of_beams_are_cut_at_stop_strings():
+    given = {"max_tokens": 9, "stop": "ab", "tokenizer": Syllables()}
+    found = generate(PROMPTED, PROMPTS, strategy=Beam(3, 2), **given)
+    for row, best in enumerate(found.tokens):
+        for rank, answer in enumerate(best):
+            length = found.lengths[row, rank]
+            assert find_stop(answer[: length - 1], ["ab"]) is None
+            at = find_stop(answer[:length], ["ab"])
+            assert found.text[row][rank] == Syllables().decode(answer[:length])[:at]
+    assert (found.lengths < 9).any()
 
 
 @pytest.mark.parametrize("name", ["greedy", "sample"])
@@ -382,6 +464,16 @@ def test_stream_yields_a_token_before_it_is_read():
     assert len(traced) == 1
 
 
+@dataclass
+class Unhashable:
+    """A processor that is not frozen."""
+
+    factor: float = 1.0
+
+    def __call__(self, logits, history):
+        return logits * self.factor
+
+
 def branching(logits, history):
     return logits if history.length[0] > 3 else -logits
 
@@ -406,6 +498,24 @@ SOURCE = {"model": SOURCED, "inputs": [[3]]}
         (PROMPT | {"inputs": np.ones((2, 3))}, r"inputs need integer ids \[B, P\], got float"),
         (PROMPT | {"lengths": np.array([1])}, "lengths are for arrays"),
         (PROMPT | {"inputs": ["abc"]}, "inputs has strings: pass a tokenizer"),
+        (
+            SOURCE | {"start": [[1]]},
+            r"start needs one integer .* each of 1 rows, got int32 \(1, 1\)",
+        ),
+        (SOURCE | {"start": 1.5}, "start needs one integer token, .* got float32"),
+        (PROMPT | {"tokenizer": object()}, "a tokenizer needs encode and decode, got object"),
+        (
+            PROMPT | {"returning": "weights"},
+            r"a list of names, such as \['weights'\], got a string",
+        ),
+        (
+            PROMPT | {"model": PlainModel(PROMPTED.table), "returning": ("hidden_states",)},
+            "returning needs names of results of attention, .* pass observe for other results",
+        ),
+        (
+            PROMPT | {"logit_processors": [Unhashable()]},
+            r"logit processor Unhashable must be hashable \(.*\): use a frozen dataclass",
+        ),
         (PROMPT | {"stop": "abc"}, "stop has strings: pass a tokenizer"),
         (PROMPT | {"inputs": "abc", "tokenizer": Letters()}, "inputs is one string: pass a list"),
         (PROMPT | {"slots": 0}, "slots must be at least 1, got 0"),

@@ -113,7 +113,7 @@ def test_export_in_several_files(tmp_path):
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_parameters_are_cast_while_loading(dtype, tmp_path):
     given = expected_of("llama")
-    model = weights.load(FOLDER / "llama", dtype=dtype)
+    model = weights.load(FOLDER / "llama", param_dtype=dtype)
     assert {leaf.dtype for leaf in jax.tree.leaves(model)} == {jnp.dtype(dtype)}
     logits, valid = logits_of(model, given)
     assert_close(logits, given["logits"], valid, tolerance=0.1)
@@ -121,6 +121,14 @@ def test_parameters_are_cast_while_loading(dtype, tmp_path):
     assert json.loads((tmp_path / "config.json").read_text())["dtype"] == jnp.dtype(dtype).name
     loaded = weights.load(tmp_path)  # in the dtype of the file
     assert {leaf.dtype for leaf in jax.tree.leaves(loaded)} == {jnp.dtype(dtype)}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_computation_in_bfloat16_with_parameters_in_float32(name):
+    model, given = weights.load(FOLDER / name, dtype="bfloat16"), expected_of(name)
+    assert {leaf.dtype for leaf in jax.tree.leaves(model)} == {jnp.dtype("float32")}
+    logits = jax.eval_shape(lambda model: logits_of(model, given)[0], model)
+    assert (logits.shape, logits.dtype) == (given["logits"].shape, jnp.bfloat16)
 
 
 def test_gradients_change_what_is_exported(tmp_path):
@@ -141,9 +149,9 @@ def test_options_change_the_config():
 
 def test_fields_of_older_versions_of_transformers(tmp_path):
     """Rotary positions in two fields, names without prefix, copies of tied tables."""
-    old = {"rope_theta": 10000.0, "rope_scaling": {"rope_type": "llama3", "factor": 4.0}}
+    old = {"rope_theta": 100.0, "rope_scaling": {"rope_type": "llama3", "factor": 4.0}}
     old["rope_scaling"] |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    old["rope_scaling"]["original_max_position_embeddings"] = 16
+    old["rope_scaling"]["original_max_position_embeddings"] = 32
     folder = changed_copy("llama", tmp_path / "llama", rope_parameters=None, **old)
     given = expected_of("llama")
     logits, valid = logits_of(weights.load(folder), given)

@@ -5,11 +5,13 @@ import pickle
 
 import numpy as np
 import pytest
+from flax import nnx
 
 pytest.importorskip("safetensors", reason="needs the extra attention[weights]")
 pytest.importorskip("tokenizers", reason="needs the extra attention[weights]")
 
 from attention import weights
+from attention.modules import LanguageModel, TransformerConfig
 from tests.attention.weights.checkpoints import FOLDER, changed_copy, model_of
 
 NORM = "transformer.h.1.ln_2.weight"
@@ -91,6 +93,35 @@ def test_options_that_are_not_supported():
         weights.load(FOLDER / "gpt2", drpout=0.7)
     with pytest.raises(ValueError, match=r"model= is used as it is: it takes no dropout, nonsense"):
         weights.load(FOLDER / "gpt2", model=model_of("gpt2"), dropout=0.7, nonsense=3)
+    with pytest.raises(ValueError, match=r"model= is used as it is: it takes no dtype"):
+        weights.load(FOLDER / "gpt2", model=model_of("gpt2"), dtype="bfloat16")
+
+
+def language_model(**fields):
+    config = TransformerConfig(
+        width=16, num_heads=4, hidden=24, positions="learned", max_length=32, **fields
+    )
+    return LanguageModel.from_config(config, vocab_size=53, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize(
+    "fields, sentence",
+    [
+        (
+            {"gated": True},
+            "the model has the parameter 'decoder.layers.0.feed_forward.sublayer.gate",
+        ),
+        (
+            {"use_bias": False},
+            "contains the tensor '.*bias' and .*, which the model= does not have",
+        ),
+        ({"decoder_layers": 3}, "lacks the tensor 'transformer.h.2.*, which the model= needs"),
+        ({}, r"the tensor '.*' of the gpt2 checkpoint has shape .*, and the model needs \("),
+    ],
+)
+def test_model_of_another_structure(fields, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        weights.load(FOLDER / "gpt2", model=nnx.eval_shape(lambda: language_model(**fields)))
 
 
 def test_field_that_is_missing(tmp_path):
@@ -163,4 +194,6 @@ def test_model_that_does_not_fit_the_layout(tmp_path):
         weights.save(model_of("llama"), tmp_path, config=settings)
     with pytest.raises(ValueError, match=r"has shape \(53, 16\), and the gpt2 config needs"):
         weights.save(model_of("gpt2"), tmp_path, config=settings | {"vocab_size": 54})
+    with pytest.raises(ValueError, match="activation of the model is gelu, and the gpt2 config"):
+        weights.save(model_of("gpt2"), tmp_path, config=settings | {"activation_function": "relu"})
     assert list(tmp_path.iterdir()) == []

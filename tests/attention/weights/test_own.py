@@ -1,6 +1,7 @@
 """Models of this library: saved under the names of their parameters, or as another family."""
 
 import json
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ from attention.modules import (
     SelfAttention,
     TransformerConfig,
     layer_norm,
+    transformer_block,
     unstack_layers,
 )
 from tests.attention.weights.checkpoints import FOLDER, assert_equal, expected_of, tensors_of
@@ -39,6 +41,12 @@ CONFIG = TransformerConfig(
     max_length=16,
 )
 TIED = TransformerConfig(width=12, num_heads=3, hidden=14, tie="all", positions="learned")
+OTHER = replace(
+    CONFIG,
+    positions="rotary",
+    param_dtype=jnp.bfloat16,
+    per_layer=lambda index: {"dtype": jnp.float32} if index else {"window": 2},
+)
 
 
 def language_model():
@@ -46,6 +54,8 @@ def language_model():
 
 
 def assert_equal_models(left, right):
+    if hasattr(left, "decoder"):
+        assert left.decoder.causal == right.decoder.causal
     left, right = nnx.split(left)[1], nnx.split(right)[1]
     assert jax.tree.structure(left) == jax.tree.structure(right)
     for one, other in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
@@ -61,6 +71,10 @@ def assert_equal_models(left, right):
             lambda: EncoderDecoder.from_config(
                 CONFIG, source_vocab_size=13, target_vocab_size=11, rngs=nnx.Rngs(1)
             ),
+        ),
+        (
+            OTHER,
+            lambda: LanguageModel.from_config(OTHER, vocab_size=17, causal=False, rngs=nnx.Rngs(3)),
         ),
         (
             TIED,
@@ -120,17 +134,56 @@ def test_model_of_any_class(tmp_path):
     assert_equal_models(loaded, model)
     inputs = jnp.ones((2, 4, 8))
     np.testing.assert_array_equal(loaded(inputs).features, model(inputs).features)
-    with pytest.raises(ValueError, match="the attention checkpoint lacks the tensor"):
+    with pytest.raises(
+        ValueError, match=r"lacks the tensor .* and .* more, which the model= needs"
+    ):
         weights.load(tmp_path, model=language_model())
     with pytest.raises(ValueError, match="config= is for the classes LanguageModel"):
         weights.save(model, tmp_path, config=CONFIG)
 
 
-def test_config_with_a_function_is_refused(tmp_path):
-    config = TransformerConfig(activation=jax.nn.elu)
+@pytest.mark.parametrize(
+    "fields", [{"activation": jax.nn.elu}, {"per_layer": [{}, {"activation": jax.nn.elu}]}]
+)
+def test_config_with_a_function_is_refused(fields, tmp_path):
+    config = TransformerConfig(**fields)
     model = LanguageModel.from_config(config, vocab_size=5, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="activation of the config is a function"):
         weights.save(model, tmp_path, config=config)
+
+
+@pytest.mark.parametrize(
+    "changed, sentence",
+    [
+        ({"width": 15}, r"has shape \(12,\), and the attention config needs \(15,\)"),
+        ({"decoder_layers": 4}, "the model has the parameter 'decoder.layers.4.feed_forward.norm"),
+        (
+            {"activation": "gelu"},
+            "decoder.layers.0.feed_forward.sublayer.activation of the model is relu, and the "
+            "attention config makes gelu",
+        ),
+        ({"per_layer": ()}, "self_attention.sublayer.window of the model is 3, .* makes None"),
+        ({"dropout": 0.1}, "feed_forward.dropout of the model is 0.0, .* makes 0.1"),
+        ({"scan": False, "remat": False}, None),
+    ],
+)
+def test_config_of_another_model_is_refused(changed, sentence, tmp_path):
+    config = replace(CONFIG, **changed)
+    if sentence is None:
+        weights.save(language_model(), tmp_path, config=config)
+    else:
+        with pytest.raises(ValueError, match=sentence):
+            weights.save(language_model(), tmp_path, config=config)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_model_with_other_layers_than_its_config_is_refused(tmp_path):
+    def layer(index, rngs):
+        return transformer_block(replace(CONFIG, per_layer=(), window=2 + index), rngs=rngs)
+
+    model = LanguageModel.from_config(CONFIG, vocab_size=17, rngs=nnx.Rngs(0), make_layer=layer)
+    with pytest.raises(ValueError, match=r"window of the model is 2, .* makes 3"):
+        weights.save(model, tmp_path, config=CONFIG)
 
 
 def test_own_model_in_the_layout_of_gpt2(tmp_path):

@@ -59,6 +59,13 @@ def test_stops_and_prefixes_have_no_special_tokens():
     assert output.tokens[0, :2].tolist() == [2, 3]
 
 
+def test_stop_strings_in_tokens():
+    tokenizer = weights.load_tokenizer(FOLDER / "gpt2")
+    first, *rest = encode_stop(model_of("gpt2"), "io", tokenizer)
+    assert first == tokenizer.encode("io") and len(first) == 2
+    assert {tokenizer.decode([number]) for number in rest} == {"ion", "tion", "ction"}
+
+
 def test_mistakes(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"contains no tokenizer.json"):
         weights.load_tokenizer(tmp_path)
