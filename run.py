@@ -13,6 +13,8 @@ python run.py --mode=evaluate --split=validation    on this part of the data alo
 python run.py --mode=evaluate --against=workdirs/B  beside another run
 echo "Jane visits Africa" | python run.py --mode=predict
 python run.py --mode=explain --sentence="Jane visits Africa"
+python run.py --mode=explain --file=PAIRS --gold=LINKS
+python run.py --mode=explain --weights=FOLDER --sentence="Once upon a time"
 echo "the girl" | python run.py --mode=predict --workdir=workdirs/char_lm
 echo "the _ is happy" | python run.py --mode=predict --workdir=workdirs/masked_lm --format=json
 echo "Once upon a time" | python run.py --mode=predict --weights=FOLDER
@@ -61,7 +63,7 @@ class Experiment(NamedTuple):
 OF_TASKS = ("train", "evaluate", "predict", "explain", "describe")
 # `config.task`, if it is not a task -> module and modes.
 EXPERIMENTS = {
-    "pretrained": Experiment("experiments.pretrained", ("predict",)),
+    "pretrained": Experiment("experiments.pretrained", ("predict", "explain")),
     "preset": Experiment("experiments.describe", ("describe",)),
     "benchmark": Experiment("experiments.benchmarks.suite", ("benchmark",)),
     "model_benchmark": Experiment("experiments.benchmarks.models.suite", ("benchmark",)),
@@ -210,8 +212,10 @@ def abstract_model(command: Command, config: Config | ConfigDict) -> Any:  # noq
 
 def options(command: Command) -> dict[str, Any]:
     """Return the arguments of a mode that flags decide."""
-    names = ("profile", "wandb", "split", "sentence", "layer", "head")
+    names = ("profile", "wandb", "split", "sentence", "file", "gold", "gold_first", "layer", "head")
     values = {name: getattr(command, name) for name in names}
+    if command.weights is not None:
+        values["into"] = Workdir(command.workdir).explanation
     if command.against is not None:
         values["against"] = Workdir(command.against)
     return {name: each for name, each in values.items() if each is not None and each is not False}

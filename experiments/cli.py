@@ -38,7 +38,7 @@ MODES = {
     "explain": "draw and measure what a trained model attends to",
     "compare": "train several configurations on the same data, and compare scores and speed",
     "sweep": "train with several seeds or values of fields: mean and standard deviation",
-    "describe": "count the parameters, cache and FLOPs of a model",
+    "describe": "count the parameters, cache and FLOPs of a model, and draw its masks",
     "benchmark": "measure time, memory and error of attention beside other libraries",
     "ledger": "write the results of all runs in workdirs/ as JSON and as one page",
 }
@@ -54,9 +54,13 @@ FOR_MODES = {  # modes that have a flag
     "profile": ("train",),
     "wandb": ("train", "sweep"),
     "sentence": ("explain",),
+    "file": ("explain",),
+    "gold": ("explain",),
+    "gold_first": ("explain",),
     "layer": ("explain",),
     "head": ("explain",),
 }
+OF_DATA = ("split", "file", "gold")  # flags that need the data or the tokens of a run
 # Modes that train several runs: how the names of their workdirs end.
 SUFFIXES = {"compare": "", "sweep": "_sweep"}
 DEFAULTS = {"benchmark": "benchmark", "ledger": "ledger"}
@@ -75,8 +79,17 @@ FLAGS = {
         None,
         "with --mode=train or sweep: Weights & Biases project that takes the metrics too",
     ),
-    "weights": (None, "with --mode=predict: folder of a released checkpoint, in place of a run"),
+    "weights": (
+        None,
+        "with --mode=predict or explain: folder of a released checkpoint, in place of a run",
+    ),
     "sentence": (None, "with --mode=explain: a sentence, in place of those of a split"),
+    "file": (
+        None,
+        "with --mode=explain: a file of sentences, one a line, or of pairs with a tab between",
+    ),
+    "gold": (None, "with --file: word alignments of its pairs, one line for each, as 0-0 1-2 2p1"),
+    "gold_first": (None, "with --gold: the number of the first word, 0 (the default) or 1"),
     "layer": (None, "with --mode=explain: the layer of the head that is drawn alone, from 1"),
     "head": (None, "with --mode=explain: the head that is drawn alone, from 1"),
     "format": (None, "with --mode=predict: text, or json with probabilities and alignments"),
@@ -102,7 +115,10 @@ class Command(NamedTuple):
         is_of_run: whether the configuration was read from the workdir.
         weights: folder of a released checkpoint that is used in place of a run.
         format: of predictions, one of `FORMATS`.
-        sentence: that is explained; None for sentences of a split.
+        sentence: that is explained; None for sentences of a file or a split.
+        file: of sentences or pairs that are explained.
+        gold: word alignments of the pairs in the file.
+        gold_first: number of the first word in them.
         layer: of the head that is drawn alone; None for the default.
         head: its number in the layer.
         runs: the configurations of several runs by name; `config` is the first one.
@@ -121,6 +137,9 @@ class Command(NamedTuple):
     weights: Path | None = None
     format: str = FORMATS[0]
     sentence: str | None = None
+    file: Path | None = None
+    gold: Path | None = None
+    gold_first: int | None = None
     layer: int | None = None
     head: int | None = None
     runs: Mapping[str, ConfigDict] = MappingProxyType({})
@@ -200,6 +219,9 @@ def _parse_one(mode: str, argv: Sequence[str], name: str | None = None) -> Comma
         weights=None if values.weights is None else Path(values.weights),
         format=values.format or FORMATS[0],
         sentence=values.sentence,
+        file=None if values.file is None else Path(values.file),
+        gold=None if values.gold is None else Path(values.gold),
+        gold_first=None if values.gold_first is None else int(values.gold_first),
         layer=_number("layer", values.layer),
         head=_number("head", values.head),
         cluster=values.cluster,
@@ -312,11 +334,22 @@ def _check_combination(mode: str, arguments: Sequence[str], *, is_config_given: 
             raise UsageError('--cluster needs an extra: pip install "attention[cluster]"')
         if given["cluster"] == "slurm" and which("srun") is None:
             raise UsageError("--cluster=slurm needs the command srun, which is not installed here")
-    if given["weights"] and (mode != "predict" or given["workdir"]):
-        raise UsageError("--weights is for --mode=predict alone, without a --workdir")
+    if given["weights"] and (
+        mode not in ("predict", "explain") or (mode == "predict" and given["workdir"])
+    ):
+        raise UsageError(
+            "--weights is for --mode=predict, without a --workdir, and for --mode=explain"
+        )
+    if given["weights"] and (name := next((x for x in OF_DATA if given[x]), "")):
+        raise UsageError(f"--{name} is for a run: --weights has no data, and takes a --sentence")
     if given["format"]:
         with as_usage_errors():
             one_of("--format", given["format"], FORMATS)
+    if given["gold_first"]:
+        with as_usage_errors():
+            one_of("--gold_first", given["gold_first"], ("0", "1"))
+    if given["gold"] and not given["file"]:
+        raise UsageError("--gold is for the pairs of a --file")
     if mode == "ledger" and given["workdir"]:
         raise UsageError("--mode=ledger lists all runs below --config.folder: it has no --workdir")
     if mode == "describe" and given["workdir"] and is_config_given:

@@ -1,4 +1,4 @@
-"""Parameters, cache and FLOPs of a model; no parameter is allocated."""
+"""Parameters, cache, FLOPs and masks of a model; no parameter is allocated."""
 
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from attention.modules import (
     TransformerConfig,
 )
 from experiments.analysis.description import Description
+from experiments.analysis.mask_text import masks_of
 from experiments.config import Config
 from experiments.errors import UsageError, as_usage_errors
 
@@ -27,7 +28,7 @@ al. 2020, section 2.1), without recomputation."""
 
 
 def describe(config: Config | ConfigDict, model: nnx.Module) -> None:
-    """Print the tables of a model.
+    """Print the tables and the masks of a model.
 
     Args:
         config: of a preset or of a run.
@@ -47,6 +48,7 @@ def describe(config: Config | ConfigDict, model: nnx.Module) -> None:
     if published := getattr(config, "published", None):
         print(compared(published, description.parameters), end="\n\n")
     print(NOTE)
+    print(f"\nmasks of the first positions\n{masks_of(model)}")
 
 
 def compared(published: ConfigDict, parameters: int) -> str:

@@ -1,4 +1,4 @@
-"""Text generation with the checkpoint of a released model."""
+"""Text generation with the checkpoint of a released model, and its attention in a sentence."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -20,6 +20,7 @@ from attention.decoding import (
     generate,
     stream,
 )
+from attention.modules import EncoderDecoder
 from experiments.compilation import compiled
 from experiments.config.build import build
 from experiments.config.decoding import PretrainedPart
@@ -76,6 +77,50 @@ def predict(
     return show((predictions(lines, read, answer) for lines in groups), form)
 
 
+def explain(
+    config: ConfigDict,
+    folder: Workdir,
+    cache: Path,
+    into: Path,
+    sentence: str | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+) -> None:
+    """Draw what a released model attends to in a sentence; there is no data to measure more.
+
+    Args:
+        config: as in `predict`; it decides what an encoder-decoder writes.
+        folder: as in `predict`.
+        cache: unused.
+        into: folder of the figures.
+        sentence: that is drawn.
+        layer: of the head that is drawn alone, from 1; the last one if None.
+        head: that is drawn alone, from 1; the first one if None.
+
+    Raises:
+        UsageError: no sentence, one that is too long, or a layer or head out of range.
+    """
+    del cache
+    from experiments.analysis.released import collect, read
+    from experiments.commands.explain import draw_example, texts
+
+    if sentence is None:
+        raise UsageError("--mode=explain --weights=FOLDER needs a --sentence: it has no data")
+    model, tokenizer, settings = _load(folder, is_written=False)
+    options = {}
+    if isinstance(model, EncoderDecoder):
+        decoding = build(PretrainedPart, config.decoding.to_dict(), "decoding.")
+        decoding = replace(decoding, strategy="greedy")
+        options = _options(decoding, settings, model)
+        most = model.target_embedding.max_length or decoding.max_tokens
+        options["max_tokens"] = min(options["max_tokens"], most)
+    with as_usage_errors("--sentence: "):
+        example = read(model, tokenizer, sentence, options)
+    found = collect(model, example)
+    draw_example(found, found, into / "sentence", layer, head)
+    print(f"{into / 'sentence'}: {' '.join(texts(example))}")
+
+
 def _prediction(model: Any, line: str, options: dict[str, Any]) -> Prediction:  # noqa: ANN401 - any model
     def details() -> dict[str, Any]:
         return {"prompt": line, **generated(generate(model, [line], **options))}
@@ -116,10 +161,14 @@ def _check_line(model: Any, num_tokens: int, max_tokens: int) -> None:  # noqa: 
     )
 
 
-def _load(folder: Workdir) -> tuple[Any, Any, dict[str, Any]]:
+def _load(folder: Workdir, *, is_written: bool = True) -> tuple[Any, Any, dict[str, Any]]:
     """Return model, tokenizer, and the fields of config.json and generation_config.json.
 
     A field of generation_config.json is used in place of that of config.json, unless it is null.
+
+    Args:
+        folder: of the checkpoint.
+        is_written: whether the model has to generate text.
 
     Raises:
         UsageError: a folder that cannot be read, or a model that does not generate text.
@@ -131,7 +180,7 @@ def _load(folder: Workdir) -> tuple[Any, Any, dict[str, Any]]:
         raise UsageError(NEEDS) from error
     with as_usage_errors():
         model = load(folder.path, scan=False)
-        if not hasattr(model, "prefill"):
+        if is_written and not hasattr(model, "prefill"):
             name = type(model).__name__
             raise ValueError(f"{folder.path} contains a {name}, which generates no text")
         path = folder.path / "generation_config.json"

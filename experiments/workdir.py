@@ -31,6 +31,7 @@ CHANGEABLE = (
     "train.log_every",
     "train.evaluate_every",
     "train.sample_every",
+    "train.sample_maps",
     "train.checkpoint_every",
 )
 # Fields of files that are read again, and their types.
@@ -55,6 +56,7 @@ class Workdir:
         self.config = self.path / "config.json"
         self.checkpoints = self.path / "checkpoints"
         self.samples = self.path / "samples.txt"
+        self.maps = self.path / "maps.jsonl"
         self.results = self.path / "results.json"
         self.texts = self.path / "texts.json"
         self.starts = self.path / "starts.jsonl"
@@ -242,6 +244,12 @@ class Workdir:
         text = f"step {step}\n{text}"
         append(self.samples, text + "\n")
         return text
+
+    def keep_maps(self, maps: Mapping[str, Any]) -> None:
+        """Append the attention of a sentence after a step; those of step 0 begin the file."""
+        if maps["step"] == 0:
+            self.maps.unlink(missing_ok=True)
+        append(self.maps, json.dumps(maps) + "\n")
 
     def drop_samples(self, step: int) -> None:
         """Drop the samples after `step`, from which the run resumes."""

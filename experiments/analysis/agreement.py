@@ -1,6 +1,6 @@
 """Whether cross-attention explains a translation: maps beside attributions of the same model."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -26,6 +26,7 @@ from experiments.data.vocabulary import EOS
 
 if TYPE_CHECKING:
     from experiments.tasks.translation import Translation
+    from experiments.training.step import TrainState
 
 POSITIONS = 16  # of both sides: longer sentences are left out, so that one program serves all
 STEPS = 64  # of integrated gradients
@@ -34,6 +35,9 @@ EMPTY, MEAN = "occlusion by an empty vector", "occlusion by the mean word"
 GRADIENT, INTEGRATED = "gradient times input", "integrated gradients"
 METHODS = (EMPTY, MEAN, GRADIENT, INTEGRATED)
 RANDOM, ERROR = "random order", "completeness error"
+
+Explained = tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]  # of `Explainer`
+Alignment = Sequence[tuple[int, int]]  # links (source place, target place) of a sentence
 
 
 class SourceVectors:
@@ -74,9 +78,7 @@ class Explainer:
         self._task = task
         self._maps = task.learner.apply(self._compute)
 
-    def __call__(
-        self, parameters: nnx.State, examples: Sequence[Example]
-    ) -> Iterator[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
+    def __call__(self, parameters: nnx.State, examples: Sequence[Example]) -> Iterator[Explained]:
         """Yield maps and, for each of them, the drops `[T]` by deletion of its largest tokens.
 
         Args:
@@ -158,17 +160,40 @@ class Explainer:
         return maps
 
 
+def explained(
+    task: "Translation", state: "TrainState", split: str, most: int
+) -> tuple[list[Explained], list[Alignment]]:
+    """Return maps of the first short examples of a split, and their gold links.
+
+    Args:
+        task: of the run.
+        state: of the model.
+        split: with given translations.
+        most: number of examples.
+    """
+    found = []
+    for pair in task.first_examples(split, 3 * most):
+        example = task.example(state, pair.source, pair.target)
+        if max(map(len, example.inputs.values())) <= POSITIONS:
+            found.append((example, pair.alignment))
+    examples, alignments = (
+        ([*each] for each in zip(*found[:most], strict=True)) if found else ([], [])
+    )
+    return [*Explainer(task)(state.parameters, examples)], alignments
+
+
 def agreement_table(
-    found: Sequence[tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]],
+    found: Sequence[Explained], alignments: Sequence[Alignment]
 ) -> list[dict[str, Any]]:
-    """Return a row for each map: its rank correlations with attributions, and its deletion drop.
+    """Return a row for each map: rank correlations with attributions, drop by deletion, and links.
 
     Correlations are over the source words, without the end, and a mean over target tokens.
 
     Args:
         found: of `Explainer`.
+        alignments: gold links of each sentence.
     """
-    rows = []
+    rows, linked = [], linked_first(found, alignments)
     for name in (*found[0][0], RANDOM):
         row: dict[str, Any] = {"map": name}
         for method in METHODS:
@@ -181,10 +206,36 @@ def agreement_table(
             row[f"rank correlation with {method}"] = mean
         drop = np.concatenate([drops[name] for _, drops in found]).mean()
         row["drop by deletion, nats"] = float(drop)
+        row["linked word first, %"] = 100 * linked[name]
         rows.append(row)
     return rows
 
 
-def worst_completeness(found: Sequence[tuple[Any, Mapping[str, np.ndarray]]]) -> float:
+def linked_first(found: Sequence[Explained], alignments: Sequence[Alignment]) -> dict[str, float]:
+    """Return the share of target words whose first source word by a map is a linked one.
+
+    Target words without a link do not count. The share of a random order is the expected one.
+    """
+    places = [
+        (sentence, target, {source for source, each in links if each == target})
+        for sentence, links in enumerate(alignments)
+        for target in sorted({target for _, target in links})
+    ]
+
+    def mean(values: Iterable[float]) -> float:
+        return float(np.mean([*values])) if places else 0.0
+
+    shares = {
+        name: mean(
+            found[sentence][0][name][target, :-1].argmax() in linked
+            for sentence, target, linked in places
+        )
+        for name in found[0][0]
+    }
+    words = [next(iter(maps.values())).shape[1] - 1 for maps, _ in found]
+    return shares | {RANDOM: mean(len(linked) / words[at] for at, _, linked in places)}
+
+
+def worst_completeness(found: Sequence[Explained]) -> float:
     """Return the completeness error that 95 % of the target tokens do not exceed."""
     return float(np.quantile(np.concatenate([drops[ERROR] for _, drops in found]), 0.95))

@@ -5,20 +5,22 @@ senses and static ones do not, they contain the context; the comparison does not
 added it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.analysis.collect import ENCODER, Collector
+from experiments.analysis.collect import ENCODER
 from experiments.analysis.figures import FORMATS, new_figure, save
 from experiments.analysis.senses import Occurrence, neighbour_mean, occurrences
+from experiments.data.pairs import SentencePair
 from experiments.tasks.task import Task
 from experiments.training.step import TrainState
 
 FEWEST = 20  # uses of a word
 WINDOW = 5  # neighbours on either side
+NEIGHBOURS_FROM = 10_000  # training sentences
 AT_ONCE = 64  # sentences of a pass
 STATIC, NEIGHBOURS = "input embedding", "mean of neighbours"
 INPUT, OUTPUT = "input with position", "encoder output"
@@ -53,74 +55,139 @@ def frequent(found: Sequence[Occurrence], fewest: int = FEWEST) -> list[Occurren
     return [one for one in found if one.word in kept]
 
 
-def sense_vectors(
-    task: Task, state: TrainState, collector: Collector
-) -> tuple[list[Occurrence], dict[str, np.ndarray]]:
-    """Return the frequent ambiguous words, and vectors `[M, D]` of each kind.
+class SenseUses(NamedTuple):
+    """Uses of frequent ambiguous words, and their vectors.
 
-    The sentences are those of all splits but train: one split has too few uses of a word.
+    Attributes:
+        uses: those of held-out splits, and after them those of train, which are neighbours alone.
+        asked: number of the held-out ones.
+        vectors: `[M, D]` of each kind.
     """
-    pairs = [
+
+    uses: Sequence[Occurrence]
+    asked: int
+    vectors: Mapping[str, np.ndarray]
+
+    @property
+    def held_out(self) -> "SenseUses":
+        """The uses of held-out splits alone."""
+        vectors = {name: each[: self.asked] for name, each in self.vectors.items()}
+        return SenseUses(self.uses[: self.asked], self.asked, vectors)
+
+
+def sense_vectors(task: Task, state: TrainState) -> SenseUses | None:
+    """Return the uses of ambiguous words in all splits, None if no word is frequent.
+
+    A word is frequent in all splits but train together: one of them has too few uses of a word.
+    """
+    held_out = [
         pair for split in task.known_splits if split != "train" for pair in task.examples(split)
     ]
-    found = frequent(occurrences(pairs))
-    sentences = sorted({one.sentence for one in found})
-    examples = [task.example(state, pairs[each].source, pairs[each].target) for each in sentences]
-    static: dict[str, np.ndarray] = {}
-    rows: dict[str, dict[int, np.ndarray]] = {}
-    words = sorted({label for example in examples for label in example.labels[ENCODER][:-1]})
+    asked = frequent(occurrences(held_out))
+    if not asked:
+        return None
+    pairs = [*held_out, *task.examples("train")[:NEIGHBOURS_FROM]]
+    words = {one.word for one in asked}
+    others = [one for one in occurrences(pairs) if one.word in words]
+    uses = asked + [one for one in others if one.sentence >= len(held_out)]
+    return SenseUses(uses, len(asked), _vectors(task, state, pairs, uses))
+
+
+def _vectors(
+    task: Task,
+    state: TrainState,
+    pairs: Sequence[SentencePair],
+    uses: Sequence[Occurrence],
+) -> dict[str, np.ndarray]:
+    """Return the vectors `[M, D]` of the uses of words in some pairs, by kind."""
+    sentences = sorted({one.sentence for one in uses})
+    examples = {
+        each: task.example(state, pairs[each].source, pairs[each].target) for each in sentences
+    }
+    words = sorted({word for each in examples.values() for word in each.labels[ENCODER][:-1]})
     alone = [task.example(state, word, "") for word in words]
-    for word, attended in zip(
-        words, collector(state.parameters, alone, batch_size=AT_ONCE), strict=True
-    ):
-        static[word] = attended.hidden_states[ENCODER][0, 0]
-    at = {sentence: number for number, sentence in enumerate(sentences)}
-    for number, attended in enumerate(collector(state.parameters, examples, batch_size=AT_ONCE)):
-        for layer, state_of_layer in enumerate(attended.hidden_states[ENCODER]):
-            name = f"layer {layer}" if layer else INPUT
-            rows.setdefault(name, {})[number] = state_of_layer
-        rows.setdefault(OUTPUT, {})[number] = attended.features[ENCODER]
-    vectors: dict[str, list[np.ndarray]] = {STATIC: [], NEIGHBOURS: []}
-    for one in found:
-        number = at[one.sentence]
-        read = np.stack([static[label] for label in examples[number].labels[ENCODER][:-1]])
-        vectors[STATIC].append(read[one.place])
-        vectors[NEIGHBOURS].append(neighbour_mean(read, one.place, WINDOW))
-        for name, states in rows.items():
-            vectors.setdefault(name, []).append(states[number][one.place])
-    return found, {name: np.stack(each) for name, each in vectors.items() if each}
-
-
-def senses_table(
-    found: Sequence[Occurrence], vectors: Mapping[str, np.ndarray]
-) -> list[dict[str, Any]]:
-    """Return a row for each kind of vector: how often the nearest neighbour has the same sense."""
-    words, senses = (np.array([getattr(one, name) for one in found]) for name in ("word", "sense"))
-    rows, before = [], None
-    common = 0
-    for word in np.unique(words):
-        common += np.unique(senses[words == word], return_counts=True)[1].max()
-    for name, each in vectors.items():
-        right = sum(
-            np.sum(
-                nearest_senses(each[words == word], senses[words == word]) == senses[words == word]
-            )
-            for word in np.unique(words)
+    static = {
+        word: attended.hidden_states[ENCODER][0, 0]
+        for word, attended in zip(
+            words, task.collector(state.parameters, alone, batch_size=AT_ONCE), strict=True
         )
+    }
+    of_sentence: dict[int, list[int]] = {}
+    for number, one in enumerate(uses):
+        of_sentence.setdefault(one.sentence, []).append(number)
+    found: dict[str, dict[int, np.ndarray]] = {}
+    passes = task.collector(state.parameters, [*examples.values()], batch_size=AT_ONCE)
+    for sentence, attended in zip(examples, passes, strict=True):
+        read = np.stack([static[label] for label in examples[sentence].labels[ENCODER][:-1]])
+        inputs, *layers = attended.hidden_states[ENCODER]
+        states = {INPUT: inputs} | {f"layer {n}": each for n, each in enumerate(layers, start=1)}
+        states[OUTPUT] = attended.features[ENCODER]
+        for number in of_sentence[sentence]:
+            place = uses[number].place
+            vectors = {STATIC: read[place], NEIGHBOURS: neighbour_mean(read, place, WINDOW)}
+            for name, vector in (vectors | {n: each[place] for n, each in states.items()}).items():
+                found.setdefault(name, {})[number] = vector
+    return {
+        name: np.stack([each[number] for number in range(len(uses))])
+        for name, each in found.items()
+    }
+
+
+def senses_table(found: SenseUses) -> list[dict[str, Any]]:
+    """Return a row for each kind of vector: how often the nearest neighbour has the same sense."""
+    own = found.held_out
+    common, rows, before = correct(found, _commonest), [], None
+    for name, vectors in own.vectors.items():
         is_state = name not in (STATIC, NEIGHBOURS)
-        moved = _cosine_distance(before, each) if is_state and before is not None else ""
-        before = each if is_state else before
+        moved = _cosine_distance(before, vectors) if is_state and before is not None else ""
+        before = vectors if is_state else before
         rows.append(
             {
                 "vector": name,
-                "accuracy": 100 * float(right / len(found)),
-                "commonest sense": 100 * float(common / len(found)),
+                "accuracy": accuracy(found, name),
+                "held-out neighbours alone": accuracy(own, name),
+                "commonest sense": common,
                 "moved by": moved,
-                "words": len({*words.tolist()}),
-                "uses": len(found),
+                "words": len({one.word for one in own.uses}),
+                "uses": found.asked,
+                "uses in train": len(found.uses) - found.asked,
             }
         )
     return rows
+
+
+def accuracy(found: SenseUses, name: str) -> float:
+    """Return how many of 100 held-out uses have a nearest neighbour of the same sense.
+
+    Args:
+        found: the uses.
+        name: of the vectors.
+    """
+    vectors = found.vectors[name]
+    return correct(found, lambda places, senses: nearest_senses(vectors[places], senses))
+
+
+def _commonest(places: np.ndarray, senses: np.ndarray) -> np.ndarray:
+    names, counts = np.unique(senses, return_counts=True)
+    return np.repeat(names[counts.argmax()], len(places))
+
+
+def correct(found: SenseUses, guess: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> float:
+    """Return how many of 100 held-out uses have the guessed sense.
+
+    Args:
+        found: the uses.
+        guess: from the places `[M]` and the senses of all uses of a word to guesses `[M]`.
+    """
+    words, senses = (
+        np.array([getattr(one, field) for one in found.uses]) for field in ("word", "sense")
+    )
+    right = 0
+    for word in np.unique(words):
+        places = np.flatnonzero(words == word)
+        is_right = guess(places, senses[places]) == senses[places]
+        right += int(np.sum(is_right[places < found.asked]))
+    return 100 * right / found.asked
 
 
 def _cosine_distance(before: np.ndarray, after: np.ndarray) -> float:
@@ -137,12 +204,13 @@ def principal_components(vectors: np.ndarray, number: int = 2) -> tuple[np.ndarr
     return (vectors - vectors.mean(axis=0)) @ axes.T, shares[:number]
 
 
-def draw_senses(found: Sequence[Occurrence], vectors: Mapping[str, np.ndarray], path: Path) -> None:
+def draw_senses(found: SenseUses, path: Path) -> None:
     """Draw the principal components of the word with most uses, before and after the encoder."""
-    words = [one.word for one in found]
+    uses, _, vectors = found.held_out
+    words = [one.word for one in uses]
     word = max(sorted({*words}), key=words.count)
     chosen = [place for place, each in enumerate(words) if each == word]
-    senses = [found[place].sense for place in chosen]
+    senses = [uses[place].sense for place in chosen]
     figure = new_figure(9, 4)
     for axes, name in zip(figure.subplots(1, 2), (INPUT, OUTPUT), strict=True):
         points, shares = principal_components(vectors[name][chosen])

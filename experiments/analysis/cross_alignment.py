@@ -16,7 +16,7 @@ from experiments.analysis.alignment import (
     uniform_links,
     word_weights,
 )
-from experiments.analysis.collect import CROSS, DECODER, ENCODER, AttentionMaps, Collector, Example
+from experiments.analysis.collect import CROSS, DECODER, ENCODER, AttentionMaps, Example
 from experiments.analysis.ibm_model_1 import align
 from experiments.data.pairs import SentencePair
 from experiments.data.subwords import SubwordTokenizer
@@ -93,21 +93,23 @@ def word_numbers(tokenizer: Tokenizer, labels: Sequence[str]) -> list[int]:
     return (np.cumsum(begins) - 1).tolist()
 
 
+def words_of(task: "Translation", example: Example) -> tuple[list[int], list[int]]:
+    """Return the number of the word of each source and target token, without special tokens."""
+    return (
+        word_numbers(task.tokenizers.source, example.labels[ENCODER][:-1]),
+        word_numbers(task.tokenizers.target, example.labels[DECODER][1:]),
+    )
+
+
 def align_split(
-    task: "Translation", parameters: nnx.State, collector: Collector, examples: Sequence[Example]
+    task: "Translation", parameters: nnx.State, examples: Sequence[Example]
 ) -> dict[Method, list[Links]]:
     """Return the links of every sentence by every method."""
     found: dict[Method, list[Links]] = {}
     for example, attended in zip(
-        examples, collector(parameters, examples, batch_size=AT_ONCE), strict=True
+        examples, task.collector(parameters, examples, batch_size=AT_ONCE), strict=True
     ):
-        words = [
-            word_numbers(tokenizer, labels)
-            for tokenizer, labels in (
-                (task.tokenizers.source, example.labels[ENCODER][:-1]),
-                (task.tokenizers.target, example.labels[DECODER][1:]),
-            )
-        ]
+        words = words_of(task, example)
         for method, links in alignments(attended.maps[CROSS], *words).items():
             found.setdefault(method, []).append(links)
     return found
@@ -192,7 +194,6 @@ def baselines(
 def align_task(
     task: "Translation",
     state: "TrainState",
-    collector: Collector,
     split: str,
 ) -> Report:
     """Align a split with gold links, by methods chosen on the validation split.
@@ -206,7 +207,7 @@ def align_task(
         if not any(pair.links for pair in pairs):
             raise UsageError(f"the {wanted} split has no gold alignments")
         examples = [task.example(state, pair.source, pair.target) for pair in pairs]
-        found[name] = align_split(task, state.parameters, collector, examples)
+        found[name] = align_split(task, state.parameters, examples)
         gold[name] = gold_of(pairs)
     train = task.examples("train")[:LEARNED_FROM]
     return report(found[VALIDATION], found[TEST], gold, baselines(train, pairs))

@@ -37,14 +37,32 @@ def draw_maps(
     links: Iterable[tuple[int, int]] = (),
     formats: Sequence[str] = FORMATS[:1],
 ) -> None:
-    """Draw attention weights with the tokens on both axes, one panel for each head.
+    """Draw attention weights into files.
 
     Args:
         maps: of one kind.
         path: of the figure; its suffix is replaced by those of `formats`.
+        places: as in `maps_figure`.
+        links: as in `maps_figure`.
+        formats: of the files.
+    """
+    save(maps_figure(maps, places=places, links=links), path, formats)
+
+
+def maps_figure(
+    maps: AttentionMaps,
+    *,
+    places: Collection[tuple[int, int]] | None = None,
+    links: Iterable[tuple[int, int]] = (),
+    title: str = "",
+) -> "Figure":
+    """Draw attention weights with the tokens on both axes, one panel for each head.
+
+    Args:
+        maps: of one kind.
         places: (layer, head) in `maps.weights`; all if None.
         links: (source, target) places of a gold alignment, drawn as rings.
-        formats: of the files.
+        title: text before the usual title.
     """
     if places is None:
         places = [*np.ndindex(*maps.weights.shape[:2])]
@@ -61,8 +79,9 @@ def draw_maps(
         axes.set_axis_off()
     rows = "the token that is predicted" if maps.kind == CROSS else "the token that attends"
     rings = "; rings: gold alignment" if links else ""
-    _finish(figure, image, f"{maps.title}; row: {rows}{rings}")
-    save(figure, path, formats)
+    before = f"{title}; " if title else ""
+    _finish(figure, image, f"{before}{maps.title}; row: {rows}{rings}")
+    return figure
 
 
 def draw_mask(
@@ -102,14 +121,19 @@ def new_figure(width: float, height: float, layout: str | None = "constrained") 
 
 def save(figure: "Figure", path: Path, formats: Sequence[str] = FORMATS[:1]) -> None:
     """Write a figure; equal figures are equal bytes."""
+    for suffix in formats:
+        write_whole(path.with_suffix(suffix), rendered(figure, suffix))
+
+
+def rendered(figure: "Figure", suffix: str, dpi: int = 120) -> bytes:
+    """Return the content of the file of a figure, whose name has this suffix."""
     import matplotlib
 
+    content = io.BytesIO()
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph .* missing from")  # the SVG has it as text
-        for suffix in formats:
-            content = io.BytesIO()
-            figure.savefig(content, format=suffix[1:], dpi=120, metadata=METADATA[suffix])
-            write_whole(path.with_suffix(suffix), content.getvalue())
+        figure.savefig(content, format=suffix[1:], dpi=dpi, metadata=METADATA[suffix])
+    return content.getvalue()
 
 
 def _grid(maps: AttentionMaps, rows: int, columns: int) -> tuple["Figure", np.ndarray]:

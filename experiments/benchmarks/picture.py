@@ -1,5 +1,6 @@
-"""Plot of time over length, one line for each contender."""
+"""Plot of time over length, one line for each contender, beside the curve T²."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from experiments.benchmarks.cases import PASSES
@@ -31,6 +32,7 @@ def draw_times(results: Results, path: Path) -> None:
             color = f"C{contenders.index(name)}"
             style = "-" if name.startswith("attend") else "--"
             axes.loglog(*zip(*points, strict=True), "o" + style, color=color, label=name, ms=4)
+        axes.loglog(*zip(*quadratic(lines), strict=True), ":", color="grey", label="∝ T²")
         axes.set(title=title, xlabel="T", ylabel="milliseconds per example")
         axes.set_xscale("log", base=2)
         axes.grid(alpha=0.3)
@@ -38,3 +40,19 @@ def draw_times(results: Results, path: Path) -> None:
     for axes in grid[len(panels) :]:
         axes.remove()
     figure.savefig(path, dpi=110)
+
+
+def quadratic(
+    lines: Mapping[str, Sequence[tuple[int, float]]],
+) -> list[tuple[int, float]]:
+    """Return a curve T² through the last point of our first line, at the lengths of all lines.
+
+    Attention over all pairs of T tokens grows like it; a window grows like T.
+
+    Args:
+        lines: points (length, time) of each contender, by length.
+    """
+    ours = next((line for name, line in lines.items() if name.startswith("attend")), None)
+    length, time = (ours or next(iter(lines.values())))[-1]
+    lengths = sorted({each for line in lines.values() for each, _ in line})
+    return [(each, time * (each / length) ** 2) for each in lengths]

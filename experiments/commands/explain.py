@@ -1,19 +1,16 @@
 """Draw and measure what a trained model attends to."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flax import nnx
 
-from experiments.analysis.agreement import (
-    POSITIONS,
-    Explainer,
-    agreement_table,
-    worst_completeness,
-)
-from experiments.analysis.alignment import as_pharaoh
-from experiments.analysis.collect import CROSS, ENCODER, Attended, Collector, Example
+from experiments.analysis.agreement import agreement_table, explained, worst_completeness
+from experiments.analysis.alignment import Gold, as_pharaoh
+from experiments.analysis.animation import draw_animation, read_rows
+from experiments.analysis.collect import CROSS, ENCODER, Attended, Example
 from experiments.analysis.contextual_senses import (
     FEWEST,
     draw_senses,
@@ -23,18 +20,30 @@ from experiments.analysis.contextual_senses import (
 from experiments.analysis.cross_alignment import align_task
 from experiments.analysis.figures import FORMATS, draw_maps, draw_mask, write_csv
 from experiments.analysis.heads import beside, changes, heads_table, repeated_block, visible
+from experiments.analysis.own_text import (
+    align_with_gold,
+    align_without_gold,
+    own_examples,
+    read_gold,
+    read_pairs,
+)
 from experiments.analysis.page.build import write_explanation
+from experiments.analysis.replaced_weights import loss_table, unneeded
 from experiments.analysis.tables import markdown, write_tables
 from experiments.config import Config
+from experiments.config_files import REPOSITORY
+from experiments.data.pairs import SentencePair
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.files import write_whole
+from experiments.records import Record
 from experiments.registry import TASKS
 from experiments.tasks.task import Task
-from experiments.tasks.translation import Translation
+from experiments.tasks.translation import CUE_FIRST, Translation
 from experiments.training.session import restore
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
+PLANTED_CUE = REPOSITORY / "results" / "planted_cue.json"
 SHOWN = 3  # examples of a split that are drawn
 IN_PAGE = 20  # examples of a split that are in its page
 MEASURED = 100  # examples of a split in the table of heads
@@ -47,6 +56,9 @@ def explain(
     cache: Path,
     sentence: str | None = None,
     split: str | None = None,
+    file: Path | None = None,
+    gold: Path | None = None,
+    gold_first: int = 0,
     layer: int | None = None,
     head: int | None = None,
 ) -> None:
@@ -59,6 +71,9 @@ def explain(
         sentence: that is drawn. Without it, the first sentences of a split are drawn, and heads and
             alignments are measured on the split.
         split: the first test split if None.
+        file: of sentences, or of pairs, in place of a split.
+        gold: word alignments of the pairs in the file.
+        gold_first: number of the first word in them, 0 or 1.
         layer: of the head that is drawn alone, from 1; the last one if None.
         head: that is drawn alone, from 1; the first one if None.
 
@@ -66,8 +81,10 @@ def explain(
         UsageError: a sentence that cannot be read, an unknown split, a layer or a head out of
             range, or a model that does not attend.
     """
-    if sentence is not None and split is not None:
-        raise UsageError("--mode=explain takes a --sentence or a --split, got both")
+    given = {"sentence": sentence, "file": file, "split": split}
+    given = [f"--{name}" for name, value in given.items() if value is not None]
+    if len(given) > 1:
+        raise UsageError(f"--mode=explain takes one of {' and '.join(given)}")
     if getattr(config.model, "implementation", None) is not None:  # some return no weights
         config = replace(config, model=replace(config.model, implementation=None))
     task = TASKS[config.task].load(config, workdir, cache)
@@ -76,39 +93,85 @@ def explain(
         one_of("--split", split, task.known_splits)
     state = restore(workdir, task).state
     untrained = task.learner.initial_state().parameters
-    collector, folder = Collector(task), workdir.explanation
-    if sentence is not None:
-        with as_usage_errors("--sentence: "):
-            examples = {"sentence": task.example(state, sentence)}
-    else:
-        pairs = task.first_examples(split, SHOWN)
-        examples = {
-            f"{split}-{number}": task.example(state, pair.source)
-            for number, pair in enumerate(pairs, start=1)
-        }
+    folder = workdir.explanation
+    read = read_sentence(task, state, sentence) if sentence is not None else None
+    read = read or (read_file(task, state, file) if file else read_split(task, state, split))
+    links = None if gold is None else read_gold(task, gold, gold_first, *read[1:])
     found, control = (
-        [*collector(parameters, [*examples.values()])]
+        [*task.collector(parameters, [*read.drawn.values()])]
         for parameters in (state.parameters, untrained)
     )
-    for name, *each in zip(examples, found, control, strict=True):
+    for name, *each in zip(read.drawn, found, control, strict=True):
         draw_example(*each, folder / name, layer, head)
-        print(f"{folder / name}: {' '.join(texts(examples[name]))}")
+        print(f"{folder / name}: {' '.join(texts(read.drawn[name]))}")
+    if workdir.maps.exists():
+        draw_animation(read_rows(workdir.maps), folder / "training.gif")
+        print(f"{folder / 'training.gif'}: the attention of a validation sentence in training")
     notes = [
         f"re-initialised weights move {change:.0%} of the {kind}"
         for kind, change in changes(found, control).items()
     ]
+    notes.append(planted_cue())
     print("\n".join(notes))
     if sentence is not None:
         write_explanation(folder / "sentence.html", task, state, [sentence], notes=notes)
         return
-    heads = measure_heads(task, state, untrained, collector, split, folder)
-    sources = [pair.source for pair in task.first_examples(split, IN_PAGE)]
-    write_explanation(folder / f"{split}.html", task, state, sources, heads, notes)
-    if CROSS in found[0].maps and pairs[0].links:
-        measure_alignment(task, state, collector, split, folder)
-        measure_agreement(task, state, split, folder)
-    if task.source.has_phenomena and ENCODER in found[0].hidden_states:
-        measure_senses(task, state, collector, folder)
+    place, name = (str(file), file.stem) if file else (f"the {split} split", split)
+    heads = measure_heads(task, state, untrained, read.measured[:MEASURED], place, folder)
+    if file is None:
+        notes += measure_replaced_weights(task, state, split, folder)
+        measure_split(task, state, split, found[0], folder)
+    elif CROSS in found[0].maps:
+        align_file(task, state, read, links, folder / f"alignment.{name}")
+    sources = [pair.source for pair in read.pairs[:IN_PAGE]]
+    write_explanation(folder / f"{name}.html", task, state, sources, heads, notes)
+
+
+class Read(NamedTuple):
+    """What is explained.
+
+    Attributes:
+        drawn: examples that are drawn, by name.
+        pairs: of a file, or the first ones of a split.
+        measured: examples of the pairs.
+    """
+
+    drawn: dict[str, Example]
+    pairs: list[SentencePair]
+    measured: list[Example]
+
+
+def read_sentence(task: Task, state: TrainState, sentence: str) -> Read:
+    """Read a sentence."""
+    with as_usage_errors("--sentence: "):
+        return Read({"sentence": task.example(state, sentence)}, [], [])
+
+
+def read_file(task: Task, state: TrainState, path: Path) -> Read:
+    """Read a file of sentences or pairs."""
+    pairs = read_pairs(path)
+    every = own_examples(task, state, path, pairs)
+    drawn = {f"{path.stem}-{at}": each for at, each in enumerate(every[:SHOWN], start=1)}
+    return Read(drawn, pairs, every)
+
+
+def read_split(task: Task, state: TrainState, split: str) -> Read:
+    """Read the first examples of a split; the model generates the targets of those drawn."""
+    pairs = task.first_examples(split, MEASURED)
+    drawn = {
+        f"{split}-{at}": task.example(state, pair.source)
+        for at, pair in enumerate(pairs[:SHOWN], start=1)
+    }
+    return Read(drawn, pairs, [task.example(state, pair.source, pair.target) for pair in pairs])
+
+
+def planted_cue() -> str:
+    """Return the stored result of explanations of the model with a planted cue."""
+    record = Record.load(PLANTED_CUE)
+    shares = ", ".join(
+        f"{name} {found['mean']:.1%}" for name, found in record.scores[CUE_FIRST].items()
+    )
+    return f"{PLANTED_CUE.relative_to(REPOSITORY)}: the cue is ranked first by {shares}"
 
 
 def texts(example: Example) -> list[str]:
@@ -157,32 +220,53 @@ def measure_heads(
     task: Task,
     state: TrainState,
     untrained: nnx.State,
-    collector: Collector,
-    split: str,
+    examples: Sequence[Example],
+    place: str,
     folder: Path,
 ) -> list[dict[str, Any]]:
-    """Write, print and return the table of heads, over the first examples of a split."""
-    pairs = task.first_examples(split, MEASURED)
-    examples = [task.example(state, pair.source, pair.target) for pair in pairs]
+    """Write, print and return the table of heads, over examples from a split or a file."""
     block = repeated_block(examples, getattr(task.config.model, "max_length", None))
 
     def table(parameters: nnx.State) -> list[dict[str, Any]]:
-        repeated = None if block is None else next(collector(parameters, [block.example]))
-        found = collector(parameters, examples, batch_size=AT_ONCE)
+        repeated = None if block is None else next(task.collector(parameters, [block.example]))
+        found = task.collector(parameters, examples, batch_size=AT_ONCE)
         return heads_table(found, block, repeated)
 
     rows = table(state.parameters)
     write_tables(beside(rows, table(untrained)), folder / "heads", 3)
-    print(f"\nheads, over {len(examples)} examples of the {split} split")
+    print(f"\nheads, over {len(examples)} examples of {place}")
     print(markdown(rows, 2))
     return rows
 
 
-def measure_alignment(
-    task: Translation, state: TrainState, collector: Collector, split: str, folder: Path
-) -> None:
+def measure_split(task: Task, state: TrainState, split: str, found: Attended, folder: Path) -> None:
+    """Measure alignments, agreement and senses, where the data has links and senses."""
+    (pair,) = task.first_examples(split, 1)
+    if CROSS in found.maps and pair.links:
+        measure_alignment(task, state, split, folder)
+        measure_agreement(task, state, split, folder)
+    if task.source.has_phenomena and ENCODER in found.hidden_states:
+        measure_senses(task, state, folder)
+
+
+def measure_replaced_weights(task: Task, state: TrainState, split: str, folder: Path) -> list[str]:
+    """Write and print how much the loss of a split rises with other weights.
+
+    Returns:
+        A sentence for each kind of attention whose weights are not needed.
+    """
+    rows = loss_table(task, state, split)
+    write_tables(rows, folder / "replaced_weights", 4)
+    print(f"loss of the {split} split with other weights, in nats per token")
+    print(markdown(rows, 4))
+    found = unneeded(rows)
+    print("".join(f"{line}\n" for line in found))
+    return found
+
+
+def measure_alignment(task: Translation, state: TrainState, split: str, folder: Path) -> None:
     """Write and print word alignments of a split, and their error."""
-    report = align_task(task, state, collector, split)
+    report = align_task(task, state, split)
     write_tables(report.every, folder / "alignment", 1)
     lines = "".join(f"{as_pharaoh(links)}\n" for links in report.links)
     write_whole(folder / f"alignment.{split}.pharaoh", lines)
@@ -190,15 +274,39 @@ def measure_alignment(
     print(markdown(report.rows, 1))
 
 
+def align_file(
+    task: Translation,
+    state: TrainState,
+    read: Read,
+    gold: Sequence[Gold] | None,
+    path: Path,
+) -> None:
+    """Write the word alignments of a file as `path.pharaoh`, and print their error with gold ones.
+
+    Without gold, the method is that with the lowest error on the validation split.
+    """
+    if gold is not None:
+        report, links = align_with_gold(task, state, *read[1:], gold)
+        write_tables(report.every, path, 1)
+        print("alignment of the second half of the file, in %; chosen on the first half")
+        print(markdown(report.rows, 1))
+    else:
+        found = align_without_gold(task, state, read.measured)
+        if found is None:
+            print("words are not aligned: the data has no gold alignments, and --gold names none")
+            return
+        method, links = found
+        print(f"words are aligned by {method}")
+    lines = "".join(f"{as_pharaoh(each)}\n" for each in links)
+    write_whole(path.parent / f"{path.name}.pharaoh", lines)
+
+
 def measure_agreement(task: Translation, state: TrainState, split: str, folder: Path) -> None:
     """Write and print how attention agrees with attributions, over the first short examples."""
-    pairs = task.first_examples(split, 3 * MEASURED)
-    every = [task.example(state, pair.source, pair.target) for pair in pairs]
-    short = [each for each in every if max(map(len, each.inputs.values())) <= POSITIONS]
-    found = [*Explainer(task)(state.parameters, short[:MEASURED])]
+    found, alignments = explained(task, state, split, MEASURED)
     if not found:
         return
-    rows = agreement_table(found)
+    rows = agreement_table(found, alignments)
     write_tables(rows, folder / "agreement", 2)
     print(f"agreement with attributions, rank correlations over {len(found)} sentences")
     print(markdown(rows, 2))
@@ -208,13 +316,13 @@ def measure_agreement(task: Translation, state: TrainState, split: str, folder: 
     )
 
 
-def measure_senses(task: Task, state: TrainState, collector: Collector, folder: Path) -> None:
+def measure_senses(task: Task, state: TrainState, folder: Path) -> None:
     """Write and print how well the vectors of each layer distinguish the senses of words."""
-    found, vectors = sense_vectors(task, state, collector)
-    if not found:
+    found = sense_vectors(task, state)
+    if found is None:
         return
-    rows = senses_table(found, vectors)
+    rows = senses_table(found)
     write_tables(rows, folder / "senses", 2)
-    draw_senses(found, vectors, folder / "senses")
+    draw_senses(found, folder / "senses")
     print(f"senses of words with at least {FEWEST} uses in the splits beside train, in %")
     print(markdown(rows, 2))

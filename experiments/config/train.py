@@ -39,6 +39,9 @@ class TrainPart:
     log_every: int = option(50, "steps between two rows of training metrics")
     evaluate_every: int = option(100, "steps between two measurements of the validation split")
     sample_every: int = option(500, "steps between two samples")
+    sample_maps: bool = option(
+        False, "whether samples contain the attention of one sentence, for an animation"
+    )
     checkpoint_every: int = option(500, "steps between two checkpoints, without patience")
     average: int = option(1, "checkpoints whose mean is measured and used")
     ema: float = option(0.0, "decay of a moving average of the parameters, used in their place")

@@ -13,7 +13,8 @@ from flax import nnx
 from jax import Array
 
 from attention.modules import Output
-from experiments.analysis.collect import Example
+from experiments.analysis.animation import as_row, shown_maps
+from experiments.analysis.collect import Collector, Example
 from experiments.config import Config
 from experiments.data.epoch import Epoch
 from experiments.data.pairs import SentencePair
@@ -187,6 +188,22 @@ class Task(ABC, Generic[Batch]):
     @abstractmethod
     def sample(self, state: TrainState) -> str:
         """Show in a few lines what the model can do."""
+
+    def sample_maps(self, state: TrainState) -> dict[str, Any]:
+        """Return the attention of the first validation example and the step, as JSON values.
+
+        Raises:
+            UsageError: a model that does not attend.
+        """
+        (pair,) = self.first_examples("validation", 1)
+        example = self.example(state, pair.source, pair.target)
+        (found,) = self.collector(state.parameters, [example])
+        return as_row(int(state.step), shown_maps(found))
+
+    @cached_property
+    def collector(self) -> Collector:
+        """Collects the attention of the model."""
+        return Collector(self)
 
     def answer_split(self, state: TrainState, split: str) -> Sequence[str]:
         """Return the answer to each example of a split, for tasks with `decoding.metrics`."""

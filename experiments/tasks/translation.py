@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from flax import nnx
@@ -13,7 +14,8 @@ from attention.modules import EncoderDecoder, Output, RecurrentEncoderDecoder
 from attention.modules.context import add_losses
 from attention.modules.dropout import split_rng
 from attention.primitives import masks
-from experiments.analysis.collect import Collector, Example
+from experiments.analysis.agreement import explained, linked_first
+from experiments.analysis.collect import Example
 from experiments.analysis.figures import draw_maps
 from experiments.config import Config
 from experiments.data.packing import row_lengths
@@ -37,6 +39,8 @@ from experiments.workdir import Workdir
 ARCHITECTURES = {"transformer": EncoderDecoder, "recurrent": RecurrentEncoderDecoder}
 REDRAWN = 8_192  # examples that subword dropout segments at once, some seconds before they are used
 SAMPLED = 3  # sentences of a sample
+EXPLAINED = 200  # examples with a planted cue
+CUE_FIRST = "cue ranked first"  # share of these examples, by explanation
 DRAWN = 7  # words of the sentence with a picture of its attention
 
 
@@ -129,12 +133,18 @@ class Translation(Task[Batch | PackedPairs]):
         return sums, output.losses
 
     def measure(self, state: TrainState, split: str) -> Measured:
-        """Measure loss and translations, and each phenomenon of the test split of toy data."""
+        """Measure loss and translations, and of some test splits more.
+
+        These are the phenomena of toy data, and the explanations of a planted cue.
+        """
         examples, answers = [*self.examples(split)], self.answer_split(state, split)
         scores = self.losses(state, split)
         scores |= self.answer_scores(answers, split, self.config.decoding.metrics)
-        is_test = self.source.has_phenomena and split == "test"
-        parts = by_phenomenon(examples, answers) if is_test else {}
+        parts: dict[str, dict[str, Any]] = {}
+        if split == "test" and self.source.has_phenomena:
+            parts = by_phenomenon(examples, answers)
+        if split == "test" and self.source.has_cue:
+            parts = {CUE_FIRST: linked_first(*explained(self, state, split, EXPLAINED))}
         return Measured({split: scores, **parts}, answers)
 
     def answer_split(self, state: TrainState, split: str) -> list[str]:
@@ -206,7 +216,7 @@ class Translation(Task[Batch | PackedPairs]):
             return
         shown = min(self.examples("test"), key=lambda pair: abs(len(pair.source.split()) - DRAWN))
         example = self.example(state, shown.source, shown.target)
-        (found,) = Collector(self)(state.parameters, [example])
+        (found,) = self.collector(state.parameters, [example])
         draw_maps(found.maps["cross"], workdir.attention, links=shown.alignment)
 
     def read(self, line: str) -> Sentence:

@@ -38,6 +38,9 @@ class Trainable(Protocol):
     def sample(self, state: TrainState) -> str:
         """Show in a few lines what the model can do."""
 
+    def sample_maps(self, state: TrainState) -> Mapping[str, Any]:
+        """Return the attention of a validation example and the step, as JSON values."""
+
 
 class Trained(NamedTuple):
     """A trained model.
@@ -110,6 +113,15 @@ def fit_in(
             if wandb:
                 run = start_wandb(wandb, workdir.path, config.to_dict())
         workdir.drop_samples(first)
+        if config.train.sample_maps and first == 0:
+            workdir.keep_maps(task.sample_maps(state.to_use()))
+
+        def sample(state: TrainState) -> str:
+            state = state.to_use()
+            if config.train.sample_maps:
+                workdir.keep_maps(task.sample_maps(state))
+            return workdir.keep_sample(int(state.step), task.sample(state))
+
         with Metrics(workdir.path, step=first, wandb=run) as metrics:
             state, progress = fit(
                 state,
@@ -119,9 +131,7 @@ def fit_in(
                 metrics=metrics,
                 checkpoints=checkpoints,
                 evaluate=lambda state: task.validate(state.to_use()),
-                sample=lambda state: workdir.keep_sample(
-                    int(state.step), task.sample(state.to_use())
-                ),
+                sample=sample,
                 flops=learner.flops,
                 progress=progress,
             )

@@ -8,6 +8,7 @@ import pytest
 
 from experiments.analysis.heads import COLUMNS
 from experiments.commands import explain as command
+from experiments.workdir import Workdir
 from tests.command_line.command import make_untrained
 
 SMALL = {"model.max_length": 32, "batch.bucket_lengths": (32,), "model.width": 16}
@@ -37,6 +38,9 @@ def data_of(page):
 
 
 def test_sentence(explain, made):
+    maps = {"kind": "cross", "layers": [1], "queries": ["le"], "keys": ["the", "girl"]}
+    for step, weights in ((0, [0.5, 0.5]), (20, [0.9, 0.1])):  # as of a run with sample_maps
+        Workdir(made).keep_maps({"step": step, "weights": [[[weights]]], **maps})
     status, output, error = explain("--sentence=the girl was happy", "--layer=1", "--head=2")
     assert (status, error) == (0, "")
     folder = made / "explain" / "sentence"
@@ -48,6 +52,7 @@ def test_sentence(explain, made):
     names = {f"{name}.{suffix}" for name in figures for suffix in ("png", "svg")}
     assert {*found} == names | {f"{kind}.csv" for kind in kinds}
     page = (made / "explain" / "sentence.html").read_bytes()
+    assert (made / "explain" / "training.gif").read_bytes().startswith(b"GIF89a")
     assert explain("--sentence=the girl was happy", "--layer=1", "--head=2")[1] == output
     assert files(folder) == found
     assert (made / "explain" / "sentence.html").read_bytes() == page
@@ -78,12 +83,64 @@ def test_split(explain, made, monkeypatch):
         names = [row["alignment"] for row in csv.DictReader(file)]
     assert len(names) == 2 * 2 * (2 + 1) + 3
     assert "IBM Model 1" in names and len(links) > 10
+    with (folder / "replaced_weights.csv").open(newline="") as file:
+        replaced = [*csv.DictReader(file)]
+    assert [row["attention"].split()[0] for row in replaced] == [
+        "encoder",
+        "decoder",
+        "cross-attention",
+    ]
+    for row in replaced:  # initial parameters have nothing to lose
+        assert 3 < float(row["loss"]) < 9
+        assert abs(float(row["rise with uniform weights"])) < 0.5
     note = "re-initialised weights move 0% of the cross-attention"
     assert note in output
     data = data_of((folder / "validation.html").read_bytes())
     assert note in data["notes"]
     assert [row["kind"] for row in data["heads"]] == [row["kind"] for row in rows]
     assert len(data["examples"]) == 2
+
+
+PAIRS = "the girl was happy\tla fille était heureuse\n"
+GOLD = "1-1 2-2 3-3 4-4\n"
+
+
+def test_file_of_pairs(explain, made, monkeypatch):
+    monkeypatch.setattr(command, "SHOWN", 1)
+    pairs, gold = made / "mine.tsv", made / "mine.gold"
+    pairs.write_text(2 * PAIRS)
+    gold.write_text(2 * GOLD)
+    status, output, error = explain(f"--file={pairs}", f"--gold={gold}", "--gold_first=1")
+    assert (status, error) == (0, "")
+    folder = made / "explain"
+    assert f"{folder / 'mine-1'}: the girl was happy → la fille était heureuse" in output
+    assert f"heads, over 2 examples of {pairs}" in output
+    assert "chosen on the first half" in output and "| diagonal |  | 0.0 |" in output
+    assert len((folder / "alignment.mine.pharaoh").read_text().splitlines()) == 2
+    pairs.write_text("the girl was happy\n")
+    status, output, error = explain(f"--file={pairs}")
+    assert (status, error) == (0, "") and "words are aligned by layer" in output
+    assert len((folder / "alignment.mine.pharaoh").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "links", "message"),
+    [
+        ("", "", "mine.tsv is empty"),
+        ("a\tb\tc\n", "", "line 1: a line has at most one tab"),
+        (PAIRS + "\n", "", "line 2: the line is empty"),
+        (PAIRS, "1-1\n", "--gold needs two pairs"),
+        (PAIRS + "the girl\n", "1-1\n1-1\n", "and line 2 has none"),
+        (2 * PAIRS, "1-1\n", "has 1 lines, and there are 2 sentences"),
+        (2 * PAIRS, "1-1\n0-1\n", "line 2: the link 0-1 of a sentence with 4 and 4 words is out"),
+    ],
+)
+def test_mistakes_in_files(explain, made, text, links, message):
+    pairs, gold = made / "mine.tsv", made / "mine.gold"
+    pairs.write_text(text)
+    gold.write_text(links)
+    status, _, error = explain(f"--file={pairs}", f"--gold={gold}", "--gold_first=1")
+    assert status == 2 and message in error and error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -94,7 +151,11 @@ def test_split(explain, made, monkeypatch):
         (["--sentence=the girl", "--layer=2"], "attention is in layers 1, got --layer=2"),
         (["--sentence=the girl", "--head=3"], "a layer has heads 1 to 2, got --head=3"),
         (["--sentence=the girl", "--head=x"], "--head is a whole number from 1, got 'x'"),
-        (["--sentence=the girl", "--split=test"], "takes a --sentence or a --split, got both"),
+        (["--sentence=the girl", "--split=test"], "takes one of --sentence and --split"),
+        (["--file=missing.txt"], "--file=missing.txt cannot be read: "),
+        (["--file=a", "--split=test"], "takes one of --file and --split"),
+        (["--gold=a"], "--gold is for the pairs of a --file"),
+        (["--file=a", "--gold_first=2"], "--gold_first must be one of 0, 1, got '2'"),
         (["--split=tset"], "did you mean 'test'?"),
     ],
 )

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+from experiments.analysis.animation import read_rows
 from experiments.data.windows import Windows
 from experiments.registry import TASKS
 from experiments.training.checkpoint import Checkpoints
@@ -83,7 +84,10 @@ def test_finished_run_is_evaluated_and_not_trained(place, run_command):
 
 @pytest.mark.usefixtures("echoing")
 def test_resumed_run_is_equal_to_the_bit(place, run_command, monkeypatch):
-    """Stopped at step 15, it goes on from its checkpoint of step 10 as if nothing had happened."""
+    """Stopped at step 15, it goes on from its checkpoint of step 10 as if nothing had happened.
+
+    Samples of attention, which the other run has not, change nothing.
+    """
     original = Windows.__getitem__
 
     def stopping(windows, step):
@@ -92,12 +96,16 @@ def test_resumed_run_is_equal_to_the_bit(place, run_command, monkeypatch):
         return original(windows, step)
 
     monkeypatch.setattr(Windows, "__getitem__", stopping)
-    status, _, error = run_command(*TINY, workdir="stopped")
+    flags = *TINY, "--config.train.sample_maps"
+    status, _, error = run_command(*flags, workdir="stopped")
     assert status == 130
     assert "the same command resumes from the last checkpoint" in error
     assert Checkpoints(place / "stopped" / "checkpoints").latest_step() == 10
     monkeypatch.setattr(Windows, "__getitem__", original)
-    assert run_command(*TINY, workdir="stopped")[0] == 0
+    assert run_command(*flags, workdir="stopped")[0] == 0
+    maps = read_rows(Workdir(place / "stopped").maps)
+    assert [*maps] == [0, 10, 20]
+    assert abs(maps[0].weights - maps[20].weights).max() > 0.01
     for ours, theirs in zip(
         jax.tree.leaves(final_state(place, "stopped")),
         jax.tree.leaves(final_state(place, "tiny")),

@@ -1,6 +1,7 @@
 """`run.py --mode=predict --weights=FOLDER`: text from a released checkpoint."""
 
 import contextlib
+import csv
 import io
 import json
 import re
@@ -84,6 +85,10 @@ def test_encoder_decoder_is_greedy_and_uses_generation_config(generate, tmp_path
     found = generate(folder, "--config.decoding.max_tokens=6", given="w5 w6\n")
     expected = " ".join(f"w{i}" for i in takewhile(lambda i: i != end, ids))
     assert found == (0, f"{expected}\n", "")
+    flags = "--mode=explain", "--sentence=w5 w6", f"--workdir={tmp_path}", "--layer=1"
+    status, output, _ = generate(folder, *flags, "--config.decoding.max_tokens=6")
+    assert status == 0
+    assert output.endswith(f"sentence: w5 w6 → w{settings['pad_token_id']} {expected}\n")
     status, output, error = generate(folder, "--config.decoding.max_tokens=33", given="w5 w6\n")
     assert (status, output) == (2, "")
     assert "max_tokens=33 is more than the 32 tokens that the model can write" in error
@@ -113,13 +118,40 @@ def test_line_that_is_too_long_for_max_tokens(generate, flag):
     assert int(number) + int(longest) == 33
 
 
+def test_attention_of_a_released_model(generate, tmp_path):
+    flags = "--mode=explain", f"--workdir={tmp_path}", "--layer=2", "--head=1"
+    status, output, error = generate("gpt2", *flags, "--sentence=the cat")
+    assert (status, error) == (0, "")
+    folder = tmp_path / "explain" / "sentence"
+    assert output == f"{folder}: {' '.join(labels(folder))}\n"
+    assert "".join(labels(folder)) == "the cat"
+    assert {path.name for path in folder.glob("*.png")} == {
+        f"decoder-{name}.png" for name in ("layer-1", "layer-2", "layer-2-head-1", "mask")
+    }
+
+
+def labels(folder):
+    with (folder / "decoder.csv").open(newline="") as file:
+        places = dict.fromkeys((row["key"], row["key token"]) for row in csv.DictReader(file))
+    return [token for _, token in places]
+
+
 @pytest.mark.parametrize(
     "folder, flags, message",
     [
         ("bert", [], "contains a MaskedLanguageModel, which generates no text"),
+        ("gpt2", ["--mode=train"], "--weights is for --mode=predict, without a --workdir, and"),
+        ("gpt2", ["--mode=explain"], "--mode=explain --weights=FOLDER needs a --sentence"),
+        ("gpt2", ["--mode=explain", "--split=test"], "--split is for a run: --weights has no data"),
+        ("gpt2", ["--mode=explain", "--sentence="], "--sentence needs a name, got none"),
+        ("gpt2", ["--mode=explain", f"--sentence={'hi ' * 40}"], "and the model reads at most 32"),
+        (
+            "gpt2",
+            ["--mode=explain", "--sentence=hi", "--layer=9"],
+            "is in layers 1, 2, got --layer=9",
+        ),
         ("gpt2", ["--mode=generate"], "--mode=generate is --mode=predict here"),
         ("gpt2", ["--mode=translate"], "--mode=translate is --mode=predict here"),
-        ("gpt2", ["--mode=train"], "--weights is for --mode=predict alone"),
         (
             "gpt2",
             ["--config.decoding.strategy=greed"],

@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 
 from experiments.analysis.contextual_senses import (
+    SenseUses,
+    accuracy,
     draw_senses,
     frequent,
     nearest_senses,
@@ -39,20 +41,30 @@ def uses():
     static = np.ones((20, 3))
     noise = RANDOM.normal(size=(20, 3))
     layer = noise / 9 + side * [1, 0, 0] + [0, 5, 0]
-    return found, {"input embedding": static, "input with position": static, "layer 1": layer} | {
-        "encoder output": layer
-    }
+    vectors = {"input embedding": static, "input with position": static, "layer 1": layer}
+    return SenseUses(found, 20, vectors | {"encoder output": layer})
 
 
 def test_accuracy_beside_the_commonest_sense(uses):
-    static, _, layer, output = senses_table(*uses)
+    static, _, layer, output = senses_table(uses)
     assert static["accuracy"] == static["commonest sense"] == 75
     assert layer["accuracy"] == output["accuracy"] == 100
     assert static["moved by"] == "" and layer["moved by"] > 0.01
 
 
+def test_uses_in_train_are_neighbours_alone():
+    asked = [Occurrence(0, 0, "bank", "rive"), Occurrence(1, 0, "bank", "banque")]
+    others = [Occurrence(2, 0, "bank", "rive"), Occurrence(3, 0, "bat", "batte")]
+    vectors = {"layer 1": np.array([[1, 0], [0.9, 0.5], [1, 0.1], [1, 0]])}
+    found = SenseUses(asked + others, 2, vectors)
+    assert accuracy(found, "layer 1") == 50  # of 2, not of 4
+    assert accuracy(found.held_out, "layer 1") == 0
+    (row,) = senses_table(found)
+    assert (row["uses"], row["uses in train"], row["held-out neighbours alone"]) == (2, 2, 0)
+
+
 def test_picture_of_senses(uses, tmp_path):
-    draw_senses(*uses, tmp_path / "senses")
+    draw_senses(uses, tmp_path / "senses")
     svg = (tmp_path / "senses.svg").read_text()
     for text in (">banque</text>", ">rive</text>", "of the variance)</text>"):
         assert text in svg

@@ -24,6 +24,10 @@ DATA = {
     "copy": {
         "shortest": 10, "longest": 30, "sizes": {"train": 200, "validation": 70, "test": 70},
     },
+    "planted_cue": {
+        "cues": 4, "words": 9, "shortest": 5, "longest": 8,
+        "sizes": {"train": 180, "validation": 70, "test": 70},
+    },
     "scan": {"split": "simple", "validation": 3},
     "denoising": {
         "passes": 2, "noise": ("permute", "infill"),
@@ -124,7 +128,7 @@ def test_test_splits_share_no_example_with_train(name, load):
         assert split == "train" or learned.isdisjoint(pair.source for pair in pairs)
 
 
-@pytest.mark.parametrize("name", ["toy", "reverse", "copy", "summary"])
+@pytest.mark.parametrize("name", ["toy", "reverse", "copy", "planted_cue", "summary"])
 def test_split_sizes(name, load):
     assert {split: len(pairs) for split, pairs in load(name).items()} == DATA[name]["sizes"]
 
@@ -137,6 +141,8 @@ def test_split_sizes(name, load):
         ("reverse", {"seed": -1}, "data.seed must be at least 0, got -1"),
         ("copy", {"longest": 9}, "data.longest must be at least 10, got 9"),
         ("copy", {"sizes.train": 199}, "data.sizes.train must be at least 200, got 199"),
+        ("planted_cue", {"longest": 4}, "data.longest must be at least 5, got 4"),
+        ("planted_cue", {"words": 10}, "data.sizes.train must be at least 200, got 180"),
         ("scan", {"split": "lenght"}, "got 'lenght'; did you mean 'length'?"),
         ("scan", {"path": "no/scan"}, "no/scan has no file simple_train.txt: name its folder by "),
         ("scan", {"validation": 6}, "data.validation must be less than the 6 commands that there"),
@@ -194,6 +200,16 @@ def test_copy_task(load):
     assert all(pair.source == pair.target for pair in pairs)
     assert {len(pair.source.split()) for pair in pairs} == {*range(10, 31)}
     assert {*" ".join(pair.source for pair in pairs).split()} == {*"0123456789"}
+
+
+def test_planted_cue(load):
+    pairs = load("planted_cue")["train"]
+    for pair in pairs:
+        words, ((place, target),) = pair.source.split(), pair.alignment
+        assert pair.target == words[place].replace("c", "t") and target == 0
+        assert [word[0] for word in words].count("c") == 1
+    assert {len(pair.source.split()) for pair in pairs} == {*range(5, 9)}
+    assert {pair.alignment[0][0] for pair in pairs} == {*range(8)}
 
 
 def commands(pairs):

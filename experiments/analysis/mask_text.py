@@ -1,0 +1,61 @@
+"""Masks of the layers of a model, drawn as text."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from flax import nnx
+
+from attention.modules import Layers, SelfAttention
+from attention.primitives import masks
+from attention.primitives.masks import Mask
+
+DRAWN = 16  # positions
+VISIBLE, MASKED = "■", "·"
+
+
+def drawn(mask: Mask, size: int = DRAWN) -> str:
+    """Return a line for each query position and a sign for each key position."""
+    places = np.arange(size, dtype=np.int32)
+    visible = np.broadcast_to(mask(places[:, None], places[None, :]), (size, size))
+    return "\n".join(" ".join(VISIBLE if each else MASKED for each in row) for row in visible)
+
+
+def masks_of(model: nnx.Module, size: int = DRAWN) -> str:
+    """Return the masks of self-attention, each once, with the layers that have it.
+
+    Masks of the data, such as those of padding or of several texts in a row, are not of the model.
+
+    Args:
+        model: an encoder, a decoder or both; shapes in place of arrays suffice.
+        size: number of positions that are drawn.
+    """
+    layers: dict[tuple[str, str], list[int]] = {}
+    for stack, number, attention in _self_attention(model):
+        mask = masks.window(None, None)
+        if stack == "decoder" and model.decoder.causal:
+            mask = masks.causal()
+        if attention.window is not None:
+            mask &= masks.window(attention.window - 1, attention.window - 1)
+        layers.setdefault((stack, drawn(mask, size)), []).append(number)
+    return "\n\n".join(
+        f"{stack} self-attention, layers {', '.join(map(str, sorted(numbers)))}; rows: queries\n"
+        f"{picture}"
+        for (stack, picture), numbers in layers.items()
+    )
+
+
+def _self_attention(model: nnx.Module) -> Iterator[tuple[str, int, SelfAttention]]:
+    """Yield the stack, the number of the layer from 1, and the self-attention of each layer."""
+    for stack in ("encoder", "decoder"):
+        layers = getattr(getattr(model, stack, None), "layers", None)
+        if not isinstance(layers, Layers):
+            continue
+        for place, block in enumerate(layers.blocks):
+            repeats = layers.repeats if place < layers.period else 1
+            start = place
+            if layers.period and place >= layers.period:
+                start += layers.period * (layers.repeats - 1)
+            for _, module in nnx.iter_modules(block):
+                if isinstance(module, SelfAttention):
+                    for repeat in range(repeats):
+                        yield stack, start + repeat * layers.period + 1, module

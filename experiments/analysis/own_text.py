@@ -1,0 +1,139 @@
+"""Text of the user: sentences of a file, or pairs of sentences, and their word alignments."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments.analysis.alignment import Gold, Links, read_links, score
+from experiments.analysis.collect import DECODER, ENCODER, Example
+from experiments.analysis.cross_alignment import (
+    LEARNED_FROM,
+    TEST,
+    VALIDATION,
+    Method,
+    Report,
+    align_split,
+    baselines,
+    gold_of,
+    report,
+    words_of,
+)
+from experiments.data.pairs import SentencePair
+from experiments.errors import UsageError
+
+if TYPE_CHECKING:
+    from experiments.tasks.task import Task
+    from experiments.tasks.translation import Translation
+    from experiments.training.step import TrainState
+
+
+def read_pairs(path: Path) -> list[SentencePair]:
+    """Read sentences, one a line; a tab separates a sentence from its translation.
+
+    Raises:
+        UsageError: a file that cannot be read or is empty, or a line with several tabs.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--file={path} cannot be read: {error}") from error
+    if not lines:
+        raise UsageError(f"--file={path} is empty")
+    for number, line in enumerate(lines, start=1):
+        if line.count("\t") > 1:
+            raise UsageError(f"--file={path}, line {number}: a line has at most one tab")
+    return [SentencePair(*line.split("\t")) for line in lines]
+
+
+def own_examples(
+    task: "Task", state: "TrainState", path: Path, pairs: Sequence[SentencePair]
+) -> list[Example]:
+    """Return what a model reads of pairs; it generates the targets that are not given.
+
+    Raises:
+        UsageError: a line that the model cannot read.
+    """
+    examples = []
+    for number, pair in enumerate(pairs, start=1):
+        try:
+            examples.append(task.example(state, pair.source, pair.target or None))
+        except ValueError as error:
+            raise UsageError(f"--file={path}, line {number}: {error}") from error
+    return examples
+
+
+def align_with_gold(
+    task: "Translation",
+    state: "TrainState",
+    pairs: Sequence[SentencePair],
+    examples: Sequence[Example],
+    gold: Sequence[Gold],
+) -> tuple[Report, Sequence[Links]]:
+    """Choose a method on the first half of the pairs, and score it on the second.
+
+    Returns:
+        The report, and the links of all pairs by the chosen method.
+    """
+    links, half = align_split(task, state.parameters, examples), len(pairs) // 2
+    parts = {VALIDATION: slice(half), TEST: slice(half, None)}
+    first, second = ({name: each[part] for name, each in links.items()} for part in parts.values())
+    learned = task.examples("train")[:LEARNED_FROM]
+    found = report(
+        first,
+        second,
+        {name: gold[part] for name, part in parts.items()},
+        baselines(learned, pairs[half:]),
+    )
+    return found, links[found.chosen]
+
+
+def align_without_gold(
+    task: "Translation", state: "TrainState", examples: Sequence[Example]
+) -> tuple[Method, Sequence[Links]] | None:
+    """Align by the method with the lowest error on the validation split, None without gold there.
+
+    Returns:
+        The method and its links.
+    """
+    pairs = [*task.examples(VALIDATION)]
+    if not any(pair.links for pair in pairs):
+        return None
+    read = [task.example(state, pair.source, pair.target) for pair in pairs]
+    known, gold = align_split(task, state.parameters, read), gold_of(pairs)
+    chosen = min(known, key=lambda method: score(known[method], gold).aer)
+    return chosen, align_split(task, state.parameters, examples)[chosen]
+
+
+def read_gold(
+    task: "Translation",
+    path: Path,
+    first: int,
+    pairs: Sequence[SentencePair],
+    examples: Sequence[Example],
+) -> list[Gold]:
+    """Read the gold alignments of pairs; words are the tokens of the model, or whole of subwords.
+
+    Args:
+        task: of the run.
+        path: of the links, as in `alignment.read_links`.
+        first: number of the first word, 0 or 1.
+        pairs: of a file.
+        examples: of the pairs.
+
+    Raises:
+        UsageError: another task, a pair without a target, fewer than two pairs, and as
+            `read_links`.
+    """
+    if {*examples[0].labels} != {ENCODER, DECODER}:
+        raise UsageError(f"--gold is for translation, and task={task.config.task!r} has one text")
+    missing = [number for number, pair in enumerate(pairs, start=1) if not pair.target]
+    if missing:
+        raise UsageError(
+            f"--gold needs pairs with a tab between them, and line {missing[0]} has none"
+        )
+    if len(pairs) < 2:
+        raise UsageError("--gold needs two pairs: one to choose a head, one to score it")
+    lengths = [
+        tuple(max(words, default=-1) + 1 for words in words_of(task, each)) for each in examples
+    ]
+    return read_links(path, first=first, lengths=lengths)

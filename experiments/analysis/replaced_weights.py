@@ -1,0 +1,178 @@
+"""Loss of a model whose attention weights are replaced by uniform or by permuted ones.
+
+Where the loss does not rise, the model does not need the weights that it computes (Jain and Wallace
+2019; Wiegreffe and Pinter 2019).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from attention import scores
+from attention.modules import Attention, Context, Output
+from attention.modules.context import DEFAULT_CONTEXT
+from experiments.analysis.collect import CROSS, DECODER, ENCODER
+from experiments.tasks.task import Task
+
+KINDS = {
+    ENCODER: "encoder self-attention",
+    DECODER: "decoder self-attention",
+    CROSS: "cross-attention",
+}
+NEEDED = 0.01  # nats per token: the least rise of the loss that counts
+TINY = 1e-30  # in place of weights of 0, which have no logarithm
+
+Replacement = Callable[[Array], Array]  # of weights `[..., N, T, S]`
+
+
+def uniform(weights: Array) -> Array:
+    """Return equal weights for the keys whose weight is not 0."""
+    visible = (weights > 0).astype(weights.dtype)
+    return visible / jnp.maximum(visible.sum(axis=-1, keepdims=True), 1)
+
+
+def permuted(weights: Array, rng: Array) -> Array:
+    """Return the weights of each query in random order, among the keys whose weight is not 0."""
+    visible = weights > 0
+    random = jnp.where(visible, jax.random.uniform(rng, weights.shape), jnp.inf)
+    shuffled = jnp.take_along_axis(weights, jnp.argsort(random, axis=-1), axis=-1)
+    rank = jnp.cumsum(visible, axis=-1) - 1  # of a visible key among the visible ones
+    return jnp.where(visible, jnp.take_along_axis(shuffled, jnp.maximum(rank, 0), axis=-1), 0)
+
+
+class ReplacedWeights(nnx.Module):
+    """Self- or cross-attention with other weights than those that it computes."""
+
+    def __init__(self, attention: Attention, replacement: Replacement) -> None:
+        """Wrap a layer."""
+        self.attention, self.replacement = attention, replacement
+
+    def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
+        """Map inputs `[..., T, D]` to `[..., T, D]`."""
+        own = self.attention(inputs, context=replace(context, returning=("weights",)))
+        given = jnp.log(jnp.maximum(self.replacement(own.attention["weights"]), TINY))
+        # Without products of queries and keys, the softmax of the logarithms is the given weights.
+        attention = nnx.merge(*nnx.split(self.attention))
+        attention.scale, attention.softcap = 0.0, None
+        attention.score = lambda: scores.bias_array(given)
+        return attention(inputs, context=replace(context, score=()))
+
+
+class ReplacedRecurrentWeights(nnx.Module):
+    """Attention of a recurrent decoder with other weights than those that it computes."""
+
+    def __init__(self, attention: nnx.Module, replacement: Replacement) -> None:
+        """Wrap an attention with the interface of `AdditiveAttention`."""
+        self.attention, self.replacement = attention, replacement
+
+    def precompute(self, *arrays: Array) -> Any:  # noqa: ANN401 - any pytree
+        """Return what the attention computes once."""
+        return self.attention.precompute(*arrays)
+
+    def __call__(
+        self,
+        state: Array,
+        precomputed: Array | tuple[Array, Array],
+        **options: Any,  # noqa: ANN401 - as in `AdditiveAttention`
+    ) -> Array | tuple[Array, dict[str, Array]]:
+        """Compute the context `[..., 1, 1, C]` of a state."""
+        returning = options.pop("returning", ())
+        _, found = self.attention(state, precomputed, returning=("weights",), **options)
+        given = self.replacement(found["weights"])  # [..., 1, 1, S]
+        values = precomputed[-1] if isinstance(precomputed, tuple) else precomputed  # [..., S, C]
+        context = given @ values[..., None, :, :].astype(given.dtype)
+        context = context.astype(values.dtype)
+        return (context, {"weights": given}) if returning else context
+
+
+class _Place(NamedTuple):
+    """An attention in a model: the attribute of a module, its kind, and its class with others."""
+
+    owner: nnx.Module
+    name: str
+    kind: str
+    make: Callable[[Any, Replacement], nnx.Module]
+
+
+def _places(model: nnx.Module) -> Iterator[_Place]:
+    """Yield every attention of a model that can have other weights."""
+    for path, module in [*nnx.iter_modules(model)]:
+        if isinstance(getattr(module, "sublayer", None), Attention):
+            kind = DECODER if "decoder" in path else ENCODER
+            kind = CROSS if "cross_attention" in path else kind
+            yield _Place(module, "sublayer", kind, ReplacedWeights)
+        elif hasattr(getattr(module, "attention", None), "precompute"):
+            yield _Place(module, "attention", CROSS, ReplacedRecurrentWeights)
+
+
+def replace_weights(model: nnx.Module, replacements: Mapping[str, Replacement]) -> None:
+    """Replace the weights of every layer, in place.
+
+    Args:
+        model: any whose layers are `Attention` in a residual connection, or a recurrent decoder.
+        replacements: by kind, "encoder", "decoder" or "cross".
+    """
+    for place in _places(model):
+        attention = getattr(place.owner, place.name)
+        setattr(place.owner, place.name, place.make(attention, replacements[place.kind]))
+
+
+def loss_table(task: Task, state: Any, split: str) -> list[dict[str, Any]]:  # noqa: ANN401 - a `TrainState`
+    """Return a row for each kind: how much the loss of a split rises, in nats per token.
+
+    The weights of one kind are replaced in all its layers and heads; the other kinds compute theirs
+    from the changed vectors. One program serves all: the way is an argument.
+
+    Args:
+        task: of the run.
+        state: of the model.
+        split: that is measured.
+    """
+
+    def sums(model: nnx.Module, batch: Any, ways: Mapping[str, Array], rng: Array) -> Any:  # noqa: ANN401
+        def replacement(kind: str) -> Replacement:
+            branches = [lambda weights: weights, uniform, lambda weights: permuted(weights, rng)]
+            return lambda weights: jax.lax.switch(ways[kind], branches, weights)
+
+        replace_weights(model, {kind: replacement(kind) for kind in KINDS})
+        losses, _ = task.loss(model, batch, None)
+        return losses.nll, losses.tokens
+
+    program, batches = task.learner.apply(sums), [*task.batches(split)]
+
+    def loss(**ways: int) -> float:
+        chosen = {kind: jnp.int32(ways.get(kind, 0)) for kind in KINDS}
+        parts = [
+            program(state.parameters, batch, chosen, jax.random.key(number))
+            for number, batch in enumerate(batches)
+        ]
+        nll, tokens = map(sum, zip(*parts, strict=True))
+        return float(nll / tokens)
+
+    found, own = {place.kind for place in _places(task.learner.abstract_model)}, loss()
+    return [
+        {
+            "attention": name,
+            "loss": own,
+            "rise with uniform weights": loss(**{kind: 1}) - own,
+            "rise with permuted weights": loss(**{kind: 2}) - own,
+        }
+        for kind, name in KINDS.items()
+        if kind in found
+    ]
+
+
+def unneeded(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a sentence for each kind and way whose loss does not rise."""
+    return [
+        f"the weights of {row['attention']} are not needed: {way} weights raise the loss by "
+        f"{row[f'rise with {way} weights']:.4f} nats"
+        for row in rows
+        for way in ("uniform", "permuted")
+        if row[f"rise with {way} weights"] < NEEDED
+    ]

@@ -1,0 +1,31 @@
+import numpy as np
+import pytest
+
+from experiments.analysis.agreement import METHODS, RANDOM, agreement_table, linked_first
+
+# Two sentences: rows are the target words and the end, columns the source words and the end.
+FIRST = np.array([[0.9, 0.1, 0.0], [0.2, 0.3, 0.9], [0.0, 0.0, 1.0]])
+SECOND = np.array([[0.1, 0.8, 0.1, 0.9], [0.0, 0.0, 0.0, 1.0]])
+ALIGNMENTS = [[(0, 0), (0, 1)], [(1, 0), (2, 0)]]
+
+
+@pytest.fixture
+def found():
+    maps = [dict.fromkeys((*METHODS, "cross-attention"), each) for each in (FIRST, SECOND)]
+    return [(each, {name: np.ones(len(FIRST)) for name in (*each, RANDOM)}) for each in maps]
+
+
+def test_linked_word_is_first(found):
+    shares = linked_first(found, ALIGNMENTS)
+    assert shares["cross-attention"] == pytest.approx(2 / 3)  # not the second word of the first
+    assert shares[RANDOM] == pytest.approx((1 / 2 + 1 / 2 + 2 / 3) / 3)
+    assert linked_first(found, [[], [(1, 0)]])["cross-attention"] == 1
+
+
+def test_table_has_a_row_for_each_map(found):
+    *rows, random = agreement_table(found, ALIGNMENTS)
+    assert [row["map"] for row in rows] == [*METHODS, "cross-attention"]
+    for row in rows:
+        assert row[f"rank correlation with {METHODS[0]}"] == pytest.approx(1)
+        assert row["linked word first, %"] == pytest.approx(200 / 3)
+    assert random["map"] == RANDOM and random["drop by deletion, nats"] == 1

@@ -1,0 +1,98 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from attention import masks
+from attention.modules import (
+    EncoderDecoder,
+    RecurrentConfig,
+    RecurrentEncoderDecoder,
+    TransformerConfig,
+)
+from experiments.analysis.replaced_weights import permuted, replace_weights, uniform, unneeded
+
+WEIGHTS = jnp.array([[[0.7, 0.2, 0.1, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]]])
+OWN = dict.fromkeys(("encoder", "decoder", "cross"), lambda weights: weights)
+SOURCE, TARGET = jnp.array([[3, 4, 5, 0], [5, 6, 3, 4]]), jnp.array([[1, 4, 5], [1, 6, 3]])
+LENGTHS = jnp.array([3, 4])
+
+
+def test_uniform_weights_of_the_visible_keys():
+    expected = [[[1 / 3, 1 / 3, 1 / 3, 0], [0, 0, 1, 0], [0, 0, 0, 0]]]
+    np.testing.assert_allclose(uniform(WEIGHTS), expected, rtol=1e-6)
+
+
+def test_permuted_weights_of_the_visible_keys():
+    orders = {tuple(permuted(WEIGHTS, jax.random.key(n))[0, 0].tolist()) for n in range(40)}
+    assert len(orders) == 6 and {order[3] for order in orders} == {0}
+    for order in orders:
+        np.testing.assert_allclose(sorted(order), [0, 0.1, 0.2, 0.7], rtol=1e-6)
+    np.testing.assert_array_equal(permuted(WEIGHTS, jax.random.key(0))[:, 1:], WEIGHTS[:, 1:])
+
+
+def outputs(model):
+    encoded = model.encode(SOURCE, mask=masks.lengths(LENGTHS))
+    returning = {"encoder_mask": masks.lengths(LENGTHS), "returning": ("weights",)}
+    decoded = model.decode(TARGET, encoded.features, **returning)
+    return decoded.features, decoded.attention
+
+
+@pytest.fixture(scope="module")
+def transformer():
+    sizes = {"width": 8, "num_heads": 2, "num_kv_heads": 1, "hidden": 8, "softcap": 0.5}
+    sizes |= {"encoder_layers": 2, "decoder_layers": 1, "max_length": 8, "positions": "alibi"}
+    return EncoderDecoder.from_config(
+        TransformerConfig(**sizes), source_vocab_size=9, target_vocab_size=9, rngs=nnx.Rngs(0)
+    )
+
+
+@pytest.fixture(scope="module")
+def recurrent():
+    sizes = {"embedding_width": 4, "hidden": 5, "max_length": 8}
+    return RecurrentEncoderDecoder.from_config(
+        RecurrentConfig(**sizes), source_vocab_size=9, target_vocab_size=9, rngs=nnx.Rngs(0)
+    )
+
+
+@pytest.mark.parametrize("name", ["transformer", "recurrent"])
+def test_own_weights_change_nothing(name, request):
+    model = request.getfixturevalue(name)
+
+    @jax.jit
+    def both(model):
+        expected = outputs(model)
+        replace_weights(model, OWN)
+        return expected, outputs(model)
+
+    (expected, _), (found, _) = both(model)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["transformer", "recurrent"])
+def test_uniform_weights_are_used(name, request):
+    model = request.getfixturevalue(name)
+
+    @jax.jit
+    def both(model):
+        expected = outputs(model)
+        replace_weights(model, OWN | {"cross": uniform})
+        return expected, outputs(model)
+
+    (expected, _), (found, attention) = both(model)
+    (layer,) = attention
+    weights = layer["cross_attention"]["weights"]
+    np.testing.assert_allclose(weights[0, :, :, :3], 1 / 3, rtol=1e-5)
+    np.testing.assert_array_equal(weights[0, :, :, 3], 0)
+    assert abs(found - expected).max() > 1e-4
+
+
+def test_weights_that_are_not_needed():
+    row = {"attention": "cross-attention", "loss": 1.0}
+    row |= {"rise with uniform weights": 0.5, "rise with permuted weights": 0.001}
+    (line,) = unneeded([row])
+    assert line == (
+        "the weights of cross-attention are not needed: permuted weights raise the loss by "
+        "0.0010 nats"
+    )
