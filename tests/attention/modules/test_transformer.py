@@ -126,7 +126,7 @@ class TestCrossAttention:
     def test_every_second_layer(self):
         per_layer = [{"cross_attention": False}, {}]
         decoder = stack(Decoder, decoder_layers=4, per_layer=per_layer)
-        assert decoder.layers.period == 2
+        assert decoder.layers.groups == ((2, 2),)
 
 
 CROSS_WEIGHTS = Context(
@@ -143,7 +143,7 @@ def test_options_of_one_stack_are_not_those_of_both():
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_a_decoder_is_its_blocks_one_by_one(placement):
     decoder = stack(Decoder, norm_placement=placement)
-    assert decoder.layers.period == 1
+    assert decoder.layers.groups == ((1, 3),)
     context = Context(
         mask=masks.causal(),
         encoder_output=ENCODER_OUTPUT,
