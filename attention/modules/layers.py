@@ -62,6 +62,9 @@ class Layers(nnx.Module):
             rngs: source of the initial parameters.
             scan: whether to stack and scan layers that repeat.
             remat: whether the backward pass recomputes the inside of each layer.
+
+        Raises:
+            ValueError: a layer with a random stream or batch statistics.
         """
         items = n if isinstance(n, Sequence) else range(n)
         n = len(items)
@@ -90,6 +93,7 @@ class Layers(nnx.Module):
             layers = [make_one(index) for index in range(n)]
             self.groups = _groups([_kind(layer) for layer in layers]) if scan else self.groups
         self.blocks = nnx.List([make_block(indices) for indices in self.indices()])
+        _check_stateless(self)
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
         """Map `[..., T, D]` to `[..., T, D]`.
@@ -230,6 +234,17 @@ def _combine(inputs: Array, results: list[Output], context: Context) -> Output:
         cache=None if context.cache is None else tuple(output.cache for output in results),
         losses=add_losses(*(output.losses for output in results)),
     )
+
+
+def _check_stateless(layers: Layers) -> None:
+    """Raise a ValueError for variables that a call would have to update."""
+    state = nnx.state(layers.blocks, (nnx.RngState, nnx.BatchStat))
+    for (block, *_), variable in nnx.to_flat_state(state):
+        hint = ": use drop(inputs, rate, context.rng) of attention.modules for dropout"
+        raise ValueError(
+            f"layer {layers.indices()[block].start} contains {type(variable).__name__}, a variable "
+            f"that Layers never updates{hint if isinstance(variable, nnx.RngState) else ''}"
+        )
 
 
 def _groups(items: Sequence[Any]) -> tuple[tuple[int, int], ...]:

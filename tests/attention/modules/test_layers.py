@@ -328,6 +328,21 @@ class TestErrors:
         with pytest.raises(ValueError, match="layer 1: no such thing"):
             layers(INPUTS)
 
+    @pytest.mark.parametrize(
+        "make, sentence",
+        [
+            (lambda rngs: nnx.Dropout(0.5, rngs=rngs), r"RngCount, .*use drop\(.*, context.rng\)"),
+            (lambda rngs: nnx.BatchNorm(D, rngs=rngs), "BatchStat, a variable that Layers never"),
+        ],
+        ids=["random stream", "batch statistics"],
+    )
+    def test_a_layer_with_state(self, make, sentence):
+        def make_layer(index, rngs):
+            return Residual(None, make(rngs) if index else lambda inputs: inputs)
+
+        with pytest.raises(ValueError, match=f"^layer 1 contains {sentence}"):
+            Layers(make_layer, 3, rngs=nnx.Rngs(0))
+
     @pytest.mark.parametrize("cache, got", [(((),), 1), (((),) * 3, 3), ({}, "a dict")], ids=str)
     def test_a_cache_of_other_layers(self, cache, got):
         sentence = f"^2 layers need a tuple of as many caches, got {got}$"
