@@ -26,9 +26,10 @@ class CrossAttention(Attention):
         """Map inputs `[..., T, D]` to `[..., T, D]`.
 
         Raises:
-            ValueError: no encoder output or one of another width, a cache of another layer, and as
-                `attention.attend`.
+            ValueError: no encoder output, one of another width or one beside a cache, a cache of
+                another layer, and as `attention.attend`.
         """
+        context.check_source()
         query = self._queries(inputs, context)
         if context.cache is not None:
             value = getattr(context.cache, "value", None)

@@ -66,6 +66,7 @@ class Encoder(nnx.Module):
         *,
         norm: Callable[[Array], Array] | None = None,
         score: Callable[[], Score] | None = None,
+        cross: bool = False,
     ) -> None:
         """Assemble an encoder.
 
@@ -73,8 +74,10 @@ class Encoder(nnx.Module):
             layers: such as `Layers`.
             norm: of the output; pre-norm blocks need one.
             score: returns a score function of all self-attention, for instance `RelativeScores`.
+            cross: whether layers attend to an encoder output.
         """
         check_score(score)
+        self.cross = cross
         self.layers = layers
         self.norm = norm
         self.score = score
@@ -93,7 +96,15 @@ class Encoder(nnx.Module):
         return cls(**_parts(config, make_layer, config.encoder_layers, rngs=rngs))
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
-        """Map `[..., T, D]` to `[..., T, D]`."""
+        """Map `[..., T, D]` to `[..., T, D]`.
+
+        Raises:
+            ValueError: an encoder output without `cross`, and as `Layers`.
+        """
+        if not self.cross and not (context.encoder_output is context.encoder_mask is None):
+            raise ValueError(
+                f"{type(self).__name__} with cross=False takes no encoder output and no mask of it"
+            )
         inputs = context.shard(inputs, "sequence", "embed")
         if self.score is not None:
             context = replace(context, score=(*context.score, self.score()))
@@ -120,19 +131,16 @@ class Decoder(Encoder):
     before it and with it.
     """
 
-    def __init__(
-        self, layers: Layer, *, causal: bool = True, cross: bool = False, **options: object
-    ) -> None:
+    def __init__(self, layers: Layer, *, causal: bool = True, **options: object) -> None:
         """Assemble a decoder.
 
         Args:
             layers: such as `Layers`.
             causal: whether the causal mask is added to every mask.
-            cross: whether layers attend to an encoder output.
-            options: `norm` and `score`, as in `Encoder`.
+            options: `norm`, `score` and `cross`, as in `Encoder`.
         """
         super().__init__(layers, **options)
-        self.causal, self.cross = causal, cross
+        self.causal = causal
 
     @classmethod
     def from_config(
@@ -159,12 +167,9 @@ class Decoder(Encoder):
         """Map `[..., T, D]` to `[..., T, D]`; `context.cache` is a `DecoderCache`.
 
         Raises:
-            ValueError: an encoder output for a decoder without cross-attention, positions beside a
-                cache, a cache of another model, and as `Layers`.
+            ValueError: positions beside a cache, a cache of another model, and as `Encoder`.
         """
         cache, num_tokens = context.cache, inputs.shape[-2]
-        if not self.cross and not (context.encoder_output is context.encoder_mask is None):
-            raise ValueError("a decoder with cross=False takes no encoder output and no mask of it")
         if self.causal:
             whole = num_tokens if cache is None else None
             mask = and_mask(masks.causal(), context.mask, whole)

@@ -365,6 +365,13 @@ class TestTranslator:
 class TestErrors:
     """One sentence, before anything is compiled."""
 
+    def test_an_encoder_output_beside_a_cache_of_one(self):
+        model = small_translator(decoder_layers=1)
+        (source,) = draw((B, S, D))
+        sentence = "a cache contains keys and values of its own encoder output: give none beside it"
+        with pytest.raises(ValueError, match=sentence):
+            model.decode(TOKENS[:, :1], source, cache=model.new_cache(source, 7))
+
     def test_positions_beside_a_cache(self):
         model = language_model()
         cache = model.new_cache((B,), 7)

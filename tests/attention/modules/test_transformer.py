@@ -101,16 +101,23 @@ class TestCrossAttention:
         "cross, given, sentence",
         [
             (True, {}, r"layer 0: cross-attention needs Context\(encoder_output=...\)"),
-            (False, {"encoder_output": ENCODER_OUTPUT}, "cross=False takes no encoder output"),
-            (False, {"encoder_mask": SOURCE_MASK}, "cross=False takes no encoder output"),
+            (False, {"encoder_output": ENCODER_OUTPUT}, "Decoder with cross=False takes no"),
+            (False, {"encoder_mask": SOURCE_MASK}, "Decoder with cross=False takes no"),
+            (None, {"encoder_output": ENCODER_OUTPUT}, "Encoder with cross=False takes no"),
         ],
-        ids=["no encoder output", "encoder output", "encoder mask"],
+        ids=["no encoder output", "encoder output", "encoder mask", "encoder"],
     )
-    def test_decoders_with_and_without(self, cross, given, sentence):
-        build = functools.partial(Decoder.from_config, small_config(), cross=cross)
-        decoder = jax.eval_shape(lambda: build(rngs=nnx.Rngs(0)))
+    def test_stacks_with_and_without(self, cross, given, sentence):
+        kind, options = (Encoder, {}) if cross is None else (Decoder, {"cross": cross})
+        build = functools.partial(kind.from_config, small_config(), **options)
+        stack = jax.eval_shape(lambda: build(rngs=nnx.Rngs(0)))
         with pytest.raises(ValueError, match=sentence):
-            jax.eval_shape(lambda m: m(INPUTS, context=Context(**given)), decoder)
+            jax.eval_shape(lambda m: m(INPUTS, context=Context(**given)), stack)
+
+    def test_an_encoder_of_layers_with_cross_attention(self):
+        encoder = Encoder(lambda x, context: x + context.encoder_output, cross=True)
+        output = encoder(jnp.ones(1), context=Context(encoder_output=jnp.ones(1)))
+        assert output.features.tolist() == [2]
 
     def test_no_layer_with_cross_attention(self):
         config = small_config(cross_attention=False)
