@@ -16,6 +16,7 @@ from attention.modules.context import (
     Context,
     Output,
     and_mask,
+    cached_mask,
     check_score,
 )
 from attention.modules.linear import LECUN_NORMAL, linear
@@ -216,7 +217,7 @@ class SelfAttention(Attention):
                     f"self-attention needs the cache of its new_cache, got a {type(cache).__name__}"
                 )
             positions = cache.next_positions(num_tokens)
-            mask = masks.causal() if mask is None else mask
+            mask = masks.causal() if mask is None else cached_mask(mask)
         elif context.lengths is not None:
             valid = masks.lengths(context.lengths)
             if positions is not None:  # which may be others than those that lengths count

@@ -18,6 +18,7 @@ from attention.modules.context import (
     Output,
     and_mask,
     apply_layer,
+    cached_mask,
     check_score,
 )
 from attention.modules.dropout import split_rng
@@ -170,6 +171,8 @@ class Decoder(Encoder):
             ValueError: positions beside a cache, a cache of another model, and as `Encoder`.
         """
         cache, num_tokens = context.cache, inputs.shape[-2]
+        if cache is not None:
+            context = replace(context, mask=cached_mask(context.mask))
         if self.causal:
             whole = num_tokens if cache is None else None
             mask = and_mask(masks.causal(), context.mask, whole)

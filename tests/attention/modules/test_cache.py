@@ -372,6 +372,16 @@ class TestErrors:
         with pytest.raises(ValueError, match=sentence):
             model.decode(TOKENS[:, :1], source, cache=model.new_cache(source, 7))
 
+    def test_an_array_with_a_row_for_each_new_token_beside_a_cache(self):
+        mask = jnp.ones((3, 7), bool)
+        model, module = language_model(decoder_layers=1), small_attention(SelfAttention)
+        cache = module.new_cache(CacheSpec(batch=(B,), size=7))
+        sentence = r"as many rows as columns, got shape \(3, 7\)"
+        with pytest.raises(ValueError, match=sentence):
+            module(jnp.zeros((B, 3, D)), context=Context(mask=mask, cache=cache))
+        with pytest.raises(ValueError, match=sentence):
+            model(TOKENS[:, 4:7], mask=mask, cache=model.new_cache((B,), 7))
+
     def test_positions_beside_a_cache(self):
         model = language_model()
         cache = model.new_cache((B,), 7)
