@@ -36,8 +36,8 @@ class Context:
     Attributes:
         mask: of self-attention, as in `attention.attend`; a decoder has added the causal mask. A
             `BlockMask` saves each layer the search for tiles, unless it has a window or lengths.
-            Beside a cache, a bool array has a row and a column for each position, those of the
-            tokens in the cache included.
+            Beside a cache, only the mask of a `BlockMask` is used, and a bool array has a row and a
+            column for each position, those of the tokens in the cache included.
         score: score functions of the self-attention of every layer, such as ALiBi.
         positions: int32 `[..., T]`, of the inputs in masks, scores and rotary encodings; counted
             from 0 if None. A decoder with a cache counts on from the tokens in the cache.
@@ -221,13 +221,15 @@ def and_mask(
     return mask & other
 
 
-def cached_mask(mask: Mask | BlockMask | Array | None) -> Mask | BlockMask | None:
+def cached_mask(mask: Mask | BlockMask | Array | None) -> Mask | None:
     """Return the mask of tokens that follow those in a cache, a predicate on positions.
 
     Raises:
         ValueError: a bool array with rows for the new tokens alone.
     """
-    if mask is None or isinstance(mask, Mask | BlockMask):
+    if isinstance(mask, BlockMask):  # its tiles are not those of the tokens in the cache
+        return mask.mask
+    if mask is None or isinstance(mask, Mask):
         return mask
     if jnp.ndim(mask) >= 2 and mask.shape[-2] != mask.shape[-1]:
         raise ValueError(

@@ -19,6 +19,7 @@ from attention.modules import (
     LanguageModel,
     SelfAttention,
 )
+from attention.primitives.block_mask import block_mask
 from attention.primitives.cache import empty_cache
 from tests.attention.modules.inputs import (
     DIMS,
@@ -360,6 +361,20 @@ class TestTranslator:
         for overflowed in ([0, 0, 0], [0, 1, 0], [1, 1, 1]):
             features, cache = decode(cache, self.TARGET[:, :1], jnp.ones(B, jnp.int32))
             np.testing.assert_array_equal(np.isnan(features).any((1, 2)), overflowed)
+
+
+def test_a_block_mask_beside_a_cache_is_its_mask():
+    mask, module = masks.window(1, 1), small_attention(SelfAttention)
+    (inputs,) = draw((B, FIRST, D))
+    spec = CacheSpec(batch=(B,), size=FIRST)
+    first, second = (
+        module(inputs, context=Context(mask=each, cache=module.new_cache(spec))).features
+        for each in (mask, block_mask(mask, FIRST, FIRST))
+    )
+    np.testing.assert_array_equal(first, second)
+    model = language_model(decoder_layers=1)
+    given = {"mask": block_mask(mask, FIRST, FIRST), "cache": model.new_cache((B,), FIRST)}
+    jax.eval_shape(lambda m: m(TOKENS[:, :FIRST], **given), model)
 
 
 class TestErrors:
