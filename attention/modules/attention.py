@@ -110,9 +110,10 @@ class Attention(nnx.Module):
         self.output = make(
             {"heads": num_heads, "head": value_width}, {"embed": width}, use_bias=use_bias
         )
-        norm = partial(norm_of(qk_norm), epsilon=norm_epsilon, axis="head") if qk_norm else None
-        self.query_norm = norm and norm(head_width, **kinds)
-        self.key_norm = norm and norm(head_width, **kinds)
+        kinds |= {"epsilon": norm_epsilon, "axis": "head"}
+        make_norm = norm_of(qk_norm, "qk_norm") if qk_norm else None
+        self.query_norm = make_norm and make_norm(head_width, **kinds)
+        self.key_norm = make_norm and make_norm(head_width, **kinds)
         self.score = score
         self.scale, self.softcap = scale, softcap
         self.dropout = dropout

@@ -1,7 +1,7 @@
 """Blocks of a Transformer, and stacks of them: encoder and decoder."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ from attention.modules.linear import linear, named
 from attention.modules.positions import POSITIONS
 from attention.modules.sublayers import FEED_FORWARDS, MIXERS, cross_attention
 from attention.primitives import masks
+from attention.primitives.choice import did_you_mean
 from attention.primitives.scores import Score
 
 _NO_CACHE_OF_A_DECODER = "a decoder needs the cache of its new_cache, got a {}"
@@ -246,8 +247,13 @@ def embed_and_apply(
         options: fields of `Context`.
 
     Raises:
+        TypeError: an option that is not a field.
         ValueError: more tokens than `max_length`; positions beside a cache; and as the stack.
     """
+    known = {each.name for each in fields(Context)}
+    for name in options:
+        if name not in known:
+            raise TypeError(f"a model has no argument {name!r}{did_you_mean(name, known)}")
     context = Context(**options)
     embedding_rng, layers_rng = split_rng(context.rng, 2)
     positions = context.positions if embedding_positions is None else embedding_positions

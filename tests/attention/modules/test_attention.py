@@ -290,7 +290,10 @@ class TestErrors:
             ({"head_width": 0}, r"head_width must be at least 1, got 0"),
             ({"window": 0}, r"window must be at least 1, got 0"),
             ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
-            ({"qk_norm": "rsm"}, r"norm must be one of layer, rms, got 'rsm'; did you mean 'rms'"),
+            (
+                {"qk_norm": "rsm"},
+                r"qk_norm must be one of layer, rms, got 'rsm'; did you mean 'rms'",
+            ),
         ],
     )
     def test_sizes_and_names(self, changes, sentence):

@@ -129,6 +129,10 @@ class TestDecoding:
         expected = score(model, TOKENS[:, :6], mask=masks.window(2))[:, 5]
         np.testing.assert_allclose(output.logits, expected, rtol=2e-5, atol=2e-5)
 
+    def test_an_unknown_argument(self):
+        with pytest.raises(TypeError, match=r"no argument 'maks'; did you mean 'mask'[?]$"):
+            language_model()(TOKENS, maks=masks.window(2))
+
     def test_more_tokens_than_learned_positions(self):
         model = language_model(positions="learned")
         sentence = "a prompt of 7 tokens and max_tokens=18 need 24 positions, .* max_length=23"
