@@ -26,8 +26,8 @@ from attention.modules.transformer import (
     Encoder,
     MakeLayer,
     embed_and_apply,
-    make_output,
 )
+from attention.modules.vocabulary import make_output, score_vocabulary
 from attention.primitives import masks
 from attention.primitives.constant import Constant
 from attention.primitives.masks import Mask
@@ -137,7 +137,7 @@ class EncoderDecoder(nnx.Module):
 
     def logits(self, features: Array) -> Array:
         """Map features `[..., D]` to scores of the next token `[..., V]`."""
-        return (self.output or self.target_embedding.unembed)(features)
+        return score_vocabulary(self.output, self.target_embedding, features)
 
     def __call__(
         self,

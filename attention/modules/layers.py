@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from attention.modules.axes import width_error, widths_of
 from attention.modules.context import (
     DEFAULT_CONTEXT,
     CacheSpec,
@@ -203,25 +204,9 @@ def _call(
     except (TypeError, ValueError) as error:
         if type(error) not in (TypeError, ValueError):
             raise
-        widths, width = _widths(layer), inputs.shape[-1]
-        if widths and width not in widths:
-            width_of_layer = " and ".join(map(str, sorted(widths)))
-            raise ValueError(
-                f"layer {index} has width {width_of_layer}, and its inputs have width {width}"
-            ) from error
+        if widths_of(layer) - {inputs.shape[-1]}:
+            raise ValueError(width_error(f"layer {index}", layer, inputs)) from error
         raise type(error)(f"layer {index}: {error}") from error
-
-
-def _widths(layer: Layer) -> set[int]:
-    """Return the sizes of all axes with the logical name "embed"."""
-    variables = jax.tree.leaves(layer, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
-    return {
-        size
-        for variable in variables
-        if isinstance(variable, nnx.Variable)
-        for name, size in zip(variable.get_metadata().get("axes", ()), variable.shape, strict=False)
-        if name == "embed"
-    }
 
 
 def _combine(inputs: Array, results: list[Output], context: Context) -> Output:

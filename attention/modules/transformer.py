@@ -23,7 +23,7 @@ from attention.modules.context import (
 )
 from attention.modules.dropout import split_rng
 from attention.modules.layers import Layers
-from attention.modules.linear import linear, named
+from attention.modules.linear import named
 from attention.modules.positions import POSITIONS
 from attention.modules.sublayers import FEED_FORWARDS, MIXERS, cross_attention
 from attention.primitives import masks
@@ -260,20 +260,6 @@ def embed_and_apply(
     positions = next_positions(tokens.shape, positions, context.cache)
     inputs = embedding(tokens, positions=positions, rng=embedding_rng)
     return apply_layer(stack, inputs, replace(context, rng=layers_rng))
-
-
-def make_output(
-    config: TransformerConfig, vocab_size: int, rngs: nnx.Rngs
-) -> nnx.LinearGeneral | None:
-    """Make the layer that scores the vocabulary, None if the embedding does (`config.tie`)."""
-    if config.tie in ("output", "all"):
-        return None
-    return linear(
-        {"embed": config.width},
-        {"vocab": vocab_size},
-        use_bias=config.output_bias,
-        **config.linear_options(rngs),
-    )
 
 
 def next_positions(

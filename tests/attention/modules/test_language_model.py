@@ -129,6 +129,12 @@ class TestDecoding:
         expected = score(model, TOKENS[:, :6], mask=masks.window(2))[:, 5]
         np.testing.assert_allclose(output.logits, expected, rtol=2e-5, atol=2e-5)
 
+    @pytest.mark.parametrize("changes", [{"tie": "none"}, {}], ids=["output", "embedding"])
+    def test_an_output_of_another_width(self, changes):
+        model = language_model(**changes)
+        with pytest.raises(ValueError, match=r"^the output has width 14, and .* have width 7$"):
+            model.logits(jnp.ones((2, 7)))
+
     def test_an_unknown_argument(self):
         with pytest.raises(TypeError, match=r"no argument 'maks'; did you mean 'mask'[?]$"):
             language_model()(TOKENS, maks=masks.window(2))

@@ -313,6 +313,13 @@ class TestErrors:
         with pytest.raises(ValueError, match="layer 0 has width 16, and its inputs have width 14"):
             feed_forward_layers("aaaa", width=16)(INPUTS)
 
+    def test_a_norm_of_another_width_than_its_sublayer(self):
+        def make(index, rngs):
+            return Residual(layer_norm(16, rngs=rngs), FeedForward(D, F, rngs=rngs))
+
+        with pytest.raises(ValueError, match=r"layer 0 has width 14 and 16, and its inputs .* 14$"):
+            Layers(make, 1, rngs=nnx.Rngs(0))(INPUTS)
+
     def test_repeated_layers_that_change_the_shape(self):
         layers = Layers(lambda index, rngs: Affine(1.0, shape=(3,)), 4, rngs=nnx.Rngs(0))
         sentence = r"layer 0 returns float32 \(3,\), and the next one, .* takes float32 \(1,\)"
