@@ -98,7 +98,7 @@ class LanguageModel(nnx.Module):
         Raises:
             ValueError: a size above `max_length`, or a ring for positions that end.
         """
-        self.embedding.check_length(size)
+        self.embedding.check_length(size, "a cache of {} tokens")
         if options.get("ring") and self.embedding.num_positions is not None:
             raise ValueError(
                 f"learned positions end at max_length={self.embedding.num_positions}, and a ring "

@@ -411,7 +411,7 @@ class TestErrors:
             lambda: model.new_cache((B,), 24),
             lambda: small_translator().new_cache(jnp.zeros((B, S, D)), 24),
         ):
-            with pytest.raises(ValueError, match="24 tokens is longer than max_length=23"):
+            with pytest.raises(ValueError, match="a cache of 24 tokens is longer than max_len"):
                 jax.eval_shape(new_cache)
 
     def test_a_ring_of_learned_positions(self):

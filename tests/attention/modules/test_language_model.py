@@ -144,7 +144,7 @@ class TestDecoding:
         sentence = "a prompt of 7 tokens and max_tokens=18 need 24 positions, .* max_length=23"
         with pytest.raises(ValueError, match=sentence):
             model.prefill(TOKENS, jnp.array([7, 7]), max_tokens=18)
-        with pytest.raises(ValueError, match="24 tokens is longer than max_length=23"):
+        with pytest.raises(ValueError, match="max_tokens=24 is longer than max_length=23"):
             small_translator().prefill(SENTENCES, LENGTHS, max_tokens=24)
 
     def test_encoder_decoder(self):
