@@ -65,8 +65,10 @@ class Layers(nnx.Module):
             remat: whether the backward pass recomputes the inside of each layer.
 
         Raises:
-            ValueError: a layer with a random stream or batch statistics.
+            ValueError: n below 0, or a layer with a random stream or batch statistics.
         """
+        if not isinstance(n, Sequence) and n < 0:
+            raise ValueError(f"n must be at least 0, got {n}")
         items = n if isinstance(n, Sequence) else range(n)
         n = len(items)
         keys = jax.random.split(rngs.params(), n) if n else ()

@@ -27,6 +27,7 @@ from attention.modules.linear import named
 from attention.modules.positions import POSITIONS
 from attention.modules.sublayers import FEED_FORWARDS, MIXERS, cross_attention
 from attention.primitives import masks
+from attention.primitives.cache import check_lengths
 from attention.primitives.choice import did_you_mean
 from attention.primitives.scores import Score
 
@@ -101,12 +102,15 @@ class Encoder(nnx.Module):
         """Map `[..., T, D]` to `[..., T, D]`.
 
         Raises:
-            ValueError: an encoder output without `cross`, and as `Layers`.
+            ValueError: an encoder output without `cross`, lengths outside [0, T], and as `Layers`.
+            TypeError: lengths that are not integers.
         """
         if not self.cross and not (context.encoder_output is context.encoder_mask is None):
             raise ValueError(
                 f"{type(self).__name__} with cross=False takes no encoder output and no mask of it"
             )
+        if context.lengths is not None:
+            check_lengths(context.lengths, inputs.shape[-2])
         inputs = context.shard(inputs, "sequence", "embed")
         if self.score is not None:
             context = replace(context, score=(*context.score, self.score()))

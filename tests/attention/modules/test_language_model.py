@@ -135,6 +135,11 @@ class TestDecoding:
         with pytest.raises(ValueError, match=r"^the output has width 14, and .* have width 7$"):
             model.logits(jnp.ones((2, 7)))
 
+    @pytest.mark.parametrize("make", [language_model, masked_language_model])
+    def test_lengths_above_the_number_of_tokens(self, make):
+        with pytest.raises(ValueError, match=r"lengths must lie in 0 to 7 tokens, got .*8 2"):
+            make()(TOKENS, lengths=np.array([8, 2]))
+
     def test_an_unknown_argument(self):
         with pytest.raises(TypeError, match=r"no argument 'maks'; did you mean 'mask'[?]$"):
             language_model()(TOKENS, maks=masks.window(2))

@@ -320,6 +320,10 @@ class TestErrors:
         with pytest.raises(ValueError, match=r"layer 0 has width 14 and 16, and its inputs .* 14$"):
             Layers(make, 1, rngs=nnx.Rngs(0))(INPUTS)
 
+    def test_a_negative_number_of_layers(self):
+        with pytest.raises(ValueError, match="n must be at least 0, got -1"):
+            Layers(lambda index, rngs: Affine(1), -1, rngs=nnx.Rngs(0))
+
     def test_repeated_layers_that_change_the_shape(self):
         layers = Layers(lambda index, rngs: Affine(1.0, shape=(3,)), 4, rngs=nnx.Rngs(0))
         sentence = r"layer 0 returns float32 \(3,\), and the next one, .* takes float32 \(1,\)"
