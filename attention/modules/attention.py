@@ -18,6 +18,7 @@ from attention.modules.context import (
     and_mask,
     cached_mask,
     check_score,
+    type_of,
 )
 from attention.modules.linear import LECUN_NORMAL, linear
 from attention.modules.norms import norm_of
@@ -215,7 +216,7 @@ class SelfAttention(Attention):
         if cache is not None:
             if not isinstance(cache, Cache):
                 raise ValueError(
-                    f"self-attention needs the cache of its new_cache, got a {type(cache).__name__}"
+                    f"self-attention needs a cache made by its new_cache, got {type_of(cache)}"
                 )
             positions = cache.next_positions(num_tokens)
             mask = masks.causal() if mask is None else cached_mask(mask)

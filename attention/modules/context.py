@@ -191,6 +191,12 @@ def new_cache(layer: Layer, spec: CacheSpec) -> Any:  # noqa: ANN401 - any pytre
     return layer.new_cache(spec) if hasattr(layer, "new_cache") else None
 
 
+def type_of(value: object) -> str:
+    """Return the type of a value with its article, for messages."""
+    name = "array" if isinstance(value, Array) else type(value).__name__
+    return f"{'an' if name[0] in 'AEIOUaeio' else 'a'} {name}"
+
+
 def check_score(score: object) -> None:
     """Raise a TypeError if `score` is a score function, not a function that returns one."""
     if isinstance(score, Score):

@@ -22,6 +22,7 @@ from attention.modules.context import (
     add_losses,
     apply_layer,
     new_cache,
+    type_of,
 )
 
 Model = TypeVar("Model", bound=nnx.Module)
@@ -107,7 +108,7 @@ class Layers(nnx.Module):
         """
         caches = context.cache
         if caches is not None and (not isinstance(caches, tuple) or len(caches) != self.n):
-            got = len(caches) if isinstance(caches, tuple) else f"a {type(caches).__name__}"
+            got = len(caches) if isinstance(caches, tuple) else type_of(caches)
             raise ValueError(f"{self.n} layers need a tuple of as many caches, got {got}")
         rngs = [None] * self.n if context.rng is None else jax.random.split(context.rng, self.n)
         call = self._remat(prevent_cse=True) if caches is None else apply_layer

@@ -20,6 +20,7 @@ from attention.modules.context import (
     apply_layer,
     cached_mask,
     check_score,
+    type_of,
 )
 from attention.modules.dropout import split_rng
 from attention.modules.layers import Layers
@@ -31,7 +32,7 @@ from attention.primitives.cache import check_lengths
 from attention.primitives.choice import did_you_mean
 from attention.primitives.scores import Score
 
-_NO_CACHE_OF_A_DECODER = "a decoder needs the cache of its new_cache, got a {}"
+_NO_CACHE_OF_A_DECODER = "a decoder needs a cache made by new_cache of this model, got {}"
 
 MakeLayer = Callable[[int, nnx.Rngs], Layer]
 
@@ -188,7 +189,7 @@ class Decoder(Encoder):
         if cache is None:
             return super().__call__(inputs, context=context)
         if not isinstance(cache, DecoderCache):
-            raise ValueError(_NO_CACHE_OF_A_DECODER.format(type(cache).__name__))
+            raise ValueError(_NO_CACHE_OF_A_DECODER.format(type_of(cache)))
         positions = next_positions(inputs.shape[:-1], context.positions, cache)
         context = replace(context, positions=positions, cache=cache.layers)
         output = super().__call__(inputs, context=context)
@@ -277,7 +278,7 @@ def next_positions(
     if cache is None:
         return positions
     if not hasattr(cache, "lengths"):
-        raise ValueError(_NO_CACHE_OF_A_DECODER.format(type(cache).__name__))
+        raise ValueError(_NO_CACHE_OF_A_DECODER.format(type_of(cache)))
     if positions is not None:
         raise ValueError("a cache counts the positions of its tokens: give no positions")
     *batch, num_tokens = shape

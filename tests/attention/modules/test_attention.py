@@ -312,8 +312,8 @@ class TestErrors:
     def test_caches_of_another_layer(self):
         spec = CacheSpec(batch=(B,), size=T, encoder_output=ENCODER_OUTPUT)
         for module, other, name in (
-            (attention(), cross_attention(), "self-attention needs .*, got a Constant"),
-            (cross_attention(), attention(), "cross-attention needs .*, got a Cache"),
+            (attention(), cross_attention(), "self-attention needs .* new_cache, got a Constant$"),
+            (cross_attention(), attention(), "cross-attention needs .* new_cache, got a Cache$"),
         ):
             with pytest.raises(ValueError, match=name):
                 module(INPUTS, context=Context(cache=other.new_cache(spec)))

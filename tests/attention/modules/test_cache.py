@@ -450,8 +450,12 @@ class TestErrors:
     def test_a_cache_of_another_kind(self):
         model = language_model(decoder_layers=LAYERS)
         cache = model.new_cache((B,), 7)
-        for wrong, name in ((cache.layers, "tuple"), (cache.layers[0]["self_attention"], "Cache")):
-            sentence = f"a decoder needs the cache of its new_cache, got a {name}"
+        for wrong, name in (
+            (cache.layers, "a tuple"),
+            (cache.layers[0]["self_attention"], "a Cache"),
+            (jnp.ones(B), "an array"),
+        ):
+            sentence = f"a decoder needs a cache made by new_cache of this model, got {name}$"
             with pytest.raises(ValueError, match=sentence):
                 model(TOKENS[:, :1], cache=wrong)
         translator = small_translator(decoder_layers=LAYERS)
