@@ -148,10 +148,10 @@ class TransformerConfig:
         norm_of(self.norm)
         if self.qk_norm is not None:
             norm_of(self.qk_norm, "qk_norm")
-        named("mixer", self.mixer, MIXERS)
-        named("feed_forward", self.feed_forward, FEED_FORWARDS)
+        named("mixer", self.mixer, "MIXERS", MIXERS)
+        named("feed_forward", self.feed_forward, "FEED_FORWARDS", FEED_FORWARDS)
         one_of("norm_placement", self.norm_placement, ("pre", "post", "both"))
-        one_of("positions", self.positions, tuple(POSITIONS))
+        one_of("positions", self.positions, tuple(POSITIONS), registry="POSITIONS")
         one_of("tie", self.tie, ("none", "output", "all", "embeddings"))
         if self.implementation is not None:
             known = tuple(one.name for one in IMPLEMENTATIONS)
@@ -205,7 +205,7 @@ class TransformerConfig:
             ValueError: an unknown initializer.
         """
         given = getattr(self, name)
-        return None if given is None else named(name, given, INITIALIZERS)
+        return None if given is None else named(name, given, "INITIALIZERS", INITIALIZERS)
 
     def linear_options(self, rngs: nnx.Rngs) -> dict[str, Any]:
         """Return arguments of `linear`, for all linear layers; biases are decided for each."""

@@ -79,4 +79,4 @@ def norm_of(given: str | Callable[..., Any], name: str = "norm") -> Callable[...
     Raises:
         ValueError: an unknown name.
     """
-    return named(name, given, NORMS)
+    return named(name, given, "NORMS", NORMS)

@@ -53,11 +53,11 @@ def transformer_block(config: TransformerConfig, *, cross: bool = False, rngs: n
             dropout=config.dropout,
         )
 
-    make_mixer = named("mixer", config.mixer, MIXERS)
+    make_mixer = named("mixer", config.mixer, "MIXERS", MIXERS)
     sublayers = {"self_attention": residual(make_mixer(config, rngs))}
     if cross and config.cross_attention:
         sublayers["cross_attention"] = residual(cross_attention(config, rngs))
-    make_feed_forward = named("feed_forward", config.feed_forward, FEED_FORWARDS)
+    make_feed_forward = named("feed_forward", config.feed_forward, "FEED_FORWARDS", FEED_FORWARDS)
     return Block(**sublayers, feed_forward=residual(make_feed_forward(config, rngs)))
 
 

@@ -292,7 +292,7 @@ class TestErrors:
             ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
             (
                 {"qk_norm": "rsm"},
-                r"qk_norm must be one of layer, rms, got 'rsm'; did you mean 'rms'",
+                r"qk_norm must be one of layer, rms .*, got 'rsm'; did you mean 'rms'",
             ),
         ],
     )

@@ -263,8 +263,8 @@ def test_registered_names(monkeypatch):
         ({"dropout": float("nan")}, r"dropout must be in \[0, 1\), got nan"),
         (
             {"activation": "rely"},
-            "activation must be one of relu, gelu, gelu_exact, silu, tanh, got 'rely'; "
-            "did you mean 'relu'[?]",
+            r"activation must be one of relu, gelu, gelu_exact, silu, tanh \(the registry "
+            r"ACTIVATIONS\), got 'rely'; did you mean 'relu'[?]",
         ),
         (
             {"norm_placement": "pst"},
@@ -272,13 +272,17 @@ def test_registered_names(monkeypatch):
         ),
         (
             {"positions": "learnt"},
-            "positions must be one of none, sinusoidal, learned, rotary, alibi, relative, "
-            "got 'learnt'; did you mean 'learned'[?]",
+            r"positions must be one of none, sinusoidal, learned, rotary, alibi, relative \(the "
+            r"registry POSITIONS\), got 'learnt'; did you mean 'learned'[?]",
         ),
-        ({"norm": "rsm"}, "norm must be one of layer, rms, got 'rsm'; did you mean 'rms'[?]"),
-        ({"qk_norm": "rsm"}, "qk_norm must be one of layer, rms, got 'rsm'; did you mean 'rms'[?]"),
-        ({"mixer": "atention"}, "mixer must be one of attention, .*did you mean 'attention'[?]"),
-        ({"feed_forward": "dens"}, "feed_forward must be one of dense, .*did you mean 'dense'[?]"),
+        ({"norm": "rsm"}, r"norm must be one of layer, rms \(.* NORMS\), .* did you mean 'rms'[?]"),
+        ({"qk_norm": "rsm"}, "qk_norm must be one of layer, rms .* did you mean 'rms'[?]"),
+        (
+            {"mixer": "atention"},
+            r"mixer must be one of attention \(the registry MIXERS\), got 'atention'; "
+            "did you mean 'attention'[?]$",
+        ),
+        ({"feed_forward": "dens"}, "feed_forward must be one of dense .*did you mean 'dense'[?]"),
         ({"kernel_init": "lecun_norm"}, "kernel_init must be one of .*mean 'lecun_normal'[?]"),
         ({"embedding_scale": "sqrt"}, "scale must be one of sqrt_width, got 'sqrt'"),
         ({"implementation": "tile"}, "implementation must be one of .*did you mean 'tiled'[?]"),
