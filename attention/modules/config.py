@@ -43,8 +43,8 @@ class TransformerConfig:
         head_width: H, D / N if None.
         value_width: Hv, H if None.
         hidden: F.
-        mixer: first sublayer of a block, a function `(config, rngs)` to a layer, or its name in
-            `MIXERS`.
+        mixer: first sublayer of a block, the token mixer (attention or recurrence): a function
+            `(config, rngs)` to a layer, or its name in `MIXERS`.
         cross_attention: whether blocks of a decoder with an encoder have cross-attention.
         feed_forward: last sublayer of a block, as `mixer`, of `FEED_FORWARDS`.
         activation: of the feed-forward layer, of `ACTIVATIONS`.
