@@ -156,7 +156,7 @@ class Embedding(nnx.Module):
         return getattr(self.positions, "max_length", None)
 
     def check_length(self, length: int, what: str = "a sequence of {} tokens") -> None:
-        """Raise a ValueError, which says of what this is the length, if it exceeds `max_length`."""
+        """Raise a ValueError that names `what` if the length exceeds `max_length`."""
         if self.max_length is not None and length > self.max_length:
             raise ValueError(f"{what.format(length)} is longer than max_length={self.max_length}")
 

@@ -59,8 +59,8 @@ class Layers(nnx.Module):
             make_layer: from the index of a layer and a source of parameters to a layer, a module
                 that `context.apply_layer` can call.
             n: number of layers; or a list with what `make_layer` takes in place of each index, such
-                as a config. If any items repeat, as layers do, it is called for one period of them
-                only, and layers of different items are not compared.
+                as a config. If any items repeat, equal items decide which layers repeat, and
+                `make_layer` is called for one period of them only.
             rngs: source of the initial parameters.
             scan: whether to stack and scan layers that repeat.
             remat: whether the backward pass recomputes the inside of each layer.
