@@ -63,9 +63,9 @@ from attention.modules.transformer import (
     DecoderCache,
     Encoder,
     MakeLayer,
-    make_output,
     transformer_block,
 )
+from attention.modules.vocabulary import make_output
 
 __all__ = [
     "ACTIVATIONS",

@@ -16,7 +16,9 @@ from attention.modules.context import (
     Context,
     Output,
     and_mask,
+    cached_mask,
     check_score,
+    type_of,
 )
 from attention.modules.linear import LECUN_NORMAL, linear
 from attention.modules.norms import norm_of
@@ -109,9 +111,10 @@ class Attention(nnx.Module):
         self.output = make(
             {"heads": num_heads, "head": value_width}, {"embed": width}, use_bias=use_bias
         )
-        norm = partial(norm_of(qk_norm), epsilon=norm_epsilon, axis="head") if qk_norm else None
-        self.query_norm = norm and norm(head_width, **kinds)
-        self.key_norm = norm and norm(head_width, **kinds)
+        kinds |= {"epsilon": norm_epsilon, "axis": "head"}
+        make_norm = norm_of(qk_norm, "qk_norm") if qk_norm else None
+        self.query_norm = make_norm and make_norm(head_width, **kinds)
+        self.key_norm = make_norm and make_norm(head_width, **kinds)
         self.score = score
         self.scale, self.softcap = scale, softcap
         self.dropout = dropout
@@ -213,10 +216,10 @@ class SelfAttention(Attention):
         if cache is not None:
             if not isinstance(cache, Cache):
                 raise ValueError(
-                    f"self-attention needs the cache of its new_cache, got a {type(cache).__name__}"
+                    f"self-attention needs a cache made by its new_cache, got {type_of(cache)}"
                 )
             positions = cache.next_positions(num_tokens)
-            mask = masks.causal() if mask is None else mask
+            mask = masks.causal() if mask is None else cached_mask(mask)
         elif context.lengths is not None:
             valid = masks.lengths(context.lengths)
             if positions is not None:  # which may be others than those that lengths count

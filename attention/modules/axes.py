@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import jax
 from flax import nnx
+from jax import Array
 
 from attention.modules.context import AxisNames
 
@@ -44,3 +45,21 @@ def name_axis(module: Module, name: str) -> Module:
         own = parameter.get_metadata().get("axes", (None,) * (parameter.ndim - 1))
         parameter.set_metadata(axes=(name, *own))
     return module
+
+
+def widths_of(module: Any) -> set[int]:  # noqa: ANN401 - any pytree
+    """Return the sizes of all axes with the logical name "embed"."""
+    variables = jax.tree.leaves(module, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+    return {
+        size
+        for variable in variables
+        if isinstance(variable, nnx.Variable)
+        for name, size in zip(variable.get_metadata().get("axes", ()), variable.shape, strict=False)
+        if name == "embed"
+    }
+
+
+def width_error(name: str, module: Any, inputs: Array) -> str:  # noqa: ANN401 - any pytree
+    """Return the message for a module that does not fit its inputs `[..., D]`."""
+    widths = " and ".join(map(str, sorted(widths_of(module))))
+    return f"{name} has width {widths}, and its inputs have width {inputs.shape[-1]}"

@@ -107,7 +107,7 @@ class Classifier(nnx.Module):
         Raises:
             ValueError: an unknown pooling.
         """
-        make_pooling = named("pooling", pooling, POOLINGS)
+        make_pooling = named("pooling", pooling, "POOLINGS", POOLINGS)
         kinds = {"param_dtype": config.param_dtype, "rngs": rngs}
         return cls(
             embedding,

@@ -1,8 +1,7 @@
 """Sizes and choices of a Transformer."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from typing import Any
 
 from flax import nnx
@@ -16,7 +15,7 @@ from attention.modules.positions import POSITIONS, Relative, Rotary, resolve_sca
 from attention.modules.sizes import resolve_head_width, resolve_kv_heads
 from attention.modules.sublayers import FEED_FORWARDS, MIXERS
 from attention.primitives.attend import IMPLEMENTATIONS
-from attention.primitives.choice import one_of
+from attention.primitives.choice import did_you_mean, one_of
 
 Overrides = Mapping[str, Any]
 
@@ -44,8 +43,8 @@ class TransformerConfig:
         head_width: H, D / N if None.
         value_width: Hv, H if None.
         hidden: F.
-        mixer: first sublayer of a block, a function `(config, rngs)` to a layer, or its name in
-            `MIXERS`.
+        mixer: first sublayer of a block, the token mixer (attention or recurrence): a function
+            `(config, rngs)` to a layer, or its name in `MIXERS`.
         cross_attention: whether blocks of a decoder with an encoder have cross-attention.
         feed_forward: last sublayer of a block, as `mixer`, of `FEED_FORWARDS`.
         activation: of the feed-forward layer, of `ACTIVATIONS`.
@@ -148,11 +147,11 @@ class TransformerConfig:
         activation_of(self.activation)
         norm_of(self.norm)
         if self.qk_norm is not None:
-            norm_of(self.qk_norm)
-        named("mixer", self.mixer, MIXERS)
-        named("feed_forward", self.feed_forward, FEED_FORWARDS)
+            norm_of(self.qk_norm, "qk_norm")
+        named("mixer", self.mixer, "MIXERS", MIXERS)
+        named("feed_forward", self.feed_forward, "FEED_FORWARDS", FEED_FORWARDS)
         one_of("norm_placement", self.norm_placement, ("pre", "post", "both"))
-        one_of("positions", self.positions, tuple(POSITIONS))
+        one_of("positions", self.positions, tuple(POSITIONS), registry="POSITIONS")
         one_of("tie", self.tie, ("none", "output", "all", "embeddings"))
         if self.implementation is not None:
             known = tuple(one.name for one in IMPLEMENTATIONS)
@@ -165,38 +164,39 @@ class TransformerConfig:
         object.__setattr__(self, "num_kv_heads", num_kv_heads)
         object.__setattr__(self, "head_width", head_width)
         for name, kind in (("rotary", Rotary), ("relative", Relative)):
-            if not isinstance(getattr(self, name), kind):
-                object.__setattr__(self, name, kind(**getattr(self, name)))
+            object.__setattr__(self, name, _from_fields(name, getattr(self, name), kind))
         even = POSITIONS[self.positions].even
         if even is not None and getattr(self, even) % 2:
             raise ValueError(
                 f"{self.positions} positions need an even {even}, got {getattr(self, even)}"
             )
-        for overrides in () if callable(self.per_layer) else self.per_layer:
-            self._check_overrides(overrides)
+        if isinstance(self.per_layer, Mapping):
+            raise ValueError("per_layer must be a list of dicts, or a function, got a dict")
+        for index in range(0 if callable(self.per_layer) else len(self.per_layer)):
+            self.layer(index)
 
     def layer(self, index: int) -> "TransformerConfig":
-        """Return the config of the layer with this index."""
+        """Return the config of the layer with this index.
+
+        Raises:
+            ValueError: a wrong override.
+        """
         if callable(self.per_layer):
             overrides = self.per_layer(index)
-            self._check_overrides(overrides)
         else:
             overrides = self.per_layer[index % len(self.per_layer)] if self.per_layer else {}
-        return replace(self, **{"per_layer": (), **overrides})
-
-    def _check_overrides(self, overrides: Overrides) -> None:
-        known = {each.name for each in fields(self)} - MODEL_FIELDS
-        for name in overrides:
-            if name not in known:
-                near = get_close_matches(name, known, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ValueError(f"per_layer: blocks have no field {name!r}{hint}")
-        positions = overrides.get("positions", "none")
-        one_of("positions", positions, tuple(POSITIONS))
-        if POSITIONS[positions].embed or POSITIONS[positions].score:
-            raise ValueError(
-                f"per_layer: positions may be 'none' or one that rotates, got {positions!r}"
+        try:
+            _check_fields(
+                "blocks have", overrides, {each.name for each in fields(self)} - MODEL_FIELDS
             )
+            config = replace(self, **{"per_layer": (), **overrides})
+            added = POSITIONS[overrides.get("positions", "none")]
+            if added.embed or added.score:
+                name = overrides["positions"]
+                raise ValueError(f"positions may be 'none' or one that rotates, got {name!r}")
+        except ValueError as error:
+            raise ValueError(f"per_layer: {error}") from None
+        return config
 
     def initializer(self, name: str) -> Initializer | None:
         """Return the initializer of a field, "kernel_init" or "embedding_init".
@@ -205,7 +205,7 @@ class TransformerConfig:
             ValueError: an unknown initializer.
         """
         given = getattr(self, name)
-        return None if given is None else named(name, given, INITIALIZERS)
+        return None if given is None else named(name, given, "INITIALIZERS", INITIALIZERS)
 
     def linear_options(self, rngs: nnx.Rngs) -> dict[str, Any]:
         """Return arguments of `linear`, for all linear layers; biases are decided for each."""
@@ -225,6 +225,22 @@ class TransformerConfig:
             param_dtype=self.param_dtype,
             rngs=rngs,
         )
+
+
+def _check_fields(owner: str, given: Iterable[str], known: Collection[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise ValueError(f"{owner} no field {name!r}{did_you_mean(name, known)}")
+
+
+def _from_fields(name: str, given: Any, kind: type) -> Any:  # noqa: ANN401 - an object of the kind
+    """Return what was given for a field, made from its own fields if these were given."""
+    if isinstance(given, kind):
+        return given
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{name} must be a {kind.__name__} or a dict of its fields, got {given!r}")
+    _check_fields(f"{name} has", given, [each.name for each in fields(kind)])
+    return kind(**given)
 
 
 def _check_at_least(name: str, value: int, least: int) -> None:

@@ -36,13 +36,16 @@ class Context:
     Attributes:
         mask: of self-attention, as in `attention.attend`; a decoder has added the causal mask. A
             `BlockMask` saves each layer the search for tiles, unless it has a window or lengths.
+            Beside a cache, only the mask of a `BlockMask` is used, and a bool array has a row and a
+            column for each position, those of the tokens in the cache included.
         score: score functions of the self-attention of every layer, such as ALiBi.
         positions: int32 `[..., T]`, of the inputs in masks, scores and rotary encodings; counted
             from 0 if None. A decoder with a cache counts on from the tokens in the cache.
         lengths: int `[...]`, number of valid tokens per row, followed by padding; T if None.
             Self-attention does not attend to the padding, and a cache does not store it.
         encoder_output: `[..., S, D]`, attended to by cross-attention.
-        encoder_mask: of cross-attention, as in `attention.attend`.
+        encoder_mask: of cross-attention, as in `attention.attend`; a bool array has a row for each
+            of the T inputs, also beside a cache.
         encoder_positions: int32 `[..., S]`, of the encoder output; counted from 0 if None.
         rng: random key of dropout; None turns dropout off.
         cache: state of this layer between decoding steps; None in training.
@@ -84,6 +87,13 @@ class Context:
         leading = array.ndim - len(names)
         batch = ("batch", *[None] * (leading - 1)) if leading else ()
         return self.constrain(array, (*batch, *names))
+
+    def check_source(self) -> None:
+        """Raise a ValueError for an encoder output beside a cache, which contains one already."""
+        if self.cache is not None and self.encoder_output is not None:
+            raise ValueError(
+                "a cache contains keys and values of its own encoder output: give none beside it"
+            )
 
 
 DEFAULT_CONTEXT = Context()
@@ -181,6 +191,12 @@ def new_cache(layer: Layer, spec: CacheSpec) -> Any:  # noqa: ANN401 - any pytre
     return layer.new_cache(spec) if hasattr(layer, "new_cache") else None
 
 
+def type_of(value: object) -> str:
+    """Return the type of a value with its article, for messages."""
+    name = "array" if isinstance(value, Array) else type(value).__name__
+    return f"{'an' if name[0] in 'AEIOUaeio' else 'a'} {name}"
+
+
 def check_score(score: object) -> None:
     """Raise a TypeError if `score` is a score function, not a function that returns one."""
     if isinstance(score, Score):
@@ -209,6 +225,24 @@ def and_mask(
             other = jnp.broadcast_to(other, (*jnp.shape(other)[:-2], num_tokens, num_tokens))
         other = masks.from_array(other)
     return mask & other
+
+
+def cached_mask(mask: Mask | BlockMask | Array | None) -> Mask | None:
+    """Return the mask of tokens that follow those in a cache, a predicate on positions.
+
+    Raises:
+        ValueError: a bool array with rows for the new tokens alone.
+    """
+    if isinstance(mask, BlockMask):  # its tiles are not those of the tokens in the cache
+        return mask.mask
+    if mask is None or isinstance(mask, Mask):
+        return mask
+    if jnp.ndim(mask) >= 2 and mask.shape[-2] != mask.shape[-1]:
+        raise ValueError(
+            "beside a cache, positions are counted from the first token in the cache, so a bool "
+            f"array needs as many rows as columns, got shape {mask.shape}"
+        )
+    return masks.from_array(mask)
 
 
 def add_losses(*each: Mapping[str, Array]) -> dict[str, Array]:

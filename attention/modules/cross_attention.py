@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.modules.attention import Attention
-from attention.modules.context import DEFAULT_CONTEXT, CacheSpec, Context, Output
+from attention.modules.context import DEFAULT_CONTEXT, CacheSpec, Context, Output, type_of
 from attention.primitives.cache import Cache, full_cache
 from attention.primitives.constant import Constant
 from attention.primitives.masks import Mask, leaves_of
@@ -26,16 +26,17 @@ class CrossAttention(Attention):
         """Map inputs `[..., T, D]` to `[..., T, D]`.
 
         Raises:
-            ValueError: no encoder output or one of another width, a cache of another layer, and as
-                `attention.attend`.
+            ValueError: no encoder output, one of another width or one beside a cache, a cache of
+                another layer, and as `attention.attend`.
         """
+        context.check_source()
         query = self._queries(inputs, context)
         if context.cache is not None:
             value = getattr(context.cache, "value", None)
             if not isinstance(value, EncoderCache):
                 raise ValueError(
-                    "cross-attention needs the cache of its new_cache, got a "
-                    f"{type(context.cache).__name__}"
+                    "cross-attention needs a cache made by its new_cache, got "
+                    f"{type_of(context.cache)}"
                 )
             source, encoder_positions = value
             key, value, nonfinite_keys = source.key, source.value, source.nonfinite_keys

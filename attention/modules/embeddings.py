@@ -155,12 +155,10 @@ class Embedding(nnx.Module):
         """Number of learned positions; None for positions that never end."""
         return getattr(self.positions, "max_length", None)
 
-    def check_length(self, length: int) -> None:
-        """Raise a ValueError if a sequence is longer than `max_length`."""
+    def check_length(self, length: int, what: str = "a sequence of {} tokens") -> None:
+        """Raise a ValueError that names `what` if the length exceeds `max_length`."""
         if self.max_length is not None and length > self.max_length:
-            raise ValueError(
-                f"a sequence of {length} tokens is longer than max_length={self.max_length}"
-            )
+            raise ValueError(f"{what.format(length)} is longer than max_length={self.max_length}")
 
     def unembed(self, features: Array) -> Array:
         """Map features `[..., D]` to logits `[..., V]` by the transposed table."""

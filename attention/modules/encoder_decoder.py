@@ -26,8 +26,8 @@ from attention.modules.transformer import (
     Encoder,
     MakeLayer,
     embed_and_apply,
-    make_output,
 )
+from attention.modules.vocabulary import make_output, score_vocabulary
 from attention.primitives import masks
 from attention.primitives.constant import Constant
 from attention.primitives.masks import Mask
@@ -116,8 +116,12 @@ class EncoderDecoder(nnx.Module):
             source: token ids.
             options: fields of `Context`, and `embedding_positions`, as in `embed_and_apply`.
                 Without a mask or lengths padding is attended to.
+
+        Raises:
+            ValueError: more tokens than `max_length`.
         """
         embedding = self.source_embedding or self.target_embedding
+        embedding.check_length(source.shape[-1], "a source of {} tokens")
         if embedding.tokens is None:
             embedding = partial(embedding, table=self.target_embedding.tokens[...])
         return embed_and_apply(embedding, self.encoder, source, **options)
@@ -137,7 +141,7 @@ class EncoderDecoder(nnx.Module):
 
     def logits(self, features: Array) -> Array:
         """Map features `[..., D]` to scores of the next token `[..., V]`."""
-        return (self.output or self.target_embedding.unembed)(features)
+        return score_vocabulary(self.output, self.target_embedding, features)
 
     def __call__(
         self,
@@ -204,7 +208,7 @@ class EncoderDecoder(nnx.Module):
         Raises:
             ValueError: a size above `max_length`.
         """
-        self.target_embedding.check_length(size)
+        self.target_embedding.check_length(size, "a cache of {} tokens")
         batch = encoder_output.shape[:-2]
         spec = CacheSpec(batch=batch, size=size, encoder_output=encoder_output, **options)
         return self.decoder.new_cache(spec)
@@ -239,7 +243,7 @@ class EncoderDecoder(nnx.Module):
         Raises:
             ValueError: `max_tokens` above `max_length`.
         """
-        self.target_embedding.check_length(max_tokens)
+        self.target_embedding.check_length(max_tokens, "a target of max_tokens={}")
         mask = masks.lengths(lengths)
         encoded = self.encode(inputs, mask=None, lengths=lengths)
         cache = self.new_cache(encoded.features, max_tokens, dtype=cache_dtype)

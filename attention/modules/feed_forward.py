@@ -31,7 +31,7 @@ def activation_of(given: str | Activation) -> Activation:
     Raises:
         ValueError: an unknown name.
     """
-    return named("activation", given, ACTIVATIONS)
+    return named("activation", given, "ACTIVATIONS", ACTIVATIONS)
 
 
 class FeedForward(nnx.Module):

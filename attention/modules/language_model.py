@@ -15,8 +15,8 @@ from attention.modules.transformer import (
     DecoderCache,
     MakeLayer,
     embed_and_apply,
-    make_output,
 )
+from attention.modules.vocabulary import make_output, score_vocabulary
 
 
 class LanguageModel(nnx.Module):
@@ -77,7 +77,7 @@ class LanguageModel(nnx.Module):
 
     def logits(self, features: Array) -> Array:
         """Map features `[..., D]` to scores of the next token `[..., V]`."""
-        return (self.output or self.embedding.unembed)(features)
+        return score_vocabulary(self.output, self.embedding, features)
 
     def __call__(self, tokens: Array, **options: object) -> Output:
         """Score each next token of `[..., T]`: an output with logits `[..., T, V]`.
@@ -98,7 +98,7 @@ class LanguageModel(nnx.Module):
         Raises:
             ValueError: a size above `max_length`, or a ring for positions that end.
         """
-        self.embedding.check_length(size)
+        self.embedding.check_length(size, "a cache of {} tokens")
         if options.get("ring") and self.embedding.num_positions is not None:
             raise ValueError(
                 f"learned positions end at max_length={self.embedding.num_positions}, and a ring "

@@ -1,5 +1,7 @@
 """A stack of layers of any kind, scanned where they repeat."""
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from attention.modules.axes import width_error, widths_of
 from attention.modules.context import (
     DEFAULT_CONTEXT,
     CacheSpec,
@@ -19,10 +22,12 @@ from attention.modules.context import (
     add_losses,
     apply_layer,
     new_cache,
+    type_of,
 )
 
 Model = TypeVar("Model", bound=nnx.Module)
 
+_ONE = ((1, 1),)  # the groups of one layer
 SHALLOW = 4  # layers; so few, without remat, are unrolled: they compile as fast as a scan
 
 
@@ -31,8 +36,9 @@ class Layers(nnx.Module):
 
     Layers repeat with period p if layers i and i + p have the same structure: static attributes,
     shapes and dtypes. The parameters of layers that repeat are stacked on a leading axis and the
-    layers are scanned, so that the time to compile does not grow with n. Then `blocks` contains p
-    stacked layers, followed by the n % p layers that are left. Otherwise it contains n layers.
+    layers are scanned, so that the time to compile does not grow with n. `groups` contains a pair
+    (period, repeats) for each part of the stack, such as (1, 1), (1, 23) if only the first of 24
+    layers differs. `blocks` contains the p layers of each group, stacked if they repeat.
 
     With a cache the layers are always unrolled, because each writes to a separate buffer. Call
     `unstack_layers` before a decoding loop.
@@ -53,11 +59,17 @@ class Layers(nnx.Module):
             make_layer: from the index of a layer and a source of parameters to a layer, a module
                 that `context.apply_layer` can call.
             n: number of layers; or a list with what `make_layer` takes in place of each index, such
-                as a config. If items repeat, it is called for one period of them only.
+                as a config. If any items repeat, equal items decide which layers repeat, and
+                `make_layer` is called for one period of them only.
             rngs: source of the initial parameters.
             scan: whether to stack and scan layers that repeat.
             remat: whether the backward pass recomputes the inside of each layer.
+
+        Raises:
+            ValueError: n below 0, or a layer with a random stream or batch statistics.
         """
+        if not isinstance(n, Sequence) and n < 0:
+            raise ValueError(f"n must be at least 0, got {n}")
         items = n if isinstance(n, Sequence) else range(n)
         n = len(items)
         keys = jax.random.split(rngs.params(), n) if n else ()
@@ -65,29 +77,27 @@ class Layers(nnx.Module):
         def make(item: object, key: Array) -> Layer:
             return make_layer(item, nnx.Rngs(key))
 
-        def make_each(start: int) -> list[Layer]:
+        def make_one(index: int) -> Layer:
+            one = partial(make, items[index])
             # In a separate trace: flax reads every variable's sharding, which takes the longer
             # the more was traced before.
-            is_traced = n and isinstance(keys, jax.core.Tracer)
-            made = [partial(make, item) for item in items[start:]]
-            made = map(jax.jit, made) if is_traced else made
-            return [one(key) for one, key in zip(made, keys[start:], strict=True)]
+            return (jax.jit(one) if isinstance(keys, jax.core.Tracer) else one)(keys[index])
 
-        period, layers = _period(items) if scan else n, None
-        if 2 * period > n:
-            layers = make_each(0)
-            period = _period([_kind(layer) for layer in layers]) if scan else n
+        def make_block(indices: range) -> Layer:
+            if layers:
+                return _stack([layers[index] for index in indices])
+            if len(indices) == 1:
+                return make_one(indices.start)
+            of_block = keys[indices.start : indices.stop : indices.step]
+            return jax.vmap(partial(make, items[indices.start]))(of_block)
+
         self.n, self.remat = n, remat
-        self.repeats = n // period if period else 0
-        self.period = period if self.repeats > 1 else 0  # number of stacked layers in `blocks`
-        end = self.period * self.repeats
-        if layers is None:
-            each = range(period)
-            stacked = [jax.vmap(partial(make, items[j]))(keys[j:end:period]) for j in each]
-            self.blocks = nnx.List(stacked + make_each(end))
-        else:
-            stacked = [_stack(layers[j:end:period]) for j in range(self.period)]
-            self.blocks = nnx.List(stacked + layers[end:])
+        self.groups, layers = _groups(items) if scan else n * _ONE, []
+        if len(self.groups) == n:  # no items repeat
+            layers = [make_one(index) for index in range(n)]
+            self.groups = _groups([_kind(layer) for layer in layers]) if scan else self.groups
+        self.blocks = nnx.List([make_block(indices) for indices in self.indices()])
+        _check_stateless(self)
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
         """Map `[..., T, D]` to `[..., T, D]`.
@@ -98,29 +108,35 @@ class Layers(nnx.Module):
         """
         caches = context.cache
         if caches is not None and (not isinstance(caches, tuple) or len(caches) != self.n):
-            got = len(caches) if isinstance(caches, tuple) else f"a {type(caches).__name__}"
+            got = len(caches) if isinstance(caches, tuple) else type_of(caches)
             raise ValueError(f"{self.n} layers need a tuple of as many caches, got {got}")
         rngs = [None] * self.n if context.rng is None else jax.random.split(context.rng, self.n)
-        results: list[Output] = []
-        if caches is None and self.period:
-            results = self._scan(inputs, rngs, context)
-        rest = list(self.blocks[self.period :]) if results else self.unstacked()
         call = self._remat(prevent_cse=True) if caches is None else apply_layer
-        for layer in rest:
+        features, results = inputs, []
+        groups = [([layer], 1) for layer in self.unstacked()] if caches else self._grouped()
+        for layers, repeats in groups:
             index = len(results)
-            cache = None if caches is None else caches[index]
-            features = results[-1].features if results else inputs
-            part = replace(context, rng=rngs[index], cache=cache)
-            results.append(_call(call, index, layer, features, part))
+            if repeats > 1:
+                results += self._scan(index, layers, repeats, features, rngs, context)
+            else:
+                part = replace(context, rng=rngs[index], cache=caches and caches[index])
+                results.append(_call(call, index, layers[0], features, part))
+            features = results[-1].features
         return _combine(inputs, results, context)
+
+    def indices(self) -> list[range]:
+        """Return the indices of the layers in each entry of `blocks`."""
+        found, start = [], 0
+        for period, repeats in self.groups:
+            end = start + period * repeats
+            found += [range(at, end, period) for at in range(start, start + period)]
+            start = end
+        return found
 
     def unstacked(self) -> list[Layer]:
         """Return the n layers, each with its own parameters."""
-        stacked, rest = self.blocks[: self.period], self.blocks[self.period :]
-        repeats = range(self.repeats if self.period else 0)
-        return [
-            jax.tree.map(lambda leaf, at=at: leaf[at], layer) for at in repeats for layer in stacked
-        ] + list(rest)
+        groups = self._grouped()
+        return [layer for layers, repeats in groups for layer in _unstack(layers, repeats)]
 
     def new_cache(self, spec: CacheSpec) -> tuple[Any, ...]:
         """Return the cache of each layer, None for one without state between steps."""
@@ -129,42 +145,52 @@ class Layers(nnx.Module):
     def _remat(self, *, prevent_cse: bool) -> Callable[[Layer, Array, Context], Output]:
         return jax.checkpoint(apply_layer, prevent_cse=prevent_cse) if self.remat else apply_layer
 
-    def _scan(self, inputs: Array, rngs: Array | list[None], context: Context) -> list[Output]:
-        """Return the output of each stacked layer, in order."""
+    def _grouped(self) -> list[tuple[list[Layer], int]]:
+        """Return the layers in `blocks` and the number of repeats of each group."""
+        start, grouped = 0, []
+        for period, repeats in self.groups:
+            grouped.append((list(self.blocks[start : start + period]), repeats))
+            start += period
+        return grouped
+
+    def _scan(
+        self,
+        first: int,
+        layers: list[Layer],
+        repeats: int,
+        inputs: Array,
+        rngs: Array | list[None],
+        context: Context,
+    ) -> list[Output]:
+        """Return the outputs of the layers of a group, whose first has this index."""
         has_rng = context.rng is not None
         if has_rng:
-            rngs = rngs[: self.period * self.repeats].reshape(self.repeats, self.period)
+            rngs = rngs[first : first + repeats * len(layers)].reshape(repeats, len(layers))
         call = self._remat(prevent_cse=False)  # inside a scan, CSE cannot undo rematerialisation
         keeps_features = "hidden_states" in context.returning
 
         def repeat(
-            start: Array, layers: tuple[list[Layer], Array | None]
+            start: Array, each: tuple[list[Layer], Array | None]
         ) -> tuple[Array, list[Output]]:
             features, outputs = start, []
-            for index, layer in enumerate(layers[0]):
-                part = replace(context, rng=layers[1][index] if has_rng else None)
-                output = _call(call, index, layer, features, part)
+            for index, layer in enumerate(each[0]):
+                part = replace(context, rng=each[1][index] if has_rng else None)
+                output = _call(call, first + index, layer, features, part)
                 features = output.features
                 kept = features if keeps_features else None
                 outputs.append(output._replace(features=kept, cache=None))
             if (start.shape, start.dtype) != (features.shape, features.dtype):
                 raise ValueError(
-                    f"layer {self.period - 1} returns {features.dtype} {features.shape}, and the "
-                    f"next one, like layer 0, takes {start.dtype} {start.shape}"
+                    f"layer {first + len(layers) - 1} returns {features.dtype} {features.shape}, "
+                    f"and the next one, like layer {first}, takes {start.dtype} {start.shape}"
                 )
             return features, outputs
 
         # A scan copies what it keeps for the derivative into arrays of all layers and back.
         unroll = not self.remat and self.n <= SHALLOW
-        stacked = list(self.blocks[: self.period]), rngs if has_rng else None
-        features, outputs = jax.lax.scan(
-            repeat, inputs, stacked, length=self.repeats, unroll=unroll
-        )
-        results = [
-            jax.tree.map(lambda leaf, at=at: leaf[at], output)
-            for at in range(self.repeats)
-            for output in outputs
-        ]
+        stacked = layers, rngs if has_rng else None
+        features, outputs = jax.lax.scan(repeat, inputs, stacked, length=repeats, unroll=unroll)
+        results = _unstack(outputs, repeats)
         return [*results[:-1], results[-1]._replace(features=features)]
 
 
@@ -181,25 +207,9 @@ def _call(
     except (TypeError, ValueError) as error:
         if type(error) not in (TypeError, ValueError):
             raise
-        widths, width = _widths(layer), inputs.shape[-1]
-        if widths and width not in widths:
-            width_of_layer = " and ".join(map(str, sorted(widths)))
-            raise ValueError(
-                f"layer {index} has width {width_of_layer}, and its inputs have width {width}"
-            ) from error
+        if widths_of(layer) - {inputs.shape[-1]}:
+            raise ValueError(width_error(f"layer {index}", layer, inputs)) from error
         raise type(error)(f"layer {index}: {error}") from error
-
-
-def _widths(layer: Layer) -> set[int]:
-    """Return the sizes of all axes with the logical name "embed"."""
-    variables = jax.tree.leaves(layer, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
-    return {
-        size
-        for variable in variables
-        if isinstance(variable, nnx.Variable)
-        for name, size in zip(variable.get_metadata().get("axes", ()), variable.shape, strict=False)
-        if name == "embed"
-    }
 
 
 def _combine(inputs: Array, results: list[Output], context: Context) -> Output:
@@ -214,10 +224,34 @@ def _combine(inputs: Array, results: list[Output], context: Context) -> Output:
     )
 
 
-def _period(items: Sequence[Any]) -> int:
-    """Return the smallest period of the items, n if they do not repeat."""
-    n = len(items)
-    return next((p for p in range(1, n) if items[p:] == items[:-p]), n)
+def _check_stateless(layers: Layers) -> None:
+    """Raise a ValueError for variables that a call would have to update."""
+    state = nnx.state(layers.blocks, (nnx.RngState, nnx.BatchStat))
+    for (block, *_), variable in nnx.to_flat_state(state):
+        hint = ": use drop(inputs, rate, context.rng) of attention.modules for dropout"
+        raise ValueError(
+            f"layer {layers.indices()[block].start} contains {type(variable).__name__}, a variable "
+            f"that Layers never updates{hint if isinstance(variable, nnx.RngState) else ''}"
+        )
+
+
+def _groups(items: Sequence[Any]) -> tuple[tuple[int, int], ...]:
+    """Split items into groups (period, repeats), each the longest one that repeats, or one item."""
+    kinds, groups = [items.index(item) for item in items], []
+    while kinds:
+        periods = range(1, len(kinds) // 2 + 1)
+        repeating = [(period, _repeats(kinds, period)) for period in periods]
+        groups.append(max([*_ONE, *repeating], key=lambda group: math.prod(group) * (group[1] > 1)))
+        kinds = kinds[math.prod(groups[-1]) :]
+    return tuple(groups)
+
+
+def _repeats(kinds: list[int], period: int) -> int:
+    """Return how often the first kinds of this number follow one another."""
+    repeats = 1
+    while kinds[repeats * period : (repeats + 1) * period] == kinds[:period]:
+        repeats += 1
+    return repeats
 
 
 def _kind(layer: Layer) -> tuple[list[jax.ShapeDtypeStruct], Any]:
@@ -227,7 +261,16 @@ def _kind(layer: Layer) -> tuple[list[jax.ShapeDtypeStruct], Any]:
 
 
 def _stack(layers: list[Layer]) -> Layer:
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
+    """Stack the arrays of layers, or return the only layer."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers) if layers[1:] else layers[0]
+
+
+def _unstack(stacked: list[Any], repeats: int) -> list[Any]:
+    """Return every layer or output, in order."""
+    if repeats == 1:
+        return stacked
+    each = itertools.product(range(repeats), stacked)
+    return [jax.tree.map(lambda leaf, at=at: leaf[at], tree) for at, tree in each]
 
 
 def unstack_layers(model: Model) -> Model:
@@ -243,10 +286,11 @@ def unstack_layers(model: Model) -> Model:
 
     def stacked() -> list[tuple[int, Layers]]:
         parts = nnx.iter_modules(model)
-        return [(len(at), part) for at, part in parts if isinstance(part, Layers) and part.period]
+        layers = [(len(at), part) for at, part in parts if isinstance(part, Layers)]
+        return [(depth, part) for depth, part in layers if len(part.blocks) < part.n]
 
     while found := stacked():  # outer layers first: they stack the parameters of inner ones
         _, part = min(found, key=lambda each: each[0])
         part.blocks = nnx.List(part.unstacked())
-        part.period = part.repeats = 0
+        part.groups = part.n * _ONE
     return model

@@ -34,15 +34,21 @@ def soft_cap(array: Array, bound: float | None) -> Array:
     return array if bound is None else bound * jnp.tanh(array / bound)
 
 
-def named(name: str, given: Any, registry: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any value
+def named(name: str, given: Any, title: str, registry: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any value
     """Return an entry of a registry by its name, or what was given if it can be called.
+
+    Args:
+        name: of the argument.
+        given: its value.
+        title: name of the registry.
+        registry: name -> value.
 
     Raises:
         ValueError: an unknown name.
     """
     if callable(given):
         return given
-    one_of(name, given, tuple(registry))
+    one_of(name, given, tuple(registry), registry=title)
     return registry[given]
 
 

@@ -11,7 +11,8 @@ from attention.modules.context import Output, constrain_logits
 from attention.modules.embeddings import Embedding
 from attention.modules.feed_forward import activation_of
 from attention.modules.linear import linear
-from attention.modules.transformer import Encoder, MakeLayer, embed_and_apply, make_output
+from attention.modules.transformer import Encoder, MakeLayer, embed_and_apply
+from attention.modules.vocabulary import make_output, score_vocabulary
 
 
 class PredictionHead(nnx.Module):
@@ -94,7 +95,7 @@ class MaskedLanguageModel(nnx.Module):
     def logits(self, features: Array) -> Array:
         """Map features `[..., D]` to scores of the vocabulary `[..., V]`."""
         features = features if self.head is None else self.head(features)
-        return (self.output or self.embedding.unembed)(features)
+        return score_vocabulary(self.output, self.embedding, features)
 
     def __call__(self, tokens: Array, **options: object) -> Output:
         """Score every position of `[..., T]`: an output with logits `[..., T, V]`.

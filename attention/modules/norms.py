@@ -73,10 +73,10 @@ rms_norm = partial(Norm, is_centred=False)
 NORMS: dict[str, Callable[..., Any]] = {"layer": layer_norm, "rms": rms_norm}
 
 
-def norm_of(given: str | Callable[..., Any]) -> Callable[..., Any]:
-    """Return a norm by its name in `NORMS`, or the function that was given.
+def norm_of(given: str | Callable[..., Any], name: str = "norm") -> Callable[..., Any]:
+    """Return a norm by its name in `NORMS`, or the function that was given as this argument.
 
     Raises:
         ValueError: an unknown name.
     """
-    return named("norm", given, NORMS)
+    return named(name, given, "NORMS", NORMS)

@@ -1,7 +1,7 @@
 """Blocks of a Transformer, and stacks of them: encoder and decoder."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -18,17 +18,21 @@ from attention.modules.context import (
     Output,
     and_mask,
     apply_layer,
+    cached_mask,
     check_score,
+    type_of,
 )
 from attention.modules.dropout import split_rng
 from attention.modules.layers import Layers
-from attention.modules.linear import linear, named
+from attention.modules.linear import named
 from attention.modules.positions import POSITIONS
 from attention.modules.sublayers import FEED_FORWARDS, MIXERS, cross_attention
 from attention.primitives import masks
+from attention.primitives.cache import check_lengths
+from attention.primitives.choice import did_you_mean
 from attention.primitives.scores import Score
 
-_NO_CACHE_OF_A_DECODER = "a decoder needs the cache of its new_cache, got a {}"
+_NO_CACHE_OF_A_DECODER = "a decoder needs a cache made by new_cache of this model, got {}"
 
 MakeLayer = Callable[[int, nnx.Rngs], Layer]
 
@@ -49,11 +53,11 @@ def transformer_block(config: TransformerConfig, *, cross: bool = False, rngs: n
             dropout=config.dropout,
         )
 
-    make_mixer = named("mixer", config.mixer, MIXERS)
+    make_mixer = named("mixer", config.mixer, "MIXERS", MIXERS)
     sublayers = {"self_attention": residual(make_mixer(config, rngs))}
     if cross and config.cross_attention:
         sublayers["cross_attention"] = residual(cross_attention(config, rngs))
-    make_feed_forward = named("feed_forward", config.feed_forward, FEED_FORWARDS)
+    make_feed_forward = named("feed_forward", config.feed_forward, "FEED_FORWARDS", FEED_FORWARDS)
     return Block(**sublayers, feed_forward=residual(make_feed_forward(config, rngs)))
 
 
@@ -66,6 +70,7 @@ class Encoder(nnx.Module):
         *,
         norm: Callable[[Array], Array] | None = None,
         score: Callable[[], Score] | None = None,
+        cross: bool = False,
     ) -> None:
         """Assemble an encoder.
 
@@ -73,8 +78,10 @@ class Encoder(nnx.Module):
             layers: such as `Layers`.
             norm: of the output; pre-norm blocks need one.
             score: returns a score function of all self-attention, for instance `RelativeScores`.
+            cross: whether layers attend to an encoder output.
         """
         check_score(score)
+        self.cross = cross
         self.layers = layers
         self.norm = norm
         self.score = score
@@ -93,7 +100,18 @@ class Encoder(nnx.Module):
         return cls(**_parts(config, make_layer, config.encoder_layers, rngs=rngs))
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
-        """Map `[..., T, D]` to `[..., T, D]`."""
+        """Map `[..., T, D]` to `[..., T, D]`.
+
+        Raises:
+            ValueError: an encoder output without `cross`, lengths outside [0, T], and as `Layers`.
+            TypeError: lengths that are not integers.
+        """
+        if not self.cross and not (context.encoder_output is context.encoder_mask is None):
+            raise ValueError(
+                f"{type(self).__name__} with cross=False takes no encoder output and no mask of it"
+            )
+        if context.lengths is not None:
+            check_lengths(context.lengths, inputs.shape[-2])
         inputs = context.shard(inputs, "sequence", "embed")
         if self.score is not None:
             context = replace(context, score=(*context.score, self.score()))
@@ -120,19 +138,16 @@ class Decoder(Encoder):
     before it and with it.
     """
 
-    def __init__(
-        self, layers: Layer, *, causal: bool = True, cross: bool = False, **options: object
-    ) -> None:
+    def __init__(self, layers: Layer, *, causal: bool = True, **options: object) -> None:
         """Assemble a decoder.
 
         Args:
             layers: such as `Layers`.
             causal: whether the causal mask is added to every mask.
-            cross: whether layers attend to an encoder output.
-            options: `norm` and `score`, as in `Encoder`.
+            options: `norm`, `score` and `cross`, as in `Encoder`.
         """
         super().__init__(layers, **options)
-        self.causal, self.cross = causal, cross
+        self.causal = causal
 
     @classmethod
     def from_config(
@@ -159,12 +174,11 @@ class Decoder(Encoder):
         """Map `[..., T, D]` to `[..., T, D]`; `context.cache` is a `DecoderCache`.
 
         Raises:
-            ValueError: an encoder output for a decoder without cross-attention, positions beside a
-                cache, a cache of another model, and as `Layers`.
+            ValueError: positions beside a cache, a cache of another model, and as `Encoder`.
         """
         cache, num_tokens = context.cache, inputs.shape[-2]
-        if not self.cross and not (context.encoder_output is context.encoder_mask is None):
-            raise ValueError("a decoder with cross=False takes no encoder output and no mask of it")
+        if cache is not None:
+            context = replace(context, mask=cached_mask(context.mask))
         if self.causal:
             whole = num_tokens if cache is None else None
             mask = and_mask(masks.causal(), context.mask, whole)
@@ -175,7 +189,7 @@ class Decoder(Encoder):
         if cache is None:
             return super().__call__(inputs, context=context)
         if not isinstance(cache, DecoderCache):
-            raise ValueError(_NO_CACHE_OF_A_DECODER.format(type(cache).__name__))
+            raise ValueError(_NO_CACHE_OF_A_DECODER.format(type_of(cache)))
         positions = next_positions(inputs.shape[:-1], context.positions, cache)
         context = replace(context, positions=positions, cache=cache.layers)
         output = super().__call__(inputs, context=context)
@@ -238,28 +252,19 @@ def embed_and_apply(
         options: fields of `Context`.
 
     Raises:
+        TypeError: an option that is not a field.
         ValueError: more tokens than `max_length`; positions beside a cache; and as the stack.
     """
+    known = {each.name for each in fields(Context)}
+    for name in options:
+        if name not in known:
+            raise TypeError(f"a model has no argument {name!r}{did_you_mean(name, known)}")
     context = Context(**options)
     embedding_rng, layers_rng = split_rng(context.rng, 2)
     positions = context.positions if embedding_positions is None else embedding_positions
     positions = next_positions(tokens.shape, positions, context.cache)
     inputs = embedding(tokens, positions=positions, rng=embedding_rng)
     return apply_layer(stack, inputs, replace(context, rng=layers_rng))
-
-
-def make_output(
-    config: TransformerConfig, vocab_size: int, rngs: nnx.Rngs
-) -> nnx.LinearGeneral | None:
-    """Make the layer that scores the vocabulary, None if the embedding does (`config.tie`)."""
-    if config.tie in ("output", "all"):
-        return None
-    return linear(
-        {"embed": config.width},
-        {"vocab": vocab_size},
-        use_bias=config.output_bias,
-        **config.linear_options(rngs),
-    )
 
 
 def next_positions(
@@ -273,7 +278,7 @@ def next_positions(
     if cache is None:
         return positions
     if not hasattr(cache, "lengths"):
-        raise ValueError(_NO_CACHE_OF_A_DECODER.format(type(cache).__name__))
+        raise ValueError(_NO_CACHE_OF_A_DECODER.format(type_of(cache)))
     if positions is not None:
         raise ValueError("a cache counts the positions of its tokens: give no positions")
     *batch, num_tokens = shape

@@ -328,10 +328,8 @@ def check_lengths(lengths: ArrayLike, num_tokens: int, least: int = 0) -> None:
         TypeError: lengths that are not integers.
         ValueError: lengths outside [least, T].
     """
-    if not jnp.issubdtype(jnp.asarray(lengths).dtype, jnp.integer):
-        raise TypeError(f"lengths must be integers, got {jnp.asarray(lengths).dtype}")
     with jax.ensure_compile_time_eval():  # inside jit, constants are known
-        given = jnp.asarray(lengths)
+        given = to_int32("lengths", lengths, 0)
         outside = jnp.any((given < least) | (given > num_tokens))
     if _is_known(outside) and outside:
         raise ValueError(f"lengths must lie in {least} to {num_tokens} tokens, got {lengths}")

@@ -1,16 +1,32 @@
 """Check names given by the user."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
+MANY = 20  # names; of more, a message lists those near the given one
 
-def one_of(name: str, given: str, known: Sequence[str]) -> None:
+
+def one_of(name: str, given: str, known: Sequence[str], *, registry: str | None = None) -> None:
     """Check that a name is one of the known names.
+
+    Args:
+        name: of the argument.
+        given: its value.
+        known: the names that are allowed.
+        registry: name of the dictionary with these names, to which users can add others.
 
     Raises:
         ValueError: an unknown name; the message lists the known ones and suggests the nearest.
     """
     if given not in known:
-        near = get_close_matches(str(given).lower(), known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"{name} must be one of {', '.join(known)}, got {given!r}{hint}")
+        near = get_close_matches(str(given).lower(), known) if len(known) > MANY else []
+        listed = ", ".join([*near, "..."] if near else known)
+        where = f" (the registry {registry})" if registry else ""
+        hint = did_you_mean(given, known)
+        raise ValueError(f"{name} must be one of {listed}{where}, got {given!r}{hint}")
+
+
+def did_you_mean(given: object, known: Iterable[str]) -> str:
+    """Return the end of a message that suggests the nearest known name, "" if none is near."""
+    near = get_close_matches(str(given).lower(), known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

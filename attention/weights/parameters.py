@@ -48,19 +48,13 @@ def parameters_of(model: nnx.Module) -> list[Parameter]:
         path, layers, is_stacked = list(map(str, key)), (0,), False
         for end in range(len(key)):
             if key[:end] in stacks and key[end] == "blocks":
-                layers, is_stacked = _layers(stacks[key[:end]], int(key[end + 1]))
+                layers = tuple(stacks[key[:end]].indices()[int(key[end + 1])])
+                is_stacked = len(layers) > 1
                 path[end : end + 2] = ["{i}"]
                 break
         value = leaf.get_value() if isinstance(leaf, nnx.Variable) else leaf
         found.append(Parameter(key, ".".join(path), layers, is_stacked, value))
     return found
-
-
-def _layers(stack: Layers, block: int) -> tuple[tuple[int, ...], bool]:
-    """Return the indices of the layers in an entry of `blocks`, and whether it is stacked."""
-    if block < stack.period:
-        return tuple(range(block, stack.period * stack.repeats, stack.period)), True
-    return (stack.period * stack.repeats + block - stack.period,), False
 
 
 def fill(model: nnx.Module, values: dict[tuple[Any, ...], jax.Array]) -> nnx.Module:

@@ -52,4 +52,5 @@ def test_local_layers_cache_one_window():
 
 
 def test_layers_are_scanned_in_pairs():
-    assert jax.eval_shape(lambda: make_model(nnx.Rngs(0))).decoder.layers.period == 2
+    model = jax.eval_shape(lambda: make_model(nnx.Rngs(0)))
+    assert model.decoder.layers.groups == ((2, 2),)

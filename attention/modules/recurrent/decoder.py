@@ -80,14 +80,15 @@ class RecurrentDecoder(nnx.Module):
             `context.returning`, and the new cache if one was given.
 
         Raises:
-            ValueError: a mask; neither encoder output nor cache; a cache of another model; lengths
-                outside [0, T].
+            ValueError: a mask; neither encoder output nor cache, or both; a cache of another model;
+                lengths outside [0, T].
             TypeError: lengths that are not integers.
         """
         if context.mask is not None:
             raise ValueError(
                 "a recurrent decoder cannot mask target tokens: its state depends on them"
             )
+        context.check_source()
         *batch, num_tokens, _ = inputs.shape
         state = context.cache
         if state is None:

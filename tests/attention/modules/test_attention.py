@@ -290,7 +290,10 @@ class TestErrors:
             ({"head_width": 0}, r"head_width must be at least 1, got 0"),
             ({"window": 0}, r"window must be at least 1, got 0"),
             ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
-            ({"qk_norm": "rsm"}, r"norm must be one of layer, rms, got 'rsm'; did you mean 'rms'"),
+            (
+                {"qk_norm": "rsm"},
+                r"qk_norm must be one of layer, rms .*, got 'rsm'; did you mean 'rms'",
+            ),
         ],
     )
     def test_sizes_and_names(self, changes, sentence):
@@ -309,8 +312,8 @@ class TestErrors:
     def test_caches_of_another_layer(self):
         spec = CacheSpec(batch=(B,), size=T, encoder_output=ENCODER_OUTPUT)
         for module, other, name in (
-            (attention(), cross_attention(), "self-attention needs .*, got a Constant"),
-            (cross_attention(), attention(), "cross-attention needs .*, got a Cache"),
+            (attention(), cross_attention(), "self-attention needs .* new_cache, got a Constant$"),
+            (cross_attention(), attention(), "cross-attention needs .* new_cache, got a Cache$"),
         ):
             with pytest.raises(ValueError, match=name):
                 module(INPUTS, context=Context(cache=other.new_cache(spec)))

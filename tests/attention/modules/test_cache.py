@@ -19,6 +19,7 @@ from attention.modules import (
     LanguageModel,
     SelfAttention,
 )
+from attention.primitives.block_mask import block_mask
 from attention.primitives.cache import empty_cache
 from tests.attention.modules.inputs import (
     DIMS,
@@ -362,8 +363,39 @@ class TestTranslator:
             np.testing.assert_array_equal(np.isnan(features).any((1, 2)), overflowed)
 
 
+def test_a_block_mask_beside_a_cache_is_its_mask():
+    mask, module = masks.window(1, 1), small_attention(SelfAttention)
+    (inputs,) = draw((B, FIRST, D))
+    spec = CacheSpec(batch=(B,), size=FIRST)
+    first, second = (
+        module(inputs, context=Context(mask=each, cache=module.new_cache(spec))).features
+        for each in (mask, block_mask(mask, FIRST, FIRST))
+    )
+    np.testing.assert_array_equal(first, second)
+    model = language_model(decoder_layers=1)
+    given = {"mask": block_mask(mask, FIRST, FIRST), "cache": model.new_cache((B,), FIRST)}
+    jax.eval_shape(lambda m: m(TOKENS[:, :FIRST], **given), model)
+
+
 class TestErrors:
     """One sentence, before anything is compiled."""
+
+    def test_an_encoder_output_beside_a_cache_of_one(self):
+        model = small_translator(decoder_layers=1)
+        (source,) = draw((B, S, D))
+        sentence = "a cache contains keys and values of its own encoder output: give none beside it"
+        with pytest.raises(ValueError, match=sentence):
+            model.decode(TOKENS[:, :1], source, cache=model.new_cache(source, 7))
+
+    def test_an_array_with_a_row_for_each_new_token_beside_a_cache(self):
+        mask = jnp.ones((3, 7), bool)
+        model, module = language_model(decoder_layers=1), small_attention(SelfAttention)
+        cache = module.new_cache(CacheSpec(batch=(B,), size=7))
+        sentence = r"as many rows as columns, got shape \(3, 7\)"
+        with pytest.raises(ValueError, match=sentence):
+            module(jnp.zeros((B, 3, D)), context=Context(mask=mask, cache=cache))
+        with pytest.raises(ValueError, match=sentence):
+            model(TOKENS[:, 4:7], mask=mask, cache=model.new_cache((B,), 7))
 
     def test_positions_beside_a_cache(self):
         model = language_model()
@@ -379,7 +411,7 @@ class TestErrors:
             lambda: model.new_cache((B,), 24),
             lambda: small_translator().new_cache(jnp.zeros((B, S, D)), 24),
         ):
-            with pytest.raises(ValueError, match="24 tokens is longer than max_length=23"):
+            with pytest.raises(ValueError, match="a cache of 24 tokens is longer than max_len"):
                 jax.eval_shape(new_cache)
 
     def test_a_ring_of_learned_positions(self):
@@ -418,8 +450,12 @@ class TestErrors:
     def test_a_cache_of_another_kind(self):
         model = language_model(decoder_layers=LAYERS)
         cache = model.new_cache((B,), 7)
-        for wrong, name in ((cache.layers, "tuple"), (cache.layers[0]["self_attention"], "Cache")):
-            sentence = f"a decoder needs the cache of its new_cache, got a {name}"
+        for wrong, name in (
+            (cache.layers, "a tuple"),
+            (cache.layers[0]["self_attention"], "a Cache"),
+            (jnp.ones(B), "an array"),
+        ):
+            sentence = f"a decoder needs a cache made by new_cache of this model, got {name}$"
             with pytest.raises(ValueError, match=sentence):
                 model(TOKENS[:, :1], cache=wrong)
         translator = small_translator(decoder_layers=LAYERS)

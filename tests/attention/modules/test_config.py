@@ -217,6 +217,8 @@ class TestPerLayer:
         "overrides, sentence",
         [
             ({"windw": 3}, "per_layer: blocks have no field 'windw'; did you mean 'window'?"),
+            ({"activation": "gelo"}, "per_layer: activation must be one of relu, gelu"),
+            ({"rotary": {"bas": 3}}, "per_layer: rotary has no field 'bas'; did you mean 'base'?"),
             ({"max_length": 3}, "per_layer: blocks have no field 'max_length'"),
             ({"positions": "alibi"}, "per_layer: positions may be 'none' or one that rotates, got"),
         ],
@@ -224,7 +226,9 @@ class TestPerLayer:
     )
     def test_fields_that_blocks_do_not_have(self, wrap, overrides, sentence):
         with pytest.raises(ValueError) as raised:
-            TransformerConfig(per_layer=wrap(overrides)).layer(0)
+            config = TransformerConfig(per_layer=wrap(overrides))
+            assert callable(config.per_layer)
+            config.layer(0)
         assert str(raised.value).startswith(sentence)
 
     def test_layers_without_positions_between_rotary_ones(self):
@@ -259,8 +263,8 @@ def test_registered_names(monkeypatch):
         ({"dropout": float("nan")}, r"dropout must be in \[0, 1\), got nan"),
         (
             {"activation": "rely"},
-            "activation must be one of relu, gelu, gelu_exact, silu, tanh, got 'rely'; "
-            "did you mean 'relu'[?]",
+            r"activation must be one of relu, gelu, gelu_exact, silu, tanh \(the registry "
+            r"ACTIVATIONS\), got 'rely'; did you mean 'relu'[?]",
         ),
         (
             {"norm_placement": "pst"},
@@ -268,16 +272,24 @@ def test_registered_names(monkeypatch):
         ),
         (
             {"positions": "learnt"},
-            "positions must be one of none, sinusoidal, learned, rotary, alibi, relative, "
-            "got 'learnt'; did you mean 'learned'[?]",
+            r"positions must be one of none, sinusoidal, learned, rotary, alibi, relative \(the "
+            r"registry POSITIONS\), got 'learnt'; did you mean 'learned'[?]",
         ),
-        ({"norm": "rsm"}, "norm must be one of layer, rms, got 'rsm'; did you mean 'rms'[?]"),
-        ({"qk_norm": "rsm"}, "norm must be one of layer, rms, got 'rsm'; did you mean 'rms'[?]"),
-        ({"mixer": "atention"}, "mixer must be one of attention, .*did you mean 'attention'[?]"),
-        ({"feed_forward": "dens"}, "feed_forward must be one of dense, .*did you mean 'dense'[?]"),
+        ({"norm": "rsm"}, r"norm must be one of layer, rms \(.* NORMS\), .* did you mean 'rms'[?]"),
+        ({"qk_norm": "rsm"}, "qk_norm must be one of layer, rms .* did you mean 'rms'[?]"),
+        (
+            {"mixer": "atention"},
+            r"mixer must be one of attention \(the registry MIXERS\), got 'atention'; "
+            "did you mean 'attention'[?]$",
+        ),
+        ({"feed_forward": "dens"}, "feed_forward must be one of dense .*did you mean 'dense'[?]"),
         ({"kernel_init": "lecun_norm"}, "kernel_init must be one of .*mean 'lecun_normal'[?]"),
         ({"embedding_scale": "sqrt"}, "scale must be one of sqrt_width, got 'sqrt'"),
         ({"implementation": "tile"}, "implementation must be one of .*did you mean 'tiled'[?]"),
+        ({"rotary": {"bas": 3}}, "rotary has no field 'bas'; did you mean 'base'[?]$"),
+        ({"rotary": 100.0}, "rotary must be a Rotary or a dict of its fields, got 100.0$"),
+        ({"relative": {"buckets": 3}}, "relative has no field 'buckets'; .* 'num_buckets'[?]$"),
+        ({"per_layer": {"window": 3}}, "per_layer must be a list of dicts, .* got a dict$"),
         (
             {"rotary": {"scaling": "liner"}},
             "rotary.scaling must be one of none, linear, ntk, llama3, yarn, got 'liner'; "

@@ -129,12 +129,27 @@ class TestDecoding:
         expected = score(model, TOKENS[:, :6], mask=masks.window(2))[:, 5]
         np.testing.assert_allclose(output.logits, expected, rtol=2e-5, atol=2e-5)
 
+    @pytest.mark.parametrize("changes", [{"tie": "none"}, {}], ids=["output", "embedding"])
+    def test_an_output_of_another_width(self, changes):
+        model = language_model(**changes)
+        with pytest.raises(ValueError, match=r"^the output has width 14, and .* have width 7$"):
+            model.logits(jnp.ones((2, 7)))
+
+    @pytest.mark.parametrize("make", [language_model, masked_language_model])
+    def test_lengths_above_the_number_of_tokens(self, make):
+        with pytest.raises(ValueError, match=r"lengths must lie in 0 to 7 tokens, got .*8 2"):
+            make()(TOKENS, lengths=np.array([8, 2]))
+
+    def test_an_unknown_argument(self):
+        with pytest.raises(TypeError, match=r"no argument 'maks'; did you mean 'mask'[?]$"):
+            language_model()(TOKENS, maks=masks.window(2))
+
     def test_more_tokens_than_learned_positions(self):
         model = language_model(positions="learned")
         sentence = "a prompt of 7 tokens and max_tokens=18 need 24 positions, .* max_length=23"
         with pytest.raises(ValueError, match=sentence):
             model.prefill(TOKENS, jnp.array([7, 7]), max_tokens=18)
-        with pytest.raises(ValueError, match="24 tokens is longer than max_length=23"):
+        with pytest.raises(ValueError, match="max_tokens=24 is longer than max_length=23"):
             small_translator().prefill(SENTENCES, LENGTHS, max_tokens=24)
 
     def test_encoder_decoder(self):

@@ -63,13 +63,13 @@ def affine_layers(kinds, **options):
     )
 
 
-def feed_forward_layers(n, width=D, kinds=1, **options):
-    def make(index, rngs):
+def feed_forward_layers(kinds, width=D, **options):
+    def make(kind, rngs):
         norm = layer_norm(width, rngs=rngs)
-        sublayer = FeedForward(width, F + index % kinds, rngs=rngs)
+        sublayer = FeedForward(width, F + "ab".index(kind), rngs=rngs)
         return Block(feed_forward=Residual(norm, sublayer, dropout=0.3))
 
-    return filled(lambda: Layers(make, n, rngs=nnx.Rngs(0), **options))
+    return filled(lambda: Layers(make, kinds, rngs=nnx.Rngs(0), **options))
 
 
 class TestResidual:
@@ -161,22 +161,23 @@ class TestBlock:
 
 
 @pytest.mark.parametrize(
-    "kinds, period, blocks",
+    "kinds, groups, blocks",
     [
-        ("aaaa", 1, 1),
-        ("ababa", 2, 3),
-        ("aba", 0, 3),
-        ("abcabc", 3, 3),
-        ("aab", 0, 3),
-        ("abc", 0, 3),
-        ("a", 0, 1),
-        ("", 0, 0),
+        ("aaaa", ((1, 4),), 1),
+        ("ababa", ((2, 2), (1, 1)), 3),
+        ("abcabc", ((3, 2),), 3),
+        ("aab", ((1, 2), (1, 1)), 2),
+        ("abbb", ((1, 1), (1, 3)), 2),
+        ("aabbb", ((1, 2), (1, 3)), 2),
+        ("abcbc", ((1, 1), (2, 2)), 3),
+        ("abc", ((1, 1),) * 3, 3),
+        ("", (), 0),
     ],
 )
-def test_layers_of_one_structure_are_stacked(kinds, period, blocks):
+def test_layers_of_one_structure_are_stacked(kinds, groups, blocks):
     """The result does not depend on how layers are stored."""
     layers = affine_layers(kinds)
-    assert (layers.period, len(layers.blocks)) == (period, blocks)
+    assert (layers.groups, len(layers.blocks)) == (groups, blocks)
     expected, hidden = 1.0, [1.0]
     for index in range(len(kinds)):
         expected = (index + 2) * expected + index
@@ -199,9 +200,9 @@ def test_layers_of_items_that_repeat_are_made_once_for_each_kind():
         calls.append(item)
         return FeedForward(D, F + item % 2, rngs=rngs)
 
-    known = Layers(make, [4, 5, 4, 5, 4, 5, 4], rngs=nnx.Rngs(0))
-    compared = Layers(make, 7, rngs=nnx.Rngs(0))
-    assert calls == [4, 5, 4, *range(7)]
+    known = Layers(make, [4, 5, 4, 5, 4, 4, 4], rngs=nnx.Rngs(0))
+    compared = Layers(lambda index, rngs: make(index % 2 * (index < 5), rngs), 7, rngs=nnx.Rngs(0))
+    assert calls == [4, 5, 4, 0, 1, 0, 1, 0, 0, 0]
     assert len(Layers(make, [4, 5, 4], rngs=nnx.Rngs(0)).blocks) == 3
     chex.assert_trees_all_equal(unstack_layers(known), unstack_layers(compared))
     chex.assert_trees_all_equal(known.blocks, compared.blocks)
@@ -210,7 +211,8 @@ def test_layers_of_items_that_repeat_are_made_once_for_each_kind():
 
 
 def test_scanned_layers_equal_unrolled_ones_with_dropout_and_in_gradient():
-    scanned = feed_forward_layers(5, kinds=2)
+    scanned = feed_forward_layers("ababbbba")
+    assert scanned.groups == ((2, 2), (1, 3), (1, 1))
 
     @jax.jit
     @functools.partial(jax.value_and_grad, argnums=(0, 1))
@@ -226,7 +228,7 @@ def test_scanned_layers_equal_unrolled_ones_with_dropout_and_in_gradient():
         unstack_layers(gradient).blocks, expected_gradient.blocks, rtol=1e-4, atol=1e-4
     )
     np.testing.assert_allclose(towards, expected_towards, rtol=1e-4, atol=1e-4)
-    assert (scanned.period, len(scanned.blocks)) == (2, 3)  # `unstack_layers` changes no model
+    assert len(scanned.blocks) == 4  # `unstack_layers` changes no model
 
 
 def test_losses_have_gradients_through_a_scan():
@@ -258,7 +260,8 @@ def test_a_stack_of_few_layers_without_remat_is_unrolled():
 
     cases = [(SHALLOW, True), (SHALLOW, False), (SHALLOW + 1, False)]
     lowered = [
-        jax.jit(run).lower(feed_forward_layers(n, remat=remat)).as_text() for n, remat in cases
+        jax.jit(run).lower(feed_forward_layers("a" * n, remat=remat)).as_text()
+        for n, remat in cases
     ]
     assert ["stablehlo.while" in text for text in lowered] == [True, False, True]
 
@@ -266,7 +269,7 @@ def test_a_stack_of_few_layers_without_remat_is_unrolled():
 @pytest.mark.parametrize("scan", [True, False])
 def test_remat_recomputes_every_layer(scan):
     def program(remat):
-        layers = feed_forward_layers(3, scan=scan, remat=remat)
+        layers = feed_forward_layers("aaa", scan=scan, remat=remat)
         return str(jax.make_jaxpr(jax.grad(lambda m: m(INPUTS).features.sum()))(layers))
 
     assert "remat" in program(True)
@@ -274,7 +277,7 @@ def test_remat_recomputes_every_layer(scan):
 
 
 def test_vmap_over_models_and_over_inputs():
-    models = [feed_forward_layers(2), unstack_layers(feed_forward_layers(2))]
+    models = [feed_forward_layers("aa"), unstack_layers(feed_forward_layers("aa"))]
     for layers in models:
         ensemble = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), layers)
         context = Context(returning=("hidden_states",))
@@ -308,7 +311,18 @@ class TestErrors:
             with pytest.raises(ValueError, match=r"layer 2 has width 16, and its inputs .* 14"):
                 Layers(make, 4, rngs=nnx.Rngs(0))(INPUTS)
         with pytest.raises(ValueError, match="layer 0 has width 16, and its inputs have width 14"):
-            feed_forward_layers(4, width=16)(INPUTS)
+            feed_forward_layers("aaaa", width=16)(INPUTS)
+
+    def test_a_norm_of_another_width_than_its_sublayer(self):
+        def make(index, rngs):
+            return Residual(layer_norm(16, rngs=rngs), FeedForward(D, F, rngs=rngs))
+
+        with pytest.raises(ValueError, match=r"layer 0 has width 14 and 16, and its inputs .* 14$"):
+            Layers(make, 1, rngs=nnx.Rngs(0))(INPUTS)
+
+    def test_a_negative_number_of_layers(self):
+        with pytest.raises(ValueError, match="n must be at least 0, got -1"):
+            Layers(lambda index, rngs: Affine(1), -1, rngs=nnx.Rngs(0))
 
     def test_repeated_layers_that_change_the_shape(self):
         layers = Layers(lambda index, rngs: Affine(1.0, shape=(3,)), 4, rngs=nnx.Rngs(0))
@@ -324,6 +338,21 @@ class TestErrors:
         layers = Layers(lambda index, _: Fails() if index else Affine(1), 2, rngs=nnx.Rngs(0))
         with pytest.raises(ValueError, match="layer 1: no such thing"):
             layers(INPUTS)
+
+    @pytest.mark.parametrize(
+        "make, sentence",
+        [
+            (lambda rngs: nnx.Dropout(0.5, rngs=rngs), r"RngCount, .*use drop\(.*, context.rng\)"),
+            (lambda rngs: nnx.BatchNorm(D, rngs=rngs), "BatchStat, a variable that Layers never"),
+        ],
+        ids=["random stream", "batch statistics"],
+    )
+    def test_a_layer_with_state(self, make, sentence):
+        def make_layer(index, rngs):
+            return Residual(None, make(rngs) if index else lambda inputs: inputs)
+
+        with pytest.raises(ValueError, match=f"^layer 1 contains {sentence}"):
+            Layers(make_layer, 3, rngs=nnx.Rngs(0))
 
     @pytest.mark.parametrize("cache, got", [(((),), 1), (((),) * 3, 3), ({}, "a dict")], ids=str)
     def test_a_cache_of_other_layers(self, cache, got):

@@ -530,7 +530,7 @@ class TestErrors:
 
     def test_more_tokens_than_max_length(self):
         model = small("none")
-        with pytest.raises(ValueError, match="24 tokens is longer than max_length=23"):
+        with pytest.raises(ValueError, match="a source of 24 tokens is longer than max_length=23"):
             model.encode(tokens(B, 24), mask=None)
-        with pytest.raises(ValueError, match="24 tokens is longer than max_length=23"):
+        with pytest.raises(ValueError, match="max_tokens=24 is longer than max_length=23"):
             model.prefill(SOURCE, jnp.asarray(LENGTHS), max_tokens=24)

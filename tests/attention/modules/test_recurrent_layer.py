@@ -217,4 +217,4 @@ class TestHybrid:
             assert_close(packed[:, part], alone, tolerance=1e-4)
 
     def test_layers_repeat_with_period_3(self):
-        assert jax.eval_shape(hybrid).decoder.layers.period == 3
+        assert jax.eval_shape(hybrid).decoder.layers.groups == ((3, 2),)

@@ -101,16 +101,23 @@ class TestCrossAttention:
         "cross, given, sentence",
         [
             (True, {}, r"layer 0: cross-attention needs Context\(encoder_output=...\)"),
-            (False, {"encoder_output": ENCODER_OUTPUT}, "cross=False takes no encoder output"),
-            (False, {"encoder_mask": SOURCE_MASK}, "cross=False takes no encoder output"),
+            (False, {"encoder_output": ENCODER_OUTPUT}, "Decoder with cross=False takes no"),
+            (False, {"encoder_mask": SOURCE_MASK}, "Decoder with cross=False takes no"),
+            (None, {"encoder_output": ENCODER_OUTPUT}, "Encoder with cross=False takes no"),
         ],
-        ids=["no encoder output", "encoder output", "encoder mask"],
+        ids=["no encoder output", "encoder output", "encoder mask", "encoder"],
     )
-    def test_decoders_with_and_without(self, cross, given, sentence):
-        build = functools.partial(Decoder.from_config, small_config(), cross=cross)
-        decoder = jax.eval_shape(lambda: build(rngs=nnx.Rngs(0)))
+    def test_stacks_with_and_without(self, cross, given, sentence):
+        kind, options = (Encoder, {}) if cross is None else (Decoder, {"cross": cross})
+        build = functools.partial(kind.from_config, small_config(), **options)
+        stack = jax.eval_shape(lambda: build(rngs=nnx.Rngs(0)))
         with pytest.raises(ValueError, match=sentence):
-            jax.eval_shape(lambda m: m(INPUTS, context=Context(**given)), decoder)
+            jax.eval_shape(lambda m: m(INPUTS, context=Context(**given)), stack)
+
+    def test_an_encoder_of_layers_with_cross_attention(self):
+        encoder = Encoder(lambda x, context: x + context.encoder_output, cross=True)
+        output = encoder(jnp.ones(1), context=Context(encoder_output=jnp.ones(1)))
+        assert output.features.tolist() == [2]
 
     def test_no_layer_with_cross_attention(self):
         config = small_config(cross_attention=False)
@@ -126,7 +133,7 @@ class TestCrossAttention:
     def test_every_second_layer(self):
         per_layer = [{"cross_attention": False}, {}]
         decoder = stack(Decoder, decoder_layers=4, per_layer=per_layer)
-        assert decoder.layers.period == 2
+        assert decoder.layers.groups == ((2, 2),)
 
 
 CROSS_WEIGHTS = Context(
@@ -143,7 +150,7 @@ def test_options_of_one_stack_are_not_those_of_both():
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_a_decoder_is_its_blocks_one_by_one(placement):
     decoder = stack(Decoder, norm_placement=placement)
-    assert decoder.layers.period == 1
+    assert decoder.layers.groups == ((1, 3),)
     context = Context(
         mask=masks.causal(),
         encoder_output=ENCODER_OUTPUT,

@@ -141,7 +141,7 @@ def test_gradients_change_what_is_exported(tmp_path):
 def test_options_change_the_config():
     model = weights.load(FOLDER / "mistral", scan=False)
     (layers,) = (part for _, part in nnx.iter_modules(model) if isinstance(part, Layers))
-    assert layers.period == 0
+    assert layers.groups == ((1, 1),) * layers.n
     given = expected_of("mistral")
     logits, valid = logits_of(model, given)
     assert_close(logits, given["logits"], valid)
