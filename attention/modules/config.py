@@ -237,7 +237,7 @@ def _from_fields(name: str, given: Any, kind: type) -> Any:  # noqa: ANN401 - an
     """Return what was given for a field, made from its own fields if these were given."""
     if isinstance(given, kind):
         return given
-    if not isinstance(given, Mapping):
+    if not hasattr(given, "keys"):  # a mapping, or a ConfigDict, which is none
         raise ValueError(f"{name} must be a {kind.__name__} or a dict of its fields, got {given!r}")
     _check_fields(f"{name} has", given, [each.name for each in fields(kind)])
     return kind(**given)
