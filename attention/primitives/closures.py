@@ -31,7 +31,9 @@ class Explicit:
     Two of them are equal if they run the same program, so that `jax.jit` does not compile again
     for a lambda that is defined anew with other arrays. Programs are compared by their text, and by
     identity if the text is incomplete. The function itself is kept only if it closes over nothing:
-    caches of `jax.jit` would keep its traced arrays alive.
+    caches of `jax.jit` would keep its traced arrays alive. It is called in place of the program as
+    long as it is traced to the same one, since JAX adapts loops and `custom_jvp` in it to the mesh.
+    A Python number that it reads may have changed since: then the program is evaluated.
     """
 
     function: Callable[..., Array] | None
@@ -40,10 +42,20 @@ class Explicit:
 
     def __call__(self, arrays: tuple[Array, ...], *scalars: Array) -> Array:
         """Return `function(*scalars, *explicit arrays)`; the first arrays are the constants."""
-        if self.function is not None:
+        if self._function_runs_program():
             return self.function(*scalars, *arrays)
         constants, rest = arrays[: self.num_constants], arrays[self.num_constants :]
         return evaluate(self.program, constants, (*scalars, *rest))[0]
+
+    def _function_runs_program(self) -> bool:
+        if self.function is None:
+            return False
+        avals = [var.aval for var in self.program.invars]
+        try:
+            closed = trace(self.function, avals)
+        except Exception:  # of the user's function, which once had none
+            return False
+        return str(closed.jaxpr) == self.program.text
 
     @cached_property
     def _identity(self) -> tuple[str, int]:
@@ -86,6 +98,18 @@ def _in_text(part: object) -> bool:
             params = [part.params["jaxpr"]] if only_jaxpr else [*part.params.values()]
             return not arrays and _in_text(params)
     return False
+
+
+def trace(function: Callable[..., Array], arguments: Sequence[Any]) -> core.ClosedJaxpr:
+    """Trace a function of arrays with these shapes and dtypes.
+
+    JAX does not trace a function again that it knows, even if a Python number in it has changed.
+    """
+    structs = [
+        jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False))
+        for x in arguments
+    ]
+    return jax.make_jaxpr(lambda *arrays: function(*arrays))(*structs)
 
 
 def evaluate(
@@ -150,7 +174,7 @@ def explicit(
         raise TypeError(f"a {kind} function must be callable, got {type(function).__name__}")
     structs = [jax.ShapeDtypeStruct((), dtype) for dtype in scalars.values()]
     try:
-        closed = jax.make_jaxpr(function)(*structs, *arrays)
+        closed = trace(function, (*structs, *arrays))
     except jax.errors.ConcretizationTypeError as error:
         raise TypeError(
             f"{receives} as traced numbers, so it cannot branch on them with Python's if, and, or: "

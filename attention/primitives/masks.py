@@ -488,8 +488,8 @@ def from_function(
 
     Args:
         function: takes two int32 numbers and the arrays, returns a bool; made of jax operations. It
-            may close over arrays, traced ones too: they become explicit when the mask is made. A
-            position past the end of an array reads its last entry, as everywhere in jax.
+            may close over numbers and arrays, traced ones too: their values are taken when the mask
+            is made. A position past the end of an array reads its last entry, as everywhere in jax.
         arrays: explicit arguments, without batch axes.
         tile_bounds: as `Mask.tile_bounds`; lets tiles be skipped without evaluating each pair.
 

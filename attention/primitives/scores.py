@@ -283,7 +283,7 @@ def from_function(function: Callable[..., Array], *arrays: ArrayLike) -> Score:
     Args:
         function: takes a number of the dtype of the scores (float32, or float64 for float64
             inputs), three int32 numbers and the arrays; returns the new score. It may close over
-            arrays, traced ones too.
+            numbers and arrays, traced ones too: their values are taken when `attend` is called.
         arrays: explicit arguments, without batch axes. Both kinds of arrays receive gradients.
 
     Raises:
