@@ -1,9 +1,9 @@
-"""User functions with the arrays that they close over turned into explicit arguments.
+"""User functions with the arrays that they close over turned into arguments.
 
 A closure over a traced array cannot cross `custom_jvp` or `scan`, and its array gets no gradient.
-`Explicit` stores such a function as a jaxpr, whose constants are ordinary arguments. A jaxpr keeps
-the mesh and the shardings that it was traced with, and attention evaluates it inside `shard_map`
-too, so `evaluate` interprets it anew in the context of the call.
+`HoistedFunction` stores such a function as a jaxpr, whose constants are ordinary arguments. A jaxpr
+keeps the mesh and the shardings that it was traced with, and attention evaluates it inside
+`shard_map` too, so `evaluate` interprets it anew in the context of the call.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ INDEXING_ERRORS = (
 
 
 @dataclass(frozen=True, eq=False)
-class Explicit:
+class HoistedFunction:
     """A function of scalars and arrays that closes over nothing.
 
     Two of them are equal if they run the same program, so that `jax.jit` does not compile again
@@ -41,7 +41,7 @@ class Explicit:
     num_constants: int
 
     def __call__(self, arrays: tuple[Array, ...], *scalars: Array) -> Array:
-        """Return `function(*scalars, *explicit arrays)`; the first arrays are the constants."""
+        """Return `function(*scalars, *arrays)`; the first arrays are the constants."""
         if self._function_runs_program():
             return self.function(*scalars, *arrays)
         constants, rest = arrays[: self.num_constants], arrays[self.num_constants :]
@@ -64,7 +64,7 @@ class Explicit:
         return self.program.text, 0 if is_complete else id(owner)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Explicit) and self._identity == other._identity
+        return isinstance(other, HoistedFunction) and self._identity == other._identity
 
     def __hash__(self) -> int:
         return hash(self._identity)
@@ -149,12 +149,12 @@ def varying_alike(arrays: Sequence[Array]) -> list[Array]:
     ]
 
 
-def explicit(
+def hoist(
     kind: str,
     function: Callable[..., Array],
     scalars: dict[str, Any],
     arrays: tuple[Any, ...],
-) -> tuple[Explicit, tuple[Array, ...]]:
+) -> tuple[HoistedFunction, tuple[Array, ...]]:
     """Return the function without closures, and the arrays that it closed over.
 
     Args:
@@ -194,4 +194,4 @@ def explicit(
     kept = None if constants else function
     jaxpr = closed.jaxpr
     program = Program(str(jaxpr), jaxpr.constvars, jaxpr.invars, jaxpr.eqns, jaxpr.outvars)
-    return Explicit(kept, program, len(constants)), constants
+    return HoistedFunction(kept, program, len(constants)), constants

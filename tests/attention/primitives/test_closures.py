@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attention import attend, masks, scores
-from attention.primitives.closures import explicit
+from attention.primitives.closures import hoist
 from tests.attention.primitives.inputs import draw, in_tiles
 
 T, N, H = 10, 2, 3
@@ -84,7 +84,7 @@ def test_gradient_of_a_traced_weight_equals_finite_differences(implementation):
 
 
 @pytest.mark.parametrize("implementation", TILES)
-def test_explicit_arrays_equal_closures(implementation):
+def test_arrays_as_arguments_equal_closures(implementation):
     """Arrays of masks and scores as arguments and as closures, in value and gradient."""
     table, ids = draw((5,))[0], jnp.arange(T) // 3
 
@@ -242,9 +242,9 @@ def test_programs_whose_text_is_equal_but_incomplete(make, implementation):
     np.testing.assert_array_equal(actual, gradient(5.0))
 
 
-def test_closures_become_explicit_arguments():
+def test_closures_become_arguments():
     table = jnp.arange(4.0)
-    program, constants = explicit(
+    program, constants = hoist(
         "score", lambda score, head: score * table[head], {"score": "float32", "head": "int32"}, ()
     )
     np.testing.assert_array_equal(constants[0], table)
