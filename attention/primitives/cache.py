@@ -243,6 +243,12 @@ class Cache:
         )
 
     @property
+    def _positions_by_row(self) -> Array:
+        """`positions` with batch axes, sharded like the lengths: int32 `[..., S]`."""
+        positions = self.positions
+        return positions if self.ring else jnp.add.outer(jnp.zeros_like(self.lengths), positions)
+
+    @property
     def _overflowed(self) -> Array:
         """Whether tokens were written past the end: bool `[...]`."""
         return self.lengths > self.size
@@ -260,7 +266,7 @@ class Cache:
         """
         num_tokens = positions.shape[-1]
         end, overflowed = self.lengths + num_tokens, after._overflowed
-        slots = jnp.broadcast_to(self.positions, (*end.shape, self.size))
+        slots = self._positions_by_row
         moved = overflowed[..., None] & (slots >= (self.size - num_tokens) // 2)
         return CacheView(
             after.key,
@@ -283,7 +289,7 @@ class Cache:
             end = jnp.where(after._overflowed, self.lengths + positions.shape[-1], end)
             nonfinite = nonfinite | after._overflowed[..., None, None]
         mask = masks.lengths(end)
-        old = jnp.broadcast_to(self.positions, (*end.shape, self.size))
+        old = self._positions_by_row
         old = jnp.where(old < self.lengths[..., None], old, EMPTY_SLOT)
         new = jnp.where(positions < end[..., None], positions, EMPTY_SLOT)
         return CacheView(
