@@ -283,7 +283,9 @@ def from_function(function: Callable[..., Array], *arrays: ArrayLike) -> Score:
     Args:
         function: takes a number of the dtype of the scores (float32, or float64 for float64
             inputs), three int32 numbers and the arrays; returns the new score. It may close over
-            numbers and arrays, traced ones too: their values are taken when `attend` is called.
+            numbers and arrays, traced ones too: their values are taken when `attend` is called. A
+            `jax.custom_vjp` function in it has no derivatives in tiles, which need forward mode:
+            make it a `jax.custom_jvp`, or pass implementation="reference" to `attend`.
         arrays: its other arguments, without batch axes. Both kinds of arrays receive gradients.
 
     Raises:
