@@ -38,10 +38,10 @@ def refusal(arguments: Arguments, platform: str) -> str | None:
 
 def preference(arguments: Arguments, platform: str) -> str | None:
     """Return why it is the default, on a CPU for many keys; None if it is not."""
-    parts = num_parts(arguments.key.shape[-3])
-    if platform != "cpu" or arguments.key.shape[-3] < 2 * MIN_KEYS or arguments.block_mask:
+    num_keys = arguments.key.shape[-3]
+    if platform != "cpu" or num_keys < 2 * MIN_KEYS or arguments.block_mask is not None:
         return None
-    return f"one query: its keys are computed in {parts} parts and merged"
+    return f"one query: its keys are computed in {num_parts(num_keys)} parts and merged"
 
 
 def num_parts(num_keys: int) -> int:

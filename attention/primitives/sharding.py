@@ -89,7 +89,7 @@ def _in_shard_map(
         mesh=mesh,
         in_specs=tuple(specs),
         out_specs={"output": PartitionSpec(*batch, None, heads)} | names,
-        # The empty set stands for all axes but those that a vmap of the user maps over.
+        # For an empty set, JAX takes all axes but those that a vmap of the user maps over.
         axis_names=set() if len(explicit) == len(mesh.axis_names) else explicit,
     )(*leaves)
 
