@@ -237,13 +237,8 @@ class SelfAttention(Attention):
             positions = None if positions is None else (positions, key_positions)
             return attend_to(key, value, mask=mask, positions=positions)
         cache, view = cache.extend(key, value, context.lengths)
-        output = attend_to(
-            view.key,
-            view.value,
-            mask=and_mask(view.mask, mask),
-            positions=(positions, view.positions),
-            nonfinite_keys=view.nonfinite_keys,
-        )
+        view = view._replace(mask=and_mask(view.mask, mask))
+        output = attend_to(**view.arguments())
         return output._replace(cache=cache)
 
     def new_cache(self, spec: CacheSpec) -> Cache:

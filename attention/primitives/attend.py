@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import jax
@@ -85,6 +86,11 @@ def attend(
 ) -> Array | tuple[Array, dict[str, Array]]:
     """Attention of every query head over the key/value head of its group, for a batch.
 
+    Batch axes and heads may be sharded: results keep the sharding, and nothing is communicated. For
+    Auto axes of a mesh, "tiled" must find the mesh when it is traced: by inputs that are sharded
+    already, `jax.set_mesh` or `jax.lax.with_sharding_constraint`. With `in_shardings` of `jax.jit`
+    alone, its keys and values are gathered.
+
     Args:
         query: `[..., T, N, H]`.
         key: `[..., S, K, H]`; K divides N, and query head n reads key head n // G.
@@ -99,7 +105,9 @@ def attend(
         positions: `(query_positions [..., T], key_positions [..., S])`, integers. Without them
             both count from 0, and a mask that compares them requires T = S.
         heads: `[N]`, the global number of each query head, for score functions and dropout, where
-            the arrays are one shard of all heads (`jax.shard_map`); 0 to N - 1 by default.
+            the arrays are one shard of all heads (`jax.shard_map`); 0 to N - 1 by default. Arrays
+            of score functions then contain all heads, not one shard; the entry of a number outside
+            of an array is NaN.
         scale: factor of the products, one number; 1/√H by default.
         dropout: drops weights after the softmax.
         returning: names of what else to return, computed before dropout. It never changes the
@@ -110,7 +118,8 @@ def attend(
             - "mean_distance" `[..., N, T]`, of the positions of query and key, by weight;
             - "largest_score" `[..., N, T]`, without gradient; -inf for a fully masked query;
             - "strongest": a pair of weights and key indices `[..., N, T, num_strongest]`, the
-              largest first, -1 for a key without weight; without gradient.
+              largest first, -1 for a key without weight; without gradient. Like `jax.lax.top_k`
+              it gathers what is sharded over Auto axes.
         num_strongest: for "strongest".
         nonfinite_keys: bool `[..., S, K]`, True where a key or its value was not finite and was
             replaced by 0, as in a `Cache`. If given, `key` and `value` are assumed finite and are
@@ -174,6 +183,9 @@ def explain(
         **arguments: the other arguments of `attend`.
         platform: "cpu", "cuda" (or "gpu"), "rocm" or "tpu"; that of the default device by default.
 
+    Raises:
+        ValueError: an unknown argument or platform, and as `attend`.
+
     >>> import jax
     >>> from attention import explain
     >>> query = key = value = jax.numpy.ones((6, 2, 4))
@@ -181,6 +193,8 @@ def explain(
     reference: asked for by name
     """
     name = arguments.pop("implementation", None)
+    for argument in arguments:
+        one_of("each argument of explain", argument, [*signature(attend).parameters][3:-1])
     platform = available_platforms()[0] if platform is None else platform
     platform = "cuda" if platform == "gpu" else platform
     one_of("platform", platform, PLATFORMS)
@@ -305,7 +319,9 @@ IMPLEMENTATIONS = (
     Implementation(
         "reference",
         lambda arguments, _: (
-            None if arguments.tile_sizes is None else "it has no tiles, and tile_sizes was given"
+            None
+            if arguments.tile_sizes is None or arguments.block_mask is not None
+            else "it has no tiles, and tile_sizes was given"
         ),
         _everywhere(attend_by_definition),
         lambda arguments, _: _few_pairs(arguments) or "there is nothing to cut into tiles",

@@ -8,7 +8,7 @@ masks on positions serve prefill, decoding and training.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,15 +25,19 @@ CHUNK = 8  # slots that `gather_rows` reorders at a time on a CPU
 
 
 class CacheView(NamedTuple):
-    """Arguments of `attention.attend` for the queries of the tokens that were written last.
+    """Keys and values for the queries of the tokens that were written last.
+
+    Pass `arguments` to `attention.attend`. The keys and values contain 0 in place of NaN and
+    infinities: without `nonfinite_keys` the output would be finite, also past the end of a cache.
 
     Attributes:
         key: `[..., S, K, H]`.
         value: `[..., S, K, Hv]`.
         positions: int32 `[..., S]`, of the keys.
         mask: masks empty slots; for a ring, also the keys that are no longer in its window.
-        nonfinite_keys: bool `[..., S, K]`. Pass it to `attend`: the keys and values contain 0 in
-            place of NaN and infinities, and rows written past the end become NaN by it.
+        nonfinite_keys: bool `[..., S, K]`, True where 0 replaces non-finite numbers; for a row that
+            was written past its end, True everywhere.
+        query_positions: int32 `[..., T]`.
     """
 
     key: Array
@@ -41,6 +45,21 @@ class CacheView(NamedTuple):
     positions: Array
     mask: Mask
     nonfinite_keys: Array
+    query_positions: Array
+
+    def arguments(self, mask: Mask | None = None) -> dict[str, Any]:
+        """Return all that `attend` needs beside the queries.
+
+        Args:
+            mask: ANDed with that of the view.
+        """
+        return {
+            "key": self.key,
+            "value": self.value,
+            "mask": self.mask if mask is None else self.mask & mask,
+            "positions": (self.query_positions, self.positions),
+            "nonfinite_keys": self.nonfinite_keys,
+        }
 
 
 @pytree_dataclass
@@ -69,17 +88,8 @@ class Cache:
     >>> query, key, value = jax.random.normal(jax.random.key(0), (3, 1, 6, 2, 8))  # B 1, T 6, N 2
     >>> cache, outputs = empty_cache((1,), 6, num_kv_heads=2, head_width=8), []
     >>> for tokens in (slice(0, 4), slice(4, 5), slice(5, 6)):
-    ...     query_positions = cache.next_positions(tokens.stop - tokens.start)
     ...     cache, view = cache.extend(key[:, tokens], value[:, tokens])
-    ...     output = attend(
-    ...         query[:, tokens],
-    ...         view.key,
-    ...         view.value,
-    ...         mask=view.mask & masks.causal(),
-    ...         positions=(query_positions, view.positions),
-    ...         nonfinite_keys=view.nonfinite_keys,
-    ...     )
-    ...     outputs.append(output)
+    ...     outputs.append(attend(query[:, tokens], **view.arguments(masks.causal())))
     >>> full_pass = attend(query, key, value, mask=masks.causal())
     >>> bool(jnp.allclose(jnp.concatenate(outputs, axis=1), full_pass, atol=1e-5))
     True
@@ -203,7 +213,7 @@ class Cache:
         after = after._write(slots, *new)
         if self.ring or num_tokens > self.size:
             return after, self._view_before(after, positions, *new)
-        return after, self._view_after(after, num_tokens)
+        return after, self._view_after(after, positions)
 
     def advance(self, num_tokens: int, lengths: ArrayLike | None = None) -> "Cache":
         """Return the cache with T more tokens in each row, or `lengths` more, and the same slots.
@@ -233,6 +243,12 @@ class Cache:
         )
 
     @property
+    def _positions_by_row(self) -> Array:
+        """`positions` with batch axes, sharded like the lengths: int32 `[..., S]`."""
+        positions = self.positions
+        return positions if self.ring else jnp.add.outer(jnp.zeros_like(self.lengths), positions)
+
+    @property
     def _overflowed(self) -> Array:
         """Whether tokens were written past the end: bool `[...]`."""
         return self.lengths > self.size
@@ -241,15 +257,16 @@ class Cache:
     def _slots(self) -> tuple[Array, Array, Array]:
         return self.key_slots, self.value_slots, self.nonfinite_slots
 
-    def _view_after(self, after: "Cache", num_tokens: int) -> CacheView:
+    def _view_after(self, after: "Cache", positions: Array) -> CacheView:
         """Return the slots of the cache after the last T <= S tokens, for their queries.
 
         A row past its end has non-finite keys only. The first half of its spare slots keeps its
         positions; the others get the newest positions, those of all T queries included, so that a
         query which could attend to any near or early key attends to one of them.
         """
+        num_tokens = positions.shape[-1]
         end, overflowed = self.lengths + num_tokens, after._overflowed
-        slots = jnp.broadcast_to(self.positions, (*end.shape, self.size))
+        slots = self._positions_by_row
         moved = overflowed[..., None] & (slots >= (self.size - num_tokens) // 2)
         return CacheView(
             after.key,
@@ -257,6 +274,7 @@ class Cache:
             jnp.where(moved, slots + end[..., None] - self.size, slots),
             masks.lengths(jnp.where(overflowed, end, after.lengths)),
             after.nonfinite_keys,
+            positions,
         )
 
     def _view_before(
@@ -271,7 +289,7 @@ class Cache:
             end = jnp.where(after._overflowed, self.lengths + positions.shape[-1], end)
             nonfinite = nonfinite | after._overflowed[..., None, None]
         mask = masks.lengths(end)
-        old = jnp.broadcast_to(self.positions, (*end.shape, self.size))
+        old = self._positions_by_row
         old = jnp.where(old < self.lengths[..., None], old, EMPTY_SLOT)
         new = jnp.where(positions < end[..., None], positions, EMPTY_SLOT)
         return CacheView(
@@ -280,6 +298,7 @@ class Cache:
             jnp.concatenate([old, new], axis=-1),
             mask & masks.window(self.size - 1) if self.ring else mask,
             jnp.concatenate([self.nonfinite_keys, nonfinite], axis=-2),
+            positions,
         )
 
     def _write(self, slots: Array, key: Array, value: Array, nonfinite: Array) -> "Cache":

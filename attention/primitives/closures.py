@@ -1,9 +1,9 @@
-"""User functions with the arrays that they close over turned into explicit arguments.
+"""User functions with the arrays that they close over turned into arguments.
 
 A closure over a traced array cannot cross `custom_jvp` or `scan`, and its array gets no gradient.
-`Explicit` stores such a function as a jaxpr, whose constants are ordinary arguments. A jaxpr keeps
-the mesh and the shardings that it was traced with, and attention evaluates it inside `shard_map`
-too, so `evaluate` interprets it anew in the context of the call.
+`HoistedFunction` stores such a function as a jaxpr, whose constants are ordinary arguments. A jaxpr
+keeps the mesh and the shardings that it was traced with, and attention evaluates it inside
+`shard_map` too, so `evaluate` interprets it anew in the context of the call.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,13 +25,15 @@ INDEXING_ERRORS = (
 
 
 @dataclass(frozen=True, eq=False)
-class Explicit:
+class HoistedFunction:
     """A function of scalars and arrays that closes over nothing.
 
     Two of them are equal if they run the same program, so that `jax.jit` does not compile again
     for a lambda that is defined anew with other arrays. Programs are compared by their text, and by
     identity if the text is incomplete. The function itself is kept only if it closes over nothing:
-    caches of `jax.jit` would keep its traced arrays alive.
+    caches of `jax.jit` would keep its traced arrays alive. It is called in place of the program as
+    long as it is traced to the same one, since JAX adapts loops and `custom_jvp` in it to the mesh.
+    A Python number that it reads may have changed since: then the program is evaluated.
     """
 
     function: Callable[..., Array] | None
@@ -39,11 +41,21 @@ class Explicit:
     num_constants: int
 
     def __call__(self, arrays: tuple[Array, ...], *scalars: Array) -> Array:
-        """Return `function(*scalars, *explicit arrays)`; the first arrays are the constants."""
-        if self.function is not None:
+        """Return `function(*scalars, *arrays)`; the first arrays are the constants."""
+        if self._function_runs_program():
             return self.function(*scalars, *arrays)
         constants, rest = arrays[: self.num_constants], arrays[self.num_constants :]
         return evaluate(self.program, constants, (*scalars, *rest))[0]
+
+    def _function_runs_program(self) -> bool:
+        if self.function is None:
+            return False
+        avals = [var.aval for var in self.program.invars]
+        try:
+            closed = trace(self.function, avals)
+        except Exception:  # of the user's function, which once had none
+            return False
+        return str(closed.jaxpr) == self.program.text
 
     @cached_property
     def _identity(self) -> tuple[str, int]:
@@ -52,7 +64,7 @@ class Explicit:
         return self.program.text, 0 if is_complete else id(owner)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Explicit) and self._identity == other._identity
+        return isinstance(other, HoistedFunction) and self._identity == other._identity
 
     def __hash__(self) -> int:
         return hash(self._identity)
@@ -86,6 +98,18 @@ def _in_text(part: object) -> bool:
             params = [part.params["jaxpr"]] if only_jaxpr else [*part.params.values()]
             return not arrays and _in_text(params)
     return False
+
+
+def trace(function: Callable[..., Array], arguments: Sequence[Any]) -> core.ClosedJaxpr:
+    """Trace a function of arrays with these shapes and dtypes.
+
+    JAX does not trace a function again that it knows, even if a Python number in it has changed.
+    """
+    structs = [
+        jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False))
+        for x in arguments
+    ]
+    return jax.make_jaxpr(lambda *arrays: function(*arrays))(*structs)
 
 
 def evaluate(
@@ -125,12 +149,12 @@ def varying_alike(arrays: Sequence[Array]) -> list[Array]:
     ]
 
 
-def explicit(
+def hoist(
     kind: str,
     function: Callable[..., Array],
     scalars: dict[str, Any],
     arrays: tuple[Any, ...],
-) -> tuple[Explicit, tuple[Array, ...]]:
+) -> tuple[HoistedFunction, tuple[Array, ...]]:
     """Return the function without closures, and the arrays that it closed over.
 
     Args:
@@ -150,7 +174,7 @@ def explicit(
         raise TypeError(f"a {kind} function must be callable, got {type(function).__name__}")
     structs = [jax.ShapeDtypeStruct((), dtype) for dtype in scalars.values()]
     try:
-        closed = jax.make_jaxpr(function)(*structs, *arrays)
+        closed = trace(function, (*structs, *arrays))
     except jax.errors.ConcretizationTypeError as error:
         raise TypeError(
             f"{receives} as traced numbers, so it cannot branch on them with Python's if, and, or: "
@@ -170,4 +194,4 @@ def explicit(
     kept = None if constants else function
     jaxpr = closed.jaxpr
     program = Program(str(jaxpr), jaxpr.constvars, jaxpr.invars, jaxpr.eqns, jaxpr.outvars)
-    return Explicit(kept, program, len(constants)), constants
+    return HoistedFunction(kept, program, len(constants)), constants

@@ -55,8 +55,9 @@ def split(size: int, at_once: int, devices: int) -> Split:
 def possible_shards(*arrays: Array) -> int:
     """Return over how many devices the compiler may shard an axis of some arrays.
 
-    These are the devices along the Auto axes of the mesh, which is part of the types of the arrays
-    if any of their inputs has a `NamedSharding`.
+    These are the devices along the Auto axes of the mesh that is set, or of the mesh in the types
+    of the arrays, which contain one if an input has a `NamedSharding`. The `in_shardings` of
+    `jax.jit` are not known when it traces: for inputs on one device the result is then 1.
     """
     meshes = [jax.sharding.get_abstract_mesh()]
     meshes += [jax.typeof(array).sharding.mesh for array in arrays]

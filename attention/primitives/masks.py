@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from attention.primitives.closures import Explicit, explicit
+from attention.primitives.closures import HoistedFunction, hoist
 from attention.primitives.pytree_dataclass import (
     array_field,
     batch_shapes,
@@ -488,9 +488,9 @@ def from_function(
 
     Args:
         function: takes two int32 numbers and the arrays, returns a bool; made of jax operations. It
-            may close over arrays, traced ones too: they become explicit when the mask is made. A
-            position past the end of an array reads its last entry, as everywhere in jax.
-        arrays: explicit arguments, without batch axes.
+            may close over numbers and arrays, traced ones too: their values are taken when the mask
+            is made. A position past the end of an array reads its last entry, as everywhere in jax.
+        arrays: its other arguments, without batch axes.
         tile_bounds: as `Mask.tile_bounds`; lets tiles be skipped without evaluating each pair.
 
     Raises:
@@ -506,7 +506,7 @@ def from_function(
     """
     arrays = tuple(map(jnp.asarray, arrays))
     scalars = {"query_position": jnp.int32, "key_position": jnp.int32}
-    program, constants = explicit("mask", function, scalars, arrays)
+    program, constants = hoist("mask", function, scalars, arrays)
     arrays = (*constants, *arrays)
     return FromFunction(arrays, program, tuple(array.ndim for array in arrays), tile_bounds)
 
@@ -516,7 +516,7 @@ class FromFunction(Mask):
     """The mask that `from_function` makes."""
 
     arrays: tuple[Array, ...]
-    program: Explicit = static()
+    program: HoistedFunction = static()
     ranks: tuple[int, ...] = static()
     bounds: Callable[[PositionTiles, PositionTiles], TileBounds] | None = static()
     compares_positions = True

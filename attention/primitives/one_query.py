@@ -31,15 +31,17 @@ def refusal(arguments: Arguments, platform: str) -> str | None:
         return "an input is empty"
     if others := sorted({*arguments.returning} - {"logsumexp"}):
         return f"it does not return {', '.join(others)}"
-    return None if arguments.tile_sizes is None else "it does not take tile sizes"
+    if arguments.tile_sizes is None or arguments.block_mask is not None:
+        return None
+    return "it does not take tile sizes"
 
 
 def preference(arguments: Arguments, platform: str) -> str | None:
     """Return why it is the default, on a CPU for many keys; None if it is not."""
-    parts = num_parts(arguments.key.shape[-3])
-    if platform != "cpu" or arguments.key.shape[-3] < 2 * MIN_KEYS:
+    num_keys = arguments.key.shape[-3]
+    if platform != "cpu" or num_keys < 2 * MIN_KEYS or arguments.block_mask is not None:
         return None
-    return f"one query: its keys are computed in {parts} parts and merged"
+    return f"one query: its keys are computed in {num_parts(num_keys)} parts and merged"
 
 
 def num_parts(num_keys: int) -> int:

@@ -16,7 +16,7 @@ from jax import Array
 from jax.sharding import AxisType, PartitionSpec
 from jax.typing import ArrayLike
 
-from attention.primitives.closures import Explicit, explicit
+from attention.primitives.closures import HoistedFunction, hoist
 from attention.primitives.pytree_dataclass import (
     array_field,
     arrays_of,
@@ -51,7 +51,7 @@ class Score:
         return None, None, None
 
     def for_dtype(self, dtype: jnp.dtype) -> "Score":
-        """Return the score function for scores of a dtype, with every array an explicit field."""
+        """Return the score function for scores of a dtype, with every array in a field."""
         del dtype
         return self
 
@@ -283,8 +283,10 @@ def from_function(function: Callable[..., Array], *arrays: ArrayLike) -> Score:
     Args:
         function: takes a number of the dtype of the scores (float32, or float64 for float64
             inputs), three int32 numbers and the arrays; returns the new score. It may close over
-            arrays, traced ones too.
-        arrays: explicit arguments, without batch axes. Both kinds of arrays receive gradients.
+            numbers and arrays, traced ones too: their values are taken when `attend` is called. A
+            `jax.custom_vjp` function in it has no derivatives in tiles, which need forward mode:
+            make it a `jax.custom_jvp`, or pass implementation="reference" to `attend`.
+        arrays: its other arguments, without batch axes. Both kinds of arrays receive gradients.
 
     Raises:
         TypeError: a function that is not callable. `attend` raises for one that does not take
@@ -305,7 +307,7 @@ class FromFunction(Score):
     ranks: tuple[int, ...] = static()
 
     def for_dtype(self, dtype: jnp.dtype) -> Score:
-        if isinstance(self.function, Explicit):
+        if isinstance(self.function, HoistedFunction):
             return self
         scalars = {"score": dtype} | dict.fromkeys(
             ("query_position", "key_position", "head"), jnp.int32
@@ -314,7 +316,7 @@ class FromFunction(Score):
             jax.ShapeDtypeStruct(array.shape[array.ndim - rank :], array.dtype)
             for array, rank in arrays_of(self)
         )
-        program, constants = explicit("score", self.function, scalars, shapes)
+        program, constants = hoist("score", self.function, scalars, shapes)
         ranks = (*(constant.ndim for constant in constants), *self.ranks)
         return FromFunction((*constants, *self.arrays), program, ranks)
 

@@ -6,7 +6,7 @@ device skips the tiles of its own examples. No wrapper is needed for Auto axes, 
 compiler decides the shardings.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -14,7 +14,7 @@ from math import prod
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from attention.primitives.arguments import Arguments
@@ -39,10 +39,16 @@ def per_shard(
     Raises:
         ValueError: a sharding that attention cannot keep without communication.
     """
-    sharding = jax.typeof(arguments.query).sharding
-    if AxisType.Explicit not in sharding.mesh.axis_types:
+    if _explicit_mesh(arguments) is None:
         return function(arguments, implementation)
     return _in_shard_map(function, arguments, implementation)
+
+
+def _explicit_mesh(arguments: Arguments) -> AbstractMesh | None:
+    """Return the mesh with Explicit axes of query, key or value; None if there is none."""
+    inputs = arguments.query, arguments.key, arguments.value
+    meshes = (jax.typeof(array).sharding.mesh for array in inputs)
+    return next((mesh for mesh in meshes if AxisType.Explicit in mesh.axis_types), None)
 
 
 # Under jit because eager arrays of one device cannot be resharded to several.
@@ -52,8 +58,9 @@ def _in_shard_map(
     arguments: Arguments,
     implementation: str | None,
 ) -> dict[str, Array]:
-    mesh, spec = jax.typeof(arguments.query).sharding.mesh, _spec(arguments.query)
+    mesh, spec = _explicit_mesh(arguments), _spec(arguments.query)
     *batch, length, heads, width = spec
+    batch = _batch_axes(batch, arguments)
     num_kv_heads, shards = arguments.key.shape[-2], _size(mesh.shape, heads)
     if length is not None or width is not None or (num_kv_heads % shards and shards % num_kv_heads):
         raise ValueError(
@@ -64,7 +71,7 @@ def _in_shard_map(
     if num_kv_heads < shards:  # several devices read the same key/value head
         arguments = _repeat_kv_heads(arguments, shards // num_kv_heads)
     specs = jax.tree.leaves(
-        _specs(arguments, tuple(batch), heads), is_leaf=lambda x: isinstance(x, PartitionSpec)
+        _specs(arguments, batch, heads), is_leaf=lambda x: isinstance(x, PartitionSpec)
     )
     leaves, structure = jax.tree.flatten(arguments)
     leaves = [
@@ -72,13 +79,18 @@ def _in_shard_map(
         for leaf, spec in zip(map(jnp.asarray, leaves), specs, strict=True)
     ]
     names = {name: PartitionSpec(*batch, heads) for name in arguments.returning}
-    axes = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    explicit = {
+        name
+        for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
+        if kind == AxisType.Explicit
+    }
     return jax.shard_map(
         lambda *leaves: function(jax.tree.unflatten(structure, leaves), implementation),
         mesh=mesh,
         in_specs=tuple(specs),
         out_specs={"output": PartitionSpec(*batch, None, heads)} | names,
-        axis_names={name for name, kind in axes if kind == AxisType.Explicit},
+        # For an empty set, JAX takes all axes but those that a vmap of the user maps over.
+        axis_names=set() if len(explicit) == len(mesh.axis_names) else explicit,
     )(*leaves)
 
 
@@ -101,9 +113,24 @@ def _spec(array: Array) -> tuple[Axis, ...]:
     return tuple(jax.typeof(array).sharding.spec)
 
 
+def _batch_axes(batch: Sequence[Axis], arguments: Arguments) -> tuple[Axis, ...]:
+    """Shard the batch axes that the query replicates as the key or the value shards them."""
+    used = {name for axis in _spec(arguments.query) for name in _names(axis)}
+    others = _spec(arguments.key), _spec(arguments.value)
+
+    def of_others(number: int) -> Axis:
+        axes = (spec[number] for spec in others)
+        return next((axis for axis in axes if axis and not used & {*_names(axis)}), None)
+
+    return tuple(of_others(n) if axis is None else axis for n, axis in enumerate(batch))
+
+
+def _names(axis: Axis) -> tuple[str, ...]:
+    return () if axis is None else (axis,) if isinstance(axis, str) else axis
+
+
 def _size(shape: dict[str, int], axis: Axis) -> int:
-    names = () if axis is None else (axis,) if isinstance(axis, str) else axis
-    return prod(shape[name] for name in names)
+    return prod(shape[name] for name in _names(axis))
 
 
 def _specs(arguments: Arguments, batch: tuple[Axis, ...], heads: Axis) -> Arguments:

@@ -7,9 +7,10 @@ JAX operations, with `jax.checkpoint` around each tile: JAX derives from them ev
 of derivative, none of which keeps a tile in memory.
 """
 
+import operator
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import jax
@@ -130,8 +131,8 @@ def _kept(settings: Settings, context: Context, weights: Array) -> Array:
 def _zero(tree: Tree, dtype: jnp.dtype) -> Array:
     """Return 0 that varies over the same axes of a mesh as the arrays, as `shard_map` requires."""
     first = (leaf[(0,) * leaf.ndim] for leaf in jax.tree.leaves(tree))
-    never = [(x == x) & (x != x) for x in first]
-    return jnp.where(jnp.stack(never).any(), 1, 0).astype(dtype)
+    never = reduce(operator.or_, ((x == x) & (x != x) for x in first))
+    return jnp.where(never, 1, 0).astype(dtype)
 
 
 def _pattern_of(settings: Settings, head: Head) -> Pattern | None:

@@ -84,9 +84,8 @@ def test_a_piece_longer_than_the_cache_with_few_valid_tokens():
 def test_ring_equals_window():
     ring, (query, key, value) = empty((B,), 3, ring=True), query_key_value((B,))
     key, value = key[:, :T], value[:, :T]
-    start = ring.next_positions(T)
     _, view = ring.extend(key, value)
-    through = attend(query, *view[:2], mask=view.mask, positions=(start, view.positions))
+    through = attend(query, **view.arguments())
     windowed = attend(query, key, value, mask=masks.window(before=2))
     np.testing.assert_allclose(through, windowed, atol=1e-6)
 
@@ -108,20 +107,9 @@ QUERY_MASKS = {
 def decode(cache, piece, lengths, mask=None, implementation=None):
     """Attend from one more piece of tokens; return the output and the new cache."""
     query, key, value = piece
-    positions = cache.next_positions(query.shape[1])
     cache, view = cache.extend(key, value, lengths)
-    mask = QUERY_MASKS.get(mask)
-    mask = view.mask if mask is None else view.mask & mask
-    output = attend(
-        query,
-        view.key,
-        view.value,
-        mask=mask,
-        positions=(positions, view.positions),
-        nonfinite_keys=view.nonfinite_keys,
-        implementation=implementation,
-    )
-    return output, cache
+    arguments = view.arguments(QUERY_MASKS.get(mask))
+    return attend(query, **arguments, implementation=implementation), cache
 
 
 def pieces(num_tokens, number):

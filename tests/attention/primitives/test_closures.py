@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attention import attend, masks, scores
-from attention.primitives.closures import explicit
+from attention.primitives.closures import hoist
 from tests.attention.primitives.inputs import draw, in_tiles
 
 T, N, H = 10, 2, 3
@@ -84,7 +84,7 @@ def test_gradient_of_a_traced_weight_equals_finite_differences(implementation):
 
 
 @pytest.mark.parametrize("implementation", TILES)
-def test_explicit_arrays_equal_closures(implementation):
+def test_arrays_as_arguments_equal_closures(implementation):
     """Arrays of masks and scores as arguments and as closures, in value and gradient."""
     table, ids = draw((5,))[0], jnp.arange(T) // 3
 
@@ -168,6 +168,31 @@ def test_two_closures_of_one_program_are_equal():
     assert len(traces) == 1
 
 
+@pytest.mark.parametrize("implementation", TILES)
+def test_functions_that_read_a_python_number(implementation):
+    """A mask takes the number when it is made, a score function when attend is called."""
+    distance, read, windows = np.subtract.outer(np.arange(T), np.arange(T)), {}, []
+
+    def window(query, key):
+        return query - key < read["size"]
+
+    for size in (1, 2, 3):
+        read["size"] = size
+        windows.append(masks.from_function(lambda *positions: window(*positions)))
+        windows.append(masks.from_function(window))
+    for mask, size in zip((*windows, windows[0]), (1, 1, 2, 2, 3, 3, 1), strict=True):
+        actual = attend(QUERY, KEY, VALUE, mask=mask, **TILES[implementation])
+        expected = attend(QUERY, KEY, VALUE, mask=distance < size, **TILES[implementation])
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+    score = scores.from_function(lambda score, query, key, head: score * read["factor"])
+    for factor in (1.0, 2.0):
+        read["factor"] = factor
+        actual = attend(QUERY, KEY, VALUE, score=score, **TILES[implementation])
+        expected = attend(factor * QUERY, KEY, VALUE, **TILES[implementation])
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
 def with_custom_jvp(factor):
     """The identity, with `factor` as its derivative."""
 
@@ -217,9 +242,9 @@ def test_programs_whose_text_is_equal_but_incomplete(make, implementation):
     np.testing.assert_array_equal(actual, gradient(5.0))
 
 
-def test_closures_become_explicit_arguments():
+def test_closures_become_arguments():
     table = jnp.arange(4.0)
-    program, constants = explicit(
+    program, constants = hoist(
         "score", lambda score, head: score * table[head], {"score": "float32", "head": "int32"}, ()
     )
     np.testing.assert_array_equal(constants[0], table)

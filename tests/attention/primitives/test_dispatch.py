@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from attention import Dropout, attend, explain, masks
+from attention import Dropout, attend, block_mask, explain, masks
 from attention.primitives import attend as module
 from tests.attention.primitives.inputs import draw
 
@@ -85,6 +85,25 @@ def test_explain_lists_the_choice_and_all_refusals():
     assert all("cpu" in others[f"not {name}"] for name in ("cudnn", "splash", "pallas"))
 
 
+@pytest.mark.parametrize("implementation", ["reference", "jax", "tiled"])
+def test_every_implementation_takes_a_block_mask(implementation):
+    """Without tiles it computes the mask of the BlockMask, with a batch or without."""
+    for mask in (masks.causal(), masks.causal() & masks.lengths([3])):
+        blocks = block_mask(mask, 5, tile_sizes=(2, 2))
+        actual = attend(*SMALL, mask=blocks, implementation=implementation)
+        assert jnp.allclose(actual, attend(*SMALL, mask=mask), atol=1e-6)
+
+
+def test_one_query_takes_a_block_mask():
+    query, key, value = draw((1, 1, 2, 8), (1, 5, 2, 8), (1, 5, 2, 8))
+    blocks = block_mask(masks.lengths([3]), 1, 5, tile_sizes=(1, 2))
+    actual = attend(query, key, value, mask=blocks, implementation="one_query")
+    assert jnp.allclose(actual, attend(query, key, value, mask=masks.lengths([3])), atol=1e-6)
+    keys = jax.ShapeDtypeStruct((1, 4096, 2, 8), "float32")
+    blocks = block_mask(masks.lengths([3]), 1, 4096, tile_sizes=(1, 512))
+    assert chosen(LONG[0].update(shape=(1, 1, 2, 8)), keys, keys, mask=blocks) == "tiled"
+
+
 def test_few_pairs_are_computed_by_the_reference():
     assert explain(*SMALL).implementation.name == "reference"
 
@@ -148,6 +167,11 @@ def test_explain_answers_for_a_platform_that_is_not_here():
 def test_explain_of_an_unknown_platform_raises():
     with pytest.raises(ValueError, match=r"platform must be one of .* did you mean 'cuda'"):
         explain(*SMALL, platform="cdua")
+
+
+def test_explain_of_an_unknown_argument_raises():
+    with pytest.raises(ValueError, match=r"argument of explain must be .* did you mean 'mask'"):
+        explain(*SMALL, maks=masks.causal())
 
 
 def test_explain_for_gpu_is_for_cuda():

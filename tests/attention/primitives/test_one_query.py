@@ -169,18 +169,8 @@ def test_cached_decoding_equals_a_full_pass():
     cache, _ = cache.extend(key[:, :-2], value[:, :-2])
     outputs = []
     for token in (slice(1024, 1025), slice(1025, 1026)):
-        positions = cache.next_positions(1)
         cache, view = cache.extend(key[:, token], value[:, token])
-        outputs.append(
-            attend(
-                query[:, token],
-                view.key,
-                view.value,
-                mask=view.mask & masks.causal(),
-                positions=(positions, view.positions),
-                nonfinite_keys=view.nonfinite_keys,
-                implementation="one_query",
-            )
-        )
+        arguments = view.arguments(masks.causal())
+        outputs.append(attend(query[:, token], **arguments, implementation="one_query"))
     full = attend(query, key, value, mask=masks.causal(), implementation="reference")
     np.testing.assert_allclose(jnp.concatenate(outputs, 1), full[:, -2:], rtol=1e-5, atol=1e-5)

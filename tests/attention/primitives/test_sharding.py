@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from attention import attend, masks, scores
+from attention import attend, empty_cache, masks, scores
 from tests.attention.primitives import sharding
 from tests.attention.primitives.inputs import draw, in_tiles
 
@@ -60,6 +60,77 @@ def test_fewer_key_heads_than_explicit_shards():
         sharded = jax.device_put(query, NamedSharding(mesh, sharding.SPEC))
         actual = jax.jit(gradient)(sharded, jax.device_put(key, NamedSharding(mesh, P("batch"))))
     for ours, theirs in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def value_and_gradient(query, key, implementation):
+    def loss(query, key):
+        call = functools.partial(attend, mask=masks.causal(), **in_tiles(implementation, 4, 4))
+        output = call(query, key, key, positions=(jnp.arange(7), jnp.arange(11)))
+        return jnp.sin(output).sum(), output
+
+    (_, output), gradients = jax.value_and_grad(loss, (0, 1), has_aux=True)(query, key)
+    return output, *gradients
+
+
+def check_explicit_batch(function, query, key, spec, collectives):
+    """Compare value and gradients with those of one device; the output is sharded by batch."""
+    expected = jax.jit(function)(query, key)
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        sharded = [
+            jax.device_put(array, NamedSharding(mesh, axes))
+            for array, axes in ((query, spec), (key, P("data")))
+        ]
+        compiled = jax.jit(function).lower(*sharded).compile()
+        actual = compiled(*sharded)
+    assert sharding.collectives(compiled) == collectives
+    for ours, theirs in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert actual[0].sharding.spec[0] == "data"
+
+
+@pytest.mark.parametrize("implementation", ["reference", "tiled"])
+def test_vmap_over_an_explicit_axis(implementation):
+    function = jax.vmap(functools.partial(value_and_gradient, implementation=implementation))
+    query, key = draw((2, 1, 7, 2, 3), (2, 1, 11, 2, 3))
+    check_explicit_batch(function, query, key, P("data"), [])
+
+
+@pytest.mark.parametrize("implementation", ["reference", "tiled"])
+def test_replicated_queries_and_explicitly_sharded_keys(implementation):
+    """The gradient of the queries alone is gathered."""
+    function = functools.partial(value_and_gradient, implementation=implementation)
+    query, key = draw((2, 7, 2, 3), (2, 11, 2, 3))
+    check_explicit_batch(function, query, key, P(), ["all-gather"])
+
+
+@pytest.mark.parametrize("axis", [0, 2], ids=["batch", "heads"])
+def test_a_cache_on_explicit_axes(axis):
+    """Two pieces, of which the second is longer than the cache and padded."""
+    key, query = draw((2, 7, 2, 3), (2, 7, 2, 3))
+
+    def run(query, key, cache):
+        outputs = []
+        for tokens, lengths in ((slice(0, 2), [1, 2]), (slice(2, 7), [2, 1])):
+            cache, view = cache.extend(key[:, tokens], key[:, tokens], jnp.array(lengths))
+            outputs.append(attend(query[:, tokens], **view.arguments(masks.causal())))
+        return jnp.concatenate(outputs, axis=1), cache
+
+    cache = empty_cache((2,), 4, num_kv_heads=2, head_width=3)
+    expected = jax.jit(run)(query, key, cache)
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Explicit,))
+
+    def put(array, axis):
+        spec = P(*[None] * axis, "data") if axis < array.ndim else P()
+        return jax.device_put(array, NamedSharding(mesh, spec))
+
+    with jax.set_mesh(mesh):
+        sharded = put(query, axis), put(key, axis), jax.tree.map(lambda x: put(x, axis // 2), cache)
+        compiled = jax.jit(run).lower(*sharded).compile()
+        actual = compiled(*sharded)
+    assert sharding.collectives(compiled) == []
+    for ours, theirs in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
