@@ -51,11 +51,7 @@ class HoistedFunction:
         if self.function is None:
             return False
         avals = [var.aval for var in self.program.invars]
-        try:
-            closed = trace(self.function, avals)
-        except Exception:  # of the user's function, which once had none
-            return False
-        return str(closed.jaxpr) == self.program.text
+        return str(trace(self.function, avals).jaxpr) == self.program.text
 
     @cached_property
     def _identity(self) -> tuple[str, int]:

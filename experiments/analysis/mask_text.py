@@ -50,12 +50,8 @@ def _self_attention(model: nnx.Module) -> Iterator[tuple[str, int, SelfAttention
         layers = getattr(getattr(model, stack, None), "layers", None)
         if not isinstance(layers, Layers):
             continue
-        for place, block in enumerate(layers.blocks):
-            repeats = layers.repeats if place < layers.period else 1
-            start = place
-            if layers.period and place >= layers.period:
-                start += layers.period * (layers.repeats - 1)
+        for block, indices in zip(layers.blocks, layers.indices(), strict=True):
             for _, module in nnx.iter_modules(block):
                 if isinstance(module, SelfAttention):
-                    for repeat in range(repeats):
-                        yield stack, start + repeat * layers.period + 1, module
+                    for index in indices:
+                        yield stack, index + 1, module
