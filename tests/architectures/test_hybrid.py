@@ -23,18 +23,15 @@ class Recurrence(nnx.Module):
         if context.lengths is not None:  # padding does not change the state
             valid = context.valid(inputs.shape[-2])[..., None]
             keep, new = jnp.where(valid, keep, 1), jnp.where(valid, new, 0)
-        kept, states = jax.lax.associative_scan(compose, (keep, new), axis=inputs.ndim - 2)
+        kept, states = jax.lax.associative_scan(  # composes functions h -> keep h + new
+            lambda f, g: (f[0] * g[0], g[0] * f[1] + g[1]), (keep, new), axis=inputs.ndim - 2
+        )
         if context.cache is not None:
             states += kept * context.cache[..., None, :]
         return modules.Output(self.output(states), cache=states[..., -1, :])
 
     def new_cache(self, spec):
         return jnp.zeros((*spec.batch, WIDTH))
-
-
-def compose(first, second):
-    """Compose two functions h -> keep h + new."""
-    return first[0] * second[0], second[0] * first[1] + second[1]
 
 
 def make_layer(index, rngs):

@@ -34,13 +34,8 @@ class Experts(nnx.Module):
         return modules.Output(features, losses={"balance": self.num_experts * balance})
 
 
-def make_experts(config, rngs):
-    return Experts(config.width, config.hidden, 4, rngs=rngs)
-
-
-CONFIG = modules.TransformerConfig(
-    width=16, hidden=32, decoder_layers=4, per_layer=[{}, {"feed_forward": make_experts}]
-)
+EXPERTS = {"feed_forward": lambda config, rngs: Experts(16, 32, 4, rngs=rngs)}
+CONFIG = modules.TransformerConfig(width=16, hidden=32, decoder_layers=4, per_layer=[{}, EXPERTS])
 
 
 def make_model(rngs):
@@ -56,11 +51,9 @@ def test_learns_and_decodes():
 
 
 def test_each_expert_takes_two_tokens():
-    @jax.jit
-    def run():
-        experts = Experts(16, 32, 4, capacity_factor=0.5, rngs=nnx.Rngs(0))
-        training = modules.Context(rng=jax.random.key(0))
-        return experts(jnp.ones((1, 8, 16)), context=training).features
-
-    features = run()
+    experts = Experts(16, 32, 4, capacity_factor=0.5, rngs=nnx.Rngs(0))
+    training = modules.Context(rng=jax.random.key(0))
+    features = jax.jit(lambda tokens: experts(tokens, context=training).features)(
+        jnp.ones((1, 8, 16))
+    )
     assert features[0].any(axis=-1).tolist() == 2 * [True] + 6 * [False]
