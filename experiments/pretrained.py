@@ -101,8 +101,9 @@ def explain(
         UsageError: no sentence, one that is too long, or a layer or head out of range.
     """
     del cache
+    from experiments.analysis.collect import texts
+    from experiments.analysis.figures import draw_example
     from experiments.analysis.released import collect, read
-    from experiments.commands.explain import draw_example, texts
 
     if sentence is None:
         raise UsageError("--mode=explain --weights=FOLDER needs a --sentence: it has no data")

@@ -62,7 +62,7 @@ def generate(
 
     A string in `stop` ends the decoding of an answer at the ids that the tokenizer has for it, and
     at any token whose text contains it, if the model or the tokenizer has a `vocab_size`. Any other
-    ids whose text contains it, for instance two tokens with one half of it each, do not end the
+    ids whose text contains it, for instance two tokens that each contain half of it, do not end the
     decoding: the answer is cut when all answers are decoded. Either way the answer ends with the
     first token with which its text contains the string (`tokens`, `lengths`, `log_probs`,
     `observed`, and `scores` except those of beams), and `text` ends in front of the string.

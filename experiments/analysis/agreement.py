@@ -176,9 +176,8 @@ def explained(
         example = task.example(state, pair.source, pair.target)
         if max(map(len, example.inputs.values())) <= POSITIONS:
             found.append((example, pair.alignment))
-    examples, alignments = (
-        ([*each] for each in zip(*found[:most], strict=True)) if found else ([], [])
-    )
+    found = found[:most]
+    examples, alignments = [each for each, _ in found], [links for _, links in found]
     return [*Explainer(task)(state.parameters, examples)], alignments
 
 

@@ -45,6 +45,15 @@ class Example(NamedTuple):
         return self.inputs[stack][self.text_slice(stack)]
 
 
+def texts(example: Example) -> list[str]:
+    """Return the labels of the text of each stack, joined by arrows."""
+    found = []
+    for stack, labels in example.labels.items():
+        before, after = example.special[stack]
+        found += [*(["→"] if found else []), *labels[before : len(labels) - after]]
+    return found
+
+
 class AttentionMaps(NamedTuple):
     """Attention of one kind, in all layers that have it.
 

@@ -13,7 +13,12 @@ import numpy as np
 
 from experiments.analysis.collect import ENCODER
 from experiments.analysis.figures import FORMATS, new_figure, save
-from experiments.analysis.senses import Occurrence, neighbour_mean, occurrences
+from experiments.analysis.senses import (
+    Occurrence,
+    cosine_distances,
+    neighbour_mean,
+    occurrences,
+)
 from experiments.data.pairs import SentencePair
 from experiments.tasks.task import Task
 from experiments.training.step import TrainState
@@ -139,7 +144,9 @@ def senses_table(found: SenseUses) -> list[dict[str, Any]]:
     common, rows, before = correct(found, _commonest), [], None
     for name, vectors in own.vectors.items():
         is_state = name not in (STATIC, NEIGHBOURS)
-        moved = _cosine_distance(before, vectors) if is_state and before is not None else ""
+        moved = ""
+        if is_state and before is not None:
+            moved = float(np.mean(cosine_distances(before, vectors)))
         before = vectors if is_state else before
         rows.append(
             {
@@ -188,12 +195,6 @@ def correct(found: SenseUses, guess: Callable[[np.ndarray, np.ndarray], np.ndarr
         is_right = guess(places, senses[places]) == senses[places]
         right += int(np.sum(is_right[places < found.asked]))
     return 100 * right / found.asked
-
-
-def _cosine_distance(before: np.ndarray, after: np.ndarray) -> float:
-    """Return the mean of 1 - cosine over the rows of two arrays `[M, D]`."""
-    norms = np.linalg.norm(before, axis=-1) * np.linalg.norm(after, axis=-1)
-    return float(np.mean(1 - (before * after).sum(axis=-1) / np.maximum(norms, 1e-12)))
 
 
 def principal_components(vectors: np.ndarray, number: int = 2) -> tuple[np.ndarray, np.ndarray]:

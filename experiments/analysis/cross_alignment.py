@@ -1,6 +1,6 @@
 """Word alignments of a split, from the cross-attention of a model and from baselines."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -203,11 +203,26 @@ def align_task(
     """
     found, gold = {}, {}
     for name, wanted in ((VALIDATION, VALIDATION), (TEST, split)):
-        pairs = [*task.examples(wanted)]
-        if not any(pair.links for pair in pairs):
-            raise UsageError(f"the {wanted} split has no gold alignments")
-        examples = [task.example(state, pair.source, pair.target) for pair in pairs]
-        found[name] = align_split(task, state.parameters, examples)
-        gold[name] = gold_of(pairs)
+        found[name], gold[name] = align_with_links(task, state, wanted)
     train = task.examples("train")[:LEARNED_FROM]
-    return report(found[VALIDATION], found[TEST], gold, baselines(train, pairs))
+    return report(found[VALIDATION], found[TEST], gold, baselines(train, [*task.examples(split)]))
+
+
+def align_with_links(
+    task: "Translation", state: "TrainState", split: str
+) -> tuple[dict[Method, list[Links]], list[Gold]]:
+    """Return the links of a split by every method, and its gold links.
+
+    Raises:
+        UsageError: a split without links.
+    """
+    pairs = [*task.examples(split)]
+    if not has_links(pairs):
+        raise UsageError(f"the {split} split has no gold alignments")
+    examples = [task.example(state, pair.source, pair.target) for pair in pairs]
+    return align_split(task, state.parameters, examples), gold_of(pairs)
+
+
+def has_links(pairs: Iterable[SentencePair]) -> bool:
+    """Return whether any pair has gold links."""
+    return any(pair.links for pair in pairs)

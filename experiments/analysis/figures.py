@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.analysis.collect import CROSS, AttentionMaps
+from experiments.analysis.collect import CROSS, Attended, AttentionMaps
+from experiments.analysis.heads import visible
+from experiments.errors import UsageError
 from experiments.files import write_whole
 
 if TYPE_CHECKING:
@@ -27,6 +29,39 @@ CELL, GAP, LABELS, TOP, RIGHT = 0.24, 0.4, 1.1, 0.75, 0.8
 # Equal figures are equal files: no date, no version, and ids of SVG elements from a fixed salt.
 STYLE = {"svg.fonttype": "none", "svg.hashsalt": "attention", "figure.dpi": 100}
 METADATA = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}}
+
+
+def draw_example(
+    found: Attended, untrained: Attended, folder: Path, layer: int | None, head: int | None
+) -> None:
+    """Write the maps of an example: all heads of each layer, one head, the mask, and CSV.
+
+    Args:
+        found: what the model attends to.
+        untrained: the same of an untrained model, for the mask.
+        folder: of the files.
+        layer: of the head that is drawn alone, from 1; the last one if None.
+        head: that is drawn alone, from 1; the first one if None.
+
+    Raises:
+        UsageError: a layer or a head out of range, or a model that does not attend.
+    """
+    if not found.maps:
+        raise UsageError("this model has no layer that attends")
+    places = {
+        kind: maps.index(maps.layers[-1] if layer is None else layer, 1 if head is None else head)
+        for kind, maps in found.maps.items()
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for kind, maps in found.maps.items():
+        for place, number in enumerate(maps.layers):
+            heads = [(place, head) for head in range(maps.weights.shape[1])]
+            draw_maps(maps, folder / f"{kind}-layer-{number}", places=heads, formats=FORMATS)
+        place, at = places[kind]
+        path = folder / f"{kind}-layer-{maps.layers[place]}-head-{at + 1}"
+        draw_maps(maps, path, places=[(place, at)], formats=FORMATS)
+        draw_mask(visible(untrained.maps[kind], place), maps, folder / f"{kind}-mask")
+        write_csv(maps, folder / f"{kind}.csv")
 
 
 def draw_maps(

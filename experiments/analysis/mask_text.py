@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-import numpy as np
 from flax import nnx
 
 from attention.modules import Layers, SelfAttention
@@ -15,9 +14,7 @@ VISIBLE, MASKED = "■", "·"
 
 def drawn(mask: Mask, size: int = DRAWN) -> str:
     """Return a line for each query position and a sign for each key position."""
-    places = np.arange(size, dtype=np.int32)
-    visible = np.broadcast_to(mask(places[:, None], places[None, :]), (size, size))
-    return "\n".join(" ".join(VISIBLE if each else MASKED for each in row) for row in visible)
+    return masks.picture(mask, size).translate({ord("0"): MASKED, ord("1"): VISIBLE})
 
 
 def masks_of(model: nnx.Module, size: int = DRAWN) -> str:

@@ -13,8 +13,9 @@ from experiments.analysis.cross_alignment import (
     Method,
     Report,
     align_split,
+    align_with_links,
     baselines,
-    gold_of,
+    has_links,
     report,
     words_of,
 )
@@ -95,11 +96,9 @@ def align_without_gold(
     Returns:
         The method and its links.
     """
-    pairs = [*task.examples(VALIDATION)]
-    if not any(pair.links for pair in pairs):
+    if not has_links(task.examples(VALIDATION)):
         return None
-    read = [task.example(state, pair.source, pair.target) for pair in pairs]
-    known, gold = align_split(task, state.parameters, read), gold_of(pairs)
+    known, gold = align_with_links(task, state, VALIDATION)
     chosen = min(known, key=lambda method: score(known[method], gold).aer)
     return chosen, align_split(task, state.parameters, examples)[chosen]
 

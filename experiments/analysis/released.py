@@ -57,7 +57,7 @@ def _example(tokenizer: Any, read: Mapping[str, Sequence[int]]) -> Example:  # n
 def collect(model: Any, example: Example) -> Attended:  # noqa: ANN401 - as in `read`
     """Return what the model attends to in an example."""
 
-    def outputs(model: Any, inputs: Mapping[str, Any]) -> dict[str, Output]:  # noqa: ANN401
+    def outputs(model: Any, inputs: Mapping[str, Any]) -> dict[str, Output]:  # noqa: ANN401 - as in `read`
         if DECODER not in inputs:
             return {ENCODER: model.encode(inputs[ENCODER], returning=RETURNING)}
         if ENCODER not in inputs:

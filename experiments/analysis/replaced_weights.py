@@ -134,7 +134,7 @@ def loss_table(task: Task, state: Any, split: str) -> list[dict[str, Any]]:  # n
         split: that is measured.
     """
 
-    def sums(model: nnx.Module, batch: Any, ways: Mapping[str, Array], rng: Array) -> Any:  # noqa: ANN401
+    def sums(model: nnx.Module, batch: Any, ways: Mapping[str, Array], rng: Array) -> Any:  # noqa: ANN401 - a batch of any task
         def replacement(kind: str) -> Replacement:
             branches = [lambda weights: weights, uniform, lambda weights: permuted(weights, rng)]
             return lambda weights: jax.lax.switch(ways[kind], branches, weights)

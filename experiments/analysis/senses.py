@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
 
 
+TINY = 1e-30  # in place of a norm of 0
+
+
 class Occurrence(NamedTuple):
     """An occurrence of a word with several senses.
 
@@ -54,6 +57,13 @@ class SenseVectors(NamedTuple):
         """Convert occurrences and the vector `[D]` of each to arrays."""
         words, senses = ([getattr(one, name) for one in found] for name in ("word", "sense"))
         return cls(np.array(words), np.array(senses), np.stack(vectors))
+
+
+def cosine_distances(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Return 1 - cosine of the vectors of two arrays `[..., D]`: `[...]`."""
+    before, after = before.astype(np.float64), after.astype(np.float64)
+    norms = np.linalg.norm(before, axis=-1) * np.linalg.norm(after, axis=-1)
+    return 1 - (before * after).sum(axis=-1) / np.maximum(norms, TINY)
 
 
 def occurrences(pairs: Iterable[SentencePair]) -> list[Occurrence]:

@@ -10,7 +10,7 @@ from flax import nnx
 from experiments.analysis.agreement import agreement_table, explained, worst_completeness
 from experiments.analysis.alignment import Gold, as_pharaoh
 from experiments.analysis.animation import draw_animation, read_rows
-from experiments.analysis.collect import CROSS, ENCODER, Attended, Example
+from experiments.analysis.collect import CROSS, ENCODER, Example, texts
 from experiments.analysis.contextual_senses import (
     FEWEST,
     draw_senses,
@@ -18,8 +18,8 @@ from experiments.analysis.contextual_senses import (
     senses_table,
 )
 from experiments.analysis.cross_alignment import align_task
-from experiments.analysis.figures import FORMATS, draw_maps, draw_mask, write_csv
-from experiments.analysis.heads import beside, changes, heads_table, repeated_block, visible
+from experiments.analysis.figures import draw_example
+from experiments.analysis.heads import beside, changes, heads_table, repeated_block
 from experiments.analysis.own_text import (
     align_with_gold,
     align_without_gold,
@@ -81,8 +81,8 @@ def explain(
         UsageError: a sentence that cannot be read, an unknown split, a layer or a head out of
             range, or a model that does not attend.
     """
-    given = {"sentence": sentence, "file": file, "split": split}
-    given = [f"--{name}" for name, value in given.items() if value is not None]
+    inputs = {"--sentence": sentence, "--file": file, "--split": split}
+    given = [flag for flag, value in inputs.items() if value is not None]
     if len(given) > 1:
         raise UsageError(f"--mode=explain takes one of {' and '.join(given)}")
     if getattr(config.model, "implementation", None) is not None:  # some return no weights
@@ -94,9 +94,13 @@ def explain(
     state = restore(workdir, task).state
     untrained = task.learner.initial_state().parameters
     folder = workdir.explanation
-    read = read_sentence(task, state, sentence) if sentence is not None else None
-    read = read or (read_file(task, state, file) if file else read_split(task, state, split))
-    links = None if gold is None else read_gold(task, gold, gold_first, *read[1:])
+    if sentence is not None:
+        read = read_sentence(task, state, sentence)
+    else:
+        read = read_file(task, state, file) if file else read_split(task, state, split)
+    links = None
+    if gold is not None:
+        links = read_gold(task, gold, gold_first, read.pairs, read.measured)
     found, control = (
         [*task.collector(parameters, [*read.drawn.values()])]
         for parameters in (state.parameters, untrained)
@@ -120,7 +124,11 @@ def explain(
     heads = measure_heads(task, state, untrained, read.measured[:MEASURED], place, folder)
     if file is None:
         notes += measure_replaced_weights(task, state, split, folder)
-        measure_split(task, state, split, found[0], folder)
+        if CROSS in found[0].maps and read.pairs[0].links:
+            measure_alignment(task, state, split, folder)
+            measure_agreement(task, state, split, folder)
+        if task.source.has_phenomena and ENCODER in found[0].hidden_states:
+            measure_senses(task, state, folder)
     elif CROSS in found[0].maps:
         align_file(task, state, read, links, folder / f"alignment.{name}")
     sources = [pair.source for pair in read.pairs[:IN_PAGE]]
@@ -174,48 +182,6 @@ def planted_cue() -> str:
     return f"{PLANTED_CUE.relative_to(REPOSITORY)}: the cue is ranked first by {shares}"
 
 
-def texts(example: Example) -> list[str]:
-    """Return the labels of the text of each stack, joined by arrows."""
-    found = []
-    for stack, labels in example.labels.items():
-        before, after = example.special[stack]
-        found += [*(["→"] if found else []), *labels[before : len(labels) - after]]
-    return found
-
-
-def draw_example(
-    found: Attended, untrained: Attended, folder: Path, layer: int | None, head: int | None
-) -> None:
-    """Write the maps of an example: all heads of each layer, one head, the mask, and CSV.
-
-    Args:
-        found: what the model attends to.
-        untrained: the same of an untrained model, for the mask.
-        folder: of the files.
-        layer: as in `explain`.
-        head: as in `explain`.
-
-    Raises:
-        UsageError: a layer or a head out of range, or a model that does not attend.
-    """
-    if not found.maps:
-        raise UsageError("this model has no layer that attends")
-    places = {
-        kind: maps.index(maps.layers[-1] if layer is None else layer, 1 if head is None else head)
-        for kind, maps in found.maps.items()
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    for kind, maps in found.maps.items():
-        for place, number in enumerate(maps.layers):
-            heads = [(place, head) for head in range(maps.weights.shape[1])]
-            draw_maps(maps, folder / f"{kind}-layer-{number}", places=heads, formats=FORMATS)
-        place, at = places[kind]
-        path = folder / f"{kind}-layer-{maps.layers[place]}-head-{at + 1}"
-        draw_maps(maps, path, places=[(place, at)], formats=FORMATS)
-        draw_mask(visible(untrained.maps[kind], place), maps, folder / f"{kind}-mask")
-        write_csv(maps, folder / f"{kind}.csv")
-
-
 def measure_heads(
     task: Task,
     state: TrainState,
@@ -237,16 +203,6 @@ def measure_heads(
     print(f"\nheads, over {len(examples)} examples of {place}")
     print(markdown(rows, 2))
     return rows
-
-
-def measure_split(task: Task, state: TrainState, split: str, found: Attended, folder: Path) -> None:
-    """Measure alignments, agreement and senses, where the data has links and senses."""
-    (pair,) = task.first_examples(split, 1)
-    if CROSS in found.maps and pair.links:
-        measure_alignment(task, state, split, folder)
-        measure_agreement(task, state, split, folder)
-    if task.source.has_phenomena and ENCODER in found.hidden_states:
-        measure_senses(task, state, folder)
 
 
 def measure_replaced_weights(task: Task, state: TrainState, split: str, folder: Path) -> list[str]:
@@ -286,7 +242,7 @@ def align_file(
     Without gold, the method is that with the lowest error on the validation split.
     """
     if gold is not None:
-        report, links = align_with_gold(task, state, *read[1:], gold)
+        report, links = align_with_gold(task, state, read.pairs, read.measured, gold)
         write_tables(report.every, path, 1)
         print("alignment of the second half of the file, in %; chosen on the first half")
         print(markdown(report.rows, 1))

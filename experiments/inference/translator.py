@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,8 @@ class Hypothesis(NamedTuple):
         score: its log-probability, in beam search divided by the length penalty.
         confidence: the geometric mean of the probabilities of its tokens.
         is_uncertain: whether the confidence is below `LOW_CONFIDENCE`.
-        tokens: its tokens, with the end if it has one.
+        ids: of its tokens, with the end if it has one.
+        tokens: the text of each of them; a copied word in place of its placeholder.
         log_probs: of each of them.
         alignment: for each of them the index of the source token with the largest weight; empty for
             a model without attention.
@@ -39,9 +40,14 @@ class Hypothesis(NamedTuple):
     score: float
     confidence: float
     is_uncertain: bool
+    ids: list[int]
     tokens: list[str]
     log_probs: list[float]
     alignment: list[int]
+
+    def details(self) -> dict[str, Any]:
+        """Return what predictions list of it: all but the ids."""
+        return {name: value for name, value in self._asdict().items() if name != "ids"}
 
 
 class Translator:
@@ -211,6 +217,7 @@ class Translator:
             score=float(output.scores),
             confidence=confidence,
             is_uncertain=confidence < LOW_CONFIDENCE,
+            ids=ids,
             tokens=tokens,
             log_probs=log_probs.tolist(),
             alignment=weights.argmax(axis=-1).tolist() if self.aligns else [],

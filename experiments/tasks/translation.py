@@ -18,6 +18,7 @@ from experiments.analysis.agreement import explained, linked_first
 from experiments.analysis.collect import Example
 from experiments.analysis.figures import draw_maps
 from experiments.config import Config
+from experiments.config.decoding import SearchPart
 from experiments.data.packing import row_lengths
 from experiments.data.rows import Batch, Encoded, EncodedPair, PackedPairs
 from experiments.data.sources import Splits
@@ -70,9 +71,11 @@ class Translation(Task[Batch | PackedPairs]):
         """Translates by `config.decoding`."""
         return self.make_translator(self.stopping)
 
-    def make_translator(self, stopping: StoppingCriteria) -> Translator:
-        """Return a translator with these stopping criteria."""
-        decoding = self.config.decoding
+    def make_translator(
+        self, stopping: StoppingCriteria, decoding: SearchPart | None = None
+    ) -> Translator:
+        """Return a translator with these stopping criteria; `config.decoding` if none is given."""
+        decoding = decoding or self.config.decoding
         return Translator(
             self.learner.definition,
             self.tokenizers,
@@ -234,7 +237,7 @@ class Translation(Task[Batch | PackedPairs]):
         details = {
             "source": [*sentence.tokens(tokenizer), tokenizer.token(EOS)],
             "unknown": [*sentence.unknown.values()],
-            "translations": [one._asdict() for one in found],
+            "translations": [one.details() for one in found],
         }
         note = sentence.note(tokenizer, is_copied=self.translator.aligns)
         return Prediction([one.text for one in found[:1]], lambda: details, note)

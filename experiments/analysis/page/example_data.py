@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.analysis.collect import DECODER, Attended, AttentionMaps, Collector, Example
+from experiments.analysis.senses import cosine_distances
 from experiments.data.tokenizers import Tokenizer
 from experiments.data.vocabulary import BOS
 from experiments.tasks.task import Task
@@ -108,10 +109,7 @@ def distances(vectors: np.ndarray) -> np.ndarray:
     Args:
         vectors: `[1 + layers, T, D]`, the inputs of the stack and the outputs of its layers.
     """
-    vectors = vectors.astype(np.float64)
-    lengths = np.linalg.norm(vectors, axis=-1)
-    products = (vectors[1:] * vectors[:-1]).sum(axis=-1)
-    return 1 - products / np.maximum(lengths[1:] * lengths[:-1], 1e-30)
+    return cosine_distances(vectors[:-1], vectors[1:])
 
 
 def steps_data(
@@ -159,19 +157,17 @@ def _translations(
     tokenizer = task.tokenizers.target
     num_beams = min(max(NUM_BEAMS, task.config.decoding.num_beams), len(tokenizer))
     decoding = replace(task.config.decoding, num_beams=num_beams, n_best=min(NUM_BEAMS, num_beams))
-    beams = Translation(replace(task.config, decoding=decoding), task.tokenizers, task.splits)
+    translator = task.make_translator(task.stopping, decoding)
     sentences = [*map(task.read, sources)]
-    found = beams.translator.hypotheses(
+    found = translator.hypotheses(
         state.parameters,
         [sentence._replace(unknown={}) for sentence in sentences],
         batch_size=min(AT_ONCE, len(sentences)),
     )
-    numbers = {tokenizer.token(number): number for number in range(len(tokenizer))}
     for example, sentence, hypotheses in zip(empty, sentences, found, strict=True):
         answers, unknown = [], [*sentence.unknown]
         for one in hypotheses:
-            ids = [numbers[token] for token in one.tokens]
-            read = [BOS, *ids[:-1]]
+            read = [BOS, *one.ids[:-1]]
             shown = example._replace(
                 inputs={**example.inputs, DECODER: np.array(read)},
                 labels={**example.labels, DECODER: [*map(tokenizer.token, read)]},
@@ -179,5 +175,5 @@ def _translations(
             )
             about = {"text": one.text, "score": round(one.score, 5)}
             about["confidence"] = round(one.confidence, 5)
-            answers.append(Answer(shown, ids, about, unknown))
+            answers.append(Answer(shown, one.ids, about, unknown))
         yield answers

@@ -56,31 +56,28 @@ def recurrent():
     )
 
 
-@pytest.mark.parametrize("name", ["transformer", "recurrent"])
-def test_own_weights_change_nothing(name, request):
-    model = request.getfixturevalue(name)
+def before_and_after(model, replacements):
+    """Return the outputs of a model before and after its weights are replaced."""
 
     @jax.jit
     def both(model):
         expected = outputs(model)
-        replace_weights(model, OWN)
+        replace_weights(model, replacements)
         return expected, outputs(model)
 
-    (expected, _), (found, _) = both(model)
+    return both(model)
+
+
+@pytest.mark.parametrize("name", ["transformer", "recurrent"])
+def test_own_weights_change_nothing(name, request):
+    (expected, _), (found, _) = before_and_after(request.getfixturevalue(name), OWN)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["transformer", "recurrent"])
 def test_uniform_weights_are_used(name, request):
     model = request.getfixturevalue(name)
-
-    @jax.jit
-    def both(model):
-        expected = outputs(model)
-        replace_weights(model, OWN | {"cross": uniform})
-        return expected, outputs(model)
-
-    (expected, _), (found, attention) = both(model)
+    (expected, _), (found, attention) = before_and_after(model, OWN | {"cross": uniform})
     (layer,) = attention
     weights = layer["cross_attention"]["weights"]
     np.testing.assert_allclose(weights[0, :, :, :3], 1 / 3, rtol=1e-5)

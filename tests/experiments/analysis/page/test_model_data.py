@@ -95,7 +95,10 @@ def random_state(task, scale=0.6):
     """Return a state with random parameters, those of norms and biases too."""
     random = np.random.default_rng(0)
     shapes = task.learner.abstract_state.parameters
-    draw = lambda leaf: (scale * random.normal(size=leaf.shape)).astype(leaf.dtype)  # noqa: E731
+
+    def draw(leaf):
+        return (scale * random.normal(size=leaf.shape)).astype(leaf.dtype)
+
     return SimpleNamespace(parameters=jax.tree.map(draw, shapes))
 
 
