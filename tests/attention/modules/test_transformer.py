@@ -297,7 +297,7 @@ class TestCausality:
         last = INPUTS.at[:, -1].add(1.0)
         for causal in (True, False):
             decoder = Decoder(layers, causal=causal, cross=True)
-            same = run(decoder).features[:, 0] == run(decoder, last).features[:, 0]
+            same = run(decoder, INPUTS).features[:, 0] == run(decoder, last).features[:, 0]
             assert same.all() == causal
 
 
