@@ -8,8 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
 
 from attention import masks, rotary
 from attention.modules import (
@@ -212,21 +210,19 @@ def test_visible_nan_in_cross_attention_keys_gives_nan():
             np.testing.assert_array_equal(jnp.isnan(output).any((1, 2)), lost)
 
 
-LEAVES = st.one_of(
-    st.builds(masks.window, st.integers(0, 5)),
-    st.builds(masks.lengths, st.integers(0, 7)),
-    st.builds(masks.block, st.integers(1, 4)),
-    st.builds(masks.segments, st.lists(st.integers(0, 2), min_size=7, max_size=7).map(sorted)),
-    st.just(masks.from_function(lambda query, key: (query * key) % 3 == 0)),
-)
-
-
-# Each example compiles, so there are few, and a failing one is not made smaller.
-@settings(max_examples=4, phases=[Phase.generate])
-@given(
-    mask=st.builds(lambda a, b, c: (a & b) | ~c, LEAVES, LEAVES, LEAVES),
-    lengths=st.lists(st.integers(0, 4), min_size=B, max_size=B),
-    ring=st.booleans(),
+@pytest.mark.parametrize(
+    ("mask", "lengths", "ring"),
+    [
+        (masks.window(2) & masks.lengths(5) | ~masks.block(3), [4, 0, 2], False),
+        (
+            masks.segments([0, 0, 0, 1, 1, 1, 2])
+            & masks.from_function(lambda query, key: (query * key) % 3 == 0)
+            | ~masks.window(1),
+            [1, 4, 3],
+            True,
+        ),
+    ],
+    ids=["growing", "ring"],
 )
 def test_composed_masks(mask, lengths, ring):
     """Masks of masks, with a cache that may be a ring."""
