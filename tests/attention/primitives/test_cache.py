@@ -85,8 +85,9 @@ def test_a_piece_longer_than_the_cache_with_few_valid_tokens():
 def test_ring_equals_window():
     ring, (query, key, value) = empty((B,), 3, ring=True), query_key_value((B,))
     key, value = key[:, :T], value[:, :T]
-    _, view = ring.extend(key, value)
-    through = attend(query, **view.arguments())
+    through = jax.jit(
+        lambda ring, query, key, value: attend(query, **ring.extend(key, value)[1].arguments())
+    )(ring, query, key, value)
     windowed = attend(query, key, value, mask=masks.window(before=2))
     np.testing.assert_allclose(through, windowed, atol=1e-6)
 
@@ -236,15 +237,15 @@ def test_nonfinite_numbers_are_flagged_and_stored_as_zero():
     bad_value = value.at[1, 2, 0, 3].set(jnp.nan)
     flags = np.zeros((B, 3, K), bool)
     flags[0, 1, 2] = flags[1, 2, 0] = True
-    full = full_cache(bad_key, bad_value)
+    full, extend = full_cache(bad_key, bad_value), jax.jit(lambda cache, *pair: cache.extend(*pair))
     for ring in (False, True):
-        cache, view = empty((B,), 3, ring=ring).extend(bad_key, bad_value)
+        cache, view = extend(empty((B,), 3, ring=ring), bad_key, bad_value)
         for found in (cache, full):
             np.testing.assert_array_equal(found.nonfinite_keys, flags)
             np.testing.assert_array_equal(found.key, key.at[0, 1, 2, 5].set(0))
             np.testing.assert_array_equal(found.value, value.at[1, 2, 0, 3].set(0))
         np.testing.assert_array_equal(view.nonfinite_keys[:, -3:], flags)
-        cache, view = cache.extend(key[:, :1], value[:, :1]) if ring else (cache, view)
+        cache, view = extend(cache, key[:, :1], value[:, :1]) if ring else (cache, view)
         np.testing.assert_array_equal(view.nonfinite_keys[:, :3], flags)  # replaced later in a ring
 
 
@@ -252,12 +253,15 @@ def swap_rows(cache):
     return cache.gather_rows(lambda array: array[::-1])
 
 
+compiled_swap = jax.jit(swap_rows)
+
+
 @pytest.mark.parametrize("size", [19, 40], ids=["with a rest", "whole chunks"])
 @pytest.mark.parametrize("lengths", [(0, 0), (2, 19), (5, 5)], ids=str)
 def test_gather_rows(size, lengths):
     cache = empty((B,), size)
     cache, _ = extend(cache, jnp.zeros(B, int), jnp.array(lengths), num_tokens=19)
-    for function in (swap_rows, jax.jit(swap_rows)) if lengths == (2, 19) else (swap_rows,):
+    for function in (compiled_swap, swap_rows) if lengths == (2, 19) else (compiled_swap,):
         swapped = function(cache)
         np.testing.assert_array_equal(swapped.lengths, lengths[::-1])
         for row in range(B):
@@ -269,7 +273,7 @@ def test_gather_rows(size, lengths):
 
 @pytest.mark.parametrize("platform, loops", [("cpu", 1), ("cuda", 0), ("tpu", 0)])
 def test_gather_rows_in_place_on_cpu_only(platform, loops):
-    lowered = jax.jit(swap_rows).trace(empty((B,), 40)).lower(lowering_platforms=(platform,))
+    lowered = compiled_swap.trace(empty((B,), 40)).lower(lowering_platforms=(platform,))
     assert lowered.as_text().count("stablehlo.while") == loops
 
 
