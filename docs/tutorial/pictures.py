@@ -61,9 +61,7 @@ def shapes(names: Names) -> "Figure":
     del names
     figure, (axes,) = _panels(1)
     lengths = 2.0 ** np.arange(10, 18)
-    axes.loglog(
-        lengths, 8 * lengths**2 / 1e6, color=MARK, label="all scores and weights: 8 T² bytes"
-    )
+    axes.loglog(lengths, 8 * lengths**2 / 1e6, color=MARK, label="all weights: 8 T² bytes")
     axes.loglog(lengths, 1040 * lengths / 1e6, color=BLUE, label="tiles: about 1,000 T bytes")
     axes.set(xlabel="T, words", ylabel="MB for one head", title="memory beside inputs and output")
     axes.legend(fontsize=8)
