@@ -37,7 +37,7 @@ if jax.__version_info__[:2] == (0, 10):
 # Tracing makes many small objects that stay: to look through all of them so often takes time too.
 gc.set_threshold(100_000, 50, 100)
 
-# Half of the time of tracing a model is an error message that nobody reads: flax asks for the
+# Half of the time of tracing a model is an error message that is dropped: flax asks for the
 # sharding of the counter of random keys each time that it replaces it, and a tracer has none.
 nnx.RngCount.__setitem__ = lambda count, _, value: count.set_value(value)
 

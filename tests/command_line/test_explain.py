@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from experiments.analysis import figures
 from experiments.analysis.heads import COLUMNS
 from experiments.commands import explain as command
 from experiments.workdir import Workdir
@@ -68,7 +69,8 @@ def test_sentence(explain, made):
 @pytest.fixture
 def no_figures(monkeypatch):
     """Draw no figures, because they take long; those of a sentence are tested."""
-    monkeypatch.setattr(command, "draw_example", lambda *_: None)
+    for name in ("draw_maps", "draw_mask"):
+        monkeypatch.setattr(figures, name, lambda *_, **__: None)
 
 
 @pytest.mark.usefixtures("no_figures")

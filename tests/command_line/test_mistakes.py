@@ -145,7 +145,7 @@ def test_a_full_disk_is_one_line(place, tmp_path):
         "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20 * 1024,) * 2); "
         "sys.argv[0] = 'run.py'; runpy.run_path('run.py', run_name='__main__')"
     )
-    arguments = command(place, tmp_path / "full", "--config=word_vectors:tiny")[1:]
+    arguments = command(place, tmp_path / "full", "--config=digits:tiny")[1:]
     ran = subprocess.run(
         [sys.executable, "-c", code, *arguments],
         cwd=REPOSITORY,
