@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.errors import UsageError
+from experiments.files import read_lines
 
 Links = frozenset[tuple[int, int]]  # (source word, target word), from 0
 LINK = re.compile(r"(\d+)([-p?])(\d+)")
@@ -57,7 +58,7 @@ def read_links(
             another number of lines.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_lines(path)
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     if lengths and len(lines) != len(lengths):
@@ -157,13 +158,14 @@ def link_words(weights: np.ndarray, *, both: bool = False) -> Links:
     Args:
         weights: `[target words, source words + 1]`, as of `word_weights`.
         both: whether each source word without a link is also linked with the target word that
-            gives it the largest weight.
+            gives it the largest weight, if that is above 0: a word without a token has none.
     """
     end = weights.shape[1] - 1
     links = {(at, word) for word, at in enumerate(weights.argmax(axis=1).tolist()) if at != end}
     if both and len(weights):
         best = weights.argmax(axis=0).tolist()
-        links |= {(at, best[at]) for at in {*range(end)} - {source for source, _ in links}}
+        others = {*range(end)} - {source for source, _ in links}
+        links |= {(at, best[at]) for at in others if weights[best[at], at] > 0}
     return frozenset(links)
 
 

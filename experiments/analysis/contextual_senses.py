@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.analysis.collect import ENCODER
-from experiments.analysis.figures import FORMATS, new_figure, save
+from experiments.analysis.figures import FORMATS, MARKS, new_figure, save
 from experiments.analysis.senses import (
     Occurrence,
     cosine_distances,
@@ -29,8 +29,6 @@ NEIGHBOURS_FROM = 10_000  # training sentences
 AT_ONCE = 64  # sentences of a pass
 STATIC, NEIGHBOURS = "input embedding", "mean of neighbours"
 INPUT, OUTPUT = "input with position", "encoder output"
-# Colours and shapes that colour-blind people can distinguish (Okabe and Ito 2008).
-MARKS = (("#0072b2", "o"), ("#d55e00", "^"), ("#009e73", "s"), ("#cc79a7", "D"))
 
 
 def nearest_senses(vectors: np.ndarray, senses: np.ndarray) -> np.ndarray:
