@@ -28,7 +28,7 @@ WINDOW = 5  # neighbours on either side
 NEIGHBOURS_FROM = 10_000  # training sentences
 AT_ONCE = 64  # sentences of a pass
 STATIC, NEIGHBOURS = "input embedding", "mean of neighbours"
-INPUT, OUTPUT = "input with position", "encoder output"
+INPUT, OUTPUT = "input of layer 1", "encoder output"
 
 
 def nearest_senses(vectors: np.ndarray, senses: np.ndarray) -> np.ndarray:
@@ -221,5 +221,6 @@ def draw_senses(found: SenseUses, path: Path) -> None:
             xlabel=f"component 1 ({shares[0]:.0%} of the variance)",
             ylabel=f"component 2 ({shares[1]:.0%})",
         )
+        axes.set_aspect("equal", adjustable="datalim")  # rounding errors are no component
         axes.legend()
     save(figure, path, FORMATS)
