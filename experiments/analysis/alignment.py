@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,9 +108,7 @@ def score(predicted: Sequence[Links], gold: Sequence[Gold]) -> AlignmentScores:
     ).reshape(-1, 4)
     total = counts.sum(axis=0)
     _, among_possible, of_links, of_sure = total
-    random = np.random.default_rng(0)
-    drawn = random.multinomial(len(counts), np.full(len(counts), 1 / len(counts)), RESAMPLED)
-    low, high = np.quantile(_error(drawn @ counts), (0.025, 0.975))
+    low, high = np.quantile(_error(_resampled(len(counts)) @ counts), (0.025, 0.975))
     return AlignmentScores(
         aer=float(_error(total)),
         precision=float(among_possible / of_links) if of_links else 1.0,
@@ -117,6 +116,13 @@ def score(predicted: Sequence[Links], gold: Sequence[Gold]) -> AlignmentScores:
         low=float(low),
         high=float(high),
     )
+
+
+@cache
+def _resampled(number: int) -> np.ndarray:
+    """Return how often each sentence is drawn, `[RESAMPLED, number]`."""
+    shares = np.full(number, 1 / max(number, 1))
+    return np.random.default_rng(0).multinomial(number, shares, RESAMPLED).astype(np.float64)
 
 
 def _error(counts: np.ndarray) -> np.ndarray:

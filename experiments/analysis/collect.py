@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import numpy as np
 from flax import nnx
 from jax import Array
@@ -163,7 +164,8 @@ class Collector:
                 inputs[stack] = self._stacked([example.inputs[stack] for example in rows])
                 sizes = [len(example.inputs[stack]) for example in rows]
                 lengths[stack] = np.array(sizes, np.int32)
-            outputs = self._results(parameters, inputs, lengths)
+            # Slices of arrays of jax would be compiled for each shape.
+            outputs = jax.device_get(self._results(parameters, inputs, lengths))
             for row, example in enumerate(some):
                 yield attended(outputs, row, example)
 
