@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from experiments.errors import UsageError
+from experiments.files import read_lines
 
 Links = frozenset[tuple[int, int]]  # (source word, target word), from 0
 LINK = re.compile(r"(\d+)([-p?])(\d+)")
@@ -57,7 +59,7 @@ def read_links(
             another number of lines.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_lines(path)
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     if lengths and len(lines) != len(lengths):
@@ -106,9 +108,7 @@ def score(predicted: Sequence[Links], gold: Sequence[Gold]) -> AlignmentScores:
     ).reshape(-1, 4)
     total = counts.sum(axis=0)
     _, among_possible, of_links, of_sure = total
-    random = np.random.default_rng(0)
-    drawn = random.multinomial(len(counts), np.full(len(counts), 1 / len(counts)), RESAMPLED)
-    low, high = np.quantile(_error(drawn @ counts), (0.025, 0.975))
+    low, high = np.quantile(_error(_resampled(len(counts)) @ counts), (0.025, 0.975))
     return AlignmentScores(
         aer=float(_error(total)),
         precision=float(among_possible / of_links) if of_links else 1.0,
@@ -116,6 +116,13 @@ def score(predicted: Sequence[Links], gold: Sequence[Gold]) -> AlignmentScores:
         low=float(low),
         high=float(high),
     )
+
+
+@cache
+def _resampled(number: int) -> np.ndarray:
+    """Return how often each sentence is drawn, `[RESAMPLED, number]`."""
+    shares = np.full(number, 1 / max(number, 1))
+    return np.random.default_rng(0).multinomial(number, shares, RESAMPLED).astype(np.float64)
 
 
 def _error(counts: np.ndarray) -> np.ndarray:
@@ -157,13 +164,14 @@ def link_words(weights: np.ndarray, *, both: bool = False) -> Links:
     Args:
         weights: `[target words, source words + 1]`, as of `word_weights`.
         both: whether each source word without a link is also linked with the target word that
-            gives it the largest weight.
+            gives it the largest weight, if that is above 0: a word without a token has none.
     """
     end = weights.shape[1] - 1
     links = {(at, word) for word, at in enumerate(weights.argmax(axis=1).tolist()) if at != end}
     if both and len(weights):
         best = weights.argmax(axis=0).tolist()
-        links |= {(at, best[at]) for at in {*range(end)} - {source for source, _ in links}}
+        others = {*range(end)} - {source for source, _ in links}
+        links |= {(at, best[at]) for at in others if weights[best[at], at] > 0}
     return frozenset(links)
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.analysis.collect import ENCODER
-from experiments.analysis.figures import FORMATS, new_figure, save
+from experiments.analysis.figures import FORMATS, MARKS, new_figure, save
 from experiments.analysis.senses import (
     Occurrence,
     cosine_distances,
@@ -28,9 +28,7 @@ WINDOW = 5  # neighbours on either side
 NEIGHBOURS_FROM = 10_000  # training sentences
 AT_ONCE = 64  # sentences of a pass
 STATIC, NEIGHBOURS = "input embedding", "mean of neighbours"
-INPUT, OUTPUT = "input with position", "encoder output"
-# Colours and shapes that colour-blind people can distinguish (Okabe and Ito 2008).
-MARKS = (("#0072b2", "o"), ("#d55e00", "^"), ("#009e73", "s"), ("#cc79a7", "D"))
+INPUT, OUTPUT = "input of layer 1", "encoder output"
 
 
 def nearest_senses(vectors: np.ndarray, senses: np.ndarray) -> np.ndarray:
@@ -223,5 +221,6 @@ def draw_senses(found: SenseUses, path: Path) -> None:
             xlabel=f"component 1 ({shares[0]:.0%} of the variance)",
             ylabel=f"component 2 ({shares[1]:.0%})",
         )
+        axes.set_aspect("equal", adjustable="datalim")  # rounding errors are no component
         axes.legend()
     save(figure, path, FORMATS)

@@ -3,7 +3,8 @@
 import csv
 import io
 import warnings
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import cycle, product
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 # Lightness falls from white to dark blue, so that colour-blind people and a grey print can read it.
 COLORS, MARK = "Blues", "#d55e00"
+# Colours and shapes that colour-blind people can distinguish (Okabe and Ito 2008).
+MARKS = (("#0072b2", "o"), (MARK, "^"), ("#009e73", "s"), ("#cc79a7", "D"))
 FORMATS = (".png", ".svg")
 LABELLED = 64  # most tokens of an axis with labels
 # Inches: of a token, between panels, for the labels of an axis, for title and colour bar.
@@ -134,6 +137,19 @@ def draw_mask(
     image = _panel(axes, visible.astype(np.float32), maps, ())
     _finish(figure, image, f"{maps.title}; dark: may be attended to")
     save(figure, path, formats)
+
+
+def draw_deletion(curves: Mapping[str, np.ndarray], path: Path) -> None:
+    """Draw what target tokens lose with 1, 2, … source words less, one curve for each map."""
+    figure = new_figure(8, 4.5)
+    axes = figure.subplots()
+    styles = cycle(product(("-", "--", ":"), MARKS))
+    for (name, losses), (line, (color, mark)) in zip(curves.items(), styles, strict=False):
+        axes.plot(range(1, len(losses) + 1), losses, line + mark, color=color, label=name)
+    axes.set(xlabel="source words that are replaced", ylabel="drop of log-probability (nats)")
+    axes.set_xticks(range(1, len(losses) + 1))
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+    save(figure, path, FORMATS)
 
 
 def write_csv(maps: AttentionMaps, path: Path) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from experiments.analysis.alignment import Gold, Links, read_links, score
 from experiments.analysis.collect import DECODER, ENCODER, Example
 from experiments.analysis.cross_alignment import (
-    LEARNED_FROM,
     TEST,
     VALIDATION,
     Method,
@@ -21,6 +20,7 @@ from experiments.analysis.cross_alignment import (
 )
 from experiments.data.pairs import SentencePair
 from experiments.errors import UsageError
+from experiments.files import read_lines
 
 if TYPE_CHECKING:
     from experiments.tasks.task import Task
@@ -35,7 +35,7 @@ def read_pairs(path: Path) -> list[SentencePair]:
         UsageError: a file that cannot be read or is empty, or a line with several tabs.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_lines(path)
     except (OSError, ValueError) as error:
         raise UsageError(f"--file={path} cannot be read: {error}") from error
     if not lines:
@@ -78,13 +78,8 @@ def align_with_gold(
     links, half = align_split(task, state.parameters, examples), len(pairs) // 2
     parts = {VALIDATION: slice(half), TEST: slice(half, None)}
     first, second = ({name: each[part] for name, each in links.items()} for part in parts.values())
-    learned = task.examples("train")[:LEARNED_FROM]
-    found = report(
-        first,
-        second,
-        {name: gold[part] for name, part in parts.items()},
-        baselines(learned, pairs[half:]),
-    )
+    parts = {name: gold[part] for name, part in parts.items()}
+    found = report(first, second, parts, baselines(task, pairs[half:]))
     return found, links[found.chosen]
 
 
@@ -110,7 +105,7 @@ def read_gold(
     pairs: Sequence[SentencePair],
     examples: Sequence[Example],
 ) -> list[Gold]:
-    """Read the gold alignments of pairs; words are the tokens of the model, or whole of subwords.
+    """Read the gold alignments of pairs, between the words of `words_of`.
 
     Args:
         task: of the run.
@@ -132,7 +127,5 @@ def read_gold(
         )
     if len(pairs) < 2:
         raise UsageError("--gold needs two pairs: one to choose a head, one to score it")
-    lengths = [
-        tuple(max(words, default=-1) + 1 for words in words_of(task, each)) for each in examples
-    ]
+    lengths = [tuple(map(len, words_of(task.tokenizers, pair))) for pair in pairs]
     return read_links(path, first=first, lengths=lengths)

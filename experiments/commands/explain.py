@@ -7,7 +7,14 @@ from typing import Any, NamedTuple
 
 from flax import nnx
 
-from experiments.analysis.agreement import agreement_table, explained, worst_completeness
+from experiments.analysis.agreement import (
+    POSITIONS,
+    RANDOM,
+    agreement_table,
+    deletion_curves,
+    explained,
+    worst_completeness,
+)
 from experiments.analysis.alignment import Gold, as_pharaoh
 from experiments.analysis.animation import draw_animation, read_rows
 from experiments.analysis.collect import CROSS, ENCODER, Example, texts
@@ -17,8 +24,8 @@ from experiments.analysis.contextual_senses import (
     sense_vectors,
     senses_table,
 )
-from experiments.analysis.cross_alignment import align_task
-from experiments.analysis.figures import draw_example
+from experiments.analysis.cross_alignment import align_task, has_links
+from experiments.analysis.figures import draw_deletion, draw_example
 from experiments.analysis.heads import beside, changes, heads_table, repeated_block
 from experiments.analysis.own_text import (
     align_with_gold,
@@ -38,7 +45,7 @@ from experiments.files import write_whole
 from experiments.records import Record
 from experiments.registry import TASKS
 from experiments.tasks.task import Task
-from experiments.tasks.translation import CUE_FIRST, Translation
+from experiments.tasks.translation import CUE_FIRST, EXPLAINED, Translation
 from experiments.training.session import restore
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
@@ -112,7 +119,8 @@ def explain(
         draw_animation(read_rows(workdir.maps), folder / "training.gif")
         print(f"{folder / 'training.gif'}: the attention of a validation sentence in training")
     notes = [
-        f"re-initialised weights move {change:.0%} of the {kind}"
+        f"re-initialised weights move {change.mean():.0%} of the {kind}, and at least "
+        f"{change.min():.0%} in each head"
         for kind, change in changes(found, control).items()
     ]
     notes.append(planted_cue())
@@ -124,8 +132,9 @@ def explain(
     heads = measure_heads(task, state, untrained, read.measured[:MEASURED], place, folder)
     if file is None:
         notes += measure_replaced_weights(task, state, split, folder)
-        if CROSS in found[0].maps and read.pairs[0].links:
-            measure_alignment(task, state, split, folder)
+        if CROSS in found[0].maps:
+            if has_links(read.pairs):
+                measure_alignment(task, state, split, folder)
             measure_agreement(task, state, split, folder)
         if task.source.has_phenomena and ENCODER in found[0].hidden_states:
             measure_senses(task, state, folder)
@@ -175,11 +184,14 @@ def read_split(task: Task, state: TrainState, split: str) -> Read:
 
 def planted_cue() -> str:
     """Return the stored result of explanations of the model with a planted cue."""
-    record = Record.load(PLANTED_CUE)
-    shares = ", ".join(
-        f"{name} {found['mean']:.1%}" for name, found in record.scores[CUE_FIRST].items()
-    )
-    return f"{PLANTED_CUE.relative_to(REPOSITORY)}: the cue is ranked first by {shares}"
+    shares = {
+        name: f"{found['mean']:.1%}"
+        for name, found in Record.load(PLANTED_CUE).scores[CUE_FIRST].items()
+    }
+    by_chance = shares.pop(RANDOM)
+    found = ", ".join(f"{share} by {name}" for name, share in shares.items())
+    path = PLANTED_CUE.relative_to(REPOSITORY)
+    return f"{path}: of {EXPLAINED} cues are ranked first {found}; {by_chance} by chance"
 
 
 def measure_heads(
@@ -261,9 +273,11 @@ def measure_agreement(task: Translation, state: TrainState, split: str, folder: 
     """Write and print how attention agrees with attributions, over the first short examples."""
     found, alignments = explained(task, state, split, MEASURED)
     if not found:
+        print(f"no attribution: all sentences have {POSITIONS} words or more\n")
         return
     rows = agreement_table(found, alignments)
     write_tables(rows, folder / "agreement", 2)
+    draw_deletion(deletion_curves(found), folder / "deletion")
     print(f"agreement with attributions, rank correlations over {len(found)} sentences")
     print(markdown(rows, 2))
     print(

@@ -79,6 +79,14 @@ def read_sentence(
     return Sentence(ids, unknown, name)
 
 
+def word_numbers(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Return the number of the typed word of each token that `read_sentence` reads, from 0."""
+    if isinstance(tokenizer, WordTokenizer):
+        words = enumerate(tokenizer.words(text))
+        return [number for number, word in words for _ in _split(tokenizer, word)]
+    return tokenizer.word_numbers(tokenizer.read(text))
+
+
 def _split(tokenizer: WordTokenizer, text: str) -> Iterator[str]:
     """Yield the words of a text and its known punctuation, in the case of the vocabulary."""
     known, respell = tokenizer.vocabulary.ids, tokenizer.vocabulary.respell

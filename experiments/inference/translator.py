@@ -208,7 +208,7 @@ class Translator:
         weights = np.zeros((0, 0)) if output.observed is None else output.observed[valid]
         if self.aligns and sentence.unknown:
             written = len(ids) - (ids[-1] == EOS)
-            copies, rest = copy_words(weights[:written], sentence.unknown)
+            copies, rest = copy_words(weights[:written, :-1], sentence.unknown)  # without the end
             tokens = [copies.get(place, token) for place, token in enumerate(tokens)]
             text = tokenizer.tokens.detokenize([*tokens[:written], *rest])
         confidence = float(np.exp(np.mean(log_probs)))
@@ -247,8 +247,10 @@ def source_weights(output: Output) -> Array:
 def copy_words(weights: np.ndarray, words: Mapping[int, str]) -> tuple[dict[int, str], list[str]]:
     """Align source words with target tokens, one to one, the largest weight first.
 
+    A target token whose largest weight is on another word translates that one, and is kept.
+
     Args:
-        weights: `[T, S]`, of cross-attention.
+        weights: `[T, S]`, of cross-attention to words.
         words: by source place.
 
     Returns:
@@ -256,7 +258,8 @@ def copy_words(weights: np.ndarray, words: Mapping[int, str]) -> tuple[dict[int,
     """
     copies: dict[int, str] = {}
     rest = dict(words)
-    pairs = [(weights[t, s], t, s) for t in range(len(weights)) for s in words]
+    free = [t for t, place in enumerate(weights.argmax(axis=-1)) if place in words]
+    pairs = [(weights[t, s], t, s) for t in free for s in words]
     for _, target, source in sorted(pairs, key=lambda pair: -pair[0]):
         if target not in copies and source in rest:
             copies[target] = rest.pop(source)

@@ -29,7 +29,7 @@ from experiments.data.windows import Buckets, PackedPairRows, Windows, once
 from experiments.errors import UsageError
 from experiments.evaluation.phenomena import by_phenomenon
 from experiments.inference.prediction import Prediction
-from experiments.inference.sentence import Sentence
+from experiments.inference.sentence import Sentence, word_numbers
 from experiments.inference.translator import Hypothesis, Translator
 from experiments.tasks.task import Measured, Task
 from experiments.training.loss import TokenLosses
@@ -186,6 +186,10 @@ class Translation(Task[Batch | PackedPairs]):
             },
             {"encoder": (0, 1), "decoder": (1, 0)},
             tokens,
+            {
+                "encoder": word_numbers(self.tokenizers.source, source),
+                "decoder": self.tokenizers.target.word_numbers(said[:-1]),
+            },
         )
 
     def attended(
@@ -220,7 +224,8 @@ class Translation(Task[Batch | PackedPairs]):
         shown = min(self.examples("test"), key=lambda pair: abs(len(pair.source.split()) - DRAWN))
         example = self.example(state, shown.source, shown.target)
         (found,) = self.collector(state.parameters, [example])
-        draw_maps(found.maps["cross"], workdir.attention, links=shown.alignment)
+        links = example.token_links(shown.alignment)
+        draw_maps(found.maps["cross"], workdir.attention, links=links)
 
     def read(self, line: str) -> Sentence:
         """Read a sentence."""

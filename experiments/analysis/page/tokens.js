@@ -105,6 +105,7 @@ function writeText(model, ids, copies = new Map()) {
   const { pieces, labels, special, kind, apostrophes } = model.target;
   const word = (id, place) => copies.get(place) ?? (pieces || labels)[id];
   const words = ids.flatMap((id, place) => (id < special ? [] : [word(id, place)]));
+  copies.forEach((copy, place) => place < ids.length || words.push(copy));
   if (kind === 'subword') return joinSubwords(words);
   const text = words.join(kind === 'word' ? ' ' : '');
   return apostrophes ? text.replaceAll("' ", "'") : text;
@@ -113,8 +114,9 @@ function writeText(model, ids, copies = new Map()) {
 /**
  * Align unknown words of a source with target tokens, one to one, the largest weight first.
  *
- * Returns the word of each target place that is a copy. The weights are means of all heads and
- * layers of the cross-attention of a pass.
+ * A target token whose largest weight is on another word translates that one, and is kept. Returns
+ * the word of each target place that is a copy; words without such a token follow the last place.
+ * The weights are means of all heads and layers of the cross-attention of a pass.
  */
 function copiedWords(model, pass, { labels, unknown }) {
   const copies = new Map();
@@ -123,15 +125,18 @@ function copiedWords(model, pass, { labels, unknown }) {
   const pairs = [];
   for (let query = 0; query < queries; query++) {
     if (pass.predicted[query] === model.target.labels[model.end]) continue;
-    const weights = new Float32Array(keys);
+    const weights = new Float32Array(keys - 1); // without the end
     for (let at = 0; at < layers * heads; at++) {
       const one = rowOfWeights(pass, 'cross', Math.floor(at / heads), at % heads, query);
-      one.forEach((weight, key) => (weights[key] += weight));
+      weights.forEach((_, key) => (weights[key] += one[key]));
     }
+    const largest = Math.max(...weights);
+    if (!unknown.some((key) => weights[key] === largest)) continue;
     unknown.forEach((key) => pairs.push([weights[key], query, key]));
   }
   for (const [, query, key] of pairs.sort((a, b) => b[0] - a[0])) {
     if (!copies.has(query) && rest.delete(key)) copies.set(query, labels[key]);
   }
+  [...rest].forEach((key, at) => copies.set(queries + at, labels[key]));
   return copies;
 }

@@ -32,7 +32,8 @@ function readTyped(text) {
   byId('example').value = '';
   showExample({ ...example, name: text });
   const words = read.unknown.map((place) => `“${read.labels[place]}”`).join(', ');
-  const note = words && ` Not in the vocabulary, read as a placeholder: ${words}.`;
+  const copied = page.model.encoder ? ', and copied into the text of the translation' : '';
+  const note = words && ` Not in the vocabulary, read as a placeholder${copied}: ${words}.`;
   const time = Math.round(performance.now() - started);
   byId('status').textContent = `Computed in this page in ${time} ms.${note}`;
 }

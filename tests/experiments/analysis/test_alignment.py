@@ -107,6 +107,8 @@ def test_links_of_all_words():
     weights = np.array([[0.6, 0.3, 0.1, 0.0], [0.0, 0.4, 0.0, 0.6]])  # the last key is the end
     assert link_words(weights) == links("0-0")
     assert link_words(weights, both=True) == links("0-0 1-1 2-0")
+    weights[:, 2] = 0  # such as a comma that the model does not read
+    assert link_words(weights, both=True) == links("0-0 1-1")
 
 
 def test_weights_of_subwords():

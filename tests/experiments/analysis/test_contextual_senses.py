@@ -41,7 +41,7 @@ def uses():
     static = np.ones((20, 3))
     noise = RANDOM.normal(size=(20, 3))
     layer = noise / 9 + side * [1, 0, 0] + [0, 5, 0]
-    vectors = {"input embedding": static, "input with position": static, "layer 1": layer}
+    vectors = {"input embedding": static, "input of layer 1": static, "layer 1": layer}
     return SenseUses(found, 20, vectors | {"encoder output": layer})
 
 

@@ -136,6 +136,7 @@ def test_copied_words_are_aligned_one_to_one():
     assert copy_words(weights, {1: "b"}) == ({0: "b"}, [])
     assert copy_words(weights, {1: "b", 2: "c"}) == ({0: "b", 1: "c"}, [])
     assert copy_words(weights[:1], {0: "a", 1: "b"}) == ({0: "b"}, ["a"])
+    assert copy_words(weights, {0: "a", 2: "c"}) == ({2: "a"}, ["c"])  # the others translate word 1
 
 
 def test_translator_uses_the_tokenizer_of_the_data():
