@@ -30,6 +30,7 @@ class Example(NamedTuple):
         special: number of special tokens before and after the text, among the labels.
         predicted: the tokens that a decoder predicts, one for each that it reads.
         words: number of the word of each token of the text, of a source and its translation.
+        unknown: places of unknown words among the labels, by the stack.
     """
 
     inputs: Mapping[str, np.ndarray]
@@ -37,6 +38,17 @@ class Example(NamedTuple):
     special: Mapping[str, tuple[int, int]]
     predicted: Sequence[str] = ()
     words: Mapping[str, Sequence[int]] = {}
+    unknown: Mapping[str, Sequence[int]] = {}
+
+    @property
+    def note(self) -> str:
+        """A sentence about unknown words, "" if there are none."""
+        words = [
+            repr(self.labels[stack][place])
+            for stack, places in self.unknown.items()
+            for place in places
+        ]
+        return f"not in the vocabulary, read as a placeholder: {', '.join(words)}" if words else ""
 
     def text_slice(self, stack: str) -> slice:
         """Return the places of the text in the ids of a stack; a class token has no id."""

@@ -63,7 +63,7 @@ def draw_example(
         place, at = places[kind]
         path = folder / f"{kind}-layer-{maps.layers[place]}-head-{at + 1}"
         draw_maps(maps, path, places=[(place, at)], formats=FORMATS)
-        draw_mask(visible(untrained.maps[kind], place), maps, folder / f"{kind}-mask")
+        draw_mask(visible(untrained.maps[kind], place), maps, maps.layers[place], folder)
         write_csv(maps, folder / f"{kind}.csv")
 
 
@@ -122,21 +122,19 @@ def maps_figure(
     return figure
 
 
-def draw_mask(
-    visible: np.ndarray, maps: AttentionMaps, path: Path, formats: Sequence[str] = FORMATS
-) -> None:
-    """Draw which keys each query may attend to.
+def draw_mask(visible: np.ndarray, maps: AttentionMaps, layer: int, folder: Path) -> None:
+    """Draw which keys each query of a layer may attend to.
 
     Args:
         visible: bool `[T, S]`.
         maps: with the labels.
-        path: as in `draw_maps`.
-        formats: of the files.
+        layer: its number.
+        folder: of the files.
     """
     figure, ((axes,),) = _grid(maps, 1, 1)
-    image = _panel(axes, visible.astype(np.float32), maps, ())
-    _finish(figure, image, f"{maps.title}; dark: may be attended to")
-    save(figure, path, formats)
+    _panel(axes, visible.astype(np.float32), maps, ())
+    _finish(figure, None, f"{maps.title}, layer {layer}; dark: may be attended to")
+    save(figure, folder / f"{maps.kind}-layer-{layer}-mask", FORMATS)
 
 
 def draw_deletion(curves: Mapping[str, np.ndarray], path: Path) -> None:
@@ -228,10 +226,12 @@ def _panel(
     return image
 
 
-def _finish(figure: "Figure", image: "AxesImage", title: str) -> None:
-    """Add a colour bar, and a title in lines of about 13 characters an inch."""
+def _finish(figure: "Figure", image: "AxesImage | None", title: str) -> None:
+    """Add a title in lines of about 13 characters an inch, and the colour bar of an image."""
     width, height = figure.get_size_inches()
     figure.suptitle(fill(title, int(13 * width)), fontsize=9)
+    if image is None:
+        return
     bar = figure.add_axes((1 - 0.65 / width, LABELS / height, 0.12 / width, 0.4))
     figure.colorbar(image, cax=bar)
     bar.tick_params(labelsize=7)

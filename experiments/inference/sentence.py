@@ -1,6 +1,7 @@
 """Sentences as a person types them, with punctuation and with words that a vocabulary lacks."""
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import NamedTuple
@@ -8,7 +9,7 @@ from typing import NamedTuple
 from experiments.data.tokenizers import Tokenizer, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 
-EDGES = re.compile(r"(\W*)(.*?)(\W*)", re.DOTALL)  # punctuation, a word, punctuation
+SIGNS = ("Pc", "Pd", "Pe", "Pf", "Pi", "Po", "Ps", "Sc", "Sk", "Sm")  # categories of Unicode
 SIMILAR = 0.8  # least similarity of a known word that is suggested, as in `difflib`
 
 
@@ -48,8 +49,8 @@ def read_sentence(
     """Read a text as a person types it.
 
     Of a vocabulary of words, a word that is known in another case only is read in that case,
-    punctuation is split off, unknown punctuation is left out, and an unknown word is replaced by a
-    placeholder.
+    punctuation is split off, unknown punctuation is left out, and an unknown word or picture is
+    replaced by a placeholder.
 
     Args:
         tokenizer: of the model.
@@ -94,11 +95,13 @@ def _split(tokenizer: WordTokenizer, text: str) -> Iterator[str]:
         if respell(typed) in known:
             yield respell(typed)
             continue
-        before, word, after = EDGES.fullmatch(typed).groups()
-        yield from filter(known.__contains__, before)
-        if word:
-            yield respell(word)
-        yield from filter(known.__contains__, after)
+        signs = "".join(sign for sign in typed if unicodedata.category(sign) in SIGNS)
+        signs = signs.replace("_", "")
+        start, end = len(typed) - len(typed.lstrip(signs)), len(typed.rstrip(signs))
+        yield from filter(known.__contains__, typed[:start])
+        if start < end:
+            yield respell(typed[start:end])
+        yield from filter(known.__contains__, typed[max(start, end) :])
 
 
 def placeholder(vocabulary: Vocabulary) -> str:

@@ -201,16 +201,30 @@ class Translator:
         """Return a translation in one line; a model of bytes may generate line feeds."""
         return " ".join(self._tokenizers.target.decode(ids).splitlines())
 
+    def with_copies(
+        self, ids: Sequence[int], weights: np.ndarray, unknown: Mapping[int, str]
+    ) -> tuple[list[str], str]:
+        """Return the tokens and the text of a translation, with copies of unknown words.
+
+        Args:
+            ids: of the translation, with the end if it has one.
+            weights: `[T, S]`, of cross-attention to words and the end.
+            unknown: words that are copied, by source place.
+        """
+        tokenizer = self._tokenizers.target
+        tokens = [tokenizer.token(number) for number in ids]
+        if not unknown:
+            return tokens, self._text(ids)
+        written = len(ids) - (ids[-1] == EOS)
+        copies, rest = copy_words(weights[:written, :-1], unknown)
+        tokens = [copies.get(place, token) for place, token in enumerate(tokens)]
+        return tokens, tokenizer.tokens.detokenize([*tokens[:written], *rest])
+
     def _hypothesis(self, sentence: Sentence, output: GenerationOutput) -> Hypothesis:
-        valid, tokenizer = slice(int(output.lengths)), self._tokenizers.target
+        valid = slice(int(output.lengths))
         ids, log_probs = output.tokens[valid].tolist(), output.log_probs[valid]
-        tokens, text = [tokenizer.token(number) for number in ids], self._text(ids)
         weights = np.zeros((0, 0)) if output.observed is None else output.observed[valid]
-        if self.aligns and sentence.unknown:
-            written = len(ids) - (ids[-1] == EOS)
-            copies, rest = copy_words(weights[:written, :-1], sentence.unknown)  # without the end
-            tokens = [copies.get(place, token) for place, token in enumerate(tokens)]
-            text = tokenizer.tokens.detokenize([*tokens[:written], *rest])
+        tokens, text = self.with_copies(ids, weights, sentence.unknown if self.aligns else {})
         confidence = float(np.exp(np.mean(log_probs)))
         return Hypothesis(
             text=text,

@@ -171,7 +171,10 @@ class Classification(Task[LabelledBatch]):
             ids, labels = read, [f"{row + 1},{column + 1}" for row, column in np.ndindex(*sides)]
         begin = ["<class>"] if self.config.model.pooling == "class_token" else []
         return Example(
-            {"encoder": ids}, {"encoder": [*begin, *labels]}, {"encoder": (len(begin), 0)}
+            {"encoder": ids},
+            {"encoder": [*begin, *labels]},
+            {"encoder": (len(begin), 0)},
+            unknown={"encoder": [len(begin) + place for place in getattr(read, "unknown", ())]},
         )
 
     def attended(

@@ -152,6 +152,7 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
             {"encoder": np.array([*sentence.ids, EOS])},
             {"encoder": [*labels, SPECIALS[EOS]]},
             {"encoder": (0, 1)},
+            unknown={"encoder": [*sentence.unknown]},
         )
 
     def attended(

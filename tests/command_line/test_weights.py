@@ -143,7 +143,7 @@ def labels(folder):
         ("gpt2", ["--mode=train"], "--weights is for --mode=predict, without a --workdir, and"),
         ("gpt2", ["--mode=explain"], "--mode=explain --weights=FOLDER needs a --sentence"),
         ("gpt2", ["--mode=explain", "--split=test"], "--split is for a run: --weights has no data"),
-        ("gpt2", ["--mode=explain", "--sentence="], "--sentence needs a name, got none"),
+        ("gpt2", ["--mode=explain", "--sentence="], "--sentence needs a sentence, got none"),
         ("gpt2", ["--mode=explain", f"--sentence={'hi ' * 40}"], "and the model reads at most 32"),
         (
             "gpt2",

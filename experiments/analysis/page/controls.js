@@ -29,7 +29,7 @@ function showStored(number) {
   const ids = stored.translations[0]?.ids;
   const { encoder, decoder } = stored.stacks;
   const computed = isStored ? {} : passOf(encoder ?? decoder, encoder ? ids : decoder.ids);
-  byId('status').textContent = '';
+  byId('status').textContent = unknownNote(stored);
   showExample({ ...stored, ...computed });
 }
 

@@ -7,10 +7,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.analysis.collect import DECODER, Attended, AttentionMaps, Collector, Example
+from attention.decoding import GNMT
+from experiments.analysis.collect import (
+    CROSS,
+    DECODER,
+    ENCODER,
+    Attended,
+    AttentionMaps,
+    Collector,
+    Example,
+)
 from experiments.analysis.senses import cosine_distances
 from experiments.data.tokenizers import Tokenizer
-from experiments.data.vocabulary import BOS
 from experiments.tasks.task import Task
 from experiments.tasks.translation import Translation
 from experiments.training.step import TrainState
@@ -27,14 +35,10 @@ class Answer(NamedTuple):
     Attributes:
         example: that the model reads.
         predicted: ids that follow those that the decoder reads; empty for an encoder alone.
-        about: its text, and its score if the model translates.
-        unknown: places of unknown words in the first stack.
     """
 
     example: Example
     predicted: Sequence[int]
-    about: dict[str, Any]
-    unknown: Sequence[int] = ()
 
 
 def examples_data(task: Task, state: TrainState, sources: Sequence[Any]) -> list[dict[str, Any]]:
@@ -54,15 +58,15 @@ def examples_data(task: Task, state: TrainState, sources: Sequence[Any]) -> list
     collector = Collector(task, logits_of=(DECODER,))
     passes = collector(state.parameters, rows, batch_size=min(AT_ONCE, len(rows)))
     tokenizer = task.tokenizers[max(task.sides)]
+    penalty = getattr(task.config.decoding, "length_penalty", 0.0)
     found = []
     for number, (source, several) in enumerate(zip(sources, answers, strict=True), start=1):
         every = [next(passes) for _ in several]
         data = attention_data(several[0].example, every[0])
-        first = next(iter(data["stacks"].values()))
-        first["unknown"] = [*several[0].unknown]
         data["name"] = source if isinstance(source, str) else f"example {number}"
         data["translations"] = [
-            one.about | steps_data(tokenizer, one.predicted, attended.logits[DECODER])
+            {"text": _text(task, one, attended)}
+            | steps_data(tokenizer, one.predicted, attended.logits[DECODER], penalty)
             for one, attended in zip(several, every, strict=True)
             if len(one.predicted)
         ]
@@ -78,6 +82,7 @@ def attention_data(example: Example, attended: Attended) -> dict[str, Any]:
                 "labels": [*labels],
                 "special": [*example.special[stack]],
                 "ids": example.inputs[stack].tolist() if example.inputs[stack].ndim == 1 else [],
+                "unknown": [*example.unknown.get(stack, ())],
             }
             for stack, labels in example.labels.items()
         },
@@ -113,23 +118,27 @@ def distances(vectors: np.ndarray) -> np.ndarray:
 
 
 def steps_data(
-    tokenizer: Tokenizer, predicted: Sequence[int], logits: np.ndarray
+    tokenizer: Tokenizer, predicted: Sequence[int], logits: np.ndarray, length_penalty: float = 0.0
 ) -> dict[str, Any]:
-    """Return probability and alternatives of each token that a decoder predicts.
+    """Return probability and alternatives of each token that a decoder predicts, and their score.
 
     Args:
         tokenizer: of these tokens.
         predicted: their ids.
         logits: `[T, V]`, at least one row for each of them.
+        length_penalty: alpha of `attention.decoding.GNMT`.
     """
     logits = logits[: len(predicted)].astype(np.float64)
     log_probs = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
     best = np.argsort(-log_probs, axis=-1, kind="stable")[:, :ALTERNATIVES]
     probabilities = np.exp(np.take_along_axis(log_probs, best, axis=-1)).round(5)
+    chosen = log_probs[np.arange(len(predicted)), predicted]
     return {
         "ids": [*map(int, predicted)],
         "tokens": [*map(tokenizer.token, predicted)],
-        "log_probs": log_probs[np.arange(len(predicted)), predicted].round(5).tolist(),
+        "log_probs": chosen.round(5).tolist(),
+        "score": round(float(chosen.sum() / GNMT(length_penalty)(len(predicted))), 5),
+        "confidence": round(float(np.exp(chosen.mean())), 5),
         "alternatives": [
             [[tokenizer.token(each), number] for each, number in zip(*row, strict=True)]
             for row in zip(best.tolist(), probabilities.tolist(), strict=True)
@@ -137,43 +146,41 @@ def steps_data(
     }
 
 
+def _text(task: Task, answer: Answer, attended: Attended) -> str:
+    """Return the text of an answer; that of a translation has copies of unknown words."""
+    example = answer.example
+    if not isinstance(task, Translation):
+        return task.tokenizers.source.decode(example.inputs[DECODER].tolist())
+    weights = attended.maps[CROSS].weights.mean(axis=(0, 1))
+    unknown = {place: example.labels[ENCODER][place] for place in example.unknown[ENCODER]}
+    return task.translator.with_copies(answer.predicted, weights, unknown)[1]
+
+
 def _answers(task: Task, state: TrainState, sources: Sequence[Any]) -> Iterator[list[Answer]]:
-    """Yield the answers to each source, the best translation first."""
+    """Yield the answers to each source: that of the run first, then the n best."""
     if isinstance(task, Translation):
         yield from _translations(task, state, sources)
         return
     for source in sources:
         example = task.example(state, source)
         ids = example.inputs[DECODER].tolist() if DECODER in example.inputs else []
-        text = task.tokenizers.source.decode(ids) if ids else ""
-        yield [Answer(example, ids[1:], {"text": text})]
+        yield [Answer(example, ids[1:])]
 
 
 def _translations(
     task: Translation, state: TrainState, sources: Sequence[str]
 ) -> Iterator[list[Answer]]:
-    """Yield the translations of each source by beam search; unknown words are not copied."""
-    empty = [task.example(state, source, "") for source in sources]
-    tokenizer = task.tokenizers.target
-    num_beams = min(max(NUM_BEAMS, task.config.decoding.num_beams), len(tokenizer))
+    """Yield the translation of each source by `config.decoding`, and those of beam search."""
+    num_beams = min(max(NUM_BEAMS, task.config.decoding.num_beams), len(task.tokenizers.target))
     decoding = replace(task.config.decoding, num_beams=num_beams, n_best=min(NUM_BEAMS, num_beams))
     translator = task.make_translator(task.stopping, decoding)
     sentences = [*map(task.read, sources)]
+    ids = [sentence.ids for sentence in sentences]
+    own = task.translator.translate_ids(state.parameters, ids, batch_size=1)
     found = translator.hypotheses(
-        state.parameters,
-        [sentence._replace(unknown={}) for sentence in sentences],
-        batch_size=min(AT_ONCE, len(sentences)),
+        state.parameters, sentences, batch_size=min(AT_ONCE, len(sentences))
     )
-    for example, sentence, hypotheses in zip(empty, sentences, found, strict=True):
-        answers, unknown = [], [*sentence.unknown]
-        for one in hypotheses:
-            read = [BOS, *one.ids[:-1]]
-            shown = example._replace(
-                inputs={**example.inputs, DECODER: np.array(read)},
-                labels={**example.labels, DECODER: [*map(tokenizer.token, read)]},
-                predicted=one.tokens,
-            )
-            about = {"text": one.text, "score": round(one.score, 5)}
-            about["confidence"] = round(one.confidence, 5)
-            answers.append(Answer(shown, one.ids, about, unknown))
-        yield answers
+    for source, first, hypotheses in zip(sources, own, found, strict=True):
+        every = dict.fromkeys([tuple(first.tolist()), *(tuple(one.ids) for one in hypotheses)])
+        several = [[*each] for each in every][:NUM_BEAMS]
+        yield [Answer(task.translated(source, each), each) for each in several]

@@ -2,7 +2,9 @@
 
 // Text as a person types it, and the text of tokens.
 
-const EDGES = /^([^\p{L}\p{N}_]*)(.*?)([^\p{L}\p{N}_]*)$/su; // punctuation, a word, punctuation
+// Punctuation, a word or a picture, punctuation.
+const SIGN = '(?!_)[\\p{P}\\p{Sc}\\p{Sk}\\p{Sm}]';
+const EDGES = new RegExp(`^((?:${SIGN})*)(.*?)((?:${SIGN})*)$`, 'su');
 
 /**
  * Read a source, or the prompt of a decoder alone.

@@ -31,16 +31,24 @@ function readTyped(text) {
   const example = page.model.encoder ? translated(read) : continued(read);
   byId('example').value = '';
   showExample({ ...example, name: text });
-  const words = read.unknown.map((place) => `“${read.labels[place]}”`).join(', ');
-  const copied = page.model.encoder ? ', and copied into the text of the translation' : '';
-  const note = words && ` Not in the vocabulary, read as a placeholder${copied}: ${words}.`;
   const time = Math.round(performance.now() - started);
-  byId('status').textContent = `Computed in this page in ${time} ms.${note}`;
+  byId('status').textContent = `Computed in this page in ${time} ms. ${unknownNote(example)}`;
+}
+
+/** Return a sentence about the unknown words of an example, "" if there are none. */
+function unknownNote({ stacks }) {
+  const { labels, unknown = [] } = stacks.encoder ?? stacks.decoder;
+  const words = unknown.map((place) => `“${labels[place]}”`).join(', ');
+  const copied = stacks.decoder && stacks.encoder ? ' and copied into the translation' : '';
+  return words && `Not in the vocabulary, read as a placeholder${copied}: ${words}.`;
 }
 
 function translated(read) {
   const { model } = page;
-  const found = beam(model, read.ids, NUM_BEAMS, MOST_TOKENS);
+  const [own] = beam(model, read.ids, model.num_beams, MOST_TOKENS);
+  const others = beam(model, read.ids, NUM_BEAMS, MOST_TOKENS);
+  const isOther = ({ ids }) => `${ids}` !== `${own.ids}`;
+  const found = [own, ...others.filter(isOther)].slice(0, NUM_BEAMS);
   const example = passOf(read, found[0].ids);
   const textOf = ({ ids }, rank) => {
     if (!read.unknown.length) return writeText(model, ids);
