@@ -1,15 +1,16 @@
 """Sentences as a person types them, with punctuation and with words that a vocabulary lacks."""
 
 import re
-import unicodedata
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from difflib import get_close_matches
+from itertools import takewhile
 from typing import NamedTuple
+from unicodedata import category
 
 from experiments.data.tokenizers import Tokenizer, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 
-SIGNS = ("Pc", "Pd", "Pe", "Pf", "Pi", "Po", "Ps", "Sc", "Sk", "Sm")  # categories of Unicode
+EDGES = re.compile(r"(\W*)(.*\w)?(.*)", re.DOTALL)  # signs, a word, signs
 SIMILAR = 0.8  # least similarity of a known word that is suggested, as in `difflib`
 
 
@@ -49,8 +50,8 @@ def read_sentence(
     """Read a text as a person types it.
 
     Of a vocabulary of words, a word that is known in another case only is read in that case,
-    punctuation is split off, unknown punctuation is left out, and an unknown word or picture is
-    replaced by a placeholder.
+    punctuation and symbols are split off, unknown punctuation is left out, and an unknown word or
+    symbol, such as an emoji, is replaced by a placeholder.
 
     Args:
         tokenizer: of the model.
@@ -89,19 +90,28 @@ def word_numbers(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def _split(tokenizer: WordTokenizer, text: str) -> Iterator[str]:
-    """Yield the words of a text and its known punctuation, in the case of the vocabulary."""
+    """Yield the words of a text, in the case of the vocabulary, and its signs."""
     known, respell = tokenizer.vocabulary.ids, tokenizer.vocabulary.respell
     for typed in tokenizer.tokens.tokenize(text):
         if respell(typed) in known:
             yield respell(typed)
             continue
-        signs = "".join(sign for sign in typed if unicodedata.category(sign) in SIGNS)
-        signs = signs.replace("_", "")
-        start, end = len(typed) - len(typed.lstrip(signs)), len(typed.rstrip(signs))
-        yield from filter(known.__contains__, typed[:start])
-        if start < end:
-            yield respell(typed[start:end])
-        yield from filter(known.__contains__, typed[max(start, end) :])
+        before, word, after = EDGES.fullmatch(typed).groups()
+        marks = "".join(takewhile(lambda sign: category(sign)[0] == "M", after))
+        yield from _signs(known, before)
+        if word:
+            yield respell(word + marks)
+        yield from _signs(known, after.removeprefix(marks))
+
+
+def _signs(known: Container[str], text: str) -> Iterator[str]:
+    """Yield the known signs of a text, and what is neither punctuation nor invisible."""
+    parts = (
+        f" {sign} " if sign in known else " " if category(sign)[0] == "P" else sign for sign in text
+    )
+    for run in "".join(parts).split():
+        if any(category(sign) not in ("Cc", "Cf") for sign in run):
+            yield run
 
 
 def placeholder(vocabulary: Vocabulary) -> str:

@@ -2,9 +2,10 @@
 
 // Text as a person types it, and the text of tokens.
 
-// Punctuation, a word or a picture, punctuation.
-const SIGN = '(?!_)[\\p{P}\\p{Sc}\\p{Sk}\\p{Sm}]';
-const EDGES = new RegExp(`^((?:${SIGN})*)(.*?)((?:${SIGN})*)$`, 'su');
+const EDGES = /^([^\p{L}\p{N}_]*)(.*[\p{L}\p{N}_]\p{M}*)?(.*)$/su; // signs, a word, signs
+const BLANKS = '[\\p{Z}\\t-\\r\\x1c-\\x1f\\x85]+'; // as in Python
+const SPACES = new RegExp(BLANKS, 'u');
+const ENDS = new RegExp(`^${BLANKS}|${BLANKS}$`, 'gu');
 
 /**
  * Read a source, or the prompt of a decoder alone.
@@ -59,25 +60,32 @@ function idsOf(side) {
 
 const SPLIT = { word: splitWords, character: (_, text) => [...text], subword: splitSubwords };
 
-/** Split a text into words in the case of the vocabulary, and known punctuation. */
+/** Split a text into words in the case of the vocabulary, and signs; see `sentence.py`. */
 function splitWords(source, text) {
   const known = idsOf(source);
   source.small ??= new Map([...known.keys()].reverse().map((word) => [word.toLowerCase(), word]));
   const inSmallLetters = (word) => source.small.get(word.toLowerCase());
   const respell = (word) => (known.has(word) ? word : (inSmallLetters(word) ?? word));
   const spaced = source.apostrophes ? text.replaceAll("'", "' ") : text;
-  return spaced.split(/\s+/u).filter(Boolean).flatMap((typed) => {
+  return spaced.split(SPACES).filter(Boolean).flatMap((typed) => {
     if (known.has(respell(typed))) return [respell(typed)];
     const [, before, word, after] = typed.match(EDGES);
-    const signs = (text) => [...text].filter((sign) => known.has(sign));
-    return [...signs(before), ...(word ? [respell(word)] : []), ...signs(after)];
+    return [...signs(known, before), ...(word ? [respell(word)] : []), ...signs(known, after)];
   });
+}
+
+/** Return the known signs of a text, and what is neither punctuation nor invisible. */
+function signs(known, text) {
+  const spaced = (sign) => (known.has(sign) ? ` ${sign} ` : sign.replace(/\p{P}/u, ' '));
+  const runs = [...text].map(spaced).join('').split(' ');
+  return runs.filter((run) => /[^\p{Cc}\p{Cf}]/u.test(run));
 }
 
 /** Merge adjacent parts, those of the most frequent subword first; what is left becomes bytes. */
 function splitSubwords(source, text) {
   const known = idsOf(source);
-  const parts = text.trim() ? [...`▁${text.trim().replaceAll(' ', '▁')}`] : [];
+  const inner = text.replace(ENDS, '');
+  const parts = inner ? [...`▁${inner.replaceAll(' ', '▁')}`] : [];
   const rank = (at) => known.get(parts[at] + parts[at + 1]) ?? Infinity; // ids are ranks
   for (;;) {
     let best = 0;

@@ -32,6 +32,22 @@ def test_case_and_punctuation(text, words):
     assert not sentence.unknown and not sentence.note(TOKENIZER)
 
 
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("👩‍👩‍👧‍👦 sees 🇫🇷", "👩‍👩‍👧‍👦 sees 🇫🇷"),
+        ("girl👍🏽! (❤️), Jane", "girl 👍🏽 ! ❤️ Jane"),
+        ("I + I = → …", "I + I = →"),
+        ("\u200fגיל cafe\u0301, \ufeffJane", "גיל cafe\u0301 Jane"),
+        ("</script>", "< script >"),
+    ],
+)
+def test_symbols_are_tokens(text, words):
+    tokens, sentence = read(text)
+    assert tokens == words.split()
+    assert {*sentence.unknown.values()} == {*tokens} - {*WORD_LIST}
+
+
 def test_words_are_counted_as_typed():
     # The dash and the dots are no tokens, and "Jane!" is two.
     assert word_numbers(TOKENIZER, 'the "girl" - sees ... zebra Jane!') == [0, 1, 3, 5, 6, 6]
