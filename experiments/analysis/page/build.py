@@ -63,22 +63,27 @@ def write_explanation(
     shown = limited(examples, MOST_WEIGHTS, can_compute=model is not None)
     if len(shown) < len(examples):
         reasons.append(f"{len(examples) - len(shown)} examples are too large for this page.")
-    special = {*SPECIALS}
-    for each in (stack for example in examples for stack in example["stacks"].values()):
-        before, after = each["special"]
-        special |= {*each["labels"][:before], *each["labels"][len(each["labels"]) - after :]}
     write_page(
         path,
         {
             "title": f"Attention of {path.parents[1].resolve().name}",
             "task": task.config.task,
-            "special": sorted(special),
+            "special": special_labels(examples),
             "examples": shown,
             "heads": [_rounded(row) for row in heads],
             "notes": [*notes, *reasons],
             "model": model,
         },
     )
+
+
+def special_labels(examples: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the labels of special tokens; [] if the stacks of no example read one."""
+    found = set()
+    for each in (stack for example in examples for stack in example["stacks"].values()):
+        before, after = each["special"]
+        found |= {*each["labels"][:before], *each["labels"][len(each["labels"]) - after :]}
+    return sorted({*SPECIALS} | found) if found else []
 
 
 def limited(

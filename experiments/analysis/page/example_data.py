@@ -1,6 +1,7 @@
 """Examples of the page: attention, translations, and how far the vectors of words move."""
 
 import base64
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -19,12 +20,14 @@ from experiments.analysis.collect import (
 )
 from experiments.analysis.senses import cosine_distances
 from experiments.data.tokenizers import Tokenizer
+from experiments.inference.prediction import Prediction
 from experiments.tasks.task import Task
 from experiments.tasks.translation import Translation
 from experiments.training.step import TrainState
 
 NUM_BEAMS = 5  # translations of a sentence
 ALTERNATIVES = 5  # tokens that are listed for each step
+CANDIDATES = 10  # classes that are listed, or words for a gap
 AT_ONCE = 20  # examples of a pass
 LARGEST_BYTE = 255  # the weight 1 of a stored map
 
@@ -54,13 +57,15 @@ def examples_data(task: Task, state: TrainState, sources: Sequence[Any]) -> list
         UsageError: a model that does not attend.
     """
     answers = [*_answers(task, state, sources)]
+    chosen = task.encoder_predictions(state, sources)
     rows = [one.example for several in answers for one in several]
     collector = Collector(task, logits_of=(DECODER,))
     passes = collector(state.parameters, rows, batch_size=min(AT_ONCE, len(rows)))
     tokenizer = task.tokenizers[max(task.sides)]
     penalty = getattr(task.config.decoding, "length_penalty", 0.0)
     found = []
-    for number, (source, several) in enumerate(zip(sources, answers, strict=True), start=1):
+    every_source = zip(sources, answers, chosen, strict=True)
+    for number, (source, several, prediction) in enumerate(every_source, start=1):
         every = [next(passes) for _ in several]
         data = attention_data(several[0].example, every[0])
         data["name"] = source if isinstance(source, str) else f"example {number}"
@@ -69,7 +74,7 @@ def examples_data(task: Task, state: TrainState, sources: Sequence[Any]) -> list
             | steps_data(tokenizer, one.predicted, attended.logits[DECODER], penalty)
             for one, attended in zip(several, every, strict=True)
             if len(one.predicted)
-        ]
+        ] or choices_data(prediction)
         found.append(data)
     return found
 
@@ -122,6 +127,8 @@ def steps_data(
 ) -> dict[str, Any]:
     """Return probability and alternatives of each token that a decoder predicts, and their score.
 
+    The query at place t predicts token t.
+
     Args:
         tokenizer: of these tokens.
         predicted: their ids.
@@ -134,6 +141,7 @@ def steps_data(
     probabilities = np.exp(np.take_along_axis(log_probs, best, axis=-1)).round(5)
     chosen = log_probs[np.arange(len(predicted)), predicted]
     return {
+        "places": [*range(len(predicted))],
         "ids": [*map(int, predicted)],
         "tokens": [*map(tokenizer.token, predicted)],
         "log_probs": chosen.round(5).tolist(),
@@ -144,6 +152,24 @@ def steps_data(
             for row in zip(best.tolist(), probabilities.tolist(), strict=True)
         ],
     }
+
+
+def choices_data(prediction: Prediction) -> list[dict[str, Any]]:
+    """Return the answer of an encoder in the form of a translation; [] if it chooses nothing."""
+    if not prediction.choices:
+        return []
+    ranked = [choice.candidates[:CANDIDATES] for choice in prediction.choices]
+    return [
+        {
+            "text": "".join(prediction.text),
+            "places": [choice.place for choice in prediction.choices],
+            "tokens": [candidates[0][0] for candidates in ranked],
+            "log_probs": [math.log(max(candidates[0][1], 1e-30)) for candidates in ranked],
+            "alternatives": [
+                [[label, round(number, 5)] for label, number in candidates] for candidates in ranked
+            ],
+        }
+    ]
 
 
 def _text(task: Task, answer: Answer, attended: Attended) -> str:

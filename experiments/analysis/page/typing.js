@@ -25,7 +25,8 @@ function readTyped(text) {
   const started = performance.now();
   const read = readText(page.model, text);
   if (read.problem) {
-    byId('status').textContent = text.trim() ? read.problem : '';
+    showStored(page.stored);
+    if (text) byId('status').textContent = `${read.problem} The page shows the stored example.`;
     return;
   }
   const example = page.model.encoder ? translated(read) : continued(read);
@@ -62,15 +63,17 @@ function continued(read) {
   const { model } = page;
   const [best] = beam(model, read.ids, 1, CONTINUED);
   const example = passOf(read, [...read.ids, ...(best?.ids ?? [])]);
-  const answer = best && answerOf(best, model.target, writeText(model, example.stacks.decoder.ids));
-  return { ...example, translations: best ? [{ ...answer, start: read.ids.length - 1 }] : [] };
+  const text = writeText(model, example.stacks.decoder.ids);
+  const translations = best ? [answerOf(best, model.target, text, read.ids.length - 1)] : [];
+  return { ...example, translations };
 }
 
-/** Return a hypothesis in the form of a stored translation. */
-function answerOf({ ids, score, logProbs, alternatives }, { labels }, text) {
+/** Return a hypothesis in the form of a stored translation; `start` is its first query. */
+function answerOf({ ids, score, logProbs, alternatives }, { labels }, text, start = 0) {
   const mean = logProbs.reduce((sum, number) => sum + number, 0) / logProbs.length;
   return {
     ...{ ids, score, text, alternatives, log_probs: logProbs },
+    places: ids.map((_, step) => start + step),
     ...{ tokens: ids.map((id) => labels[id]), confidence: Math.exp(mean) },
   };
 }

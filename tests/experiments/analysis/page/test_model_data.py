@@ -58,7 +58,7 @@ GPT = {
     "per_layer": ({"activation": "gelu"}, {"activation": "gelu_exact", "window": 2}),
 }
 SIGNS = (
-    *"aλ字7½_ \x85\x1c\u3000.,?'’-«+€^→😀🏽❤\ufe0f\u0301ा\u200d\u200f\u202e\ufeff",
+    *"aλ字7½_ \x85\x1c\u3000.,?'“-«+€^→😀🏽❤\ufe0f\u0301ा\u200d\u200f\u202e\ufeff",
     "the",
     "Zoe",
 )
