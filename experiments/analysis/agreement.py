@@ -127,10 +127,12 @@ class Explainer:
         maps |= self._attention(model, rows, lengths)
         is_text = jnp.arange(POSITIONS) < lengths[ENCODER][0] - 1  # the end is never replaced
         shown = {**maps, RANDOM: jax.random.uniform(rng, maps[EMPTY].shape)}
-        drops = {
-            name: deletion_drops(score, vectors, empty, jnp.where(is_text, each, -jnp.inf), DELETED)
-            for name, each in shown.items()
-        }
+        ranked = jnp.where(is_text, jnp.stack([*shown.values()]), -jnp.inf)
+
+        def drop(each: Array) -> Array:
+            return deletion_drops(score, vectors, empty, each, DELETED)
+
+        drops = dict(zip(shown, jax.lax.map(drop, ranked), strict=True))  # one program for all maps
         return maps, drops, error
 
     def _attention(
@@ -164,6 +166,11 @@ class Explainer:
         return maps
 
 
+def fits(example: Example) -> bool:
+    """Return whether `Explainer` takes an example."""
+    return max(map(len, example.inputs.values())) <= POSITIONS
+
+
 def explained(
     task: "Translation", state: "TrainState", split: str, most: int
 ) -> tuple[list[Explained], list[Alignment]]:
@@ -178,10 +185,10 @@ def explained(
     examples, alignments = [], []
     for pair in task.first_examples(split, 3 * most):
         example = task.example(state, pair.source, pair.target)
-        if max(map(len, example.inputs.values())) <= POSITIONS and len(examples) < most:
+        if fits(example) and len(examples) < most:
             examples.append(example)
             alignments.append(example.token_links(pair.alignment))
-    return [*Explainer(task)(state.parameters, examples)], alignments
+    return [*task.explainer(state.parameters, examples)], alignments
 
 
 def agreement_table(

@@ -13,6 +13,7 @@ from experiments.files import read_lines
 
 Links = frozenset[tuple[int, int]]  # (source word, target word), from 0
 LINK = re.compile(r"(\d+)([-p?])(\d+)")
+NUMBERED = re.compile(r"0*([1-9]\d*) (\d+) (\d+)(?: ([SP]))?(?: [\d.]+)?\s*")  # with a confidence
 RESAMPLED = 1_000  # times that the sentences are drawn anew for an interval
 
 
@@ -44,10 +45,11 @@ class AlignmentScores(NamedTuple):
 def read_links(
     path: Path, *, first: int = 0, lengths: Sequence[tuple[int, int]] = ()
 ) -> list[Gold]:
-    """Read one line of links for each sentence, such as "0-0 1-2 2p3".
+    """Read one line of links for each sentence, such as "0-0 1-2 2p3", or one line for each link.
 
     A link with "-" is sure, with "p" or "?" it is possible. The first number is that of a source
-    word.
+    word. Lines for a link, such as "0001 1 2 P", begin with the number of the sentence, from 1
+    (Mihalcea and Pedersen 2003).
 
     Args:
         path: a text file.
@@ -59,7 +61,7 @@ def read_links(
             another number of lines.
     """
     try:
-        lines = read_lines(path)
+        lines = _by_sentence(read_lines(path), len(lengths))
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     if lengths and len(lines) != len(lengths):
@@ -84,6 +86,17 @@ def read_links(
                 sure.add(places)
         found.append(Gold(frozenset(sure), frozenset(possible)))
     return found
+
+
+def _by_sentence(lines: list[str], sentences: int) -> list[str]:
+    """Return one line of links for each sentence, also of lines for one link each."""
+    found = [NUMBERED.fullmatch(line) for line in lines]
+    if not found or not all(found):
+        return lines
+    links = [[] for _ in range(max(sentences, *(int(link[1]) for link in found)))]
+    for link in found:
+        links[int(link[1]) - 1].append(f"{link[2]}{'p' if link[4] == 'P' else '-'}{link[3]}")
+    return [*map(" ".join, links)]
 
 
 def as_pharaoh(links: Links) -> str:

@@ -4,7 +4,7 @@ import csv
 import io
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import cycle, product
+from itertools import cycle, product, zip_longest
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 # Lightness falls from white to dark blue, so that colour-blind people and a grey print can read it.
-COLORS, MARK = "Blues", "#d55e00"
+COLORS, SIGNED, MARK = "Blues", "PuOr", "#d55e00"
 # Colours and shapes that colour-blind people can distinguish (Okabe and Ito 2008).
 MARKS = (("#0072b2", "o"), (MARK, "^"), ("#009e73", "s"), ("#cc79a7", "D"))
 FORMATS = (".png", ".svg")
+TINY = 1e-30  # in place of a largest value of 0
 LABELLED = 64  # most tokens of an axis with labels
 # Inches: of a token, between panels, for the labels of an axis, for title and colour bar.
 CELL, GAP, LABELS, TOP, RIGHT = 0.24, 0.4, 1.1, 0.75, 0.8
@@ -135,6 +136,34 @@ def draw_mask(visible: np.ndarray, maps: AttentionMaps, layer: int, folder: Path
     _panel(axes, visible.astype(np.float32), maps, ())
     _finish(figure, None, f"{maps.title}, layer {layer}; dark: may be attended to")
     save(figure, folder / f"{maps.kind}-layer-{layer}-mask", FORMATS)
+
+
+def draw_attributions(found: Mapping[str, np.ndarray], maps: AttentionMaps, path: Path) -> None:
+    """Draw attributions of target tokens to source tokens beside attention, and write them as CSV.
+
+    Args:
+        found: a map `[T, S]` for each name; colours are shares of its largest absolute value.
+        maps: cross-attention, with the labels.
+        path: of the files, without a suffix.
+    """
+    columns = 4
+    figure, grid = _grid(maps, -(-len(found) // columns), columns)
+    for axes, (name, values) in zip_longest(grid.ravel(), found.items(), fillvalue=("", None)):
+        if values is None:
+            axes.set_axis_off()
+            continue
+        shares = values / max(abs(values).max(), TINY)
+        image = axes.imshow(shares, cmap=SIGNED, vmin=-1, vmax=1, aspect="auto")
+        axes.set_title(fill(name, int(13 * CELL * len(maps.keys))), fontsize=8)
+    _finish(figure, image, "share of the largest value; row: the token that is predicted")
+    save(figure, path, FORMATS)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["query", "query token", "key", "key token", *found])
+    for query, key in np.ndindex(len(maps.queries), len(maps.keys)):
+        places = query + 1, maps.queries[query], key + 1, maps.keys[key]
+        writer.writerow([*places, *(f"{values[query, key]:.6f}" for values in found.values())])
+    write_whole(path.with_suffix(".csv"), text.getvalue())
 
 
 def draw_deletion(curves: Mapping[str, np.ndarray], path: Path) -> None:

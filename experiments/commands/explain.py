@@ -14,10 +14,11 @@ from experiments.analysis.agreement import (
     completeness_note,
     deletion_curves,
     explained,
+    fits,
 )
 from experiments.analysis.alignment import Gold, as_pharaoh
 from experiments.analysis.animation import draw_animation, read_rows
-from experiments.analysis.collect import CROSS, DECODER, ENCODER, Example, texts
+from experiments.analysis.collect import CROSS, DECODER, ENCODER, AttentionMaps, Example, texts
 from experiments.analysis.contextual_senses import (
     FEWEST,
     draw_senses,
@@ -26,7 +27,7 @@ from experiments.analysis.contextual_senses import (
     words_table,
 )
 from experiments.analysis.cross_alignment import align_task, has_links
-from experiments.analysis.figures import draw_deletion, draw_example
+from experiments.analysis.figures import draw_attributions, draw_deletion, draw_example
 from experiments.analysis.heads import beside, changes, heads_table, repeated_block
 from experiments.analysis.own_text import (
     align_with_gold,
@@ -124,6 +125,8 @@ def explain(
         print(f"{folder / place}: {' '.join(texts(example))}")
         if example.note:
             print(example.note)
+        if CROSS in each[0].maps:
+            measure_attributions(task, state, example, each[0].maps[CROSS], folder / place)
     if workdir.maps.exists():
         path = workdir.explanation / "training.gif"
         draw_animation(read_rows(workdir.maps), path)
@@ -152,7 +155,8 @@ def explain(
     elif CROSS in found[0].maps:
         align_file(task, state, read, links, folder)
     sources = [pair.source for pair in read.pairs[:IN_PAGE]]
-    write_explanation(page, task, state, sources, heads, notes)
+    targets = [pair.target for pair in read.pairs[:IN_PAGE]] if file else ()
+    write_explanation(page, task, state, sources, targets, heads, notes)
 
 
 class Read(NamedTuple):
@@ -278,11 +282,22 @@ def align_file(
     write_whole(folder / "alignment.tsv", "".join(lines))
 
 
+def measure_attributions(
+    task: Translation, state: TrainState, example: Example, maps: AttentionMaps, folder: Path
+) -> None:
+    """Draw attributions of an example beside its attention, if it is short enough."""
+    if not fits(example):
+        print(f"no attribution: one side has more than {POSITIONS - 1} tokens")
+        return
+    ((found, _),) = task.explainer(state.parameters, [example])
+    draw_attributions(found, maps, folder / "attributions")
+
+
 def measure_agreement(task: Translation, state: TrainState, split: str, folder: Path) -> None:
     """Write and print how attention agrees with attributions, over the first short examples."""
     found, alignments = explained(task, state, split, MEASURED)
     if not found:
-        print(f"no attribution: all sentences have {POSITIONS} words or more\n")
+        print(f"no attribution: no pair has at most {POSITIONS - 1} tokens on each side\n")
         return
     rows = agreement_table(found, alignments)
     write_tables(rows, folder / "agreement", 2)

@@ -14,7 +14,7 @@ from attention.modules import EncoderDecoder, Output, RecurrentEncoderDecoder
 from attention.modules.context import add_losses
 from attention.modules.dropout import split_rng
 from attention.primitives import masks
-from experiments.analysis.agreement import explained, linked_first
+from experiments.analysis.agreement import Explainer, explained, linked_first
 from experiments.analysis.collect import Example
 from experiments.analysis.figures import draw_maps
 from experiments.config import Config
@@ -70,6 +70,11 @@ class Translation(Task[Batch | PackedPairs]):
     def translator(self) -> Translator:
         """Translates by `config.decoding`."""
         return self.make_translator(self.stopping)
+
+    @cached_property
+    def explainer(self) -> Explainer:
+        """Computes attributions of the translations of the model."""
+        return Explainer(self)
 
     def make_translator(
         self, stopping: StoppingCriteria, decoding: SearchPart | None = None

@@ -4,6 +4,7 @@ import base64
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from experiments.analysis.collect import (
 )
 from experiments.analysis.senses import cosine_distances
 from experiments.data.tokenizers import Tokenizer
+from experiments.data.vocabulary import EOS
 from experiments.inference.prediction import Prediction
 from experiments.tasks.task import Task
 from experiments.tasks.translation import Translation
@@ -38,25 +40,30 @@ class Answer(NamedTuple):
     Attributes:
         example: that the model reads.
         predicted: ids that follow those that the decoder reads; empty for an encoder alone.
+        given: the translation, if the model did not write it.
     """
 
     example: Example
     predicted: Sequence[int]
+    given: str = ""
 
 
-def examples_data(task: Task, state: TrainState, sources: Sequence[Any]) -> list[dict[str, Any]]:
+def examples_data(
+    task: Task, state: TrainState, sources: Sequence[Any], targets: Sequence[str] = ()
+) -> list[dict[str, Any]]:
     """Return what a page shows of each source: attention, vectors, and the n best translations.
 
     Args:
         task: of the model.
         state: of the model.
         sources: texts as people type them, or images.
+        targets: given translations, "" for none; those of the model follow.
 
     Raises:
         ValueError: a text that the model cannot read.
         UsageError: a model that does not attend.
     """
-    answers = [*_answers(task, state, sources)]
+    answers = [*_answers(task, state, sources, targets)]
     chosen = task.encoder_predictions(state, sources)
     rows = [one.example for several in answers for one in several]
     collector = Collector(task, logits_of=(DECODER,))
@@ -70,7 +77,7 @@ def examples_data(task: Task, state: TrainState, sources: Sequence[Any]) -> list
         data = attention_data(several[0].example, every[0])
         data["name"] = source if isinstance(source, str) else f"example {number}"
         data["translations"] = [
-            {"text": _text(task, one, attended)}
+            {"text": one.given or _text(task, one, attended), "given": bool(one.given)}
             | steps_data(tokenizer, one.predicted, attended.logits[DECODER], penalty)
             for one, attended in zip(several, every, strict=True)
             if len(one.predicted)
@@ -182,15 +189,24 @@ def _text(task: Task, answer: Answer, attended: Attended) -> str:
     return task.translator.with_copies(answer.predicted, weights, unknown)[1]
 
 
-def _answers(task: Task, state: TrainState, sources: Sequence[Any]) -> Iterator[list[Answer]]:
-    """Yield the answers to each source: that of the run first, then the n best."""
+def _answers(
+    task: Task, state: TrainState, sources: Sequence[Any], targets: Sequence[str]
+) -> Iterator[list[Answer]]:
+    """Yield the answers to each source: a given one, that of the run, and the n best."""
     if isinstance(task, Translation):
-        yield from _translations(task, state, sources)
+        found = _translations(task, state, sources)
+        for source, target, answers in zip_longest(sources, targets, found, fillvalue=""):
+            yield ([_given(task, state, source, target)] if target else []) + answers
         return
     for source in sources:
         example = task.example(state, source)
         ids = example.inputs[DECODER].tolist() if DECODER in example.inputs else []
         yield [Answer(example, ids[1:])]
+
+
+def _given(task: Translation, state: TrainState, source: str, target: str) -> Answer:
+    example = task.example(state, source, target)
+    return Answer(example, [*example.inputs[DECODER][1:].tolist(), EOS], target)
 
 
 def _translations(

@@ -14,6 +14,7 @@ function translationList(translations, chosen) {
     const choose = { type: 'radio', name: 'translation', change: () => chooseTranslation(number) };
     const radio = element('input', { ...choose, checked: number === chosen });
     const label = element('label', { class: 'check' }, radio, element('bdi', {}, each.text));
+    if (each.given) label.append(' (given)');
     return element(
       'tr',
       {},
