@@ -137,10 +137,7 @@ def expected(task, state, source, target):
     return ids | {
         "logits": np.asarray(found["decoder"].logits[0]).tolist(),
         "predicted": [*example.predicted],
-        "stacks": {
-            stack: {"labels": [*labels], "special": [*example.special[stack]]}
-            for stack, labels in example.labels.items()
-        },
+        "stacks": {stack: {"labels": [*labels]} for stack, labels in example.labels.items()},
         "maps": {kind: as_json(maps) for kind, maps in seen.maps.items()},
         "movement": {stack: distances(each) for stack, each in seen.hidden_states.items()},
     }
