@@ -219,6 +219,8 @@ def attended(outputs: Mapping[str, Output], row: int, example: Example) -> Atten
         queries = example.predicted if kind == CROSS else labels
         keys = example.labels[ENCODER if kind == CROSS else kind]
         numbers, weights = zip(*layers, strict=True)
+        if len({len(each) for each in weights}) > 1:
+            raise UsageError("layers with different numbers of heads have no maps of one shape")
         maps[kind] = AttentionMaps(kind, numbers, np.stack(weights), queries, keys)
     return Attended(maps, states, features, logits)
 

@@ -1,4 +1,4 @@
-"""Text of the user: sentences of a file, or pairs of sentences, and their word alignments."""
+"""Word alignments of pairs of the user, with gold links or without."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,47 +20,10 @@ from experiments.analysis.cross_alignment import (
 )
 from experiments.data.pairs import SentencePair
 from experiments.errors import UsageError
-from experiments.files import read_lines
 
 if TYPE_CHECKING:
-    from experiments.tasks.task import Task
     from experiments.tasks.translation import Translation
     from experiments.training.step import TrainState
-
-
-def read_pairs(path: Path) -> list[SentencePair]:
-    """Read sentences, one a line; a tab separates a sentence from its translation.
-
-    Raises:
-        UsageError: a file that cannot be read or is empty, or a line with several tabs.
-    """
-    try:
-        lines = read_lines(path)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--file={path} cannot be read: {error}") from error
-    if not lines:
-        raise UsageError(f"--file={path} is empty")
-    for number, line in enumerate(lines, start=1):
-        if line.count("\t") > 1:
-            raise UsageError(f"--file={path}, line {number}: a line has at most one tab")
-    return [SentencePair(*line.split("\t")) for line in lines]
-
-
-def own_examples(
-    task: "Task", state: "TrainState", path: Path, pairs: Sequence[SentencePair]
-) -> list[Example]:
-    """Return what a model reads of pairs; it generates the targets that are not given.
-
-    Raises:
-        UsageError: a line that the model cannot read.
-    """
-    examples = []
-    for number, pair in enumerate(pairs, start=1):
-        try:
-            examples.append(task.example(state, pair.source, pair.target or None))
-        except ValueError as error:
-            raise UsageError(f"--file={path}, line {number}: {error}") from error
-    return examples
 
 
 def align_with_gold(

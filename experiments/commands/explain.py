@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from flax import nnx
 
@@ -29,12 +29,11 @@ from experiments.analysis.contextual_senses import (
 from experiments.analysis.cross_alignment import align_task, has_links
 from experiments.analysis.figures import draw_attributions, draw_deletion, draw_example
 from experiments.analysis.heads import beside, changes, heads_table, repeated_block
+from experiments.analysis.inputs import MEASURED, Read, read_file, read_sentence, read_split
 from experiments.analysis.own_text import (
     align_with_gold,
     align_without_gold,
-    own_examples,
     read_gold,
-    read_pairs,
 )
 from experiments.analysis.page.build import write_explanation
 from experiments.analysis.replaced_weights import loss_table
@@ -42,7 +41,6 @@ from experiments.analysis.replaced_weights import notes as loss_notes
 from experiments.analysis.tables import markdown, write_tables
 from experiments.config import Config
 from experiments.config_files import REPOSITORY
-from experiments.data.pairs import SentencePair
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.files import write_whole
 from experiments.records import Record
@@ -55,9 +53,7 @@ from experiments.workdir import Workdir
 
 PLANTED_CUE = REPOSITORY / "results" / "planted_cue.json"
 SENTENCE = "sentence"  # name of the page and the folder of --sentence
-SHOWN = 3  # examples of a split that are drawn
 IN_PAGE = 20  # examples of a split that are in its page
-MEASURED = 100  # examples of a split in the table of heads
 AT_ONCE = 20  # examples of a pass
 
 
@@ -115,6 +111,10 @@ def explain(
     links = None
     if gold is not None:
         links = read_gold(task, gold, gold_first, read.pairs, read.measured)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written: {error.strerror}") from error
     found, control = (
         [*task.collector(parameters, [*read.drawn.values()])]
         for parameters in (state.parameters, untrained)
@@ -157,43 +157,6 @@ def explain(
     sources = [pair.source for pair in read.pairs[:IN_PAGE]]
     targets = [pair.target for pair in read.pairs[:IN_PAGE]] if file else ()
     write_explanation(page, task, state, sources, targets, heads, notes)
-
-
-class Read(NamedTuple):
-    """What is explained.
-
-    Attributes:
-        drawn: examples that are drawn, by name.
-        pairs: of a file, or the first ones of a split.
-        measured: examples of the pairs.
-    """
-
-    drawn: dict[str, Example]
-    pairs: list[SentencePair]
-    measured: list[Example]
-
-
-def read_sentence(task: Task, state: TrainState, sentence: str) -> Read:
-    """Read a sentence."""
-    with as_usage_errors("--sentence: "):
-        return Read({"": task.example(state, sentence)}, [], [])
-
-
-def read_file(task: Task, state: TrainState, path: Path) -> Read:
-    """Read a file of sentences or pairs."""
-    pairs = read_pairs(path)
-    every = own_examples(task, state, path, pairs)
-    drawn = {str(at): each for at, each in enumerate(every[:SHOWN], start=1)}
-    return Read(drawn, pairs, every)
-
-
-def read_split(task: Task, state: TrainState, split: str) -> Read:
-    """Read the first examples of a split; the model generates the targets of those drawn."""
-    pairs = task.first_examples(split, MEASURED)
-    drawn = {
-        str(at): task.example(state, pair.source) for at, pair in enumerate(pairs[:SHOWN], start=1)
-    }
-    return Read(drawn, pairs, [task.example(state, pair.source, pair.target) for pair in pairs])
 
 
 def planted_cue() -> str:

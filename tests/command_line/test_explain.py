@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from experiments.analysis import inputs
 from experiments.analysis.heads import COLUMNS
 from experiments.commands import explain as command
 from experiments.workdir import Workdir
@@ -70,9 +71,10 @@ def test_sentence(explain, made):
 
 
 def test_split(explain, made, monkeypatch):
-    monkeypatch.setattr(command, "SHOWN", 1)
+    monkeypatch.setattr(inputs, "SHOWN", 1)
     monkeypatch.setattr(command, "IN_PAGE", 2)
-    monkeypatch.setattr(command, "MEASURED", 3)
+    for module in (command, inputs):
+        monkeypatch.setattr(module, "MEASURED", 3)
     status, output, error = explain("--split=validation")
     assert (status, error) == (0, "")
     folder = made / "explain" / "validation"
@@ -114,7 +116,7 @@ GOLD = "1-1 2-2 3-3 4-4\n"
 
 
 def test_file_of_pairs(explain, made, monkeypatch):
-    monkeypatch.setattr(command, "SHOWN", 1)
+    monkeypatch.setattr(inputs, "SHOWN", 1)
     pairs, gold = made / "mine.tsv", made / "mine.gold"
     pairs.write_text(2 * PAIRS)
     gold.write_text(2 * GOLD)
@@ -177,6 +179,15 @@ def test_mistakes_in_files(explain, made, text, links, message):
 def test_mistakes(explain, flags, message):
     status, _, error = explain(*flags)
     assert status == 2 and message in error and error.count("\n") == 1
+
+
+def test_target_that_is_a_file(explain, made, tmp_path):
+    (made / "explain").mkdir(exist_ok=True)
+    (made / "explain" / "blocked.txt").touch()
+    path = tmp_path / "blocked.txt"
+    path.write_text("the girl\n")
+    status, _, error = explain(f"--file={path}")
+    assert (status, error.count("\n")) == (2, 1) and "blocked.txt cannot be written: " in error
 
 
 def test_model_without_attention(made, explain, run_command):

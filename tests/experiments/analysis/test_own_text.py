@@ -3,7 +3,8 @@ from types import SimpleNamespace
 import pytest
 
 from experiments.analysis.collect import Example
-from experiments.analysis.own_text import own_examples, read_gold, read_pairs
+from experiments.analysis.inputs import own_examples, read_pairs
+from experiments.analysis.own_text import read_gold
 from experiments.data.pairs import SentencePair
 from experiments.errors import UsageError
 
