@@ -202,7 +202,7 @@ class TestDetails:
         _, said, looks, unknown = found
         assert (unknown["source"], unknown["unknown"]) == (["b", "q", "a", "<eos>"], ["q"])
         for one, weights, copied in zip(said, looks, unknown["translations"], strict=True):
-            rows = weights.mean(axis=(0, 1))[:-1, :-1]  # without the ends
+            rows = weights.mean(axis=(0, 1))[:, :-1]  # without the end of the source
             free = rows.argmax(axis=-1) == 1
             place = np.where(free, rows[:, 1], 0).argmax() if free.any() else len(rows)
             words = one["text"].split()
