@@ -24,7 +24,7 @@ class TokenLosses(NamedTuple):
     Attributes:
         loss: the training objective.
         nll: negative log-likelihood of the labels, nats.
-        correct: tokens with the highest score for their label.
+        correct: tokens whose label scores higher than every other.
         tokens: tokens that count.
         auxiliary: losses of sublayers by name, times the tokens.
     """
@@ -77,11 +77,10 @@ def objective(loss: TokenLoss, train: LabelTrainPart, *, training: bool) -> Obje
             arguments `label_smoothing` and `z_loss` take the values of these fields of `train`;
             otherwise they keep their defaults, as its further arguments do.
         train: the config of the training.
-        training: whether the objective is minimized. Its accuracy then counts ties as correct,
-            because a pass over the logits that finds them takes a fifth of the time of the loss.
+        training: whether the objective is minimized.
     """
     if not training:
-        return partial(token_losses, loss=loss, ties_count=False)
+        return partial(token_losses, loss=loss)
     names = [name for name in inspect.signature(loss).parameters if name in REGULARIZERS]
     options = {name: getattr(train, name) for name in names if hasattr(train, name)}
     return partial(token_losses, loss=partial(loss, **options))
@@ -135,8 +134,6 @@ def token_losses(
     labels: Array,
     counts: Array,
     loss: TokenLoss = cross_entropy,
-    *,
-    ties_count: bool = True,
 ) -> TokenLosses:
     """Sum loss and metrics over the tokens that count.
 
@@ -145,14 +142,14 @@ def token_losses(
         labels: `[...]` ids.
         counts: `[...]` bool, False for padding.
         loss: of each token.
-        ties_count: whether a label is correct if another token scores as high.
 
     Raises:
         UsageError: the loss is not one number for each token.
     """
     (logits,) = wide(logits)  # sums over a vocabulary need float32
 
-    correct = _scores_highest(logits, labels, ties_count=ties_count)
+    is_label = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
+    correct = score_of(logits, labels) > jnp.where(is_label, -jnp.inf, logits).max(axis=-1)
 
     def total(values: Array) -> Array:
         return jnp.sum(jnp.where(counts, values, 0))
@@ -175,14 +172,6 @@ def _each(loss: TokenLoss, logits: Array, labels: Array) -> Array:
             f"labels, got shape {jnp.shape(found)}"
         )
     return found
-
-
-def _scores_highest(logits: Array, labels: Array, *, ties_count: bool) -> Array:
-    """Return whether no token scores higher than the label, and without ties none as high."""
-    if ties_count:  # logsumexp computes the same maximum
-        return score_of(logits, labels) >= logits.max(axis=-1)
-    is_label = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
-    return score_of(logits, labels) > jnp.where(is_label, -jnp.inf, logits).max(axis=-1)
 
 
 def negative_sampling_losses(scores: Array, counts: Array) -> TokenLosses:
