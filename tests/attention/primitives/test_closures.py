@@ -183,11 +183,10 @@ def with_table_of_inner_jit(factor):
 @pytest.mark.parametrize(
     "make, implementation",
     [
-        (with_custom_jvp, "reference"),
         (with_custom_jvp, "tiled"),
         (with_custom_vjp, "reference"),  # tiles need forward mode
-        (with_table_of_inner_jit, "reference"),
         (with_table_of_inner_jit, "tiled"),
+        (with_table_of_inner_jit, "reference"),
     ],
 )
 def test_programs_whose_text_is_equal_but_incomplete(make, implementation):
