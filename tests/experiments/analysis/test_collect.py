@@ -106,6 +106,10 @@ def test_words_of_both_sides(task, state):
 def test_unknown_words_keep_their_labels(task, state):
     example = task.example(state, "a qqq", "v")
     assert example.labels["encoder"] == ["a", "qqq", "<eos>"]
+    assert example.unknown == {"encoder": [1], "decoder": []}
+    given = task.example(state, "a", "v 😀")
+    assert given.labels["decoder"] == ["<bos>", "v", "😀"] and given.predicted[1] == "😀"
+    assert given.note == "not in the vocabulary, read as a placeholder: '😀'"
 
 
 def test_generated_tokens(task, state):
