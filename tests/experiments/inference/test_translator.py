@@ -116,7 +116,7 @@ def test_unfinished_rows_are_decoded_again_with_more_steps(num_beams, monkeypatc
     monkeypatch.setattr(translating, "by_rows", compile)
     monkeypatch.setattr(translating, "SHORTEST", 16)
     found = task.translator.translate_ids(parameters, sources, batch_size=2)
-    assert shapes == [(2, 8, 16), (2, 8, 32)]  # slots, rows per slot, tokens
+    assert shapes == [(2, 8, 16), (2, 1, 32)]  # slots, rows per slot, tokens
     lengths = [len(ids) for ids in found]
     assert max(lengths) > 24 > min(lengths)  # so that some rows are decoded again
     model = nnx.merge(task.learner.definition, parameters)
