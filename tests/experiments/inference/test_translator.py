@@ -198,14 +198,14 @@ class TestDetails:
             assert one["alignment"] == most
             assert len({*one["alignment"]}) > 1
 
-    def test_unknown_word_is_copied_to_the_token_that_attends_to_it_most(self, found):
+    def test_unknown_word_replaces_the_token_that_attends_to_it_most(self, found):
         _, said, looks, unknown = found
         assert (unknown["source"], unknown["unknown"]) == (["b", "q", "a", "<eos>"], ["q"])
         for one, weights, copied in zip(said, looks, unknown["translations"], strict=True):
-            rows = weights.mean(axis=(0, 1))[:-1, :-1]  # without the ends
-            free = rows.argmax(axis=-1) == 1
-            place = np.where(free, rows[:, 1], 0).argmax() if free.any() else len(rows)
             words = one["text"].split()
+            rows = weights.mean(axis=(0, 1))[: len(words), :-1]  # without the ends
+            free = rows.argmax(axis=-1) == 1
+            place = np.where(free, rows[:, 1], 0).argmax() if free.any() else len(words)
             assert copied["text"].split() == [*words[:place], "q", *words[place + 1 :]]
 
 
