@@ -128,7 +128,7 @@ def test_attention_of_a_released_model(generate, tmp_path):
     assert output == f"{folder}: {' '.join(labels(folder))}\n"
     assert "".join(labels(folder)) == "the cat"
     assert {path.name for path in folder.glob("*.png")} == {
-        f"decoder-{name}.png" for name in ("layer-1", "layer-2", "layer-2-head-1", "mask")
+        f"decoder-{name}.png" for name in ("layer-1", "layer-2", "layer-2-head-1", "layer-2-mask")
     }
 
 
