@@ -19,6 +19,7 @@ from experiments.records import Record, Run, label_of, table, warn_skipped
 from experiments.registry import TASKS
 from experiments.results import SHOWN
 from experiments.training.metrics import read_metrics
+from experiments.training.plateau import best_step, monitored_loss, out_of_patience
 from experiments.training.weights_and_biases import import_wandb
 from experiments.workdir import Workdir
 
@@ -132,10 +133,16 @@ def has_ended(config: Config, workdir: Workdir) -> bool:
     """Return whether a run was trained to its last step, or to the end of its patience."""
     if not workdir.results.exists():
         return False
-    results = workdir.load_results()
-    return bool(results.get("ended")) and (
-        results["step"] >= config.train.steps or config.train.patience > 0
-    )
+    results, train = workdir.load_results(), config.train
+    if not results.get("ended") or not train.patience:
+        return bool(results.get("ended")) and results["step"] >= train.steps
+    losses = [
+        (row["step"], monitored_loss(row, train))
+        for row in read_metrics(workdir.path)
+        if row["split"] == "validation"
+    ]
+    is_done = losses[-1][0] >= train.steps or out_of_patience(losses, train.patience)
+    return is_done and results["step"] == best_step(losses)
 
 
 def _submit(

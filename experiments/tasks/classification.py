@@ -93,7 +93,12 @@ class Classification(Task[LabelledBatch]):
 
     def training_batches(self) -> Windows[LabelledBatch]:
         """Shuffled batches of `batch.size` examples."""
-        return Windows(_Counted(self.ids("train")), self._layout, seed=self.config.seed)
+        ids = self.ids("train")
+        windows = Windows(_Counted(ids), self._layout, seed=self.config.seed)
+        if not self.source.has_images:  # each row has `max_length` positions
+            filled = self._positions(ids).mean() / self.config.model.max_length
+            windows.padding = 1 - (1 - windows.padding) * filled
+        return windows
 
     def batches(self, split: str) -> list[LabelledBatch]:
         """As in `Task`."""

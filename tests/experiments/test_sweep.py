@@ -108,6 +108,20 @@ def test_the_same_command_trains_only_unfinished_runs(tmp_path, trained):
     assert (record["run"], record["seeds"]) == ("sweep", [0, 1, 2])
 
 
+@pytest.mark.parametrize(
+    ("steps", "patience", "best", "ended"),
+    [(20, 5, 8, True), (24, 5, 8, False), (24, 3, 8, True), (20, 5, 4, False)],
+)
+def test_a_run_with_patience_has_ended(tmp_path, steps, patience, best, ended):
+    flags = [f"--config.train.steps={steps}", f"--config.train.patience={patience}"]
+    (config,) = runs_of(*flags, "--grid.seed=0").values()
+    write_results(Workdir(tmp_path), 0.5, steps=best)  # those of the best checkpoint
+    losses = {4: 3.0, 8: 2.0, 12: 2.5, 16: 2.5, 20: 2.5}
+    rows = [{"step": step, "split": "validation", "loss": x} for step, x in losses.items()]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert sweep.has_ended(config, Workdir(tmp_path)) == ended
+
+
 @pytest.mark.usefixtures("no_figure")
 def test_a_sweep_is_continued_by_its_workdir_alone(tmp_path, trained):
     place = Workdir(tmp_path / "sweep")

@@ -112,6 +112,10 @@ def test_classes_of_texts(data, tmp_path):
     ]
     assert texts[: len(REVIEWS)] == REVIEWS
     assert np.sum(batch.counted) == 10
+    windows = task.training_batches()
+    training = windows[0]  # the whole epoch
+    filled = training.lengths[training.counted].sum() / training.inputs.size
+    assert windows.padding == pytest.approx(1 - filled)
     task.tokenizers.keep(tmp_path)
     assert task.load_tokenizers(task.config, tmp_path) == task.tokenizers
 
