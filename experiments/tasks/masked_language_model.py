@@ -201,5 +201,6 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
             middle = len(words) // 2
             line = " ".join([*words[:middle], "_", *words[middle + 1 :]])
             (found,) = self.predict(state, [line])
-            lines += [f"  {line}", f"  → {''.join(found.text)} (was {words[middle]})"]
+            answer = "".join(found.text) or found.error
+            lines += [f"  {line}", f"  → {answer} (was {words[middle]})"]
         return "\n".join(lines)

@@ -42,7 +42,11 @@ def lines(config: CsvData, split: str) -> Iterator[tuple[Line, ...]]:
                     )
             for row in reader:
                 place = f"{path}, line {reader.line_num}"
-                yield tuple(_cell(place, row, column) for column in sides.values())
+                if more := row.get(None):  # a comma in a text without quotes moves the columns
+                    fault = f"{len(columns) + len(more)} fields, not {len(columns)}"
+                    yield tuple(Line(place, "", fault) for _ in sides)
+                else:
+                    yield tuple(_cell(place, row, column) for column in sides.values())
     except (OSError, EOFError, zlib.error, csv.Error, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
 

@@ -7,6 +7,7 @@ import pytest
 
 from configs import masked_lm, sentiment
 from experiments.config import Config
+from experiments.data.pairs import SentencePair
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import SPACED, WHOLE
@@ -34,6 +35,13 @@ def test_words_that_fill_gaps():
     assert [*found[0].text] == ["the dog the dog"]
     assert found[0].choices == [(1, candidates), (3, candidates)]
     assert ([*found[1].text], found[1].choices) == (["the cat"], [])
+
+
+def test_sample_of_a_long_sentence_is_an_error_message(monkeypatch):
+    config = Config.read(masked_lm.get_config("tiny").to_dict())
+    task = MaskedLanguageModeling(config, Tokenizers(words("the cat dog"), None))
+    monkeypatch.setattr(task, "examples", lambda _: [SentencePair("the cat " * 20)])
+    assert "the line has 40 tokens, and the model reads at most 23 (was the)" in task.sample(STATE)
 
 
 @pytest.mark.parametrize(("pooling", "place"), [("class_token", 0), ("mean", None)])
