@@ -77,7 +77,11 @@ def expand(
 
 
 def _short(fields: Sequence[str]) -> dict[str, str]:
-    """Return the last part of each dotted name, the whole name if two have the same."""
+    """Return the last part of each dotted name, the whole name if two have the same.
+
+    Only the seed of a run is called "seed": runs that differ in another one are not averaged.
+    """
     last = [field.split(".")[-1] for field in fields]
+    taken = [*last, "seed"]
     pairs = zip(fields, last, strict=True)
-    return {field: name if last.count(name) == 1 else field for field, name in pairs}
+    return {field: name if taken.count(name) == 1 else field for field, name in pairs}

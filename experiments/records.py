@@ -220,7 +220,7 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def _comparable(runs: Iterable[Run]) -> list[Run]:
-    """Return one run of each seed, all with the scores of the first one."""
+    """Return one run of each seed, all with the scores and the decoding of the first one."""
     kept: dict[int, Run] = {}
     for run in runs:
         first = next(iter(kept.values()), run)
@@ -231,9 +231,15 @@ def _comparable(runs: Iterable[Run]) -> list[Run]:
         ]
         if lacking:
             warn_skipped(run.name, f"it has no {min(lacking)}: {MEASURE_AGAIN}")
+        elif other := differing(_decoding(run), _decoding(first)):
+            warn_skipped(run.name, f"it was measured otherwise{other}: {MEASURE_AGAIN}")
         elif (same := kept.setdefault(run.config.seed, run)) is not run:
             warn_skipped(run.name, f"{same.name} has the same seed")
     return [*kept.values()]
+
+
+def _decoding(run: Run) -> dict[str, Any]:
+    return deciding(run.results.get("decoding", {}))
 
 
 def warn_skipped(name: str, reason: object) -> None:

@@ -71,6 +71,7 @@ def test_lists_and_names():
     assert [run.batch.bucket_lengths for run in pairs.values()] == [(8, 11), (9,)]
     seeds = command("--grid.seed=1", "--grid.decoding.seed=2", config="char_lm:tiny").runs
     assert [*seeds] == ["decoding.seed=2,seed=1"]
+    assert [*command("--grid.data.seed=1,2").runs] == ["data.seed=1", "data.seed=2"]
     two = command("--seeds=3", "--config=copy:tiny").runs
     assert [*two] == ["digits_tiny,seed=3", "copy_tiny,seed=3"]
 
@@ -106,6 +107,22 @@ def test_the_same_command_trains_only_unfinished_runs(tmp_path, trained):
     assert trained[2:] == ["seed=1", "seed=2"]
     (record,) = json.loads((place.path / "sweep.json").read_text())
     assert (record["run"], record["seeds"]) == ("sweep", [0, 1, 2])
+
+
+@pytest.mark.usefixtures("no_figure", "trained")
+def test_a_run_that_was_decoded_otherwise_is_left_out(tmp_path, capsys):
+    place = Workdir(tmp_path / "sweep")
+    sweep.sweep(runs_of("--seeds=0,1"), place, tmp_path)
+    results = Workdir(place.path / "seed=1").results
+    results.write_text(
+        json.dumps({**json.loads(results.read_text()), "decoding": {"num_beams": 5}})
+    )
+    sweep.sweep(runs_of("--seeds=0,1"), place, tmp_path)
+    (record,) = json.loads((place.path / "sweep.json").read_text())
+    assert record["seeds"] == [0]
+    assert "seed=1 is left out: it was measured otherwise (decoding: num_beams=5)" in (
+        capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
