@@ -33,6 +33,10 @@ CHANGEABLE = (
     "train.sample_every",
     "train.sample_maps",
     "train.checkpoint_every",
+    "mesh.data",
+    "mesh.fsdp",
+    "mesh.tensor",
+    "mesh.sequence",
 )
 # Fields of files that are read again, and their types.
 RESULTS = {

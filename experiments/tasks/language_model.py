@@ -85,7 +85,13 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
         mask = positions = None
         if isinstance(batch, PackedBatch):  # texts of a row do not attend to each other
             mask, positions = masks.segments(batch.segments), batch.positions
-        output = model(batch.inputs, mask=mask, embedding_positions=positions, rng=rng)
+        output = model(
+            batch.inputs,
+            mask=mask,
+            embedding_positions=positions,
+            rng=rng,
+            constrain=self.constrain,
+        )
         objective = self.objective(training=rng is not None)
         return objective(output.logits, batch.labels, batch.counted), output.losses
 

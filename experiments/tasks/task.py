@@ -13,6 +13,7 @@ from flax import nnx
 from jax import Array
 
 from attention.modules import Output
+from attention.modules.context import AxisNames
 from experiments.analysis.animation import as_row, shown_maps
 from experiments.analysis.collect import Collector, Example
 from experiments.config import Config
@@ -30,6 +31,7 @@ from experiments.registry import EVALUATORS, LOSSES, SOURCES
 from experiments.training.duration import resolve_duration
 from experiments.training.learner import Learner
 from experiments.training.loss import Objective, TokenLosses, objective
+from experiments.training.sharding import constrain
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
@@ -310,6 +312,11 @@ class Task(ABC, Generic[Batch]):
     def learner(self) -> Learner:
         """Model, loss and optimizer, without parameters."""
         return Learner(self.model, self.loss, self.config)
+
+    @property
+    def constrain(self) -> Callable[[Array, AxisNames], Array]:
+        """Shards activations over the mesh by their axis names, as in `Context`."""
+        return partial(constrain, self.learner.mesh)
 
     def losses(self, state: TrainState, split: str) -> dict[str, float]:
         """Return loss, accuracy and perplexity of a split."""

@@ -17,7 +17,6 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from experiments.errors import UsageError
-from experiments.training.sharding import on_one_device
 from experiments.training.step import TrainState
 
 
@@ -55,7 +54,6 @@ class Checkpoints:
         Raises:
             UsageError: it cannot be written.
         """
-        state = on_one_device(state)
         progress = {"checksum": _checksum(state, progress), **progress}
         arguments = ocp.args.Composite(
             state=ocp.args.StandardSave(state), progress=ocp.args.JsonSave(progress)
@@ -108,7 +106,6 @@ class Checkpoints:
         if len(older) + 1 < number:
             here = f"{len(older) + 1} of the last {number} checkpoints of {self._directory}"
             print(f"only {here} are there: the mean is of these", file=sys.stderr)
-        newest = on_one_device(newest)  # as all states that are read like it
         state = (newest if newest.step == last else self._read(last, newest)[0]).to_use()
         total = state.parameters
         for step in older:

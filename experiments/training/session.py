@@ -13,7 +13,6 @@ from experiments.training.loop import BEGINNING, Batches, fit
 from experiments.training.metrics import Metrics, read_metrics
 from experiments.training.plateau import best_step, out_of_patience
 from experiments.training.profile import profiled
-from experiments.training.sharding import replicated
 from experiments.training.step import TrainState
 from experiments.training.weights_and_biases import start_wandb
 from experiments.workdir import Workdir
@@ -104,7 +103,6 @@ def fit_in(
             state = learner.initial_state(parameters)
         else:
             state, progress = checkpoints.restore(learner.abstract_state)
-            state = replicated(state, config.batch.microbatches)
         first, train_step, run = int(state.step), learner.train_step, None
         if not _has_ended(state, progress, config):
             workdir.keep_start(origin())
