@@ -15,7 +15,7 @@ CPU_OPTIONS = {
 
 def compiled(
     function: Callable[..., Any], *, donate: tuple[int, ...] = (), **shardings: Any
-) -> Callable[..., Any]:  # noqa: ANN401 - as in jax.jit
+) -> Callable[..., Any]:
     """Return a function under `jax.jit` that compiles fast.
 
     On a CPU, LLVM's first optimisation level makes programs as fast as those of its third, with the

@@ -176,6 +176,16 @@ def shard_rows(tree: Tree, mesh: Mesh, *, multiple: int = 1) -> Tree:
     return jax.tree.map(lambda array: _constrained(array, mesh, axes or None), tree)
 
 
+def row_shards(features: Array) -> tuple[int, ...]:
+    """Return over how many devices the axes B and T of `[B, T, *]` are sharded; () if over one."""
+    mesh = jax.typeof(features).sharding.mesh
+    if features.ndim != 3 or any(name not in mesh.axis_names for name in MESH_AXES):
+        return ()
+    names = zip(("batch", "sequence"), features.shape, strict=False)
+    shards = tuple(math.gcd(size, _ways(_axes(name, mesh), mesh)) for name, size in names)
+    return shards if math.prod(shards) > 1 else ()
+
+
 def accumulated(
     function: Callable[[Any, Any, Array], Any],
     parameters: Any,  # noqa: ANN401 - any pytree
