@@ -14,7 +14,10 @@ CPU_OPTIONS = {
 
 
 def compiled(
-    function: Callable[..., Any], *, donate: tuple[int, ...] = (), **shardings: Any
+    function: Callable[..., Any],
+    *,
+    donate: tuple[int, ...] = (),
+    **shardings: Any,  # noqa: ANN401 - as in jax.jit
 ) -> Callable[..., Any]:
     """Return a function under `jax.jit` that compiles fast.
 

@@ -94,6 +94,7 @@ class Learner:
             dtype=jax.numpy.dtype(train.dtype),
             microbatches=config.batch.microbatches,
             decay=train.ema,
+            skips_nonfinite=train.skip_nonfinite > 0,
         )
 
     def trace(self, batch: Batch) -> None:

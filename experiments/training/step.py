@@ -1,6 +1,7 @@
 """One step of training: a pure function from state and batch to state and metrics."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, Self, TypeVar
 
 import jax
@@ -54,6 +55,7 @@ def make_steps(
     dtype: jnp.dtype = jnp.float32,
     microbatches: int = 1,
     decay: float = 0.0,
+    skips_nonfinite: bool = False,
 ) -> tuple[
     Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]],
     Callable[[nnx.State, Batch], TokenLosses],
@@ -72,6 +74,8 @@ def make_steps(
         microbatches: parts of a batch whose gradients are added up, so that a device holds the
             activations of one part at a time.
         decay: of the average of the parameters, if there is one.
+        skips_nonfinite: whether a step with a loss or a gradient that is not finite leaves
+            parameters, average and optimizer as they are; the metrics then count it as "skipped".
 
     Returns:
         `train_step(state, batch) -> state, metrics`, which reuses the memory of its state; and
@@ -98,8 +102,14 @@ def make_steps(
             "gradient_norm": optax.tree.norm(gradients),  # before clipping
             "learning_rate": schedule(state.step) * state.lr_scale,
         }
-        state = state._replace(step=state.step + 1, parameters=parameters, optimizer=opt_state)
-        return state._replace(average=moved(state, decay)), metrics
+        after = state._replace(step=state.step + 1, parameters=parameters, optimizer=opt_state)
+        after = after._replace(average=moved(after, decay))
+        if skips_nonfinite:
+            finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(metrics["gradient_norm"])
+            unchanged = state._replace(step=after.step)
+            after = jax.tree.map(partial(jnp.where, finite), after, unchanged)
+            metrics["skipped"] = 1 - finite.astype(jnp.float32)
+        return after, metrics
 
     def evaluate_step(parameters: nnx.State, batch: Batch) -> TokenLosses:
         model = nnx.merge(definition, gather_tables(parameters, mesh))
