@@ -76,6 +76,6 @@ def _differentiate_once(name: str, tree: Tree) -> Tree:
 def _differentiate_once_jvp(name: str, primals: Tree, tangents: Tree) -> Tree:
     del primals, tangents
     raise NotImplementedError(
-        f"implementation {name!r} has first-order reverse-mode derivatives only: use "
+        f"implementation {name!r} has first-order reverse-mode derivatives only: use attend with "
         "implementation='tiled' for second derivatives"
     )
