@@ -1,7 +1,6 @@
 """Exact combination of attention over disjoint sets of keys."""
 
 from collections.abc import Iterable, Sequence
-from functools import reduce
 
 import jax
 import jax.numpy as jnp
@@ -48,31 +47,20 @@ def merge(partials: Iterable[tuple[Array, Array]]) -> tuple[Array, Array]:
             "merge takes one or more pairs of output [..., T, N, Hv] and logsumexp [..., N, T] of "
             f"equal shapes, got {', '.join(map(str, shapes)) or 'none'}"
         )
-    outputs, logsumexps = zip(*partials, strict=True)
-    outputs = [jnp.swapaxes(output, -2, -3) for output in outputs]
-    output, logsumexp = combine(outputs, logsumexps)
-    return jnp.swapaxes(nan_rows(output, logsumexp), -2, -3), logsumexp
-
-
-def combine(outputs: Sequence[Array], logsumexps: Sequence[Array]) -> tuple[Array, Array]:
-    """Compute `merge` for outputs `[..., Hv]` and logsumexps `[...]` of equal leading axes.
-
-    The output is finite where the logsumexp is NaN, if those of the parts are.
-    """
-    largest = jax.lax.stop_gradient(reduce(jnp.maximum, logsumexps))
+    outputs, logsumexps = (jnp.stack(arrays) for arrays in zip(*partials, strict=True))
+    largest = jax.lax.stop_gradient(jnp.max(logsumexps, axis=0, keepdims=True))
     empty = jnp.isneginf(largest)
     largest = jnp.where(empty, 0, largest)
-    parts = [jnp.exp(logsumexp - largest) for logsumexp in logsumexps]
-    total = sum(parts[1:], parts[0])
+    parts = jnp.exp(logsumexps - largest)
+    total = jnp.sum(parts, axis=0, keepdims=True)
     logsumexp = jnp.where(empty, -jnp.inf, jnp.log(jnp.where(empty, 1, total)) + largest)
     # A share that is NaN would reach the masked keys of every set in the backward pass.
     unused = empty | jnp.isnan(logsumexp)
-    total = jnp.where(unused, 1, total)
-    shares = [jnp.where(unused, 0, part / total)[..., None] for part in parts]
-    shared = [
-        share * output.astype(share.dtype) for share, output in zip(shares, outputs, strict=True)
-    ]
-    return sum(shared[1:], shared[0]).astype(outputs[0].dtype), logsumexp
+    shares = jnp.where(unused, 0, parts / jnp.where(unused, 1, total))
+    shares = jnp.swapaxes(shares, -1, -2)[..., None]
+    output = jnp.sum(shares * outputs.astype(shares.dtype), axis=0).astype(outputs.dtype)
+    logsumexp = logsumexp[0]
+    return nan_rows(output, jnp.swapaxes(logsumexp, -1, -2)), logsumexp
 
 
 def _fit(shapes: Sequence[object]) -> bool:

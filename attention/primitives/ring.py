@@ -23,19 +23,17 @@ from attention.primitives.attend import available_platforms
 from attention.primitives.block_mask import Pattern
 from attention.primitives.closures import varying_alike
 from attention.primitives.first_order import first_order
-from attention.primitives.lift import Plan
-from attention.primitives.merge import combine
+from attention.primitives.lift import Plan, lift
 from attention.primitives.precision import score_dtype
 from attention.primitives.sharding import map_shards, size_of
 from attention.primitives.tile_layout import Context, Head, Inputs, Settings, layout_of
-from attention.primitives.tiled import attention, derivative, finish
+from attention.primitives.tiled import derivative, finish, forward
 
 Tree = Any
 AxisName = str | tuple[str, ...]
-Results = tuple[Array, Array, Array]  # as `tiled.attention` returns them
+Results = tuple[Array, Array, Array]  # as `tiled.forward` returns them
 
 RETURNING = ("logsumexp", "largest_score")
-MOVING = ("key", "value", "key_positions", "nonfinite_keys")
 
 
 @dataclass(frozen=True)
@@ -183,23 +181,33 @@ def attend_in_ring(arguments: Arguments, axis_name: AxisName, platform: str) -> 
         if name not in RETURNING:
             known = " and ".join(RETURNING)
             raise ValueError(f"ring attention returns {known}, not {name}, which attend returns")
-    ring = _Ring(axis_name, jax.lax.axis_size(axis_name), platform)
+    ring = _Ring(axis_name, jax.lax.axis_size(axis_name))
     whole = replace(arguments, counted=False, block_mask=None, sinks=(), returning=())
     leaves, structure = jax.tree.flatten(whole)
     # All arrays vary over the mesh axis, so that JAX sums the gradients of those that do not.
     _, *leaves = varying_alike([jax.lax.axis_index(axis_name), *map(jnp.asarray, leaves)])
-    floats, others = _split(jax.tree.unflatten(structure, leaves))
+    settings, plan, head = ring.layout(jax.tree.unflatten(structure, leaves), platform)
+    axes = _axes(plan, head)
+    gradient_axes = jax.tree.map(lambda x, y: y if _is_float(x) else None, head.inputs, axes.inputs)
+    floats, others = _split(head.inputs)
 
-    def forward(floats: Arguments, others: Arguments) -> tuple[Results, Tree]:
-        results = _forward(ring, _join(floats, others))
+    def forward(floats: Inputs, constants: Tree) -> tuple[Results, Tree]:
+        others, fixed = constants
+        head = Head(_join(floats, others), *fixed)
+        function = partial(_forward, ring, settings)
+        results = _over_kv_heads(plan, function, (head,), (axes,), ("BKG",) * 3)
         return results, (floats, results)
 
-    def backward(saved: Tree, others: Arguments, cotangents: Results) -> Arguments:
-        floats, results = saved
-        return _backward(ring, _join(floats, others), results[:2], cotangents[:2])
+    def backward(saved: Tree, constants: Tree, cotangents: Results) -> Inputs:
+        (floats, results), (others, fixed) = saved, constants
+        head = Head(_join(floats, others), *fixed)
+        function = partial(_backward, ring, settings)
+        operands = head, results[:2], cotangents[:2]
+        rows = ("BKG",) * 2
+        return _over_kv_heads(plan, function, operands, (axes, rows, rows), gradient_axes)
 
     results = first_order(
-        "ring", lambda *given: forward(*given)[0], forward, backward, floats, others
+        "ring", lambda *given: forward(*given)[0], forward, backward, floats, (others, head[1:])
     )
     found = finish(arguments, *results)
     return {name: found[name] for name in ("output", *arguments.returning)}
@@ -207,91 +215,109 @@ def attend_in_ring(arguments: Arguments, axis_name: AxisName, platform: str) -> 
 
 @dataclass(frozen=True)
 class _Ring:
-    """The devices along a mesh axis."""
+    """The devices along a mesh axis; at step n, a device has the keys of the n-th one before it."""
 
     axis_name: AxisName
     size: int
-    platform: str
 
     def rotate(self, tree: Tree) -> Tree:
         """Send the arrays of each device to the next one."""
         pairs = [(n, (n + 1) % self.size) for n in range(self.size)]
         return jax.lax.ppermute(tree, self.axis_name, pairs)
 
-    def layout(
-        self, arguments: Arguments, moving: dict[str, Array], step: Array
-    ) -> tuple[Arguments, Settings, Plan, Head]:
-        """Return the arguments for the block of keys that is here at a step, and its tiles."""
-        allowed, num_keys = arguments.allowed, arguments.key.shape[-3]
-        if allowed is not None and allowed.shape[-1] > 1:
-            owner = (jax.lax.axis_index(self.axis_name) - step) % self.size
-            allowed = jax.lax.dynamic_slice_in_dim(allowed, owner * num_keys, num_keys, axis=-1)
-        here = replace(arguments, allowed=allowed, **moving)
-        return here, *layout_of(here, self.platform)
+    def layout(self, arguments: Arguments, platform: str) -> tuple[Settings, Plan, Head]:
+        """Return the heads of a device; `_pairs` of them have an axis of steps after "BKG"."""
+        device, num_keys = jax.lax.axis_index(self.axis_name), arguments.key.shape[-3]
+
+        def at_step(key_positions: Array, step: Array) -> tuple[Array, Tree]:
+            allowed = arguments.allowed
+            if allowed is not None and allowed.shape[-1] > 1:
+                start = (device - step) % self.size * num_keys
+                allowed = jax.lax.dynamic_slice_in_dim(allowed, start, num_keys, axis=-1)
+            here = replace(arguments, key_positions=key_positions, allowed=allowed)
+            return self.rotate(key_positions), _pairs(layout_of(here, platform)[2])
+
+        steps = jnp.arange(self.size)
+        _, pairs = jax.lax.scan(at_step, arguments.key_positions, steps)
+        if arguments.allowed is not None and arguments.allowed.shape[-1] > 1:
+            arguments = replace(arguments, allowed=arguments.allowed[..., :num_keys])
+        settings, plan, head = layout_of(arguments, platform)
+        axes = _pairs(_axes(plan, head))
+        pairs = jax.tree.map(lambda x, y: jnp.moveaxis(x, 0, _rank(plan, y)), pairs, axes)
+        return settings, plan, _with_pairs(head, pairs)
+
+    def at(self, plan: Plan, head: Head, moving: tuple[Array, ...], step: Array) -> Head:
+        """Return heads with the keys that are on this device at a step."""
+
+        def index(x: Array, axes: str) -> Array:
+            return jax.lax.dynamic_index_in_dim(x, step, _rank(plan, axes), keepdims=False)
+
+        key, value, key_positions, key_nan = moving
+        head = _with_pairs(head, jax.tree.map(index, _pairs(head), _pairs(_axes(plan, head))))
+        return head._replace(
+            inputs=head.inputs._replace(key=key, value=value),
+            context=head.context._replace(key_positions=key_positions, key_nan=key_nan),
+        )
 
 
-def _forward(ring: _Ring, arguments: Arguments) -> Results:
+def _forward(ring: _Ring, settings: Settings, plan: Plan, head: Head) -> Results:
     """Return output, logsumexp and largest score over the keys of all devices."""
 
     def step(carry: tuple[Results, Tree], number: Array) -> tuple[tuple[Results, Tree], None]:
         results, moving = carry
-        _, settings, plan, head = ring.layout(arguments, moving, number)
+        here = ring.at(plan, head, moving, number)
 
-        def combined() -> Results:
-            output, logsumexp, largest = attention(settings, plan, head.inputs, head[1:])
-            both = combine((results[0], output), (results[1], logsumexp))
-            return *both, jnp.maximum(results[2], largest)
+        def added() -> Results:
+            return lift(plan, partial(forward, settings), (here, plan.axes), (results, "BKG"))
 
-        return (_unless_empty(head.pattern, combined, results), ring.rotate(moving)), None
+        return (_unless_empty(here.pattern, added, results), ring.rotate(moving)), None
 
-    def of_one_block() -> Results:
-        settings, plan, head = layout_of(arguments, ring.platform)
-        return attention(settings, plan, head.inputs, head[1:])
-
-    moving = {name: getattr(arguments, name) for name in MOVING}
-    shapes = jax.eval_shape(of_one_block)
-    fill = 0, -jnp.inf, -jnp.inf
-    empty = [jnp.full(x.shape, y, x.dtype) for x, y in zip(shapes, fill, strict=True)]
-    _, *empty = varying_alike([arguments.query, *empty])
-    (results, _), _ = jax.lax.scan(step, (tuple(empty), moving), jnp.arange(ring.size))
-    return results
+    rows = head.inputs.query.shape[:-1]
+    output = jnp.zeros((*rows, head.inputs.value.shape[-1]), settings.dtype)
+    masked = jnp.full(rows, -jnp.inf, settings.dtype)
+    _, *start = varying_alike([head.inputs.query, output, masked, masked])
+    carry = tuple(start), _moving(head)
+    return jax.lax.scan(step, carry, jnp.arange(ring.size))[0][0]
 
 
 def _backward(
-    ring: _Ring, arguments: Arguments, results: tuple[Array, Array], cotangents: tuple[Array, Array]
-) -> Arguments:
-    """Return the gradients of all floating-point arrays of the arguments.
+    ring: _Ring,
+    settings: Settings,
+    plan: Plan,
+    head: Head,
+    results: tuple[Array, Array],
+    cotangents: tuple[Array, Array],
+) -> Inputs:
+    """Return the gradients of all floating-point inputs.
 
-    Those of keys and values move with their block, and are back on their device after all steps.
+    Those of keys and values move with them, and are back on their device after all steps.
     """
+    floats, others = _split(head.inputs)
 
-    def step(carry: tuple[Arguments, Tree], number: Array) -> tuple[tuple[Arguments, Tree], None]:
+    def step(carry: tuple[Inputs, Tree], number: Array) -> tuple[tuple[Inputs, Tree], None]:
         total, moving = carry
-        here, settings, plan, head = ring.layout(arguments, moving, number)
-        given, fixed = _split(here)
-        constant = _split(head.inputs)[1]
+        here = ring.at(plan, head, moving, number)
 
-        def inputs_of(given: Arguments) -> Inputs:
-            return _split(layout_of(_join(given, fixed), ring.platform)[2].inputs)[0]
+        def function(floats: Inputs) -> tuple[Array, Array]:
+            inputs = _join(floats, others)
+            block = floats.key, floats.value, *moving[2:]
+            inputs = ring.at(plan, head._replace(inputs=inputs), block, number).inputs
+            return _results_by_block(settings, plan, inputs, here[1:], results)
 
-        inputs, to_arguments = jax.vjp(inputs_of, given)
+        def added() -> Inputs:
+            block = floats._replace(key=moving[0], value=moving[1])
+            (more,) = jax.vjp(function, block)[1](cotangents)
+            return jax.tree.map(lambda x, y: x + y.astype(x.dtype), total, more)
 
-        def gradient() -> Inputs:
-            def function(inputs: Inputs) -> tuple[Array, Array]:
-                return _results_by_block(settings, plan, _join(inputs, constant), head[1:], results)
-
-            return jax.vjp(function, inputs)[1](cotangents)[0]
-
-        (more,) = to_arguments(_unless_empty(head.pattern, gradient, _zeros_like(inputs)))
-        total = jax.tree.map(lambda x, y: x + y.astype(x.dtype), total, more)
-        total = replace(total, key=ring.rotate(total.key), value=ring.rotate(total.value))
+        total = _unless_empty(here.pattern, added, total)
+        total = total._replace(key=ring.rotate(total.key), value=ring.rotate(total.value))
         return (total, ring.rotate(moving)), None
 
-    floats = _split(arguments)[0]
-    moving = {name: getattr(arguments, name) for name in MOVING}
-    wide = jax.tree.map(lambda x: x.astype(score_dtype(x)), floats)
-    start = _zeros_like(wide), moving
-    (total, _), _ = jax.lax.scan(step, start, jnp.arange(ring.size))
+    def zeros(x: Array) -> Array:
+        return varying_alike([x, jnp.zeros(x.shape, score_dtype(x))])[1]
+
+    carry = jax.tree.map(zeros, floats), _moving(head)
+    (total, _), _ = jax.lax.scan(step, carry, jnp.arange(ring.size))
     return jax.tree.map(lambda x, y: x.astype(y.dtype), total, floats)
 
 
@@ -315,6 +341,50 @@ def _results_by_block_jvp(
     return results, derivative(settings, plan, Head(inputs, *fixed), *results, tangents[0])
 
 
+def _over_kv_heads(
+    plan: Plan, function: Callable[..., Tree], operands: Tree, axes: Tree, result_axes: Tree
+) -> Tree:
+    """Call a function for the key/value heads that are computed at once, one ring after another.
+
+    So the buffers that move are those of few heads.
+
+    Args:
+        plan: of all heads.
+        function: of the plan of some heads, and of operands.
+        operands: trees of arrays.
+        axes: leading axes of each array.
+        result_axes: leading axes of each result; results without "K" are summed.
+    """
+    _, steps, at_once = plan.kv_heads
+    function = partial(function, replace(plan, kv_heads=(1, 1, at_once)))
+    if steps == 1:
+        return function(*operands)
+    leaves, structure = jax.tree.flatten(operands)
+    is_cut = ["K" in names for names in jax.tree.leaves(axes)]
+
+    def cut(x: Array, names: str) -> Array:  # the axis of steps comes first
+        axis = _rank(plan, names.replace("K", "").replace("G", ""))
+        return jnp.moveaxis(
+            x.reshape(*x.shape[:axis], steps, at_once, *x.shape[axis + 1 :]), axis, 0
+        )
+
+    def join(x: Array, names: str) -> Array:
+        if "K" not in names:
+            return x.sum(axis=0)
+        axis = _rank(plan, names.replace("K", "").replace("G", ""))
+        x = jnp.moveaxis(x, 0, axis)
+        return x.reshape(*x.shape[:axis], steps * at_once, *x.shape[axis + 2 :])
+
+    def of_some(chunk: list[Array]) -> Tree:
+        chunk = iter(chunk)
+        given = [next(chunk) if cut else x for x, cut in zip(leaves, is_cut, strict=True)]
+        return function(*jax.tree.unflatten(structure, given))
+
+    names = jax.tree.leaves(axes)
+    chunks = [cut(x, y) for x, y in zip(leaves, names, strict=True) if "K" in y]
+    return jax.tree.map(join, jax.lax.map(of_some, chunks), result_axes)
+
+
 def _unless_empty(pattern: Pattern | None, function: Callable[[], Tree], otherwise: Tree) -> Tree:
     """Call a function, or return `otherwise` if the mask leaves no tile of the block."""
     if pattern is None:
@@ -322,21 +392,39 @@ def _unless_empty(pattern: Pattern | None, function: Callable[[], Tree], otherwi
     return jax.lax.cond((pattern.stop > pattern.start).any(), function, lambda: otherwise)
 
 
-def _zeros_like(tree: Tree) -> Tree:
-    """Return zeros that vary over the same mesh axes."""
-    return jax.tree.map(lambda x: varying_alike([x, jnp.zeros(x.shape, x.dtype)])[1], tree)
+def _axes(plan: Plan, head: Head) -> Head:
+    """Return the leading axes of each array of heads."""
+    return jax.tree.unflatten(jax.tree.structure(head), plan.axes)
+
+
+def _rank(plan: Plan, axes: str) -> int:
+    """Return the number of leading axes."""
+    return len(axes.replace("B", "")) + ("B" in axes) * len(plan.batch)
+
+
+def _moving(head: Head) -> tuple[Array, Array, Array, Array]:
+    return head.inputs.key, head.inputs.value, head.context.key_positions, head.context.key_nan
+
+
+def _pairs(head: Head) -> Tree:
+    """Return what has an entry for pairs of a query and a key, or of their tiles."""
+    return head.inputs.biases, head.context.allowed, head.pattern
+
+
+def _with_pairs(head: Head, pairs: Tree) -> Head:
+    biases, allowed, pattern = pairs
+    inputs, context = head.inputs._replace(biases=biases), head.context._replace(allowed=allowed)
+    return Head(inputs, context, pattern)
+
+
+def _is_float(x: Array) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.floating)
 
 
 def _split(tree: Tree) -> tuple[Tree, Tree]:
     """Return the floating-point arrays of a tree, and the others; None in place of the rest."""
-
-    def is_float(x: Array) -> bool:
-        return jnp.issubdtype(x.dtype, jnp.floating)
-
-    return (
-        jax.tree.map(lambda x: x if is_float(x) else None, tree),
-        jax.tree.map(lambda x: None if is_float(x) else x, tree),
-    )
+    floats = jax.tree.map(lambda x: x if _is_float(x) else None, tree)
+    return floats, jax.tree.map(lambda x: None if _is_float(x) else x, tree)
 
 
 def _join(floats: Tree, others: Tree) -> Tree:

@@ -142,8 +142,16 @@ def _pattern_of(settings: Settings, head: Head) -> Pattern | None:
     return visited_by_any(head.pattern, settings.tiles[1], may_shard=settings.may_shard)
 
 
-def forward(settings: Settings, head: Head) -> tuple[Array, Array, Array]:
-    """Return output `[T, Hv]`, logsumexp `[T]` and largest score `[T]`."""
+def forward(
+    settings: Settings, head: Head, before: tuple[Array, Array, Array] | None = None
+) -> tuple[Array, Array, Array]:
+    """Return output `[T, Hv]`, logsumexp `[T]` and largest score `[T]`.
+
+    Args:
+        settings: sizes.
+        head: what the tiles are cut from.
+        before: the results over other keys, to which these keys are added.
+    """
     pattern = _pattern_of(settings, head)
     zero, lowest = _zero(head, settings.dtype), jnp.finfo(settings.dtype).min
     value_width = head.inputs.value.shape[1]
@@ -171,6 +179,11 @@ def forward(settings: Settings, head: Head) -> tuple[Array, Array, Array]:
         size = settings.tile_sizes[0]
         zeros = jnp.zeros(size, settings.dtype) + zero
         carry = zeros + lowest, zeros, jnp.zeros((size, value_width), settings.dtype) + zero
+        if before is not None:
+            output, logsumexp, peak = (_cut(settings, x, "T", "T", number) for x in before)
+            empty = jnp.isneginf(logsumexp)
+            total = jnp.where(empty, 0, jnp.exp(logsumexp - peak))
+            carry = jnp.where(empty, lowest, peak), total, output * total[:, None]
         start, stop = 0, settings.tiles[1]
         if pattern is not None:
             start, stop = pattern.start[number], pattern.stop[number]
