@@ -1,8 +1,8 @@
 """Ring attention: queries, keys and values sharded along the sequence over a mesh axis.
 
 Each device keeps its queries. Blocks of keys and values move around the ring of devices; each step
-computes attention to one block in tiles, and `combine` adds it to the results of the other blocks
-by their logsumexp (Liu et al. 2023). Masks, scores and dropout are functions of positions, which
+adds one block in tiles to the results over the blocks before it, by their logsumexp (Liu et al.
+2023). Masks, scores and dropout are functions of positions, which
 move with the keys. The backward pass moves keys and values once more, together with their
 gradients: the derivative that JAX would derive keeps the blocks of all steps in memory.
 """
@@ -14,18 +14,20 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
-from jax.sharding import Mesh, PartitionSpec
 
 from attention.primitives.arguments import Arguments, check_arguments
 from attention.primitives.attend import available_platforms
 from attention.primitives.block_mask import Pattern
 from attention.primitives.closures import varying_alike
-from attention.primitives.first_order import first_order
-from attention.primitives.lift import Plan, lift
+from attention.primitives.first_order import (
+    first_order,
+    is_float,
+    join_floats,
+    split_floats,
+)
+from attention.primitives.lift import Plan, lift, over_kv_heads, rank_of
 from attention.primitives.precision import score_dtype
-from attention.primitives.sharding import map_shards, size_of
 from attention.primitives.tile_layout import Context, Head, Inputs, Settings, layout_of
 from attention.primitives.tiled import derivative, finish, forward
 
@@ -34,81 +36,6 @@ AxisName = str | tuple[str, ...]
 Results = tuple[Array, Array, Array]  # as `tiled.forward` returns them
 
 RETURNING = ("logsumexp", "largest_score")
-
-
-@dataclass(frozen=True)
-class RingAttention:
-    """`attend` for arrays whose sequence is sharded over a mesh axis, under `jax.jit`.
-
-    Results and first-order gradients equal those of `attend`. Keys and values are not gathered:
-    each device sends its block to the next one. Pass it to a model as `attend`.
-
-    Attributes:
-        mesh: of devices.
-        spec: sharding of query, key and value `[..., T, N, H]`; T is sharded and H is not.
-
-    >>> kinds = (jax.sharding.AxisType.Auto,) * 2
-    >>> mesh = jax.make_mesh((1, 1), ("data", "sequence"), axis_types=kinds)
-    >>> ring = RingAttention(mesh, PartitionSpec("data", "sequence"))
-    >>> query = jnp.ones((2, 8, 4, 16))
-    >>> jax.jit(ring)(query, query, query).shape
-    (2, 8, 4, 16)
-    """
-
-    mesh: Mesh
-    spec: PartitionSpec
-
-    def __call__(
-        self,
-        query: Array,
-        key: Array,
-        value: Array,
-        *,
-        implementation: str | None = None,
-        **arguments: Any,  # noqa: ANN401 - those of attend
-    ) -> Array | tuple[Array, dict[str, Array]]:
-        """Return what `attend` returns for the same arguments, which are global arrays.
-
-        Raises:
-            ValueError: an implementation other than "tiled"; sizes that the mesh does not divide;
-                results other than "logsumexp" and "largest_score"; and as `attend`.
-        """
-        if implementation not in (None, "tiled"):
-            raise ValueError(
-                f"ring attention has one implementation, 'tiled', not {implementation!r}"
-            )
-        checked = check_arguments(query, key, value, **arguments)
-        spec, platform = self._axes(checked), available_platforms()[0]
-
-        def attend_on_device(shard: Arguments) -> dict[str, Array]:
-            return attend_in_ring(shard, spec[-2], platform)
-
-        results = map_shards(attend_on_device, checked, self.mesh, spec)
-        output = results.pop("output")
-        return (output, results) if checked.returning else output
-
-    def _axes(self, arguments: Arguments) -> tuple[AxisName | None, ...]:
-        """Return the mesh axes of batch axes, sequence and heads."""
-        query, (num_keys, num_kv_heads, _) = arguments.query.shape, arguments.key.shape[-3:]
-        spec = *self.spec, *[None] * (len(query) - len(self.spec))
-        if len(spec) > len(query) or spec[-3] is None or spec[-1] is not None:
-            raise ValueError(
-                f"ring attention shards T and not H of [..., T, N, H], which {self.spec} does not "
-                f"for a query of shape {query}"
-            )
-        batch = [f"batch axis {n}" for n in range(len(arguments.batch))]
-        names = *batch, "query length T", "heads N", "", "key length S"
-        for name, size, axis in zip(names, (*query, num_keys), (*spec, spec[-3]), strict=True):
-            if size % (shards := size_of(self.mesh.shape, axis)):
-                raise ValueError(
-                    f"the {shards} devices of axis {axis!r} do not divide {name}={size}"
-                )
-        shards = size_of(self.mesh.shape, spec[-2])
-        if num_kv_heads % shards and shards % num_kv_heads:
-            raise ValueError(
-                f"K={num_kv_heads} must be a multiple or a divisor of {shards} devices"
-            )
-        return spec[:-1]
 
 
 def ring_attend(
@@ -150,24 +77,6 @@ def ring_attend(
     return (output, results) if checked.returning else output
 
 
-def zigzag(length: int, shards: int) -> np.ndarray:
-    """Return an order of tokens that gives all shards equal parts of a causal mask: int32 `[T]`.
-
-    The sequence is cut into 2 · shards chunks, and shard n gets chunks n and 2 · shards - 1 - n.
-    Pass a model `tokens[..., order]` and `positions=order`; `np.argsort(order)` is the inverse.
-
-    Raises:
-        ValueError: a length that 2 · shards does not divide.
-
-    >>> zigzag(8, shards=2).tolist()
-    [0, 1, 6, 7, 2, 3, 4, 5]
-    """
-    if length % (2 * shards):
-        raise ValueError(f"zigzag needs a length that 2 · {shards} divides, got {length}")
-    first, last = np.arange(length, dtype=np.int32).reshape(2, shards, -1)
-    return np.stack([first, last[::-1]], axis=1).reshape(-1)
-
-
 def attend_in_ring(arguments: Arguments, axis_name: AxisName, platform: str) -> dict[str, Array]:
     """Return "output" and what `arguments.returning` names, for the queries of a device.
 
@@ -188,26 +97,26 @@ def attend_in_ring(arguments: Arguments, axis_name: AxisName, platform: str) -> 
     _, *leaves = varying_alike([jax.lax.axis_index(axis_name), *map(jnp.asarray, leaves)])
     settings, plan, head = ring.layout(jax.tree.unflatten(structure, leaves), platform)
     axes = _axes(plan, head)
-    gradient_axes = jax.tree.map(lambda x, y: y if _is_float(x) else None, head.inputs, axes.inputs)
-    floats, others = _split(head.inputs)
+    gradient_axes = jax.tree.map(lambda x, y: y if is_float(x) else None, head.inputs, axes.inputs)
+    floats, others = split_floats(head.inputs)
 
-    def forward(floats: Inputs, constants: Tree) -> tuple[Results, Tree]:
+    def run(floats: Inputs, constants: Tree) -> tuple[Results, Tree]:
         others, fixed = constants
-        head = Head(_join(floats, others), *fixed)
+        head = Head(join_floats(floats, others), *fixed)
         function = partial(_forward, ring, settings)
-        results = _over_kv_heads(plan, function, (head,), (axes,), ("BKG",) * 3)
+        results = over_kv_heads(plan, function, (head,), (axes,), ("BKG",) * 3)
         return results, (floats, results)
 
-    def backward(saved: Tree, constants: Tree, cotangents: Results) -> Inputs:
+    def pull(saved: Tree, constants: Tree, cotangents: Results) -> Inputs:
         (floats, results), (others, fixed) = saved, constants
-        head = Head(_join(floats, others), *fixed)
+        head = Head(join_floats(floats, others), *fixed)
         function = partial(_backward, ring, settings)
         operands = head, results[:2], cotangents[:2]
         rows = ("BKG",) * 2
-        return _over_kv_heads(plan, function, operands, (axes, rows, rows), gradient_axes)
+        return over_kv_heads(plan, function, operands, (axes, rows, rows), gradient_axes)
 
     results = first_order(
-        "ring", lambda *given: forward(*given)[0], forward, backward, floats, (others, head[1:])
+        "ring", lambda *given: run(*given)[0], run, pull, floats, (others, head[1:])
     )
     found = finish(arguments, *results)
     return {name: found[name] for name in ("output", *arguments.returning)}
@@ -237,20 +146,20 @@ class _Ring:
             here = replace(arguments, key_positions=key_positions, allowed=allowed)
             return self.rotate(key_positions), _pairs(layout_of(here, platform)[2])
 
-        steps = jnp.arange(self.size)
+        steps = jnp.arange(self.size, dtype=jnp.int32)
         _, pairs = jax.lax.scan(at_step, arguments.key_positions, steps)
         if arguments.allowed is not None and arguments.allowed.shape[-1] > 1:
             arguments = replace(arguments, allowed=arguments.allowed[..., :num_keys])
         settings, plan, head = layout_of(arguments, platform)
         axes = _pairs(_axes(plan, head))
-        pairs = jax.tree.map(lambda x, y: jnp.moveaxis(x, 0, _rank(plan, y)), pairs, axes)
+        pairs = jax.tree.map(lambda x, y: jnp.moveaxis(x, 0, rank_of(plan, y)), pairs, axes)
         return settings, plan, _with_pairs(head, pairs)
 
     def at(self, plan: Plan, head: Head, moving: tuple[Array, ...], step: Array) -> Head:
         """Return heads with the keys that are on this device at a step."""
 
         def index(x: Array, axes: str) -> Array:
-            return jax.lax.dynamic_index_in_dim(x, step, _rank(plan, axes), keepdims=False)
+            return jax.lax.dynamic_index_in_dim(x, step, rank_of(plan, axes), keepdims=False)
 
         key, value, key_positions, key_nan = moving
         head = _with_pairs(head, jax.tree.map(index, _pairs(head), _pairs(_axes(plan, head))))
@@ -277,7 +186,7 @@ def _forward(ring: _Ring, settings: Settings, plan: Plan, head: Head) -> Results
     masked = jnp.full(rows, -jnp.inf, settings.dtype)
     _, *start = varying_alike([head.inputs.query, output, masked, masked])
     carry = tuple(start), _moving(head)
-    return jax.lax.scan(step, carry, jnp.arange(ring.size))[0][0]
+    return jax.lax.scan(step, carry, jnp.arange(ring.size, dtype=jnp.int32))[0][0]
 
 
 def _backward(
@@ -292,14 +201,14 @@ def _backward(
 
     Those of keys and values move with them, and are back on their device after all steps.
     """
-    floats, others = _split(head.inputs)
+    floats, others = split_floats(head.inputs)
 
     def step(carry: tuple[Inputs, Tree], number: Array) -> tuple[tuple[Inputs, Tree], None]:
         total, moving = carry
         here = ring.at(plan, head, moving, number)
 
         def function(floats: Inputs) -> tuple[Array, Array]:
-            inputs = _join(floats, others)
+            inputs = join_floats(floats, others)
             block = floats.key, floats.value, *moving[2:]
             inputs = ring.at(plan, head._replace(inputs=inputs), block, number).inputs
             return _results_by_block(settings, plan, inputs, here[1:], results)
@@ -317,7 +226,7 @@ def _backward(
         return varying_alike([x, jnp.zeros(x.shape, score_dtype(x))])[1]
 
     carry = jax.tree.map(zeros, floats), _moving(head)
-    (total, _), _ = jax.lax.scan(step, carry, jnp.arange(ring.size))
+    (total, _), _ = jax.lax.scan(step, carry, jnp.arange(ring.size, dtype=jnp.int32))
     return jax.tree.map(lambda x, y: x.astype(y.dtype), total, floats)
 
 
@@ -341,50 +250,6 @@ def _results_by_block_jvp(
     return results, derivative(settings, plan, Head(inputs, *fixed), *results, tangents[0])
 
 
-def _over_kv_heads(
-    plan: Plan, function: Callable[..., Tree], operands: Tree, axes: Tree, result_axes: Tree
-) -> Tree:
-    """Call a function for the key/value heads that are computed at once, one ring after another.
-
-    So the buffers that move are those of few heads.
-
-    Args:
-        plan: of all heads.
-        function: of the plan of some heads, and of operands.
-        operands: trees of arrays.
-        axes: leading axes of each array.
-        result_axes: leading axes of each result; results without "K" are summed.
-    """
-    _, steps, at_once = plan.kv_heads
-    function = partial(function, replace(plan, kv_heads=(1, 1, at_once)))
-    if steps == 1:
-        return function(*operands)
-    leaves, structure = jax.tree.flatten(operands)
-    is_cut = ["K" in names for names in jax.tree.leaves(axes)]
-
-    def cut(x: Array, names: str) -> Array:  # the axis of steps comes first
-        axis = _rank(plan, names.replace("K", "").replace("G", ""))
-        return jnp.moveaxis(
-            x.reshape(*x.shape[:axis], steps, at_once, *x.shape[axis + 1 :]), axis, 0
-        )
-
-    def join(x: Array, names: str) -> Array:
-        if "K" not in names:
-            return x.sum(axis=0)
-        axis = _rank(plan, names.replace("K", "").replace("G", ""))
-        x = jnp.moveaxis(x, 0, axis)
-        return x.reshape(*x.shape[:axis], steps * at_once, *x.shape[axis + 2 :])
-
-    def of_some(chunk: list[Array]) -> Tree:
-        chunk = iter(chunk)
-        given = [next(chunk) if cut else x for x, cut in zip(leaves, is_cut, strict=True)]
-        return function(*jax.tree.unflatten(structure, given))
-
-    names = jax.tree.leaves(axes)
-    chunks = [cut(x, y) for x, y in zip(leaves, names, strict=True) if "K" in y]
-    return jax.tree.map(join, jax.lax.map(of_some, chunks), result_axes)
-
-
 def _unless_empty(pattern: Pattern | None, function: Callable[[], Tree], otherwise: Tree) -> Tree:
     """Call a function, or return `otherwise` if the mask leaves no tile of the block."""
     if pattern is None:
@@ -395,11 +260,6 @@ def _unless_empty(pattern: Pattern | None, function: Callable[[], Tree], otherwi
 def _axes(plan: Plan, head: Head) -> Head:
     """Return the leading axes of each array of heads."""
     return jax.tree.unflatten(jax.tree.structure(head), plan.axes)
-
-
-def _rank(plan: Plan, axes: str) -> int:
-    """Return the number of leading axes."""
-    return len(axes.replace("B", "")) + ("B" in axes) * len(plan.batch)
 
 
 def _moving(head: Head) -> tuple[Array, Array, Array, Array]:
@@ -415,20 +275,3 @@ def _with_pairs(head: Head, pairs: Tree) -> Head:
     biases, allowed, pattern = pairs
     inputs, context = head.inputs._replace(biases=biases), head.context._replace(allowed=allowed)
     return Head(inputs, context, pattern)
-
-
-def _is_float(x: Array) -> bool:
-    return jnp.issubdtype(x.dtype, jnp.floating)
-
-
-def _split(tree: Tree) -> tuple[Tree, Tree]:
-    """Return the floating-point arrays of a tree, and the others; None in place of the rest."""
-    floats = jax.tree.map(lambda x: x if _is_float(x) else None, tree)
-    return floats, jax.tree.map(lambda x: None if _is_float(x) else x, tree)
-
-
-def _join(floats: Tree, others: Tree) -> Tree:
-    """Return the tree that `_split` split."""
-    return jax.tree.map(
-        lambda x, y: y if x is None else x, floats, others, is_leaf=lambda x: x is None
-    )
