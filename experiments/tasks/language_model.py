@@ -90,7 +90,7 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
             mask=mask,
             embedding_positions=positions,
             rng=rng,
-            constrain=self.constrain,
+            **self.on_mesh,
         )
         objective = self.objective(training=rng is not None)
         return objective(output.logits, batch.labels, batch.counted), output.losses

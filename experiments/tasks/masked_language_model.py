@@ -68,7 +68,7 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
     ) -> tuple[TokenLosses, Mapping[str, Array]]:
         """As in `Task`."""
         mask = masks.lengths(batch.lengths)
-        output = model(batch.inputs, mask=mask, rng=rng, constrain=self.constrain)
+        output = model(batch.inputs, mask=mask, rng=rng, **self.on_mesh)
         objective = self.objective(training=rng is not None)
         return objective(output.logits, batch.labels, batch.counted), output.losses
 

@@ -13,7 +13,6 @@ from flax import nnx
 from jax import Array
 
 from attention.modules import Output
-from attention.modules.context import AxisNames
 from experiments.analysis.animation import as_row, shown_maps
 from experiments.analysis.collect import Collector, Example
 from experiments.config import Config
@@ -31,7 +30,7 @@ from experiments.registry import EVALUATORS, LOSSES, SOURCES
 from experiments.training.duration import resolve_duration
 from experiments.training.learner import Learner
 from experiments.training.loss import Objective, TokenLosses, objective
-from experiments.training.sharding import constrain
+from experiments.training.sharding import context_options
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
@@ -313,10 +312,10 @@ class Task(ABC, Generic[Batch]):
         """Model, loss and optimizer, without parameters."""
         return Learner(self.model, self.loss, self.config)
 
-    @property
-    def constrain(self) -> Callable[[Array, AxisNames], Array]:
-        """Shards activations over the mesh by their axis names, as in `Context`."""
-        return partial(constrain, self.learner.mesh)
+    @cached_property
+    def on_mesh(self) -> dict[str, Callable[..., Any]]:
+        """Options of a model that shard its activations over the mesh, as in `Context`."""
+        return context_options(self.learner.mesh)
 
     def losses(self, state: TrainState, split: str) -> dict[str, float]:
         """Return loss, accuracy and perplexity of a split."""

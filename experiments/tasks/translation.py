@@ -11,7 +11,7 @@ from jax import Array
 
 from attention.decoding import StoppingCriteria
 from attention.modules import EncoderDecoder, Output, RecurrentEncoderDecoder
-from attention.modules.context import AxisNames, add_losses, unconstrained
+from attention.modules.context import add_losses
 from attention.modules.dropout import split_rng
 from attention.primitives import masks
 from experiments.analysis.agreement import explained, linked_first
@@ -129,7 +129,7 @@ class Translation(Task[Batch | PackedPairs]):
         self, model: EncoderDecoder, batch: Batch | PackedPairs, rng: Array | None
     ) -> tuple[TokenLosses, Mapping[str, Array]]:
         """As in `Task`."""
-        output = pair_features(model, batch, rng, self.constrain)
+        output = pair_features(model, batch, rng, **self.on_mesh)
         labels = batch.target.labels if isinstance(batch, PackedPairs) else batch.target_labels
         objective = self.objective(training=rng is not None)
         sums = tiled_token_losses(model.logits, output.features, labels, labels != PAD, objective)
@@ -265,7 +265,7 @@ def pair_features(
     model: EncoderDecoder,
     batch: Batch | PackedPairs,
     rng: Array | None,
-    constrain: Callable[[Array, AxisNames], Array] = unconstrained,
+    **options: Callable[..., Any],
 ) -> Output:
     """Compute the features that `logits` maps to scores.
 
@@ -274,7 +274,7 @@ def pair_features(
             to each other.
         batch: the rows.
         rng: random key of dropout; None turns dropout off.
-        constrain: as in `Context`.
+        options: `constrain` and `attend`, as in `Context`.
 
     Returns:
         The output of the decoder, with the losses of encoder and decoder.
@@ -292,8 +292,7 @@ def pair_features(
         read, written = batch.source, batch.target_inputs
         across = masks.lengths(batch.source_lengths)
         reading, writing = {"mask": across}, {}
-    reading |= {"rng": encoder_rng, "constrain": constrain}
-    writing |= {"rng": decoder_rng, "constrain": constrain}
-    encoded = model.encode(read, **reading)
-    decoded = model.decode(written, encoded.features, encoder_mask=across, **writing)
+    encoded = model.encode(read, rng=encoder_rng, **reading, **options)
+    writing |= {"encoder_mask": across, "rng": decoder_rng}
+    decoded = model.decode(written, encoded.features, **writing, **options)
     return decoded._replace(losses=add_losses(encoded.losses, decoded.losses))

@@ -8,6 +8,7 @@ names of the axes of parameters are their metadata "axes"; modules name those of
 import math
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import jax
@@ -17,6 +18,7 @@ from flax import nnx
 from jax import Array
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from attention.primitives.sequence_parallel import RingAttention
 from experiments.compilation import compiled
 from experiments.config.mesh import MeshPart
 from experiments.errors import UsageError, as_usage_errors, one_of
@@ -145,6 +147,21 @@ def constrain(mesh: Mesh, array: Array, names: Sequence[str | None]) -> Array:
         axes.append(free or None)
         used.update(free)
     return _constrained(array, mesh, *axes)
+
+
+def context_options(mesh: Mesh) -> dict[str, Callable[..., Any]]:
+    """Return the fields of a `Context` that shard the activations of a model over a mesh."""
+    options: dict[str, Callable[..., Any]] = {"constrain": partial(constrain, mesh)}
+    if mesh.shape["sequence"] > 1:
+        axes = [_axes(name, mesh) or None for name in ("batch", "sequence", "heads")]
+        ring = RingAttention(mesh, PartitionSpec(*axes))
+
+        def attend(*inputs: Array, **arguments: Any) -> Any:  # noqa: ANN401 - as `attention.attend`
+            with as_usage_errors(f"mesh.sequence={mesh.shape['sequence']}: "):
+                return ring(*inputs, **arguments)
+
+        options["attend"] = attend
+    return options
 
 
 def gather_tables(parameters: Tree, mesh: Mesh) -> Tree:

@@ -16,8 +16,8 @@ from experiments.training.loop import BEGINNING
 from experiments.workdir import Workdir
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-# In parts, as the whole run, on two devices.
-TINY = ("--config=configs/toy_translation.py:tiny", "--config.batch.microbatches=2")
+# On two devices, as the whole run.
+TINY = ("--config=configs/toy_translation.py:tiny", "--config.mesh.data=2")
 
 
 def config_of(folder):
