@@ -19,6 +19,7 @@ from jax import Array
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from attention.primitives.sequence_parallel import RingAttention
+from attention.primitives.sharded_attention import ShardedAttention
 from experiments.compilation import compiled
 from experiments.config.mesh import MeshPart
 from experiments.errors import UsageError, as_usage_errors, one_of
@@ -151,17 +152,17 @@ def constrain(mesh: Mesh, array: Array, names: Sequence[str | None]) -> Array:
 
 def context_options(mesh: Mesh) -> dict[str, Callable[..., Any]]:
     """Return the fields of a `Context` that shard the activations of a model over a mesh."""
-    options: dict[str, Callable[..., Any]] = {"constrain": partial(constrain, mesh)}
-    if mesh.shape["sequence"] > 1:
-        axes = [_axes(name, mesh) or None for name in ("batch", "sequence", "heads")]
-        ring = RingAttention(mesh, PartitionSpec(*axes))
+    if mesh.size == 1:
+        return {}
+    batch, sequence, heads = (_axes(name, mesh) or None for name in ("batch", "sequence", "heads"))
+    kind = RingAttention if sequence else ShardedAttention
+    of_shards = kind(mesh, PartitionSpec(batch, sequence, heads))
 
-        def attend(*inputs: Array, **arguments: Any) -> Any:  # noqa: ANN401 - as `attention.attend`
-            with as_usage_errors(f"mesh.sequence={mesh.shape['sequence']}: "):
-                return ring(*inputs, **arguments)
+    def attend(*inputs: Array, **arguments: Any) -> Any:  # noqa: ANN401 - as `attention.attend`
+        with as_usage_errors():
+            return of_shards(*inputs, **arguments)
 
-        options["attend"] = attend
-    return options
+    return {"constrain": partial(constrain, mesh), "attend": attend}
 
 
 def gather_tables(parameters: Tree, mesh: Mesh) -> Tree:
@@ -274,10 +275,11 @@ def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
         if not is_replicated(parameters):
             return whole(parameters, *arrays)
         mesh = _mesh_of_rows(len(arrays[0]))
-        copy = one_copy(parameters)
-        if mesh.size > 1:
-            copy = jax.device_put(copy, NamedSharding(mesh, PartitionSpec()))
-        return independent(copy, *arrays)
+        if mesh.size == 1:
+            return independent(one_copy(parameters), *arrays)
+        return independent(
+            jax.device_put(parameters, NamedSharding(mesh, PartitionSpec())), *arrays
+        )
 
     return run
 

@@ -1,14 +1,19 @@
 """Training steps on meshes of eight devices, for `test_sharding.py`."""
 
+import sys
+from pathlib import Path
+
 import jax
 import numpy as np
 
 from configs import toy_translation
 from experiments.config import Config
+from experiments.config_files import load_config
 from experiments.data.rows import PackedPairs, pack_batch
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import SPACED
+from experiments.registry import TASKS
 from experiments.tasks.translation import Translation
 
 LETTERS = WordTokenizer(Vocabulary((*SPECIALS, *"abcdefghijklm")), SPACED)  # 16 words
@@ -21,6 +26,16 @@ MESHES = (
     {"fsdp": 2, "tensor": 4},
     {"data": 2, "fsdp": 2, "tensor": 2},
     {"data": 4, "sequence": 2},
+)
+# Relative scores, experts, recurrent cells, images, gaps and skip-grams.
+TASK_CONFIGS = (
+    "toy_translation_gqa",
+    "char_lm_moe",
+    "toy_translation_rnn",
+    "digits",
+    "masked_lm",
+    "word_vectors",
+    "packed_lm",
 )
 
 
@@ -62,8 +77,27 @@ def trained(mesh, parts=1):
     return [*losses, evaluated], share(state)
 
 
-def main():
-    """Compare all meshes with one device."""
+def compare_tasks(cache):
+    """Compare two steps and an evaluation of every kind of model with those of one device."""
+    for name in TASK_CONFIGS:
+        expected = None
+        for mesh in ({"data": 1}, {"data": 2, "fsdp": 2, "tensor": 2}, {"data": 4, "sequence": 2}):
+            config = load_config(f"{name}:tiny")
+            config.mesh.update(mesh)
+            task = TASKS[config.task].prepare(Config.read(config.to_dict()), cache)
+            state, losses = task.learner.initial_state(), []
+            for batch in (task.training_batches()[step] for step in range(2)):
+                state, measured = task.learner.train_step(state, batch)
+                losses.append(float(measured["loss"]))
+            losses.append(task.learner.losses(state.parameters, task.batches("test")[:1])["loss"])
+            expected = expected or losses
+            error = max(abs(np.array(losses) / expected - 1))
+            print(name, mesh, error, flush=True)
+            assert error < 1e-5, (name, mesh, error)
+
+
+def compare_meshes():
+    """Compare twenty steps on all meshes with those of one device."""
     for parts in (1, 3):
         expected, _ = trained({"data": 1}, parts)
         for mesh in MESHES if parts == 1 else MESHES[2:3]:
@@ -75,4 +109,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1] == "tasks":
+        compare_tasks(Path(sys.argv[2]))
+    else:
+        compare_meshes()

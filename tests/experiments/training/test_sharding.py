@@ -161,9 +161,10 @@ def test_rows_are_computed_where_the_parameters_are(rows, parameters):
 
 
 @pytest.mark.slow
-def test_eight_devices_agree_in_every_arrangement():
+@pytest.mark.parametrize("what", ["meshes", "tasks"])
+def test_eight_devices_agree_in_every_arrangement(what, tmp_path):
     """Loss, bytes of the state, and no array that is gathered whole to be sharded otherwise."""
-    command = [sys.executable, "-m", "tests.experiments.training.meshes"]
+    command = [sys.executable, "-m", "tests.experiments.training.meshes", what, str(tmp_path)]
     environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "8", "JAX_PLATFORMS": "cpu"}
     found = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=3_000, check=False
