@@ -79,7 +79,7 @@ def trained(mesh, parts=1):
 
 def compare_tasks(cache):
     """Compare two steps and an evaluation of every kind of model with those of one device."""
-    for name in TASK_CONFIGS:
+    for name in sys.argv[3:] or TASK_CONFIGS:
         expected = None
         for mesh in ({"data": 1}, {"data": 2, "fsdp": 2, "tensor": 2}, {"data": 4, "sequence": 2}):
             config = load_config(f"{name}:tiny")
