@@ -23,7 +23,7 @@ from experiments.json_files import read_json, read_json_lines
 from experiments.plugin import is_imported
 from experiments.registry import TASK_PARTS
 
-IGNORED_WHEN_COMPARING_CONFIGS = "data.path", "literature", "plugin"
+IGNORED_WHEN_COMPARING_CONFIGS = "data.path", "literature", "mesh", "plugin"
 # Fields that may change on an existing run: they do not change what it has learned so far.
 CHANGEABLE = (
     "train.steps",
@@ -33,10 +33,6 @@ CHANGEABLE = (
     "train.sample_every",
     "train.sample_maps",
     "train.checkpoint_every",
-    "mesh.data",
-    "mesh.fsdp",
-    "mesh.tensor",
-    "mesh.sequence",
     "train.checkpoint_minutes",
     "train.skip_nonfinite",
 )

@@ -76,7 +76,7 @@ def spec(names: Sequence[str | None], shape: Sequence[int], mesh: Mesh, what: st
     """Return how a parameter is sharded.
 
     The mesh axis "fsdp" shards every parameter: if the table has no axis of the parameter for it,
-    the largest axis that it divides. A vocabulary that the mesh does not divide is stored whole;
+    an axis that it divides, the largest that is not sharded. A vocabulary that the mesh does not divide is stored whole;
     the compiler pads it in computations.
 
     Args:
@@ -104,8 +104,8 @@ def spec(names: Sequence[str | None], shape: Sequence[int], mesh: Mesh, what: st
         able = [n for n, size in enumerate(local) if size % mesh.shape["fsdp"] == 0]
         able = [n for n in able if names[n] != "layers"]
         if able:
-            largest = max(able, key=lambda n: local[n])
-            axes[largest] = (*axes[largest], "fsdp")
+            best = max(able, key=lambda n: (not axes[n], local[n]))
+            axes[best] = (*axes[best], "fsdp")
     return PartitionSpec(*(axis or None for axis in axes))
 
 

@@ -56,8 +56,9 @@ def test_a_mesh_that_the_devices_do_not_fill_is_refused(devices, sizes, message,
         (("layers", "hidden", "embed"), (3, 8, 6), P(None, ("tensor",), ("fsdp",))),
         (("vocab", "embed"), (7, 6), P(None, ("fsdp",))),  # stored whole along the vocabulary
         (("embed", "kv_heads", "head"), (6, 1, 3), P(("fsdp",), None, None)),
-        # Without an axis for "fsdp", the largest that it divides.
+        # Without an axis for "fsdp", another that it divides.
         (("heads", "head"), (4, 6), P(("tensor",), ("fsdp",))),
+        (("recurrent", "hidden"), (4, 16), P(("fsdp",), ("tensor",))),
         (("hidden",), (8,), P(("tensor", "fsdp"))),
         (("layers", None), (2, 3), P(None, None)),
     ],
