@@ -26,15 +26,16 @@ for each, rate in zip(MEASURED, (0.25, 0.5), strict=True):
 
 
 class Batches:
-    def __init__(self, nonfinite=()):
-        self.nonfinite = nonfinite
+    def __init__(self, nonfinite=(), skips=False):
+        self.nonfinite, self.skipped = nonfinite, {"skipped": np.float32(0)} if skips else {}
 
     def __getitem__(self, step):
         measured = MEASURED[step % len(MEASURED)]
         measured = {name: np.float32(value) for name, value in measured.items()}
         if step + 1 in self.nonfinite:
-            return measured | {"loss": np.float32(np.nan), "skipped": np.float32(1)}
-        return measured
+            skipped = {name: np.float32(1) for name in self.skipped}
+            return measured | {"loss": np.float32(np.nan)} | skipped
+        return measured | self.skipped
 
 
 class Notes:
@@ -69,7 +70,7 @@ def learn(losses, begun=BEGUN, progress=BEGINNING, notes=None, nonfinite=(), sto
     notes, losses = notes or Notes(), iter(losses)
     fit(
         begun,
-        Batches(nonfinite),
+        Batches(nonfinite, skips="skip_nonfinite" in changes),
         lambda state, batch: (state._replace(step=state.step + 1), batch),
         config=TrainPart(**(EVERY | changes)),
         metrics=notes,
@@ -205,9 +206,10 @@ def test_nonfinite_loss_names_its_step_and_is_in_the_last_row():
 
 
 def test_skipped_steps_belong_to_no_mean():
-    notes = learn([0.5, 0.5], nonfinite=[2, 3], steps=4, log_every=4, skip_nonfinite=3)
+    intervals = dict.fromkeys(("steps", "log_every", "checkpoint_every"), 4)
+    notes = learn([0.5, 0.5], nonfinite=[2, 3], skip_nonfinite=3, **intervals)
     row = notes.rows[4, "train"]
-    assert (row["skipped"], row["loss"]) == (2, 2.0)
+    assert (row["skipped"], row["loss"]) == (2, (30 * 1 + 10 * 5) / 40)
 
 
 def test_too_many_skipped_steps_in_a_row_end_the_training():
