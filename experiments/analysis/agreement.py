@@ -111,6 +111,7 @@ class Explainer:
     ) -> tuple[dict[str, Array], dict[str, Array], Array]:
         vectors, empty, mean, end = (each[0] for each in embedded(model, rows[ENCODER]))
 
+        @jax.jit  # traced once for its many uses
         def score(vectors: Array) -> Array:
             replaced = SourceVectors(model, vectors[None])
             output = self._task.attended(replaced, rows, lengths)[DECODER]

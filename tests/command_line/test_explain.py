@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from experiments.analysis import figures
 from experiments.analysis.heads import COLUMNS
 from experiments.commands import explain as command
 from experiments.workdir import Workdir
@@ -16,7 +17,7 @@ SMALL |= {"model.num_heads": 2, "model.encoder_layers": 1, "model.decoder_layers
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def made(tmp_path_factory, compile_once):
     place = tmp_path_factory.mktemp("explained")
     make_untrained(place, "toy_translation", **SMALL)
     return place / "toy_translation"
@@ -65,6 +66,14 @@ def test_sentence(explain, made):
     assert len(example["movement"]["encoder"][0]) == 5
 
 
+@pytest.fixture
+def no_figures(monkeypatch):
+    """Draw no figures, because they take long; those of a sentence are tested."""
+    for name in ("draw_maps", "draw_mask"):
+        monkeypatch.setattr(figures, name, lambda *_, **__: None)
+
+
+@pytest.mark.usefixtures("no_figures")
 def test_split(explain, made, monkeypatch):
     monkeypatch.setattr(command, "SHOWN", 1)
     monkeypatch.setattr(command, "IN_PAGE", 2)
@@ -105,6 +114,7 @@ PAIRS = "the girl was happy\tla fille était heureuse\n"
 GOLD = "1-1 2-2 3-3 4-4\n"
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_file_of_pairs(explain, made, monkeypatch):
     monkeypatch.setattr(command, "SHOWN", 1)
     pairs, gold = made / "mine.tsv", made / "mine.gold"

@@ -22,7 +22,7 @@ from tests.slow.child import forked, train
 
 pytestmark = pytest.mark.slow
 
-KILLS, IN_A_SAVE = 100, 20
+KILLS, IN_A_SAVE = int(os.environ.get("KILLS", 100)), 20
 LINES = re.compile(r"[\r\n]+")
 COMPARED = "metrics.jsonl", "samples.txt"
 
@@ -54,7 +54,7 @@ def unbroken(place, start):
     return content(place / "unbroken"), time.monotonic() - began
 
 
-def ended(process, timeout=300):
+def ended(process, timeout=900):
     """Wait for a process and return its exit status."""
     process.join(timeout)
     assert process.exitcode is not None

@@ -61,7 +61,8 @@ def test_a_score_of_log_3_gives_weight_three_quarters():
     key = jnp.array([[[math.atanh(0.5)]], [[0.0]]])
     query, vector = jnp.zeros((1, 1, 1)), jnp.array([[2 * math.log(3)]])
     value = jnp.array([[[4.0]], [[8.0]]])
-    output, extras = additive_attention(query, key, value, vector, returning=("weights",))
+    call = jax.jit(functools.partial(additive_attention, returning=("weights",)))
+    output, extras = call(query, key, value, vector)
     np.testing.assert_allclose(extras["weights"][0, 0], [3 / 4, 1 / 4], rtol=1e-6)
     np.testing.assert_allclose(output[0, 0, 0], 3 / 4 * 4 + 1 / 4 * 8, rtol=1e-6)
 
@@ -148,11 +149,10 @@ def test_global_head_numbers():
         "dropout": Dropout(jax.random.key(0), 0.3),
         "positions": POSITIONS,
     }
-    whole = additive_attention(*INPUTS, **options)
+    call = jax.jit(functools.partial(additive_attention, **options))
+    whole = call(*INPUTS)
     half = np.arange(GROUP, 2 * GROUP)
-    part = additive_attention(
-        QUERY[:, :, half], KEY[:, :, 1:2], VALUE[:, :, 1:2], VECTOR[half], heads=half, **options
-    )
+    part = call(QUERY[:, :, half], KEY[:, :, 1:2], VALUE[:, :, 1:2], VECTOR[half], heads=half)
     np.testing.assert_allclose(part, whole[:, :, half], rtol=1e-6, atol=1e-6)
 
 
@@ -186,13 +186,14 @@ def test_options_equal_attend_with_a_bias():
         "returning": ("entropy", "mean_distance", "strongest"),
         "num_strongest": 2,
     }
-    ours = additive_attention(*INPUTS, **options)
+    ours = jax.jit(functools.partial(additive_attention, **options))(*INPUTS)
     group = np.arange(N) // GROUP
     known = jnp.einsum(
         "BTSNH,NH->BNTS", jnp.tanh(QUERY[:, :, None] + KEY[:, None, :, group]), VECTOR
     )
     added = (scores.bias_array(known), *options.pop("score"))
-    theirs = attend(jnp.zeros_like(QUERY), KEY, VALUE, score=added, **options)
+    call = jax.jit(functools.partial(attend, score=added, **options))
+    theirs = call(jnp.zeros_like(QUERY), KEY, VALUE)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5), ours, theirs)
 
 

@@ -40,12 +40,12 @@ def random_mask(*shape, seed=1):
     return mask
 
 
-@pytest.mark.parametrize("batch", [(), DIMS["B"], (3, 2)], ids=str)
-@pytest.mark.parametrize("mask", ["none", "shared", "own"])
-def test_values_equal_the_oracle(batch, mask):
+@pytest.mark.parametrize(
+    "batch, of_mask", [((), ()), (DIMS["B"], DIMS["B"]), ((3, 2), (3, 2)), ((3, 2), ())], ids=str
+)
+def test_values_equal_the_oracle(batch, of_mask):
     query, key, value = query_key_value(batch)
-    shapes = {"shared": (T, S), "own": (*batch, T, S)}
-    mask = random_mask(*shapes[mask]) if mask in shapes else np.ones((T, S), bool)
+    mask = random_mask(*of_mask, T, S)
     actual = all_of(attend_all(query, key, value, mask=jnp.asarray(mask)))
     expected = oracle.attention(query, key, value, mask)
     chex.assert_trees_all_close(actual, tuple(expected), rtol=1e-5, atol=1e-5)
@@ -85,7 +85,7 @@ def test_multi_head_equals_one_head_at_a_time():
         jnp.stack(parts, axis)
         for parts, axis in zip(zip(*heads, strict=True), (1, 0, 0), strict=True)
     ]
-    together = multi_head(query, key, value, CAUSAL)
+    together = jax.jit(multi_head)(query, key, value, CAUSAL)
     chex.assert_trees_all_close(tuple(stacked), together, rtol=1e-5, atol=1e-6)
 
 
@@ -110,9 +110,7 @@ def test_batch_equals_its_examples():
         chex.assert_trees_all_close(ours, alone, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "query_batch, key_batch", [((), ()), ((2,), ()), ((), (3, 2)), ((3, 1), (2,))]
-)
+@pytest.mark.parametrize("query_batch, key_batch", [((), (3, 2)), ((3, 1), (2,))])
 def test_positions_broadcast_over_batch_axes(query_batch, key_batch):
     random = np.random.default_rng(3)
     query_positions = random.integers(-2, 9, (*query_batch, T))

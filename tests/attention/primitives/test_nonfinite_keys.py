@@ -33,6 +33,7 @@ def test_nonfinite_flags_match_nan_values(name):
 def test_derivatives_and_statistics_match_nan_values(name):
     returning = ("weights", "logsumexp", "entropy")
 
+    @jax.jit
     def everything(key, value, flags):
         return attend(
             QUERY,
@@ -48,7 +49,7 @@ def test_derivatives_and_statistics_match_nan_values(name):
         return sum(jnp.nansum(leaf**2) for leaf in jax.tree.leaves(everything(key, value, flags)))
 
     chex.assert_trees_all_equal(everything(*FINITE, jnp.asarray(FLAGS)), everything(*BAD, None))
-    gradient = jax.grad(loss, (0, 1))
+    gradient = jax.jit(jax.grad(loss, (0, 1)))
     ours, theirs = gradient(*FINITE, jnp.asarray(FLAGS)), gradient(*BAD, None)
     for mine, other in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(mine, other, atol=1e-6)

@@ -18,31 +18,6 @@ from tests.attention.primitives import sharding
 from tests.attention.primitives.inputs import draw, in_tiles
 
 BATCH, HEADS = (2, 1), (1, 2)
-CASES = [
-    *((name, shape, "reference") for name in ("jit", "explicit axes") for shape in (BATCH, HEADS)),
-    *((name, shape, "tiled") for name in ("jit", "explicit axes") for shape in (BATCH, HEADS)),
-    ("shard_map", HEADS, "reference"),
-    ("shard_map", HEADS, "tiled"),
-    ("larger", BATCH, "tiled"),
-]
-
-
-@pytest.mark.parametrize("name, shape, implementation", CASES, ids=str)
-def test_two_devices(name, shape, implementation):
-    """Values, shardings and collectives of output and gradients."""
-    sharding.CHECKS[name](shape, implementation)
-
-
-@pytest.mark.parametrize("shape", [BATCH, HEADS], ids=str)
-@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=str)
-def test_one_query_on_two_devices(shape, axis_type):
-    sharding.check_one_query(shape, axis_type)
-
-
-@pytest.mark.parametrize("implementation", ["reference", "tiled"])
-@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit], ids=str)
-def test_arrays_of_score_functions_sharded_by_heads(axis_type, implementation):
-    sharding.check_scores_per_head(HEADS, axis_type, implementation)
 
 
 def test_fewer_key_heads_than_explicit_shards():
@@ -63,26 +38,29 @@ def test_fewer_key_heads_than_explicit_shards():
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-def value_and_gradient(query, key, implementation):
+def value_and_gradient(implementation):
     def loss(query, key):
         call = functools.partial(attend, mask=masks.causal(), **in_tiles(implementation, 4, 4))
         output = call(query, key, key, positions=(jnp.arange(7), jnp.arange(11)))
         return jnp.sin(output).sum(), output
 
-    (_, output), gradients = jax.value_and_grad(loss, (0, 1), has_aux=True)(query, key)
-    return output, *gradients
+    def call(query, key):
+        (_, output), gradients = jax.value_and_grad(loss, (0, 1), has_aux=True)(query, key)
+        return output, *gradients
+
+    return call
 
 
-def check_explicit_batch(function, query, key, spec, collectives):
-    """Compare value and gradients with those of one device; the output is sharded by batch."""
-    expected = jax.jit(function)(query, key)
+def check_explicit_batch(function, implementation, query, key, spec, collectives):
+    """Compare with the reference on one device; the output is sharded by batch."""
+    expected = jax.jit(function("reference"))(query, key)
     mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Explicit,))
     with jax.set_mesh(mesh):
         sharded = [
             jax.device_put(array, NamedSharding(mesh, axes))
             for array, axes in ((query, spec), (key, P("data")))
         ]
-        compiled = jax.jit(function).lower(*sharded).compile()
+        compiled = jax.jit(function(implementation)).lower(*sharded).compile()
         actual = compiled(*sharded)
     assert sharding.collectives(compiled) == collectives
     for ours, theirs in zip(actual, expected, strict=True):
@@ -92,17 +70,17 @@ def check_explicit_batch(function, query, key, spec, collectives):
 
 @pytest.mark.parametrize("implementation", ["reference", "tiled"])
 def test_vmap_over_an_explicit_axis(implementation):
-    function = jax.vmap(functools.partial(value_and_gradient, implementation=implementation))
     query, key = draw((2, 1, 7, 2, 3), (2, 1, 11, 2, 3))
-    check_explicit_batch(function, query, key, P("data"), [])
+    check_explicit_batch(
+        lambda name: jax.vmap(value_and_gradient(name)), implementation, query, key, P("data"), []
+    )
 
 
 @pytest.mark.parametrize("implementation", ["reference", "tiled"])
 def test_replicated_queries_and_explicitly_sharded_keys(implementation):
     """The gradient of the queries alone is gathered."""
-    function = functools.partial(value_and_gradient, implementation=implementation)
-    query, key = draw((2, 7, 2, 3), (2, 11, 2, 3))
-    check_explicit_batch(function, query, key, P(), ["all-gather"])
+    inputs = draw((2, 7, 2, 3), (2, 11, 2, 3))
+    check_explicit_batch(value_and_gradient, implementation, *inputs, P(), ["all-gather"])
 
 
 @pytest.mark.parametrize("axis", [0, 2], ids=["batch", "heads"])
@@ -212,17 +190,26 @@ CLOSED_OVER = *draw((2, 11, 2, 3)), jnp.float32(0.7), jnp.arange(11) // 4
 
 
 @functools.cache
-def gradients_on_one_device(implementation):
-    loss = functools.partial(loss_with_closures, implementation=implementation)
+def gradients_on_one_device():
+    loss = functools.partial(loss_with_closures, implementation="reference")
     return jax.jit(jax.grad(loss, (0, 1)))(*CLOSED_OVER)
 
 
-@pytest.mark.parametrize("implementation", ["reference", "tiled"])
-@pytest.mark.parametrize("spec", [P("data"), P(None, None, "data")], ids=str)
-@pytest.mark.parametrize("how", ["jit", "explicit axes", "shard_map", "shard_map, explicit axes"])
+@pytest.mark.parametrize(
+    "how, spec, implementation",
+    [
+        ("jit", P("data"), "tiled"),
+        ("explicit axes", P(None, None, "data"), "tiled"),
+        ("shard_map", P(None, None, "data"), "tiled"),
+        ("shard_map, explicit axes", P("data"), "tiled"),
+        ("jit", P(None, None, "data"), "reference"),
+        ("explicit axes", P("data"), "reference"),
+    ],
+    ids=str,
+)
 def test_closures_on_two_devices(how, spec, implementation):
     loss = functools.partial(loss_with_closures, implementation=implementation)
-    expected = gradients_on_one_device(implementation)
+    expected = gradients_on_one_device()
     kind = AxisType.Explicit if "explicit" in how else AxisType.Auto
     mesh = jax.make_mesh((2,), ("data",), axis_types=(kind,))
     specs = spec, P(), P()

@@ -16,6 +16,9 @@ SUPPORTS = {
 }
 
 
+DENSE = {}  # bool arrays of masks, which are the same in every report
+
+
 def kv_head(num_heads, num_kv_heads):
     """Return the key/value head of each query head."""
     return np.arange(num_heads) // (num_heads // num_kv_heads)
@@ -30,7 +33,11 @@ def dense(mask, positions, T, S):
         np.pad(x, [(0, 0)] * (np.ndim(x) - 1) + [(0, 272 - np.shape(x)[-1])]).astype(np.int32)
         for x in positions
     ]
-    return np.asarray(allowed_pairs(mask, *padded))[..., :T, :S]
+    leaves, structure = jax.tree.flatten((mask, padded))
+    key = structure, *((np.shape(leaf), np.asarray(leaf).tobytes()) for leaf in leaves)
+    if key not in DENSE:
+        DENSE[key] = np.asarray(allowed_pairs(mask, *padded))
+    return DENSE[key][..., :T, :S]
 
 
 def exponentials(scores):

@@ -40,7 +40,7 @@ def task():
     with jax.numpy_dtype_promotion("standard"):
         config = toy_translation.get_config("tiny")
         config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "max_length": 9})
-        config.model.encoder_layers = config.model.decoder_layers = 2
+        config.model.decoder_layers = 2
         config.batch.bucket_lengths = (6,)
         config.train.warmup_steps = 0
         return Translation(Config.read(config.to_dict()), tokenizers(WORDS))
@@ -49,7 +49,7 @@ def task():
 @pytest.fixture(scope="module")
 def parameters(task):
     with jax.numpy_dtype_promotion("standard"):
-        return drawn(task, seed=5)  # gives different translations
+        return drawn(task, seed=31)  # gives different translations
 
 
 def test_batch_equals_sentences_one_by_one(task, parameters):
@@ -97,12 +97,10 @@ def test_unfinished_rows_are_decoded_again_with_more_steps(num_beams, monkeypatc
     with jax.numpy_dtype_promotion("standard"):
         config = toy_translation.get_config("tiny")
         config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "max_length": 32})
-        config.model.encoder_layers = config.model.decoder_layers = 2
         config.batch.bucket_lengths = (6,)
         config.decoding.update({"num_beams": num_beams, "length_penalty": 0.6})
-        config.seed = 1
         task = Translation(Config.read(config.to_dict()), tokenizers(WORDS))
-        parameters = jax.tree.map(lambda leaf: 3 * leaf, task.learner.initial_state().parameters)
+        parameters = jax.tree.map(lambda leaf: 2 * leaf, drawn(task, seed=19))
     sources = [SOURCE.encode(list(word)) for word in ("abc", "h" * 20, "ccccd", "ba", "a", "bdef")]
     shapes = []
 
@@ -118,7 +116,7 @@ def test_unfinished_rows_are_decoded_again_with_more_steps(num_beams, monkeypatc
     monkeypatch.setattr(translating, "by_rows", compile)
     monkeypatch.setattr(translating, "SHORTEST", 16)
     found = task.translator.translate_ids(parameters, sources, batch_size=2)
-    assert shapes == [(2, 8, 16), (2, 8, 32)]  # slots, rows per slot, tokens
+    assert shapes == [(2, 8, 16), (2, 1, 32)]  # slots, rows per slot, tokens
     lengths = [len(ids) for ids in found]
     assert max(lengths) > 24 > min(lengths)  # so that some rows are decoded again
     model = nnx.merge(task.learner.definition, parameters)
@@ -158,7 +156,7 @@ class TestDetails:
             config = as_config_dict(task.config)
             config.decoding.update({"num_beams": 3, "length_penalty": 0.5, "n_best": 2})
             task = Translation(Config.read(config.to_dict()), tokenizers(WORDS))
-            parameters = drawn(task, seed=46)  # with which alignments differ
+            parameters = drawn(task, seed=81)  # with which alignments differ
             state = task.learner.initial_state()._replace(parameters=parameters)
         read = "b h a"  # the rarest word is the placeholder
         (best,) = task.translator(state.parameters, [read], batch_size=1)
