@@ -22,7 +22,8 @@ from tests.slow.child import forked, train
 
 pytestmark = pytest.mark.slow
 
-KILLS, IN_A_SAVE = int(os.environ.get("KILLS", 100)), 20
+KILLS = int(os.environ.get("KILLS", 100))
+IN_A_SAVE = KILLS // 5
 LINES = re.compile(r"[\r\n]+")
 COMPARED = "metrics.jsonl", "samples.txt"
 

@@ -54,14 +54,15 @@ def test_text_with_a_name_is_read_once(tmp_path):
     assert [*store_text(tmp_path, lambda: PAIRS, name="train")] == PAIRS
 
 
-def test_text_and_ids_are_stored_by_several_processes_at_once(tmp_path):
+def test_text_and_ids_are_stored_by_several_writers_at_once(tmp_path):
     def store():
         texts = store_text(tmp_path, lambda: PAIRS, name="train")
-        return [*texts], [*store_ids(tmp_path, store_text(tmp_path, lambda: SHORT), BOTH)]
+        ids = store_ids(tmp_path, store_text(tmp_path, lambda: SHORT), BOTH)
+        return [*texts], ids.lengths.tolist()
 
     with ThreadPoolExecutor(4) as pool:
         found = [each.result() for each in [pool.submit(store) for _ in range(8)]]
-    assert all(each == found[0] for each in found) and found[0][0] == PAIRS
+    assert all(each == (PAIRS, [[3, 2], [5, 2]]) for each in found)
     assert not [*tmp_path.rglob(f"*{PART}*")]
 
 
