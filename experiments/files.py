@@ -33,9 +33,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
         try:
             with part.open("xb") as file:
                 file.write(content.encode() if isinstance(content, str) else content)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
+            publish(part, path)
         except BaseException:
             part.unlink(missing_ok=True)
             raise
@@ -45,6 +43,14 @@ def read_lines(path: Path) -> list[str]:
     """Return the lines of a text, which line feeds alone separate, as other programs count them."""
     text = path.read_text(encoding="utf-8-sig")
     return text.removesuffix("\n").split("\n") if text else []
+
+
+def publish(part: Path, path: Path) -> None:
+    """Rename a file, or a folder of files, whose content is then on the disk."""
+    for each in part.iterdir() if part.is_dir() else [part]:
+        with each.open("rb+") as file:
+            os.fsync(file.fileno())
+    part.replace(path)
 
 
 def append(path: Path, text: str) -> None:

@@ -139,7 +139,7 @@ class Checkpoints:
 
         Args:
             newest: the state of the newest checkpoint, which is not read again.
-            number: of checkpoints; a message on standard error tells which are missing or damaged.
+            number: of checkpoints; missing and damaged ones are reported on standard error.
             last: step of the last of them; the others are regular ones.
 
         Raises:

@@ -179,17 +179,16 @@ class _Loop:
         bar: tqdm,
     ) -> None:
         """Measure what is left to measure of the state, and save it where this is due."""
-        minutes, is_measured = self._config.checkpoint_minutes, bool(self._left)
-        is_late = 0 < 60 * minutes <= time.monotonic() - self._saved_at
-        is_due = self._is_due(self._config.checkpoint_interval) and (
-            is_measured or self.step > self._saved_step
-        )
-        if is_measured or is_due or is_late:
+        config, is_measured = self._config, bool(self._left)
+        is_changed = is_measured or self.step > self._saved_step
+        is_late = 0 < 60 * config.checkpoint_minutes <= time.monotonic() - self._saved_at
+        is_due = is_changed and (is_late or self._is_due(config.checkpoint_interval))
+        if is_measured or is_due:
             self._measured.collect()  # speeds are those of the steps alone
             self._speed.pause()
             while self._left:
                 self._measure(evaluate, sample, bar)
-            if is_due or is_late:
+            if is_due:
                 self._save_state()
             self._speed.resume()
         if self.stop.requested:

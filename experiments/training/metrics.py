@@ -1,6 +1,7 @@
 """Measurements of a run: JSON lines and TensorBoard events."""
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -59,6 +60,8 @@ class Metrics:
             self._wandb.log(named, step=row["step"])
         with named_errors(self._events_path):
             for label, value in values.items():
+                if not math.isfinite(value):
+                    continue  # tensorboardX would log a warning
                 event = Event(wall_time=time.time(), step=row["step"])
                 event.summary.CopyFrom(scalar(f"{group}/{label}", value))
                 self._events.write_event(event)

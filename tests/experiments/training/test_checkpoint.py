@@ -1,5 +1,8 @@
 """Checkpoints: complete or absent, damage is found, and the mean of the last ones."""
 
+import pickle
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -230,3 +233,19 @@ def test_checkpoint_of_the_same_step_is_replaced(two):
         checkpoints.save(state(2), {"losses": []})
         checkpoints.wait()
         assert checkpoints.restore(state(0))[1] == {"losses": []}
+
+
+def test_restoring_unpickles_nothing(saved):
+    found, active = [], [True]
+
+    def hook(name, arguments):
+        if active and name == "pickle.find_class":
+            found.append(name)
+
+    sys.addaudithook(hook)  # stays until the process ends
+    with Checkpoints(saved, read_only=True) as checkpoints:
+        checkpoints.restore(state(0))
+    assert not found
+    pickle.loads(pickle.dumps(TrainState))
+    assert found == ["pickle.find_class"]
+    active.clear()

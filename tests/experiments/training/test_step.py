@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 from configs import digits, toy_translation
 from experiments.analysis.description import Description
@@ -17,6 +18,9 @@ from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import SPACED
 from experiments.tasks.classification import Classification
 from experiments.tasks.translation import Translation
+from experiments.training.digest import digests
+from experiments.training.loss import TokenLosses
+from experiments.training.step import TrainState, make_steps
 
 LETTERS = WordTokenizer(Vocabulary((*SPECIALS, *"abcdefgh")), SPACED)
 PAIRS = [EncodedPair([3, 4, 5], [6, 7]), EncodedPair([5, 3], [4, 8, 9, 10])]
@@ -163,3 +167,36 @@ def test_the_training_step_lowers_for_every_platform(shared):
         shared.abstract_state, batch
     )
     assert exported.platforms == ("cpu", "cuda", "tpu")
+
+
+def test_skipped_step_changes_the_number_of_the_step_alone():
+    model = nnx.Linear(3, 1, rngs=nnx.Rngs(0))
+
+    def loss(model, batch, rng):
+        del rng
+        total = jnp.sum(model(batch))
+        return TokenLosses(total, total, total, jnp.float32(1)), {}
+
+    definition, parameters = nnx.split(model)
+    adam = optax.adam(0.1)
+    state = TrainState(
+        step=jnp.int32(7),
+        parameters=parameters,
+        average=jax.tree.map(jnp.array, parameters),
+        optimizer=adam.init(parameters),
+        lr_scale=jnp.float32(1),
+        rng=jax.random.key(0),
+    )
+    step, _ = make_steps(
+        definition, loss, adam, lambda _: jnp.float32(0.1), decay=0.5, skips_nonfinite=True
+    )
+    state, measured = step(state, np.ones((2, 3), np.float32))
+    assert measured["skipped"] == 0 and np.isfinite(measured["loss"])
+    before = digests(state)
+    for value in (np.nan, np.inf):
+        state, measured = step(state, np.full((2, 3), value, np.float32))
+        assert measured["skipped"] == 1
+        assert {name for name, digest in digests(state).items() if digest != before[name]} == {
+            "step"
+        }
+    assert int(state.step) == 10
