@@ -225,16 +225,19 @@ def check_training_step_of_32k_tokens():
     """A language model of 4 layers and width 256, one row of 32k tokens, eight devices."""
     config = TransformerConfig(
         **{"width": 256, "num_heads": 4, "hidden": 1024, "decoder_layers": 4},
-        **{"positions": "rotary", "dropout": 0.0},
+        **{"positions": "rotary", "dropout": 0.0, "max_length": 2**15},
     )
     optimizer = optax.adamw(1e-3)
     mesh, order = mesh_of(1, 8, 1), zigzag(2**15, 8)
     ring = RingAttention(mesh, P(None, "sequence"))
     text = np.random.default_rng(0).integers(0, 256, order.size + 1)
     by_token = NamedSharding(mesh, P(None, "sequence"))
-    tokens, labels = (jax.device_put(each[order][None], by_token) for each in (text[:-1], text[1:]))
+    tokens, labels = (
+        jax.device_put(each[np.asarray(order)][None], by_token) for each in (text[:-1], text[1:])
+    )
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
+    @jax.numpy_dtype_promotion("standard")  # of optax
     def step(model, state, tokens, labels):
         def loss(model):
             logits = model(tokens, attend=ring, positions=order).logits
