@@ -15,7 +15,7 @@ from attention.primitives.sharding import map_shards, size_of
 
 @dataclass(frozen=True)
 class RingAttention:
-    """`attend` for arrays whose sequence is sharded over a mesh axis, under `jax.jit`.
+    """`attend` for arrays that are sharded along the sequence over a mesh axis, under `jax.jit`.
 
     Results and first-order gradients equal those of `attend`. Keys and values are not gathered:
     each device sends its block to the next one. Pass it to a model as `attend`.

@@ -15,7 +15,8 @@ from jax.sharding import PartitionSpec as P
 
 from attention import RingAttention, masks, zigzag
 from attention.primitives import sequence_parallel
-from attention.primitives.block_mask import EMPTY, block_mask
+from attention.primitives.block_mask import EMPTY, Pattern, block_mask
+from attention.primitives.ring import unless_empty
 from tests.attention.primitives.inputs import draw
 from tests.attention.primitives.ring import CHECKS, SLOW
 
@@ -67,6 +68,14 @@ def test_zigzag_balances_a_causal_mask():
     assert (tiles.max(axis=0) / tiles.mean(axis=0)).max() <= 1.05
     counted = computed_tiles(np.arange(64), 4).sum(axis=1)
     assert counted.max() / counted.mean() > 1.5
+
+
+@pytest.mark.parametrize("stop, found", [([0, 0], "before"), ([0, 1], "added")])
+def test_blocks_without_visible_tiles_are_skipped(stop, found):
+    zeros = jnp.zeros(2, jnp.int32)
+    pattern = Pattern(zeros, jnp.array(stop), zeros, zeros, None)
+    values = {"before": jnp.float32(0), "added": jnp.float32(1)}
+    assert unless_empty(pattern, lambda: values["added"], values["before"]) == values[found]
 
 
 def test_zigzag_is_a_permutation():
