@@ -5,6 +5,7 @@
 #   make train JAX=cuda13         the same on NVIDIA GPUs; JAX=tpu on Google TPUs
 #   make test                     run all tests
 #   make shapes                   check every public shape, in half a minute
+#   make reference                write the API reference, from docstrings, to build/reference
 #   make test PYTHON=python3.13 VENV=.venv-3.13
 
 PYTHON ?= python3
@@ -16,7 +17,7 @@ BIN = $(VENV)/bin
 INSTALLED = $(VENV)/installed$(JAX:%=-%)
 ARGS ?=
 
-.PHONY: train test shapes smoke lint clean
+.PHONY: train test shapes smoke lint reference clean
 
 # Memory pages of 2 MiB, where Linux and glibc have them: a training step of multi30k allocates and
 # frees half a gigabyte, and page faults took a tenth of its time (docs/STEPS.md).
@@ -38,6 +39,11 @@ smoke: $(INSTALLED)
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+REFERENCE = attention $(addprefix attention., primitives.masks primitives.scores modules decoding \
+  weights testing)
+reference: $(INSTALLED)
+	$(BIN)/pdoc --docformat google --output-directory build/reference $(REFERENCE)
 
 clean:
 	rm -rf $(VENV) .cache

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from attention.modules import ACTIVATIONS, POSITIONS
+from docs.tutorial.pictures import PICTURES
 from experiments.cli import parse
 from experiments.workdir import Workdir
 from run import check_mode, read_config
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", "CONTRIBUTING.md"]
-PAGES += sorted(f"docs/{path.name}" for path in (REPOSITORY / "docs").glob("*.md"))
+PAGES += sorted(str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "docs").rglob("*.md"))
 TEXTS = {page: (REPOSITORY / page).read_text(encoding="utf-8") for page in PAGES}
 
 
@@ -51,6 +52,8 @@ def test_python_blocks_run_and_print_their_comments(page, capsys):
         printed = re.findall(r"^print\(.*\n((?:# .*\n)+)", block, re.MULTILINE)
         expected = [line.removeprefix("# ") for lines in printed for line in lines.splitlines()]
         assert capsys.readouterr().out.splitlines() == expected
+    if draw := PICTURES.get(Path(page).stem):
+        assert draw(names).axes
 
 
 @pytest.mark.parametrize(

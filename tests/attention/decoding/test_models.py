@@ -1,7 +1,6 @@
 """Generation with real models: with a cache, the answers are those of full passes."""
 
 import functools
-import zlib
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +12,6 @@ from attention.decoding import (
     GNMT,
     Beam,
     Greedy,
-    Sample,
     StoppingCriteria,
     decode,
     generate,
@@ -28,6 +26,7 @@ from attention.modules import (
 )
 from attention.primitives import masks
 from experiments.benchmarks.models.recompute import recompute
+from tests.attention.modules.inputs import fill, filled, shapes_of
 
 V, BOS, END, L = 23, 1, 3, 7
 SIZES = {"width": 24, "num_heads": 2, "hidden": 32, "max_length": 40}
@@ -37,39 +36,25 @@ INPUTS = jnp.array([ids + [0] * (5 - len(ids)) for ids in PROMPTS], jnp.int32)
 B = len(PROMPTS)
 
 
-def randomized(model, scale):
-    """Give all parameters random values, so that logits differ."""
-
-    def random(path, leaf):
-        rng = jax.random.fold_in(
-            jax.random.key(10), zlib.crc32(jax.tree_util.keystr(path).encode()) % 2**31
-        )
-        return leaf + scale * jax.random.normal(rng, leaf.shape, leaf.dtype)
-
-    definition, state = nnx.split(model)
-    return nnx.merge(definition, jax.tree.map_with_path(random, state))
+def randomized(shapes, seed):
+    """Fill a model so that answers consist of several tokens, and some of them end."""
+    return jax.tree.map(lambda leaf: 1.5 * leaf, fill(shapes, seed))
 
 
-@functools.cache
 def language_model(**options):
     config = TransformerConfig(**SIZES | {"decoder_layers": 2, **options})
-    model = LanguageModel.from_config(config, vocab_size=V, rngs=nnx.Rngs(0))
-    return randomized(model, scale=0.4)
+    return randomized(shapes_of(LanguageModel, config, vocab_size=V), seed=4)
 
 
-@functools.cache
 def encoder_decoder(**options):
     config = TransformerConfig(
         **SIZES | {"encoder_layers": 1, "decoder_layers": 2, "tie": "none", **options}
     )
     sizes = {"source_vocab_size": V, "target_vocab_size": V}
-    model = EncoderDecoder.from_config(config, **sizes, rngs=nnx.Rngs(0))
-    return randomized(model, scale=0.7)
+    return randomized(shapes_of(EncoderDecoder, config, **sizes), seed=10)
 
 
-STRATEGIES = {"greedy": Greedy(), "sample": Sample(top_k=5), "beam": Beam(3, 2, GNMT(0.6), True)}
-RNG = jax.random.key(5)
-KEYS = jax.vmap(jax.random.fold_in, (None, 0))(RNG, jnp.arange(B))
+GREEDY, BEAM = Greedy(), Beam(3, 2, GNMT(0.6), True)
 
 
 def assert_same(found, expected):
@@ -79,18 +64,15 @@ def assert_same(found, expected):
     assert len({*np.ravel(found.tokens).tolist()}) > 3
 
 
-def strategies(positions):
-    """Return all strategies for rotary positions, and a beam, which moves caches, for others."""
-    return STRATEGIES if positions == "rotary" else {"beam": STRATEGIES["beam"]}
-
-
-@pytest.mark.parametrize("positions", ["rotary", "alibi", "learned"])
-def test_ragged_prompts_with_a_cache_equal_full_passes(positions):
+@pytest.mark.parametrize(
+    ("positions", "layers", "strategies"), [("rotary", 2, (GREEDY, BEAM)), ("learned", 1, (BEAM,))]
+)
+def test_ragged_prompts_with_a_cache_equal_full_passes(positions, layers, strategies):
     """Recomputed: prompt and answer of each row without padding between them."""
-    model = language_model(positions=positions, num_kv_heads=1)
+    model = language_model(positions=positions, num_kv_heads=1, decoder_layers=layers)
 
     @jax.jit
-    def recomputed(model, inputs, length, rng):
+    def recomputed(model, inputs, length):
         def score(answer, index):
             tokens = jnp.concatenate([inputs, jnp.zeros((B, L), jnp.int32)], axis=1)
             places = jnp.arange(5 + L)[None]
@@ -102,28 +84,29 @@ def test_ragged_prompts_with_a_cache_equal_full_passes(positions):
         step, state = recompute(score, batch_size=B, max_length=L)
         last = jnp.take_along_axis(inputs, length[:, None] - 1, axis=1)[:, 0]
         stopping = StoppingCriteria(L, END)
-        return {
-            name: decode(step, state, last, strategy, stopping, rng=rng)
-            for name, strategy in strategies(positions).items()
-        }
+        return [decode(step, state, last, strategy, stopping) for strategy in strategies]
 
-    expected = recomputed(model, INPUTS, LENGTHS, KEYS)
-    for name, strategy in strategies(positions).items():
-        found = generate(
-            model, PROMPTS, strategy=strategy, max_tokens=L, stop=END, rng=RNG, slots=2
-        )
-        assert_same(found, expected[name])
-    if "greedy" in expected:
-        tokens = np.stack([*stream(model, PROMPTS, max_tokens=L, stop=END)], axis=1)
-        np.testing.assert_array_equal(tokens, expected["greedy"].tokens[:, : tokens.shape[1]])
+    given = {"max_tokens": L, "stop": END}
+    for strategy, expected in zip(strategies, recomputed(model, INPUTS, LENGTHS), strict=True):
+        assert_same(generate(model, PROMPTS, strategy=strategy, slots=2, **given), expected)
+        if strategy is GREEDY:
+            tokens = np.stack([*stream(model, PROMPTS, **given)], axis=1)
+            np.testing.assert_array_equal(tokens, expected.tokens[:, : tokens.shape[1]])
 
 
-@pytest.mark.parametrize("positions", ["rotary", "relative"])
-def test_translations_with_a_cache_equal_full_passes(positions):
-    model = encoder_decoder(positions=positions)
+@pytest.mark.parametrize(
+    ("positions", "layers", "strategy", "given"),
+    [
+        ("rotary", 2, GREEDY, {"inputs": PROMPTS}),
+        ("relative", 1, BEAM, {"inputs": INPUTS, "lengths": LENGTHS, "slots": 2}),
+    ],
+    ids=["greedy", "beam in slots"],
+)
+def test_translations_with_a_cache_equal_full_passes(positions, layers, strategy, given):
+    model = encoder_decoder(positions=positions, decoder_layers=layers)
 
     @jax.jit
-    def recomputed(model, source, lengths, rng):
+    def recomputed(model, source, lengths):
         mask = masks.lengths(lengths)
         encoded = model.encode(source, mask=mask).features
 
@@ -134,29 +117,19 @@ def test_translations_with_a_cache_equal_full_passes(positions):
 
         step, state = recompute(score, batch_size=B, max_length=L)
         start = jnp.full(B, BOS, jnp.int32)
-        stopping = StoppingCriteria(L, END)
-        return {
-            name: decode(step, state, start, strategy, stopping, rng=rng)
-            for name, strategy in strategies(positions).items()
-        }
+        return decode(step, state, start, strategy, StoppingCriteria(L, END))
 
-    expected = recomputed(model, INPUTS, LENGTHS, KEYS)
-    for name, strategy in strategies(positions).items():
-        given = {"strategy": strategy, "max_tokens": L, "stop": END, "start": BOS, "rng": RNG}
-        assert_same(generate(model, PROMPTS, **given), expected[name])
-        assert_same(generate(model, INPUTS, lengths=LENGTHS, **given, slots=2), expected[name])
+    found = generate(model, **given, strategy=strategy, max_tokens=L, stop=END, start=BOS)
+    assert_same(found, recomputed(model, INPUTS, LENGTHS))
 
 
-@pytest.mark.parametrize(
-    ("cell", "attention"), [("gru", "additive"), ("lstm", "multiplicative"), ("gru", "none")]
-)
+@pytest.mark.parametrize(("cell", "attention"), [("gru", "additive"), ("lstm", "multiplicative")])
 def test_recurrent_translations_in_one_program_equal_full_passes(cell, attention):
-    """Greedy, a beam of 1 and slots agree, traced as a part of the caller's program."""
+    """Of a batch and in slots, traced as a part of the caller's program."""
     config = RecurrentConfig(embedding_width=12, hidden=20, cell=cell, attention=attention)
     sizes = {"source_vocab_size": V, "target_vocab_size": V}
-    model = randomized(
-        RecurrentEncoderDecoder.from_config(config, **sizes, rngs=nnx.Rngs(0)), scale=0.7
-    )
+    make = functools.partial(RecurrentEncoderDecoder.from_config, config, **sizes)
+    model = filled(lambda: make(rngs=nnx.Rngs(0)))
     given = {"lengths": LENGTHS, "max_tokens": L, "stop": END, "start": BOS}
     wide = Beam(3, 2, GNMT(0.6))
 
@@ -171,15 +144,12 @@ def test_recurrent_translations_in_one_program_equal_full_passes(cell, attention
 
         step, state = recompute(score, batch_size=B, max_length=L)
         start, stopping = jnp.full(B, BOS, jnp.int32), StoppingCriteria(L, END)
-        expected = [decode(step, state, start, one, stopping) for one in (Greedy(), wide)]
-        ways = {"strategy": Greedy()}, {"strategy": Beam(1)}, {"strategy": Greedy(), "slots": 2}
-        greedy = [generate(model, source, **given, **way) for way in ways]
-        return expected, greedy, generate(model, source, **given, strategy=wide, slots=2)
+        expected = [decode(step, state, start, one, stopping) for one in (GREEDY, wide)]
+        greedy = generate(model, source, **given)
+        return expected, [greedy, generate(model, source, **given, strategy=wide, slots=2)]
 
-    (greedy, beam), found, wide_in_slots = run(model, INPUTS)
-    for one in found:
-        assert_same(one, greedy)
-    assert_same(wide_in_slots, beam)
+    for expected, found in zip(*run(model, INPUTS), strict=True):
+        assert_same(found, expected)
 
 
 def test_observed_attention_equals_that_of_a_full_pass():
@@ -218,7 +188,7 @@ def test_observed_attention_equals_that_of_a_full_pass():
 
 def test_inputs_are_padded_no_further_than_positions_reach():
     """A bucket of 16 and 30 tokens need more than 40 learned positions, a prompt of 5 does not."""
-    model = language_model(positions="learned", num_kv_heads=1)
+    model = language_model(positions="learned", num_kv_heads=1, decoder_layers=1)
     found = generate(model, PROMPTS, max_tokens=30)
     assert found.tokens.shape == (3, 30) and np.isfinite(found.scores).all()
     tokens = [*stream(model, PROMPTS[0], max_tokens=30)]
@@ -231,7 +201,7 @@ def test_inputs_are_padded_no_further_than_positions_reach():
 def test_ids_outside_the_vocabulary(tie):
     """Of the prompt, the source, and the target; a source embedding may have no table."""
     with pytest.raises(ValueError, match=r"inputs\[1\] has token 23, and the vocabulary has 23"):
-        generate(language_model(positions="rotary"), [[3], [4, V]], max_tokens=3)
+        generate(language_model(positions="rotary", decoder_layers=1), [[3], [4, V]], max_tokens=3)
     model = encoder_decoder(tie=tie)
     with pytest.raises(ValueError, match=r"inputs\[0\] has token 23, and the vocabulary has 23"):
         generate(model, [[V]], max_tokens=3, start=BOS)
@@ -239,9 +209,8 @@ def test_ids_outside_the_vocabulary(tie):
         generate(model, [[3]], max_tokens=3, start=BOS, stop=V)
 
 
-@pytest.mark.parametrize("positions", ["rotary", "sinusoidal"])
-def test_prompts_without_learned_positions_continue_beyond_max_length(positions):
-    model = language_model(positions=positions, num_kv_heads=1)
+def test_prompts_without_learned_positions_continue_beyond_max_length():
+    model = language_model(positions="sinusoidal", num_kv_heads=1, decoder_layers=1)
     assert model.max_input_length(60) == 41
     found = generate(model, PROMPTS, max_tokens=60)
     assert np.isfinite(found.scores).all()

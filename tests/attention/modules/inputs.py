@@ -1,5 +1,6 @@
 """Modules with random parameters, and a small Transformer whose sizes all differ."""
 
+import functools
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -27,6 +28,11 @@ def filled(build: Callable[[], Module], seed: int = 0) -> Module:
 
     Initial biases are 0 and initial norms are 1, so no test could detect whether they are used.
     """
+    return fill(jax.eval_shape(build), seed)
+
+
+def fill(shapes: Module, seed: int = 0) -> Module:
+    """Return a module with random parameters of these shapes."""
     random = np.random.default_rng(seed)
 
     def parameter(path: jax.tree_util.KeyPath, like: jax.ShapeDtypeStruct) -> Array:
@@ -34,7 +40,18 @@ def filled(build: Callable[[], Module], seed: int = 0) -> Module:
         centre = 1 if ".scale" in jax.tree_util.keystr(path) else 0
         return jnp.asarray(random.normal(centre, 0.3, like.shape), like.dtype)
 
-    return jax.tree_util.tree_map_with_path(parameter, jax.eval_shape(build))
+    return jax.tree_util.tree_map_with_path(parameter, shapes)
+
+
+def shapes_of(cls: type[Module], config: TransformerConfig, **sizes: int) -> Module:
+    """Return a module of shapes; to trace its initialization takes longer than to fill it."""
+    make = _shapes_of.__wrapped__ if config.per_layer else _shapes_of  # a list has no hash
+    return make(cls, config, **sizes)
+
+
+@functools.cache
+def _shapes_of(cls: type[Module], config: TransformerConfig, **sizes: int) -> Module:
+    return jax.eval_shape(lambda: cls.from_config(config, **sizes, rngs=nnx.Rngs(0)))
 
 
 def small_config(**changes: object) -> TransformerConfig:
@@ -55,25 +72,15 @@ def small_config(**changes: object) -> TransformerConfig:
 def language_model(seed: int = 0, **changes: object) -> LanguageModel:
     """Return a `LanguageModel` with random parameters."""
     (vocab_size,) = DIMS["V"]
-    config = small_config(**changes)
-    return filled(
-        lambda: LanguageModel.from_config(config, vocab_size=vocab_size, rngs=nnx.Rngs(0)), seed
-    )
+    return fill(shapes_of(LanguageModel, small_config(**changes), vocab_size=vocab_size), seed)
 
 
 def small_translator(seed: int = 0, **changes: object) -> EncoderDecoder:
     """Return an `EncoderDecoder` with random parameters."""
     config = small_config(**changes)
-    (source_vocab_size,) = DIMS["V" if config.tie in ("all", "embeddings") else "v"]
-    return filled(
-        lambda: EncoderDecoder.from_config(
-            config,
-            source_vocab_size=source_vocab_size,
-            target_vocab_size=DIMS["V"][0],
-            rngs=nnx.Rngs(0),
-        ),
-        seed,
-    )
+    source, target = DIMS["V" if config.tie in ("all", "embeddings") else "v"] + DIMS["V"]
+    sizes = {"source_vocab_size": source, "target_vocab_size": target}
+    return fill(shapes_of(EncoderDecoder, config, **sizes), seed)
 
 
 def tokens(*shape: int, seed: int = 0) -> Array:

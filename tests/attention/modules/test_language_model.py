@@ -72,7 +72,7 @@ class TestLanguageModel:
 
     @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
     def test_packed_texts_are_scored_like_separate_ones(self, positions):
-        model = language_model(positions=positions)
+        model = language_model(positions=positions, decoder_layers=1)
         mask = masks.segments(jnp.array([1, 1, 1, 1, 2, 2, 2], jnp.int32))
         counted = jnp.array([0, 1, 2, 3, 0, 1, 2], jnp.int32)
         packed = score(model, TOKENS, mask=mask, embedding_positions=counted)
@@ -107,38 +107,48 @@ class TestDecoding:
 
     @pytest.mark.parametrize("changes", [{}, {"positions": "rotary", "per_layer": [{"window": 2}]}])
     def test_ragged_prompts(self, changes):
-        model = language_model(**changes)
+        model, rows = language_model(**changes, decoder_layers=2), jnp.arange(2)
         lengths = jnp.array([3, 1])
 
         @jax.jit
         def decode(model, prompts, lengths):
             state, first = model.prefill(prompts, lengths, max_tokens=3)
-            output, state = model.step(state, first, returning=("weights",))
-            more, _ = model.step(state, jnp.array([5, 6]))
-            return first, output, more.logits
 
-        first, output, more = decode(model, TOKENS[:, :4], lengths)
+            def step(state, place):
+                output, state = model.step(state, TOKENS[rows, place], returning=("weights",))
+                assert output.logits.shape == (2, V)
+                assert len(output.attention) == 2
+                return state, output.logits
+
+            places = lengths[None] - 1 + jnp.arange(2)[:, None]
+            return first, jax.lax.scan(step, state, places)[1]
+
+        first, logits = decode(model, TOKENS[:, :4], lengths)
         assert first.tolist() == [int(TOKENS[0, 2]), int(TOKENS[1, 0])]
-        assert output.logits.shape == more.shape == (2, V)
-        assert len(output.attention) == 3
+        expected = score(model, TOKENS)
         for row, length in enumerate([3, 1]):
-            text = jnp.append(TOKENS[row, :length], 5 + row)[None]
-            expected = score(model, text)[0, length - 1 :]
-            ours = jnp.stack([output.logits[row], more[row]])
-            np.testing.assert_allclose(ours, expected, rtol=2e-5, atol=2e-5)
+            part = expected[row, length - 1 : length + 1]
+            np.testing.assert_allclose(logits[:, row], part, rtol=2e-5, atol=2e-5)
 
     @pytest.mark.parametrize("positions", ["rotary", "sinusoidal"])
     def test_positions_that_continue_attend_to_the_last_max_length_tokens(self, positions):
         model = language_model(positions=positions, max_length=3, decoder_layers=1)
-        lengths = jnp.array([3, 3])
-        state, token = model.prefill(TOKENS[:, :3], lengths, max_tokens=4)
-        step = jax.jit(model.step)
-        for place in range(2, 6):
-            output, state = step(state, token)
-            token = TOKENS[:, place + 1]
+
+        @jax.jit
+        def decode(model):
+            state, first = model.prefill(TOKENS[:, :3], jnp.array([3, 3]), max_tokens=4)
+
+            def step(state, token):
+                output, state = model.step(state, token)
+                return state, output.logits
+
+            return first, jax.lax.scan(step, state, TOKENS[:, 2:6].T)[1]
+
+        first, logits = decode(model)
+        np.testing.assert_array_equal(first, TOKENS[:, 2])
         model.embedding.max_length = None
         expected = score(model, TOKENS[:, :6], mask=masks.window(2))[:, 5]
-        np.testing.assert_allclose(output.logits, expected, rtol=2e-5, atol=2e-5)
+        np.testing.assert_allclose(logits[-1], expected, rtol=2e-5, atol=2e-5)
 
     @pytest.mark.parametrize("changes", [{"tie": "none"}, {}], ids=["output", "embedding"])
     def test_an_output_of_another_width(self, changes):
@@ -170,14 +180,15 @@ class TestDecoding:
         def decode(model, source, lengths):
             state, first = model.prefill(source, lengths, max_tokens=5)
             assert first is None
-            logits = []
-            for place in range(5):
-                output, state = model.step(state, target[:, place])
-                logits.append(output.logits)
-            return jnp.stack(logits, axis=1)
+
+            def step(state, token):
+                output, state = model.step(state, token)
+                return state, output.logits
+
+            return jax.lax.scan(step, state, target.T)[1]
 
         expected = translate(model, SENTENCES, target, LENGTHS)
-        ours = decode(model, SENTENCES, LENGTHS)
+        ours = jnp.swapaxes(decode(model, SENTENCES, LENGTHS), 0, 1)
         np.testing.assert_allclose(ours, expected, rtol=2e-5, atol=2e-5)
 
 

@@ -38,22 +38,23 @@ BFLOAT16 = {"dtype": "bfloat16", "positions": "relative", "softcap": 20.0, "qk_n
 SOURCE, TARGET = tokens(B, S, seed=1), tokens(B, T)
 
 
-def loss(model, rng=None):
-    mask = masks.lengths(LENGTHS)
-    output = model(SOURCE, TARGET, source_mask=mask, encoder_mask=mask, rng=rng)
-    return jnp.mean(output.logits.astype(jnp.float32) ** 2)
-
-
 @pytest.mark.parametrize("positions", ["relative", "rotary", "alibi", "learned", "sinusoidal"])
 def test_bfloat16_computation_has_float32_parameters_and_gradients(positions):
-    model = small_translator(**(BFLOAT16 | {"positions": positions, "dropout": 0.1}))
+    """Of an encoder-decoder with relative positions, of language models with the others."""
+    changes = BFLOAT16 | {"positions": positions, "dropout": 0.1}
+    make, inputs = language_model, (TARGET,)
+    if positions == "relative":
+        make, inputs = small_translator, (SOURCE, TARGET)
+    model = make(**changes)
     assert {leaf.dtype for leaf in jax.tree.leaves(model)} == {jnp.dtype("float32")}
+
+    def loss(model, rng):
+        return jnp.mean(model(*inputs, rng=rng).logits.astype(jnp.float32) ** 2)
+
     gradient = jax.make_jaxpr(jax.grad(loss), return_shape=True)(model, jax.random.key(0))
     program, shapes = gradient
     assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype("float32")}
-    states = jax.eval_shape(
-        lambda: model(SOURCE, TARGET, returning=("hidden_states",)).hidden_states
-    )
+    states = jax.eval_shape(lambda: model(*inputs, returning=("hidden_states",)).hidden_states)
     assert {state.dtype for state in states} == {jnp.dtype("bfloat16")}
     # Every product with a kernel is one of bfloat16; only those of the softmax weights are not.
     products = re.findall(rf"bf16\[{B},[57],{F}\] = dot_general", str(program))
@@ -79,8 +80,9 @@ def test_parameters_may_have_a_dtype_of_their_own():
     assert logits.dtype == jnp.bfloat16
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("cache_dtype", [None, "bfloat16", "float32"])
+@pytest.mark.parametrize(
+    ("dtype", "cache_dtype"), [("bfloat16", None), ("float32", "bfloat16"), ("bfloat16", "float32")]
+)
 def test_caches_have_the_dtype_of_the_computation_or_their_own(dtype, cache_dtype):
     model = small_translator(dtype=dtype, decoder_layers=1, encoder_layers=1)
     language = language_model(dtype=dtype, decoder_layers=1)
@@ -101,7 +103,7 @@ def test_caches_have_the_dtype_of_the_computation_or_their_own(dtype, cache_dtyp
 
 
 def test_every_parameter_has_axis_names():
-    model = jax.eval_shape(lambda: small_translator(positions="learned", tie="none", qk_norm="rms"))
+    model = small_translator(positions="learned", tie="none", qk_norm="rms")
     names = dict(nnx.to_flat_state(map_axes(lambda names: names, model)))
     found = {".".join(map(str, path)): leaf.get_value() for path, leaf in names.items()}
     block = "decoder.layers.blocks.0."
@@ -180,7 +182,8 @@ def test_keys_of_an_encoder_output_are_constrained_in_a_cache():
 
 @pytest.mark.parametrize("function", [translate, jax.grad(lambda *given: translate(*given).mean())])
 def test_lowers_for_every_platform(function):
-    model = small_translator(dropout=0.1, attention_dropout=0.1)
+    layers = {"encoder_layers": 1, "decoder_layers": 1}
+    model = small_translator(dropout=0.1, attention_dropout=0.1, **layers)
     inputs = model, SOURCE, TARGET, LENGTHS, jax.random.key(0)
     exported = export.export(jax.jit(function), platforms=PLATFORMS)(*inputs)
     assert exported.platforms == PLATFORMS

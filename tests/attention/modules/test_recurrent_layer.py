@@ -69,14 +69,14 @@ def empty(layer, **options):
 
 
 def test_values_equal_the_equations():
-    features = small()(INPUTS).features
+    features = call(small(), INPUTS, Context()).features
     chex.assert_shape(features, (B, T, D))
     for row in range(B):
         assert_close(features[row], equations(small(), INPUTS[row])[0])
 
 
 def test_steps_equal_the_full_pass():
-    whole = small()(INPUTS).features
+    whole = call(small(), INPUTS, Context()).features
     cache = empty(small())
     for position in range(T):
         piece = INPUTS[:, position : position + 1]
@@ -88,7 +88,7 @@ def test_steps_equal_the_full_pass():
 
 
 def test_ragged_prefill_and_steps_equal_the_full_pass():
-    whole = small()(INPUTS).features
+    whole = call(small(), INPUTS, Context()).features
     # Padding of NaN must not reach the state.
     piece = jnp.where((np.arange(3) < LENGTHS[:, None])[..., None], INPUTS[:, :3], jnp.nan)
     context = Context(cache=empty(small()), lengths=jnp.asarray(LENGTHS))
@@ -128,8 +128,8 @@ PACKED = {
 def test_state_starts_anew_in_each_packed_sequence(mask):
     mask &= masks.causal()
     features = call(small(), INPUTS, Context(mask=mask)).features
-    assert_close(features[:, :3], small()(INPUTS[:, :3]).features)
-    assert_close(features[:, 3:], small()(INPUTS[:, 3:]).features)
+    assert_close(features[:, :3], call(small(), INPUTS[:, :3], Context()).features)
+    assert_close(features[:, 3:], call(small(), INPUTS[:, 3:], Context()).features)
     assert_close(call(small(), INPUTS, Context(mask=block_mask(mask, T))).features, features)
     # In pieces, the second of which begins a sequence in its middle.
     first = call(small(), INPUTS[:, :2], Context(mask=mask, cache=empty(small())))
@@ -196,21 +196,27 @@ class TestHybrid:
     def test_steps_after_a_ragged_prompt_equal_the_full_pass(self):
         model = filled(hybrid)
         inputs, prompt_lengths = tokens(B, T, seed=4), jnp.array([3, 1, 2])
-        whole = jax.jit(model)(inputs).logits
-        state, first = model.prefill(inputs[:, :3], prompt_lengths, max_tokens=T)
-        step = jax.jit(model.step)
-        positions = prompt_lengths - 1
-        rows = jnp.arange(B)
-        np.testing.assert_array_equal(first, inputs[rows, positions])
-        for number in range(3):
-            output, state = step(state, inputs[rows, positions + number])
-            assert_close(output.logits, whole[rows, positions + number], tolerance=1e-4)
+        rows, places = jnp.arange(B), prompt_lengths[None] - 1 + jnp.arange(3)[:, None]
 
-    @pytest.mark.parametrize("mask", PACKED.values(), ids=PACKED)
-    def test_packed_texts_equal_separate_texts(self, mask):
+        @jax.jit
+        def decode(model):
+            state, first = model.prefill(inputs[:, :3], prompt_lengths, max_tokens=T)
+
+            def step(state, token):
+                output, state = model.step(state, token)
+                return state, output.logits
+
+            return first, jax.lax.scan(step, state, inputs[rows, places])[1]
+
+        first, logits = decode(model)
+        np.testing.assert_array_equal(first, inputs[rows, places[0]])
+        whole = jax.jit(model)(inputs).logits
+        assert_close(logits, whole[rows, places], tolerance=1e-4)
+
+    def test_packed_texts_equal_separate_texts(self):
         model, inputs = filled(hybrid), tokens(B, T, seed=4)
         positions = jnp.array([0, 1, 2, 0, 1])
-        options = {"mask": mask, "embedding_positions": positions}
+        options = {"mask": PACKED["batch of segments"], "embedding_positions": positions}
         packed = jax.jit(lambda m: m(inputs, **options).logits)(model)
         for part in (slice(3), slice(3, T)):
             alone = jax.jit(model)(inputs[:, part]).logits

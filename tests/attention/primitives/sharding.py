@@ -22,17 +22,24 @@ SPEC = P("batch", None, "heads", None)
 LENGTHS = jnp.array([40, 3, 17, 20, 33, 0, 8, 39])
 INPUTS = draw((B, T, N, H), (B, T, K, H), (B, T, K, H), (B, T, N, H))
 HEADS = jnp.arange(N)
+ARRAYS = draw((N,), (N,), (N, 8), (N, T, T))  # of score functions, with one entry for each head
 
 
-def run(query, key, value, lengths, heads, implementation, dropout=None):
+def run(query, key, value, lengths, heads, arrays, implementation):
+    slopes, logits, table, bias = arrays
     return attend(
         query,
         key,
         value,
         mask=masks.causal() & masks.lengths(lengths),
-        score=scores.alibi(scores.alibi_slopes(N)),
+        score=(
+            scores.alibi(slopes),
+            scores.attention_sinks(logits),
+            scores.relative_bias(table, max_distance=9),
+            scores.bias_array(bias),
+        ),
         heads=heads,
-        dropout=dropout,
+        dropout=Dropout(jax.random.key(1), 0.3),
         **in_tiles(implementation, 16, 16),
     )
 
@@ -52,67 +59,55 @@ def mesh_of(shape, axis_type):
     return jax.make_mesh(shape, AXES, axis_types=(axis_type,) * 2, devices=devices)
 
 
-def put(mesh, *arrays):
-    specs = [SPEC] * 4 + [P("batch"), P("heads")]
-    return [
-        jax.device_put(array, NamedSharding(mesh, spec))
-        for array, spec in zip(arrays, specs, strict=True)
-    ]
+def put(mesh, tree, specs):
+    """Put arrays on the devices of a mesh; a spec may be that of a tuple of arrays."""
+    shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
+    return jax.device_put(tree, shardings)
 
 
 @functools.cache
-def expected(implementation, rate=0.0):
-    """Compute the results on one device."""
-    dropout = Dropout(jax.random.key(1), rate) if rate else None
-    function = functools.partial(run, implementation=implementation, dropout=dropout)
-    return jax.jit(functools.partial(forward_and_backward, function))(*INPUTS, LENGTHS, HEADS)
+def expected():
+    """Compute the results of the reference on one device."""
+    function = functools.partial(run, implementation="reference")
+    inputs = *INPUTS, LENGTHS, HEADS, ARRAYS
+    return jax.jit(functools.partial(forward_and_backward, function))(*inputs)
 
 
-def check(mesh, function, implementation, rate=0.0, same_sharding=True):
-    """Check values, output sharding and collectives, forward and backward."""
-    inputs = put(mesh, *INPUTS, LENGTHS, HEADS)
+def check(mesh, function, inputs, expected):
+    """Check values, shardings and collectives of the output and of the gradients."""
     compiled = jax.jit(function).lower(*inputs).compile()
     assert collectives(compiled) == [], collectives(compiled)
-    results = compiled(*inputs)
-    for ours, theirs in zip(results, expected(implementation, rate), strict=True):
+    for ours, theirs in zip(compiled(*inputs), expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-        if same_sharding:
-            assert ours.sharding.is_equivalent_to(NamedSharding(mesh, SPEC), 4), ours.sharding
+        assert ours.sharding.is_equivalent_to(NamedSharding(mesh, SPEC), 4), ours.sharding
 
 
-def check_jit(shape, implementation):
-    """Inputs with a NamedSharding under jit."""
+def check_jit(shape, implementation, axis_type, numbered):
+    """Inputs with a NamedSharding under jit; with explicit axes, the mesh is set.
+
+    If numbered, the arrays of score functions are replicated and the numbers of heads are sharded;
+    else the arrays are sharded by heads.
+    """
     function = functools.partial(run, implementation=implementation)
-    mesh = mesh_of(shape, AxisType.Auto)
-    check(mesh, functools.partial(forward_and_backward, function), implementation)
-
-
-def check_explicit(shape, implementation):
-    """Explicit axes, with the mesh set."""
-    function = functools.partial(run, implementation=implementation)
-    mesh = mesh_of(shape, AxisType.Explicit)
-    expected(implementation)
+    mesh, results = mesh_of(shape, axis_type), expected()
+    specs = *[SPEC] * 4, P("batch"), P("heads"), P() if numbered else P("heads")
     with jax.set_mesh(mesh):
-        check(mesh, functools.partial(forward_and_backward, function), implementation)
+        inputs = put(mesh, (*INPUTS, LENGTHS, HEADS if numbered else None, ARRAYS), specs)
+        check(mesh, functools.partial(forward_and_backward, function), inputs, results)
 
 
 def check_shard_map(shape, implementation):
-    """Inside shard_map, with dropout numbered by global heads."""
-    rate = 0.3
+    """Inside shard_map, with dropout and score functions numbered by global heads."""
     mesh = mesh_of(shape, AxisType.Auto)
+    specs = *[SPEC] * 4, P("batch"), P("heads"), P()
 
-    def function(query, key, value, cotangent, lengths, heads):
-        dropout = Dropout(jax.random.key(1), rate)
-        local = functools.partial(run, implementation=implementation, dropout=dropout)
-        return forward_and_backward(local, query, key, value, cotangent, lengths, heads)
+    def function(*inputs):
+        local = functools.partial(run, implementation=implementation)
+        return forward_and_backward(local, *inputs)
 
-    mapped = jax.shard_map(
-        function,
-        mesh=mesh,
-        in_specs=(*[SPEC] * 4, P("batch"), P("heads")),
-        out_specs=(SPEC,) * 4,
-    )
-    check(mesh, mapped, implementation, rate)
+    mapped = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=(SPEC,) * 4)
+    inputs = put(mesh, (*INPUTS, LENGTHS, HEADS, ARRAYS), specs)
+    check(mesh, mapped, inputs, expected())
 
 
 def check_larger(shape, implementation):
@@ -134,75 +129,44 @@ def check_larger(shape, implementation):
         assert found.is_equivalent_to(sharding, 4), found
 
 
-def check_one_query(shape, axis_type):
-    """Compile decoding steps, whose keys are cut into parts on each device."""
-    mesh = mesh_of(shape, axis_type)
+@functools.cache
+def one_query():
+    """Return a decoding step whose keys are cut into parts, its inputs and its results."""
     inputs = draw((8, 1, N, H), (8, 1024, K, H), (8, 1024, K, H), (8, 1, N, H))
     call = functools.partial(attend, implementation="one_query")
-    expected = jax.jit(functools.partial(forward_and_backward, call))(*inputs)
+    function = functools.partial(forward_and_backward, call)
+    return function, inputs, jax.jit(function)(*inputs)
+
+
+def check_one_query(shape, axis_type):
+    """Compile decoding steps, whose keys are cut into parts on each device."""
+    mesh, (function, inputs, results) = mesh_of(shape, axis_type), one_query()
     with jax.set_mesh(mesh):
-        sharded = put(mesh, *inputs, LENGTHS, HEADS)[:4]
-        compiled = jax.jit(functools.partial(forward_and_backward, call)).lower(*sharded).compile()
-        assert collectives(compiled) == [], collectives(compiled)
-        for ours, theirs in zip(compiled(*sharded), expected, strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-            assert ours.sharding.is_equivalent_to(NamedSharding(mesh, SPEC), 4), ours.sharding
-
-
-def check_scores_per_head(shape, axis_type, implementation):
-    """Score functions whose arrays are sharded by heads, forward and backward."""
-    mesh = mesh_of(shape, axis_type)
-    arrays = draw((N,), (N,), (N, 8), (N, T, T))
-    specs = P("heads"), P("heads"), P("heads", None), P("heads", None, None)
-
-    def function(query, key, value, cotangent, slopes, logits, table, bias):
-        score = (
-            scores.alibi(slopes),
-            scores.attention_sinks(logits),
-            scores.relative_bias(table, max_distance=9),
-            scores.bias_array(bias),
-        )
-        call = functools.partial(attend, score=score, **in_tiles(implementation, 16, 16))
-        return forward_and_backward(call, query, key, value, cotangent)
-
-    expected = jax.jit(function)(*INPUTS, *arrays)
-    with jax.set_mesh(mesh):
-        sharded = [
-            jax.device_put(array, NamedSharding(mesh, spec))
-            for array, spec in zip((*INPUTS, *arrays), (*[SPEC] * 4, *specs), strict=True)
-        ]
-        compiled = jax.jit(function).lower(*sharded).compile()
-        assert collectives(compiled) == [], collectives(compiled)
-        for ours, theirs in zip(compiled(*sharded), expected, strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-
-
-CHECKS = {
-    "jit": check_jit,
-    "explicit axes": check_explicit,
-    "shard_map": check_shard_map,
-    "larger": check_larger,
-}
+        check(mesh, function, put(mesh, inputs, (SPEC,) * 4), results)
 
 
 def main():
-    """Run the checks on 4 and 8 devices, and some of `check_attention`, in optimised programs."""
+    """Run `check_attention` in optimised programs, and sharded attention on 4 and 8 devices."""
     for implementation in ("jax", "tiled", "reference"):
         call = functools.partial(attend, implementation=implementation)
         rows = "values", "mask", "gradients"
         supports = "jit", "cross", "grouped", "leading_axes", "mask", "gradients"
         check_attention(call, supports, rows=rows).raise_if_failed()
-    cases = [("larger", (2, 2), "tiled")]
-    cases += [
-        (name, (2, 4), implementation)
-        for implementation in ("tiled", "reference")
-        for name in ("jit", "explicit axes", "shard_map")
-    ]
-    for axis_type in (AxisType.Auto, AxisType.Explicit):
-        check_one_query((2, 4), axis_type)
-    for name, shape, implementation in cases:
-        print(name, shape, implementation, flush=True)
-        CHECKS[name](shape, implementation)
+    jax.config.update("jax_disable_most_optimizations", True)  # it compiles faster
+    check_larger((2, 2), "tiled")
+    shape, auto, explicit = (2, 4), AxisType.Auto, AxisType.Explicit
+    for axis_type in (auto, explicit):
+        check_one_query(shape, axis_type)
+    for implementation, axis_type, numbered in (
+        ("tiled", auto, False),
+        ("tiled", explicit, False),
+        ("tiled", explicit, True),
+        ("reference", auto, True),
+        ("reference", explicit, False),
+    ):
+        check_jit(shape, implementation, axis_type, numbered)
+    for implementation in ("tiled", "reference"):
+        check_shard_map(shape, implementation)
     print("done")
 
 

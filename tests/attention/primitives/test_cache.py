@@ -1,6 +1,5 @@
 """Key/value cache: positions of slots, writing past the end, non-finite keys, gathering rows."""
 
-import doctest
 import functools
 
 import chex
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 
 from attention import attend, masks
-from attention.primitives import cache as cache_module
 from attention.primitives.cache import EMPTY_SLOT, empty_cache, full_cache
 from tests.attention.primitives.inputs import DIMS, draw, query_key_value
 
@@ -25,12 +23,6 @@ def extend(cache, start, lengths, num_tokens=T):
     names = names[..., None, None].astype(float)
     key = jnp.broadcast_to(names, (B, num_tokens, K, H))
     return cache.extend(key, -jnp.broadcast_to(names, (B, num_tokens, K, WIDTH)), lengths)
-
-
-def test_examples_in_docstrings():
-    failed, attempted = doctest.testmod(cache_module)
-    assert attempted > 0
-    assert failed == 0
 
 
 def test_positions_of_a_ring_of_three_slots():

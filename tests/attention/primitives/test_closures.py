@@ -49,17 +49,13 @@ def in_scan(function):
 
 TRANSFORMS = {
     "grad": jax.grad,
-    "jit of grad": lambda f: jax.jit(jax.grad(f)),
     "grad of jit": lambda f: jax.grad(jax.jit(f)),
-    "jit of jacfwd": lambda f: jax.jit(jax.jacfwd(f)),
-    "jacrev": jax.jacrev,
     "grad in scan": lambda f: in_scan(jax.grad(f)),
-    "grad of scan": lambda f: jax.grad(in_scan(f)),
-    "vmap": lambda f: lambda w: jax.vmap(f)(w * jnp.arange(1.0, 3.0)),
-    "vmap of grad": lambda f: lambda w: jax.vmap(jax.grad(f))(w * jnp.arange(1.0, 3.0)),
-    "jvp of grad": lambda f: lambda w: jax.jvp(jax.grad(f), (w,), (jnp.ones(()),))[1],
+    "grad of scan": lambda f: jax.jit(jax.grad(in_scan(f))),
+    "vmap of grad": lambda f: lambda w: jax.jit(jax.vmap(jax.grad(f)))(w * jnp.arange(1.0, 3.0)),
+    "hessian": lambda f: jax.jit(jax.hessian(f)),
     "grad of grad": lambda f: jax.jit(jax.grad(jax.grad(f))),
-    "grad of checkpoint": lambda f: jax.grad(jax.checkpoint(f)),
+    "grad of checkpoint": lambda f: jax.jit(jax.grad(jax.checkpoint(f))),
 }
 
 
@@ -72,15 +68,6 @@ def test_traced_weight_in_a_score_function(name):
     )
     assert jnp.abs(expected).min() > 1e-3
     np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("implementation", TILES)
-def test_gradient_of_a_traced_weight_equals_finite_differences(implementation):
-    run = jax.jit(functools.partial(loss, implementation=implementation))
-    step = 1e-2
-    difference = (run(WEIGHT + step) - run(WEIGHT - step)) / (2 * step)
-    gradient = jax.jit(jax.grad(functools.partial(loss, implementation=implementation)))(WEIGHT)
-    np.testing.assert_allclose(gradient, difference, rtol=1e-2)
 
 
 @pytest.mark.parametrize("implementation", TILES)
@@ -112,8 +99,7 @@ def test_arrays_as_arguments_equal_closures(implementation):
 
 
 @pytest.mark.parametrize("length", [64, 256])
-@pytest.mark.parametrize("mapped", [False, True], ids=["jit", "vmap"])
-def test_traced_document_ids_in_a_mask(length, mapped):
+def test_vmap_of_traced_document_ids_in_a_mask(length):
     """The default implementation at lengths on both sides of its change to tiles."""
     ids = jnp.stack([jnp.arange(length) // 50, jnp.arange(length) // 7])
     inputs = draw(*[(2, length, 1, H)] * 3)
@@ -122,34 +108,10 @@ def test_traced_document_ids_in_a_mask(length, mapped):
         mask = masks.causal() & masks.from_function(lambda q, k: ids[q] == ids[k])
         return attend(query, key, value, mask=mask)
 
-    if mapped:
-        output = jax.jit(jax.vmap(one))(*inputs, ids)
-    else:
-        one = jax.jit(one)
-        output = jnp.stack([one(*(x[b] for x in inputs), ids[b]) for b in range(2)])
+    output = jax.jit(jax.vmap(one))(*inputs, ids)
     mask = masks.causal() & masks.segments(ids)
     expected = attend(*inputs, mask=mask, implementation="reference")
     np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_gradient_with_traced_document_ids():
-    ids = jnp.arange(256) // 50
-    inputs = draw(*[(256, 1, H)] * 3)
-
-    @jax.jit
-    def gradient(inputs, ids):
-        def loss(inputs):
-            mask = masks.from_function(lambda q, k: ids[q] == ids[k])
-            return jnp.sum(jnp.sin(attend(*inputs, mask=mask)))
-
-        return jax.grad(loss)(inputs)
-
-    def by_segments(inputs):
-        output = attend(*inputs, mask=masks.segments(ids), implementation="reference")
-        return jnp.sum(jnp.sin(output))
-
-    expected = jax.jit(jax.grad(by_segments))(inputs)
-    chex.assert_trees_all_close(gradient(inputs, ids), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_two_closures_of_one_program_are_equal():
@@ -182,14 +144,14 @@ def test_functions_that_read_a_python_number(implementation):
         windows.append(masks.from_function(window))
     for mask, size in zip((*windows, windows[0]), (1, 1, 2, 2, 3, 3, 1), strict=True):
         actual = attend(QUERY, KEY, VALUE, mask=mask, **TILES[implementation])
-        expected = attend(QUERY, KEY, VALUE, mask=distance < size, **TILES[implementation])
+        expected = attend(QUERY, KEY, VALUE, mask=distance < size, implementation="reference")
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
     score = scores.from_function(lambda score, query, key, head: score * read["factor"])
     for factor in (1.0, 2.0):
         read["factor"] = factor
         actual = attend(QUERY, KEY, VALUE, score=score, **TILES[implementation])
-        expected = attend(factor * QUERY, KEY, VALUE, **TILES[implementation])
+        expected = attend(factor * QUERY, KEY, VALUE, implementation="reference")
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -231,15 +193,15 @@ def with_table_of_inner_jit(factor):
 def test_programs_whose_text_is_equal_but_incomplete(make, implementation):
     """Derivative rules and constants of an inner jit are not part of the text of a jaxpr."""
 
-    def gradient(factor):
+    def gradient(query, factor):
         score = scores.from_function(make(factor))
-        return jax.grad(lambda q: attend(q, KEY, VALUE, score=score, **options).sum())(QUERY)
+        return jax.grad(lambda q: attend(q, KEY, VALUE, score=score, **options).sum())(query)
 
     options = TILES[implementation]
-    gradient(1.0)
-    actual = gradient(5.0)
-    jax.clear_caches()
-    np.testing.assert_array_equal(actual, gradient(5.0))
+    # The factor of the inner jit applies to the scores, those of the rules to derivatives only.
+    query = 5 * QUERY if make is with_table_of_inner_jit else QUERY
+    expected = 5 * gradient(query, 1.0)
+    np.testing.assert_allclose(gradient(QUERY, 5.0), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_closures_become_arguments():

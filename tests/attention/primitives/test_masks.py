@@ -1,6 +1,5 @@
 """Masks against plain Python: values, pictures, composition, pytrees, closures."""
 
-import doctest
 import functools
 import inspect
 import itertools
@@ -15,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import attention
 from attention import attend, masks
 from attention.primitives.cache import EMPTY_SLOT
 from attention.primitives.dense_mask import allowed_pairs
@@ -338,13 +336,6 @@ def test_picture_in_the_docstring_equals_the_mask(name):
     drawn = [[bool(int(digit)) for digit in row.split()] for row in rows]
     defined = [[PICTURED[name](query, key) for key in range(6)] for query in range(6)]
     assert drawn == defined
-
-
-@pytest.mark.parametrize("module", [masks, attention], ids=lambda module: module.__name__)
-def test_docstring_examples_run(module):
-    failed, attempted = doctest.testmod(module)
-    assert attempted > 0
-    assert failed == 0
 
 
 def test_picture_of_a_rectangle():

@@ -1,15 +1,14 @@
 """`check_attention` passes correct functions, and each mutant fails in exactly one row."""
 
-import doctest
 import functools
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import attend, masks, testing
+from attention import attend, masks
 from attention.primitives.masks import Mask
-from attention.testing import ROWS, check_attention, leaks
+from attention.testing import ROWS, check_attention
 from tests.attention.testing import mutants
 from tests.attention.testing.mutants import SUPPORTS, mutant
 
@@ -50,11 +49,6 @@ def test_dtype_and_head_width_of_the_inputs(dtype, head_width):
         return mutants.attention(query, key, value, **arguments)
 
     check_attention(narrow, SUPPORTS, dtype=dtype, head_width=head_width).raise_if_failed()
-
-
-def test_docstring_examples():
-    for module in (testing, leaks):
-        assert doctest.testmod(module).failed == 0
 
 
 def test_a_function_without_capabilities():

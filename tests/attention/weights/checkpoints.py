@@ -12,9 +12,11 @@ from safetensors.numpy import load_file, save_file
 from attention import weights
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "checkpoints"
-DECODERS = ("gpt2", "llama", "mistral", "qwen2")
-ENCODER_DECODERS = ("bart", "marian", "t5", "t5_v1_1")
-FAMILIES = (*DECODERS, *ENCODER_DECODERS, "bert", "vit")
+FAMILIES = (
+    *("gpt2", "llama", "mistral", "qwen2"),
+    *("bart", "marian", "t5", "t5_v1_1"),
+    *("bert", "vit"),
+)
 
 
 @functools.cache

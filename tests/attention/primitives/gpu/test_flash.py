@@ -38,12 +38,11 @@ def by_reference(query, key, value, **arguments):
     return output, results["logsumexp"]
 
 
-def loss(function, inputs, arguments):
+def loss(function, inputs, arguments, score=None):
     """A loss of output and logsumexp; and both."""
     query, key, value, scale, slopes = inputs
-    arguments = dict(arguments)
-    if "score" in arguments:
-        arguments["score"] = arguments["score"](slopes)
+    if score is not None:
+        arguments = arguments | {"score": score(slopes)}
     output, logsumexp = function(query, key, value, scale=scale, **arguments)
     finite = jnp.where(jnp.isneginf(logsumexp), 0, logsumexp)
     return jnp.sin(output.astype(jnp.float32)).sum() + jnp.cos(finite).sum(), (output, logsumexp)
@@ -56,10 +55,9 @@ def random_inputs(num_queries=T, num_keys=S, dtype="float32"):
     return query, key, value, jnp.float32(0.4), jnp.array([0.5, 0.25, 0.125, 0.0625])
 
 
-def value_and_gradients(function, inputs, arguments):
-    return jax.jit(
-        lambda inputs: jax.value_and_grad(partial(loss, function), has_aux=True)(inputs, arguments)
-    )(inputs)
+@partial(jax.jit, static_argnums=(0, 3))
+def value_and_gradients(function, inputs, arguments, score=None):
+    return jax.value_and_grad(partial(loss, function), has_aux=True)(inputs, arguments, score)
 
 
 def assert_equal(actual, expected, rtol=2e-5, atol=1e-5):
@@ -71,15 +69,21 @@ def assert_equal(actual, expected, rtol=2e-5, atol=1e-5):
 
 
 PACKED = jnp.asarray(np.repeat([[0, 1, 2], [5, 5, 1]], [13, 11, 13], axis=1), jnp.int32)
+
+
+def packed(segment_ids=PACKED, lengths=(T, T), query_lengths=(T, T)):
+    """Return a mask of one structure, so that the tests with it share two programs."""
+    return masks.causal() & masks.segments(segment_ids) & masks.lengths(lengths, query_lengths)
+
+
 SELF_ATTENTION_MASKS = {
     # Lengths mask the second segment of the first example, so its queries are fully masked.
-    "packed": masks.causal() & masks.segments(PACKED) & masks.lengths([13, 37]),
-    "cu_seqlens": masks.cu_seqlens([[0, 13, 13, 30, 37], [0, 20, 25, 25, 30]]) & masks.causal(),
-    "window": masks.window(5, 3),
-    "lengths": masks.lengths([20, 37], [37, 21]) & masks.window(None, 2),
-    "prefix": masks.prefix([3, 20]),
+    "packed": packed(lengths=(13, T)),
+    "window, lengths, cu_seqlens": masks.cu_seqlens([[0, 13, 13, 30, 37], [0, 20, 25, 25, 30]])
+    & masks.lengths([20, 37], [37, 21])
+    & masks.window(5, 3),
     "none": None,
-    "or and not": ~masks.block(9) & masks.window(11) | masks.segments(PACKED),
+    "or and not": ~masks.block(9) & masks.prefix([3, 20]) | masks.segments(PACKED),
 }
 
 
@@ -97,21 +101,27 @@ def test_equals_reference_if_every_tile_is_full():
     assert_equal(actual, value_and_gradients(by_reference, inputs, {}))
 
 
+def all_scores(slopes):
+    return (
+        scores.alibi(slopes),
+        scores.alibi(slopes[:1]),
+        scores.softcap(2.0),
+        scores.attention_sinks(4 * slopes),
+    )
+
+
 def test_equals_reference_with_all_options():
     """Positions, an example of length 0, score functions, sinks, a dropout key per example."""
     arguments = {
         "mask": masks.causal() & masks.lengths([0, 31]),
         "positions": POSITIONS,
-        "score": lambda slopes: (
-            scores.alibi(slopes),
-            scores.alibi(slopes[:1]),
-            scores.softcap(2.0),
-            scores.attention_sinks(4 * slopes),
-        ),
         "dropout": Dropout(jax.random.split(jax.random.key(0), B), 0.3),
     }
-    actual = value_and_gradients(by_kernel, random_inputs(), arguments)
-    assert_equal(actual, value_and_gradients(by_reference, random_inputs(), arguments), atol=1e-4)
+    actual, expected = (
+        value_and_gradients(function, random_inputs(), arguments, all_scores)
+        for function in (by_kernel, by_reference)
+    )
+    assert_equal(actual, expected, atol=1e-4)
     (_, (output, logsumexp)), (d_query, *_) = actual
     assert not output[0].any()
     assert jnp.isneginf(logsumexp[0]).all()
@@ -144,13 +154,14 @@ def test_low_precision_error_is_that_of_rounding_weights(dtype):
 
 def test_huge_scores_do_not_overflow():
     query, key, value, _, slopes = random_inputs(num_keys=T)
-    inputs, arguments = (query, key, value, jnp.float32(1e10), slopes), {"mask": masks.causal()}
+    one_segment = packed(jnp.zeros((B, T), jnp.int32))
+    inputs, arguments = (query, key, value, jnp.float32(1e10), slopes), {"mask": one_segment}
     (_, (output, logsumexp)), gradients = value_and_gradients(by_kernel, inputs, arguments)
     assert jnp.isfinite(output).all() and jnp.isfinite(logsumexp).all()
     assert all(jnp.isfinite(gradient).all() for gradient in gradients)
 
 
-NONFINITE_MASK = masks.causal() & masks.lengths([37, 25])
+NONFINITE_MASK = packed(jnp.zeros((B, T), jnp.int32), lengths=(37, 25))
 
 
 def nonfinite_inputs(number):
@@ -183,7 +194,7 @@ def test_visible_nan_gives_nan_outputs_and_gradients(number):
 @pytest.mark.parametrize("number", [np.nan, np.inf])
 def test_masked_nan_gives_the_bits_of_a_masked_zero(number):
     """Keys and values after the lengths, and queries without visible keys."""
-    mask = masks.lengths([13, 25], [37, 20]) & masks.segments(PACKED)
+    mask = packed(PACKED, [13, 25], [37, 20])
 
     def results(fill):
         query, key, value, *others = random_inputs(num_keys=T)
@@ -215,8 +226,8 @@ def test_vmap_of_gradients_equals_a_loop():
     def gradient(query):
         return jax.grad(lambda query: loss(by_kernel, (query, *inputs[1:]), arguments)[0])(query)
 
-    actual = jax.jit(jax.vmap(gradient))(queries)
-    assert_equal(actual, jnp.stack([gradient(query) for query in queries]))
+    actual, compiled = jax.jit(jax.vmap(gradient))(queries), jax.jit(gradient)
+    assert_equal(actual, jnp.stack([compiled(query) for query in queries]))
 
 
 def test_second_derivatives_raise():

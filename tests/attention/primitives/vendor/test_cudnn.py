@@ -149,7 +149,7 @@ def test_sequence_lengths_equal_reference(monkeypatch, mask):
             output = function(*given)
             return jnp.sin(output).sum(), output
 
-        return jax.value_and_grad(loss, has_aux=True)(given)
+        return jax.jit(jax.value_and_grad(loss, has_aux=True))(given)
 
     def by_cudnn(*given):
         return attend_by_cudnn(check_arguments(*given, mask=mask))["output"]
