@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 from attention import Dropout, RingAttention, attend, masks, ring_attend, scores, zigzag
 from attention.modules import LanguageModel, TransformerConfig
 from attention.primitives import tile_layout
+from attention.testing import EVERYTHING, check_attention
 from tests.attention.primitives import sharding
 from tests.attention.primitives.inputs import draw
 
@@ -191,6 +192,17 @@ def check_model():
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+def check_contract():
+    """All rows of `check_attention` but those of other derivatives and of all weights."""
+
+    def ring(query, key, value, **arguments):
+        spec = P(*[None] * (query.ndim - 3), "sequence")
+        return RingAttention(mesh_of(1, 1, 1), spec)(query, key, value, **arguments)
+
+    refused = {"jvp", "second_derivatives", "weights", "sharding"}
+    check_attention(ring, EVERYTHING - refused).raise_if_failed()
+
+
 def memory(attention, mesh, spec, num_tokens, heads, kv_heads):
     """Return the bytes of a device in a program of output and gradients."""
 
@@ -276,6 +288,7 @@ CHECKS = {
     "shard_map": check_inside_shard_map,
 }
 SLOW = {
+    "contract": check_contract,
     "model": check_model,
     "memory": check_memory,
     "32k tokens": check_training_step_of_32k_tokens,
