@@ -1,10 +1,10 @@
 """Ring attention: queries, keys and values sharded along the sequence over a mesh axis.
 
 Each device keeps its queries. Blocks of keys and values move around the ring of devices; each step
-adds one block in tiles to the results over the blocks before it, by their logsumexp (Liu et al.
-2023). Masks, scores and dropout are functions of positions, which
-move with the keys. The backward pass moves keys and values once more, together with their
-gradients: the derivative that JAX would derive keeps the blocks of all steps in memory.
+adds one block, in tiles, to the results over the blocks before it, by their logsumexp (Liu et al.
+2023). Masks, scores and dropout are functions of positions, which move with the keys. The backward
+pass moves keys and values once more, together with their gradients: the derivative that JAX would
+derive keeps the blocks of all steps in memory.
 """
 
 from collections.abc import Callable
@@ -179,7 +179,7 @@ def _forward(ring: _Ring, settings: Settings, plan: Plan, head: Head) -> Results
         def added() -> Results:
             return lift(plan, partial(forward, settings), (here, plan.axes), (results, "BKG"))
 
-        return (_unless_empty(here.pattern, added, results), ring.rotate(moving)), None
+        return (unless_empty(here.pattern, added, results), ring.rotate(moving)), None
 
     rows = head.inputs.query.shape[:-1]
     output = jnp.zeros((*rows, head.inputs.value.shape[-1]), settings.dtype)
@@ -218,7 +218,7 @@ def _backward(
             (more,) = jax.vjp(function, block)[1](cotangents)
             return jax.tree.map(lambda x, y: x + y.astype(x.dtype), total, more)
 
-        total = _unless_empty(here.pattern, added, total)
+        total = unless_empty(here.pattern, added, total)
         total = total._replace(key=ring.rotate(total.key), value=ring.rotate(total.value))
         return (total, ring.rotate(moving)), None
 
@@ -250,7 +250,7 @@ def _results_by_block_jvp(
     return results, derivative(settings, plan, Head(inputs, *fixed), *results, tangents[0])
 
 
-def _unless_empty(pattern: Pattern | None, function: Callable[[], Tree], otherwise: Tree) -> Tree:
+def unless_empty(pattern: Pattern | None, function: Callable[[], Tree], otherwise: Tree) -> Tree:
     """Call a function, or return `otherwise` if the mask leaves no tile of the block."""
     if pattern is None:
         return function()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+import jax.numpy as jnp
 from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
@@ -15,7 +15,7 @@ from attention.primitives.sharding import map_shards, size_of
 
 @dataclass(frozen=True)
 class RingAttention:
-    """`attend` for arrays whose sequence is sharded over a mesh axis, under `jax.jit`.
+    """`attend` for arrays that are sharded along the sequence over a mesh axis, under `jax.jit`.
 
     Results and first-order gradients equal those of `attend`. Keys and values are not gathered:
     each device sends its block to the next one. Pass it to a model as `attend`.
@@ -89,11 +89,11 @@ class RingAttention:
         return spec[:-1]
 
 
-def zigzag(length: int, shards: int) -> np.ndarray:
+def zigzag(length: int, shards: int) -> Array:
     """Return an order of tokens that gives all shards equal parts of a causal mask: int32 `[T]`.
 
     The sequence is cut into 2 · shards chunks, and shard n gets chunks n and 2 · shards - 1 - n.
-    Pass a model `tokens[..., order]` and `positions=order`; `np.argsort(order)` is the inverse.
+    Pass a model `tokens[..., order]` and `positions=order`; `jnp.argsort(order)` is the inverse.
 
     Raises:
         ValueError: a length that 2 · shards does not divide.
@@ -103,5 +103,5 @@ def zigzag(length: int, shards: int) -> np.ndarray:
     """
     if length % (2 * shards):
         raise ValueError(f"zigzag needs a length that 2 · {shards} divides, got {length}")
-    first, last = np.arange(length, dtype=np.int32).reshape(2, shards, -1)
-    return np.stack([first, last[::-1]], axis=1).reshape(-1)
+    first, last = jnp.arange(length, dtype=jnp.int32).reshape(2, shards, -1)
+    return jnp.stack([first, last[::-1]], axis=1).reshape(-1)
