@@ -76,8 +76,8 @@ def spec(names: Sequence[str | None], shape: Sequence[int], mesh: Mesh, what: st
     """Return how a parameter is sharded.
 
     The mesh axis "fsdp" shards every parameter: if the table has no axis of the parameter for it,
-    an axis that it divides, the largest that is not sharded. A vocabulary that the mesh does not divide is stored whole;
-    the compiler pads it in computations.
+    along an axis that it divides, the largest of those that are whole. A vocabulary that the mesh
+    does not divide is stored whole; the compiler pads it in computations.
 
     Args:
         names: of the axes.
