@@ -159,8 +159,10 @@ def context_options(mesh: Mesh) -> dict[str, Callable[..., Any]]:
     of_shards = kind(mesh, PartitionSpec(batch, sequence, heads))
 
     def attend(*inputs: Array, **arguments: Any) -> Any:  # noqa: ANN401 - as `attention.attend`
-        with as_usage_errors():
+        try:
             return of_shards(*inputs, **arguments)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
 
     return {"constrain": partial(constrain, mesh), "attend": attend}
 
@@ -312,8 +314,8 @@ def _axes(name: str | None, mesh: Mesh) -> tuple[str, ...]:
     """Return the axes of the mesh, of more than one device, that the table has for a name."""
     axes = TABLE.get(name) or ()
     axes = (axes,) if isinstance(axes, str) else axes
-    with as_usage_errors():
-        for axis in axes:
+    for axis in {*axes} - {*mesh.axis_names}:
+        with as_usage_errors():
             one_of(f"TABLE[{name!r}]", axis, mesh.axis_names)
     return tuple(axis for axis in axes if mesh.shape[axis] > 1)
 

@@ -12,6 +12,7 @@ from flax import nnx
 from configs import digits, toy_translation
 from experiments.analysis.description import Description
 from experiments.config import Config
+from experiments.config.mesh import MeshPart
 from experiments.data.rows import EncodedPair, pad_batch
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
@@ -20,6 +21,7 @@ from experiments.tasks.classification import Classification
 from experiments.tasks.translation import Translation
 from experiments.training.digest import digests
 from experiments.training.loss import TokenLosses
+from experiments.training.sharding import make_mesh
 from experiments.training.step import TrainState, make_steps
 
 LETTERS = WordTokenizer(Vocabulary((*SPECIALS, *"abcdefgh")), SPACED)
@@ -187,8 +189,9 @@ def test_skipped_step_changes_the_number_of_the_step_alone():
         lr_scale=jnp.float32(1),
         rng=jax.random.key(0),
     )
+    options = {"mesh": make_mesh(MeshPart(data=1)), "state": state, "decay": 0.5}
     step, _ = make_steps(
-        definition, loss, adam, lambda _: jnp.float32(0.1), decay=0.5, skips_nonfinite=True
+        definition, loss, adam, lambda _: jnp.float32(0.1), skips_nonfinite=True, **options
     )
     state, measured = step(state, np.ones((2, 3), np.float32))
     assert measured["skipped"] == 0 and np.isfinite(measured["loss"])
