@@ -244,46 +244,49 @@ def test_equation_has_at_most_twenty_five_lines():
     assert len(inspect.getsource(scaled_dot_product).splitlines()) <= 25
 
 
-def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code],
+IMPORT = """
+import sys, time
+import chex, flax.nnx, jax
+start = time.process_time()
+import attention
+print(time.process_time() - start)
+found = [name for name in sys.modules if name.startswith("jax")]
+print([name for name in found if "pallas.triton" in name or "splash" in name])
+try:
+    jax.devices()
+except RuntimeError as error:
+    print(error)
+"""
+
+
+@pytest.fixture(scope="module")
+def imported() -> list[str]:
+    """Return what a process prints that imports the library where no backend can start."""
+    result = subprocess.run(
+        [sys.executable, "-c", IMPORT],
         cwd=REPOSITORY,
-        env=os.environ | environment,
+        env=os.environ | {"JAX_PLATFORMS": "no_such_platform"},
         capture_output=True,
         text=True,
         check=False,
     )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
 
 
-def test_import_starts_no_backend():
-    """No backend has this name, so starting one fails, as the second program shows."""
-    missing = {"JAX_PLATFORMS": "no_such_platform"}
-    imported = python("import attention", **missing)
-    assert imported.returncode == 0, imported.stderr
-    assert "no_such_platform" in python("import attention, jax; jax.devices()", **missing).stderr
+def test_import_starts_no_backend(imported):
+    """No backend has this name, so starting one fails, as the last lines show."""
+    assert "no_such_platform" in "".join(imported[2:])
 
 
-def test_import_takes_little_time():
+def test_import_takes_little_time(imported):
     """Processor time without its dependencies, which a busy machine does not change."""
-    code = (
-        "import time, chex, flax.nnx, jax.numpy; start = time.process_time(); import attention; "
-        "print(time.process_time() - start)"
-    )
-    result = python(code)
-    assert result.returncode == 0, result.stderr
-    assert float(result.stdout) < 0.5
+    assert float(imported[0]) < 0.5
 
 
-def test_import_loads_no_kernels():
+def test_import_loads_no_kernels(imported):
     """Pallas kernels and splash attention are imported on first use."""
-    code = (
-        "import sys, attention; "
-        "found = [name for name in sys.modules if name.startswith('jax')]; "
-        "print([name for name in found if 'pallas.triton' in name or 'splash' in name])"
-    )
-    result = python(code)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.strip() == "[]"
+    assert imported[1] == "[]"
 
 
 INTERNAL = re.compile(

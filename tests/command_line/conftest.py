@@ -1,16 +1,17 @@
-"""Commands, and a trained run."""
+"""Commands, and folders of runs."""
 
 import io
-import shutil
 import sys
-from pathlib import Path
 
 import pytest
 
 import run
 from experiments.inference.translator import Translator
 from experiments.tasks.translation import Translation
-from tests.command_line.command import TINY, command, in_repository, train
+from experiments.training.learner import Learner
+from tests.command_line.command import command, in_repository
+
+MAPS = "sample_maps"  # the field of `train` that changes no step
 
 
 @pytest.fixture(autouse=True)
@@ -25,16 +26,23 @@ def place(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
 
 
-@pytest.fixture(scope="session")
-def trained(place):
-    """Train a tiny run to its end and return what it printed."""
-    return train(place, "tiny", *TINY)
+@pytest.fixture(scope="module")
+def compile_once():
+    """Share the compiled steps of equal models and trainings among the commands of a file."""
+    learners = {}
 
+    def learner(make_model, loss, config):
+        sizes = [each and len(each) for each in make_model.__self__.tokenizers]
+        training = {name: value for name, value in vars(config.train).items() if name != MAPS}
+        parts = config.task, config.architecture, config.seed, config.batch, config.model
+        key = repr([*parts, training, sizes])
+        if key not in learners:
+            learners[key] = Learner(make_model, loss, config)
+        return learners[key]
 
-@pytest.fixture
-def own(place, trained, tmp_path):
-    """Return a copy of the tiny run that a test may change."""
-    return Path(shutil.copytree(place / "tiny", tmp_path / "own"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("experiments.tasks.task.Learner", learner)
+        yield
 
 
 @pytest.fixture

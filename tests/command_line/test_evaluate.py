@@ -16,9 +16,11 @@ from experiments.workdir import Workdir
 from tests.command_line.command import command, config_of, in_repository, make_untrained
 from tests.experiments.data.corpora import load_split
 
+pytestmark = pytest.mark.usefixtures("compile_once")
+
 
 @pytest.fixture(scope="module")
-def evaluated(place):
+def evaluated(place, compile_once):
     """Return the workdir of a small run that was measured."""
     small = {"model.encoder_layers": 1, "model.decoder_layers": 1}
     folder = make_untrained(place, "toy_translation", "evaluated", **small)

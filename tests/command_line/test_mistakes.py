@@ -13,7 +13,7 @@ from configs import toy_translation
 from experiments.commands import train as commands
 from experiments.config import Config
 from experiments.workdir import Workdir
-from tests.command_line.command import REPOSITORY, command
+from tests.command_line.command import REPOSITORY, command, make_untrained
 
 
 @pytest.mark.parametrize(
@@ -162,10 +162,10 @@ def test_a_full_disk_is_one_line(place, tmp_path):
     ]
 
 
-@pytest.mark.usefixtures("trained")
 def test_standard_input_that_is_closed_is_no_text(place, capsys, monkeypatch):
+    folder = make_untrained(place, "word_vectors")
     monkeypatch.setattr(sys, "stdin", None)
-    assert run.main(command(place, "tiny", "--mode=predict")) == 2
+    assert run.main(command(place, folder, "--mode=predict")) == 2
     assert "reads standard input, which is closed" in capsys.readouterr().err
 
 

@@ -31,8 +31,8 @@ CHANGES = {
 }
 
 
-@pytest.fixture(scope="session")
-def made(place):
+@pytest.fixture(scope="module")
+def made(place, compile_once):
     """Return a function that makes the run of a config once; models have initial parameters."""
     return functools.cache(lambda name: make_untrained(place, name, **CHANGES[name]))
 

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -17,9 +18,21 @@ from experiments.training.metrics import read_metrics, read_timing
 from experiments.training.session import restore
 from experiments.warm_start import parameters_to_start_from
 from experiments.workdir import Workdir
-from tests.command_line.command import TINY, config_of
+from tests.command_line.command import TINY, config_of, train
 
 pytestmark = pytest.mark.usefixtures("trained")
+
+
+@pytest.fixture(scope="module")
+def trained(place, compile_once):
+    """Train a tiny run to its end and return what it printed."""
+    return train(place, "tiny", *TINY)
+
+
+@pytest.fixture
+def own(place, tmp_path):
+    """Return a copy of the tiny run that a test may change."""
+    return Path(shutil.copytree(place / "tiny", tmp_path / "own"))
 
 
 def restored(workdir, config):
@@ -211,7 +224,8 @@ def test_folder_without_a_run_is_refused(place, run_command):
 
 
 def test_nonfinite_loss_stops_the_run_without_a_checkpoint(place, run_command):
-    status, _, error = run_command(*TINY, "--config.train.learning_rate=1e30", workdir="diverged")
+    flags = "--config=word_vectors:tiny", "--config.train.learning_rate=1e30"
+    status, _, error = run_command(*flags, workdir="diverged")
     assert status == 2
     assert "the loss became" in error
     assert Checkpoints(place / "diverged" / "checkpoints").latest_step() is None

@@ -15,6 +15,7 @@ import pytest
 
 import run
 from attention.decoding import History
+from experiments.analysis import figures
 from experiments.pretrained import exclude
 from tests.command_line.command import in_repository
 
@@ -56,7 +57,7 @@ def test_greedy_decoding_and_a_beam_of_several_continue_each_line(generate):
         assert all(0 < each <= 1 for each in answer["probabilities"])
 
 
-def test_encoder_decoder_is_greedy_and_uses_generation_config(generate, tmp_path):
+def test_encoder_decoder_is_greedy_and_uses_generation_config(generate, tmp_path, monkeypatch):
     """Start token from pad, a forced first token, a banned one, the second of two end tokens."""
     weights = pytest.importorskip("attention.weights")
     import tokenizers
@@ -85,6 +86,7 @@ def test_encoder_decoder_is_greedy_and_uses_generation_config(generate, tmp_path
     found = generate(folder, "--config.decoding.max_tokens=6", given="w5 w6\n")
     expected = " ".join(f"w{i}" for i in takewhile(lambda i: i != end, ids))
     assert found == (0, f"{expected}\n", "")
+    monkeypatch.setattr(figures, "draw_example", lambda *_: None)  # figures take long
     flags = "--mode=explain", "--sentence=w5 w6", f"--workdir={tmp_path}", "--layer=1"
     status, output, _ = generate(folder, *flags, "--config.decoding.max_tokens=6")
     assert status == 0
@@ -126,7 +128,7 @@ def test_attention_of_a_released_model(generate, tmp_path):
     assert output == f"{folder}: {' '.join(labels(folder))}\n"
     assert "".join(labels(folder)) == "the cat"
     assert {path.name for path in folder.glob("*.png")} == {
-        f"decoder-{name}.png" for name in ("layer-1", "layer-2", "layer-2-head-1", "mask")
+        f"decoder-{name}.png" for name in ("layer-1", "layer-2", "layer-2-head-1", "layer-2-mask")
     }
 
 
@@ -143,7 +145,7 @@ def labels(folder):
         ("gpt2", ["--mode=train"], "--weights is for --mode=predict, without a --workdir, and"),
         ("gpt2", ["--mode=explain"], "--mode=explain --weights=FOLDER needs a --sentence"),
         ("gpt2", ["--mode=explain", "--split=test"], "--split is for a run: --weights has no data"),
-        ("gpt2", ["--mode=explain", "--sentence="], "--sentence needs a name, got none"),
+        ("gpt2", ["--mode=explain", "--sentence="], "--sentence needs a sentence, got none"),
         ("gpt2", ["--mode=explain", f"--sentence={'hi ' * 40}"], "and the model reads at most 32"),
         (
             "gpt2",

@@ -49,6 +49,12 @@ def trained(monkeypatch):
     return trained
 
 
+@pytest.fixture
+def no_figure(monkeypatch):
+    """Draw no figure, because it takes long; one test reads it."""
+    monkeypatch.setattr(sweep, "draw_runs", lambda *_: None)
+
+
 def test_runs_are_named_after_what_differs():
     both = command("--grid.train.learning_rate=3e-3,1e-3", "--seeds=0,1")
     assert [*both.runs] == [
@@ -89,6 +95,7 @@ def test_mean_and_deviation_over_seeds(tmp_path, trained, capsys):
     assert (place.path / "sweep.png").stat().st_size > 10_000
 
 
+@pytest.mark.usefixtures("no_figure")
 def test_the_same_command_trains_only_unfinished_runs(tmp_path, trained):
     place = Workdir(tmp_path / "sweep")
     sweep.sweep(runs_of("--seeds=0,1"), place, tmp_path)
@@ -101,6 +108,7 @@ def test_the_same_command_trains_only_unfinished_runs(tmp_path, trained):
     assert (record["run"], record["seeds"]) == ("sweep", [0, 1, 2])
 
 
+@pytest.mark.usefixtures("no_figure")
 def test_a_sweep_is_continued_by_its_workdir_alone(tmp_path, trained):
     place = Workdir(tmp_path / "sweep")
     sweep.sweep(runs_of(WIDTHS), place, tmp_path)
@@ -109,6 +117,7 @@ def test_a_sweep_is_continued_by_its_workdir_alone(tmp_path, trained):
     assert read_runs(again.runs) == runs_of(WIDTHS)
 
 
+@pytest.mark.usefixtures("no_figure")
 def test_a_diverged_run_is_left_out(tmp_path, trained, capsys):
     place = Workdir(tmp_path / "sweep")
     sweep.sweep(runs_of("--grid.model.width=48,32"), place, tmp_path)
@@ -136,6 +145,7 @@ def test_every_run_is_checked_before_any_training(tmp_path, trained, arguments, 
     assert not trained and not place.path.exists()
 
 
+@pytest.mark.usefixtures("no_figure")
 def test_each_run_of_a_sweep_takes_the_project_of_weights_and_biases(tmp_path, monkeypatch):
     projects = []
 
@@ -157,6 +167,7 @@ def test_workdir_of_a_single_run_is_refused(tmp_path, trained):
         sweep.sweep(runs, place, tmp_path)
 
 
+@pytest.mark.usefixtures("no_figure")
 def test_jobs(tmp_path, monkeypatch, capsys):
     """The command of a job is replaced by a script that fails for one of the runs."""
     # Its configuration of logging closes the streams of absl, which are those of pytest.

@@ -99,9 +99,9 @@ def test_step_may_change_a_constant_without_effect():
         logits, new = step(state, tokens)
         return logits, {**new, "table": Constant(jnp.zeros_like(EMBEDDING))}
 
-    found = jax.jit(
-        lambda *given: decode(changing, *given, Beam(4, 3, GNMT(0.6)), STOPPING)
-    )(*prefilled(PROMPTS))
+    found = jax.jit(lambda *given: decode(changing, *given, Beam(4, 3, GNMT(0.6)), STOPPING))(
+        *prefilled(PROMPTS)
+    )
     np.testing.assert_array_equal(found.tokens, together()["beam"].tokens)
 
 

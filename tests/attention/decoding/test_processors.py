@@ -1,5 +1,6 @@
 """Logit processors with values computed by hand."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -55,7 +56,7 @@ HISTORY = History(
     ],
 )
 def test_kept_logits_are_unchanged_and_others_excluded(processor, kept):
-    found = np.asarray(processor(LOGITS, HISTORY))
+    found = np.asarray(jax.jit(processor)(LOGITS, HISTORY))
     expected = np.full_like(found, -np.inf)
     for row, tokens in enumerate(kept):
         expected[row, tokens] = LOGITS[row, np.array(tokens)]
@@ -72,6 +73,7 @@ def test_repetition_penalty_divides_positive_and_multiplies_negative_logits():
 def test_hypotheses_of_a_row_are_processed_each_by_its_history(processor):
     logits = jnp.stack([LOGITS, LOGITS[::-1]], axis=1)
     history = History(*(jnp.stack([part, part[::-1]], axis=1) for part in HISTORY))
+    processor = jax.jit(processor)
     found = processor(logits, history)
     for hypothesis, order in enumerate((slice(None), slice(None, None, -1))):
         alone = processor(LOGITS[order], History(*(part[order] for part in HISTORY)))

@@ -34,9 +34,17 @@ def project(layer, inputs):
     return np.asarray(inputs) @ np.asarray(layer.kernel[...]) + bias
 
 
-@pytest.mark.parametrize("gated", [True, False], ids=["gated", "plain"])
-@pytest.mark.parametrize("use_bias", [True, False], ids=["bias", "no-bias"])
-@pytest.mark.parametrize("activation", BY_HAND)
+@pytest.mark.parametrize(
+    ("activation", "use_bias", "gated"),
+    [
+        ("relu", True, False),
+        ("relu", False, False),
+        ("gelu", True, True),
+        ("gelu_exact", True, False),
+        ("silu", False, True),
+        ("tanh", True, False),
+    ],
+)
 def test_project_up_activate_and_project_down(activation, use_bias, gated):
     options = {"activation": activation, "use_bias": use_bias, "gated": gated}
     module = filled(lambda: FeedForward(D, F, **options, rngs=nnx.Rngs(0)))

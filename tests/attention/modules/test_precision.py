@@ -10,7 +10,6 @@ import pytest
 from flax import nnx
 from jax import export
 
-from attention import masks
 from attention.modules import (
     FeedForward,
     RecurrentConfig,

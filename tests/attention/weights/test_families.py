@@ -122,7 +122,7 @@ def test_parameters_are_cast_while_loading(dtype, tmp_path):
     assert {leaf.dtype for leaf in jax.tree.leaves(loaded)} == {jnp.dtype(dtype)}
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", ["llama", "t5", "bert", "vit"])
 def test_computation_in_bfloat16_with_parameters_in_float32(name):
     model, given = weights.load(FOLDER / name, dtype="bfloat16"), expected_of(name)
     assert {leaf.dtype for leaf in jax.tree.leaves(model)} == {jnp.dtype("float32")}

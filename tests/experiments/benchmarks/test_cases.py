@@ -17,7 +17,8 @@ CONTENDERS, _ = contenders()
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_attention_accepts_every_case(pattern):
     for case in CASES.values():
-        if case.pattern == pattern and not case.gradient:
+        is_typical = case.dtype == "float32" or case.length == LENGTHS[0]
+        if case.pattern == pattern and is_typical and not case.gradient:
             query = jax.ShapeDtypeStruct(case.shape, jnp.dtype(case.dtype))
             mask = case.mask(case.segments())
             output = jax.eval_shape(lambda query, mask=mask: attend(*[query] * 3, mask=mask), query)
@@ -44,8 +45,16 @@ def test_patterns_by_hand():
     assert Case("full", 6, "float32", False, 1).allowed().all()
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("name", CONTENDERS)
+# `attend` passes the mask to all of its implementations in one way.
+COMPUTED = [
+    (name, pattern)
+    for name in CONTENDERS
+    for pattern in PATTERNS
+    if not name.startswith("attend:") or pattern in ("packed", "window")
+]
+
+
+@pytest.mark.parametrize("name, pattern", COMPUTED)
 def test_contenders_compute_the_same(name, pattern):
     case = Case(pattern, 264, "float32", pattern == "window", 1)  # longer than the window
     numbers = inputs(case)

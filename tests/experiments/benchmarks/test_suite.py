@@ -32,7 +32,9 @@ def command(tmp_path, monkeypatch, capsys):
 
 
 def test_tiny_form_measures_and_reports(command, tmp_path):
-    status, output, _ = command("--mode=benchmark", TINY, f"--config.page={tmp_path / 'page.md'}")
+    names = "attend:tiled attend:reference attend:pallas jax.nn"
+    flags = f"--config.page={tmp_path / 'page.md'}", f"--config.contenders={names}"
+    status, output, _ = command("--mode=benchmark", TINY, *flags, "--config.seconds=0.02")
     assert status == 0
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
         "benchmark.csv",

@@ -175,17 +175,17 @@ def sentences(number, source, target, spread=0.15, longest=60):
 
 
 def drawn(low, high, sides=1):
-    return np.random.default_rng(0).integers(low, high, (6_000, sides))
+    return np.random.default_rng(0).integers(low, high, (3_000, sides))
 
 
 # Lengths, and the longest sequence of the model.
 CORPORA = {
-    "English to German": (sentences(9_000, 14.5, 15.0), 80),
-    "English to French": (sentences(9_000, 14.5, 17.5), 80),
-    "sides of ratio 15:9": (sentences(9_000, 15.0, 9.0), 80),
-    "toy language": (sentences(9_000, 10, 10.4, 0.05, longest=22), 48),
+    "English to German": (sentences(3_000, 14.5, 15.0), 80),
+    "English to French": (sentences(3_000, 14.5, 17.5), 80),
+    "sides of ratio 15:9": (sentences(3_000, 15.0, 9.0), 80),
+    "toy language": (sentences(3_000, 10, 10.4, 0.05, longest=22), 48),
     "a thousand pairs": (sentences(1_000, 10, 10.4), 64),
-    "long sentences": (sentences(9_000, 28, 30, 0.2, longest=120), 256),
+    "long sentences": (sentences(3_000, 28, 30, 0.2, longest=120), 256),
     "all of one length": (np.full((3_000, 2), 7), 48),
     "uniform": (drawn(2, 40), 64),
     "independent sides": (drawn(2, 30, sides=2), 128),

@@ -136,6 +136,7 @@ def test_copied_words_are_aligned_one_to_one():
     assert copy_words(weights, {1: "b"}) == ({0: "b"}, [])
     assert copy_words(weights, {1: "b", 2: "c"}) == ({0: "b", 1: "c"}, [])
     assert copy_words(weights[:1], {0: "a", 1: "b"}) == ({0: "b"}, ["a"])
+    assert copy_words(weights, {0: "a", 2: "c"}) == ({2: "a"}, ["c"])  # the others translate word 1
 
 
 def test_translator_uses_the_tokenizer_of_the_data():
@@ -197,12 +198,14 @@ class TestDetails:
             assert one["alignment"] == most
             assert len({*one["alignment"]}) > 1
 
-    def test_unknown_word_is_copied_to_the_token_that_attends_to_it_most(self, found):
+    def test_unknown_word_replaces_the_token_that_attends_to_it_most(self, found):
         _, said, looks, unknown = found
         assert (unknown["source"], unknown["unknown"]) == (["b", "q", "a", "<eos>"], ["q"])
         for one, weights, copied in zip(said, looks, unknown["translations"], strict=True):
-            place = weights.mean(axis=(0, 1))[:-1, 1].argmax()
             words = one["text"].split()
+            rows = weights.mean(axis=(0, 1))[: len(words), :-1]  # without the ends
+            free = rows.argmax(axis=-1) == 1
+            place = np.where(free, rows[:, 1], 0).argmax() if free.any() else len(words)
             assert copied["text"].split() == [*words[:place], "q", *words[place + 1 :]]
 
 
