@@ -78,8 +78,8 @@ def _differentiate_once(name: str, tree: Tree) -> Tree:
 def _differentiate_once_jvp(name: str, primals: Tree, tangents: Tree) -> Tree:
     del primals, tangents
     raise NotImplementedError(
-        f"implementation {name!r} has first-order reverse-mode derivatives only: use attend with "
-        "implementation='tiled' for second derivatives"
+        f"implementation {name!r} has first-order reverse-mode derivatives only: use "
+        "implementation='tiled' of attend for second derivatives"
     )
 
 
