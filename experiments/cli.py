@@ -165,7 +165,8 @@ def parse(argv: Sequence[str]) -> Command:
     arguments = without_negation(arguments)
     for name in ("config", *FLAGS):
         if name != "seeds" and "" in values_of(name, arguments):
-            raise UsageError(f"--{name} needs a name, got none")
+            what = "a sentence" if name == "sentence" else "a name"
+            raise UsageError(f"--{name} needs {what}, got none")
     mode, configs = last_of("mode", arguments) or "train", values_of("config", arguments)
     if mode in ANSWERS:
         raise UsageError(f"--mode={mode} is --mode=predict here, for trained runs and --weights")

@@ -47,6 +47,12 @@ def publish(part: Path, path: Path) -> None:
     part.replace(path)
 
 
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a text, which line feeds alone separate, as other programs count them."""
+    text = path.read_text(encoding="utf-8-sig")
+    return text.removesuffix("\n").split("\n") if text else []
+
+
 def append(path: Path, text: str) -> None:
     """Append text to a file; create it if it does not exist."""
     with named_errors(path), path.open("a", encoding="utf-8", newline="\n") as file:

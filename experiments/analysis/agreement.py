@@ -21,7 +21,7 @@ from experiments.analysis.attribution import (
     rollout,
     weighted_norms,
 )
-from experiments.analysis.collect import DECODER, ENCODER, Example
+from experiments.analysis.collect import DECODER, ENCODER, Example, weights_of
 from experiments.data.vocabulary import EOS
 
 if TYPE_CHECKING:
@@ -128,10 +128,12 @@ class Explainer:
         maps |= self._attention(model, rows, lengths)
         is_text = jnp.arange(POSITIONS) < lengths[ENCODER][0] - 1  # the end is never replaced
         shown = {**maps, RANDOM: jax.random.uniform(rng, maps[EMPTY].shape)}
-        drops = {
-            name: deletion_drops(score, vectors, empty, jnp.where(is_text, each, -jnp.inf), DELETED)
-            for name, each in shown.items()
-        }
+        ranked = jnp.where(is_text, jnp.stack([*shown.values()]), -jnp.inf)
+
+        def drop(each: Array) -> Array:
+            return deletion_drops(score, vectors, empty, each, DELETED)
+
+        drops = dict(zip(shown, jax.lax.map(drop, ranked), strict=True))  # one program for all maps
         return maps, drops, error
 
     def _attention(
@@ -139,21 +141,25 @@ class Explainer:
     ) -> dict[str, Array]:
         """Return maps from the weights of attention."""
         outputs = self._task.attended(model, rows, lengths, returning=("weights",))
-        layers = [each["cross_attention"]["weights"][0] for each in outputs[DECODER].attention]
-        maps = {
-            f"attention, layer {number}": weights.mean(axis=0)
-            for number, weights in enumerate(layers, start=1)
+        weights = [weights_of(each) for each in outputs[DECODER].attention]
+        layers = {
+            number: each["cross_attention"][0]
+            for number, each in enumerate(weights, start=1)
+            if "cross_attention" in each
         }
-        maps["attention, mean of layers"] = jnp.stack(layers).mean(axis=(0, 1))
-        encoder = outputs[ENCODER].attention
-        if encoder:
-            weights = jnp.stack([each["self_attention"]["weights"][0] for each in encoder])
-            last = layers[-1].mean(axis=0)
-            maps["attention after rollout of the encoder"] = last @ rollout(weights)
+        means = [each.mean(axis=0) for each in layers.values()]
+        maps = {
+            f"attention, layer {number}": mean for number, mean in zip(layers, means, strict=True)
+        }
+        maps["attention, mean of layers"] = jnp.stack(means).mean(axis=0)
+        encoder = [weights_of(each) for each in outputs[ENCODER].attention or ()]
+        if encoder and all("self_attention" in each for each in encoder):
+            inside = jnp.stack([each["self_attention"][0].mean(axis=0) for each in encoder])
+            maps["attention after rollout of the encoder"] = means[-1] @ rollout(inside)
         if hasattr(model.decoder, "layers"):
-            source = outputs[ENCODER].features[0]
-            for number, block in enumerate(model.decoder.layers.unstacked(), start=1):
-                attention, weights = block.cross_attention.sublayer, layers[number - 1]
+            source, blocks = outputs[ENCODER].features[0], model.decoder.layers.unstacked()
+            for number, weights in layers.items():
+                attention = blocks[number - 1].cross_attention.sublayer
                 values = attention.value(source)  # [S, K, Hv]
                 values = jnp.repeat(values, weights.shape[0] // values.shape[1], axis=1)
                 values = jnp.einsum("snh,nhd->snd", values, attention.output.kernel[...])
@@ -161,10 +167,15 @@ class Explainer:
         return maps
 
 
+def fits(example: Example) -> bool:
+    """Return whether `Explainer` takes an example."""
+    return max(map(len, example.inputs.values())) <= POSITIONS
+
+
 def explained(
     task: "Translation", state: "TrainState", split: str, most: int
 ) -> tuple[list[Explained], list[Alignment]]:
-    """Return maps of the first short examples of a split, and their gold links.
+    """Return maps of the first short examples of a split, and the gold links of their tokens.
 
     Args:
         task: of the run.
@@ -172,14 +183,13 @@ def explained(
         split: with given translations.
         most: number of examples.
     """
-    found = []
+    examples, alignments = [], []
     for pair in task.first_examples(split, 3 * most):
         example = task.example(state, pair.source, pair.target)
-        if max(map(len, example.inputs.values())) <= POSITIONS:
-            found.append((example, pair.alignment))
-    found = found[:most]
-    examples, alignments = [each for each, _ in found], [links for _, links in found]
-    return [*Explainer(task)(state.parameters, examples)], alignments
+        if fits(example) and len(examples) < most:
+            examples.append(example)
+            alignments.append(example.token_links(pair.alignment))
+    return [*task.explainer(state.parameters, examples)], alignments
 
 
 def agreement_table(
@@ -206,15 +216,24 @@ def agreement_table(
             row[f"rank correlation with {method}"] = mean
         drop = np.concatenate([drops[name] for _, drops in found]).mean()
         row["drop by deletion, nats"] = float(drop)
-        row["linked word first, %"] = 100 * linked[name]
+        row |= {"linked word first, %": 100 * linked[name]} if linked else {}
         rows.append(row)
     return rows
+
+
+def deletion_curves(found: Sequence[Explained]) -> dict[str, np.ndarray]:
+    """Return what a target token loses on average with 1, 2, … source words less, by map."""
+    names = (*found[0][0], RANDOM)
+    return {
+        name: np.concatenate([drops[name] for _, drops in found]).mean(axis=0) for name in names
+    }
 
 
 def linked_first(found: Sequence[Explained], alignments: Sequence[Alignment]) -> dict[str, float]:
     """Return the share of target words whose first source word by a map is a linked one.
 
-    Target words without a link do not count. The share of a random order is the expected one.
+    Target words without a link do not count. The share of a random order is the expected one. The
+    result is empty without links.
     """
     places = [
         (sentence, target, {source for source, each in links if each == target})
@@ -222,8 +241,11 @@ def linked_first(found: Sequence[Explained], alignments: Sequence[Alignment]) ->
         for target in sorted({target for _, target in links})
     ]
 
+    if not places:
+        return {}
+
     def mean(values: Iterable[float]) -> float:
-        return float(np.mean([*values])) if places else 0.0
+        return float(np.mean([*values]))
 
     shares = {
         name: mean(
@@ -236,6 +258,12 @@ def linked_first(found: Sequence[Explained], alignments: Sequence[Alignment]) ->
     return shares | {RANDOM: mean(len(linked) / words[at] for at, _, linked in places)}
 
 
-def worst_completeness(found: Sequence[Explained]) -> float:
-    """Return the completeness error that 95 % of the target tokens do not exceed."""
-    return float(np.quantile(np.concatenate([drops[ERROR] for _, drops in found]), 0.95))
+def completeness_note(found: Sequence[Explained]) -> str:
+    """Return a sentence about the sums of integrated gradients."""
+    errors = np.concatenate([drops[ERROR] for _, drops in found])
+    usual, worst = np.quantile(errors, (0.95, 1))
+    return (
+        f"integrated gradients: the sum is off by at most {usual:.2%} for 95 % of the target "
+        f"tokens, by {worst:.2%} for the worst, and by more than 1 % for {np.sum(errors > 0.01)} "
+        f"of {len(errors)}"
+    )

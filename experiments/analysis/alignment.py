@@ -2,15 +2,18 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from experiments.errors import UsageError
+from experiments.files import read_lines
 
 Links = frozenset[tuple[int, int]]  # (source word, target word), from 0
 LINK = re.compile(r"(\d+)([-p?])(\d+)")
+NUMBERED = re.compile(r"0*([1-9]\d*) (\d+) (\d+)(?: ([SP]))?(?: [\d.]+)?\s*")  # with a confidence
 RESAMPLED = 1_000  # times that the sentences are drawn anew for an interval
 
 
@@ -42,10 +45,11 @@ class AlignmentScores(NamedTuple):
 def read_links(
     path: Path, *, first: int = 0, lengths: Sequence[tuple[int, int]] = ()
 ) -> list[Gold]:
-    """Read one line of links for each sentence, such as "0-0 1-2 2p3".
+    """Read one line of links for each sentence, such as "0-0 1-2 2p3", or one line for each link.
 
     A link with "-" is sure, with "p" or "?" it is possible. The first number is that of a source
-    word.
+    word. Lines for a link, such as "0001 1 2 P", begin with the number of the sentence, from 1
+    (Mihalcea and Pedersen 2003).
 
     Args:
         path: a text file.
@@ -57,7 +61,7 @@ def read_links(
             another number of lines.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = _by_sentence(read_lines(path), len(lengths))
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     if lengths and len(lines) != len(lengths):
@@ -84,6 +88,17 @@ def read_links(
     return found
 
 
+def _by_sentence(lines: list[str], sentences: int) -> list[str]:
+    """Return one line of links for each sentence, also of lines for one link each."""
+    found = [NUMBERED.fullmatch(line) for line in lines]
+    if not found or not all(found):
+        return lines
+    links = [[] for _ in range(max(sentences, *(int(link[1]) for link in found)))]
+    for link in found:
+        links[int(link[1]) - 1].append(f"{link[2]}{'p' if link[4] == 'P' else '-'}{link[3]}")
+    return [*map(" ".join, links)]
+
+
 def as_pharaoh(links: Links) -> str:
     """Return links in the format of Pharaoh, "0-0 1-2", counted from 0."""
     return " ".join(f"{source}-{target}" for source, target in sorted(links))
@@ -106,9 +121,7 @@ def score(predicted: Sequence[Links], gold: Sequence[Gold]) -> AlignmentScores:
     ).reshape(-1, 4)
     total = counts.sum(axis=0)
     _, among_possible, of_links, of_sure = total
-    random = np.random.default_rng(0)
-    drawn = random.multinomial(len(counts), np.full(len(counts), 1 / len(counts)), RESAMPLED)
-    low, high = np.quantile(_error(drawn @ counts), (0.025, 0.975))
+    low, high = np.quantile(_error(_resampled(len(counts)) @ counts), (0.025, 0.975))
     return AlignmentScores(
         aer=float(_error(total)),
         precision=float(among_possible / of_links) if of_links else 1.0,
@@ -116,6 +129,13 @@ def score(predicted: Sequence[Links], gold: Sequence[Gold]) -> AlignmentScores:
         low=float(low),
         high=float(high),
     )
+
+
+@cache
+def _resampled(number: int) -> np.ndarray:
+    """Return how often each sentence is drawn, `[RESAMPLED, number]`."""
+    shares = np.full(number, 1 / max(number, 1))
+    return np.random.default_rng(0).multinomial(number, shares, RESAMPLED).astype(np.float64)
 
 
 def _error(counts: np.ndarray) -> np.ndarray:
@@ -157,13 +177,14 @@ def link_words(weights: np.ndarray, *, both: bool = False) -> Links:
     Args:
         weights: `[target words, source words + 1]`, as of `word_weights`.
         both: whether each source word without a link is also linked with the target word that
-            gives it the largest weight.
+            gives it the largest weight, if that is above 0: a word without a token has none.
     """
     end = weights.shape[1] - 1
     links = {(at, word) for word, at in enumerate(weights.argmax(axis=1).tolist()) if at != end}
     if both and len(weights):
         best = weights.argmax(axis=0).tolist()
-        links |= {(at, best[at]) for at in {*range(end)} - {source for source, _ in links}}
+        others = {*range(end)} - {source for source, _ in links}
+        links |= {(at, best[at]) for at in others if weights[best[at], at] > 0}
     return frozenset(links)
 
 

@@ -65,13 +65,13 @@ def completeness_error(attributions: Array, score: Score, vectors: Array, baseli
 def rollout(weights: Array) -> Array:
     """Return the attention of the last layer to the inputs of the first: `[T, T]`.
 
-    Abnar and Zuidema 2020, section 3: the mean of the heads, half of it the residual connection.
+    Abnar and Zuidema 2020, section 3: half of each layer is the residual connection.
 
     Args:
-        weights: of self-attention, `[layers, N, T, T]`.
+        weights: means over the heads of self-attention, `[layers, T, T]`.
     """
     total = jnp.eye(weights.shape[-1], dtype=weights.dtype)
-    for layer in weights.mean(axis=1):
+    for layer in weights:
         total = (layer + jnp.eye(len(total), dtype=total.dtype)) @ total / 2
     return total
 
@@ -92,14 +92,14 @@ def weighted_norms(weights: Array, values: Array) -> Array:
 def deletion_drops(
     score: Score, vectors: Array, baseline: Array, attributions: Array, most: int
 ) -> Array:
-    """Return how much each output loses on average when its first inputs are replaced: `[T]`.
+    """Return how much each output loses when its first inputs are replaced: `[T, most]`.
 
     Args:
         score: of the outputs.
         vectors: `[S, D]`.
         baseline: `[S, D]`, the replacements.
         attributions: `[T, S]`; each output loses its largest first. -inf is never replaced.
-        most: replaced are 1, 2, … up to this number of inputs, cumulatively.
+        most: replaced are the first 1, 2, … up to this number of inputs.
     """
     ranks = jnp.argsort(jnp.argsort(-attributions, axis=-1), axis=-1)
     ranks = jnp.where(jnp.isneginf(attributions), most, ranks)
@@ -110,7 +110,7 @@ def deletion_drops(
         inputs = jnp.where(replaced, baseline, vectors)  # [T, S, D]
         return before - jnp.diagonal(jax.vmap(score)(inputs))
 
-    return jax.lax.map(loss, jnp.arange(1, most + 1)).mean(axis=0)
+    return jax.lax.map(loss, jnp.arange(1, most + 1)).T
 
 
 def rank_correlations(first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -1,8 +1,10 @@
 """Attention weights and hidden states of every layer, in a pass of their own."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import numpy as np
 from flax import nnx
 from jax import Array
@@ -27,18 +29,38 @@ class Example(NamedTuple):
         labels: the T tokens; a class token and the patches of an image included.
         special: number of special tokens before and after the text, among the labels.
         predicted: the tokens that a decoder predicts, one for each that it reads.
+        words: number of the word of each token of the text, of a source and its translation.
+        unknown: places of unknown words among the labels, by the stack.
     """
 
     inputs: Mapping[str, np.ndarray]
     labels: Mapping[str, Sequence[str]]
     special: Mapping[str, tuple[int, int]]
     predicted: Sequence[str] = ()
+    words: Mapping[str, Sequence[int]] = {}
+    unknown: Mapping[str, Sequence[int]] = {}
+
+    @property
+    def note(self) -> str:
+        """A sentence about unknown words, "" if there are none."""
+        words = [
+            repr(self.labels[stack][place])
+            for stack, places in self.unknown.items()
+            for place in places
+        ]
+        return f"not in the vocabulary, read as a placeholder: {', '.join(words)}" if words else ""
 
     def text_slice(self, stack: str) -> slice:
         """Return the places of the text in the ids of a stack; a class token has no id."""
         before, after = self.special[stack]
         without_id = len(self.labels[stack]) - len(self.inputs[stack])
         return slice(before - without_id, len(self.inputs[stack]) - after)
+
+    def token_links(self, links: Collection[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return (source, target) places of all tokens of words that are linked."""
+        source, target = (enumerate(self.words[stack]) for stack in (ENCODER, DECODER))
+        pairs = product(source, target)
+        return [(at, place) for (at, one), (place, other) in pairs if (one, other) in links]
 
     def text(self, stack: str) -> np.ndarray:
         """Return the ids of a stack without special tokens."""
@@ -154,7 +176,8 @@ class Collector:
                 inputs[stack] = self._stacked([example.inputs[stack] for example in rows])
                 sizes = [len(example.inputs[stack]) for example in rows]
                 lengths[stack] = np.array(sizes, np.int32)
-            outputs = self._results(parameters, inputs, lengths)
+            # Slices of arrays of jax would be compiled for each shape.
+            outputs = jax.device_get(self._results(parameters, inputs, lengths))
             for row, example in enumerate(some):
                 yield attended(outputs, row, example)
 
@@ -179,7 +202,7 @@ def attended(outputs: Mapping[str, Output], row: int, example: Example) -> Atten
     for stack, output in outputs.items():
         number = len(example.labels[stack])
         for layer, sublayers in enumerate(output.attention or (), start=1):
-            for name, results in _weights(sublayers):
+            for name, results in weights_of(sublayers).items():
                 kind = CROSS if name == "cross_attention" else stack
                 keys = number if kind == stack else len(example.labels[ENCODER])
                 weights = np.asarray(results[row, :, :number, :keys], np.float32)
@@ -196,12 +219,16 @@ def attended(outputs: Mapping[str, Output], row: int, example: Example) -> Atten
         queries = example.predicted if kind == CROSS else labels
         keys = example.labels[ENCODER if kind == CROSS else kind]
         numbers, weights = zip(*layers, strict=True)
+        if len({len(each) for each in weights}) > 1:
+            raise UsageError("layers with different numbers of heads have no maps of one shape")
         maps[kind] = AttentionMaps(kind, numbers, np.stack(weights), queries, keys)
     return Attended(maps, states, features, logits)
 
 
-def _weights(sublayers: Any) -> Iterator[tuple[str, Array]]:  # noqa: ANN401 - as in `Output`
-    """Yield the name and the weights of each sublayer of a block that attends."""
-    for name, results in (sublayers or {}).items():
-        if results and "weights" in results:
-            yield name, results["weights"]
+def weights_of(sublayers: Any) -> dict[str, Array]:  # noqa: ANN401 - as in `Output`
+    """Return the weights of the sublayers of a block that attend, by name."""
+    return {
+        name: results["weights"]
+        for name, results in (sublayers or {}).items()
+        if results and "weights" in results
+    }

@@ -5,6 +5,7 @@ senses and static ones do not, they contain the context; the comparison does not
 added it.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.analysis.collect import ENCODER
-from experiments.analysis.figures import FORMATS, new_figure, save
+from experiments.analysis.figures import FORMATS, MARKS, new_figure, save
 from experiments.analysis.senses import (
     Occurrence,
     cosine_distances,
@@ -28,9 +29,7 @@ WINDOW = 5  # neighbours on either side
 NEIGHBOURS_FROM = 10_000  # training sentences
 AT_ONCE = 64  # sentences of a pass
 STATIC, NEIGHBOURS = "input embedding", "mean of neighbours"
-INPUT, OUTPUT = "input with position", "encoder output"
-# Colours and shapes that colour-blind people can distinguish (Okabe and Ito 2008).
-MARKS = (("#0072b2", "o"), ("#d55e00", "^"), ("#009e73", "s"), ("#cc79a7", "D"))
+INPUT, OUTPUT = "input of layer 1", "encoder output"
 
 
 def nearest_senses(vectors: np.ndarray, senses: np.ndarray) -> np.ndarray:
@@ -141,7 +140,7 @@ def _vectors(
 def senses_table(found: SenseUses) -> list[dict[str, Any]]:
     """Return a row for each kind of vector: how often the nearest neighbour has the same sense."""
     own = found.held_out
-    common, rows, before = correct(found, _commonest), [], None
+    common, rows, before = _percent(correct(found, _commonest)), [], None
     for name, vectors in own.vectors.items():
         is_state = name not in (STATIC, NEIGHBOURS)
         moved = ""
@@ -170,8 +169,25 @@ def accuracy(found: SenseUses, name: str) -> float:
         found: the uses.
         name: of the vectors.
     """
+    return _percent(nearest(found, name))
+
+
+def nearest(found: SenseUses, name: str) -> Mapping[str, np.ndarray]:
+    """Return for each word which held-out uses have a nearest neighbour of the same sense."""
     vectors = found.vectors[name]
     return correct(found, lambda places, senses: nearest_senses(vectors[places], senses))
+
+
+def words_table(found: SenseUses) -> list[dict[str, Any]]:
+    """Return a row for each word, with the accuracy of each kind of vector."""
+    columns = {"commonest sense": correct(found, _commonest)}
+    columns |= {name: nearest(found, name) for name in found.vectors}
+    train = Counter(one.word for one in found.uses[found.asked :])
+    return [
+        {"word": word, "uses": len(each), "uses in train": train[word]}
+        | {name: 100 * float(np.mean(column[word])) for name, column in columns.items()}
+        for word, each in columns["commonest sense"].items()
+    ]
 
 
 def _commonest(places: np.ndarray, senses: np.ndarray) -> np.ndarray:
@@ -179,8 +195,10 @@ def _commonest(places: np.ndarray, senses: np.ndarray) -> np.ndarray:
     return np.repeat(names[counts.argmax()], len(places))
 
 
-def correct(found: SenseUses, guess: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> float:
-    """Return how many of 100 held-out uses have the guessed sense.
+def correct(
+    found: SenseUses, guess: Callable[[np.ndarray, np.ndarray], np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return which held-out uses of each word have the guessed sense.
 
     Args:
         found: the uses.
@@ -189,12 +207,16 @@ def correct(found: SenseUses, guess: Callable[[np.ndarray, np.ndarray], np.ndarr
     words, senses = (
         np.array([getattr(one, field) for one in found.uses]) for field in ("word", "sense")
     )
-    right = 0
-    for word in np.unique(words):
+    right = {}
+    for word in np.unique(words).tolist():
         places = np.flatnonzero(words == word)
         is_right = guess(places, senses[places]) == senses[places]
-        right += int(np.sum(is_right[places < found.asked]))
-    return 100 * right / found.asked
+        right[word] = is_right[places < found.asked]
+    return right
+
+
+def _percent(right: Mapping[str, np.ndarray]) -> float:
+    return 100 * float(np.mean(np.concatenate([*right.values()])))
 
 
 def principal_components(vectors: np.ndarray, number: int = 2) -> tuple[np.ndarray, np.ndarray]:
@@ -223,5 +245,6 @@ def draw_senses(found: SenseUses, path: Path) -> None:
             xlabel=f"component 1 ({shares[0]:.0%} of the variance)",
             ylabel=f"component 2 ({shares[1]:.0%})",
         )
+        axes.set_aspect("equal", adjustable="datalim")  # rounding errors are no component
         axes.legend()
     save(figure, path, FORMATS)

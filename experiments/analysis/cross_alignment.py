@@ -19,9 +19,7 @@ from experiments.analysis.alignment import (
 from experiments.analysis.collect import CROSS, DECODER, ENCODER, AttentionMaps, Example
 from experiments.analysis.ibm_model_1 import align
 from experiments.data.pairs import SentencePair
-from experiments.data.subwords import SubwordTokenizer
-from experiments.data.tokenizers import Tokenizer
-from experiments.data.words import tokenize
+from experiments.data.tokenizers import Tokenizers
 from experiments.errors import UsageError
 
 if TYPE_CHECKING:
@@ -85,22 +83,6 @@ def alignments(
     return found
 
 
-def word_numbers(tokenizer: Tokenizer, labels: Sequence[str]) -> list[int]:
-    """Return the number of the word of each token; a subword with a low line begins a word."""
-    if not isinstance(tokenizer, SubwordTokenizer):
-        return [*range(len(labels))]
-    begins = [place == 0 or label.startswith("_") for place, label in enumerate(labels)]
-    return (np.cumsum(begins) - 1).tolist()
-
-
-def words_of(task: "Translation", example: Example) -> tuple[list[int], list[int]]:
-    """Return the number of the word of each source and target token, without special tokens."""
-    return (
-        word_numbers(task.tokenizers.source, example.labels[ENCODER][:-1]),
-        word_numbers(task.tokenizers.target, example.labels[DECODER][1:]),
-    )
-
-
 def align_split(
     task: "Translation", parameters: nnx.State, examples: Sequence[Example]
 ) -> dict[Method, list[Links]]:
@@ -109,7 +91,7 @@ def align_split(
     for example, attended in zip(
         examples, task.collector(parameters, examples, batch_size=AT_ONCE), strict=True
     ):
-        words = words_of(task, example)
+        words = example.words[ENCODER], example.words[DECODER]
         for method, links in alignments(attended.maps[CROSS], *words).items():
             found.setdefault(method, []).append(links)
     return found
@@ -175,13 +157,16 @@ def _row(name: str, validation: float | None, test: AlignmentScores) -> dict[str
     }
 
 
-def baselines(
-    train: Sequence[SentencePair], test: Sequence[SentencePair]
-) -> dict[str, Sequence[Links]]:
-    """Return the links of a test split by methods without a neural network."""
+def words_of(tokenizers: Tokenizers, pair: SentencePair) -> tuple[list[str], list[str]]:
+    """Return the words of a source and its translation, by which links count."""
+    return tokenizers.source.words(pair.source), tokenizers.target.words(pair.target)
+
+
+def baselines(task: "Translation", test: Sequence[SentencePair]) -> dict[str, Sequence[Links]]:
+    """Return the links of pairs by methods without a neural network."""
     learned, asked = (
-        [(tokenize(pair.source), tokenize(pair.target)) for pair in pairs]
-        for pairs in (train, test)
+        [words_of(task.tokenizers, pair) for pair in pairs]
+        for pairs in (task.examples("train")[:LEARNED_FROM], test)
     )
     lengths = [(len(source), len(target)) for source, target in asked]
     return {
@@ -204,8 +189,7 @@ def align_task(
     found, gold = {}, {}
     for name, wanted in ((VALIDATION, VALIDATION), (TEST, split)):
         found[name], gold[name] = align_with_links(task, state, wanted)
-    train = task.examples("train")[:LEARNED_FROM]
-    return report(found[VALIDATION], found[TEST], gold, baselines(train, [*task.examples(split)]))
+    return report(found[VALIDATION], found[TEST], gold, baselines(task, [*task.examples(split)]))
 
 
 def align_with_links(

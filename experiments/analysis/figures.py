@@ -3,7 +3,8 @@
 import csv
 import io
 import warnings
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import cycle, product, zip_longest
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 # Lightness falls from white to dark blue, so that colour-blind people and a grey print can read it.
-COLORS, MARK = "Blues", "#d55e00"
+COLORS, SIGNED, MARK = "Blues", "PuOr", "#d55e00"
+# Colours and shapes that colour-blind people can distinguish (Okabe and Ito 2008).
+MARKS = (("#0072b2", "o"), (MARK, "^"), ("#009e73", "s"), ("#cc79a7", "D"))
 FORMATS = (".png", ".svg")
+TINY = 1e-30  # in place of a largest value of 0
 LABELLED = 64  # most tokens of an axis with labels
 # Inches: of a token, between panels, for the labels of an axis, for title and colour bar.
 CELL, GAP, LABELS, TOP, RIGHT = 0.24, 0.4, 1.1, 0.75, 0.8
@@ -60,7 +64,7 @@ def draw_example(
         place, at = places[kind]
         path = folder / f"{kind}-layer-{maps.layers[place]}-head-{at + 1}"
         draw_maps(maps, path, places=[(place, at)], formats=FORMATS)
-        draw_mask(visible(untrained.maps[kind], place), maps, folder / f"{kind}-mask")
+        draw_mask(visible(untrained.maps[kind], place), maps, maps.layers[place], folder)
         write_csv(maps, folder / f"{kind}.csv")
 
 
@@ -119,21 +123,60 @@ def maps_figure(
     return figure
 
 
-def draw_mask(
-    visible: np.ndarray, maps: AttentionMaps, path: Path, formats: Sequence[str] = FORMATS
-) -> None:
-    """Draw which keys each query may attend to.
+def draw_mask(visible: np.ndarray, maps: AttentionMaps, layer: int, folder: Path) -> None:
+    """Draw which keys each query of a layer may attend to.
 
     Args:
         visible: bool `[T, S]`.
         maps: with the labels.
-        path: as in `draw_maps`.
-        formats: of the files.
+        layer: its number.
+        folder: of the files.
     """
     figure, ((axes,),) = _grid(maps, 1, 1)
-    image = _panel(axes, visible.astype(np.float32), maps, ())
-    _finish(figure, image, f"{maps.title}; dark: may be attended to")
-    save(figure, path, formats)
+    _panel(axes, visible.astype(np.float32), maps, ())
+    _finish(figure, None, f"{maps.title}, layer {layer}; dark: may be attended to")
+    save(figure, folder / f"{maps.kind}-layer-{layer}-mask", FORMATS)
+
+
+def draw_attributions(found: Mapping[str, np.ndarray], maps: AttentionMaps, path: Path) -> None:
+    """Draw attributions of target tokens to source tokens beside attention, and write them as CSV.
+
+    Args:
+        found: a map `[T, S]` for each name; colours are shares of its largest absolute value.
+        maps: cross-attention, with the labels.
+        path: of the files, without a suffix.
+    """
+    columns = 4
+    figure, grid = _grid(maps, -(-len(found) // columns), columns)
+    for axes, (name, values) in zip_longest(grid.ravel(), found.items(), fillvalue=("", None)):
+        if values is None:
+            axes.set_axis_off()
+            continue
+        shares = values / max(abs(values).max(), TINY)
+        image = axes.imshow(shares, cmap=SIGNED, vmin=-1, vmax=1, aspect="auto")
+        axes.set_title(fill(name, int(13 * CELL * len(maps.keys))), fontsize=8)
+    _finish(figure, image, "share of the largest value; row: the token that is predicted")
+    save(figure, path, FORMATS)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["query", "query token", "key", "key token", *found])
+    for query, key in np.ndindex(len(maps.queries), len(maps.keys)):
+        places = query + 1, maps.queries[query], key + 1, maps.keys[key]
+        writer.writerow([*places, *(f"{values[query, key]:.6f}" for values in found.values())])
+    write_whole(path.with_suffix(".csv"), text.getvalue())
+
+
+def draw_deletion(curves: Mapping[str, np.ndarray], path: Path) -> None:
+    """Draw what target tokens lose with 1, 2, … source words less, one curve for each map."""
+    figure = new_figure(8, 4.5)
+    axes = figure.subplots()
+    styles = cycle(product(("-", "--", ":"), MARKS))
+    for (name, losses), (line, (color, mark)) in zip(curves.items(), styles, strict=False):
+        axes.plot(range(1, len(losses) + 1), losses, line + mark, color=color, label=name)
+    axes.set(xlabel="source words that are replaced", ylabel="drop of log-probability (nats)")
+    axes.set_xticks(range(1, len(losses) + 1))
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+    save(figure, path, FORMATS)
 
 
 def write_csv(maps: AttentionMaps, path: Path) -> None:
@@ -212,10 +255,12 @@ def _panel(
     return image
 
 
-def _finish(figure: "Figure", image: "AxesImage", title: str) -> None:
-    """Add a colour bar, and a title in lines of about 13 characters an inch."""
+def _finish(figure: "Figure", image: "AxesImage | None", title: str) -> None:
+    """Add a title in lines of about 13 characters an inch, and the colour bar of an image."""
     width, height = figure.get_size_inches()
     figure.suptitle(fill(title, int(13 * width)), fontsize=9)
+    if image is None:
+        return
     bar = figure.add_axes((1 - 0.65 / width, LABELS / height, 0.12 / width, 0.4))
     figure.colorbar(image, cax=bar)
     bar.tick_params(labelsize=7)

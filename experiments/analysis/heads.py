@@ -83,7 +83,7 @@ class Block(NamedTuple):
 
 
 def repeated_block(examples: Sequence[Example], longest: int | None) -> Block | None:
-    """Make a block of different random tokens of some examples, None for images.
+    """Make a block of different random tokens of some examples, None for images or no tokens.
 
     Args:
         examples: whose special tokens stay at both ends.
@@ -97,6 +97,8 @@ def repeated_block(examples: Sequence[Example], longest: int | None) -> Block | 
         for stack in first.inputs
     }
     size = min(BLOCK, *map(len, pools.values()), ((longest or 2 * BLOCK + 2) - 2) // 2)
+    if size < 1:
+        return None
     inputs, labels, starts = {}, {}, {}
     for stack, ids in first.inputs.items():
         block = random.choice(pools[stack], size, replace=False)
@@ -160,10 +162,11 @@ def beside(
     ]
 
 
-def changes(found: Sequence[Attended], others: Sequence[Attended]) -> dict[str, float]:
+def changes(found: Sequence[Attended], others: Sequence[Attended]) -> dict[str, np.ndarray]:
     """Return the mean share of the weights of a query that two models place differently.
 
-    It is the total variation distance: 0 for equal weights, 1 for weights on different keys.
+    It is the total variation distance: 0 for equal weights, 1 for weights on different keys. The
+    result is `[layers, N]` by the title of the kind.
 
     Args:
         found: of one model.
@@ -173,8 +176,8 @@ def changes(found: Sequence[Attended], others: Sequence[Attended]) -> dict[str, 
     for one, other in zip(found, others, strict=True):
         for kind, maps in one.maps.items():
             distance = abs(maps.weights - other.maps[kind].weights).sum(axis=-1) / 2
-            distances.setdefault(maps.title, []).append(distance.ravel())
-    return {title: float(np.concatenate(each).mean()) for title, each in distances.items()}
+            distances.setdefault(maps.title, []).append(distance)
+    return {title: np.concatenate(each, axis=-1).mean(axis=-1) for title, each in distances.items()}
 
 
 def visible(untrained: AttentionMaps, layer: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Text of the user: sentences of a file, or pairs of sentences, and their word alignments."""
+"""Word alignments of pairs of the user, with gold links or without."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from experiments.analysis.alignment import Gold, Links, read_links, score
 from experiments.analysis.collect import DECODER, ENCODER, Example
 from experiments.analysis.cross_alignment import (
-    LEARNED_FROM,
     TEST,
     VALIDATION,
     Method,
@@ -23,44 +22,8 @@ from experiments.data.pairs import SentencePair
 from experiments.errors import UsageError
 
 if TYPE_CHECKING:
-    from experiments.tasks.task import Task
     from experiments.tasks.translation import Translation
     from experiments.training.step import TrainState
-
-
-def read_pairs(path: Path) -> list[SentencePair]:
-    """Read sentences, one a line; a tab separates a sentence from its translation.
-
-    Raises:
-        UsageError: a file that cannot be read or is empty, or a line with several tabs.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--file={path} cannot be read: {error}") from error
-    if not lines:
-        raise UsageError(f"--file={path} is empty")
-    for number, line in enumerate(lines, start=1):
-        if line.count("\t") > 1:
-            raise UsageError(f"--file={path}, line {number}: a line has at most one tab")
-    return [SentencePair(*line.split("\t")) for line in lines]
-
-
-def own_examples(
-    task: "Task", state: "TrainState", path: Path, pairs: Sequence[SentencePair]
-) -> list[Example]:
-    """Return what a model reads of pairs; it generates the targets that are not given.
-
-    Raises:
-        UsageError: a line that the model cannot read.
-    """
-    examples = []
-    for number, pair in enumerate(pairs, start=1):
-        try:
-            examples.append(task.example(state, pair.source, pair.target or None))
-        except ValueError as error:
-            raise UsageError(f"--file={path}, line {number}: {error}") from error
-    return examples
 
 
 def align_with_gold(
@@ -78,13 +41,8 @@ def align_with_gold(
     links, half = align_split(task, state.parameters, examples), len(pairs) // 2
     parts = {VALIDATION: slice(half), TEST: slice(half, None)}
     first, second = ({name: each[part] for name, each in links.items()} for part in parts.values())
-    learned = task.examples("train")[:LEARNED_FROM]
-    found = report(
-        first,
-        second,
-        {name: gold[part] for name, part in parts.items()},
-        baselines(learned, pairs[half:]),
-    )
+    parts = {name: gold[part] for name, part in parts.items()}
+    found = report(first, second, parts, baselines(task, pairs[half:]))
     return found, links[found.chosen]
 
 
@@ -110,7 +68,7 @@ def read_gold(
     pairs: Sequence[SentencePair],
     examples: Sequence[Example],
 ) -> list[Gold]:
-    """Read the gold alignments of pairs; words are the tokens of the model, or whole of subwords.
+    """Read the gold alignments of pairs, between the words of `words_of`.
 
     Args:
         task: of the run.
@@ -132,7 +90,5 @@ def read_gold(
         )
     if len(pairs) < 2:
         raise UsageError("--gold needs two pairs: one to choose a head, one to score it")
-    lengths = [
-        tuple(max(words, default=-1) + 1 for words in words_of(task, each)) for each in examples
-    ]
+    lengths = [tuple(map(len, words_of(task.tokenizers, pair))) for pair in pairs]
     return read_links(path, first=first, lengths=lengths)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -69,4 +70,4 @@ def collect(model: Any, example: Example) -> Attended:  # noqa: ANN401 - as in `
         return {ENCODER: encoded, DECODER: decoded}
 
     inputs = {stack: jnp.asarray(ids)[None] for stack, ids in example.inputs.items()}
-    return attended(compiled(outputs)(model, inputs), 0, example)
+    return attended(jax.device_get(compiled(outputs)(model, inputs)), 0, example)

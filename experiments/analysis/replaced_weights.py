@@ -167,12 +167,15 @@ def loss_table(task: Task, state: Any, split: str) -> list[dict[str, Any]]:  # n
     ]
 
 
-def unneeded(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a sentence for each kind and way whose loss does not rise."""
-    return [
-        f"the weights of {row['attention']} are not needed: {way} weights raise the loss by "
-        f"{row[f'rise with {way} weights']:.4f} nats"
-        for row in rows
-        for way in ("uniform", "permuted")
-        if row[f"rise with {way} weights"] < NEEDED
-    ]
+def notes(rows: Sequence[Mapping[str, Any]], split: str) -> list[str]:
+    """Return a sentence for each kind; it contains whether the loss needs the weights."""
+    found = []
+    for row in rows:
+        rises = [row[f"rise with {way} weights"] for way in ("uniform", "permuted")]
+        end = ": the model does not need its weights" if min(rises) < NEEDED else ""
+        found.append(
+            f"the loss of the {split} split, {row['loss']:.4f} nats per token, rises by "
+            f"{rises[0]:.4f} with uniform weights of {row['attention']}, and by {rises[1]:.4f} "
+            f"with permuted ones{end}"
+        )
+    return found

@@ -3,50 +3,57 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from flax import nnx
 
-from experiments.analysis.agreement import agreement_table, explained, worst_completeness
+from experiments.analysis.agreement import (
+    POSITIONS,
+    RANDOM,
+    agreement_table,
+    completeness_note,
+    deletion_curves,
+    explained,
+    fits,
+)
 from experiments.analysis.alignment import Gold, as_pharaoh
 from experiments.analysis.animation import draw_animation, read_rows
-from experiments.analysis.collect import CROSS, ENCODER, Example, texts
+from experiments.analysis.collect import CROSS, DECODER, ENCODER, AttentionMaps, Example, texts
 from experiments.analysis.contextual_senses import (
     FEWEST,
     draw_senses,
     sense_vectors,
     senses_table,
+    words_table,
 )
-from experiments.analysis.cross_alignment import align_task
-from experiments.analysis.figures import draw_example
+from experiments.analysis.cross_alignment import align_task, has_links
+from experiments.analysis.figures import draw_attributions, draw_deletion, draw_example
 from experiments.analysis.heads import beside, changes, heads_table, repeated_block
+from experiments.analysis.inputs import MEASURED, Read, read_file, read_sentence, read_split
 from experiments.analysis.own_text import (
     align_with_gold,
     align_without_gold,
-    own_examples,
     read_gold,
-    read_pairs,
 )
 from experiments.analysis.page.build import write_explanation
-from experiments.analysis.replaced_weights import loss_table, unneeded
+from experiments.analysis.replaced_weights import loss_table
+from experiments.analysis.replaced_weights import notes as loss_notes
 from experiments.analysis.tables import markdown, write_tables
 from experiments.config import Config
 from experiments.config_files import REPOSITORY
-from experiments.data.pairs import SentencePair
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.files import write_whole
 from experiments.records import Record
 from experiments.registry import TASKS
 from experiments.tasks.task import Task
-from experiments.tasks.translation import CUE_FIRST, Translation
+from experiments.tasks.translation import CUE_FIRST, EXPLAINED, Translation
 from experiments.training.session import restore
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
 PLANTED_CUE = REPOSITORY / "results" / "planted_cue.json"
-SHOWN = 3  # examples of a split that are drawn
+SENTENCE = "sentence"  # name of the page and the folder of --sentence
 IN_PAGE = 20  # examples of a split that are in its page
-MEASURED = 100  # examples of a split in the table of heads
 AT_ONCE = 20  # examples of a pass
 
 
@@ -63,6 +70,8 @@ def explain(
     head: int | None = None,
 ) -> None:
     """Write what a model attends to into the folder `explain` of its run.
+
+    Each sentence, file and split has a page and a folder of its own there.
 
     Args:
         config: of the run.
@@ -93,7 +102,8 @@ def explain(
         one_of("--split", split, task.known_splits)
     state = restore(workdir, task).state
     untrained = task.learner.initial_state().parameters
-    folder = workdir.explanation
+    name = SENTENCE if sentence is not None else file.name if file else split
+    folder = workdir.explanation / name
     if sentence is not None:
         read = read_sentence(task, state, sentence)
     else:
@@ -101,85 +111,64 @@ def explain(
     links = None
     if gold is not None:
         links = read_gold(task, gold, gold_first, read.pairs, read.measured)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written: {error.strerror}") from error
     found, control = (
         [*task.collector(parameters, [*read.drawn.values()])]
         for parameters in (state.parameters, untrained)
     )
-    for name, *each in zip(read.drawn, found, control, strict=True):
-        draw_example(*each, folder / name, layer, head)
-        print(f"{folder / name}: {' '.join(texts(read.drawn[name]))}")
+    for place, *each in zip(read.drawn, found, control, strict=True):
+        draw_example(*each, folder / place, layer, head)
+        example = read.drawn[place]
+        print(f"{folder / place}: {' '.join(texts(example))}")
+        if example.note:
+            print(example.note)
+        if CROSS in each[0].maps:
+            measure_attributions(task, state, example, each[0].maps[CROSS], folder / place)
     if workdir.maps.exists():
-        draw_animation(read_rows(workdir.maps), folder / "training.gif")
-        print(f"{folder / 'training.gif'}: the attention of a validation sentence in training")
+        path = workdir.explanation / "training.gif"
+        draw_animation(read_rows(workdir.maps), path)
+        print(f"{path}: the attention of a validation sentence in training")
     notes = [
-        f"re-initialised weights move {change:.0%} of the {kind}"
+        f"re-initialised weights move {change.mean():.0%} of the {kind}, and at least "
+        f"{change.min():.0%} in each head"
         for kind, change in changes(found, control).items()
     ]
     notes.append(planted_cue())
     print("\n".join(notes))
+    page = workdir.explanation / f"{name}.html"
     if sentence is not None:
-        write_explanation(folder / "sentence.html", task, state, [sentence], notes=notes)
+        write_explanation(page, task, state, [sentence], notes=notes)
         return
-    place, name = (str(file), file.stem) if file else (f"the {split} split", split)
+    place = str(file) if file else f"the {split} split"
     heads = measure_heads(task, state, untrained, read.measured[:MEASURED], place, folder)
     if file is None:
         notes += measure_replaced_weights(task, state, split, folder)
-        if CROSS in found[0].maps and read.pairs[0].links:
-            measure_alignment(task, state, split, folder)
+        if CROSS in found[0].maps:
+            if has_links(read.pairs):
+                measure_alignment(task, state, split, folder)
             measure_agreement(task, state, split, folder)
         if task.source.has_phenomena and ENCODER in found[0].hidden_states:
             measure_senses(task, state, folder)
     elif CROSS in found[0].maps:
-        align_file(task, state, read, links, folder / f"alignment.{name}")
+        align_file(task, state, read, links, folder)
     sources = [pair.source for pair in read.pairs[:IN_PAGE]]
-    write_explanation(folder / f"{name}.html", task, state, sources, heads, notes)
-
-
-class Read(NamedTuple):
-    """What is explained.
-
-    Attributes:
-        drawn: examples that are drawn, by name.
-        pairs: of a file, or the first ones of a split.
-        measured: examples of the pairs.
-    """
-
-    drawn: dict[str, Example]
-    pairs: list[SentencePair]
-    measured: list[Example]
-
-
-def read_sentence(task: Task, state: TrainState, sentence: str) -> Read:
-    """Read a sentence."""
-    with as_usage_errors("--sentence: "):
-        return Read({"sentence": task.example(state, sentence)}, [], [])
-
-
-def read_file(task: Task, state: TrainState, path: Path) -> Read:
-    """Read a file of sentences or pairs."""
-    pairs = read_pairs(path)
-    every = own_examples(task, state, path, pairs)
-    drawn = {f"{path.stem}-{at}": each for at, each in enumerate(every[:SHOWN], start=1)}
-    return Read(drawn, pairs, every)
-
-
-def read_split(task: Task, state: TrainState, split: str) -> Read:
-    """Read the first examples of a split; the model generates the targets of those drawn."""
-    pairs = task.first_examples(split, MEASURED)
-    drawn = {
-        f"{split}-{at}": task.example(state, pair.source)
-        for at, pair in enumerate(pairs[:SHOWN], start=1)
-    }
-    return Read(drawn, pairs, [task.example(state, pair.source, pair.target) for pair in pairs])
+    targets = [pair.target for pair in read.pairs[:IN_PAGE]] if file else ()
+    write_explanation(page, task, state, sources, targets, heads, notes)
 
 
 def planted_cue() -> str:
     """Return the stored result of explanations of the model with a planted cue."""
-    record = Record.load(PLANTED_CUE)
-    shares = ", ".join(
-        f"{name} {found['mean']:.1%}" for name, found in record.scores[CUE_FIRST].items()
-    )
-    return f"{PLANTED_CUE.relative_to(REPOSITORY)}: the cue is ranked first by {shares}"
+    shares = {
+        name: f"{found['mean']:.1%}"
+        for name, found in Record.load(PLANTED_CUE).scores[CUE_FIRST].items()
+    }
+    by_chance = shares.pop(RANDOM)
+    found = ", ".join(f"{share} by {name}" for name, share in shares.items())
+    path = PLANTED_CUE.relative_to(REPOSITORY)
+    return f"{path}: of {EXPLAINED} cues are ranked first {found}; {by_chance} by chance"
 
 
 def measure_heads(
@@ -206,17 +195,11 @@ def measure_heads(
 
 
 def measure_replaced_weights(task: Task, state: TrainState, split: str, folder: Path) -> list[str]:
-    """Write and print how much the loss of a split rises with other weights.
-
-    Returns:
-        A sentence for each kind of attention whose weights are not needed.
-    """
+    """Write and print how much the loss of a split rises with other weights; return sentences."""
     rows = loss_table(task, state, split)
     write_tables(rows, folder / "replaced_weights", 4)
-    print(f"loss of the {split} split with other weights, in nats per token")
-    print(markdown(rows, 4))
-    found = unneeded(rows)
-    print("".join(f"{line}\n" for line in found))
+    found = loss_notes(rows, split)
+    print("\n".join(found), end="\n\n")
     return found
 
 
@@ -225,7 +208,7 @@ def measure_alignment(task: Translation, state: TrainState, split: str, folder: 
     report = align_task(task, state, split)
     write_tables(report.every, folder / "alignment", 1)
     lines = "".join(f"{as_pharaoh(links)}\n" for links in report.links)
-    write_whole(folder / f"alignment.{split}.pharaoh", lines)
+    write_whole(folder / "alignment.pharaoh", lines)
     print(f"alignment of the {split} split, in %; methods are chosen on validation")
     print(markdown(report.rows, 1))
 
@@ -235,15 +218,15 @@ def align_file(
     state: TrainState,
     read: Read,
     gold: Sequence[Gold] | None,
-    path: Path,
+    folder: Path,
 ) -> None:
-    """Write the word alignments of a file as `path.pharaoh`, and print their error with gold ones.
+    """Write the word alignments of a file and its pairs, and print their error with gold ones.
 
     Without gold, the method is that with the lowest error on the validation split.
     """
     if gold is not None:
         report, links = align_with_gold(task, state, read.pairs, read.measured, gold)
-        write_tables(report.every, path, 1)
+        write_tables(report.every, folder / "alignment", 1)
         print("alignment of the second half of the file, in %; chosen on the first half")
         print(markdown(report.rows, 1))
     else:
@@ -254,22 +237,37 @@ def align_file(
         method, links = found
         print(f"words are aligned by {method}")
     lines = "".join(f"{as_pharaoh(each)}\n" for each in links)
-    write_whole(path.parent / f"{path.name}.pharaoh", lines)
+    write_whole(folder / "alignment.pharaoh", lines)
+    write = task.tokenizers.target.decode  # the targets that are not given are generated
+    written = (write(example.inputs[DECODER][1:].tolist()) for example in read.measured)
+    pairs = zip(read.pairs, written, strict=True)
+    lines = (f"{pair.source}\t{pair.target or generated}\n" for pair, generated in pairs)
+    write_whole(folder / "alignment.tsv", "".join(lines))
+
+
+def measure_attributions(
+    task: Translation, state: TrainState, example: Example, maps: AttentionMaps, folder: Path
+) -> None:
+    """Draw attributions of an example beside its attention, if it is short enough."""
+    if not fits(example):
+        print(f"no attribution: one side has more than {POSITIONS - 1} tokens")
+        return
+    ((found, _),) = task.explainer(state.parameters, [example])
+    draw_attributions(found, maps, folder / "attributions")
 
 
 def measure_agreement(task: Translation, state: TrainState, split: str, folder: Path) -> None:
     """Write and print how attention agrees with attributions, over the first short examples."""
     found, alignments = explained(task, state, split, MEASURED)
     if not found:
+        print(f"no attribution: no pair has at most {POSITIONS - 1} tokens on each side\n")
         return
     rows = agreement_table(found, alignments)
     write_tables(rows, folder / "agreement", 2)
+    draw_deletion(deletion_curves(found), folder / "deletion")
     print(f"agreement with attributions, rank correlations over {len(found)} sentences")
     print(markdown(rows, 2))
-    print(
-        f"integrated gradients: the sum is off by at most {worst_completeness(found):.2%} for 95 % "
-        "of the target tokens\n"
-    )
+    print(f"{completeness_note(found)}\n")
 
 
 def measure_senses(task: Task, state: TrainState, folder: Path) -> None:
@@ -279,6 +277,7 @@ def measure_senses(task: Task, state: TrainState, folder: Path) -> None:
         return
     rows = senses_table(found)
     write_tables(rows, folder / "senses", 2)
+    write_tables(words_table(found), folder / "senses_of_words", 1)
     draw_senses(found, folder / "senses")
     print(f"senses of words with at least {FEWEST} uses in the splits beside train, in %")
     print(markdown(rows, 2))

@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -63,6 +63,15 @@ class SubwordTokenizer:
     def token(self, number: int) -> str:
         """Return the subword; a blank before it is an underscore."""
         return self._processor.id_to_piece(int(number)).replace(BLANK, "_").replace(STAND_IN, BLANK)
+
+    def words(self, text: str) -> list[str]:
+        """Return the words, which blanks separate."""
+        return text.split()
+
+    def word_numbers(self, ids: Sequence[int]) -> list[int]:
+        """Return the number of the word of each subword; a blank belongs to the word after it."""
+        texts = (self.decode(ids[: place + 1]) for place in range(len(ids)))
+        return [len(f"{text}x".split()) - 1 for text in texts]
 
     def pieces(self) -> list[str]:
         """Return all subwords in the spelling of sentencepiece."""

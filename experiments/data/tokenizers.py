@@ -49,6 +49,12 @@ class Tokenizer(Protocol):
     def token(self, number: int) -> str:
         """Return the token of an id, as a label."""
 
+    def words(self, text: str) -> list[str]:
+        """Return the words of a text, between which alignments are."""
+
+    def word_numbers(self, ids: Sequence[int]) -> list[int]:
+        """Return the number of the word to which each token belongs, from 0."""
+
     def as_bytes(self) -> bytes:
         """Return the content of its file."""
 
@@ -87,6 +93,14 @@ class WordTokenizer:
     def token(self, number: int) -> str:
         """Return the word."""
         return self.vocabulary.words[number]
+
+    def words(self, text: str) -> list[str]:
+        """Return the words, known or not."""
+        return self.tokens.tokenize(text)
+
+    def word_numbers(self, ids: Sequence[int]) -> list[int]:
+        """Return 0, 1, 2, … because each token is a word."""
+        return [*range(len(ids))]
 
     def as_bytes(self) -> bytes:
         """Return one word on each line."""
@@ -148,6 +162,14 @@ class CharacterTokenizer:
     def token(self, number: int) -> str:
         """Return the character."""
         return self.characters[number]
+
+    def words(self, text: str) -> list[str]:
+        """Return the characters: each is aligned."""
+        return [*text]
+
+    def word_numbers(self, ids: Sequence[int]) -> list[int]:
+        """Return 0, 1, 2, … because each token is a word."""
+        return [*range(len(ids))]
 
     def as_bytes(self) -> bytes:
         """Return one line of JSON."""

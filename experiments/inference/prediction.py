@@ -10,6 +10,18 @@ Input = TypeVar("Input")
 REPLACEMENT = "\ufffd"  # in place of bytes that are not UTF-8
 
 
+class Choice(NamedTuple):
+    """What a model may answer at a place of its input.
+
+    Attributes:
+        place: among the labels of `Task.example`; None for an answer about the whole input.
+        candidates: answers with their probabilities, the most probable first.
+    """
+
+    place: int | None
+    candidates: Sequence[tuple[str, float]]
+
+
 class Prediction(NamedTuple):
     """The answer of a model to one line.
 
@@ -18,12 +30,14 @@ class Prediction(NamedTuple):
         details: returns the answer as JSON values, with probabilities; called for JSON alone.
         note: a sentence for standard error, such as a list of unknown words; "" for none.
         error: the reason why there is no answer; "" if there is one.
+        choices: of an encoder, which chooses each part of its answer by itself.
     """
 
     text: Iterable[str] = ()
     details: Callable[[], Mapping[str, Any]] = dict
     note: str = ""
     error: str = ""
+    choices: Sequence[Choice] = ()
 
 
 def predictions(

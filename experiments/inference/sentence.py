@@ -1,14 +1,16 @@
 """Sentences as a person types them, with punctuation and with words that a vocabulary lacks."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from difflib import get_close_matches
+from itertools import takewhile
 from typing import NamedTuple
+from unicodedata import category
 
 from experiments.data.tokenizers import Tokenizer, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 
-EDGES = re.compile(r"(\W*)(.*?)(\W*)", re.DOTALL)  # punctuation, a word, punctuation
+EDGES = re.compile(r"(\W*)(.*\w)?(.*)", re.DOTALL)  # signs, a word, signs
 SIMILAR = 0.8  # least similarity of a known word that is suggested, as in `difflib`
 
 
@@ -48,8 +50,8 @@ def read_sentence(
     """Read a text as a person types it.
 
     Of a vocabulary of words, a word that is known in another case only is read in that case,
-    punctuation is split off, unknown punctuation is left out, and an unknown word is replaced by a
-    placeholder.
+    punctuation and symbols are split off, unknown punctuation is left out, and an unknown word or
+    symbol, such as an emoji, is replaced by a placeholder.
 
     Args:
         tokenizer: of the model.
@@ -79,18 +81,37 @@ def read_sentence(
     return Sentence(ids, unknown, name)
 
 
+def word_numbers(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Return the number of the typed word of each token that `read_sentence` reads, from 0."""
+    if isinstance(tokenizer, WordTokenizer):
+        words = enumerate(tokenizer.words(text))
+        return [number for number, word in words for _ in _split(tokenizer, word)]
+    return tokenizer.word_numbers(tokenizer.read(text))
+
+
 def _split(tokenizer: WordTokenizer, text: str) -> Iterator[str]:
-    """Yield the words of a text and its known punctuation, in the case of the vocabulary."""
+    """Yield the words of a text, in the case of the vocabulary, and its signs."""
     known, respell = tokenizer.vocabulary.ids, tokenizer.vocabulary.respell
     for typed in tokenizer.tokens.tokenize(text):
         if respell(typed) in known:
             yield respell(typed)
             continue
         before, word, after = EDGES.fullmatch(typed).groups()
-        yield from filter(known.__contains__, before)
+        marks = "".join(takewhile(lambda sign: category(sign)[0] == "M", after))
+        yield from _signs(known, before)
         if word:
-            yield respell(word)
-        yield from filter(known.__contains__, after)
+            yield respell(word + marks)
+        yield from _signs(known, after.removeprefix(marks))
+
+
+def _signs(known: Container[str], text: str) -> Iterator[str]:
+    """Yield the known signs of a text, and what is neither punctuation nor invisible."""
+    parts = (
+        f" {sign} " if sign in known else " " if category(sign)[0] == "P" else sign for sign in text
+    )
+    for run in "".join(parts).split():
+        if any(category(sign) not in ("Cc", "Cf") for sign in run):
+            yield run
 
 
 def placeholder(vocabulary: Vocabulary) -> str:

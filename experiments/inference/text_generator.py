@@ -96,12 +96,13 @@ class TextGenerator:
         return Prediction(pieces(), details, sentence.note(self._tokenizer))
 
     def ids(self, parameters: nnx.State, sentence: Sentence, most: int) -> list[int]:
-        """Return the ids of a prompt and of at most so many tokens that continue it."""
+        """Return the ids of a prompt and of at most so many tokens, the most probable ones."""
         model, ids, options = self._arguments(parameters, sentence)
         most = min(most, options["max_tokens"])
         if not most:
             return ids
-        output = generate(model, [ids], **options | {"max_tokens": most})
+        options |= {"max_tokens": most, "strategy": Greedy(), "rng": None}
+        output = generate(model, [ids], **options)
         return [*ids, *output.tokens[0, : int(output.lengths[0])].tolist()]
 
     def _arguments(

@@ -201,16 +201,30 @@ class Translator:
         """Return a translation in one line; a model of bytes may generate line feeds."""
         return " ".join(self._tokenizers.target.decode(ids).splitlines())
 
+    def with_copies(
+        self, ids: Sequence[int], weights: np.ndarray, unknown: Mapping[int, str]
+    ) -> tuple[list[str], str]:
+        """Return the tokens and the text of a translation, with copies of unknown words.
+
+        Args:
+            ids: of the translation, with the end if it has one.
+            weights: `[T, S]`, of cross-attention to words and the end.
+            unknown: words that are copied, by source place.
+        """
+        tokenizer = self._tokenizers.target
+        tokens = [tokenizer.token(number) for number in ids]
+        if not unknown:
+            return tokens, self._text(ids)
+        written = len(ids) - (ids[-1] == EOS)
+        copies, rest = copy_words(weights[:written, :-1], unknown)
+        tokens = [copies.get(place, token) for place, token in enumerate(tokens)]
+        return tokens, tokenizer.tokens.detokenize([*tokens[:written], *rest])
+
     def _hypothesis(self, sentence: Sentence, output: GenerationOutput) -> Hypothesis:
-        valid, tokenizer = slice(int(output.lengths)), self._tokenizers.target
+        valid = slice(int(output.lengths))
         ids, log_probs = output.tokens[valid].tolist(), output.log_probs[valid]
-        tokens, text = [tokenizer.token(number) for number in ids], self._text(ids)
         weights = np.zeros((0, 0)) if output.observed is None else output.observed[valid]
-        if self.aligns and sentence.unknown:
-            written = len(ids) - (ids[-1] == EOS)
-            copies, rest = copy_words(weights[:written], sentence.unknown)
-            tokens = [copies.get(place, token) for place, token in enumerate(tokens)]
-            text = tokenizer.tokens.detokenize([*tokens[:written], *rest])
+        tokens, text = self.with_copies(ids, weights, sentence.unknown if self.aligns else {})
         confidence = float(np.exp(np.mean(log_probs)))
         return Hypothesis(
             text=text,
@@ -247,8 +261,10 @@ def source_weights(output: Output) -> Array:
 def copy_words(weights: np.ndarray, words: Mapping[int, str]) -> tuple[dict[int, str], list[str]]:
     """Align source words with target tokens, one to one, the largest weight first.
 
+    A target token whose largest weight is on another word translates that one, and is kept.
+
     Args:
-        weights: `[T, S]`, of cross-attention.
+        weights: `[T, S]`, of cross-attention to words.
         words: by source place.
 
     Returns:
@@ -256,7 +272,8 @@ def copy_words(weights: np.ndarray, words: Mapping[int, str]) -> tuple[dict[int,
     """
     copies: dict[int, str] = {}
     rest = dict(words)
-    pairs = [(weights[t, s], t, s) for t in range(len(weights)) for s in words]
+    free = [t for t, place in enumerate(weights.argmax(axis=-1)) if place in words]
+    pairs = [(weights[t, s], t, s) for t in free for s in words]
     for _, target, source in sorted(pairs, key=lambda pair: -pair[0]):
         if target not in copies and source in rest:
             copies[target] = rest.pop(source)

@@ -19,7 +19,7 @@ from experiments.data.vocabulary import PAD, SPECIALS
 from experiments.data.windows import Buckets, Windows, once
 from experiments.data.words import WHOLE
 from experiments.inference.images import read_image
-from experiments.inference.prediction import Prediction
+from experiments.inference.prediction import Choice, Prediction
 from experiments.inference.sentence import Sentence, read_sentence
 from experiments.registry import SOURCES
 from experiments.tasks.task import Ids, Task
@@ -154,16 +154,22 @@ class Classification(Task[LabelledBatch]):
     def _prediction(self, given: Sentence | np.ndarray, probabilities: np.ndarray) -> Prediction:
         tokenizer, order = self.tokenizers.target, np.argsort(-probabilities)
         names = [tokenizer.token(number + len(SPECIALS)) for number in order]
-        ranked = dict(zip(names, probabilities[order].tolist(), strict=True))
+        ranked = [*zip(names, probabilities[order].tolist(), strict=True)]
         note = given.note(self.tokenizers.source) if isinstance(given, Sentence) else ""
-        return Prediction(names[:1], lambda: {"class": names[0], "probabilities": ranked}, note)
+        place = 0 if self.config.model.pooling == "class_token" else None
+        return Prediction(
+            names[:1],
+            lambda: {"class": names[0], "probabilities": dict(ranked)},
+            note,
+            choices=[Choice(place, ranked)],
+        )
 
     def example(
         self, state: TrainState, source: str | np.ndarray, target: str | None = None
     ) -> Example:
         """As in `Task`; a text for a model of images is the name of a file."""
         del state, target
-        read = self.read(source) if isinstance(source, str) else source
+        read = self._read(source)
         if isinstance(read, Sentence):
             ids, labels = np.array(read.ids), read.tokens(self.tokenizers.source)
         else:
@@ -171,8 +177,20 @@ class Classification(Task[LabelledBatch]):
             ids, labels = read, [f"{row + 1},{column + 1}" for row, column in np.ndindex(*sides)]
         begin = ["<class>"] if self.config.model.pooling == "class_token" else []
         return Example(
-            {"encoder": ids}, {"encoder": [*begin, *labels]}, {"encoder": (len(begin), 0)}
+            {"encoder": ids},
+            {"encoder": [*begin, *labels]},
+            {"encoder": (len(begin), 0)},
+            unknown={"encoder": [len(begin) + place for place in getattr(read, "unknown", ())]},
         )
+
+    def encoder_predictions(
+        self, state: TrainState, sources: Sequence[str | np.ndarray]
+    ) -> Iterator[Prediction]:
+        """As in `Task`."""
+        return self.answers(state, [*map(self._read, sources)])
+
+    def _read(self, source: str | np.ndarray) -> Sentence | np.ndarray:
+        return self.read(source) if isinstance(source, str) else source
 
     def attended(
         self,

@@ -111,15 +111,20 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
         return (self.writer.predict(state.parameters, *prompt) for prompt in inputs)
 
     def example(self, state: TrainState, source: str, target: str | None = None) -> Example:
-        """As in `Task`; the target is empty, or a continuation of the model if None."""
+        """As in `Task`; if the target is None, the most probable tokens continue the text."""
         sentence = self.writer.read(source)
         more = CONTINUED if target is None else 0
         ids = self.writer.ids(state.parameters, sentence, more)[: self.config.model.max_length]
         labels = [self.tokenizers.source.token(number) for number in ids]
         for place, word in sentence.unknown.items():
             labels[len(self.writer.begin) + place] = word
-        special = len(self.writer.begin), 0
-        return Example({"decoder": np.array(ids)}, {"decoder": labels}, {"decoder": special})
+        begin = len(self.writer.begin)
+        return Example(
+            {"decoder": np.array(ids)},
+            {"decoder": labels},
+            {"decoder": (begin, 0)},
+            unknown={"decoder": [begin + place for place in sentence.unknown]},
+        )
 
     def attended(
         self,

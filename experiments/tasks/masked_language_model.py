@@ -23,7 +23,7 @@ from experiments.data.masking import MaskedBatch, MaskedWindows, Masking, fixed_
 from experiments.data.rows import Batch, Encoded, EncodedPair
 from experiments.data.vocabulary import EOS, SPECIALS
 from experiments.data.windows import Buckets, once
-from experiments.inference.prediction import Prediction
+from experiments.inference.prediction import Choice, Prediction
 from experiments.inference.sentence import Sentence, read_sentence
 from experiments.tasks.task import Measured, Task
 from experiments.training.loss import TokenLosses
@@ -126,17 +126,28 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
     ) -> Prediction:
         """Return the line with the most probable words; arrays `[S, BEST]`."""
         tokenizer = self.tokenizers.source
-        gaps = [
-            [
-                {"word": tokenizer.decode([word + len(SPECIALS)]).strip(), "probability": float(p)}
-                for word, p in zip(words[place], probabilities[place], strict=True)
-            ]
+        choices = [
+            Choice(
+                place,
+                [
+                    (tokenizer.decode([word + len(SPECIALS)]).strip(), float(p))
+                    for word, p in zip(words[place], probabilities[place], strict=True)
+                ],
+            )
             for place, number in enumerate(sentence.ids)
             if number == len(tokenizer)
         ]
-        best = iter([candidates[0]["word"] for candidates in gaps])
+        best = iter([choice.candidates[0][0] for choice in choices])
         text = re.sub("_+", lambda _: next(best), line)
-        return Prediction([text], lambda: {"text": text, "gaps": gaps}, sentence.note(tokenizer))
+
+        def details() -> dict[str, Any]:
+            gaps = [
+                [{"word": word, "probability": p} for word, p in choice.candidates]
+                for choice in choices
+            ]
+            return {"text": text, "gaps": gaps}
+
+        return Prediction([text], details, sentence.note(tokenizer), choices=choices)
 
     def example(self, state: TrainState, source: str, target: str | None = None) -> Example:
         """As in `Task`; `_` marks a gap."""
@@ -152,7 +163,14 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
             {"encoder": np.array([*sentence.ids, EOS])},
             {"encoder": [*labels, SPECIALS[EOS]]},
             {"encoder": (0, 1)},
+            unknown={"encoder": [*sentence.unknown]},
         )
+
+    def encoder_predictions(
+        self, state: TrainState, sources: Sequence[str]
+    ) -> Iterator[Prediction]:
+        """As in `Task`; a text without a gap has no choices."""
+        return self.answers(state, [(source, self._sentence(source)) for source in sources])
 
     def attended(
         self,

@@ -268,6 +268,13 @@ class Task(ABC, Generic[Batch]):
         del state, source, target
         raise UsageError(f"{self.config.task} has no attention to explain")
 
+    def encoder_predictions(
+        self, state: TrainState, sources: Sequence[Any]
+    ) -> Iterable[Prediction]:
+        """Return the predictions of an encoder for sources of `example`, with their choices."""
+        del state
+        return [Prediction() for _ in sources]
+
     def attended(
         self,
         model: nnx.Module,

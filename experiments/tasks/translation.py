@@ -14,7 +14,7 @@ from attention.modules import EncoderDecoder, Output, RecurrentEncoderDecoder
 from attention.modules.context import add_losses
 from attention.modules.dropout import split_rng
 from attention.primitives import masks
-from experiments.analysis.agreement import explained, linked_first
+from experiments.analysis.agreement import Explainer, explained, linked_first
 from experiments.analysis.collect import Example
 from experiments.analysis.figures import draw_maps
 from experiments.config import Config
@@ -29,7 +29,7 @@ from experiments.data.windows import Buckets, PackedPairRows, Windows, once
 from experiments.errors import UsageError
 from experiments.evaluation.phenomena import by_phenomenon
 from experiments.inference.prediction import Prediction
-from experiments.inference.sentence import Sentence
+from experiments.inference.sentence import Sentence, read_sentence, word_numbers
 from experiments.inference.translator import Hypothesis, Translator
 from experiments.tasks.task import Measured, Task
 from experiments.training.loss import TokenLosses
@@ -70,6 +70,11 @@ class Translation(Task[Batch | PackedPairs]):
     def translator(self) -> Translator:
         """Translates by `config.decoding`."""
         return self.make_translator(self.stopping)
+
+    @cached_property
+    def explainer(self) -> Explainer:
+        """Computes attributions of the translations of the model."""
+        return Explainer(self)
 
     def make_translator(
         self, stopping: StoppingCriteria, decoding: SearchPart | None = None
@@ -170,22 +175,46 @@ class Translation(Task[Batch | PackedPairs]):
 
     def example(self, state: TrainState, source: str, target: str | None = None) -> Example:
         """As in `Task`; the target is the translation of the model if None."""
+        if target is None:
+            ids = [self.read(source).ids]
+            (said,) = self.translator.translate_ids(state.parameters, ids, batch_size=1)
+            return self.translated(source, said)
+        if not target.strip():
+            return self.translated(source, [EOS])
+        longest, tokenizer = self.config.model.max_length - 1, self.tokenizers.target
+        sentence = read_sentence(tokenizer, target, longest=longest)
+        example, tokens = self.translated(source, [*sentence.ids, EOS]), sentence.tokens(tokenizer)
+        unknown = {"decoder": [1 + place for place in sentence.unknown]}
+        return example._replace(
+            labels=example.labels | {"decoder": [SPECIALS[BOS], *tokens]},
+            predicted=[*tokens, tokenizer.token(EOS)],
+            words=example.words | {"decoder": word_numbers(tokenizer, target)},
+            unknown=example.unknown | unknown,
+        )
+
+    def translated(self, source: str, ids: Sequence[int]) -> Example:
+        """Return what the model reads of a source, and of the ids of a translation of it.
+
+        Raises:
+            UsageError: a model that does not attend.
+        """
         if not self.translator.aligns:
             raise UsageError("a model with model.attention='none' has no attention to explain")
-        sentence = self.translator.read(source)
-        if target is None:
-            (said,) = self.translator.translate_ids(state.parameters, [sentence.ids], batch_size=1)
-        else:
-            said = [*self.tokenizers.target.encode(target), EOS]
-        tokens = [self.tokenizers.target.token(number) for number in said]
+        sentence, (reading, writing) = self.read(source), self.tokenizers
+        tokens = [writing.token(number) for number in ids]
         return Example(
-            {"encoder": np.array([*sentence.ids, EOS]), "decoder": np.array([BOS, *said[:-1]])},
+            {"encoder": np.array([*sentence.ids, EOS]), "decoder": np.array([BOS, *ids[:-1]])},
             {
-                "encoder": [*sentence.tokens(self.tokenizers.source), SPECIALS[EOS]],
+                "encoder": [*sentence.tokens(reading), SPECIALS[EOS]],
                 "decoder": [SPECIALS[BOS], *tokens[:-1]],
             },
             {"encoder": (0, 1), "decoder": (1, 0)},
             tokens,
+            {
+                "encoder": word_numbers(reading, source),
+                "decoder": writing.word_numbers(ids[:-1]),
+            },
+            {"encoder": [*sentence.unknown]},
         )
 
     def attended(
@@ -220,7 +249,8 @@ class Translation(Task[Batch | PackedPairs]):
         shown = min(self.examples("test"), key=lambda pair: abs(len(pair.source.split()) - DRAWN))
         example = self.example(state, shown.source, shown.target)
         (found,) = self.collector(state.parameters, [example])
-        draw_maps(found.maps["cross"], workdir.attention, links=shown.alignment)
+        links = example.token_links(shown.alignment)
+        draw_maps(found.maps["cross"], workdir.attention, links=links)
 
     def read(self, line: str) -> Sentence:
         """Read a sentence."""

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from experiments.analysis import figures
+from experiments.analysis import figures, inputs
 from experiments.analysis.heads import COLUMNS
 from experiments.commands import explain as command
 from experiments.workdir import Workdir
@@ -42,25 +42,29 @@ def test_sentence(explain, made):
     maps = {"kind": "cross", "layers": [1], "queries": ["le"], "keys": ["the", "girl"]}
     for step, weights in ((0, [0.5, 0.5]), (20, [0.9, 0.1])):  # as of a run with sample_maps
         Workdir(made).keep_maps({"step": step, "weights": [[[weights]]], **maps})
-    status, output, error = explain("--sentence=the girl was happy", "--layer=1", "--head=2")
+    sentence = "--sentence=the girl was happy"
+    status, output, error = explain(sentence, "--layer=1", "--head=2")
     assert (status, error) == (0, "")
     folder = made / "explain" / "sentence"
     assert f"{folder}: the girl was happy → " in output
     found = files(folder)
     kinds = dict.fromkeys(("encoder", "decoder", "cross"), (1,))
     figures = {f"{kind}-layer-{layer}" for kind, layers in kinds.items() for layer in layers}
-    figures |= {f"{kind}-{name}" for kind in kinds for name in ("layer-1-head-2", "mask")}
+    figures |= {f"{kind}-layer-1-{name}" for kind in kinds for name in ("head-2", "mask")}
     names = {f"{name}.{suffix}" for name in figures for suffix in ("png", "svg")}
-    assert {*found} == names | {f"{kind}.csv" for kind in kinds}
+    assert {*found} - {f"attributions.{suffix}" for suffix in ("png", "svg", "csv")} == names | {
+        f"{kind}.csv" for kind in kinds
+    }
     page = (made / "explain" / "sentence.html").read_bytes()
     assert (made / "explain" / "training.gif").read_bytes().startswith(b"GIF89a")
-    assert explain("--sentence=the girl was happy", "--layer=1", "--head=2")[1] == output
+    assert explain(sentence, "--layer=1", "--head=2")[1] == output
     assert files(folder) == found
     assert (made / "explain" / "sentence.html").read_bytes() == page
     (example,) = data_of(page)["examples"]
     assert example["name"] == "the girl was happy"
     best, *others = example["translations"]
     assert best["tokens"] == example["predicted"] and len(others) == 4
+    assert output.startswith(f"{folder}: the girl was happy → {' '.join(best['tokens'][:-1])}")
     assert best["score"] == pytest.approx(sum(best["log_probs"]), abs=1e-3)
     assert {len(step) for step in best["alternatives"]} == {5}
     assert len(example["movement"]["encoder"][0]) == 5
@@ -75,19 +79,20 @@ def no_figures(monkeypatch):
 
 @pytest.mark.usefixtures("no_figures")
 def test_split(explain, made, monkeypatch):
-    monkeypatch.setattr(command, "SHOWN", 1)
+    monkeypatch.setattr(inputs, "SHOWN", 1)
     monkeypatch.setattr(command, "IN_PAGE", 2)
-    monkeypatch.setattr(command, "MEASURED", 3)
+    for module in (command, inputs):
+        monkeypatch.setattr(module, "MEASURED", 3)
     status, output, error = explain("--split=validation")
     assert (status, error) == (0, "")
-    folder = made / "explain"
+    folder = made / "explain" / "validation"
     with (folder / "heads.csv").open(newline="") as file:
         rows = [*csv.DictReader(file)]
     assert [row["kind"] for row in rows].count("cross") == 2
     for row in rows:  # the run has the initial parameters
         assert row["entropy"] == row["entropy untrained"]
         assert {*COLUMNS} < {*row}
-    links = (folder / "alignment.validation.pharaoh").read_text().splitlines()
+    links = (folder / "alignment.pharaoh").read_text().splitlines()
     with (folder / "alignment.csv").open(newline="") as file:
         names = [row["alignment"] for row in csv.DictReader(file)]
     assert len(names) == 2 * 2 * (2 + 1) + 3
@@ -102,10 +107,14 @@ def test_split(explain, made, monkeypatch):
     for row in replaced:  # initial parameters have nothing to lose
         assert 3 < float(row["loss"]) < 9
         assert abs(float(row["rise with uniform weights"])) < 0.5
-    note = "re-initialised weights move 0% of the cross-attention"
-    assert note in output
-    data = data_of((folder / "validation.html").read_bytes())
-    assert note in data["notes"]
+    assert {"deletion.svg", "agreement.csv"} < {*files(folder)}
+    data = data_of((made / "explain" / "validation.html").read_bytes())
+    for note in (
+        "re-initialised weights move 0% of the cross-attention, and at least 0% in each head",
+        "the loss of the validation split, ",
+    ):
+        assert note in output
+        assert any(each.startswith(note) for each in data["notes"])
     assert [row["kind"] for row in data["heads"]] == [row["kind"] for row in rows]
     assert len(data["examples"]) == 2
 
@@ -116,21 +125,28 @@ GOLD = "1-1 2-2 3-3 4-4\n"
 
 @pytest.mark.usefixtures("no_figures")
 def test_file_of_pairs(explain, made, monkeypatch):
-    monkeypatch.setattr(command, "SHOWN", 1)
+    monkeypatch.setattr(inputs, "SHOWN", 1)
     pairs, gold = made / "mine.tsv", made / "mine.gold"
     pairs.write_text(2 * PAIRS)
     gold.write_text(2 * GOLD)
     status, output, error = explain(f"--file={pairs}", f"--gold={gold}", "--gold_first=1")
     assert (status, error) == (0, "")
-    folder = made / "explain"
-    assert f"{folder / 'mine-1'}: the girl was happy → la fille était heureuse" in output
+    folder = made / "explain" / "mine.tsv"
+    assert f"{folder / '1'}: the girl was happy → la fille était heureuse" in output
+    (example, _) = data_of((made / "explain" / "mine.tsv.html").read_bytes())["examples"]
+    given, other, *_ = example["translations"]
+    assert (given["text"], given["given"]) == ("la fille était heureuse", True)
+    assert not other["given"] and example["predicted"][:2] == ["la", "fille"]
     assert f"heads, over 2 examples of {pairs}" in output
     assert "chosen on the first half" in output and "| diagonal |  | 0.0 |" in output
-    assert len((folder / "alignment.mine.pharaoh").read_text().splitlines()) == 2
-    pairs.write_text("the girl was happy\n")
+    assert len((folder / "alignment.pharaoh").read_text().splitlines()) == 2
+    pairs.write_text("the girl , was happy\n")
     status, output, error = explain(f"--file={pairs}")
     assert (status, error) == (0, "") and "words are aligned by layer" in output
-    assert len((folder / "alignment.mine.pharaoh").read_text().splitlines()) == 1
+    (line,) = (folder / "alignment.pharaoh").read_text().splitlines()
+    assert not any(link.startswith("2-") for link in line.split())  # a comma is no token
+    (line,) = (folder / "alignment.tsv").read_text().splitlines()
+    assert line.startswith("the girl , was happy\t")
 
 
 @pytest.mark.parametrize(
@@ -172,6 +188,15 @@ def test_mistakes_in_files(explain, made, text, links, message):
 def test_mistakes(explain, flags, message):
     status, _, error = explain(*flags)
     assert status == 2 and message in error and error.count("\n") == 1
+
+
+def test_target_that_is_a_file(explain, made, tmp_path):
+    (made / "explain").mkdir(exist_ok=True)
+    (made / "explain" / "blocked.txt").touch()
+    path = tmp_path / "blocked.txt"
+    path.write_text("the girl\n")
+    status, _, error = explain(f"--file={path}")
+    assert (status, error.count("\n")) == (2, 1) and "blocked.txt cannot be written: " in error
 
 
 def test_model_without_attention(made, explain, run_command):

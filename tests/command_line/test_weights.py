@@ -128,7 +128,7 @@ def test_attention_of_a_released_model(generate, tmp_path):
     assert output == f"{folder}: {' '.join(labels(folder))}\n"
     assert "".join(labels(folder)) == "the cat"
     assert {path.name for path in folder.glob("*.png")} == {
-        f"decoder-{name}.png" for name in ("layer-1", "layer-2", "layer-2-head-1", "mask")
+        f"decoder-{name}.png" for name in ("layer-1", "layer-2", "layer-2-head-1", "layer-2-mask")
     }
 
 
@@ -145,7 +145,7 @@ def labels(folder):
         ("gpt2", ["--mode=train"], "--weights is for --mode=predict, without a --workdir, and"),
         ("gpt2", ["--mode=explain"], "--mode=explain --weights=FOLDER needs a --sentence"),
         ("gpt2", ["--mode=explain", "--split=test"], "--split is for a run: --weights has no data"),
-        ("gpt2", ["--mode=explain", "--sentence="], "--sentence needs a name, got none"),
+        ("gpt2", ["--mode=explain", "--sentence="], "--sentence needs a sentence, got none"),
         ("gpt2", ["--mode=explain", f"--sentence={'hi ' * 40}"], "and the model reads at most 32"),
         (
             "gpt2",

@@ -42,6 +42,7 @@ def write_explanation(
     task: Task,
     state: TrainState,
     sources: Sequence[Any],
+    targets: Sequence[str] = (),
     heads: Sequence[Mapping[str, Any]] = (),
     notes: Sequence[str] = (),
 ) -> None:
@@ -52,6 +53,7 @@ def write_explanation(
         task: of the model.
         state: of the model.
         sources: texts as people type them, or images.
+        targets: as in `examples_data`.
         heads: rows of the table of heads.
         notes: sentences about the whole model.
     """
@@ -59,26 +61,31 @@ def write_explanation(
         model, reasons = model_data(task, state), []
     except NotInPageError as error:
         model, reasons = None, [f"The model is not in this page: {error}."]
-    examples = examples_data(task, state, sources)
+    examples = examples_data(task, state, sources, targets)
     shown = limited(examples, MOST_WEIGHTS, can_compute=model is not None)
     if len(shown) < len(examples):
         reasons.append(f"{len(examples) - len(shown)} examples are too large for this page.")
-    special = {*SPECIALS}
-    for each in (stack for example in examples for stack in example["stacks"].values()):
-        before, after = each["special"]
-        special |= {*each["labels"][:before], *each["labels"][len(each["labels"]) - after :]}
     write_page(
         path,
         {
             "title": f"Attention of {path.parents[1].resolve().name}",
             "task": task.config.task,
-            "special": sorted(special),
+            "special": special_labels(examples),
             "examples": shown,
             "heads": [_rounded(row) for row in heads],
             "notes": [*notes, *reasons],
             "model": model,
         },
     )
+
+
+def special_labels(examples: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the labels of special tokens; [] if the stacks of no example read one."""
+    found = set()
+    for each in (stack for example in examples for stack in example["stacks"].values()):
+        before, after = each["special"]
+        found |= {*each["labels"][:before], *each["labels"][len(each["labels"]) - after :]}
+    return sorted({*SPECIALS} | found) if found else []
 
 
 def limited(

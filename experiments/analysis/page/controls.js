@@ -9,8 +9,8 @@ function showExample(example) {
   if (!kinds.includes(page.kind)) page.kind = kinds.at(-1);
   page.pinned.clear();
   const { stacks, name, translations, chosen = 0 } = example;
-  const parts = translations.length ? [translations[chosen].text] : [name];
-  if (stacks.encoder && stacks.decoder) parts.unshift(name);
+  const answers = translations.slice(chosen, chosen + 1).map(({ text }) => text);
+  const parts = stacks.encoder || !answers.length ? [name, ...answers] : answers;
   const texts = parts.map((text) => element('bdi', {}, text));
   if (parts.length > 1) texts.splice(1, 0, element('span', { class: 'quiet' }, ' → '));
   byId('reading').replaceChildren(...texts);
@@ -21,6 +21,8 @@ function showExample(example) {
 /** Show a stored example. */
 function showStored(number) {
   const stored = page.data.examples[number];
+  page.stored = number;
+  byId('example').value = number;
   for (const [kind, map] of Object.entries(stored.maps)) {
     if (typeof map.weights === 'string')
       Object.assign(map, { kind, weights: decodeWeights(map.weights) });
@@ -29,7 +31,7 @@ function showStored(number) {
   const ids = stored.translations[0]?.ids;
   const { encoder, decoder } = stored.stacks;
   const computed = isStored ? {} : passOf(encoder ?? decoder, encoder ? ids : decoder.ids);
-  byId('status').textContent = '';
+  byId('status').textContent = unknownNote(stored);
   showExample({ ...stored, ...computed });
 }
 
@@ -88,6 +90,8 @@ function update() {
     for (const radio of byId(id).querySelectorAll('input'))
       radio.checked = radio.value === `${value}`;
   }
+  byId('sum-note').textContent = sumNote(page.showsSpecial, page.head);
+  markHead();
   drawPanel();
   drawPointed();
 }
@@ -121,9 +125,9 @@ function start() {
   byId('example').addEventListener('change', (event) => showStored(Number(event.target.value)));
   byId('special').addEventListener('change', (event) => {
     page.showsSpecial = event.target.checked;
-    byId('special-note').hidden = page.showsSpecial;
     redraw();
   });
+  byId('special').parentElement.hidden = !page.data.special.length;
   byId('clear').addEventListener('click', () => {
     page.pinned.clear();
     byId('queries').querySelector('button')?.focus();

@@ -65,9 +65,3 @@ function beam(model, ids, numBeams, maxTokens) {
   }
   return finished.sort((a, b) => b.score - a.score);
 }
-
-/** Return the most probable next token of each step, up to the end of the text. */
-function greedy(model, ids, maxTokens) {
-  const [best] = beam(model, ids, 1, maxTokens);
-  return best ? best.ids : [];
-}

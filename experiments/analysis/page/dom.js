@@ -5,6 +5,7 @@
 const page = {
   data: null,
   model: null, // of `loadModel`, null if the page has none
+  stored: 0, // number of the example that was shown last
   example: null, // labels, maps, movement and translations
   kind: '', // of attention
   layer: 0, // place among the layers that have this kind
@@ -56,11 +57,9 @@ function activeQueries() {
 
 /** Move the focus between the buttons of a container with the arrow keys; Tab reaches one. */
 function moveByArrows(container) {
-  const buttons = () => [...container.querySelectorAll('button')];
-  const reach = (chosen) => buttons().forEach((each) => (each.tabIndex = each === chosen ? 0 : -1));
-  container.addEventListener('focusin', (event) => reach(event.target));
+  container.addEventListener('focusin', (event) => reach(container, event.target));
   container.addEventListener('keydown', (event) => {
-    const all = buttons();
+    const all = [...container.querySelectorAll('button')];
     const at = all.indexOf(event.target);
     const to = {
       ArrowDown: at + 1,
@@ -76,10 +75,13 @@ function moveByArrows(container) {
   });
 }
 
-/** Replace the content of a container of buttons, of which Tab reaches the first or `reached`. */
+/** Replace the content of a container of buttons, of which Tab reaches one. */
 function fillButtons(container, children, reached = 0) {
   container.replaceChildren(...children);
-  container
-    .querySelectorAll('button')
-    .forEach((each, at) => (each.tabIndex = at === reached ? 0 : -1));
+  reach(container, container.querySelectorAll('button')[reached]);
+}
+
+/** Make a button the one that Tab reaches in its container. */
+function reach(container, chosen) {
+  container.querySelectorAll('button').forEach((each) => (each.tabIndex = each === chosen ? 0 : -1));
 }

@@ -1,22 +1,35 @@
 """Examples of the page: attention, translations, and how far the vectors of words move."""
 
 import base64
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.analysis.collect import DECODER, Attended, AttentionMaps, Collector, Example
+from attention.decoding import GNMT
+from experiments.analysis.collect import (
+    CROSS,
+    DECODER,
+    ENCODER,
+    Attended,
+    AttentionMaps,
+    Collector,
+    Example,
+)
 from experiments.analysis.senses import cosine_distances
 from experiments.data.tokenizers import Tokenizer
-from experiments.data.vocabulary import BOS
+from experiments.data.vocabulary import EOS
+from experiments.inference.prediction import Prediction
 from experiments.tasks.task import Task
 from experiments.tasks.translation import Translation
 from experiments.training.step import TrainState
 
 NUM_BEAMS = 5  # translations of a sentence
 ALTERNATIVES = 5  # tokens that are listed for each step
+CANDIDATES = 10  # classes that are listed, or words for a gap
 AT_ONCE = 20  # examples of a pass
 LARGEST_BYTE = 255  # the weight 1 of a stored map
 
@@ -27,45 +40,48 @@ class Answer(NamedTuple):
     Attributes:
         example: that the model reads.
         predicted: ids that follow those that the decoder reads; empty for an encoder alone.
-        about: its text, and its score if the model translates.
-        unknown: places of unknown words in the first stack.
+        given: the translation, if the model did not write it.
     """
 
     example: Example
     predicted: Sequence[int]
-    about: dict[str, Any]
-    unknown: Sequence[int] = ()
+    given: str = ""
 
 
-def examples_data(task: Task, state: TrainState, sources: Sequence[Any]) -> list[dict[str, Any]]:
+def examples_data(
+    task: Task, state: TrainState, sources: Sequence[Any], targets: Sequence[str] = ()
+) -> list[dict[str, Any]]:
     """Return what a page shows of each source: attention, vectors, and the n best translations.
 
     Args:
         task: of the model.
         state: of the model.
         sources: texts as people type them, or images.
+        targets: given translations, "" for none; those of the model follow.
 
     Raises:
         ValueError: a text that the model cannot read.
         UsageError: a model that does not attend.
     """
-    answers = [*_answers(task, state, sources)]
+    answers = [*_answers(task, state, sources, targets)]
+    chosen = task.encoder_predictions(state, sources)
     rows = [one.example for several in answers for one in several]
     collector = Collector(task, logits_of=(DECODER,))
     passes = collector(state.parameters, rows, batch_size=min(AT_ONCE, len(rows)))
     tokenizer = task.tokenizers[max(task.sides)]
+    penalty = getattr(task.config.decoding, "length_penalty", 0.0)
     found = []
-    for number, (source, several) in enumerate(zip(sources, answers, strict=True), start=1):
+    every_source = zip(sources, answers, chosen, strict=True)
+    for number, (source, several, prediction) in enumerate(every_source, start=1):
         every = [next(passes) for _ in several]
         data = attention_data(several[0].example, every[0])
-        first = next(iter(data["stacks"].values()))
-        first["unknown"] = [*several[0].unknown]
         data["name"] = source if isinstance(source, str) else f"example {number}"
         data["translations"] = [
-            one.about | steps_data(tokenizer, one.predicted, attended.logits[DECODER])
+            {"text": one.given or _text(task, one, attended), "given": bool(one.given)}
+            | steps_data(tokenizer, one.predicted, attended.logits[DECODER], penalty)
             for one, attended in zip(several, every, strict=True)
             if len(one.predicted)
-        ]
+        ] or choices_data(prediction)
         found.append(data)
     return found
 
@@ -78,6 +94,7 @@ def attention_data(example: Example, attended: Attended) -> dict[str, Any]:
                 "labels": [*labels],
                 "special": [*example.special[stack]],
                 "ids": example.inputs[stack].tolist() if example.inputs[stack].ndim == 1 else [],
+                "unknown": [*example.unknown.get(stack, ())],
             }
             for stack, labels in example.labels.items()
         },
@@ -113,23 +130,30 @@ def distances(vectors: np.ndarray) -> np.ndarray:
 
 
 def steps_data(
-    tokenizer: Tokenizer, predicted: Sequence[int], logits: np.ndarray
+    tokenizer: Tokenizer, predicted: Sequence[int], logits: np.ndarray, length_penalty: float = 0.0
 ) -> dict[str, Any]:
-    """Return probability and alternatives of each token that a decoder predicts.
+    """Return probability and alternatives of each token that a decoder predicts, and their score.
+
+    The query at place t predicts token t.
 
     Args:
         tokenizer: of these tokens.
         predicted: their ids.
         logits: `[T, V]`, at least one row for each of them.
+        length_penalty: alpha of `attention.decoding.GNMT`.
     """
     logits = logits[: len(predicted)].astype(np.float64)
     log_probs = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
     best = np.argsort(-log_probs, axis=-1, kind="stable")[:, :ALTERNATIVES]
     probabilities = np.exp(np.take_along_axis(log_probs, best, axis=-1)).round(5)
+    chosen = log_probs[np.arange(len(predicted)), predicted]
     return {
+        "places": [*range(len(predicted))],
         "ids": [*map(int, predicted)],
         "tokens": [*map(tokenizer.token, predicted)],
-        "log_probs": log_probs[np.arange(len(predicted)), predicted].round(5).tolist(),
+        "log_probs": chosen.round(5).tolist(),
+        "score": round(float(chosen.sum() / GNMT(length_penalty)(len(predicted))), 5),
+        "confidence": round(float(np.exp(chosen.mean())), 5),
         "alternatives": [
             [[tokenizer.token(each), number] for each, number in zip(*row, strict=True)]
             for row in zip(best.tolist(), probabilities.tolist(), strict=True)
@@ -137,43 +161,68 @@ def steps_data(
     }
 
 
-def _answers(task: Task, state: TrainState, sources: Sequence[Any]) -> Iterator[list[Answer]]:
-    """Yield the answers to each source, the best translation first."""
+def choices_data(prediction: Prediction) -> list[dict[str, Any]]:
+    """Return the answer of an encoder in the form of a translation; [] if it chooses nothing."""
+    if not prediction.choices:
+        return []
+    ranked = [choice.candidates[:CANDIDATES] for choice in prediction.choices]
+    return [
+        {
+            "text": "".join(prediction.text),
+            "places": [choice.place for choice in prediction.choices],
+            "tokens": [candidates[0][0] for candidates in ranked],
+            "log_probs": [math.log(max(candidates[0][1], 1e-30)) for candidates in ranked],
+            "alternatives": [
+                [[label, round(number, 5)] for label, number in candidates] for candidates in ranked
+            ],
+        }
+    ]
+
+
+def _text(task: Task, answer: Answer, attended: Attended) -> str:
+    """Return the text of an answer; that of a translation has copies of unknown words."""
+    example = answer.example
+    if not isinstance(task, Translation):
+        return task.tokenizers.source.decode(example.inputs[DECODER].tolist())
+    weights = attended.maps[CROSS].weights.mean(axis=(0, 1))
+    unknown = {place: example.labels[ENCODER][place] for place in example.unknown[ENCODER]}
+    return task.translator.with_copies(answer.predicted, weights, unknown)[1]
+
+
+def _answers(
+    task: Task, state: TrainState, sources: Sequence[Any], targets: Sequence[str]
+) -> Iterator[list[Answer]]:
+    """Yield the answers to each source: a given one, that of the run, and the n best."""
     if isinstance(task, Translation):
-        yield from _translations(task, state, sources)
+        found = _translations(task, state, sources)
+        for source, target, answers in zip_longest(sources, targets, found, fillvalue=""):
+            yield ([_given(task, state, source, target)] if target else []) + answers
         return
     for source in sources:
         example = task.example(state, source)
         ids = example.inputs[DECODER].tolist() if DECODER in example.inputs else []
-        text = task.tokenizers.source.decode(ids) if ids else ""
-        yield [Answer(example, ids[1:], {"text": text})]
+        yield [Answer(example, ids[1:])]
+
+
+def _given(task: Translation, state: TrainState, source: str, target: str) -> Answer:
+    example = task.example(state, source, target)
+    return Answer(example, [*example.inputs[DECODER][1:].tolist(), EOS], target)
 
 
 def _translations(
     task: Translation, state: TrainState, sources: Sequence[str]
 ) -> Iterator[list[Answer]]:
-    """Yield the translations of each source by beam search; unknown words are not copied."""
-    empty = [task.example(state, source, "") for source in sources]
-    tokenizer = task.tokenizers.target
-    num_beams = min(max(NUM_BEAMS, task.config.decoding.num_beams), len(tokenizer))
+    """Yield the translation of each source by `config.decoding`, and those of beam search."""
+    num_beams = min(max(NUM_BEAMS, task.config.decoding.num_beams), len(task.tokenizers.target))
     decoding = replace(task.config.decoding, num_beams=num_beams, n_best=min(NUM_BEAMS, num_beams))
     translator = task.make_translator(task.stopping, decoding)
     sentences = [*map(task.read, sources)]
+    ids = [sentence.ids for sentence in sentences]
+    own = task.translator.translate_ids(state.parameters, ids, batch_size=1)
     found = translator.hypotheses(
-        state.parameters,
-        [sentence._replace(unknown={}) for sentence in sentences],
-        batch_size=min(AT_ONCE, len(sentences)),
+        state.parameters, sentences, batch_size=min(AT_ONCE, len(sentences))
     )
-    for example, sentence, hypotheses in zip(empty, sentences, found, strict=True):
-        answers, unknown = [], [*sentence.unknown]
-        for one in hypotheses:
-            read = [BOS, *one.ids[:-1]]
-            shown = example._replace(
-                inputs={**example.inputs, DECODER: np.array(read)},
-                labels={**example.labels, DECODER: [*map(tokenizer.token, read)]},
-                predicted=one.tokens,
-            )
-            about = {"text": one.text, "score": round(one.score, 5)}
-            about["confidence"] = round(one.confidence, 5)
-            answers.append(Answer(shown, one.ids, about, unknown))
-        yield answers
+    for source, first, hypotheses in zip(sources, own, found, strict=True):
+        every = dict.fromkeys([tuple(first.tolist()), *(tuple(one.ids) for one in hypotheses)])
+        several = [[*each] for each in every][:NUM_BEAMS]
+        yield [Answer(task.translated(source, each), each) for each in several]

@@ -31,7 +31,7 @@ function drawGrid() {
     const title = element('h3', {}, `Layer ${number}`);
     return element('div', { class: 'layer' }, title, element('div', { class: 'maps' }, ...buttons));
   });
-  fillButtons(byId('grid'), blocks);
+  byId('grid').replaceChildren(...blocks);
 }
 
 /** Draw a map, one pixel for each weight: the colour of the text, as opaque as the weight. */
@@ -58,12 +58,17 @@ function drawSmallMap(canvas, layer, head, rows, columns) {
   context.putImageData(image, 0, 0);
 }
 
-/** Mark the chosen head, and in each map the query that is pointed at. */
-function markGrid() {
+/** Mark the chosen head, which Tab reaches. */
+function markHead() {
+  const chosen = `[data-layer="${page.layer}"][data-head="${page.head}"]`;
   for (const button of byId('grid').querySelectorAll('button')) {
-    const { layer, head } = button.dataset;
-    button.setAttribute('aria-pressed', layer === `${page.layer}` && head === `${page.head}`);
+    button.setAttribute('aria-pressed', button.matches(chosen));
   }
+  reach(byId('grid'), byId('grid').querySelector(chosen));
+}
+
+/** Mark in each map the query that is pointed at. */
+function markGrid() {
   const shown = shownPlaces(currentMap().queries);
   const at = page.pointed?.side === 'query' ? shown.indexOf(page.pointed.place) : -1;
   byId('grid').classList.toggle('pointed', at >= 0);

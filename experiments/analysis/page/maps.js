@@ -37,6 +37,12 @@ const headName = (head) => (typeof head === 'number' ? `${head + 1}` : head);
 const headTitle = (head) =>
   typeof head === 'number' ? `head ${head + 1}` : `${head} of the heads`;
 
+/** Return a sentence if the weights of a row that are shown do not sum to 1. */
+function sumNote(showsSpecial, head) {
+  if (!showsSpecial) return 'Special tokens are hidden: rows no longer sum to 1.';
+  return head === 'max' ? 'Rows of the maximum of the heads can sum to more than 1.' : '';
+}
+
 /** Return the mean of rows. */
 function meanOfRows(rows, size) {
   const mean = new Float32Array(size);

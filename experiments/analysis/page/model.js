@@ -160,13 +160,13 @@ function attendedBy(model, sourceIds, targetIds) {
   const pass = { stacks: {}, predicted, maps: {}, movement: {}, attention: {} };
   const encoded = encode(model, sourceIds);
   if (encoded) {
-    pass.stacks.encoder = { labels: source, special: [0, 1] };
+    pass.stacks.encoder = { labels: source };
     pass.movement.encoder = movement(encoded.hidden);
     addMaps(pass, 'encoder', model.encoder, encoded.state, source, source);
   }
   const state = newState(model.decoder);
   const decoded = decode(model, state, read, encoded);
-  pass.stacks.decoder = { labels: target, special: [model.begin.length, 0] };
+  pass.stacks.decoder = { labels: target };
   pass.movement.decoder = movement(decoded.hidden);
   addMaps(pass, 'decoder', model.decoder, state, target, target);
   addMaps(pass, 'cross', model.decoder, state, predicted, source);

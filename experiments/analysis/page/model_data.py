@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from attention.modules import EncoderDecoder, LanguageModel
+from attention.modules import EncoderDecoder, LanguageModel, RecurrentEncoderDecoder
 from attention.modules.attention import SelfAttention
 from attention.modules.block import Block, Residual
 from attention.modules.cross_attention import CrossAttention
@@ -115,6 +115,8 @@ def model_data(task: Task, state: TrainState) -> dict[str, Any]:
             f"{number:,}"
         )
     model = nnx.merge(task.learner.definition, state.parameters)
+    if isinstance(model, RecurrentEncoderDecoder):
+        raise NotInPageError("the page does not run recurrent models")
     tree = described(model, (EncoderDecoder, LanguageModel), "the model")
     if count(tree) != number:
         raise NotInPageError(

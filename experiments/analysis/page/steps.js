@@ -1,8 +1,8 @@
 'use strict';
 
-// Translations, and the probabilities of each of their steps.
+// Answers of the model, and the probabilities of their parts.
 
-/** Return the list of translations, and the alternatives of each step of the chosen one. */
+/** Return the list of translations, and the alternatives for each part of the chosen one. */
 function translationPanel() {
   const { translations, chosen = 0 } = page.example;
   const parts = translations.length > 1 ? [translationList(translations, chosen)] : [];
@@ -14,6 +14,7 @@ function translationList(translations, chosen) {
     const choose = { type: 'radio', name: 'translation', change: () => chooseTranslation(number) };
     const radio = element('input', { ...choose, checked: number === chosen });
     const label = element('label', { class: 'check' }, radio, element('bdi', {}, each.text));
+    if (each.given) label.append(' (given)');
     return element(
       'tr',
       {},
@@ -27,8 +28,9 @@ function translationList(translations, chosen) {
   return tableOf(`The best translations${only}`, head, rows, 'translations');
 }
 
-/** Return a card for each step: the token that was chosen, and the most probable ones. */
-function stepsOf({ tokens, log_probs: logProbs, alternatives, start = 0 }) {
+/** Return a card for each step, gap or class: what was chosen, and what else is probable. */
+function stepsOf({ tokens, places, log_probs: logProbs, alternatives }) {
+  const { decoder } = page.example.stacks;
   const cards = tokens.map((token, step) => {
     const rows = alternatives[step].map(([other, probability]) =>
       setNumber(
@@ -52,7 +54,11 @@ function stepsOf({ tokens, log_probs: logProbs, alternatives, start = 0 }) {
     );
     return element(
       'li',
-      { class: 'step', 'data-place': start + step, 'data-stack': 'decoder' },
+      {
+        class: 'step',
+        'data-place': places[step] ?? undefined,
+        'data-stack': decoder ? 'decoder' : 'encoder',
+      },
       title,
       element('ol', {}, ...rows),
     );
@@ -60,7 +66,7 @@ function stepsOf({ tokens, log_probs: logProbs, alternatives, start = 0 }) {
   return element(
     'section',
     {},
-    element('h3', {}, 'Each step, with its most probable tokens'),
+    element('h3', {}, decoder ? 'Each step, with its most probable tokens' : 'Probabilities'),
     element('ol', { class: 'steps' }, ...cards),
   );
 }

@@ -2,7 +2,10 @@
 
 // Text as a person types it, and the text of tokens.
 
-const EDGES = /^([^\p{L}\p{N}_]*)(.*?)([^\p{L}\p{N}_]*)$/su; // punctuation, a word, punctuation
+const EDGES = /^([^\p{L}\p{N}_]*)(.*[\p{L}\p{N}_]\p{M}*)?(.*)$/su; // signs, a word, signs
+const BLANKS = '[\\p{Z}\\t-\\r\\x1c-\\x1f\\x85]+'; // as in Python
+const SPACES = new RegExp(BLANKS, 'u');
+const ENDS = new RegExp(`^${BLANKS}|${BLANKS}$`, 'gu');
 
 /**
  * Read a source, or the prompt of a decoder alone.
@@ -57,25 +60,32 @@ function idsOf(side) {
 
 const SPLIT = { word: splitWords, character: (_, text) => [...text], subword: splitSubwords };
 
-/** Split a text into words in the case of the vocabulary, and known punctuation. */
+/** Split a text into words in the case of the vocabulary, and signs, as `sentence.py` does. */
 function splitWords(source, text) {
   const known = idsOf(source);
   source.small ??= new Map([...known.keys()].reverse().map((word) => [word.toLowerCase(), word]));
   const inSmallLetters = (word) => source.small.get(word.toLowerCase());
   const respell = (word) => (known.has(word) ? word : (inSmallLetters(word) ?? word));
   const spaced = source.apostrophes ? text.replaceAll("'", "' ") : text;
-  return spaced.split(/\s+/u).filter(Boolean).flatMap((typed) => {
+  return spaced.split(SPACES).filter(Boolean).flatMap((typed) => {
     if (known.has(respell(typed))) return [respell(typed)];
     const [, before, word, after] = typed.match(EDGES);
-    const signs = (text) => [...text].filter((sign) => known.has(sign));
-    return [...signs(before), ...(word ? [respell(word)] : []), ...signs(after)];
+    return [...signs(known, before), ...(word ? [respell(word)] : []), ...signs(known, after)];
   });
+}
+
+/** Return the known signs of a text, and what is neither punctuation nor invisible. */
+function signs(known, text) {
+  const spaced = (sign) => (known.has(sign) ? ` ${sign} ` : sign.replace(/\p{P}/u, ' '));
+  const runs = [...text].map(spaced).join('').split(' ');
+  return runs.filter((run) => /[^\p{Cc}\p{Cf}]/u.test(run));
 }
 
 /** Merge adjacent parts, those of the most frequent subword first; what is left becomes bytes. */
 function splitSubwords(source, text) {
   const known = idsOf(source);
-  const parts = text.trim() ? [...`▁${text.trim().replaceAll(' ', '▁')}`] : [];
+  const inner = text.replace(ENDS, '');
+  const parts = inner ? [...`▁${inner.replaceAll(' ', '▁')}`] : [];
   const rank = (at) => known.get(parts[at] + parts[at + 1]) ?? Infinity; // ids are ranks
   for (;;) {
     let best = 0;
@@ -105,6 +115,7 @@ function writeText(model, ids, copies = new Map()) {
   const { pieces, labels, special, kind, apostrophes } = model.target;
   const word = (id, place) => copies.get(place) ?? (pieces || labels)[id];
   const words = ids.flatMap((id, place) => (id < special ? [] : [word(id, place)]));
+  copies.forEach((copy, place) => place < ids.length || words.push(copy));
   if (kind === 'subword') return joinSubwords(words);
   const text = words.join(kind === 'word' ? ' ' : '');
   return apostrophes ? text.replaceAll("' ", "'") : text;
@@ -113,8 +124,9 @@ function writeText(model, ids, copies = new Map()) {
 /**
  * Align unknown words of a source with target tokens, one to one, the largest weight first.
  *
- * Returns the word of each target place that is a copy. The weights are means of all heads and
- * layers of the cross-attention of a pass.
+ * A target token whose largest weight is on another word translates that one, and is kept. Returns
+ * the word of each target place that is a copy; words without such a token follow the last place.
+ * The weights are means of all heads and layers of the cross-attention of a pass.
  */
 function copiedWords(model, pass, { labels, unknown }) {
   const copies = new Map();
@@ -123,15 +135,18 @@ function copiedWords(model, pass, { labels, unknown }) {
   const pairs = [];
   for (let query = 0; query < queries; query++) {
     if (pass.predicted[query] === model.target.labels[model.end]) continue;
-    const weights = new Float32Array(keys);
+    const weights = new Float32Array(keys - 1); // without the end
     for (let at = 0; at < layers * heads; at++) {
       const one = rowOfWeights(pass, 'cross', Math.floor(at / heads), at % heads, query);
-      one.forEach((weight, key) => (weights[key] += weight));
+      weights.forEach((_, key) => (weights[key] += one[key]));
     }
+    const largest = Math.max(...weights);
+    if (!unknown.some((key) => weights[key] === largest)) continue;
     unknown.forEach((key) => pairs.push([weights[key], query, key]));
   }
   for (const [, query, key] of pairs.sort((a, b) => b[0] - a[0])) {
     if (!copies.has(query) && rest.delete(key)) copies.set(query, labels[key]);
   }
+  [...rest].forEach((key, at) => copies.set(queries + at, labels[key]));
   return copies;
 }

@@ -25,21 +25,31 @@ function readTyped(text) {
   const started = performance.now();
   const read = readText(page.model, text);
   if (read.problem) {
-    byId('status').textContent = text.trim() ? read.problem : '';
+    showStored(page.stored);
+    if (text) byId('status').textContent = `${read.problem} The page shows the stored example.`;
     return;
   }
   const example = page.model.encoder ? translated(read) : continued(read);
   byId('example').value = '';
   showExample({ ...example, name: text });
-  const words = read.unknown.map((place) => `“${read.labels[place]}”`).join(', ');
-  const note = words && ` Not in the vocabulary, read as a placeholder: ${words}.`;
   const time = Math.round(performance.now() - started);
-  byId('status').textContent = `Computed in this page in ${time} ms.${note}`;
+  byId('status').textContent = `Computed in this page in ${time} ms. ${unknownNote(example)}`;
+}
+
+/** Return a sentence about the unknown words of an example, "" if there are none. */
+function unknownNote({ stacks }) {
+  const { labels, unknown = [] } = stacks.encoder ?? stacks.decoder;
+  const words = unknown.map((place) => `“${labels[place]}”`).join(', ');
+  const copied = stacks.decoder && stacks.encoder ? ' and copied into the translation' : '';
+  return words && `Not in the vocabulary, read as a placeholder${copied}: ${words}.`;
 }
 
 function translated(read) {
   const { model } = page;
-  const found = beam(model, read.ids, NUM_BEAMS, MOST_TOKENS);
+  const [own] = beam(model, read.ids, model.num_beams, MOST_TOKENS);
+  const others = beam(model, read.ids, NUM_BEAMS, MOST_TOKENS);
+  const isOther = ({ ids }) => `${ids}` !== `${own.ids}`;
+  const found = [own, ...others.filter(isOther)].slice(0, NUM_BEAMS);
   const example = passOf(read, found[0].ids);
   const textOf = ({ ids }, rank) => {
     if (!read.unknown.length) return writeText(model, ids);
@@ -53,15 +63,17 @@ function continued(read) {
   const { model } = page;
   const [best] = beam(model, read.ids, 1, CONTINUED);
   const example = passOf(read, [...read.ids, ...(best?.ids ?? [])]);
-  const answer = best && answerOf(best, model.target, writeText(model, example.stacks.decoder.ids));
-  return { ...example, translations: best ? [{ ...answer, start: read.ids.length - 1 }] : [] };
+  const text = writeText(model, example.stacks.decoder.ids);
+  const translations = best ? [answerOf(best, model.target, text, read.ids.length - 1)] : [];
+  return { ...example, translations };
 }
 
-/** Return a hypothesis in the form of a stored translation. */
-function answerOf({ ids, score, logProbs, alternatives }, { labels }, text) {
+/** Return a hypothesis in the form of a stored translation; `start` is its first query. */
+function answerOf({ ids, score, logProbs, alternatives }, { labels }, text, start = 0) {
   const mean = logProbs.reduce((sum, number) => sum + number, 0) / logProbs.length;
   return {
     ...{ ids, score, text, alternatives, log_probs: logProbs },
+    places: ids.map((_, step) => start + step),
     ...{ tokens: ids.map((id) => labels[id]), confidence: Math.exp(mean) },
   };
 }

@@ -314,6 +314,11 @@ def decode_steps(model, target, returning=(), cache_dtype=None):
     return *outputs, state
 
 
+@jax.jit
+def prefill(model):
+    return model.prefill(SOURCE, jnp.asarray(LENGTHS), max_tokens=T)[0]
+
+
 def is_constant(node):
     return isinstance(node, Constant)
 
@@ -336,7 +341,7 @@ class TestDecodingProtocol:
 
     @every_model
     def test_state_has_rows_in_front_and_shares_the_encoder_output(self, kind):
-        state, _ = small(kind).prefill(SOURCE, jnp.asarray(LENGTHS), max_tokens=T)
+        state = jax.eval_shape(prefill, small(kind))
         chex.assert_tree_shape_prefix(state, (B,))
         leaves = jax.tree.leaves(state, is_leaf=is_constant)
         assert sum(map(is_constant, leaves)) == 2
@@ -344,7 +349,7 @@ class TestDecodingProtocol:
 
     def test_hypotheses_of_a_row_share_constants(self):
         model = small("additive")
-        state, _ = model.prefill(SOURCE, jnp.asarray(LENGTHS), max_tokens=T)
+        state = prefill(model)
 
         def axes(leaf):
             return None if is_constant(leaf) else 1
@@ -355,14 +360,18 @@ class TestDecodingProtocol:
             state,
             is_leaf=is_constant,
         )
-        step = jax.jit(jax.vmap(lambda *a: model.step(*a)[0].logits, in_axes=(in_axes, 1)))
-        logits = step(hypotheses, TARGET[:, :2])
+
+        def step(state, token):
+            return model.step(state, token)[0].logits
+
+        logits = jax.jit(jax.vmap(step, in_axes=(in_axes, 1)))(hypotheses, TARGET[:, :2])
+        step = jax.jit(step)
         for column in range(2):
-            assert_close(logits[column], model.step(state, TARGET[:, column])[0].logits)
+            assert_close(logits[column], step(state, TARGET[:, column]))
 
     def test_keys_are_computed_once(self, monkeypatch):
         model = small("additive")
-        state, _ = model.prefill(SOURCE, jnp.asarray(LENGTHS), max_tokens=T)
+        state = prefill(model)
         (key, value), _ = state.cache.encoder_output.value
         assert_close(key, model.decoder.attention.key(value))
         monkeypatch.delattr(AdditiveAttention, "precompute")

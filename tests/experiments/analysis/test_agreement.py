@@ -1,7 +1,13 @@
 import numpy as np
 import pytest
 
-from experiments.analysis.agreement import METHODS, RANDOM, agreement_table, linked_first
+from experiments.analysis.agreement import (
+    METHODS,
+    RANDOM,
+    agreement_table,
+    deletion_curves,
+    linked_first,
+)
 
 # Two sentences: rows are the target words and the end, columns the source words and the end.
 FIRST = np.array([[0.9, 0.1, 0.0], [0.2, 0.3, 0.9], [0.0, 0.0, 1.0]])
@@ -12,7 +18,10 @@ ALIGNMENTS = [[(0, 0), (0, 1)], [(1, 0), (2, 0)]]
 @pytest.fixture
 def found():
     maps = [dict.fromkeys((*METHODS, "cross-attention"), each) for each in (FIRST, SECOND)]
-    return [(each, {name: np.ones(len(FIRST)) for name in (*each, RANDOM)}) for each in maps]
+    drops = [np.array([[0.0, 1]] * 3), np.array([[2.0, 3]] * 1)]  # with 1 and 2 words less
+    return [
+        (each, dict.fromkeys((*each, RANDOM), drop)) for each, drop in zip(maps, drops, strict=True)
+    ]
 
 
 def test_linked_word_is_first(found):
@@ -28,4 +37,15 @@ def test_table_has_a_row_for_each_map(found):
     for row in rows:
         assert row[f"rank correlation with {METHODS[0]}"] == pytest.approx(1)
         assert row["linked word first, %"] == pytest.approx(200 / 3)
-    assert random["map"] == RANDOM and random["drop by deletion, nats"] == 1
+    assert random["map"] == RANDOM and random["drop by deletion, nats"] == (3 * 0.5 + 2.5) / 4
+
+
+def test_curve_is_a_mean_over_target_tokens(found):
+    curves = deletion_curves(found)
+    assert [*curves] == [*METHODS, "cross-attention", RANDOM]
+    np.testing.assert_allclose(curves[RANDOM], [2 / 4, (3 + 3) / 4])
+
+
+def test_sentences_without_links(found):
+    assert linked_first(found, [[], []]) == {}
+    assert {"map", "drop by deletion, nats"} < {*agreement_table(found, [[], []])[0]}

@@ -60,6 +60,19 @@ def test_files_of_links(tmp_path):
     assert read_links(path, first=1) == [Gold(links("0-0"), links("0-0 1-2"))]
 
 
+def test_files_of_numbered_links(tmp_path):
+    path = tmp_path / "gold"
+    path.write_text("0001 1 1 S\n1 2 3 P\n0003 1 2 S 0.9\n")
+    expected = [
+        Gold(links("0-0"), links("0-0 1-2")),
+        Gold(frozenset(), frozenset()),
+        Gold(links("0-1"), links("0-1")),
+    ]
+    assert read_links(path, first=1) == expected
+    lengths = [(2, 3)] * 4  # the last sentence has no link
+    assert read_links(path, first=1, lengths=lengths) == [*expected, expected[1]]
+
+
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
@@ -70,6 +83,7 @@ def test_files_of_links(tmp_path):
             "line 1: the link 1-2 .* with 2 and 2 words is out of",
         ),
         ("0-1\n", {"first": 1}, "the link 0-1 is out of range, counted from 1"),
+        ("1 1 1\n2 1 1\n", {"lengths": [(1, 1)]}, "has 2 lines, and there are 1 sentences"),
         ("0:1\n", {}, "line 1: a link is 0-1, 0p1 or 0.1, got '0:1'"),
     ],
 )
@@ -107,6 +121,8 @@ def test_links_of_all_words():
     weights = np.array([[0.6, 0.3, 0.1, 0.0], [0.0, 0.4, 0.0, 0.6]])  # the last key is the end
     assert link_words(weights) == links("0-0")
     assert link_words(weights, both=True) == links("0-0 1-1 2-0")
+    weights[:, 2] = 0  # such as a comma that the model does not read
+    assert link_words(weights, both=True) == links("0-0 1-1")
 
 
 def test_weights_of_subwords():

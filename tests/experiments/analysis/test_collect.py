@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from configs import digits, toy_translation
-from experiments.analysis.collect import Collector
+from experiments.analysis.collect import Collector, Example
 from experiments.config import Config
 from experiments.data.rows import EncodedPair, pad_batch
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
@@ -93,9 +93,23 @@ def test_pass_equals_that_of_the_loss(task, state):
         np.testing.assert_array_equal(expected, other)
 
 
+def test_links_of_words_are_those_of_their_tokens():
+    example = Example({}, {}, {}, words={"encoder": [0, 0, 2], "decoder": [0, 1, 1]})
+    assert example.token_links([(0, 1), (1, 0), (2, 0)]) == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 0)]
+
+
+def test_words_of_both_sides(task, state):
+    words = task.example(state, "a ?? b", "v w").words
+    assert words == {"encoder": [0, 2], "decoder": [0, 1]}
+
+
 def test_unknown_words_keep_their_labels(task, state):
     example = task.example(state, "a qqq", "v")
     assert example.labels["encoder"] == ["a", "qqq", "<eos>"]
+    assert example.unknown == {"encoder": [1], "decoder": []}
+    given = task.example(state, "a", "v 😀")
+    assert given.labels["decoder"] == ["<bos>", "v", "😀"] and given.predicted[1] == "😀"
+    assert given.note == "not in the vocabulary, read as a placeholder: '😀'"
 
 
 def test_generated_tokens(task, state):

@@ -7,8 +7,7 @@ import pytest
 from matplotlib import colormaps
 from matplotlib.colors import to_rgb
 
-from experiments.analysis.contextual_senses import MARKS
-from experiments.analysis.figures import COLORS, MARK
+from experiments.analysis.figures import COLORS, MARK, MARKS
 
 colorspacious = pytest.importorskip("colorspacious", reason="it simulates colour blindness")
 

@@ -9,6 +9,7 @@ from experiments.analysis.contextual_senses import (
     nearest_senses,
     principal_components,
     senses_table,
+    words_table,
 )
 from experiments.analysis.senses import Occurrence
 
@@ -41,7 +42,7 @@ def uses():
     static = np.ones((20, 3))
     noise = RANDOM.normal(size=(20, 3))
     layer = noise / 9 + side * [1, 0, 0] + [0, 5, 0]
-    vectors = {"input embedding": static, "input with position": static, "layer 1": layer}
+    vectors = {"input embedding": static, "input of layer 1": static, "layer 1": layer}
     return SenseUses(found, 20, vectors | {"encoder output": layer})
 
 
@@ -50,6 +51,15 @@ def test_accuracy_beside_the_commonest_sense(uses):
     assert static["accuracy"] == static["commonest sense"] == 75
     assert layer["accuracy"] == output["accuracy"] == 100
     assert static["moved by"] == "" and layer["moved by"] > 0.01
+
+
+def test_each_word_has_a_row(uses):
+    vectors = {name: np.concatenate([each, each]) for name, each in uses.vectors.items()}
+    more = [Occurrence(n, 0, "bat", "batte" if n % 2 else "chauve-souris") for n in range(20)]
+    bank, bat = words_table(SenseUses([*uses.uses, *more], 30, vectors))
+    assert (bank["word"], bank["uses"], bank["uses in train"]) == ("bank", 20, 0)
+    assert (bank["commonest sense"], bank["layer 1"], bat["word"]) == (75, 100, "bat")
+    assert (bat["uses"], bat["uses in train"]) == (10, 10)
 
 
 def test_uses_in_train_are_neighbours_alone():

@@ -19,7 +19,7 @@ def draw(maps, folder):
     folder.mkdir()
     draw_maps(maps, folder / "all", links=[(0, 1)], formats=FORMATS)
     draw_maps(maps, folder / "head", places=[(1, 2)], formats=FORMATS)
-    draw_mask(maps.weights[0, 0] > 0.1, maps, folder / "mask")
+    draw_mask(maps.weights[0, 0] > 0.1, maps, 1, folder)
     write_csv(maps, folder / "maps.csv")
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
@@ -28,7 +28,11 @@ def test_equal_figures_are_equal_files(maps, tmp_path):
     first = draw(maps, tmp_path / "first")
     assert first == draw(maps, tmp_path / "second")
     assert {*first} == {
-        *(f"{name}{suffix}" for name in ("all", "head", "mask") for suffix in FORMATS),
+        *(
+            f"{name}{suffix}"
+            for name in ("all", "head", "cross-layer-1-mask")
+            for suffix in FORMATS
+        ),
         "maps.csv",
     }
 

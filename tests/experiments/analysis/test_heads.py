@@ -4,6 +4,7 @@ import pytest
 from experiments.analysis.collect import Attended, AttentionMaps, Example
 from experiments.analysis.heads import (
     beside,
+    changes,
     head_statistics,
     heads_table,
     induction_score,
@@ -74,6 +75,17 @@ def test_repeated_block():
     assert {*first.tolist()} < {7, 8, 9} and end.tolist() == [2]
     assert sorted(block.example.inputs["decoder"].tolist()) == [1, 5, 5, 6, 6]
     assert len(block.example.labels["decoder"]) == len(block.example.inputs["decoder"])
+
+
+def test_no_block_of_no_tokens():
+    labels, special = {"decoder": ["<bos>"]}, {"decoder": (1, 0)}  # each translation is empty
+    assert repeated_block([Example({"decoder": np.array([1])}, labels, special)], None) is None
+
+
+def test_changes_of_each_head():
+    one, other = np.eye(2)[[[[0, 1], [0, 0]]]], np.eye(2)[[[[0, 1], [1, 0]]]]  # [1, 2, 2, 2]
+    found = changes(*([Attended({"encoder": maps(each)})] * 2 for each in (one, other)))
+    np.testing.assert_array_equal(found["encoder self-attention"], [[0, 0.5]])
 
 
 def test_no_block_of_images():

@@ -3,15 +3,18 @@ from types import SimpleNamespace
 import pytest
 
 from experiments.analysis.collect import Example
-from experiments.analysis.own_text import own_examples, read_gold, read_pairs
+from experiments.analysis.inputs import own_examples, read_pairs
+from experiments.analysis.own_text import read_gold
 from experiments.data.pairs import SentencePair
 from experiments.errors import UsageError
 
 
 def test_sentences_and_pairs(tmp_path):
     path = tmp_path / "mine.tsv"
-    path.write_text("the girl\tla fille\nhe\n", encoding="utf-8")
+    path.write_text("the girl\tla fille\nhe\n", encoding="utf-8-sig")
     assert read_pairs(path) == [SentencePair("the girl", "la fille"), SentencePair("he", "")]
+    path.write_text("he\u2028\x0c sees\n\n", encoding="utf-8")  # no ends of lines
+    assert read_pairs(path) == [SentencePair("he\u2028\x0c sees"), SentencePair("")]
 
 
 def test_bytes_that_are_no_text(tmp_path):

@@ -11,7 +11,7 @@ from attention.modules import (
     RecurrentEncoderDecoder,
     TransformerConfig,
 )
-from experiments.analysis.replaced_weights import permuted, replace_weights, uniform, unneeded
+from experiments.analysis.replaced_weights import notes, permuted, replace_weights, uniform
 
 WEIGHTS = jnp.array([[[0.7, 0.2, 0.1, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]]])
 OWN = dict.fromkeys(("encoder", "decoder", "cross"), lambda weights: weights)
@@ -88,8 +88,10 @@ def test_uniform_weights_are_used(name, request):
 def test_weights_that_are_not_needed():
     row = {"attention": "cross-attention", "loss": 1.0}
     row |= {"rise with uniform weights": 0.5, "rise with permuted weights": 0.001}
-    (line,) = unneeded([row])
+    (line,) = notes([row], "test")
     assert line == (
-        "the weights of cross-attention are not needed: permuted weights raise the loss by "
-        "0.0010 nats"
+        "the loss of the test split, 1.0000 nats per token, rises by 0.5000 with uniform weights "
+        "of cross-attention, and by 0.0010 with permuted ones: the model does not need its weights"
     )
+    (line,) = notes([row | {"rise with permuted weights": 0.4}], "test")
+    assert line.endswith("and by 0.4000 with permuted ones")

@@ -102,3 +102,14 @@ def test_epochs_resume_exactly_without_building_past_ones(tokenizers, tmp_path):
                 found[tokenizers.source.decode(ids), (*ids.tolist(),)] += 1
     assert {text for text, _ in found} == {pair.source for pair in PAIRS}
     assert len(found) > 2 * len(PAIRS)  # segmentations
+
+
+@pytest.mark.parametrize("text", ["ten  dogs run", " a_b naïve▁犬 over", "the dogs "])
+def test_words_of_subwords(tokenizers, text):
+    tokenizer = tokenizers.source
+    ids = tokenizer.encode(text)
+    parts: dict[int, list[int]] = {}
+    for number, each in zip(ids, tokenizer.word_numbers(ids), strict=True):
+        parts.setdefault(each, []).append(number)
+    found = [tokenizer.decode(parts[word]).strip() for word in sorted(parts)]
+    assert [each for each in found if each] == tokenizer.words(text)

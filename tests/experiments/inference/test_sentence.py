@@ -5,7 +5,7 @@ import pytest
 from experiments.data.tokenizers import CharacterTokenizer, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import SPACED, WORDS
-from experiments.inference.sentence import placeholder, read_sentence
+from experiments.inference.sentence import placeholder, read_sentence, word_numbers
 
 WORD_LIST = ("the", "girl", "sees", "Jane", "I", "!", "well-known")
 TOKENIZER = WordTokenizer(Vocabulary((*SPECIALS, *WORD_LIST)), WORDS)
@@ -30,6 +30,27 @@ def test_case_and_punctuation(text, words):
     tokens, sentence = read(text)
     assert tokens == words.split()
     assert not sentence.unknown and not sentence.note(TOKENIZER)
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("👩‍👩‍👧‍👦 sees 🇫🇷", "👩‍👩‍👧‍👦 sees 🇫🇷"),
+        ("girl👍🏽! (❤️), Jane", "girl 👍🏽 ! ❤️ Jane"),
+        ("I + I = → …", "I + I = →"),
+        ("\u200fبيت cafe\u0301, \ufeffJane", "بيت cafe\u0301 Jane"),
+        ("</script>", "< script >"),
+    ],
+)
+def test_symbols_are_tokens(text, words):
+    tokens, sentence = read(text)
+    assert tokens == words.split()
+    assert {*sentence.unknown.values()} == {*tokens} - {*WORD_LIST}
+
+
+def test_words_are_counted_as_typed():
+    # The dash and the dots are no tokens, and "Jane!" is two.
+    assert word_numbers(TOKENIZER, 'the "girl" - sees ... zebra Jane!') == [0, 1, 3, 5, 6, 6]
 
 
 def test_unknown_words_are_read_as_a_name():

@@ -40,7 +40,7 @@ def task():
     with jax.numpy_dtype_promotion("standard"):
         config = toy_translation.get_config("tiny")
         config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "max_length": 9})
-        config.model.decoder_layers = 2
+        config.model.encoder_layers = config.model.decoder_layers = 2
         config.batch.bucket_lengths = (6,)
         config.train.warmup_steps = 0
         return Translation(Config.read(config.to_dict()), tokenizers(WORDS))
@@ -49,7 +49,7 @@ def task():
 @pytest.fixture(scope="module")
 def parameters(task):
     with jax.numpy_dtype_promotion("standard"):
-        return drawn(task, seed=31)  # gives different translations
+        return drawn(task, seed=5)  # gives different translations
 
 
 def test_batch_equals_sentences_one_by_one(task, parameters):
@@ -97,10 +97,12 @@ def test_unfinished_rows_are_decoded_again_with_more_steps(num_beams, monkeypatc
     with jax.numpy_dtype_promotion("standard"):
         config = toy_translation.get_config("tiny")
         config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "max_length": 32})
+        config.model.encoder_layers = config.model.decoder_layers = 2
         config.batch.bucket_lengths = (6,)
         config.decoding.update({"num_beams": num_beams, "length_penalty": 0.6})
+        config.seed = 1
         task = Translation(Config.read(config.to_dict()), tokenizers(WORDS))
-        parameters = jax.tree.map(lambda leaf: 2 * leaf, drawn(task, seed=19))
+        parameters = jax.tree.map(lambda leaf: 3 * leaf, task.learner.initial_state().parameters)
     sources = [SOURCE.encode(list(word)) for word in ("abc", "h" * 20, "ccccd", "ba", "a", "bdef")]
     shapes = []
 
@@ -116,7 +118,7 @@ def test_unfinished_rows_are_decoded_again_with_more_steps(num_beams, monkeypatc
     monkeypatch.setattr(translating, "by_rows", compile)
     monkeypatch.setattr(translating, "SHORTEST", 16)
     found = task.translator.translate_ids(parameters, sources, batch_size=2)
-    assert shapes == [(2, 8, 16), (2, 1, 32)]  # slots, rows per slot, tokens
+    assert shapes == [(2, 8, 16), (2, 8, 32)]  # slots, rows per slot, tokens
     lengths = [len(ids) for ids in found]
     assert max(lengths) > 24 > min(lengths)  # so that some rows are decoded again
     model = nnx.merge(task.learner.definition, parameters)
@@ -134,6 +136,7 @@ def test_copied_words_are_aligned_one_to_one():
     assert copy_words(weights, {1: "b"}) == ({0: "b"}, [])
     assert copy_words(weights, {1: "b", 2: "c"}) == ({0: "b", 1: "c"}, [])
     assert copy_words(weights[:1], {0: "a", 1: "b"}) == ({0: "b"}, ["a"])
+    assert copy_words(weights, {0: "a", 2: "c"}) == ({2: "a"}, ["c"])  # the others translate word 1
 
 
 def test_translator_uses_the_tokenizer_of_the_data():
@@ -156,7 +159,7 @@ class TestDetails:
             config = as_config_dict(task.config)
             config.decoding.update({"num_beams": 3, "length_penalty": 0.5, "n_best": 2})
             task = Translation(Config.read(config.to_dict()), tokenizers(WORDS))
-            parameters = drawn(task, seed=81)  # with which alignments differ
+            parameters = drawn(task, seed=46)  # with which alignments differ
             state = task.learner.initial_state()._replace(parameters=parameters)
         read = "b h a"  # the rarest word is the placeholder
         (best,) = task.translator(state.parameters, [read], batch_size=1)
@@ -195,12 +198,14 @@ class TestDetails:
             assert one["alignment"] == most
             assert len({*one["alignment"]}) > 1
 
-    def test_unknown_word_is_copied_to_the_token_that_attends_to_it_most(self, found):
+    def test_unknown_word_replaces_the_token_that_attends_to_it_most(self, found):
         _, said, looks, unknown = found
         assert (unknown["source"], unknown["unknown"]) == (["b", "q", "a", "<eos>"], ["q"])
         for one, weights, copied in zip(said, looks, unknown["translations"], strict=True):
-            place = weights.mean(axis=(0, 1))[:-1, 1].argmax()
             words = one["text"].split()
+            rows = weights.mean(axis=(0, 1))[: len(words), :-1]  # without the ends
+            free = rows.argmax(axis=-1) == 1
+            place = np.where(free, rows[:, 1], 0).argmax() if free.any() else len(words)
             assert copied["text"].split() == [*words[:place], "q", *words[place + 1 :]]
 
 

@@ -6,6 +6,7 @@ const fs = require('node:fs');
 const path = require('node:path');
 const vm = require('node:vm');
 
+const engine = globalThis;
 const FOLDER = path.join(__dirname, '../../../../experiments/analysis/page');
 for (const name of ['arrays.js', 'model.js', 'decode.js', 'tokens.js']) {
   vm.runInThisContext(fs.readFileSync(path.join(FOLDER, name), 'utf8'), { filename: name });
@@ -17,6 +18,9 @@ const skip = written ? false : 'test_model_data.py runs this test with models';
 
 /** Return a copy with plain arrays in place of Float32Arrays. */
 const plain = (value) => JSON.parse(JSON.stringify(value));
+
+/** Return the ids of greedy decoding. */
+const greedy = (model, ids, maxTokens) => engine.beam(model, ids, 1, maxTokens)[0].ids;
 
 /** Fail unless all numbers of two arrays differ by less than a tolerance. */
 function assertClose(found, expected, tolerance, name = 'numbers') {
@@ -30,4 +34,4 @@ function assertClose(found, expected, tolerance, name = 'numbers') {
   if (!(worst < tolerance)) throw new Error(`${name}: off by ${worst}, allowed ${tolerance}`);
 }
 
-module.exports = { engine: globalThis, models, skip, plain, assertClose };
+module.exports = { engine, models, skip, plain, greedy, assertClose };

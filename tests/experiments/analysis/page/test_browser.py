@@ -52,6 +52,7 @@ def example(source, target, seed, layers=2, heads=3):
         {
             **{"text": text, "score": -0.5, "confidence": 0.7, "ids": [3] * len(predicted)},
             **{"tokens": predicted, "log_probs": [-0.35] * len(predicted), "alternatives": steps},
+            "places": [*range(len(predicted))],
         }
         for text in (" ".join(target), "another one")
     ]
@@ -64,6 +65,16 @@ def example(source, target, seed, layers=2, heads=3):
         **{"predicted": predicted, "maps": maps, "translations": translations},
         "movement": {"encoder": [[0.1 * len(read)] * len(read)] * 2},
     }
+
+
+def gap_example():
+    """A sentence with a gap, which an encoder fills."""
+    found = example(["the", "_", "was"], [], 3)
+    candidates = [["creature", 0.6], ["river", 0.3]]
+    filled = {"text": "the creature was", "places": [1], "tokens": ["creature"]}
+    filled |= {"log_probs": [-0.51], "alternatives": [candidates]}
+    parts = {name: {"encoder": found[name]["encoder"]} for name in ("stacks", "maps")}
+    return found | parts | {"predicted": [], "translations": [filled]}
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +93,7 @@ def opened(tmp_path_factory):
             "examples": [
                 example(["the", "creature", "was", "blue"], ["la", "créature", "bleue"], 1),
                 example(HOSTILE, HOSTILE, 2),
+                gap_example(),
             ],
             "heads": [row, row | {"head": 2, "entropy": 0.25, "induction": 0.5}],
             "notes": ["a note <i>"],
@@ -144,7 +156,9 @@ class Page:
             webdriver.ActionChains(self.browser).send_keys(getattr(webdriver.Keys, key)).perform()
 
     def point(self, selector):
-        webdriver.ActionChains(self.browser).move_to_element(self.one(selector)).perform()
+        webdriver.ActionChains(self.browser, duration=0).move_to_element(
+            self.one(selector)
+        ).perform()
 
     def choose(self, number):
         self.script(
@@ -200,6 +214,7 @@ def test_another_head_is_drawn(page):
     assert "head 2" in page.text("#caption")
     page.click("#grid button[data-layer='1'][data-head='max']")
     assert "layer 2, max of the heads" in page.text("#caption")
+    assert "sum to more than 1" in page.text("#sum-note")
     assert page.script("document.querySelector('#layers input[value=\"1\"]').checked")
 
 
@@ -254,11 +269,14 @@ def test_keyboard(page):
     assert page.all("#tab-translations[aria-selected=true]")
     page.click("#clear")
     assert "la is predicted from" in page.text("#caption")
+    page.click("#heads input[value='2']")
+    assert page.script("document.querySelector('#grid [tabindex=\"0\"]').dataset.head") == "2"
 
 
 def test_hidden_special_tokens(page):
+    assert page.one("#special").size["width"] >= 24  # pixels, of WCAG 2.2
     page.click("#special")
-    assert page.one("#special-note").is_displayed()
+    assert "Special tokens are hidden" in page.text("#sum-note")
     assert "<eos>" not in page.text("#keys") + page.text("#queries") + page.text("#panel")
     page.point("#queries li:nth-child(2) button")
     assert "is on hidden tokens" in page.text("#caption")
@@ -308,13 +326,45 @@ def test_typed_sentence(page):
     page.click("tr:nth-child(2) [type=radio]")
     assert page.text("#queries") != before
     assert page.all(".translations tr:nth-child(2) :checked")
-    page.one("#text").send_keys(" ".join(["the"] * 20), webdriver.Keys.ENTER)
-    assert "the model reads at most" in page.text("#status")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
-def test_accessibility(page, scheme, size):
+@pytest.mark.parametrize(
+    ("text", "status"), [("the " * 20, "reads at most"), ("", "")], ids=["too long", "empty"]
+)
+def test_refused_and_emptied_text(page, text, status):
+    page.choose(1)
+    page.one("#text").send_keys("Zoe visits", webdriver.Keys.ENTER)
+    assert page.text("#reading").startswith("Zoe visits")
+    page.one("#text").clear()
+    page.one("#text").send_keys(text, webdriver.Keys.ENTER)
+    assert status in page.text("#status") and bool(text) == bool(page.text("#status"))
+    assert page.text("#reading bdi") == " ".join(HOSTILE)
+    assert page.script("document.querySelector('#example').value") == "1"
+
+
+def test_long_words_on_a_phone(page):
+    page.show(PHONE, "light")
+    word = "supercalifragilistic" * 4
+    page.one("#text").send_keys(f"Zoe {word} visits", webdriver.Keys.ENTER)
+    assert word in page.text("#status")
+    assert page.script("document.documentElement.scrollWidth") <= PHONE[0]
+    assert page.one(".weights thead").size["height"] < 200
+    assert page.one("#panel tbody tr").is_displayed()
+
+
+def test_candidates_for_a_gap(page):
+    page.choose(2)
+    assert page.text("#reading") == "the _ was → the creature was"
+    page.click("#tab-translations")
+    assert "creature 60 %creature 60 %river 30 %" in page.text(".step")
+    page.point(".step")
+    assert "_ attends to" in page.text("#caption")
+
+
+@pytest.mark.parametrize(
+    ("size", "scheme"), [(DESK, "dark"), (PHONE, "light")], ids=["desk", "phone"]
+)
+def test_accessibility(page, size, scheme):
     axe = pytest.importorskip("axe_core_python", reason="needs axe-core-python")
     page.show(size, scheme)
     page.browser.execute_script((Path(axe.__file__).parent / "axe.min.js").read_text())

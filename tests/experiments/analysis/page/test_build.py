@@ -11,9 +11,18 @@ import numpy as np
 import pytest
 
 from experiments.analysis.collect import AttentionMaps
-from experiments.analysis.page.build import SCRIPTS, digest, embedded, limited, write_page
-from experiments.analysis.page.example_data import distances, map_data, steps_data
+from experiments.analysis.page.build import (
+    SCRIPTS,
+    digest,
+    embedded,
+    limited,
+    special_labels,
+    write_page,
+)
+from experiments.analysis.page.example_data import choices_data, distances, map_data, steps_data
 from experiments.data.tokenizers import CharacterTokenizer
+from experiments.data.vocabulary import SPECIALS
+from experiments.inference.prediction import Choice, Prediction
 
 HOSTILE = "</script><!--<img src=x onerror=alert(1)>&\u2028\u2029\"'"
 DATA = {"title": "a <b>&", "examples": [HOSTILE]}
@@ -77,6 +86,23 @@ def test_steps():
     assert np.allclose(np.exp(data["log_probs"]), [0.25, 0.7], atol=1e-4)
     assert data["alternatives"][0] == [["a", 0.5], ["b", 0.25], ["\ufffd", 0.25]]
     assert data["alternatives"][1] == [["\ufffd", 0.7], ["b", 0.2], ["a", 0.1]]
+
+
+def test_choices_of_an_encoder():
+    choices = [Choice(2, [("cat", 0.5), ("dog", 0.25)]), Choice(None, [("one", 1.0)])]
+    (data,) = choices_data(Prediction(["a cat"], choices=choices))
+    assert (data["text"], data["places"], data["tokens"]) == ("a cat", [2, None], ["cat", "one"])
+    assert data["alternatives"] == [[["cat", 0.5], ["dog", 0.25]], [["one", 1.0]]]
+    assert np.allclose(np.exp(data["log_probs"]), [0.5, 1])
+    assert choices_data(Prediction()) == []
+
+
+def test_special_labels():
+    stack = {"labels": ["<class>", "a", "<end>"], "special": [1, 1]}
+    text = {"stacks": {"decoder": {"labels": ["a", "b"], "special": [0, 0]}}}
+    assert special_labels([text]) == []
+    found = special_labels([text, {"stacks": {"encoder": stack}}])
+    assert found == sorted([*SPECIALS, "<class>", "<end>"])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 import subprocess
 from pathlib import Path
@@ -56,10 +57,16 @@ GPT = {
     **{"positions": "alibi", "num_heads": 3, "width": 12},
     "per_layer": ({"activation": "gelu"}, {"activation": "gelu_exact", "window": 2}),
 }
+SIGNS = (
+    *"aλ字7½_ \x85\x1c\u3000.,?'“-«+€^→😀🏽❤\ufe0f\u0301ा\u200d\u200f\u202e\ufeff",
+    "the",
+    "Zoe",
+)
 WORD_TEXTS = (
     *("the Zoe visits l'Afrique", "THE zoe, visits?", "xyz the; Qqq!", "Zoé don't “the”"),
     *("", " \t ", "…", "l'l'b", "¿the", "the\u00a0Zoe", "a\u0301b <eos>", "日本 x_y", "²the"),
-    *("the " * 11, "the " * 12),
+    *("the " * 11, "the " * 12, "👩‍👩‍👧‍👦 visits 🇫🇷", "Zoe👍🏽, ❤️!", "1 + → <img>…"),
+    *("".join(random.Random(seed).choices(SIGNS, k=16)) for seed in range(100)),
 )
 CHARACTER_TEXTS = ("ab c", "", "xyz", "a" * 24, "a" * 25, "abc😀")
 
@@ -130,10 +137,7 @@ def expected(task, state, source, target):
     return ids | {
         "logits": np.asarray(found["decoder"].logits[0]).tolist(),
         "predicted": [*example.predicted],
-        "stacks": {
-            stack: {"labels": [*labels], "special": [*example.special[stack]]}
-            for stack, labels in example.labels.items()
-        },
+        "stacks": {stack: {"labels": [*labels]} for stack, labels in example.labels.items()},
         "maps": {kind: as_json(maps) for kind, maps in seen.maps.items()},
         "movement": {stack: distances(each) for stack, each in seen.hidden_states.items()},
     }
@@ -175,7 +179,7 @@ def written(tmp_path_factory, subwords):
     with jax.numpy_dtype_promotion("standard"):
         cases = {
             "transformer": (translation(TRANSFORMER), "Zoe visits the Afrique", "un trois deux"),
-            "llama": (translation(LLAMA, subwords), "the boy", "then toys"),
+            "llama": (translation(LLAMA | {"max_length": 70}, subwords), "the boy", "then toys"),
             "gpt": (language_model(GPT), "abc xy abc", ""),
         }
         content = {}

@@ -66,4 +66,10 @@ test('unknown words are copied to the places that attend to them most', () => {
   const read = { labels: ['Zoe', 'Mali', '<eos>'], unknown: [0, 1] };
   const copies = [...engine.copiedWords(model, pass, read)];
   assert.deepStrictEqual(plain(copies), [[0, 'Mali'], [1, 'Zoe']]);
+  const one = engine.copiedWords(model, pass, { ...read, unknown: [0] }); // a token of Mali stays
+  assert.deepStrictEqual(plain([...one]), [[1, 'Zoe']]);
+  memory.query[0][1] = [0, 1];
+  const left = engine.copiedWords(model, pass, { ...read, unknown: [0] });
+  assert.deepStrictEqual(plain([...left]), [[3, 'Zoe']]);
+  assert.equal(engine.writeText(model, [5, 5, 2], left), 'visite visite Zoe');
 });

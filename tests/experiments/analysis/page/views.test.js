@@ -35,6 +35,12 @@ test('rows that are not stored are computed', () => {
   assert.deepStrictEqual(plain(views.rowOfMap(computed, 0, 1, 3)), ['p', 'cross', 0, 1, 3]);
 });
 
+test('rows of hidden tokens and of the maximum do not sum to 1', () => {
+  assert.equal(views.sumNote(true, 'mean') + views.sumNote(true, 0), '');
+  assert.match(views.sumNote(true, 'max'), /can sum to more than 1/);
+  assert.match(views.sumNote(false, 'max'), /no longer sum to 1/);
+});
+
 test('mean of rows', () => {
   assert.deepStrictEqual(
     plain(
