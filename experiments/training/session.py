@@ -119,7 +119,7 @@ def fit_in(
         else:
             state, progress = checkpoints.restore(learner.abstract_state)
             lengths = progress["lengths"]
-            _warn_of_other_bits(workdir, progress["bits_depend_on"])
+            warn_of_other_bits(workdir, progress["bits_depend_on"])
         first, train_step, run = int(state.step), learner.train_step, None
         if not _has_ended(state, progress, config):
             workdir.keep_start(origin())
@@ -189,7 +189,7 @@ def _with_batch(error: NonFiniteError, workdir: Workdir, batches: Batches) -> st
     )
 
 
-def _warn_of_other_bits(workdir: Workdir, before: Mapping[str, str]) -> None:
+def warn_of_other_bits(workdir: Workdir, before: Mapping[str, str]) -> None:
     """Report on standard error that the run continues where it computes other bits."""
     now = bits_depend_on()
     differing = [

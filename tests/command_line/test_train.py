@@ -236,7 +236,7 @@ def test_folder_without_a_run_is_refused(place, run_command):
 
 
 def test_nonfinite_loss_stops_the_run_without_a_checkpoint(place, run_command):
-    flags = "--config=word_vectors:tiny", "--config.train.learning_rate=1e30"
+    flags = "--config=digits:tiny", "--config.train.learning_rate=1e30"
     status, _, error = run_command(*flags, workdir="diverged")
     assert status == 2
     (told,) = re.findall(
@@ -248,7 +248,7 @@ def test_nonfinite_loss_stops_the_run_without_a_checkpoint(place, run_command):
     rows = read_metrics(place / "diverged")
     assert rows[-1]["step"] == int(step) and not np.isfinite(rows[-1]["gradient_norm"])
     with np.load(place / "diverged" / "nonfinite_batch.npz") as batch:
-        assert {"step", "examples", "source", "target"} <= {name.split(".")[0] for name in batch}
+        assert {"step", "examples"} < {*batch}
         assert batch["step"] == int(step)
         assert examples.startswith(", ".join(map(str, batch["examples"][:8])))
     assert Checkpoints(place / "diverged" / "checkpoints").latest_step() is None

@@ -19,7 +19,8 @@ def forked() -> multiprocessing.context.BaseContext:
     """Return a context whose processes start in a hundredth of a second."""
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["run", "experiments.commands.train", "experiments.tasks"])
+    modules = "experiments.commands.train", "experiments.tasks.classification", "sklearn.datasets"
+    context.set_forkserver_preload(["run", *modules])
     return context
 
 
