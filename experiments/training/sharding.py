@@ -13,14 +13,12 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax import Array
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from attention.primitives.sequence_parallel import RingAttention
 from attention.primitives.sharded_attention import ShardedAttention
-from experiments.compilation import compiled
 from experiments.config.mesh import MeshPart
 from experiments.errors import UsageError, as_usage_errors, one_of
 
@@ -40,7 +38,6 @@ TABLE: dict[str, MeshAxes] = {
 }
 MESH_AXES = ("data", "fsdp", "sequence", "tensor")
 LOOKED_UP = ("vocab", "positions", "token_types")  # axes of tables with a row for each id
-FEWEST_ROWS = 8  # of a device in decoding: fewer are not worth the copies of the parameters
 
 
 def cores_as_devices(number: int) -> None:
@@ -246,46 +243,6 @@ def accumulated(
     return jax.lax.scan(add, nothing, each)[0]
 
 
-def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile `function(parameters, *arrays)` with the rows of its arrays on several devices.
-
-    Parameters that are sharded stay so. Of replicated ones, each device uses its own copy.
-
-    Args:
-        function: maps parameters and arrays `[B, *]` to arrays `[B, *]`, each row independent of
-            the others. Its arrays may be padded with rows of zeros.
-    """
-
-    def shared(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - any pytrees
-        rows, mesh = len(arrays[0]), _mesh_of_rows(len(arrays[0]))
-        if mesh.size == 1:
-            return function(parameters, *arrays)
-        spec = PartitionSpec("data")
-        share = jax.shard_map(
-            function,
-            mesh=mesh,
-            in_specs=(PartitionSpec(), *[spec] * len(arrays)),
-            out_specs=spec,
-            check_vma=False,
-        )
-        found = share(parameters, *(padded_rows(array, mesh.size) for array in arrays))
-        return jax.tree.map(lambda array: array[:rows], found)
-
-    independent, whole = compiled(shared), compiled(function)
-
-    def run(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - the same
-        if not is_replicated(parameters):
-            return whole(parameters, *arrays)
-        mesh = _mesh_of_rows(len(arrays[0]))
-        if mesh.size == 1:
-            return independent(one_copy(parameters), *arrays)
-        return independent(
-            jax.device_put(parameters, NamedSharding(mesh, PartitionSpec())), *arrays
-        )
-
-    return run
-
-
 def one_copy(tree: Tree) -> Tree:
     """Return the copy of the first device, if all arrays are replicated; else the arrays."""
     if not is_replicated(tree):
@@ -336,9 +293,3 @@ def _is_variable(leaf: object) -> bool:
 
 def _listed(names: Sequence[str | None]) -> str:
     return ", ".join(map(str, names))
-
-
-def _mesh_of_rows(rows: int) -> Mesh:
-    """Return a mesh of the most devices with at least `FEWEST_ROWS` rows each."""
-    number = max(1, min(jax.device_count(), rows // FEWEST_ROWS))
-    return Mesh(np.array(jax.devices()[:number]), ("data",))

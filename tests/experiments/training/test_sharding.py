@@ -17,10 +17,8 @@ from experiments.training import sharding
 from experiments.training.sharding import (
     TABLE,
     accumulated,
-    by_rows,
     constrain,
     make_mesh,
-    one_copy,
     shardings,
     spec,
 )
@@ -139,26 +137,6 @@ def test_one_part_is_the_batch_as_it_is():
     key, mesh = jax.random.key(0), make_mesh(MeshPart(data=1))
     found = accumulated(drawn, jnp.float32(1), jnp.ones((5, 1)), key, 1, mesh)
     assert found == {"rows": 5, "chance": jax.random.uniform(key)}
-
-
-@pytest.mark.parametrize("parameters", ["replicated", "sharded"])
-@pytest.mark.parametrize("rows", [17, 15])
-def test_rows_are_computed_where_the_parameters_are(rows, parameters):
-    mesh, seen = make_mesh(MeshPart(fsdp=2)), []
-
-    def scaled(scale, rows, more):
-        seen.append(len(rows))
-        return scale * rows, more + rows[:, 0]
-
-    arrays = np.arange(2.0 * rows).reshape(rows, 2), np.ones(rows)
-    axes = P() if parameters == "replicated" else P(None, "fsdp")
-    scale = jax.device_put(jnp.array([[3.0, 4.0]]), NamedSharding(mesh, axes))
-    found = by_rows(scaled)(scale, *arrays)
-    shared = parameters == "replicated" and rows >= 2 * sharding.FEWEST_ROWS
-    assert seen[-1] == (-(-rows // 2) if shared else rows)
-    np.testing.assert_array_equal(found[0], np.array([[3, 4]]) * arrays[0])
-    np.testing.assert_array_equal(found[1], 1 + arrays[0][:, 0])
-    assert len(one_copy(scale).devices()) == (1 if parameters == "replicated" else 2)
 
 
 @pytest.mark.slow
