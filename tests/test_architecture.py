@@ -227,6 +227,9 @@ def test_execution_of_a_file_is_detected(source):
     assert len(executing(source)) == 1
 
 
+@pytest.mark.parametrize(
+    "path", [path for path in files() if path.parts[:2] == ("experiments", "training")], ids=str
+)
 def test_training_imports_no_task(path):
     """Tasks are passed to it; a registry names them, so it is not imported either."""
     source = (REPOSITORY / path).read_text()
