@@ -148,7 +148,9 @@ def _with_parameters(state: TrainState, parameters: Mapping[Any, Any]) -> TrainS
         flat = dict(nnx.to_flat_state(tree))
         for path, array in parameters.items():
             old = flat[path][...]
-            flat[path] = flat[path].replace(jax.device_put(array, old.sharding).astype(old.dtype))
+            # A copy, since the training step reuses the memory of its state.
+            array = jax.device_put(array, old.sharding, may_alias=False)
+            flat[path] = flat[path].replace(array.astype(old.dtype))
         return nnx.from_flat_state(flat)
 
     if not parameters:
