@@ -75,7 +75,7 @@ def fit(
     except NonFiniteError as error:
         loop.write_nonfinite(error.step)
         raise
-    return loop.state, loop.progress
+    return loop.state, loop.saved if loop.is_saved else loop.progress
 
 
 def _run(
@@ -128,7 +128,7 @@ class _Loop:
         self._config, self._metrics, self._save = config, metrics, save
         self._started = time.perf_counter() - progress["seconds"]
         self._left = [*progress["left"]]
-        self._saved_step, self._saved_at = self.step, time.monotonic()
+        self.saved, self._saved_step, self._saved_at = progress, self.step, time.monotonic()
         self._measured = StepMeasurements(
             progress["pending"], progress["skipped"], config.skip_nonfinite
         )
@@ -143,6 +143,10 @@ class _Loop:
             "skipped": self._measured.skipped,
             "left": [*self._left],
         }
+
+    @property
+    def is_saved(self) -> bool:
+        return self.step == self._saved_step
 
     def take_step(
         self,
@@ -200,7 +204,7 @@ class _Loop:
 
     def save_stopped(self) -> None:
         """Save the state, unless the newest checkpoint has the same."""
-        if self.step > self._saved_step:
+        if not self.is_saved:
             self._save_state()
 
     def _measure(
@@ -229,7 +233,8 @@ class _Loop:
 
     def _save_state(self) -> None:
         self._measured.collect()  # no checkpoint follows a non-finite loss
-        self._save(self.state, self.progress)
+        self.saved = self.progress
+        self._save(self.state, self.saved)
         self._saved_step, self._saved_at = self.step, time.monotonic()
 
     def _is_due(self, interval: int) -> bool:
