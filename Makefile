@@ -4,6 +4,7 @@
 #   make train                    train the main job; ARGS="--config=..." trains another one
 #   make train JAX=cuda13         the same on NVIDIA GPUs; JAX=tpu on Google TPUs
 #   make test                     run all tests
+#   make test-slow                run the tests that take minutes: kills, signals, a full disk
 #   make shapes                   check every public shape, in half a minute
 #   make reference                write the API reference, from docstrings, to build/reference
 #   make test PYTHON=python3.13 VENV=.venv-3.13
@@ -17,7 +18,7 @@ BIN = $(VENV)/bin
 INSTALLED = $(VENV)/installed$(JAX:%=-%)
 ARGS ?=
 
-.PHONY: train test shapes smoke lint reference clean
+.PHONY: train test test-slow shapes smoke lint reference clean
 
 # Memory pages of 2 MiB, where Linux and glibc have them: a training step of multi30k allocates and
 # frees half a gigabyte, and page faults took a tenth of its time (docs/STEPS.md).
@@ -27,6 +28,9 @@ train: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+test-slow: $(INSTALLED)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow $(ARGS)
 
 # Shapes are traced and not computed. Run it at every change.
 shapes: $(INSTALLED)

@@ -43,6 +43,7 @@ from experiments.cli import SUFFIXES, USES, Command, parse
 from experiments.config import Config
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.registry import TASKS
+from experiments.training.interruption import Stopped
 from experiments.workdir import Workdir
 
 
@@ -95,11 +96,11 @@ def main(argv: Sequence[str]) -> int:
         print(f"{os.path.basename(argv[0])}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(
-            "\nstopped; the same command resumes from the last checkpoint, if there is one",
-            file=sys.stderr,
-        )
+        print("\nstopped", file=sys.stderr)
         return 130
+    except Stopped as stopped:
+        print(f"{os.path.basename(argv[0])}: {stopped}", file=sys.stderr)
+        return 0
 
 
 def check_mode(command: Command) -> None:

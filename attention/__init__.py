@@ -30,11 +30,14 @@ from attention.primitives.dot_product import grouped_query, multi_head, scaled_d
 from attention.primitives.dropout import Dropout
 from attention.primitives.merge import merge
 from attention.primitives.positions import rotary, sinusoidal
+from attention.primitives.ring import ring_attend
+from attention.primitives.sequence_parallel import RingAttention, zigzag
 
 __all__ = [
     "BlockMask",
     "Cache",
     "Dropout",
+    "RingAttention",
     "additive_attention",
     "attend",
     "block_mask",
@@ -44,8 +47,10 @@ __all__ = [
     "masks",
     "merge",
     "multi_head",
+    "ring_attend",
     "rotary",
     "scaled_dot_product",
     "scores",
     "sinusoidal",
+    "zigzag",
 ]

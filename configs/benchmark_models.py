@@ -37,7 +37,6 @@ def get_config(form: str = FULL) -> ConfigDict:
     depth.train = small.train.copy_and_resolve_references()
     depth.seed = 0
     depth.batch, depth.length = 12, 64
-    depth.microbatches = small.batch.microbatches
     depth.layers = (4, 24)
     depth.compilations = 3
     depth.seconds = 5.0

@@ -26,7 +26,6 @@ def get_config(form: str = FULL) -> ConfigDict:
 
     batch.tokens = 12 * 64
     batch.row_length = 64
-    batch.microbatches = 2
 
     model.width = 128
     model.hidden = 512

@@ -35,7 +35,7 @@ def make_tiny(config: ConfigDict) -> ConfigDict:
     train.update({"steps": 20, "warmup_steps": 5, "average": 2})
     train.log_every = train.evaluate_every = 4
     train.sample_every = train.checkpoint_every = 10
-    batch.microbatches = 1
+    config.mesh.data = 1
     if "bucket_lengths" in batch:
         batch.bucket_lengths = (model.max_length,)
     if "sizes" in config.data:

@@ -34,7 +34,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     batch.tokens = 8_192
     batch.bucket_lengths = (16, 20, 24, 32, 48)
     batch.packed = True
-    batch.microbatches = 4
+    batch.microbatches = 2
 
     model.width = 128
     model.norm_placement = "post"

@@ -40,7 +40,6 @@ def get_config(form: str = FULL) -> ConfigDict:
         model.encoder_layers = model.decoder_layers = 3
         train.steps = 3_840  # sixteen epochs
         config.batch.tokens = 2_048  # about 128 pairs
-        config.batch.microbatches = 2
         train.learning_rate = 1e-3
         train.warmup_steps = 400
         train.evaluate_every = train.sample_every = 240

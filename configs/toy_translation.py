@@ -18,7 +18,6 @@ def get_config(form: str = FULL) -> ConfigDict:
     config = defaults.new("translation", "toy", steps=1_300)
     config.batch.packed = True
     config.batch.tokens = 1_344  # 28 rows of 48
-    config.batch.microbatches = 2
     config.train.label_smoothing = 0.1
     config.train.learning_rate = 5e-3
     if is_tiny(form):

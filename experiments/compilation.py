@@ -13,7 +13,12 @@ CPU_OPTIONS = {
 }
 
 
-def compiled(function: Callable[..., Any], *, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
+def compiled(
+    function: Callable[..., Any],
+    *,
+    donate: tuple[int, ...] = (),
+    **shardings: Any,  # noqa: ANN401 - as in jax.jit
+) -> Callable[..., Any]:
     """Return a function under `jax.jit` that compiles fast.
 
     On a CPU, LLVM's first optimisation level makes programs as fast as those of its third, with the
@@ -22,8 +27,9 @@ def compiled(function: Callable[..., Any], *, donate: tuple[int, ...] = ()) -> C
     Args:
         function: of arrays and pytrees.
         donate: positions of the arguments with memory that is reused.
+        shardings: `in_shardings` and `out_shardings` of `jax.jit`.
     """
     options = CPU_OPTIONS if jax.default_backend() == "cpu" else None
     if jax.config.read("jax_disable_most_optimizations"):
         options = None
-    return jax.jit(function, donate_argnums=donate, compiler_options=options)
+    return jax.jit(function, donate_argnums=donate, compiler_options=options, **shardings)

@@ -4,6 +4,7 @@ import math
 import os
 import platform
 import resource
+from importlib.metadata import version
 from pathlib import Path
 
 import jax
@@ -32,6 +33,22 @@ def peak_memory() -> int:
         return stats["peak_bytes_in_use"]
     unit = 1 if platform.system() == "Darwin" else 1024
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def bits_depend_on() -> dict[str, str]:
+    """What the bits of a trained model depend on, beside the code and the configuration.
+
+    On a CPU, the number of threads divides sums; `NPROC` sets it.
+    """
+    device = jax.devices()[0]
+    return {
+        "device": device.device_kind,
+        "devices": str(jax.device_count()),
+        "cores": os.environ.get("NPROC") or str(num_cores()),
+        "machine": platform.machine(),
+        "jax": jax.__version__,
+        "jaxlib": version("jaxlib"),
+    }
 
 
 def environment() -> dict[str, str]:

@@ -1,8 +1,15 @@
 """Atomic writes of files, and errors that name the file."""
 
+import os
+import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
+
+PART = ".part"  # ends the name of a file or folder while it is written
+WEEK = 7 * 24 * 60 * 60
 
 
 @contextmanager
@@ -17,11 +24,19 @@ def named_errors(path: Path) -> Iterator[None]:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file atomically: after a kill it is complete or absent."""
-    part = part_of(path)
+    """Write a file atomically: after a kill or a power failure it is complete or absent.
+
+    Several processes may write the same file at once; it then has the content of one of them.
+    """
+    part = path.with_name(f"{path.name}.{uuid4().hex[:8]}{PART}")
     with named_errors(path):
-        part.write_bytes(content.encode() if isinstance(content, str) else content)
-        part.replace(path)
+        try:
+            with part.open("xb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+            publish(part, path)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
 
 
 def read_lines(path: Path) -> list[str]:
@@ -30,12 +45,29 @@ def read_lines(path: Path) -> list[str]:
     return text.removesuffix("\n").split("\n") if text else []
 
 
+def publish(part: Path, path: Path) -> None:
+    """Rename a file, or a folder of files, whose content is then on the disk."""
+    for each in part.iterdir() if part.is_dir() else [part]:
+        with each.open("rb+") as file:
+            os.fsync(file.fileno())
+    part.replace(path)
+
+
 def append(path: Path, text: str) -> None:
     """Append text to a file; create it if it does not exist."""
     with named_errors(path), path.open("a", encoding="utf-8", newline="\n") as file:
         file.write(text)
 
 
-def part_of(path: Path) -> Path:
-    """Return the path of a file while it is written."""
-    return path.with_name(path.name + ".part")
+def cut(path: Path, length: int) -> None:
+    """Drop what was appended to a file after it had so many bytes."""
+    if path.exists() and path.stat().st_size > length:
+        with named_errors(path):
+            os.truncate(path, length)
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove what was not written to its end a week ago or earlier."""
+    for part in folder.glob(f"*{PART}"):
+        if time.time() - part.stat().st_mtime > WEEK:
+            shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)

@@ -3,7 +3,7 @@
 import fcntl
 import json
 import os
-import re
+import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,12 +18,12 @@ from experiments.config.build import as_tree
 from experiments.config.differences import differences, flat, in_lines, is_within
 from experiments.config.flags import as_config_dict
 from experiments.errors import UsageError
-from experiments.files import append, part_of, write_whole
+from experiments.files import PART, append, cut, write_whole
 from experiments.json_files import read_json, read_json_lines
 from experiments.plugin import is_imported
 from experiments.registry import TASK_PARTS
 
-IGNORED_WHEN_COMPARING_CONFIGS = "data.path", "literature", "plugin"
+IGNORED_WHEN_COMPARING_CONFIGS = "data.path", "literature", "mesh", "plugin"
 # Fields that may change on an existing run: they do not change what it has learned so far.
 CHANGEABLE = (
     "train.steps",
@@ -33,6 +33,8 @@ CHANGEABLE = (
     "train.sample_every",
     "train.sample_maps",
     "train.checkpoint_every",
+    "train.checkpoint_minutes",
+    "train.skip_nonfinite",
 )
 # Fields of files that are read again, and their types.
 RESULTS = {
@@ -44,6 +46,8 @@ RESULTS = {
     "decoding": dict | None,
 }
 HYPOTHESIS = "source", "reference", "hypothesis"
+# Files that training appends to. A checkpoint contains their lengths.
+GROWING = "metrics.jsonl", "timing.jsonl", "samples.txt", "maps.jsonl"
 START = {"command": str, "commit": str, "machine": str}
 
 
@@ -63,6 +67,7 @@ class Workdir:
         self.changes = self.path / "changes.jsonl"
         self.learning_curve = self.path / "learning_curve.png"
         self.attention = self.path / "attention.png"
+        self.nonfinite_batch = self.path / "nonfinite_batch.npz"
         self.explanation = self.path / "explain"
 
     def claim(self, config: Config | ConfigDict) -> None:
@@ -80,10 +85,7 @@ class Workdir:
             but = (*IGNORED_WHEN_COMPARING_CONFIGS, *CHANGEABLE)
             self._change(self.check_same(config, but=but), config)
             return
-        part = part_of(self.config)  # all that a kill at the wrong moment leaves
-        if self.path.exists() and (
-            not self.path.is_dir() or any(path != part for path in self.path.iterdir())
-        ):
+        if self.path.exists() and not (self.path.is_dir() and _is_empty(self.path)):
             raise UsageError(f"{self.path} exists and is not a run: choose another --workdir")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -246,18 +248,24 @@ class Workdir:
         return text
 
     def keep_maps(self, maps: Mapping[str, Any]) -> None:
-        """Append the attention of a sentence after a step; those of step 0 begin the file."""
-        if maps["step"] == 0:
-            self.maps.unlink(missing_ok=True)
+        """Append the attention of a sentence after a step."""
         append(self.maps, json.dumps(maps) + "\n")
 
-    def drop_samples(self, step: int) -> None:
-        """Drop the samples after `step`, from which the run resumes."""
-        before = self.samples.read_bytes() if self.samples.exists() else b""
-        steps = re.finditer(rb"^step (\d+)$", before, re.MULTILINE)
-        end = next((found.start() for found in steps if int(found[1]) > step), None)
-        if end is not None:
-            write_whole(self.samples, before[:end])
+    def lengths(self) -> dict[str, int]:
+        """Return the bytes of each file that grows in training, by name."""
+        paths = [self.path / name for name in GROWING]
+        return {path.name: path.stat().st_size for path in paths if path.exists()}
+
+    def cut(self, lengths: Mapping[str, int]) -> None:
+        """Drop what was appended to the files that grow in training after they had these lengths.
+
+        A file that is shorter has lost a part, which is reported on standard error.
+        """
+        there = self.lengths()
+        for name in GROWING:
+            cut(self.path / name, lengths.get(name, 0))
+            if there.get(name, 0) < lengths.get(name, 0):
+                print(f"{self.path / name} has lost rows of earlier steps", file=sys.stderr)
 
     def load_results(self) -> dict[str, Any]:
         """Read the results.
@@ -307,3 +315,8 @@ class Workdir:
             UsageError: they cannot be read.
         """
         return read_json_lines(self.starts, START) if self.starts.exists() else []
+
+
+def _is_empty(folder: Path) -> bool:
+    """Return whether a folder contains no more than a kill leaves of its first file."""
+    return all(path.name.endswith(PART) for path in folder.iterdir())

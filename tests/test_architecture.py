@@ -36,6 +36,8 @@ NUMPY = (
     "attention/decoding/text.py",
     "attention/primitives/arguments.py",
 )
+# Modules that execute what they read.
+EXECUTING = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 EXTRA = {"numpy", "safetensors", "tokenizers"}  # attention[weights]
 
 
@@ -194,6 +196,35 @@ def test_wrong_import_is_detected(path, source):
 )
 def test_allowed_import_passes(path, source):
     assert wrong_imports(source, Path(path)) == []
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in files() if path.parts[:2] == ("experiments", "training")], ids=str
+)
+def executing(source: str) -> list[str]:
+    """Return what could execute code that a file contains: modules, and calls of builtins."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
+            found += [name for name in names if name.split(".")[0] in EXECUTING]
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("eval", "exec"):
+            found.append(node.func.id)
+        if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+            found.append(node.arg)
+    return found
+
+
+def test_no_file_of_a_run_is_executed():
+    found = {path: executing((REPOSITORY / path).read_text()) for path in files()}
+    assert not [path for path, uses in found.items() if uses and path.parts[0] != "tests"]
+
+
+@pytest.mark.parametrize(
+    "source", ["import pickle", "from joblib import load", "eval(text)", "load(allow_pickle=True)"]
+)
+def test_execution_of_a_file_is_detected(source):
+    assert len(executing(source)) == 1
 
 
 @pytest.mark.parametrize(

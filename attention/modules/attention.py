@@ -25,7 +25,6 @@ from attention.modules.norms import norm_of
 from attention.modules.sizes import resolve_head_width, resolve_kv_heads
 from attention.primitives import masks, scores
 from attention.primitives.arguments import RETURNING
-from attention.primitives.attend import attend
 from attention.primitives.cache import EMPTY_SLOT, Cache, empty_cache
 from attention.primitives.choice import one_of
 from attention.primitives.dropout import Dropout
@@ -154,7 +153,7 @@ class Attention(nnx.Module):
         for name in context.returning:
             one_of("returning", name, (*RETURNING, "hidden_states"))
         returning = tuple(name for name in context.returning if name != "hidden_states")
-        attended = attend(
+        attended = context.attend(
             query,
             key,
             value,

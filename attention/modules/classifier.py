@@ -9,7 +9,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from attention.modules.config import TransformerConfig
-from attention.modules.context import AxisNames, Context, Output, apply_layer, unconstrained
+from attention.modules.context import Context, Output, apply_layer
 from attention.modules.dropout import split_rng
 from attention.modules.linear import linear, named
 from attention.modules.table import table
@@ -123,7 +123,7 @@ class Classifier(nnx.Module):
         lengths: Array | None = None,
         rng: Array | None = None,
         returning: Collection[str] = (),
-        constrain: Callable[[Array, AxisNames], Array] = unconstrained,
+        **options: Callable[..., Any],
     ) -> Output:
         """Score the classes: an output with logits `[..., C]`.
 
@@ -132,7 +132,7 @@ class Classifier(nnx.Module):
             lengths: `[...]`, number of valid tokens per row; S if None.
             rng: random key of dropout; None turns dropout off.
             returning: as in `Context`.
-            constrain: as in `Context`.
+            options: `constrain` and `attend`, as in `Context`.
 
         Raises:
             ValueError: as the embedding.
@@ -140,12 +140,7 @@ class Classifier(nnx.Module):
         embedding_rng, layers_rng = split_rng(rng, 2)
         vectors = self.embedding(inputs, rng=embedding_rng)
         vectors, lengths = self.pooling.before(vectors, lengths)
-        context = Context(
-            lengths=lengths,
-            rng=layers_rng,
-            returning=returning,
-            constrain=constrain,
-        )
+        context = Context(lengths=lengths, rng=layers_rng, returning=returning, **options)
         output = apply_layer(self.encoder, vectors, context)
         logits = self.output(self.pooling(output.features, lengths))
         return output._replace(logits=context.shard(logits, "classes"))

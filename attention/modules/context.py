@@ -11,6 +11,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from attention.primitives import masks
+from attention.primitives.attend import attend
 from attention.primitives.block_mask import BlockMask, block_mask
 from attention.primitives.masks import Mask
 from attention.primitives.pytree_dataclass import pytree_dataclass, static
@@ -52,6 +53,8 @@ class Context:
         returning: names of results of attention to return, as in `attention.attend`, and
             "hidden_states".
         constrain: `(array, names of its axes) -> array`, which may request a sharding.
+        attend: the attention function of all layers, with the arguments of `attention.attend`, such
+            as a `RingAttention`.
     """
 
     mask: Mask | BlockMask | Array | None = None
@@ -65,6 +68,7 @@ class Context:
     cache: Any = None
     returning: tuple[str, ...] = static(default=())
     constrain: Callable[[Array, AxisNames], Array] = static(default=unconstrained)
+    attend: Callable[..., Any] = static(default=attend)
 
     def __post_init__(self) -> None:
         """Convert NumPy arrays, and take any collection of names."""

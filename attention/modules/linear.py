@@ -65,13 +65,14 @@ def dot_general(
     The gradient of a kernel is a sum over rows. If rows are several axes, such as batch and
     position, XLA on a CPU transposes the other operand for it and recomputes in a strided loop what
     led to that operand (docs/STEPS.md). Here the gradient merges the axes of rows, and those of
-    features. The product and the gradient of the inputs keep the axes of rows, which may be
-    sharded.
+    features. The product and the gradient of the inputs keep the axes of rows, of which the first
+    may be sharded. Merged axes would have to be gathered if the second were sharded too.
 
     Args:
         inputs: `[*rows, *contracted]`.
         kernel: `[*contracted, *features]`. If axes are in another order, if there are batch axes,
-            or if an operand is sharded over an explicit mesh, the gradients are those of `lax`.
+            if an operand is sharded over an explicit mesh, or if the mesh has an axis "sequence",
+            the gradients are those of `lax`.
         dimension_numbers: axes as in `lax`.
         precision: as in `lax`.
         preferred_element_type: as in `lax`.
@@ -87,7 +88,9 @@ def dot_general(
     (inputs_axes, kernel_axes), (batch_axes, _) = dimension_numbers
     rows, count = inputs.ndim - len(inputs_axes), len(kernel_axes)
     in_order = (*inputs_axes, *kernel_axes) == (*range(rows, inputs.ndim), *range(count))
-    sharded = out_sharding or any(any(jax.typeof(each).sharding.spec) for each in (inputs, kernel))
+    shardings = [jax.typeof(each).sharding for each in (inputs, kernel)]
+    sharded = out_sharding or any(any(each.spec) for each in shardings)
+    sharded = sharded or any(each.mesh.shape.get("sequence", 1) > 1 for each in shardings)
     if not in_order or batch_axes or sharded:
         return plain(inputs, kernel)
 

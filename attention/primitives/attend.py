@@ -161,7 +161,7 @@ def attend(
         precision=precision,
         tile_sizes=tile_sizes,
     )
-    results = per_shard(_compute, arguments, implementation)
+    results = per_shard(attend_by, arguments, implementation)
     output = results["output"]
     return (output, {name: results[name] for name in returning}) if returning else output
 
@@ -240,7 +240,7 @@ def choose(arguments: Arguments, name: str | None, platform: str) -> Choice:
     raise AssertionError("the reference takes everything")
 
 
-def _compute(arguments: Arguments, name: str | None) -> dict[str, Array]:
+def attend_by(arguments: Arguments, name: str | None) -> dict[str, Array]:
     """Run the implementation of the platform, of those with devices, that is lowered for."""
 
     def results(choice: Choice, platform: str, arguments: Arguments) -> dict[str, Array]:

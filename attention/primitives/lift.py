@@ -6,7 +6,8 @@ devices stays sharded: no two axes are merged, and nothing is gathered.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from math import gcd, prod
 from typing import Any
 
@@ -161,3 +162,52 @@ def _in_chunks(
         return jax.tree.map(back, results)
 
     return run
+
+
+def over_kv_heads(
+    plan: Plan, function: Callable[..., Tree], operands: Tree, axes: Tree, result_axes: Tree
+) -> Tree:
+    """Call a function for the key/value heads that are computed at once, one ring after another.
+
+    So the buffers that move are those of few heads.
+
+    Args:
+        plan: of all heads.
+        function: of the plan of some heads, and of operands.
+        operands: trees of arrays.
+        axes: leading axes of each array.
+        result_axes: leading axes of each result; results without "K" are summed.
+    """
+    _, steps, at_once = plan.kv_heads
+    function = partial(function, replace(plan, kv_heads=(1, 1, at_once)))
+    if steps == 1:
+        return function(*operands)
+    leaves, structure = jax.tree.flatten(operands)
+    is_cut = ["K" in names for names in jax.tree.leaves(axes)]
+
+    def cut(x: Array, names: str) -> Array:  # the axis of steps comes first
+        axis = rank_of(plan, "B" if "B" in names else "")
+        return jnp.moveaxis(
+            x.reshape(*x.shape[:axis], steps, at_once, *x.shape[axis + 1 :]), axis, 0
+        )
+
+    def join(x: Array, names: str) -> Array:
+        if "K" not in names:
+            return x.sum(axis=0)
+        axis = rank_of(plan, "B" if "B" in names else "")
+        x = jnp.moveaxis(x, 0, axis)
+        return x.reshape(*x.shape[:axis], steps * at_once, *x.shape[axis + 2 :])
+
+    def of_some(chunk: list[Array]) -> Tree:
+        chunk = iter(chunk)
+        given = [next(chunk) if cut else x for x, cut in zip(leaves, is_cut, strict=True)]
+        return function(*jax.tree.unflatten(structure, given))
+
+    names = jax.tree.leaves(axes)
+    chunks = [cut(x, y) for x, y in zip(leaves, names, strict=True) if "K" in y]
+    return jax.tree.map(join, jax.lax.map(of_some, chunks), result_axes)
+
+
+def rank_of(plan: Plan, axes: str) -> int:
+    """Return the number of leading axes."""
+    return len(axes.replace("B", "")) + ("B" in axes) * len(plan.batch)

@@ -6,7 +6,7 @@ device skips the tiles of its own examples. No wrapper is needed for Auto axes, 
 compiler decides the shardings.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -14,7 +14,7 @@ from math import prod
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from attention.primitives.arguments import Arguments
@@ -61,36 +61,66 @@ def _in_shard_map(
     mesh, spec = _explicit_mesh(arguments), _spec(arguments.query)
     *batch, length, heads, width = spec
     batch = _batch_axes(batch, arguments)
-    num_kv_heads, shards = arguments.key.shape[-2], _size(mesh.shape, heads)
+    num_kv_heads, shards = arguments.key.shape[-2], size_of(mesh.shape, heads)
     if length is not None or width is not None or (num_kv_heads % shards and shards % num_kv_heads):
         raise ValueError(
             f"a query sharded as {PartitionSpec(*spec)} for [..., T, N, H] over {dict(mesh.shape)} "
             f"needs communication: only batch axes and heads may be sharded explicitly, and "
             f"K={num_kv_heads} must be a multiple or a divisor of the shards; jax.reshard it"
         )
-    if num_kv_heads < shards:  # several devices read the same key/value head
-        arguments = _repeat_kv_heads(arguments, shards // num_kv_heads)
-    specs = jax.tree.leaves(
-        _specs(arguments, batch, heads), is_leaf=lambda x: isinstance(x, PartitionSpec)
-    )
-    leaves, structure = jax.tree.flatten(arguments)
-    leaves = [
-        jax.reshard(leaf, NamedSharding(mesh, spec))
-        for leaf, spec in zip(map(jnp.asarray, leaves), specs, strict=True)
-    ]
-    names = {name: PartitionSpec(*batch, heads) for name in arguments.returning}
     explicit = {
         name
         for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
         if kind == AxisType.Explicit
     }
-    return jax.shard_map(
-        lambda *leaves: function(jax.tree.unflatten(structure, leaves), implementation),
-        mesh=mesh,
-        in_specs=tuple(specs),
-        out_specs={"output": PartitionSpec(*batch, None, heads)} | names,
+    return map_shards(
+        lambda arguments: function(arguments, implementation),
+        arguments,
+        mesh,
+        (*batch, None, heads),
         # For an empty set, JAX takes all axes but those that a vmap of the user maps over.
         axis_names=set() if len(explicit) == len(mesh.axis_names) else explicit,
+    )
+
+
+def map_shards(
+    function: Callable[[Arguments], dict[str, Array]],
+    arguments: Arguments,
+    mesh: Mesh | AbstractMesh,
+    spec: Sequence[Axis],
+    axis_names: Collection[str] = (),
+) -> dict[str, Array]:
+    """Call a function for each shard of the arguments, inside `jax.shard_map`.
+
+    Args:
+        function: of the arguments of one shard, to "output" and what `arguments.returning` names.
+        arguments: of `attend`.
+        mesh: of devices.
+        spec: mesh axes of batch axes, sequence and heads: of query, key, value and output
+            `[..., T, N, H]`.
+        axis_names: as in `jax.shard_map`; axes of the mesh that are Explicit, if any are.
+    """
+    *batch, sequence, heads = spec
+    batch, num_kv_heads, shards = tuple(batch), arguments.key.shape[-2], size_of(mesh.shape, heads)
+    if num_kv_heads < shards:  # several devices read the same key/value head
+        arguments = _repeat_kv_heads(arguments, shards // num_kv_heads)
+    specs = jax.tree.leaves(
+        _specs(arguments, batch, sequence, heads), is_leaf=lambda x: isinstance(x, PartitionSpec)
+    )
+    leaves, structure = jax.tree.flatten(arguments)
+    leaves = list(map(jnp.asarray, leaves))
+    if AxisType.Explicit in mesh.axis_types:
+        leaves = [
+            jax.reshard(leaf, NamedSharding(mesh, spec))
+            for leaf, spec in zip(leaves, specs, strict=True)
+        ]
+    names = {name: PartitionSpec(*batch, heads, sequence) for name in arguments.returning}
+    return jax.shard_map(
+        lambda *leaves: function(jax.tree.unflatten(structure, leaves)),
+        mesh=mesh,
+        in_specs=tuple(specs),
+        out_specs={"output": PartitionSpec(*batch, sequence, heads)} | names,
+        axis_names=set(axis_names),
     )(*leaves)
 
 
@@ -129,11 +159,12 @@ def _names(axis: Axis) -> tuple[str, ...]:
     return () if axis is None else (axis,) if isinstance(axis, str) else axis
 
 
-def _size(shape: dict[str, int], axis: Axis) -> int:
+def size_of(shape: Mapping[str, int], axis: Axis) -> int:
+    """Return the number of shards along mesh axes."""
     return prod(shape[name] for name in _names(axis))
 
 
-def _specs(arguments: Arguments, batch: tuple[Axis, ...], heads: Axis) -> Arguments:
+def _specs(arguments: Arguments, batch: tuple[Axis, ...], sequence: Axis, heads: Axis) -> Arguments:
     """Return the arguments with the sharding of each array in its place."""
 
     def lead(array: ArrayLike, rank: int, *axes: Axis) -> PartitionSpec:
@@ -144,24 +175,25 @@ def _specs(arguments: Arguments, batch: tuple[Axis, ...], heads: Axis) -> Argume
             *(axis if size > 1 else None for axis, size in zip(own, sizes, strict=True)), *axes
         )
 
-    def optional(array: Array | None, rank: int, *axes: Axis) -> PartitionSpec | None:
-        return None if array is None else lead(array, rank, *axes)
+    def of_pairs(allowed: Array) -> PartitionSpec:  # [..., N or 1, T or 1, S or 1]
+        axes = zip(allowed.shape[-3:], (heads, sequence), strict=False)
+        return lead(allowed, 3, *(axis if size > 1 else None for size, axis in axes))
 
     def of_score(score: Score) -> Score:
         own = heads if score.per_head and score.extent()[0] is not None else None
         return map_arrays(score, lambda array, rank: lead(array, rank, *[own] * (rank > 0)))
 
-    allowed = arguments.allowed
+    allowed, flags = arguments.allowed, arguments.nonfinite_keys
     return replace(
         map_arrays(arguments, lead),
-        query=lead(arguments.query, 3, None, heads),
-        key=lead(arguments.key, 3, None, heads),
-        value=lead(arguments.value, 3, None, heads),
-        allowed=optional(
-            allowed, 3, heads if allowed is not None and allowed.shape[-3] > 1 else None
-        ),
+        query=lead(arguments.query, 3, sequence, heads),
+        key=lead(arguments.key, 3, sequence, heads),
+        value=lead(arguments.value, 3, sequence, heads),
+        allowed=None if allowed is None else of_pairs(allowed),
         scores=tuple(map(of_score, arguments.scores)),
         sinks=tuple(map(of_score, arguments.sinks)),
+        query_positions=lead(arguments.query_positions, 1, sequence),
+        key_positions=lead(arguments.key_positions, 1, sequence),
         heads=PartitionSpec(heads),
-        nonfinite_keys=optional(arguments.nonfinite_keys, 2, None, heads),
+        nonfinite_keys=None if flags is None else lead(flags, 2, sequence, heads),
     )

@@ -142,8 +142,16 @@ def _pattern_of(settings: Settings, head: Head) -> Pattern | None:
     return visited_by_any(head.pattern, settings.tiles[1], may_shard=settings.may_shard)
 
 
-def forward(settings: Settings, head: Head) -> tuple[Array, Array, Array]:
-    """Return output `[T, Hv]`, logsumexp `[T]` and largest score `[T]`."""
+def forward(
+    settings: Settings, head: Head, before: tuple[Array, Array, Array] | None = None
+) -> tuple[Array, Array, Array]:
+    """Return output `[T, Hv]`, logsumexp `[T]` and largest score `[T]`.
+
+    Args:
+        settings: sizes.
+        head: what the tiles are cut from.
+        before: the results over other keys, to which these keys are added.
+    """
     pattern = _pattern_of(settings, head)
     zero, lowest = _zero(head, settings.dtype), jnp.finfo(settings.dtype).min
     value_width = head.inputs.value.shape[1]
@@ -171,6 +179,11 @@ def forward(settings: Settings, head: Head) -> tuple[Array, Array, Array]:
         size = settings.tile_sizes[0]
         zeros = jnp.zeros(size, settings.dtype) + zero
         carry = zeros + lowest, zeros, jnp.zeros((size, value_width), settings.dtype) + zero
+        if before is not None:
+            output, logsumexp, peak = (_cut(settings, x, "T", "T", number) for x in before)
+            empty = jnp.isneginf(logsumexp)
+            total = jnp.where(empty, 0, jnp.exp(logsumexp - peak))
+            carry = jnp.where(empty, lowest, peak), total, output * total[:, None]
         start, stop = 0, settings.tiles[1]
         if pattern is not None:
             start, stop = pattern.start[number], pattern.stop[number]
@@ -295,15 +308,59 @@ def tangent(
     return d_output - d_logsumexp[:, None] * output, d_logsumexp
 
 
+def derivative(
+    settings: Settings,
+    plan: Plan,
+    head: Head,
+    output: Array,
+    logsumexp: Array,
+    tangents: Inputs,
+) -> tuple[Array, Array]:
+    """Lift `tangent`: the derivatives of output and logsumexp, shaped as in `attention`.
+
+    Args:
+        settings: sizes.
+        plan: how to lift.
+        head: all heads.
+        output: `[..., K, G, T, Hv]`, of these keys and any others.
+        logsumexp: `[..., K, G, T]`, of these keys and any others.
+        tangents: of `head.inputs`, with symbolic zeros.
+    """
+
+    def is_zero(leaf: Any) -> bool:  # noqa: ANN401 - an array or a symbolic zero
+        return isinstance(leaf, SymbolicZero) or leaf.dtype == jax.dtypes.float0
+
+    moving = jax.tree.map(
+        lambda leaf: None if is_zero(leaf) else leaf,
+        tangents,
+        is_leaf=lambda leaf: isinstance(leaf, SymbolicZero),
+    )
+    structure = jax.tree.structure(head.inputs)
+    moving_axes = [
+        axes
+        for axes, leaf in zip(plan.axes, structure.flatten_up_to(moving), strict=False)
+        if leaf is not None
+    ]
+    return lift(
+        plan,
+        partial(tangent, settings),
+        (head, plan.axes),
+        (output, "BKG"),
+        (logsumexp, "BKG"),
+        (moving, moving_axes),
+        remat=True,
+    )
+
+
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _attention(
+def attention(
     settings: Settings, plan: Plan, inputs: Inputs, fixed: tuple[Context, Pattern | None]
 ) -> tuple[Array, Array, Array]:
     """Lift `forward`: output `[..., K, G, T, Hv]`, logsumexp and largest score `[..., K, G, T]`."""
     return lift(plan, partial(forward, settings), (Head(inputs, *fixed), plan.axes))
 
 
-@partial(_attention.defjvp, symbolic_zeros=True)
+@partial(attention.defjvp, symbolic_zeros=True)
 def _attention_jvp(
     settings: Settings,
     plan: Plan,
@@ -311,32 +368,34 @@ def _attention_jvp(
     tangents: tuple[Inputs, tuple[Context, Pattern | None]],
 ) -> tuple[tuple[Array, Array, Array], tuple[Array, Array, Array]]:
     inputs, fixed = primals
-    output, logsumexp, largest = _attention(settings, plan, inputs, fixed)
+    output, logsumexp, largest = attention(settings, plan, inputs, fixed)
+    moved = derivative(settings, plan, Head(inputs, *fixed), output, logsumexp, tangents[0])
+    return (output, logsumexp, largest), (*moved, jnp.zeros_like(largest))
 
-    def is_zero(leaf: Any) -> bool:  # noqa: ANN401 - an array or a symbolic zero
-        return isinstance(leaf, SymbolicZero) or leaf.dtype == jax.dtypes.float0
 
-    moving = jax.tree.map(
-        lambda leaf: None if is_zero(leaf) else leaf,
-        tangents[0],
-        is_leaf=lambda leaf: isinstance(leaf, SymbolicZero),
-    )
-    structure = jax.tree.structure(inputs)
-    moving_axes = [
-        axes
-        for axes, leaf in zip(plan.axes, structure.flatten_up_to(moving), strict=False)
-        if leaf is not None
-    ]
-    d_output, d_logsumexp = lift(
-        plan,
-        partial(tangent, settings),
-        (Head(inputs, *fixed), plan.axes),
-        (output, "BKG"),
-        (logsumexp, "BKG"),
-        (moving, moving_axes),
-        remat=True,
-    )
-    return (output, logsumexp, largest), (d_output, d_logsumexp, jnp.zeros_like(largest))
+def finish(
+    arguments: Arguments, output: Array, logsumexp: Array, largest: Array
+) -> dict[str, Array]:
+    """Return "output", "logsumexp" and "largest_score" as `attend` does, from those of `attention`.
+
+    The gradient of the rows that are NaN is blocked here, and attention sinks are added.
+    """
+    output = nan_rows(output, logsumexp)
+    logsumexp = nan_rows(logsumexp[..., None], logsumexp)[..., 0]
+    results = {
+        "output": jnp.swapaxes(_by_head(arguments, output), -2, -3),
+        "logsumexp": _by_head(arguments, logsumexp),
+        "largest_score": jax.lax.stop_gradient(_by_head(arguments, largest)),
+    }
+    results = share_with_sinks(results, arguments.sinks)
+    return results | {"output": results["output"].astype(arguments.query.dtype)}
+
+
+def _by_head(arguments: Arguments, array: Array) -> Array:
+    """Return `[..., N, T, *]` from `[..., K, G, padded T, *]`."""
+    rank = len(arguments.batch)
+    array = array.reshape(*array.shape[:rank], -1, *array.shape[rank + 2 :])
+    return jax.lax.slice_in_dim(array, 0, arguments.query.shape[-3], axis=rank + 1)
 
 
 @partial(jax.jit, static_argnums=1, inline=True)
@@ -348,37 +407,22 @@ def attend_in_tiles(arguments: Arguments, platform: str = "cpu") -> dict[str, Ar
         platform: for the default tile sizes.
     """
     settings, plan, head = layout_of(arguments, platform)
-    num_queries = arguments.query.shape[-3]
-    output, logsumexp, largest = _attention(settings, plan, head.inputs, head[1:])
-    output = nan_rows(output, logsumexp)
-    logsumexp = nan_rows(logsumexp[..., None], logsumexp)[..., 0]
-
-    def by_head(array: Array) -> Array:  # [..., K, G, T, *] -> [..., N, T, *]
-        rank = len(arguments.batch)
-        array = array.reshape(*array.shape[:rank], -1, *array.shape[rank + 2 :])
-        return jax.lax.slice_in_dim(array, 0, num_queries, axis=rank + 1)
-
-    results = {
-        "output": jnp.swapaxes(by_head(output), -2, -3),
-        "logsumexp": by_head(logsumexp),
-        "largest_score": jax.lax.stop_gradient(by_head(largest)),
-    }
-    results = share_with_sinks(results, arguments.sinks)
+    results = finish(arguments, *attention(settings, plan, head.inputs, head[1:]))
     for name in arguments.returning:
         if name not in results:
-            rows = results["logsumexp"]
-            missing = logsumexp.shape[-1] - num_queries
+            rows, length = results["logsumexp"], settings.tile_sizes[0] * settings.tiles[0]
+            missing = length - rows.shape[-1]
             rows = jnp.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, missing)])
-            rows = rows.reshape(logsumexp.shape)
+            rows = rows.reshape(*arguments.batch, arguments.key.shape[-2], -1, length)
             function = partial(_statistic, name, arguments.num_strongest, settings)
             given = head, rows
             if name == "strongest":
                 given = jax.lax.stop_gradient(given)
             found = lift(plan, function, (given[0], plan.axes), (given[1], "BKG"))
-            results[name] = jax.tree.map(by_head, found)
+            results[name] = jax.tree.map(partial(_by_head, arguments), found)
     if "weights" in results:
         results["weights"] = results["weights"][..., : arguments.key.shape[-3]]
-    return results | {"output": results["output"].astype(arguments.query.dtype)}
+    return results
 
 
 def _statistic(name: str, number: int, settings: Settings, head: Head, logsumexp: Array) -> Tree:

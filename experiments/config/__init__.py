@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from experiments.config import batch, data, decoding, model, train
 from experiments.config.build import as_tree, build
+from experiments.config.mesh import MeshPart
 from experiments.errors import UsageError, check_seed, one_of
 from experiments.registry import (
     DATASETS,
@@ -80,6 +81,7 @@ class Config:
         data: what is read.
         text: how it becomes subwords; None for data whose words are the tokens.
         batch: how it is put into batches.
+        mesh: the devices that compute it.
         model: sizes and choices of the model.
         train: how it is trained.
         decoding: how it writes; None if it writes nothing.
@@ -93,6 +95,7 @@ class Config:
     data: Any
     text: data.TextPart | None = None
     batch: Any
+    mesh: MeshPart = field(default_factory=MeshPart)
     model: Any
     train: Any
     decoding: Any = field(default=None, metadata={"part": True})

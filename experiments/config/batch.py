@@ -8,7 +8,7 @@ from experiments.errors import check_at_least
 
 @dataclass(frozen=True, kw_only=True)
 class _Batch:
-    microbatches: int = option(1, "parts of a batch: one after another, or on as many devices")
+    microbatches: int = option(1, "parts of a batch, one after another, to use less memory")
 
     def __post_init__(self) -> None:
         """Check the fields."""

@@ -43,6 +43,14 @@ class TrainPart:
         False, "whether samples contain the attention of one sentence, for an animation"
     )
     checkpoint_every: int = option(500, "steps between two checkpoints, without patience")
+    checkpoint_minutes: float = option(
+        10.0, "minutes after which a checkpoint is saved between those; 0: never"
+    )
+    skip_nonfinite: int = option(
+        0,
+        "steps in a row with a loss or gradient that is not finite that end the training, each "
+        "skipped; 0: the first one ends it",
+    )
     average: int = option(1, "checkpoints whose mean is measured and used")
     ema: float = option(0.0, "decay of a moving average of the parameters, used in their place")
     evaluators: tuple[str, ...] = option(
@@ -66,7 +74,13 @@ class TrainPart:
         """Check the fields."""
         for name in ("steps", "log_every", "evaluate_every", "sample_every", "checkpoint_every"):
             check_at_least(name, getattr(self, name), 1)
-        for name, least in (("average", 1), ("plateau_patience", 1), ("patience", 0)):
+        for name, least in (
+            ("average", 1),
+            ("plateau_patience", 1),
+            ("patience", 0),
+            ("skip_nonfinite", 0),
+            ("checkpoint_minutes", 0),
+        ):
             check_at_least(name, getattr(self, name), least)
         for name in ("learning_rate", "clip_norm", "epsilon"):
             check_positive(name, getattr(self, name))

@@ -110,6 +110,10 @@ class MaskedWindows:
         """The batch of one training step."""
         return self._masking(self._windows[step], step)
 
+    def members(self, step: int) -> np.ndarray:
+        """Numbers of the training examples in the batch of a step."""
+        return self._windows.members(step)
+
 
 def fixed_masks(
     sentences: Examples, layout: Buckets[Batch], masking: Masking

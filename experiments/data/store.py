@@ -18,7 +18,7 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 from experiments.data.pairs import SentencePair
 from experiments.data.rows import EncodedPair
 from experiments.data.tokenizers import Tokenizers
-from experiments.files import write_whole
+from experiments.files import PART, publish, remove_abandoned, write_whole
 
 CHUNK = 4_096  # examples that are read at once
 
@@ -118,8 +118,9 @@ def store_text(
         if (folder / content).exists():
             return TextStore(folder / content, fingerprint)
     records, text = hashlib.sha256(), hashlib.sha256()
-    with TemporaryDirectory(dir=folder) as temporary:
-        part = Path(temporary) / "part"
+    remove_abandoned(folder)
+    with TemporaryDirectory(dir=folder, suffix=PART) as temporary:
+        part = Path(temporary) / "records"
         writer = ArrayRecordWriter(str(part), "group_size:1,uncompressed")
         try:
             for pair in read():
@@ -130,7 +131,7 @@ def store_text(
         finally:
             writer.close()
         content, fingerprint = f"{_short(records)}.array_record", _short(text)
-        part.replace(folder / content)
+        publish(part, folder / content)
     if known:
         write_whole(known, json.dumps([content, fingerprint]))
     return TextStore(folder / content, fingerprint)
@@ -157,13 +158,14 @@ def store_ids(
     folder = cache / "ids" / f"{texts.path.stem}.{_digest(tokens)}{limit}"
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=folder.parent) as temporary:
-            part = Path(temporary) / "part"
+        remove_abandoned(folder.parent)
+        with TemporaryDirectory(dir=folder.parent, suffix=PART) as temporary:
+            part = Path(temporary) / "ids"
             part.mkdir()
             encoded = (tokenizers.encode(pair)[: len(known)] for pair in texts)
             _write_ids(part, _pieces(encoded, most) if most else encoded)
             try:
-                part.replace(folder)
+                publish(part, folder)
             except OSError:
                 if not folder.exists():  # no other process has written the same meanwhile
                     raise

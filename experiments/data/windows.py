@@ -108,14 +108,27 @@ class Windows(Generic[AnyBatch]):
 
     def __getitem__(self, step: int) -> AnyBatch:
         """The batch of a training step, counted from 0."""
-        units, longest, first = [], 0, step * self._layout.per_batch
-        for number in range(first, first + self._layout.per_batch):
-            window, unit = divmod(number, self._units)
+        units, longest = [], 0
+        for window, unit in self._places(step):
             examples, arranged = self._window(window)
             members = arranged[unit]
             units.append([examples[member] for member in members.tolist()])
             longest = max(longest, examples.lengths[members].max(initial=0))
         return self._layout.batch(units, longest)
+
+    def members(self, step: int) -> np.ndarray:
+        """Numbers of the training examples in the batch of a step."""
+        found = []
+        for window, unit in self._places(step):
+            members = self._members(window, np.random.default_rng((self._seed, window)))
+            found.append(members[self._window(window)[1][unit]])
+        return np.concatenate(found)
+
+    def _places(self, step: int) -> list[tuple[int, int]]:
+        """Return the window of each unit of a batch, and its number there."""
+        first = step * self._layout.per_batch
+        numbers = range(first, first + self._layout.per_batch)
+        return [divmod(number, self._units) for number in numbers]
 
     def _arrange(self, window: int) -> tuple[Examples, Units]:
         random = np.random.default_rng((self._seed, window))

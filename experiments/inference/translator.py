@@ -14,8 +14,8 @@ from attention.decoding import GNMT, Beam, GenerationOutput, Greedy, StoppingCri
 from attention.modules import Output
 from experiments.data.tokenizers import Tokenizers
 from experiments.data.vocabulary import BOS, EOS
+from experiments.inference.by_rows import by_rows
 from experiments.inference.sentence import Sentence, read_sentence
-from experiments.training.sharding import by_rows
 
 LOW_CONFIDENCE = 0.5  # a translation below it is marked
 SHORTEST = 32  # tokens: shorter sources are padded rather than compiled for

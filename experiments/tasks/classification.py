@@ -127,7 +127,7 @@ class Classification(Task[LabelledBatch]):
         self, model: Classifier, batch: LabelledBatch, rng: Array | None
     ) -> tuple[TokenLosses, Mapping[str, Array]]:
         """As in `Task`."""
-        output = model(batch.inputs, lengths=batch.lengths, rng=rng)
+        output = model(batch.inputs, lengths=batch.lengths, rng=rng, **self.on_mesh)
         objective = self.objective(training=rng is not None)
         return objective(output.logits, batch.labels, batch.counted), output.losses
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import islice
 
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
@@ -82,10 +83,19 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
         self, model: LanguageModel, batch: TextBatch | PackedBatch, rng: Array | None
     ) -> tuple[TokenLosses, Mapping[str, Array]]:
         """As in `Task`."""
-        mask = positions = None
+        mask = positions = lengths = None
+        if self.config.model.experts is not None:  # which padding, also that of rows, must not use
+            lengths = jnp.sum(batch.counted, axis=-1, dtype=jnp.int32)
         if isinstance(batch, PackedBatch):  # texts of a row do not attend to each other
             mask, positions = masks.segments(batch.segments), batch.positions
-        output = model(batch.inputs, mask=mask, embedding_positions=positions, rng=rng)
+        output = model(
+            batch.inputs,
+            mask=mask,
+            lengths=lengths,
+            embedding_positions=positions,
+            rng=rng,
+            **self.on_mesh,
+        )
         objective = self.objective(training=rng is not None)
         return objective(output.logits, batch.labels, batch.counted), output.losses
 

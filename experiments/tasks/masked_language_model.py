@@ -67,7 +67,8 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
         self, model: MaskedLanguageModel, batch: MaskedBatch, rng: Array | None
     ) -> tuple[TokenLosses, Mapping[str, Array]]:
         """As in `Task`."""
-        output = model(batch.inputs, mask=masks.lengths(batch.lengths), rng=rng)
+        mask = masks.lengths(batch.lengths)
+        output = model(batch.inputs, mask=mask, rng=rng, **self.on_mesh)
         objective = self.objective(training=rng is not None)
         return objective(output.logits, batch.labels, batch.counted), output.losses
 

@@ -30,6 +30,7 @@ from experiments.registry import EVALUATORS, LOSSES, SOURCES
 from experiments.training.duration import resolve_duration
 from experiments.training.learner import Learner
 from experiments.training.loss import Objective, TokenLosses, objective
+from experiments.training.sharding import context_options
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
@@ -317,6 +318,11 @@ class Task(ABC, Generic[Batch]):
     def learner(self) -> Learner:
         """Model, loss and optimizer, without parameters."""
         return Learner(self.model, self.loss, self.config)
+
+    @cached_property
+    def on_mesh(self) -> dict[str, Callable[..., Any]]:
+        """Options of a model that shard its activations over the mesh, as in `Context`."""
+        return context_options(self.learner.mesh)
 
     def losses(self, state: TrainState, split: str) -> dict[str, float]:
         """Return loss, accuracy and perplexity of a split."""

@@ -1,7 +1,7 @@
 """Translation, and every other task from a sequence to a sequence."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -134,7 +134,7 @@ class Translation(Task[Batch | PackedPairs]):
         self, model: EncoderDecoder, batch: Batch | PackedPairs, rng: Array | None
     ) -> tuple[TokenLosses, Mapping[str, Array]]:
         """As in `Task`."""
-        output = pair_features(model, batch, rng)
+        output = pair_features(model, batch, rng, **self.on_mesh)
         labels = batch.target.labels if isinstance(batch, PackedPairs) else batch.target_labels
         objective = self.objective(training=rng is not None)
         sums = tiled_token_losses(model.logits, output.features, labels, labels != PAD, objective)
@@ -291,7 +291,12 @@ class Translation(Task[Batch | PackedPairs]):
         return max(1, self.config.decoding.hypotheses // self.config.decoding.num_beams)
 
 
-def pair_features(model: EncoderDecoder, batch: Batch | PackedPairs, rng: Array | None) -> Output:
+def pair_features(
+    model: EncoderDecoder,
+    batch: Batch | PackedPairs,
+    rng: Array | None,
+    **options: Callable[..., Any],
+) -> Output:
     """Compute the features that `logits` maps to scores.
 
     Args:
@@ -299,6 +304,7 @@ def pair_features(model: EncoderDecoder, batch: Batch | PackedPairs, rng: Array 
             to each other.
         batch: the rows.
         rng: random key of dropout; None turns dropout off.
+        options: `constrain` and `attend`, as in `Context`.
 
     Returns:
         The output of the decoder, with the losses of encoder and decoder.
@@ -316,8 +322,7 @@ def pair_features(model: EncoderDecoder, batch: Batch | PackedPairs, rng: Array 
         read, written = batch.source, batch.target_inputs
         across = masks.lengths(batch.source_lengths)
         reading, writing = {"mask": across}, {}
-    encoded = model.encode(read, rng=encoder_rng, **reading)
-    decoded = model.decode(
-        written, encoded.features, encoder_mask=across, rng=decoder_rng, **writing
-    )
+    encoded = model.encode(read, rng=encoder_rng, **reading, **options)
+    writing |= {"encoder_mask": across, "rng": decoder_rng}
+    decoded = model.decode(written, encoded.features, **writing, **options)
     return decoded._replace(losses=add_losses(encoded.losses, decoded.losses))

@@ -4,86 +4,133 @@ import json
 import logging
 import os
 import re
+import shutil
 import sys
 import warnings
 import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import orbax.checkpoint as ocp
+from jax.sharding import SingleDeviceSharding
 
 from experiments.errors import UsageError
-from experiments.training.sharding import on_one_device
+from experiments.training.digest import digests
 from experiments.training.step import TrainState
+
+UNFINISHED = ".orbax-checkpoint-tmp"  # in the name of the folder of a save that has not ended
 
 
 class Checkpoints:
     """The newest training states of a run, each with the progress of its run."""
 
-    def __init__(self, directory: Path, *, keep: int = 2, read_only: bool = False) -> None:
+    def __init__(
+        self, directory: Path, *, every: int = 1, keep: int = 2, read_only: bool = False
+    ) -> None:
         """Open a directory of checkpoints; create it if it is missing.
+
+        What a kill left of a save is removed.
 
         Args:
             directory: of the checkpoints.
-            keep: number of newest checkpoints that are kept, at least two in case one is damaged.
+            every: steps between two regular checkpoints. Others are saved when a run is stopped or
+                minutes have passed: no mean contains them, as they differ between equal runs.
+            keep: number of newest regular checkpoints that are kept. The two newest are always
+                kept, in case one is damaged.
             read_only: whether another process may be writing them; then none is saved or deleted.
         """
-        self._directory = directory
+        self._directory, self._every, self._read_only = directory, every, read_only
+        self._saving: int | None = None
         # Of the errors of a save, orbax raises the first; asyncio would report the others too.
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
-        self._manager = ocp.CheckpointManager(
-            directory.absolute(),
-            options=ocp.CheckpointManagerOptions(max_to_keep=max(2, keep), read_only=read_only),
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=_Newest(every, keep), read_only=read_only
         )
+        if not read_only and jax.process_index() == 0:
+            # orbax leaves those that it had only just created, and cannot save the step again.
+            for unfinished in directory.glob(f"*{UNFINISHED}*"):
+                shutil.rmtree(unfinished)
+        self._manager = ocp.CheckpointManager(directory.absolute(), options=options)
 
     def latest_step(self) -> int | None:
         """Return the step of the newest checkpoint, None without one."""
         return self._manager.latest_step()
 
     def save(self, state: TrainState, progress: dict[str, Any]) -> None:
-        """Write a checkpoint, and return when it is complete.
+        """Copy a state to the host, and write it in the background.
+
+        The first checkpoint of a directory is complete when this returns: a run with rows of later
+        steps and without a checkpoint has lost them.
 
         Args:
-            state: the training state.
+            state: the training state, with any sharding. Its memory may be reused at once.
             progress: of the run, as plain JSON.
+
+        Raises:
+            UsageError: this one or the one before cannot be written.
+        """
+        self.wait()
+        step, is_first = int(state.step), self.latest_step() is None
+        found = digests(state)
+        written = {"progress": progress, "digests": found, "checksum": _checksum(progress, found)}
+        arguments = ocp.args.Composite(
+            state=ocp.args.StandardSave(state), progress=ocp.args.JsonSave(written)
+        )
+        self._saving = step
+        with self._write_errors():
+            if step in self._manager.all_steps():  # of a run that was stopped while it measured
+                self._manager.delete(step)
+            self._manager.save(step, args=arguments, force=True)
+        if is_first:
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until the last save is complete.
 
         Raises:
             UsageError: it cannot be written.
         """
-        state = on_one_device(state)
-        progress = {"checksum": _checksum(state, progress), **progress}
-        arguments = ocp.args.Composite(
-            state=ocp.args.StandardSave(state), progress=ocp.args.JsonSave(progress)
-        )
-        step = int(state.step)
-        try:
-            self._manager.save(step, args=arguments)
-            # A save that has only returned is lost if the process is killed now.
+        with self._write_errors():
             self._manager.wait_until_finished()
-        except (ValueError, OSError) as error:  # of a full disk
-            place = self._directory / str(step)
-            raise UsageError(
-                f"the checkpoint {place} cannot be written ({_cause(error)})"
-            ) from error
 
     def restore(self, like: TrainState) -> tuple[TrainState, dict[str, Any]]:
         """Read the newest checkpoint and its progress.
 
+        A damaged one is reported on standard error, and the one before it is read. A process that
+        writes checkpoints appends ".damaged" to the name of its folder.
+
         Args:
-            like: a state of the same shapes, or its `jax.eval_shape`.
+            like: a state of the same shapes, or its `jax.eval_shape`. The arrays are restored onto
+                its shardings, or onto the first device where it has none.
 
         Raises:
-            UsageError: there is none, or it is damaged.
+            UsageError: there is none, or all are damaged.
         """
-        step = self.latest_step()
-        if step is None:
+        if (newest := self.latest_step()) is None:
             raise UsageError(f"there is no checkpoint yet in {self._directory}: train first")
-        return self._read(step, like)
+        damaged: dict[int, UsageError] = {}
+        for step in sorted(self._manager.all_steps(), reverse=True):
+            try:
+                found = self._read(step, like)
+            except UsageError as error:
+                if not self._path(step).exists():  # the training has deleted it meanwhile
+                    raise
+                damaged[step] = error
+                continue
+            for error in damaged.values():
+                print(f"{error}: the one of step {step} is used", file=sys.stderr)
+            if damaged and not self._read_only:
+                self._set_aside(damaged)
+            return found
+        raise UsageError(
+            f"{damaged[newest]}, and none before it can: choose another --workdir"
+        ) from damaged[newest]
 
     def averaged(self, newest: TrainState, number: int, last: int) -> TrainState:
         """Return the state of a checkpoint with the mean parameters of it and earlier checkpoints.
@@ -92,47 +139,73 @@ class Checkpoints:
 
         Args:
             newest: the state of the newest checkpoint, which is not read again.
-            number: of checkpoints; if some are missing, a message on standard error tells so.
-            last: step of the last of them.
+            number: of checkpoints; missing and damaged ones are reported on standard error.
+            last: step of the last of them; the others are regular ones.
 
         Raises:
-            UsageError: one of them is damaged, or the last is missing.
+            UsageError: the last is missing or damaged.
         """
         steps = sorted(step for step in self._manager.all_steps() if step <= last)
+        steps = [step for step in steps if step % self._every == 0 or step == last]
         if last not in steps:
             raise UsageError(
-                f"the checkpoint {self._directory / str(last)} is the best of its run, and is "
-                "missing: train again in another --workdir"
+                f"the checkpoint {self._path(last)} is the best of its run, and is missing: train "
+                "again in another --workdir"
             )
         *older, _ = steps[-number:]
         if len(older) + 1 < number:
             here = f"{len(older) + 1} of the last {number} checkpoints of {self._directory}"
             print(f"only {here} are there: the mean is of these", file=sys.stderr)
-        newest = on_one_device(newest)  # as all states that are read like it
         state = (newest if newest.step == last else self._read(last, newest)[0]).to_use()
-        total = state.parameters
+        total, count = state.parameters, 1
         for step in older:
-            total = jax.tree.map(jnp.add, total, self._read(step, newest)[0].to_use().parameters)
-        count = len(older) + 1
+            try:
+                parameters = self._read(step, newest)[0].to_use().parameters
+            except UsageError as error:
+                print(f"{error}: the mean is of the others", file=sys.stderr)
+                continue
+            total, count = jax.tree.map(jnp.add, total, parameters), count + 1
         return state._replace(parameters=jax.tree.map(lambda leaf: leaf / count, total))
 
     def _read(self, step: int, like: TrainState) -> tuple[TrainState, dict[str, Any]]:
-        target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         arguments = ocp.args.Composite(
-            state=ocp.args.StandardRestore(target), progress=ocp.args.JsonRestore()
+            state=ocp.args.StandardRestore(jax.tree.map(_with_sharding, like)),
+            progress=ocp.args.JsonRestore(),
         )
         try:
             restored = self._manager.restore(step, args=arguments)
-            state, progress = restored.state, {**restored.progress}
-            if progress.pop("checksum", None) != _checksum(state, progress):
-                raise ValueError("it is not what was saved, or not saved by this version")
-        except Exception as error:  # its type depends on the missing part
+            progress, written = restored.progress["progress"], restored.progress["digests"]
+            if restored.progress["checksum"] != _checksum(progress, written):
+                raise ValueError("its progress is not what was saved")
+            for name, digest in digests(restored.state).items():
+                if written[name] != digest:
+                    raise ValueError(f"its array {name} is not what was saved")
+        except Exception as error:  # its type depends on the damaged part
             raise UsageError(
-                f"the checkpoint {self._directory / str(step)} cannot be read ({_cause(error)}): "
-                "if it is damaged, delete it to go on from the one before it, or choose another "
-                "--workdir"
+                f"the checkpoint {self._path(step)} cannot be read ({_cause(error)})"
             ) from error
-        return state, progress
+        return restored.state, progress
+
+    def _set_aside(self, steps: Iterable[int]) -> None:
+        """Rename the folders of checkpoints, so that they are not read again."""
+        for step in steps:
+            aside = self._path(step).with_name(f"{step}.damaged")
+            shutil.rmtree(aside, ignore_errors=True)
+            self._path(step).rename(aside)
+        self._manager.reload()
+
+    def _path(self, step: int) -> Path:
+        return self._directory / str(step)
+
+    @contextmanager
+    def _write_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, OSError) as error:  # of a full disk
+            place = self._path(self._saving or 0)
+            raise UsageError(
+                f"the checkpoint {place} cannot be written ({_cause(error)})"
+            ) from error
 
     def __enter__(self) -> Self:
         return self
@@ -140,6 +213,25 @@ class Checkpoints:
     def __exit__(self, *exception: object) -> None:
         """Wait for a save, and close."""
         self._manager.close()
+
+
+class _Newest(ocp.checkpoint_managers.PreservationPolicy):
+    """Keeps the newest regular checkpoints, and the two newest of all."""
+
+    def __init__(self, every: int, keep: int) -> None:
+        self._every, self._keep = every, keep
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: object) -> list[bool]:
+        """Return whether each checkpoint is kept, given the oldest first."""
+        steps = [each.step for each in checkpoints]
+        regular = [step for step in steps if step % self._every == 0]
+        kept = {*steps[-2:], *regular[-self._keep :]}
+        return [step in kept for step in steps]
+
+
+def _with_sharding(leaf: Any) -> jax.ShapeDtypeStruct:  # noqa: ANN401 - an array or its shape
+    sharding = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.devices()[0])
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
 def _cause(error: Exception) -> str:
@@ -150,11 +242,6 @@ def _cause(error: Exception) -> str:
     return shorten(str(error) or type(error).__name__, 80, placeholder=" …")
 
 
-def _checksum(state: TrainState, progress: dict[str, Any]) -> int:
-    """Return a checksum of all numbers: a damaged file may be readable."""
-    checksum = zlib.crc32(json.dumps(progress, sort_keys=True).encode())
-    for leaf in jax.tree.leaves(state):
-        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        array = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
-        checksum = zlib.crc32(np.ascontiguousarray(array).view(np.uint8), checksum)
-    return checksum
+def _checksum(progress: dict[str, Any], written: dict[str, str]) -> int:
+    """Return a checksum of JSON values: a damaged file may be readable."""
+    return zlib.crc32(json.dumps([progress, written], sort_keys=True).encode())

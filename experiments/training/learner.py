@@ -14,7 +14,7 @@ from experiments.errors import as_usage_errors
 from experiments.training.flops import matrix_flops
 from experiments.training.loss import per_token
 from experiments.training.optimizer import optimizer, schedule
-from experiments.training.sharding import replicated
+from experiments.training.sharding import make_mesh, one_copy, shardings
 from experiments.training.step import Batch, LossFunction, TrainState, make_steps
 
 
@@ -22,11 +22,12 @@ class Learner:
     """A model, its loss and its optimizer: no parameter is allocated yet.
 
     Attributes:
+        mesh: of the devices.
         abstract_model: the model with shapes for parameters.
         definition: the model without its parameters.
-        initial_state: `(parameters={}) -> TrainState`, before the first step, on the devices that
-            train; with these parameters by path in place of initial ones.
-        abstract_state: its shapes.
+        initial_state: `(parameters={}) -> TrainState`, before the first step, with these parameters
+            by path in place of initial ones. Each device computes its shards alone.
+        abstract_state: its shapes and shardings.
         num_parameters: of the model.
         train_step: of `make_steps`.
         evaluate_step: of `make_steps`.
@@ -43,12 +44,13 @@ class Learner:
         Args:
             make_model: builds it with its initial parameters.
             loss_function: as in `make_steps`.
-            config: `train`, `batch.microbatches`, `seed` and `model.implementation`.
+            config: `train`, `mesh`, `batch.microbatches`, `seed` and `model.implementation`.
 
         Raises:
-            UsageError: a model that cannot be made with these sizes.
+            UsageError: a model that cannot be made with these sizes, or a mesh that does not fit
+                the model or the devices.
         """
-        train, microbatches = config.train, config.batch.microbatches
+        train, self.mesh = config.train, make_mesh(config.mesh)
         self._implementation = getattr(config.model, "implementation", None)
         with as_usage_errors("model: "):
             self.abstract_model = jax.eval_shape(lambda: make_model(nnx.Rngs(0)))
@@ -67,13 +69,19 @@ class Learner:
             )
 
         self.definition = nnx.graphdef(self.abstract_model)
-        initial_state = compiled(make_state)
+        shapes = jax.eval_shape(make_state)
+        of_state = shardings(shapes, self.mesh)
+        initial_state = compiled(make_state, out_shardings=of_state)
 
         def start(parameters: Mapping[Any, Any] = MappingProxyType({})) -> TrainState:
-            return replicated(_with_parameters(initial_state(), parameters), microbatches)
+            return _with_parameters(initial_state(), parameters)
 
         self.initial_state = start
-        self.abstract_state = jax.eval_shape(make_state)
+        self.abstract_state = jax.tree.map(
+            lambda leaf, own: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=own),
+            shapes,
+            of_state,
+        )
         self.num_parameters = sum(x.size for x in jax.tree.leaves(self.abstract_state.parameters))
         self._flops: dict[tuple[Any, ...], int] = {}
         self.train_step, self.evaluate_step = make_steps(
@@ -81,9 +89,12 @@ class Learner:
             loss_function,
             optimizing,
             schedule(train),
+            mesh=self.mesh,
+            state=shapes,
             dtype=jax.numpy.dtype(train.dtype),
-            microbatches=microbatches,
+            microbatches=config.batch.microbatches,
             decay=train.ema,
+            skips_nonfinite=train.skip_nonfinite > 0,
         )
 
     def trace(self, batch: Batch) -> None:
@@ -120,10 +131,14 @@ class Learner:
         return {name: float(value) for name, value in per_token(total).items()}
 
     def apply(self, method: Callable[..., Array]) -> Callable[..., Array]:
-        """Compile `method(model, ...)` as a function of parameters and arrays."""
-        return compiled(
+        """Compile `method(model, ...)` as a function of parameters and arrays.
+
+        It runs on one device, unless the parameters are sharded.
+        """
+        program = compiled(
             lambda parameters, *arrays: method(nnx.merge(self.definition, parameters), *arrays)
         )
+        return lambda parameters, *arrays: program(one_copy(parameters), *arrays)
 
 
 def _with_parameters(state: TrainState, parameters: Mapping[Any, Any]) -> TrainState:
@@ -132,7 +147,10 @@ def _with_parameters(state: TrainState, parameters: Mapping[Any, Any]) -> TrainS
     def replaced(tree: nnx.State) -> nnx.State:
         flat = dict(nnx.to_flat_state(tree))
         for path, array in parameters.items():
-            flat[path] = flat[path].replace(jax.numpy.array(array, flat[path].dtype))
+            old = flat[path][...]
+            # A copy, since the training step reuses the memory of its state.
+            array = jax.device_put(array, old.sharding, may_alias=False)
+            flat[path] = flat[path].replace(array.astype(old.dtype))
         return nnx.from_flat_state(flat)
 
     if not parameters:

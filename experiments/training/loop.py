@@ -5,20 +5,24 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
-import jax
 import numpy as np
 from jax import Array
 from tqdm import tqdm
 
 from experiments.config.train import MONITORED, TrainPart
-from experiments.environment import peak_memory
-from experiments.training.checkpoint import Checkpoints
-from experiments.training.flops import peak_flops
+from experiments.training.interruption import Interruption, Stopped
+from experiments.training.measurements import NonFiniteError, Speed, StepMeasurements
 from experiments.training.metrics import Metrics
 from experiments.training.plateau import best_step, monitored_loss, out_of_patience, stalls
 from experiments.training.step import TrainState
 
-BEGINNING: Mapping[str, Any] = MappingProxyType({"seconds": 0.0, "losses": ()})
+# What a checkpoint contains beside the state: seconds of training; the monitored losses with their
+# steps; the measurements of steps after the last row of metrics; steps in a row that were skipped;
+# what is still to be measured of the state.
+BEGINNING: Mapping[str, Any] = MappingProxyType(
+    {"seconds": 0.0, "losses": (), "pending": (), "skipped": 0, "left": ()}
+)
+EVALUATION, SAMPLE = "evaluation", "sample"
 
 
 class Batches(Protocol):
@@ -34,12 +38,13 @@ def fit(
     *,
     config: TrainPart,
     metrics: Metrics,
-    checkpoints: Checkpoints,
+    save: Callable[[TrainState, dict[str, Any]], None],
     evaluate: Callable[[TrainState], dict[str, float]],
-    sample: Callable[[TrainState], str],
+    sample: Callable[[TrainState], Callable[[], str]],
     flops: Callable[[Any], float],
     progress: Mapping[str, Any] = BEGINNING,
-) -> tuple[TrainState, Mapping[str, Any]]:
+    stop: Interruption | None = None,
+) -> tuple[TrainState, dict[str, Any]]:
     """Train from the step of `state` to step `config.steps`, or until `config.patience` ends.
 
     Args:
@@ -49,111 +54,196 @@ def fit(
         config: steps, the intervals between measurements, samples and checkpoints, the monitored
             value, patience, and the fields of the "plateau" schedule.
         metrics: takes the measurements.
-        checkpoints: takes the states.
+        save: takes the states, each with its progress.
         evaluate: measures the validation split.
-        sample: shows what the model can do.
+        sample: shows what the model can do: returns a function that stores and returns a text.
         flops: of the training step on a batch.
         progress: of the newest checkpoint, if the run is resumed.
+        stop: ends the training after a step, or in a measurement, which the resumed run repeats.
 
     Returns:
-        The last state, and the progress in its checkpoint: seconds of training, and the monitored
-        losses with their steps.
+        The last state, and its progress, as in `BEGINNING`.
 
     Raises:
-        FloatingPointError: a loss that is not finite; earlier checkpoints stay.
+        NonFiniteError: a loss or a gradient that is not finite; earlier checkpoints stay.
+        Stopped: by `stop`, after the state was saved.
         UsageError: before the first step, a monitored value that no evaluator measures.
     """
-    started, first = time.perf_counter() - progress["seconds"], int(state.step)
-    losses = [(step, loss) for step, loss in progress["losses"]]
-    save_every = config.checkpoint_interval
-    if not losses and config.monitor not in MONITORED:  # an unknown name ends the run at step 0
-        monitored_loss(evaluate(state), config)
-    pending, work, pending_since = [], 0.0, time.perf_counter()
-    with tqdm(total=config.steps, initial=first, unit="step", mininterval=0.5) as bar:
-        for step in range(first + 1, config.steps + 1):
-            if out_of_patience(losses, config.patience):
-                bar.write(f"the best validation {config.monitor} is of step {best_step(losses):,}")
-                break
-            batch = batches[step - 1]
-            state, measured = train_step(state, batch)
-            pending.append(measured)
-            work += flops(batch)
-            jax.block_until_ready(pending[-2:-1])  # stay one step ahead of the device, not fifty
-            bar.update()
-            last = step == config.steps
-
-            # A state is saved after its losses were checked: no checkpoint has a non-finite loss.
-            if step % config.log_every == 0 or step % save_every == 0 or last:
-                measured = jax.device_get(pending)  # waits for them
-                speed = _speed(state, measured, work, time.perf_counter() - pending_since)
-                row = _means(step, measured)
-                metrics.write(step, "train", row)
-                metrics.write_timing(step, speed)
-                rate = speed["tokens_per_second"]
-                bar.set_postfix_str(f"loss {row['loss']:.3f}, {rate:,.0f} tokens/s")
-                pending, work = [], 0.0
-
-            if step % config.evaluate_every == 0 or last:
-                evaluated = evaluate(state)
-                losses.append((step, monitored_loss(evaluated, config)))
-                _check_finite("validation loss", evaluated["loss"], step, 1)
-                _check_finite(f"validation {config.monitor}", losses[-1][1], step, 1)
-                metrics.write(step, "validation", evaluated)
-                if config.schedule == "plateau" and stalls(losses, config.plateau_patience):
-                    state = state._replace(lr_scale=state.lr_scale * config.plateau_factor)
-
-            if step % config.sample_every == 0 or last:
-                bar.write(sample(state))
-
-            if step % save_every == 0 or last:
-                seconds = time.perf_counter() - started
-                progress = {"seconds": seconds, "losses": losses}
-                checkpoints.save(state, progress)
-
-            if not pending:  # speeds are those of the steps alone
-                pending_since = time.perf_counter()
-    return state, progress
+    loop = _Loop(state, config, metrics, save, progress, stop or Interruption())
+    try:
+        _run(loop, batches, train_step, config, evaluate, sample, flops)
+    except NonFiniteError as error:
+        loop.write_nonfinite(error.step)
+        raise
+    return loop.state, loop.saved if loop.is_saved else loop.progress
 
 
-def _means(step: int, measured: list[dict[str, Any]]) -> dict[str, float]:
-    """Return means over tokens, the gradient norm over steps, and the last learning rate."""
-    tokens = np.maximum([each["tokens"] for each in measured], 1e-9)  # a batch may have none
-    row = {}
-    for name in measured[0]:
-        weights = None if name == "gradient_norm" else tokens
-        row[name] = float(np.average([each[name] for each in measured], weights=weights))
-    del row["tokens"]
-    for name in ("loss", "gradient_norm"):
-        _check_finite(name, row[name], step, len(measured))
-    return row | {"learning_rate": float(measured[-1]["learning_rate"])}
+def _run(
+    loop: "_Loop",
+    batches: Batches,
+    train_step: Callable[[TrainState, Any], tuple[TrainState, dict[str, Array]]],
+    config: TrainPart,
+    evaluate: Callable[[TrainState], dict[str, float]],
+    sample: Callable[[TrainState], Callable[[], str]],
+    flops: Callable[[Any], float],
+) -> None:
+    with tqdm(total=config.steps, initial=loop.step, unit="step", mininterval=0.5) as bar:
+        try:
+            # An unknown name ends the run at step 0.
+            if not loop.losses and config.monitor not in MONITORED:
+                with loop.stop.raising():
+                    monitored_loss(evaluate(loop.state), config)
+            loop.finish_step(evaluate, sample, bar)
+            while loop.step < config.steps:
+                if out_of_patience(loop.losses, config.patience):
+                    best = best_step(loop.losses)
+                    bar.write(f"the best validation {config.monitor} is of step {best:,}")
+                    break
+                batch = batches[loop.step]
+                loop.take_step(train_step, batch, flops(batch))
+                bar.update()
+                loop.write_row(bar)
+                loop.finish_step(evaluate, sample, bar)
+        except Stopped:
+            loop.save_stopped()
+            raise Stopped(
+                f"stopped at step {loop.step:,} of {config.steps:,}: the same command continues"
+            ) from None
 
 
-def _speed(
-    state: TrainState, measured: list[dict[str, Any]], work: float, seconds: float
-) -> dict[str, float]:
-    """Return speeds of some steps, and the peak memory of the process so far.
+class _Loop:
+    """A training between two steps; the arguments are those of `fit`."""
 
-    Args:
-        state: on the devices that compute.
-        measured: of each step.
-        work: FLOPs of all these steps.
-        seconds: that they took.
-    """
-    speed = {
-        "tokens_per_second": float(sum(each["tokens"] for each in measured)) / seconds,
-        "steps_per_second": len(measured) / seconds,
-        "flops_per_second": work / seconds,
-        "peak_memory_bytes": peak_memory(),
-    }
-    devices = [*state.step.devices()]
-    if peak := peak_flops(devices[0]):  # in bfloat16, whatever the model computes in
-        speed["model_flop_utilization"] = speed["flops_per_second"] / (peak * len(devices))
-    return speed
+    def __init__(
+        self,
+        state: TrainState,
+        config: TrainPart,
+        metrics: Metrics,
+        save: Callable[[TrainState, dict[str, Any]], None],
+        progress: Mapping[str, Any],
+        stop: Interruption,
+    ) -> None:
+        self.state, self.step, self.stop = state, int(state.step), stop
+        self.losses = [(step, loss) for step, loss in progress["losses"]]
+        self._config, self._metrics, self._save = config, metrics, save
+        self._started = time.perf_counter() - progress["seconds"]
+        self._left = [*progress["left"]]
+        self.saved, self._saved_step, self._saved_at = progress, self.step, time.monotonic()
+        self._measured = StepMeasurements(
+            progress["pending"], progress["skipped"], config.skip_nonfinite
+        )
+        self._speed = Speed()
+
+    @property
+    def progress(self) -> dict[str, Any]:
+        return {
+            "seconds": time.perf_counter() - self._started,
+            "losses": [*self.losses],  # copies: a checkpoint is written in the background
+            "pending": [*self._measured.pending],
+            "skipped": self._measured.skipped,
+            "left": [*self._left],
+        }
+
+    @property
+    def is_saved(self) -> bool:
+        return self.step == self._saved_step
+
+    def take_step(
+        self,
+        train_step: Callable[[TrainState, Any], tuple[TrainState, dict[str, Array]]],
+        batch: Any,  # noqa: ANN401 - what `train_step` takes
+        work: float,
+    ) -> None:
+        self.state, measured = train_step(self.state, batch)
+        self.step += 1
+        self._measured.add(self.step, measured)
+        self._speed.add(work)
+        due = (EVALUATION, self._config.evaluate_every), (SAMPLE, self._config.sample_every)
+        self._left = [name for name, interval in due if self._is_due(interval)]
+
+    def write_row(self, bar: tqdm) -> None:
+        """Write means over the steps since the last row, where one is due."""
+        config = self._config
+        if not self._is_due(config.log_every) and not self._is_due(config.checkpoint_interval):
+            return
+        self._measured.collect()
+        self._speed.pause()
+        row = self._measured.row()
+        speed = self._speed.row(self._measured.pending, [*self.state.step.devices()])
+        self._metrics.write(self.step, "train", row)
+        self._metrics.write_timing(self.step, speed)
+        bar.set_postfix_str(f"loss {row['loss']:.3f}, {speed['tokens_per_second']:,.0f} tokens/s")
+        self._measured.pending.clear()
+        self._speed = Speed()
+
+    def finish_step(
+        self,
+        evaluate: Callable[[TrainState], dict[str, float]],
+        sample: Callable[[TrainState], Callable[[], str]],
+        bar: tqdm,
+    ) -> None:
+        """Measure what is left to measure of the state, and save it where this is due."""
+        config, is_measured = self._config, bool(self._left)
+        is_changed = is_measured or self.step > self._saved_step
+        is_late = 0 < 60 * config.checkpoint_minutes <= time.monotonic() - self._saved_at
+        is_due = is_changed and (is_late or self._is_due(config.checkpoint_interval))
+        if is_measured or is_due:
+            self._measured.collect()  # speeds are those of the steps alone
+            self._speed.pause()
+            while self._left:
+                self._measure(evaluate, sample, bar)
+            if is_due:
+                self._save_state()
+            self._speed.resume()
+        if self.stop.requested:
+            raise Stopped
+
+    def write_nonfinite(self, step: int) -> None:
+        """Write a last row, whose last step is one with a loss or gradient that is not finite."""
+        self._metrics.write(step, "train", self._measured.row())
+
+    def save_stopped(self) -> None:
+        """Save the state, unless the newest checkpoint has the same."""
+        if not self.is_saved:
+            self._save_state()
+
+    def _measure(
+        self,
+        evaluate: Callable[[TrainState], dict[str, float]],
+        sample: Callable[[TrainState], Callable[[], str]],
+        bar: tqdm,
+    ) -> None:
+        """Measure the first of what is left; a stop within it leaves no trace of it."""
+        config, step = self._config, self.step
+        if self._left[0] == SAMPLE:
+            with self.stop.raising():
+                keep = sample(self.state)
+            bar.write(keep())
+        else:
+            with self.stop.raising():
+                evaluated = evaluate(self.state)
+            self.losses.append((step, monitored_loss(evaluated, config)))
+            _check_finite("loss", evaluated["loss"], step)
+            _check_finite(config.monitor, self.losses[-1][1], step)
+            self._metrics.write(step, "validation", evaluated)
+            if config.schedule == "plateau" and stalls(self.losses, config.plateau_patience):
+                scale = self.state.lr_scale * config.plateau_factor
+                self.state = self.state._replace(lr_scale=scale)
+        del self._left[0]
+
+    def _save_state(self) -> None:
+        self._measured.collect()  # no checkpoint follows a non-finite loss
+        self.saved = self.progress
+        self._save(self.state, self.saved)
+        self._saved_step, self._saved_at = self.step, time.monotonic()
+
+    def _is_due(self, interval: int) -> bool:
+        return self.step % interval == 0 or self.step == self._config.steps
 
 
-def _check_finite(name: str, value: float, step: int, number: int) -> None:
+def _check_finite(name: str, value: float, step: int) -> None:
     if not np.isfinite(value):
         raise FloatingPointError(
-            f"the {name} became {value} within the last {number} steps before step {step}: lower "
-            "train.learning_rate or train.clip_norm"
+            f"the validation {name} became {value} at step {step:,}: lower train.learning_rate or "
+            "train.clip_norm"
         )

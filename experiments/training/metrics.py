@@ -1,6 +1,7 @@
 """Measurements of a run: JSON lines and TensorBoard events."""
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
 
-from experiments.files import append, named_errors, write_whole
+from experiments.files import append, named_errors
 from experiments.json_files import read_json_lines
 
 METRICS, TIMING = "metrics.jsonl", "timing.jsonl"
@@ -24,17 +25,14 @@ class Metrics:
     """
 
     def __init__(self, directory: Path, *, step: int, wandb: Any = None) -> None:  # noqa: ANN401 - wandb.Run, an extra
-        """Open the files of a run at `step`; rows of later steps are dropped.
+        """Open the files of a run.
 
         Args:
             directory: the workdir.
-            step: newest step of the run.
+            step: newest step of the run; TensorBoard drops later ones.
             wandb: run of Weights & Biases that takes the rows too.
         """
         self._directory, self._wandb = directory, wandb
-        for name, rows in ((METRICS, read_metrics(directory)), (TIMING, read_timing(directory))):
-            kept = [json.dumps(row) + "\n" for row in rows if row["step"] <= step]
-            write_whole(directory / name, "".join(kept))
         # Events are written by this thread, not by that of a `SummaryWriter`: if it ends, as on a
         # full disk, its queue blocks the training.
         folder = directory / "tensorboard"
@@ -62,6 +60,8 @@ class Metrics:
             self._wandb.log(named, step=row["step"])
         with named_errors(self._events_path):
             for label, value in values.items():
+                if not math.isfinite(value):
+                    continue  # tensorboardX would log a warning
                 event = Event(wall_time=time.time(), step=row["step"])
                 event.summary.CopyFrom(scalar(f"{group}/{label}", value))
                 self._events.write_event(event)

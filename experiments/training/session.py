@@ -1,22 +1,33 @@
 """Training in a workdir from its newest checkpoint, and the state that is used afterwards."""
 
+import io
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, Protocol, Self
 
+import jax
+import numpy as np
+
 from experiments.config import Config
+from experiments.environment import bits_depend_on
 from experiments.errors import UsageError
+from experiments.files import remove_abandoned, write_whole
 from experiments.origin import origin
 from experiments.training.checkpoint import Checkpoints
+from experiments.training.interruption import Interruption
 from experiments.training.learner import Learner
 from experiments.training.loop import BEGINNING, Batches, fit
+from experiments.training.measurements import NonFiniteError
 from experiments.training.metrics import Metrics, read_metrics
 from experiments.training.plateau import best_step, out_of_patience
 from experiments.training.profile import profiled
-from experiments.training.sharding import replicated
 from experiments.training.step import TrainState
 from experiments.training.weights_and_biases import start_wandb
 from experiments.workdir import Workdir
+
+NAMED = 8  # examples of a batch in a sentence; its file has all
 
 
 class Trainable(Protocol):
@@ -94,17 +105,21 @@ def fit_in(
 
     Raises:
         UsageError: another process trains this run, its checkpoints are missing or damaged, or
-            `profile` or `wandb` cannot start.
+            cannot be written, or `profile` or `wandb` cannot start.
+        FloatingPointError: a loss or a gradient that is not finite.
+        Stopped: by SIGTERM or Ctrl-C, after the state was saved.
     """
     config, learner = task.config, task.learner
-    with workdir.alone(), _checkpoints(workdir, config) as checkpoints:
-        progress = BEGINNING
+    with workdir.alone(), _checkpoints(workdir, config) as checkpoints, Interruption() as stop:
+        remove_abandoned(workdir.path)
+        progress, lengths = BEGINNING, {}
         if checkpoints.latest_step() is None:
             _check_new(workdir, config.train.checkpoint_interval)
             state = learner.initial_state(parameters)
         else:
             state, progress = checkpoints.restore(learner.abstract_state)
-            state = replicated(state, config.batch.microbatches)
+            lengths = progress["lengths"]
+            warn_of_other_bits(workdir, progress["bits_depend_on"])
         first, train_step, run = int(state.step), learner.train_step, None
         if not _has_ended(state, progress, config):
             workdir.keep_start(origin())
@@ -112,30 +127,82 @@ def fit_in(
                 train_step = profiled(train_step, workdir.path, config.train.steps - first)
             if wandb:
                 run = start_wandb(wandb, workdir.path, config.to_dict())
-        workdir.drop_samples(first)
+        workdir.cut(lengths)
         if config.train.sample_maps and first == 0:
             workdir.keep_maps(task.sample_maps(state.to_use()))
 
-        def sample(state: TrainState) -> str:
-            state = state.to_use()
-            if config.train.sample_maps:
-                workdir.keep_maps(task.sample_maps(state))
-            return workdir.keep_sample(int(state.step), task.sample(state))
+        def save(state: TrainState, progress: dict[str, Any]) -> None:
+            found = {"lengths": workdir.lengths(), "bits_depend_on": bits_depend_on()}
+            checkpoints.save(state, progress | found)
 
         with Metrics(workdir.path, step=first, wandb=run) as metrics:
-            state, progress = fit(
-                state,
-                batches,
-                train_step,
-                config=config.train,
-                metrics=metrics,
-                checkpoints=checkpoints,
-                evaluate=lambda state: task.validate(state.to_use()),
-                sample=sample,
-                flops=learner.flops,
-                progress=progress,
-            )
+            try:
+                state, progress = fit(
+                    state,
+                    batches,
+                    train_step,
+                    config=config.train,
+                    metrics=metrics,
+                    save=save,
+                    evaluate=lambda state: task.validate(state.to_use()),
+                    sample=partial(_sample, workdir, task),
+                    flops=learner.flops,
+                    progress=progress,
+                    stop=stop,
+                )
+            except NonFiniteError as error:
+                raise FloatingPointError(_with_batch(error, workdir, batches)) from error
+            finally:
+                checkpoints.wait()
         return Trained.of(checkpoints, state, progress, config)
+
+
+def _sample(workdir: Workdir, task: Trainable, state: TrainState) -> Callable[[], str]:
+    """Return a function that stores the sample of a state."""
+    state = state.to_use()
+    maps = task.sample_maps(state) if task.config.train.sample_maps else None
+    step, text = int(state.step), task.sample(state)
+
+    def keep() -> str:
+        if maps is not None:
+            workdir.keep_maps(maps)
+        return workdir.keep_sample(step, text)
+
+    return keep
+
+
+def _with_batch(error: NonFiniteError, workdir: Workdir, batches: Batches) -> str:
+    """Store the batch of a step with a non-finite loss, and return a sentence about both."""
+    batch, members = batches[error.step - 1], np.array([], int)
+    if hasattr(batches, "members"):
+        members = batches.members(error.step - 1)
+    flat = jax.tree.flatten_with_path(batch)[0]
+    arrays = {jax.tree_util.keystr(path).strip("."): np.asarray(each) for path, each in flat}
+    content = io.BytesIO()
+    np.savez(content, step=error.step, examples=members, **arrays)
+    write_whole(workdir.nonfinite_batch, content.getvalue())
+    numbers = ", ".join(map(str, members[:NAMED].tolist())) + ", …" * (len(members) > NAMED)
+    return (
+        f"{error}: {workdir.nonfinite_batch} contains its batch"
+        + (f", of the training examples {numbers}" if len(members) else "")
+        + "; lower train.learning_rate or train.clip_norm, or set train.skip_nonfinite"
+    )
+
+
+def warn_of_other_bits(workdir: Workdir, before: Mapping[str, str]) -> None:
+    """Report on standard error that the run continues where it computes other bits."""
+    now = bits_depend_on()
+    differing = [
+        f"{name} {before.get(name)} before, {value} now"
+        for name, value in now.items()
+        if before.get(name) != value
+    ]
+    if differing:
+        print(
+            f"{workdir.path} continues with other rounding ({'; '.join(differing)}): its bits are "
+            "not those of an unbroken run",
+            file=sys.stderr,
+        )
 
 
 def restore(workdir: Workdir, task: Trainable) -> Trained:
@@ -177,11 +244,13 @@ def _check_new(workdir: Workdir, interval: int) -> None:
 
 def _checkpoints(workdir: Workdir, config: Config, *, read_only: bool = False) -> Checkpoints:
     # Behind the best there are as many as its patience waits for.
-    keep = config.train.average + config.train.patience
-    return Checkpoints(workdir.checkpoints, keep=keep, read_only=read_only)
+    keep, every = config.train.average + config.train.patience, config.train.checkpoint_interval
+    return Checkpoints(workdir.checkpoints, every=every, keep=keep, read_only=read_only)
 
 
 def _has_ended(newest: TrainState, progress: Mapping[str, Any], config: Config) -> bool:
     """Return whether the last step is done, or patience has ended the training."""
+    if progress["left"]:
+        return False
     patience = config.train.patience
     return int(newest.step) >= config.train.steps or out_of_patience(progress["losses"], patience)

@@ -1,26 +1,43 @@
-"""Data parallelism: parts of a batch in training, or independent rows, on several devices.
+"""Shardings: one table maps the names of axes to axes of a mesh of devices.
 
-Every device has all parameters. The sum over the parts of a batch depends on their number and not
-on the devices, so a run on two cores and one on eight accelerators are equal, to rounding.
+The same jitted program runs on every mesh, and the compiler adds the communication (GSPMD). The
+names of the axes of parameters are their metadata "axes"; modules name those of activations by
+`Context.constrain`.
 """
 
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from flax import nnx
 from jax import Array
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from experiments.compilation import compiled
+from attention.primitives.sequence_parallel import RingAttention
+from attention.primitives.sharded_attention import ShardedAttention
+from experiments.config.mesh import MeshPart
+from experiments.errors import UsageError, as_usage_errors, one_of
 
 Tree = TypeVar("Tree")
+MeshAxes = str | tuple[str, ...] | None
 
-DATA_AXIS = "data"  # the mesh axis over which a batch is split
-FEWEST_ROWS = 8  # of a device: fewer are not worth the copies of the parameters
+# Name of an axis -> axis of the mesh, or several, over which it is sharded; a plugin may change it.
+# Axes with other names are not sharded.
+TABLE: dict[str, MeshAxes] = {
+    "batch": ("data", "fsdp"),
+    "sequence": "sequence",
+    "embed": "fsdp",
+    "heads": "tensor",
+    "kv_heads": "tensor",
+    "hidden": "tensor",
+    "vocab": "tensor",
+}
+MESH_AXES = ("data", "fsdp", "sequence", "tensor")
+LOOKED_UP = ("vocab", "positions", "token_types")  # axes of tables with a row for each id
 
 
 def cores_as_devices(number: int) -> None:
@@ -33,16 +50,157 @@ def cores_as_devices(number: int) -> None:
         jax.config.update("jax_num_cpu_devices", number)
 
 
-def replicated(tree: Tree, num_parts: int) -> Tree:
-    """Copy arrays to all devices that share `num_parts` parts; leave them in place for one part."""
-    if num_parts == 1:
+def make_mesh(config: MeshPart) -> Mesh:
+    """Return the mesh of a config; `data=0` is replaced by the number of devices that are left.
+
+    Raises:
+        UsageError: a mesh that is larger than the devices, or that `data=0` cannot complete.
+    """
+    sizes = {name: getattr(config, name) for name in MESH_AXES}
+    number, others = jax.device_count(), math.prod(size for size in sizes.values() if size)
+    given = ", ".join(f"mesh.{name}={size}" for name, size in sizes.items() if size > 1)
+    if others > number:
+        raise UsageError(f"{given} need {others} devices, and there are {number}")
+    if sizes["data"] == 0 and number % others:
+        raise UsageError(f"{given} do not divide the {number} devices: set mesh.data")
+    sizes["data"] = sizes["data"] or number // others
+    devices = jax.devices()[: math.prod(sizes.values())]
+    kinds = (AxisType.Auto,) * len(sizes)
+    return jax.make_mesh(tuple(sizes.values()), tuple(sizes), kinds, devices=devices)
+
+
+def spec(names: Sequence[str | None], shape: Sequence[int], mesh: Mesh, what: str) -> PartitionSpec:
+    """Return how a parameter is sharded.
+
+    The mesh axis "fsdp" shards every parameter: if the table has no axis of the parameter for it,
+    along an axis that it divides, the largest of those that are whole. A vocabulary that the mesh
+    does not divide is stored whole; the compiler pads it in computations.
+
+    Args:
+        names: of the axes.
+        shape: their sizes.
+        mesh: of the devices.
+        what: name of the parameter, for errors.
+
+    Raises:
+        UsageError: a size that the mesh does not divide, a mesh axis for two axes of the parameter,
+            or a table with an unknown mesh axis.
+    """
+    axes: list[tuple[str, ...]] = []
+    for name, size in zip(names, shape, strict=True):
+        axis = _axes(name, mesh)
+        ways = _ways(axis, mesh)
+        if repeated := [each for each in axis if any(each in other for other in axes)]:
+            raise UsageError(f"{what}: two of its axes {_listed(names)} use mesh.{repeated[0]}")
+        if size % ways and size > 1 and name not in LOOKED_UP:
+            given = " · ".join(f"mesh.{each}={mesh.shape[each]}" for each in axis)
+            raise UsageError(f"{what}: its axis {name!r} has size {size}, not divisible by {given}")
+        axes.append(axis if size % ways == 0 else ())
+    if mesh.shape["fsdp"] > 1 and not any("fsdp" in axis for axis in axes):
+        local = [size // _ways(axis, mesh) for size, axis in zip(shape, axes, strict=True)]
+        able = [n for n, size in enumerate(local) if size % mesh.shape["fsdp"] == 0]
+        able = [n for n in able if names[n] != "layers"]
+        if able:
+            best = max(able, key=lambda n: (not axes[n], local[n]))
+            axes[best] = (*axes[best], "fsdp")
+    return PartitionSpec(*(axis or None for axis in axes))
+
+
+def shardings(tree: Any, mesh: Mesh) -> Any:  # noqa: ANN401 - any pytree
+    """Return the sharding of each array of a state; arrays that are no parameters are replicated.
+
+    Args:
+        tree: contains `nnx.Variable`s with metadata "axes", as parameters and the moments of an
+            optimizer do; arrays may be shapes.
+        mesh: of the devices.
+
+    Raises:
+        UsageError: as `spec`.
+    """
+
+    def of(path: Any, leaf: Any) -> Any:  # noqa: ANN401 - parts of any pytree
+        if not isinstance(leaf, nnx.Variable):
+            return NamedSharding(mesh, PartitionSpec())
+        what = ".".join(str(getattr(key, "key", getattr(key, "name", key))) for key in path)
+        return leaf.replace(NamedSharding(mesh, spec(_names(leaf), leaf.shape, mesh, what)))
+
+    return jax.tree_util.tree_map_with_path(of, tree, is_leaf=_is_variable)
+
+
+def constrain(mesh: Mesh, array: Array, names: Sequence[str | None]) -> Array:
+    """Shard an activation by the table: a mesh axis is used by the first axis that is mapped to it.
+
+    So "embed" is sharded in parameters, and not in activations, whose batch uses the same devices.
+
+    Args:
+        mesh: of the devices.
+        array: `[*names]`.
+        names: of its axes.
+    """
+    if mesh.size == 1:
+        return array
+    axes, used = [], set()
+    for name in names:
+        free = tuple(axis for axis in _axes(name, mesh) if axis not in used)
+        axes.append(free or None)
+        used.update(free)
+    return _constrained(array, mesh, *axes)
+
+
+def context_options(mesh: Mesh) -> dict[str, Callable[..., Any]]:
+    """Return the fields of a `Context` that shard the activations of a model over a mesh."""
+    if mesh.size == 1:
+        return {}
+    batch, sequence, heads = (_axes(name, mesh) or None for name in ("batch", "sequence", "heads"))
+    kind = RingAttention if sequence else ShardedAttention
+    of_shards = kind(mesh, PartitionSpec(batch, sequence, heads))
+
+    def attend(*inputs: Array, **arguments: Any) -> Any:  # noqa: ANN401 - as `attention.attend`
+        try:
+            return of_shards(*inputs, **arguments)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+
+    return {"constrain": partial(constrain, mesh), "attend": attend}
+
+
+def gather_tables(parameters: Tree, mesh: Mesh) -> Tree:
+    """Gather what "fsdp" shards of tables that are looked up by ids, for use in a computation.
+
+    A look-up in a table whose vectors are sharded would have a result that is sharded by vectors,
+    which the compiler could shard by rows of the batch only after gathering it.
+    """
+    if mesh.shape["fsdp"] == 1:
+        return parameters
+
+    def gathered(leaf: Any) -> Any:  # noqa: ANN401 - a part of any pytree
+        if not isinstance(leaf, nnx.Variable) or not {*LOOKED_UP} & {*_names(leaf)}:
+            return leaf
+        axes = [_axes(name, mesh) for name in _names(leaf)]
+        kept = (tuple(each for each in axis if each != "fsdp") or None for axis in axes)
+        return leaf.replace(_constrained(leaf[...], mesh, *kept))
+
+    return jax.tree.map(gathered, parameters, is_leaf=_is_variable)
+
+
+def shard_rows(tree: Tree, mesh: Mesh, *, multiple: int = 1) -> Tree:
+    """Shard the rows of arrays `[B, *]`, after rows of zeros until `multiple` parts divide them."""
+    axes = _axes("batch", mesh)
+    number = multiple * _ways(axes, mesh)
+    tree = jax.tree.map(lambda array: padded_rows(array, number), tree)
+    if mesh.size == 1:
         return tree
-    return jax.device_put(tree, NamedSharding(_mesh(num_parts), PartitionSpec()))
+    return jax.tree.map(lambda array: _constrained(array, mesh, axes or None), tree)
 
 
-def on_one_device(tree: Tree) -> Tree:
-    """Copy arrays to the first device."""
-    return jax.device_put(tree, jax.devices()[0])
+def row_shards(features: Array) -> tuple[int, ...]:
+    """Return over how many devices the axes B and T of `[B, T, *]` are sharded; () if over one."""
+    mesh = jax.typeof(features).sharding.mesh
+    if features.ndim != 3 or any(name not in mesh.axis_names for name in MESH_AXES):
+        return ()
+    names = zip(("batch", "sequence"), features.shape, strict=False)
+    shards = tuple(math.gcd(size, _ways(_axes(name, mesh), mesh)) for name, size in names)
+    return shards if math.prod(shards) > 1 else ()
 
 
 def accumulated(
@@ -51,11 +209,12 @@ def accumulated(
     batch: Any,  # noqa: ANN401 - any pytree
     rng: Array,
     num_parts: int,
+    mesh: Mesh,
 ) -> Any:  # noqa: ANN401 - whatever pytree the function returns
-    """Sum `function(parameters, part, rng)` over parts of the rows of a batch.
+    """Sum `function(parameters, part, rng)` over parts of the rows of a batch, one after another.
 
-    Each device computes equally many parts, one at a time. The last part is padded with rows of
-    zeros.
+    Row r is in part r % num_parts, so that each device has rows of each part. The last rows are
+    padded with rows of zeros.
 
     Args:
         function: returns arrays that add up.
@@ -63,94 +222,74 @@ def accumulated(
         batch: arrays `[B, *]`.
         rng: random key, which is split into one for each part.
         num_parts: number of parts; 1 for the batch as it is.
+        mesh: of the devices.
     """
+    batch = shard_rows(batch, mesh, multiple=num_parts)
     if num_parts == 1:
         return function(parameters, batch, rng)
 
     def parts(array: Array) -> Array:
-        array = padded_rows(array, num_parts)
-        return array.reshape(num_parts, -1, *array.shape[1:])
+        return array.reshape(-1, num_parts, *array.shape[1:]).swapaxes(0, 1)
+
+    def compute(part: Any, rng: Array) -> Any:  # noqa: ANN401 - the same
+        return function(parameters, shard_rows(part, mesh), rng)
+
+    def add(total: Any, part: tuple[Any, Array]) -> tuple[Any, None]:  # noqa: ANN401 - the same
+        return jax.tree.map(jnp.add, total, compute(*part)), None
 
     each = jax.tree.map(parts, batch), jax.random.split(rng, num_parts)
-    mesh = _mesh(num_parts)
-    if mesh.size == 1:
-        return _one_by_one(function, parameters, each)
-
-    def share(parameters: Any, each: tuple[Any, Array]) -> Any:  # noqa: ANN401 - the same
-        return jax.lax.psum(_one_by_one(function, parameters, each), DATA_AXIS)
-
-    return _shared(share, mesh, PartitionSpec())(parameters, each)
-
-
-def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile `function(parameters, *arrays)` with the rows of its arrays on several devices.
-
-    Args:
-        function: maps parameters and arrays `[B, *]` to arrays `[B, *]`, each row independent of
-            the others. Its arrays may be padded with rows of zeros.
-    """
-
-    def shared(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - any pytrees
-        rows, mesh = len(arrays[0]), _mesh_of_rows(len(arrays[0]))
-        if mesh.size == 1:
-            return function(parameters, *arrays)
-
-        def share(parameters: Any, arrays: tuple[Array, ...]) -> Any:  # noqa: ANN401 - the same
-            return function(parameters, *arrays)
-
-        filled = tuple(padded_rows(array, mesh.size) for array in arrays)
-        found = _shared(share, mesh, PartitionSpec(DATA_AXIS))(parameters, filled)
-        return jax.tree.map(lambda array: array[:rows], found)
-
-    program = compiled(shared)
-
-    def run(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - the same
-        number = _mesh_of_rows(len(arrays[0])).size
-        return program(replicated(on_one_device(parameters), number), *arrays)
-
-    return run
-
-
-def padded_rows(array: Array, number: int) -> Array:
-    """Append rows of zeros until `number` divides the rows."""
-    return jnp.pad(array, [(0, -len(array) % number), *[(0, 0)] * (array.ndim - 1)])
-
-
-def _shared(
-    share: Callable[[Any, Any], Any], mesh: Mesh, out: PartitionSpec
-) -> Callable[[Any, Any], Any]:
-    """Run `share(parameters, arrays)` on each device with its part of the leading axis."""
-    return jax.shard_map(
-        share,
-        mesh=mesh,
-        in_specs=(PartitionSpec(), PartitionSpec(DATA_AXIS)),
-        out_specs=out,
-        # With the check, JAX would add up the gradients of all devices after each part.
-        check_vma=False,
-    )
-
-
-def _one_by_one(
-    function: Callable[[Any, Any, Array], Any],
-    parameters: Any,  # noqa: ANN401 - any pytree
-    each: tuple[Any, Array],
-) -> Any:  # noqa: ANN401 - whatever pytree the function returns
-    def add(total: Any, part: tuple[Any, Array]) -> tuple[Any, None]:  # noqa: ANN401 - the same
-        return jax.tree.map(jnp.add, total, function(parameters, *part)), None
-
-    first = jax.tree.map(lambda array: array[0], each)
-    shapes = jax.eval_shape(partial(function, parameters), *first)
+    shapes = jax.eval_shape(compute, *jax.tree.map(lambda array: array[0], each))
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     return jax.lax.scan(add, nothing, each)[0]
 
 
-def _mesh(num_parts: int) -> Mesh:
-    """Return a mesh of the most devices that can compute equally many parts."""
-    devices = jax.devices()
-    number = max(n for n in range(1, len(devices) + 1) if num_parts % n == 0)
-    return Mesh(np.array(devices[:number]), (DATA_AXIS,))
+def one_copy(tree: Tree) -> Tree:
+    """Return the copy of the first device, if all arrays are replicated; else the arrays."""
+    if not is_replicated(tree):
+        return tree
+    return jax.tree.map(
+        lambda leaf: leaf.addressable_data(0) if isinstance(leaf, Array) else leaf, tree
+    )
 
 
-def _mesh_of_rows(rows: int) -> Mesh:
-    """Return a mesh of the most devices with at least `FEWEST_ROWS` rows each."""
-    return _mesh(max(1, min(len(jax.devices()), rows // FEWEST_ROWS)))
+def is_replicated(tree: Any) -> bool:  # noqa: ANN401 - any pytree
+    """Return whether each device has all arrays."""
+    return all(getattr(leaf, "is_fully_replicated", True) for leaf in jax.tree.leaves(tree))
+
+
+def padded_rows(array: Array, number: int) -> Array:
+    """Append rows of zeros until `number` divides the rows."""
+    missing = -len(array) % number
+    return jnp.pad(array, [(0, missing), *[(0, 0)] * (array.ndim - 1)]) if missing else array
+
+
+def _constrained(array: Array, mesh: Mesh, *axes: MeshAxes) -> Array:
+    return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, PartitionSpec(*axes)))
+
+
+def _axes(name: str | None, mesh: Mesh) -> tuple[str, ...]:
+    """Return the axes of the mesh, of more than one device, that the table has for a name."""
+    axes = TABLE.get(name) or ()
+    axes = (axes,) if isinstance(axes, str) else axes
+    for axis in {*axes} - {*mesh.axis_names}:
+        with as_usage_errors():
+            one_of(f"TABLE[{name!r}]", axis, mesh.axis_names)
+    return tuple(axis for axis in axes if mesh.shape[axis] > 1)
+
+
+def _ways(axes: Sequence[str], mesh: Mesh) -> int:
+    return math.prod(mesh.shape[axis] for axis in axes)
+
+
+def _names(variable: nnx.Variable) -> tuple[str | None, ...]:
+    """Return the name of each axis of a parameter; stacked layers have one more in front."""
+    own = variable.get_metadata().get("axes", (None,) * len(variable.shape))
+    return ("layers",) * (len(variable.shape) - len(own)) + tuple(own)
+
+
+def _is_variable(leaf: object) -> bool:
+    return isinstance(leaf, nnx.Variable)
+
+
+def _listed(names: Sequence[str | None]) -> str:
+    return ", ".join(map(str, names))

@@ -1,6 +1,7 @@
 """One step of training: a pure function from state and batch to state and metrics."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, Self, TypeVar
 
 import jax
@@ -8,10 +9,11 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from experiments.compilation import compiled
 from experiments.training.loss import TokenLosses, add_auxiliary, per_token
-from experiments.training.sharding import accumulated, on_one_device
+from experiments.training.sharding import accumulated, gather_tables, shard_rows, shardings
 
 Batch = TypeVar("Batch")
 # (model, batch, random key of dropout or None) -> sums of losses, `Output.losses` of the model
@@ -38,9 +40,8 @@ class TrainState(NamedTuple):
     rng: Array
 
     def to_use(self) -> Self:
-        """Return the state on one device, with the average of the parameters if there is one."""
-        state = self if self.average is None else self._replace(parameters=self.average)
-        return on_one_device(state)
+        """Return the state with the average of the parameters, if there is one, in their place."""
+        return self if self.average is None else self._replace(parameters=self.average)
 
 
 def make_steps(
@@ -49,9 +50,12 @@ def make_steps(
     optimizer: optax.GradientTransformation,
     schedule: optax.Schedule,
     *,
+    mesh: Mesh,
+    state: TrainState,
     dtype: jnp.dtype = jnp.float32,
     microbatches: int = 1,
     decay: float = 0.0,
+    skips_nonfinite: bool = False,
 ) -> tuple[
     Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]],
     Callable[[nnx.State, Batch], TokenLosses],
@@ -64,19 +68,24 @@ def make_steps(
             the objective in training, and are reported by name.
         optimizer: turns gradients into updates.
         schedule: learning rate of each step, which the metrics contain.
+        mesh: of the devices.
+        state: shapes of the state.
         dtype: of the computation in training; parameters, gradients and optimizer keep theirs.
         microbatches: parts of a batch whose gradients are added up, so that a device holds the
             activations of one part at a time.
         decay: of the average of the parameters, if there is one.
+        skips_nonfinite: whether a step with a loss or a gradient that is not finite leaves
+            parameters, average and optimizer as they are; the metrics then count it as "skipped".
 
     Returns:
-        `train_step(state, batch) -> state, metrics`, which reuses the memory of its state,
-        `replicated` for so many parts; and `evaluate_step(parameters, batch) -> sums`, without
-        dropout.
+        `train_step(state, batch) -> state, metrics`, which reuses the memory of its state; and
+        `evaluate_step(parameters, batch) -> sums`, without dropout. Both are one program on all
+        devices of the mesh.
     """
 
     def summed(parameters: nnx.State, batch: Batch, rng: Array) -> tuple[Array, TokenLosses]:
-        model = nnx.merge(definition, cast(parameters, dtype))
+        parameters = gather_tables(cast(parameters, dtype), mesh)
+        model = nnx.merge(definition, parameters)
         sums, losses = loss_function(model, cast(batch, dtype), rng)  # images too
         sums = add_auxiliary(sums, losses, to_objective=True)
         return sums.loss, sums
@@ -84,7 +93,7 @@ def make_steps(
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
         rng = jax.random.fold_in(state.rng, state.step)
         gradient = jax.grad(summed, has_aux=True)
-        gradients, sums = accumulated(gradient, state.parameters, batch, rng, microbatches)
+        gradients, sums = accumulated(gradient, state.parameters, batch, rng, microbatches, mesh)
         gradients = optax.tree.scale(1 / jnp.maximum(sums.tokens, 1), gradients)
         updates, opt_state = optimizer.update(gradients, state.optimizer, state.parameters)
         updates = optax.tree.scale(state.lr_scale, updates)
@@ -93,14 +102,22 @@ def make_steps(
             "gradient_norm": optax.tree.norm(gradients),  # before clipping
             "learning_rate": schedule(state.step) * state.lr_scale,
         }
-        state = state._replace(step=state.step + 1, parameters=parameters, optimizer=opt_state)
-        return state._replace(average=moved(state, decay)), metrics
+        after = state._replace(step=state.step + 1, parameters=parameters, optimizer=opt_state)
+        after = after._replace(average=moved(after, decay))
+        if skips_nonfinite:
+            finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(metrics["gradient_norm"])
+            unchanged = state._replace(step=after.step)
+            after = jax.tree.map(partial(jnp.where, finite), after, unchanged)
+            metrics["skipped"] = 1 - finite.astype(jnp.float32)
+        return after, metrics
 
     def evaluate_step(parameters: nnx.State, batch: Batch) -> TokenLosses:
-        sums, losses = loss_function(nnx.merge(definition, parameters), batch, None)
+        model = nnx.merge(definition, gather_tables(parameters, mesh))
+        sums, losses = loss_function(model, shard_rows(batch, mesh), None)
         return add_auxiliary(sums, losses, to_objective=False)
 
-    return compiled(train_step, donate=(0,)), compiled(evaluate_step)
+    out = shardings(state, mesh), NamedSharding(mesh, PartitionSpec())
+    return compiled(train_step, donate=(0,), out_shardings=out), compiled(evaluate_step)
 
 
 def cast(tree: Any, dtype: jnp.dtype) -> Any:  # noqa: ANN401 - any pytree

@@ -12,11 +12,12 @@ from experiments.config import Config
 from experiments.config_files import load_config
 from experiments.registry import TASKS
 from experiments.training.checkpoint import Checkpoints
+from experiments.training.loop import BEGINNING
 from experiments.workdir import Workdir
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-# In parts, as the whole run, on two devices.
-TINY = ("--config=configs/toy_translation.py:tiny", "--config.batch.microbatches=2")
+# On two devices, as the whole run.
+TINY = ("--config=configs/toy_translation.py:tiny", "--config.mesh.data=2")
 
 
 def config_of(folder):
@@ -50,7 +51,7 @@ def make_untrained(place, name, folder=None, **changes):
         workdir.keep_texts({split: task.splits[split].fingerprint for split in task.known_splits})
         task.tokenizers.keep(workdir.path)
         with Checkpoints(workdir.checkpoints) as checkpoints:
-            checkpoints.save(task.learner.initial_state(), {"seconds": 0.0, "losses": []})
+            checkpoints.save(task.learner.initial_state(), {**BEGINNING})
     return workdir.path
 
 

@@ -131,7 +131,6 @@ def test_more_tokens_than_bfloat16_can_count():
 
 def config(**changes):
     config = char_lm_moe.get_config("tiny")
-    config.batch.microbatches = 1
     config.model.dropout = 0.0
     config.model.experts.update(changes)
     return Config.read(config.to_dict())

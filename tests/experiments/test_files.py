@@ -1,11 +1,14 @@
-"""A disk that takes no more is reported with the path of the file."""
+"""Files are written whole, and a full disk is reported with the path of the file."""
 
+import os
 import resource
+import time
+from threading import Thread
 
 import pytest
 
 from experiments.analysis.curves import draw_learning_curve
-from experiments.files import append, write_whole
+from experiments.files import PART, WEEK, append, remove_abandoned, write_whole
 from experiments.training.metrics import Metrics
 
 
@@ -43,3 +46,25 @@ def test_a_picture_names_its_file(tmp_path, full):
 def test_an_error_that_names_its_file_stays(tmp_path):
     with pytest.raises(FileNotFoundError, match="no/file"):
         append(tmp_path / "no" / "file", "text")
+
+
+def test_files_written_at_once_are_whole(tmp_path):
+    contents = [str(number) * 300_000 for number in range(4)]
+    threads = [Thread(target=write_whole, args=(tmp_path / "file", text)) for text in contents * 3]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (tmp_path / "file").read_text() in contents
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_abandoned_parts_are_removed_after_a_week(tmp_path):
+    (tmp_path / f"folder{PART}" / "inside").mkdir(parents=True)
+    (tmp_path / f"file{PART}").write_text("half")
+    remove_abandoned(tmp_path)
+    assert len([*tmp_path.iterdir()]) == 2
+    for part in tmp_path.iterdir():
+        os.utime(part, (time.time() - 2 * WEEK,) * 2)
+    remove_abandoned(tmp_path)
+    assert not [*tmp_path.iterdir()]

@@ -99,14 +99,19 @@ def test_a_run_is_trained_by_one_at_a_time(workdir):
             pass
 
 
-def test_samples_of_steps_that_never_happened_go(workdir):
-    workdir.drop_samples(0)
-    for step in (5, 10, 15, 20):
+def test_files_are_cut_to_the_lengths_of_a_checkpoint(workdir, capsys):
+    for step in (5, 10):
         assert workdir.keep_sample(step, f"  step 9{step}\r") == f"step {step}\n  step 9{step}\r"
-    for last, left in ((20, (5, 10, 15, 20)), (12, (5, 10))):
-        workdir.drop_samples(last)
-        said = "".join(f"step {step}\n  step 9{step}\r\n" for step in left)
-        assert workdir.samples.read_bytes() == said.encode()
+    lengths = workdir.lengths()
+    assert lengths == {"samples.txt": 38}
+    workdir.keep_sample(15, "later")
+    workdir.keep_maps({"step": 15})
+    workdir.cut(lengths)
+    assert workdir.samples.read_bytes() == b"step 5\n  step 95\r\nstep 10\n  step 910\r\n"
+    assert workdir.maps.read_bytes() == b""
+    assert capsys.readouterr().err == ""
+    workdir.cut({"samples.txt": 39})
+    assert capsys.readouterr().err == f"{workdir.samples} has lost rows of earlier steps\n"
 
 
 def test_data_may_stand_elsewhere_and_be_no_other(workdir):

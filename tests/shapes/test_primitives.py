@@ -10,10 +10,12 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import AbstractMesh, PartitionSpec
 
 import attention
 from attention import (
     Dropout,
+    RingAttention,
     additive_attention,
     attend,
     block_mask,
@@ -22,10 +24,12 @@ from attention import (
     masks,
     merge,
     multi_head,
+    ring_attend,
     rotary,
     scaled_dot_product,
     scores,
     sinusoidal,
+    zigzag,
 )
 from attention.primitives.additive import additive_scores
 from attention.primitives.arguments import RETURNING
@@ -55,6 +59,7 @@ CACHE = {
     "nonfinite_keys": "bool [..., S, K]",
     "positions": "int32 [S]",
 }
+ONE_DEVICE = AbstractMesh((1,), ("sequence",))
 PIECE = {"lengths": "int32 [...]", "key": "[..., T, K, H]", "value": "[..., T, K, Hv]"}
 
 
@@ -76,6 +81,11 @@ def scored(make, /, **arrays):
         return attend(query, key, value, score=make(**arrays), returning=("weights",))
 
     return shapes(function, **INPUTS, **arrays, returns=WEIGHTS)
+
+
+def by_token(array):
+    """Return the sharding of `[..., T, N, H]` along the sequence."""
+    return PartitionSpec(*[None] * (array.ndim - 3), "sequence")
 
 
 def cache_of(lengths, **options):
@@ -179,6 +189,24 @@ SHAPES = {
     "merge": shapes(
         merge, partials=[("[..., T, N, Hv]", "[..., N, T]")] * 3, returns=(OUTPUT, "[..., N, T]")
     ),
+    "RingAttention": shapes(
+        lambda query, key, value: RingAttention(ONE_DEVICE, by_token(query))(
+            query, key, value, returning=("logsumexp", "largest_score")
+        ),
+        **INPUTS,
+        returns=(OUTPUT, {name: RESULTS[name] for name in ("logsumexp", "largest_score")}),
+    ),
+    "ring_attend": shapes(
+        lambda query, key, value: jax.shard_map(
+            partial(ring_attend, axis_name="sequence"),
+            mesh=ONE_DEVICE,
+            in_specs=by_token(query),
+            out_specs=by_token(query),
+        )(query, key, value),
+        **INPUTS,
+        returns=OUTPUT,
+    ),
+    "zigzag": shapes(lambda: jax.ShapeDtypeStruct((6,), zigzag(6, 3).dtype), returns="int32 [6]"),
     # Masks: a predicate on positions, with arrays of any batch axes.
     "masks: a predicate": shapes(
         lambda query, key: masks.causal()(query, key),

@@ -60,7 +60,6 @@ def language_model(settings: ConfigDict) -> Config:
         "batch": {
             "tokens": settings.batch * settings.length,
             "row_length": settings.length,
-            "microbatches": settings.microbatches,
         },
     }
     return Config.read(tree)

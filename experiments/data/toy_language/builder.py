@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import io
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -84,7 +85,7 @@ def prepare(data_dir: str | Path, *, seed: int = 0, sizes: Sizes | None = None) 
     """Generate the dataset into a directory, unless it exists.
 
     TFDS writes into a temporary directory and renames it at the end, so an interrupted preparation
-    leaves no incomplete dataset.
+    leaves no incomplete dataset, and several processes may prepare it at once.
 
     Args:
         data_dir: folder of datasets; each seed and each choice of sizes has its own directory.
@@ -95,13 +96,18 @@ def prepare(data_dir: str | Path, *, seed: int = 0, sizes: Sizes | None = None) 
         A builder that is ready for `as_data_source(split=...)`.
     """
     sizes = sizes or Sizes()
+    config = ToyConfig(name=corpus_name(seed, sizes), seed=seed, sizes=sizes)
+    make = partial(
+        ToyTranslation, config=config, data_dir=str(data_dir), file_format="array_record"
+    )
     with _quietly():
-        builder = ToyTranslation(
-            config=ToyConfig(name=corpus_name(seed, sizes), seed=seed, sizes=sizes),
-            data_dir=str(data_dir),
-            file_format="array_record",
-        )
-        builder.download_and_prepare()
+        builder = make()
+        try:
+            builder.download_and_prepare()
+        except OSError:
+            if not Path(builder.data_dir).exists():
+                raise
+            builder = make()  # another process has generated it meanwhile
     return builder
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attention import masks
+from attention import attend, masks
 from attention.modules import Context, MaskedLanguageModel
 from attention.testing import find_leaks
 from tests.attention.modules.inputs import (
@@ -52,6 +52,17 @@ class TestLanguageModel:
         after = score(model, TOKENS.at[:, 4].set((TOKENS[:, 4] + 1) % V))
         np.testing.assert_array_equal(after[:, :4], before[:, :4])
         assert (after[:, 4:] != before[:, 4:]).any(-1).all()
+
+    def test_layers_call_the_attention_of_the_context(self):
+        calls = []
+
+        def recorded(*arrays, **options):
+            calls.append(options["implementation"])
+            return attend(*arrays, **options)
+
+        model = language_model()
+        jax.eval_shape(lambda: model(TOKENS, attend=recorded))
+        assert calls
 
     def test_embedding_decoder_and_output(self):
         model = language_model(tie="none")

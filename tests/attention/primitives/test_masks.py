@@ -221,7 +221,7 @@ def test_mask_equals_its_definition(leaf):
 
 
 @given(MIXED, QUERIES, KEYS)
-@settings(max_examples=25)  # each expression is compiled
+@settings(max_examples=15)  # each expression is compiled
 def test_composed_mask_equals_its_definition(case, queries, keys):
     """Under jit, of which the mask is an input and an output, and without."""
     pairs, returned = jax.jit(lambda mask, *at: (allowed_pairs(mask, *at), mask))(

@@ -26,6 +26,7 @@ from experiments.data.vocabulary import BOS, EOS, PAD
 from experiments.errors import UsageError
 from experiments.tasks.translation import Translation
 from experiments.training.checkpoint import Checkpoints
+from experiments.training.loop import BEGINNING
 from experiments.workdir import Workdir
 
 
@@ -191,7 +192,7 @@ def test_trial_loads_the_parameters_of_a_run(captions, tmp_path):
     state = task.learner.initial_state()
     state = state._replace(parameters=jax.tree.map(lambda leaf: 3 * leaf, state.parameters))
     with Checkpoints(trained.checkpoints) as checkpoints:
-        checkpoints.save(state, {"seconds": 1.0, "losses": {}})
+        checkpoints.save(state, {**BEGINNING})
     trial = translating.load_trial(captions, tmp_path)
     chex.assert_trees_all_equal(trial.parameters, state.parameters)
     assert trial.described == "by a trained model"

@@ -28,7 +28,7 @@ def read(folder, **fields):
     [
         ("train.csv", TEXT.encode()),
         ("train.csv", codecs.BOM_UTF8 + TEXT.replace("\n", "\r\n").encode()),
-        ("train.csv.gz", gzip.compress(TEXT.encode())),
+        ("train.csv.gz", gzip.compress(TEXT.encode(), mtime=0)),
     ],
 )
 def test_columns_are_found_by_name(name, content, tmp_path):

@@ -1,6 +1,7 @@
 """Prepared data on disk: what is read is what was written, written once, in bounded memory."""
 
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import SPACED
 from experiments.errors import UsageError
+from experiments.files import PART
 from experiments.tasks.translation import Translation
 
 SHORT = [SentencePair("a b", "b"), SentencePair("a b b a", "b")]  # 3 and 5 positions with the end
@@ -50,6 +52,18 @@ def test_text_with_a_name_is_read_once(tmp_path):
     assert [*store_text(tmp_path, lambda: SHORT, name="test")] == SHORT
     first.path.unlink()
     assert [*store_text(tmp_path, lambda: PAIRS, name="train")] == PAIRS
+
+
+def test_text_and_ids_are_stored_by_several_writers_at_once(tmp_path):
+    def store():
+        texts = store_text(tmp_path, lambda: PAIRS, name="train")
+        ids = store_ids(tmp_path, store_text(tmp_path, lambda: SHORT), BOTH)
+        return [*texts], ids.lengths.tolist()
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [each.result() for each in [pool.submit(store) for _ in range(8)]]
+    assert all(each == (PAIRS, [[3, 2], [5, 2]]) for each in found)
+    assert not [*tmp_path.rglob(f"*{PART}*")]
 
 
 def test_what_fails_midway_leaves_nothing(tmp_path):

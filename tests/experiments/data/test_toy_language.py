@@ -215,3 +215,16 @@ def test_interrupted_preparation_is_not_used(
         with pytest.raises(KeyboardInterrupt):
             prepare(tmp_path, sizes=TINY)
     assert len(prepare(tmp_path, sizes=TINY).as_data_source(split="train")) == TINY.train
+
+
+def test_dataset_that_another_process_generates_meanwhile(tmp_path, monkeypatch):
+    others = [lambda: prepare(tmp_path, sizes=TINY)]
+
+    def generate(*arguments):
+        if others:
+            others.pop()()
+        return corpus(*arguments)
+
+    monkeypatch.setattr(builder_module, "corpus", generate)
+    found = prepare(tmp_path, sizes=TINY)
+    assert not others and len(found.as_data_source(split="train")) == TINY.train

@@ -49,6 +49,14 @@ def test_an_epoch_contains_every_pair_once(layout, size):
     assert sorted(found) == sorted([*range(53)] * int(epochs))
 
 
+@pytest.mark.parametrize("size", [99, 20])
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_numbers_of_the_examples_of_a_batch(layout, size):
+    windows = Windows(pairs(), layout, seed=3, size=size)
+    for step in (0, 5):
+        assert sorted(windows.members(step).tolist()) == sorted(members(windows[step]))
+
+
 def test_batches_have_only_the_shapes_of_the_layout():
     windows = Windows(pairs(), LAYOUTS["buckets"], seed=3)
     batches = [windows[step] for step in range(int(windows.epoch.steps))]

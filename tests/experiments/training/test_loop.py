@@ -1,12 +1,17 @@
 """The loop with a step that is known beforehand: what is written down of it."""
 
+import json
+from contextlib import contextmanager
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from experiments.config.train import TrainPart
 from experiments.errors import UsageError
+from experiments.training.interruption import Stopped
 from experiments.training.loop import BEGINNING, fit
+from experiments.training.measurements import NonFiniteError
 from experiments.training.plateau import best_step, monitored_loss
 from experiments.training.step import TrainState
 
@@ -21,9 +26,16 @@ for each, rate in zip(MEASURED, (0.25, 0.5), strict=True):
 
 
 class Batches:
+    def __init__(self, nonfinite=(), skips=False):
+        self.nonfinite, self.skipped = nonfinite, {"skipped": np.float32(0)} if skips else {}
+
     def __getitem__(self, step):
         measured = MEASURED[step % len(MEASURED)]
-        return {name: np.float32(value) for name, value in measured.items()}
+        measured = {name: np.float32(value) for name, value in measured.items()}
+        if step + 1 in self.nonfinite:
+            skipped = {name: np.float32(1) for name in self.skipped}
+            return measured | {"loss": np.float32(np.nan)} | skipped
+        return measured | self.skipped
 
 
 class Notes:
@@ -53,20 +65,21 @@ BEGUN = TrainState(
 )
 
 
-def learn(losses, begun=BEGUN, progress=BEGINNING, **changes):
+def learn(losses, begun=BEGUN, progress=BEGINNING, notes=None, nonfinite=(), stop=None, **changes):
     """Takes steps whose evaluations find these losses, one after the other."""
-    notes, losses = Notes(), iter(losses)
+    notes, losses = notes or Notes(), iter(losses)
     fit(
         begun,
-        Batches(),
+        Batches(nonfinite, skips="skip_nonfinite" in changes),
         lambda state, batch: (state._replace(step=state.step + 1), batch),
         config=TrainPart(**(EVERY | changes)),
         metrics=notes,
-        checkpoints=notes,
+        save=notes.save,
         evaluate=lambda state: {"loss": 1.0, changes.get("monitor", "loss"): next(losses)},
-        sample=lambda state: "",
+        sample=lambda state: lambda: "",
         flops=lambda batch: 7 * float(batch["tokens"]),
         progress=progress,
+        stop=stop,
     )
     return notes
 
@@ -135,7 +148,7 @@ def test_unknown_monitored_value_ends_the_run_before_its_first_step():
             None,
             config=config,
             metrics=notes,
-            checkpoints=notes,
+            save=notes.save,
             evaluate=lambda state: {"loss": 1.0, "bleu": 2.0},
             sample=None,
             flops=None,
@@ -178,3 +191,74 @@ def test_patience_counts_evaluations_before_a_resume():
     whole = learn(STALLING, steps=20, schedule="plateau")
     assert after.saved == whole.saved[3:]
     assert after.progress["losses"] == whole.progress["losses"]
+
+
+def test_nonfinite_loss_names_its_step_and_is_in_the_last_row():
+    notes = Notes()
+    norms = r"norm of the gradient 3, 1 in the step before"
+    with pytest.raises(
+        NonFiniteError, match=rf"^the loss became nan in step 4 \({norms}\)$"
+    ) as found:
+        learn([0.5], notes=notes, nonfinite=[4], steps=9, log_every=9, checkpoint_every=9)
+    assert found.value.step == 4 and not notes.saved
+    assert [*notes.rows] == [(2, "validation"), (4, "train")]
+    assert np.isnan(notes.rows[4, "train"]["loss"])
+
+
+def test_skipped_steps_belong_to_no_mean():
+    intervals = dict.fromkeys(("steps", "log_every", "checkpoint_every"), 4)
+    notes = learn([0.5, 0.5], nonfinite=[2, 3], skip_nonfinite=3, **intervals)
+    row = notes.rows[4, "train"]
+    assert (row["skipped"], row["loss"]) == (2, (30 * 1 + 10 * 5) / 40)
+
+
+def test_too_many_skipped_steps_in_a_row_end_the_training():
+    message = "the loss became nan in step 7 after 2 skipped steps"
+    with pytest.raises(NonFiniteError, match=message):
+        learn([0.5] * 5, nonfinite=[2, 3, 5, 6, 7], steps=20, skip_nonfinite=3)
+
+
+def test_skipped_steps_are_counted_across_a_resumption():
+    before = learn([0.5], nonfinite=[2], steps=2, skip_nonfinite=2)
+    with pytest.raises(NonFiniteError, match="in step 3 after 1 skipped steps"):
+        learn([], before.saved[-1], before.progress, nonfinite=[3], steps=4, skip_nonfinite=2)
+
+
+class StopAt:
+    """Asks to stop after a number of queries."""
+
+    def __init__(self, query):
+        self.left = query
+
+    @property
+    def requested(self):
+        self.left -= 1
+        return self.left < 0
+
+    @contextmanager
+    def raising(self):
+        if self.requested:
+            raise Stopped
+        yield
+
+
+@pytest.mark.parametrize("query", range(10))
+def test_stopped_training_continues_as_if_unbroken(query):
+    """Each query is one step, evaluation or sample; rows have several steps."""
+    intervals = {"steps": 7, "log_every": 3, "evaluate_every": 2, "checkpoint_every": 5}
+    whole = learn(STALLING, schedule="plateau", **intervals)
+    notes = Notes()
+    with pytest.raises(Stopped, match=r"^stopped at step \d of 7: the same command continues$"):
+        learn(STALLING, stop=StopAt(query), notes=notes, schedule="plateau", **intervals)
+    state, progress = (notes.saved or [BEGUN])[-1], notes.progress or BEGINNING
+    done = len(progress["losses"])
+    progress = json.loads(json.dumps({**progress}))
+    learn(STALLING[done:], state, progress, notes, schedule="plateau", **intervals)
+    assert notes.rows == whole.rows
+    assert notes.saved[-1] == whole.saved[-1]
+    assert notes.progress["losses"] == whole.progress["losses"]
+
+
+def test_checkpoint_after_minutes():
+    notes = learn([0.5] * 9, steps=6, checkpoint_every=6, checkpoint_minutes=1e-9)
+    assert [state.step for state in notes.saved] == [1, 2, 3, 4, 5, 6]

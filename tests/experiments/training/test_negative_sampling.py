@@ -7,9 +7,10 @@ import numpy as np
 from flax import nnx
 
 from attention.modules.skip_gram import SkipGram
+from experiments.config.mesh import MeshPart
 from experiments.data.skip_grams import SkipGramBatch
 from experiments.training.loss import negative_sampling_losses, per_token
-from experiments.training.sharding import accumulated
+from experiments.training.sharding import accumulated, make_mesh
 
 
 def test_a_loss_by_hand():
@@ -51,7 +52,7 @@ def test_narrow_scores_are_counted_wide():
 
 
 def test_parts_that_do_not_divide_a_batch_learn_the_same():
-    """Of seven skip-grams the last of three parts has one, and two rows that fill it up."""
+    """Of seven skip-grams the first of three parts has three; the others have a row of zeros."""
     model = SkipGram(11, 5, rngs=nnx.Rngs(0))
     definition, parameters = nnx.split(model)
     random = np.random.default_rng(0)
@@ -69,8 +70,10 @@ def test_parts_that_do_not_divide_a_batch_learn_the_same():
 
         return jax.grad(summed, has_aux=True)(parameters)
 
+    mesh = make_mesh(MeshPart(data=1))
     whole, parts = (
-        accumulated(learned, parameters, batch, jax.random.key(0), number) for number in (1, 3)
+        accumulated(learned, parameters, batch, jax.random.key(0), number, mesh)
+        for number in (1, 3)
     )
     assert parts[1].tokens == 7
     chex.assert_trees_all_close(parts, whole, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""What parts of a batch add up to, and that the number of devices does not decide it."""
+"""Meshes of devices: names of axes to shardings, refusals, and the same results on every mesh."""
 
 import os
 import subprocess
@@ -8,9 +8,100 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
+from experiments.config.mesh import MeshPart
+from experiments.errors import UsageError
 from experiments.training import sharding
-from experiments.training.sharding import accumulated, by_rows, on_one_device, replicated
+from experiments.training.sharding import (
+    TABLE,
+    accumulated,
+    constrain,
+    make_mesh,
+    shardings,
+    spec,
+)
+
+CUBE = AbstractMesh((2, 2, 1, 2), sharding.MESH_AXES)  # data, fsdp, sequence, tensor
+P = PartitionSpec
+
+
+def test_devices_left_are_data_parallel():
+    assert dict(make_mesh(MeshPart()).shape) == {"data": 2, "fsdp": 1, "sequence": 1, "tensor": 1}
+    assert make_mesh(MeshPart(tensor=2)).shape["data"] == 1
+    assert make_mesh(MeshPart(data=1)).size == 1
+
+
+@pytest.mark.parametrize(
+    ("devices", "sizes", "message"),
+    [
+        (2, {"fsdp": 3}, "mesh.fsdp=3 need 3 devices, and there are 2"),
+        (2, {"data": 2, "tensor": 2}, "mesh.data=2, mesh.tensor=2 need 4 devices, and there are 2"),
+        (8, {"fsdp": 3}, "mesh.fsdp=3 do not divide the 8 devices: set mesh.data"),
+    ],
+)
+def test_a_mesh_that_the_devices_do_not_fill_is_refused(devices, sizes, message, monkeypatch):
+    monkeypatch.setattr(jax, "device_count", lambda: devices)
+    with pytest.raises(UsageError, match=message):
+        make_mesh(MeshPart(**sizes))
+
+
+@pytest.mark.parametrize(
+    ("names", "shape", "expected"),
+    [
+        (("embed", "heads", "head"), (6, 4, 3), P(("fsdp",), ("tensor",), None)),
+        (("layers", "hidden", "embed"), (3, 8, 6), P(None, ("tensor",), ("fsdp",))),
+        (("vocab", "embed"), (7, 6), P(None, ("fsdp",))),  # stored whole along the vocabulary
+        (("embed", "kv_heads", "head"), (6, 1, 3), P(("fsdp",), None, None)),
+        # Without an axis for "fsdp", another that it divides.
+        (("heads", "head"), (4, 6), P(("tensor",), ("fsdp",))),
+        (("recurrent", "hidden"), (4, 16), P(("fsdp",), ("tensor",))),
+        (("hidden",), (8,), P(("tensor", "fsdp"))),
+        (("layers", None), (2, 3), P(None, None)),
+    ],
+)
+def test_names_of_axes_decide_the_sharding_of_parameters(names, shape, expected):
+    assert spec(names, shape, CUBE, "kernel") == expected
+
+
+def test_a_size_that_the_mesh_does_not_divide_is_refused():
+    message = r"decoder.kernel: its axis 'heads' has size 3, not divisible by mesh.tensor=2"
+    with pytest.raises(UsageError, match=message):
+        spec(("embed", "heads"), (6, 3), CUBE, "decoder.kernel")
+
+
+def test_a_mesh_axis_for_two_axes_of_a_parameter_is_refused(monkeypatch):
+    monkeypatch.setitem(TABLE, "head", "tensor")
+    with pytest.raises(UsageError, match=r"bias: two of its axes heads, head use mesh.tensor"):
+        spec(("heads", "head"), (4, 6), CUBE, "bias")
+
+
+def test_an_unknown_axis_in_the_table_is_refused(monkeypatch):
+    monkeypatch.setitem(TABLE, "embed", "fdsp")
+    with pytest.raises(UsageError, match=r"TABLE\['embed'\] must be one of data.*mean 'fsdp'"):
+        spec(("embed",), (6,), CUBE, "scale")
+
+
+def test_parameters_are_named_in_errors_and_other_arrays_are_replicated():
+    mesh = make_mesh(MeshPart(tensor=2))
+    state = {"layer": {"kernel": nnx.Param(jnp.ones((2, 3)), axes=("embed", "hidden"))}}
+    with pytest.raises(UsageError, match=r"layer.kernel: its axis 'hidden' has size 3"):
+        shardings(state, mesh)
+    assert shardings({"step": jnp.int32(0)}, mesh)["step"].is_fully_replicated
+
+
+def test_the_batch_takes_the_devices_that_shard_parameters():
+    mesh, found = make_mesh(MeshPart(fsdp=2)), []
+
+    @jax.jit
+    def sharded(array):
+        array = constrain(mesh, array, ("batch", "sequence", "embed"))
+        jax.debug.inspect_array_sharding(array, callback=found.append)
+        return array
+
+    sharded(jnp.ones((4, 3, 6)))
+    assert found[0].is_equivalent_to(NamedSharding(mesh, P("fsdp")), 3)
 
 
 def drawn(parameter, rows, key):
@@ -18,51 +109,47 @@ def drawn(parameter, rows, key):
     return {"rows": parameter * jnp.sum(rows), "chance": jax.random.uniform(key)}
 
 
-@pytest.mark.parametrize("parts", [2, 4])
-def test_one_device_and_two_add_up_the_same(parts, monkeypatch):
+@pytest.mark.parametrize("parts", [2, 3])
+def test_parts_of_a_batch_add_up_the_same_on_every_mesh(parts):
     rows, key = jnp.arange(7.0)[:, None], jax.random.key(0)
-    program = jax.jit(lambda parameter, rows, key: accumulated(drawn, parameter, rows, key, parts))
-    found = program(replicated(jnp.float32(3), parts), rows, key)
-    assert len(found["rows"].devices()) == 2
-    assert found["rows"] == 3 * 21
-    expected = sum(jax.random.uniform(each) for each in jax.random.split(key, parts))
-    np.testing.assert_allclose(found["chance"], expected, rtol=1e-6)
+    chance = sum(jax.random.uniform(each) for each in jax.random.split(key, parts))
+    for data in (1, 2):
+        mesh = make_mesh(MeshPart(data=data))
+        program = jax.jit(lambda *given, mesh=mesh: accumulated(drawn, *given, parts, mesh))
+        found = program(jnp.float32(3), rows, key)
+        assert found["rows"] == 3 * 21
+        np.testing.assert_allclose(found["chance"], chance, rtol=1e-6)
 
-    monkeypatch.setattr(jax, "devices", lambda: jax.local_devices()[:1])
-    alone = jax.jit(lambda *arguments: accumulated(drawn, *arguments, parts))(
-        jnp.float32(3), rows, key
-    )
-    assert len(alone["rows"].devices()) == 1
-    np.testing.assert_allclose(on_one_device(found)["chance"], alone["chance"], rtol=1e-6)
+
+def test_row_r_is_in_part_r_modulo_the_parts():
+    """So that padding changes the part of no row."""
+    mesh, seen = make_mesh(MeshPart(data=1)), []
+
+    def part(parameter, rows, key):
+        jax.debug.callback(lambda rows: seen.append(rows.tolist()), rows)
+        return jnp.sum(rows)
+
+    accumulated(part, None, jnp.arange(5), jax.random.key(0), 2, mesh)
+    assert seen == [[0, 2, 4], [1, 3, 0]]
 
 
 def test_one_part_is_the_batch_as_it_is():
-    key = jax.random.key(0)
-    found = accumulated(drawn, jnp.float32(1), jnp.ones((5, 1)), key, 1)
+    key, mesh = jax.random.key(0), make_mesh(MeshPart(data=1))
+    found = accumulated(drawn, jnp.float32(1), jnp.ones((5, 1)), key, 1, mesh)
     assert found == {"rows": 5, "chance": jax.random.uniform(key)}
 
 
-@pytest.mark.parametrize(("rows", "devices"), [(17, 2), (15, 1)])
-def test_devices_share_rows_and_few_rows_stay_together(rows, devices):
-    seen = []
-
-    def scaled(scale, rows, more):
-        seen.append(len(rows))
-        return scale * rows, more + rows[:, 0]
-
-    arrays = np.arange(2.0 * rows).reshape(rows, 2), np.ones(rows)
-    found = by_rows(scaled)(on_one_device(jnp.float32(3)), *arrays)
-    assert seen[-1] == -(-rows // devices)
-    np.testing.assert_array_equal(found[0], 3 * arrays[0])
-    np.testing.assert_array_equal(found[1], 1 + arrays[0][:, 0])
-
-
-@pytest.mark.parametrize(
-    ("devices", "parts", "working"), [(3, 2, 2), (3, 4, 2), (6, 4, 4), (8, 12, 6), (5, 7, 1)]
-)
-def test_as_many_devices_work_as_have_equal_shares(devices, parts, working, monkeypatch):
-    monkeypatch.setattr(jax, "devices", lambda: jax.local_devices()[:1] * devices)
-    assert sharding._mesh(parts).size == working
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["meshes", "tasks"])
+def test_eight_devices_agree_in_every_arrangement(what, tmp_path):
+    """Loss, bytes of the state, and no array that is gathered whole to be sharded otherwise."""
+    command = [sys.executable, "-m", "tests.experiments.training.meshes", what, str(tmp_path)]
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "8", "JAX_PLATFORMS": "cpu"}
+    found = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=3_000, check=False
+    )
+    assert found.returncode == 0, found.stderr[-2_000:]
+    assert "Involuntary full rematerialization" not in found.stderr
 
 
 @pytest.mark.parametrize(

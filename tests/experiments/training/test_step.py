@@ -1,30 +1,39 @@
 """One step of training: pure, deterministic, blind to padding, and the same program everywhere."""
 
+from types import MappingProxyType
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 from configs import digits, toy_translation
 from experiments.analysis.description import Description
 from experiments.config import Config
+from experiments.config.mesh import MeshPart
 from experiments.data.rows import EncodedPair, pad_batch
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import SPACED
 from experiments.tasks.classification import Classification
 from experiments.tasks.translation import Translation
+from experiments.training.digest import digests
+from experiments.training.loss import TokenLosses
+from experiments.training.sharding import make_mesh
+from experiments.training.step import TrainState, make_steps
 
 LETTERS = WordTokenizer(Vocabulary((*SPECIALS, *"abcdefgh")), SPACED)
 PAIRS = [EncodedPair([3, 4, 5], [6, 7]), EncodedPair([5, 3], [4, 8, 9, 10])]
 
 
-def task(dropout=0.2, microbatches=1, **changes):
+def task(dropout=0.2, microbatches=1, mesh=MappingProxyType({}), **changes):
     config = toy_translation.get_config("tiny")
     config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "positions": "sinusoidal"})
     config.model.dropout = dropout
     config.batch.microbatches = microbatches
+    config.mesh.update(mesh)
     config.train.update({"warmup_steps": 0, "average": 1, "label_smoothing": 0.1, **changes})
     return Translation(Config.read(config.to_dict()), Tokenizers(LETTERS, LETTERS)).learner
 
@@ -79,14 +88,15 @@ def test_evaluation_has_no_dropout_and_no_smoothing(shared):
     assert ours.loss == again.loss == ours.nll
 
 
-@pytest.mark.parametrize("parts", [2, 3])
-def test_parts_of_a_batch_add_up_to_it_and_the_average_moves(parts):
-    """On two devices or one by one; nothing is dropped, as each part drops its own.
+@pytest.mark.parametrize(("parts", "mesh"), [(2, {"fsdp": 2}), (3, {"data": 1})])
+def test_parts_of_a_batch_add_up_to_it_and_the_average_moves(parts, mesh):
+    """Nothing is dropped, as each part drops its own.
 
     By hand: after steps 1 and 2 the average keeps 1/10 and 2/11 of itself, less than its decay.
     """
     batch = pad_batch(PAIRS, 3, 7)
-    at_once, in_parts = task(dropout=0.0), task(dropout=0.0, microbatches=parts, ema=0.9)
+    at_once = task(dropout=0.0)
+    in_parts = task(dropout=0.0, microbatches=parts, mesh=mesh, ema=0.9)
     plain, parted = at_once.initial_state(), in_parts.initial_state()
     average = plain.parameters
     for keep in (1 / 10, 2 / 11):
@@ -98,11 +108,27 @@ def test_parts_of_a_batch_add_up_to_it_and_the_average_moves(parts):
         moved = optax.incremental_update(parted.parameters, average, 1 - keep)
         close(parted.average, moved)
         average = moved
-    assert len(jax.tree.leaves(parted.parameters)[0].devices()) == {2: 2, 3: 1}[parts]
-    assert in_parts.train_step._cache_size() == 1  # the first state stands where the next ones do
+    assert in_parts.train_step._cache_size() == 1  # the first state is sharded as the next ones are
     used = parted.to_use().parameters
     jax.tree.map(np.testing.assert_array_equal, used, parted.average)
-    assert all(len(leaf.devices()) == 1 for leaf in jax.tree.leaves(used))
+
+
+def test_two_devices_drop_the_same_and_share_the_state(shared):
+    """Of three rows, which a row of padding follows; also with the batch in two parts."""
+    batch, learner = pad_batch(PAIRS, 3, 7), task(mesh={"fsdp": 2})
+    ours, theirs = learner.initial_state(), shared.initial_state()
+    close(ours.parameters, theirs.parameters)
+    for _ in range(2):
+        ours, found = learner.train_step(ours, batch)
+        theirs, expected = shared.train_step(theirs, batch)
+        close(found, expected)
+    held = [leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(ours.optimizer)]
+    assert sum(held) < 0.51 * sum(leaf.nbytes for leaf in jax.tree.leaves(theirs.optimizer))
+    evaluated = [
+        each.losses(state.to_use().parameters, [batch])
+        for each, state in ((learner, ours), (shared, theirs))
+    ]
+    close(*evaluated)
 
 
 def test_flops_are_three_times_those_of_the_forward_pass(shared):
@@ -143,3 +169,37 @@ def test_the_training_step_lowers_for_every_platform(shared):
         shared.abstract_state, batch
     )
     assert exported.platforms == ("cpu", "cuda", "tpu")
+
+
+def test_skipped_step_changes_the_number_of_the_step_alone():
+    model = nnx.Linear(3, 1, rngs=nnx.Rngs(0))
+
+    def loss(model, batch, rng):
+        del rng
+        total = jnp.sum(model(batch))
+        return TokenLosses(total, total, total, jnp.float32(1)), {}
+
+    definition, parameters = nnx.split(model)
+    adam = optax.adam(0.1)
+    state = TrainState(
+        step=jnp.int32(7),
+        parameters=parameters,
+        average=jax.tree.map(jnp.array, parameters),
+        optimizer=adam.init(parameters),
+        lr_scale=jnp.float32(1),
+        rng=jax.random.key(0),
+    )
+    options = {"mesh": make_mesh(MeshPart(data=1)), "state": state, "decay": 0.5}
+    step, _ = make_steps(
+        definition, loss, adam, lambda _: jnp.float32(0.1), skips_nonfinite=True, **options
+    )
+    state, measured = step(state, np.ones((2, 3), np.float32))
+    assert measured["skipped"] == 0 and np.isfinite(measured["loss"])
+    before = digests(state)
+    for value in (np.nan, np.inf):
+        state, measured = step(state, np.full((2, 3), value, np.float32))
+        assert measured["skipped"] == 1
+        assert {name for name, digest in digests(state).items() if digest != before[name]} == {
+            "step"
+        }
+    assert int(state.step) == 10

@@ -10,7 +10,9 @@ import pytest
 from flax import nnx
 
 from attention.modules import LanguageModel, TransformerConfig
+from experiments.config.mesh import MeshPart
 from experiments.training.loss import cross_entropy, token_losses
+from experiments.training.sharding import constrain, make_mesh
 from experiments.training.tiled_loss import tiled_token_losses
 
 B, T, D, V = 3, 7, 5, 11
@@ -63,6 +65,34 @@ def test_tiles_are_alike():
 
     tiled_token_losses(counting, FEATURES, LABELS, COUNTS, SUMMED, tile=20 * V)
     assert seen - {B * T} == {11}  # all of them are asked for their shape alone
+
+
+@pytest.mark.parametrize("sizes", [{"data": 2}, {"sequence": 2}])
+def test_devices_compute_tiles_of_their_own_tokens(sizes):
+    """Tiles of four tokens; the gradient of the head is added up once, not for each tile."""
+    mesh = make_mesh(MeshPart(**{"data": 1, **sizes}))
+    features = jax.random.normal(KEYS[0], (4, 6, D))
+    labels = jax.random.randint(KEYS[3], (4, 6), 0, V)
+
+    def loss(tile, mesh, head, features):
+        features = constrain(mesh, features, ("batch", "sequence", "embed"))
+        arguments = features, labels, labels > 0, SUMMED
+        sums = tiled_token_losses(lambda x: logits(head, x), *arguments, tile=tile)
+        return sums.loss
+
+    found, expected = (
+        jax.jit(jax.value_and_grad(partial(loss, *given), (0, 1)))
+        for given in ((4 * V, mesh), (10**6, make_mesh(MeshPart(data=1))))
+    )
+    chex.assert_trees_all_close(
+        jax.device_get(found(HEAD, features)),
+        jax.device_get(expected(HEAD, features)),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+    text = found.lower(HEAD, features).compile().as_text()
+    assert text.count(" while(") == 1
+    assert text.count(" all-reduce(") == 1
 
 
 @pytest.mark.parametrize("tile", [4 * V, 10**6])

@@ -1,0 +1,60 @@
+"""Independent rows on several devices."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from experiments.compilation import compiled
+from experiments.training.sharding import is_replicated, one_copy, padded_rows
+
+FEWEST_ROWS = 8  # of a device: fewer are not worth the copies of the parameters
+
+
+def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile `function(parameters, *arrays)` with the rows of its arrays on several devices.
+
+    Parameters that are sharded stay so. Of replicated ones, each device uses its own copy.
+
+    Args:
+        function: maps parameters and arrays `[B, *]` to arrays `[B, *]`, each row independent of
+            the others. Its arrays may be padded with rows of zeros.
+    """
+
+    def shared(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - any pytrees
+        rows, mesh = len(arrays[0]), _mesh_of_rows(len(arrays[0]))
+        if mesh.size == 1:
+            return function(parameters, *arrays)
+        spec = PartitionSpec("data")
+        share = jax.shard_map(
+            function,
+            mesh=mesh,
+            in_specs=(PartitionSpec(), *[spec] * len(arrays)),
+            out_specs=spec,
+            check_vma=False,
+        )
+        found = share(parameters, *(padded_rows(array, mesh.size) for array in arrays))
+        return jax.tree.map(lambda array: array[:rows], found)
+
+    independent, whole = compiled(shared), compiled(function)
+
+    def run(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - the same
+        if not is_replicated(parameters):
+            return whole(parameters, *arrays)
+        mesh = _mesh_of_rows(len(arrays[0]))
+        if mesh.size == 1:
+            return independent(one_copy(parameters), *arrays)
+        return independent(
+            jax.device_put(parameters, NamedSharding(mesh, PartitionSpec())), *arrays
+        )
+
+    return run
+
+
+def _mesh_of_rows(rows: int) -> Mesh:
+    """Return a mesh of the most devices with at least `FEWEST_ROWS` rows each."""
+    number = max(1, min(jax.device_count(), rows // FEWEST_ROWS))
+    return Mesh(np.array(jax.devices()[:number]), ("data",))

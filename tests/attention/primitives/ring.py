@@ -1,0 +1,311 @@
+"""Checks of ring attention, for a process with eight devices."""
+
+import functools
+import resource
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from attention import Dropout, RingAttention, attend, masks, ring_attend, scores, zigzag
+from attention.modules import LanguageModel, TransformerConfig
+from attention.primitives import tile_layout
+from attention.testing import EVERYTHING, check_attention
+from tests.attention.primitives import sharding
+from tests.attention.primitives.inputs import draw
+
+B, N, K, H, HV = 2, 4, 2, 3, 5
+PER_DEVICE = 7  # tokens: a prime number, in two tiles of different sizes
+TILES = {"tile_sizes": (4, 4)}
+RETURNING = {"returning": ("logsumexp",)}
+
+
+def mesh_of(*shape):
+    """Return a mesh of devices along data, sequence and tensor."""
+    devices = jax.devices()[: np.prod(shape)]
+    names = ("data", "sequence", "tensor")
+    return jax.make_mesh(shape, names, axis_types=(AxisType.Auto,) * 3, devices=devices)
+
+
+def inputs(num_queries, num_keys):
+    """Return query, key, value and the cotangent of the output."""
+    shapes = (B, num_queries, N, H), (B, num_keys, K, H), (B, num_keys, K, HV)
+    return draw(*shapes, (B, num_queries, N, HV))
+
+
+def results(function, attention, cotangent, *given):
+    """Return output, logsumexp and the gradients of the given arrays."""
+
+    def run(*given):
+        output, more = function(attention, *given)
+        return output, more["logsumexp"]
+
+    (output, logsumexp), pull = jax.vjp(run, *given)
+    return output, logsumexp, pull((cotangent, jnp.isfinite(logsumexp).astype(logsumexp.dtype)))
+
+
+def check(function, attention, *given, gathers=()):
+    """Compare results and gradients with those of the reference in float64."""
+    query, key, value, cotangent, *arrays = given
+    mesh, spec = attention.mesh, attention.spec
+    put = functools.partial(jax.device_put, device=NamedSharding(mesh, spec))
+    given = *map(put, (cotangent, query, key, value)), *arrays
+    compiled = jax.jit(functools.partial(results, function, attention)).lower(*given).compile()
+    assert {*sharding.collectives(compiled)} <= {"collective-permute", "all-reduce", *gathers}
+    actual = compiled(*given)
+    with jax.enable_x64(True):
+        reference = functools.partial(attend, implementation="reference")
+        wide = [np.asarray(x, np.float64) for x in (cotangent, query, key, value, *arrays)]
+        expected = jax.jit(functools.partial(results, function, reference))(*wide)
+        expected = jax.tree.map(np.asarray, expected)
+    for ours, theirs in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        finite = np.isfinite(theirs)
+        np.testing.assert_array_equal(np.where(finite, 0, ours), np.where(finite, 0, theirs))
+        theirs = np.where(finite, theirs, 0)
+        largest = np.abs(theirs).max(initial=1e-30)
+        np.testing.assert_allclose(np.where(finite, ours, 0), theirs, atol=1e-5 * largest)
+
+
+def check_everything():
+    """Every mask, score, dropout, grouped queries, batch and heads on devices too."""
+    num_tokens = 2 * PER_DEVICE
+    lengths, ids = jnp.array([num_tokens, 5]), jnp.arange(num_tokens) // 5
+    mask = masks.window(9, 3) & masks.lengths(lengths) & (masks.segments(ids) | masks.causal())
+    slopes, table, sinks = draw((N,), (N, 8), (N,))
+
+    def function(attention, query, key, value, slopes, table, sinks, scale):
+        score = (
+            scores.alibi(slopes),
+            scores.relative_bias(table, max_distance=9),
+            scores.attention_sinks(sinks),
+            scores.softcap(3.0),
+        )
+        dropout = Dropout(jax.random.split(jax.random.key(1), B), 0.3)
+        options = {"mask": mask, "score": score, "dropout": dropout, "scale": scale}
+        return attention(query, key, value, **options, **RETURNING)
+
+    ring = RingAttention(mesh_of(2, 2, 2), P("data", "sequence", "tensor"))
+    given = inputs(num_tokens, num_tokens)
+    check(function, ring, *given, slopes, table, sinks, jnp.float32(0.4))
+
+
+def check_closures_in_zigzag():
+    """Functions that close over arrays, in zigzag order, over eight devices."""
+    order = zigzag(8 * 2 * PER_DEVICE, 8)
+    documents = jnp.arange(order.size, dtype=jnp.int32) // 29
+
+    def function(attention, query, key, value, weight):
+        def scaled(score, query, key, head):
+            return score * weight + jnp.where(query > key, weight**2, 1)
+
+        same = masks.from_function(lambda query, key: documents[query] == documents[key])
+        mask, score = masks.causal() & same, scores.from_function(scaled)
+        positions = order, order
+        return attention(
+            query, key, value, mask=mask, score=score, positions=positions, **RETURNING
+        )
+
+    ring = RingAttention(mesh_of(1, 8, 1), P(None, "sequence"))
+    check(function, ring, *inputs(order.size, order.size), jnp.float32(0.7))
+
+
+def check_arrays_and_nonfinite_inputs():
+    """A bool array, a bias array, other keys than queries, visible and masked NaN."""
+    num_queries, num_keys = 4 * PER_DEVICE, 4 * 3
+    query, key, value, cotangent = inputs(num_queries, num_keys)
+    key, query = key.at[0, 2].set(jnp.nan), query.at[1, 5].set(jnp.inf)
+    allowed = np.random.default_rng(0).random((B, N, num_queries, num_keys)) < 0.4
+    allowed[0, :, ::2, 2] = False  # the other queries attend to the key that is not finite
+    allowed[:, :, 3] = False
+    (bias,) = draw((N, num_queries, num_keys))
+
+    def function(attention, query, key, value, bias):
+        score = scores.bias_array(bias)
+        return attention(query, key, value, mask=allowed, score=score, **RETURNING)
+
+    ring = RingAttention(mesh_of(1, 4, 1), P(None, "sequence"))
+    check(function, ring, query, key, value, cotangent, bias)
+
+
+def check_inside_shard_map():
+    """`ring_attend` with counted positions and an array that is replicated."""
+    mesh, spec = mesh_of(1, 4, 1), P(None, "sequence")
+
+    def attention(query, key, value, slopes):
+        def on_device(query, key, value, slopes):
+            mask, score = masks.causal(), scores.alibi(slopes)
+            return ring_attend(query, key, value, axis_name="sequence", mask=mask, score=score)
+
+        specs = spec, spec, spec, P()
+        return jax.shard_map(on_device, mesh=mesh, in_specs=specs, out_specs=spec)(
+            query, key, value, slopes
+        )
+
+    query, key, value, cotangent = inputs(4 * PER_DEVICE, 4 * PER_DEVICE)
+    given = query, key, value, scores.alibi_slopes(N)
+
+    def expected(query, key, value, slopes):
+        return attend(query, key, value, mask=masks.causal(), score=scores.alibi(slopes))
+
+    def both(function):
+        output, pull = jax.vjp(function, *given)
+        return output, pull(cotangent)
+
+    for ours, theirs in zip(
+        jax.tree.leaves(jax.jit(lambda: both(attention))()),
+        jax.tree.leaves(jax.jit(lambda: both(expected))()),
+        strict=True,
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def check_model():
+    """A language model in zigzag order, with scanned layers that are computed again."""
+    config = TransformerConfig(
+        **{"width": 8, "num_heads": 2, "num_kv_heads": 1, "hidden": 8, "positions": "rotary"},
+        **{"decoder_layers": 2, "dropout": 0.2},
+    )
+    model = LanguageModel.from_config(config, vocab_size=11, rngs=nnx.Rngs(0))
+    order = zigzag(4 * 2 * PER_DEVICE, 4)
+    tokens = jnp.asarray(np.random.default_rng(0).integers(0, 11, (2, order.size)))[:, order]
+    options = {"positions": order, "mask": masks.lengths(jnp.array([order.size, 9]))}
+
+    def loss(model, tokens, attention):
+        output = model(tokens, attend=attention, rng=jax.random.key(1), **options)
+        return jnp.sum(jnp.sin(output.logits))
+
+    def run(attention, sharding):
+        gradient = jax.jit(jax.value_and_grad(functools.partial(loss, attention=attention)))
+        return jax.tree.leaves(gradient(model, jax.device_put(tokens, sharding)))
+
+    mesh = mesh_of(2, 4, 1)
+    ours = run(
+        RingAttention(mesh, P("data", "sequence")), NamedSharding(mesh, P("data", "sequence"))
+    )
+    for found, expected in zip(ours, run(attend, None), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def check_contract():
+    """All rows of `check_attention` but those of other derivatives and of all weights."""
+
+    def ring(query, key, value, **arguments):
+        spec = P(*[None] * (query.ndim - 3), "sequence")
+        return RingAttention(mesh_of(1, 1, 1), spec)(query, key, value, **arguments)
+
+    refused = {"jvp", "second_derivatives", "weights", "sharding"}
+    check_attention(ring, EVERYTHING - refused).raise_if_failed()
+
+
+def memory(attention, mesh, spec, num_tokens, heads, kv_heads):
+    """Return the bytes of a device in a program of output and gradients."""
+
+    def function(query, key, value, cotangent):
+        causal = functools.partial(attention, mask=masks.causal())
+        output, pull = jax.vjp(causal, query, key, value)
+        return output, *pull(cotangent)
+
+    given = [
+        jax.ShapeDtypeStruct(
+            (1, num_tokens, n, 64), jnp.float32, sharding=NamedSharding(mesh, spec)
+        )
+        for n in (heads, kv_heads, kv_heads, heads)
+    ]
+    found = jax.jit(function).lower(*given).compile().memory_analysis()
+    return sum(getattr(found, f"{name}_size_in_bytes") for name in ("argument", "output", "temp"))
+
+
+def check_memory():
+    """A device of eight needs an eighth of the memory of one, for any length."""
+    spec, tokens = P(None, "sequence"), 2**16
+    one = functools.partial(attend, implementation="tiled"), mesh_of(1, 1, 1), spec
+    mesh = mesh_of(1, 8, 1)
+    eight = RingAttention(mesh, spec), mesh, spec
+    for heads in ((8, 8), (8, 2)):
+        whole, shard = memory(*one, tokens, *heads), memory(*eight, tokens, *heads)
+        print(heads, f"{whole / 2**20:.0f} MiB, {shard / 2**20:.0f} MiB, {8 * shard / whole:.2f}/8")
+        assert 8 * shard / whole <= 1.2
+        assert memory(*eight, 2 * tokens, *heads) / shard <= 2
+
+
+def check_training_step_of_32k_tokens():
+    """A language model of 4 layers and width 256, one row of 32k tokens, eight devices."""
+    config = TransformerConfig(
+        **{"width": 256, "num_heads": 4, "hidden": 1024, "decoder_layers": 4},
+        **{"positions": "rotary", "dropout": 0.0, "max_length": 2**15},
+    )
+    optimizer = optax.adamw(1e-3)
+    mesh, order = mesh_of(1, 8, 1), zigzag(2**15, 8)
+    ring = RingAttention(mesh, P(None, "sequence"))
+    text = np.random.default_rng(0).integers(0, 256, order.size + 1)
+    by_token = NamedSharding(mesh, P(None, "sequence"))
+    tokens, labels = (
+        jax.device_put(each[np.asarray(order)][None], by_token) for each in (text[:-1], text[1:])
+    )
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    @jax.numpy_dtype_promotion("standard")  # of optax
+    def step(model, state, tokens, labels):
+        def loss(model):
+            logits = model(tokens, attend=ring, positions=order).logits
+            return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+        value, gradients = jax.value_and_grad(loss)(model)
+        updates, state = optimizer.update(gradients, state, model)
+        return optax.apply_updates(model, updates), state, value
+
+    @jax.jit
+    def start():
+        model = LanguageModel.from_config(config, vocab_size=256, rngs=nnx.Rngs(0))
+        return model, optimizer.init(model)
+
+    model, state = jax.device_put(start(), NamedSharding(mesh, P()))
+    compiled = step.lower(model, state, tokens, labels).compile()
+    found = compiled.memory_analysis()
+    device = found.argument_size_in_bytes + found.temp_size_in_bytes
+    begin = time.monotonic()
+    *_, loss = compiled(model, state, tokens, labels)
+    loss = float(loss)
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(
+        f"loss {loss:.3f}, {time.monotonic() - begin:.0f} s, {device / 2**20:.0f} MiB per device, "
+        f"{used / 2**30:.2f} GiB in all"
+    )
+    assert "all-gather" not in compiled.as_text()
+    assert np.isfinite(loss) and used < 8 * 2**30
+
+
+CHECKS = {
+    "everything": check_everything,
+    "closures in zigzag": check_closures_in_zigzag,
+    "arrays": check_arrays_and_nonfinite_inputs,
+    "shard_map": check_inside_shard_map,
+}
+SLOW = {
+    "contract": check_contract,
+    "model": check_model,
+    "memory": check_memory,
+    "32k tokens": check_training_step_of_32k_tokens,
+}
+
+
+def main(*names):
+    """Run checks by name; without names, those that are not slow, a head and example at a time."""
+    if not names:
+        tile_layout.SIZES["cpu"] = (*tile_layout.SIZES["cpu"][:-1], 1)
+    for name in names or CHECKS:
+        (CHECKS | SLOW)[name]()
+        print(name, "passed", flush=True)
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
+    jax.config.update("jax_numpy_rank_promotion", "raise")
+    jax.config.update("jax_disable_most_optimizations", {*sys.argv}.isdisjoint(SLOW))
+    main(*sys.argv[1:])

@@ -1,0 +1,113 @@
+"""Ring attention: sequences sharded over devices, equal to attention on one device."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from attention import RingAttention, masks, zigzag
+from attention.primitives.block_mask import EMPTY, Pattern, block_mask
+from attention.primitives.ring import unless_empty
+from tests.attention.primitives.inputs import draw
+from tests.attention.primitives.ring import CHECKS, SLOW
+
+MESH = jax.make_mesh((2,), ("sequence",), axis_types=(AxisType.Auto,))
+RING = RingAttention(MESH, P(None, "sequence"))
+QUERY, KEY = draw((2, 6, 4, 3), (2, 6, 2, 3))
+
+
+def run_on_eight_devices(*names):
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "tests.attention.primitives.ring", *names],
+        cwd=Path(__file__).parents[3],
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr[-3000:]
+    return result.stdout
+
+
+def test_results_and_gradients_equal_those_of_one_device():
+    assert run_on_eight_devices().count("passed") == len(CHECKS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW)
+def test_slow(name):
+    """A model; the contract; memory of a device; a training step of 32k tokens in one row."""
+    assert run_on_eight_devices(name).count("passed") == 1
+
+
+def computed_tiles(order, shards):
+    """Return the tiles that each device computes at each step, `[devices, steps]`."""
+    blocks = np.asarray(order).reshape(shards, -1)
+
+    def tiles(device, step):
+        positions = blocks[device], blocks[(device - step) % shards]
+        length = blocks.shape[1]
+        kinds = block_mask(masks.causal(), length, positions=positions, tile_sizes=(2, 2)).kinds
+        return int((kinds != EMPTY).sum())
+
+    return np.array([[tiles(n, step) for step in range(shards)] for n in range(shards)])
+
+
+def test_zigzag_balances_a_causal_mask():
+    """At each step, not only in sum: devices wait for each other after every step."""
+    tiles = computed_tiles(zigzag(64, 4), 4)
+    assert (tiles.max(axis=0) / tiles.mean(axis=0)).max() <= 1.05
+    counted = computed_tiles(np.arange(64), 4).sum(axis=1)
+    assert counted.max() / counted.mean() > 1.5
+
+
+@pytest.mark.parametrize("stop, found", [([0, 0], "before"), ([0, 1], "added")])
+def test_blocks_without_visible_tiles_are_skipped(stop, found):
+    zeros = jnp.zeros(2, jnp.int32)
+    pattern = Pattern(zeros, jnp.array(stop), zeros, zeros, None)
+    values = {"before": jnp.float32(0), "added": jnp.float32(1)}
+    assert unless_empty(pattern, lambda: values["added"], values["before"]) == values[found]
+
+
+def test_zigzag_is_a_permutation():
+    order = zigzag(12, 3)
+    assert order.tolist() == [0, 1, 10, 11, 2, 3, 8, 9, 4, 5, 6, 7]
+    assert order[jnp.argsort(order)].tolist() == list(range(12))
+    with pytest.raises(ValueError, match=r"a length that 2 · 3 divides, got 9"):
+        zigzag(9, 3)
+
+
+@pytest.mark.parametrize(
+    "spec, options, shape, message",
+    [
+        (P(None, "sequence"), {}, (2, 7, 4, 3), "do not divide query length T=7"),
+        (P("sequence"), {}, (2, 6, 4, 3), r"shards T and not H of \[..., T, N, H\]"),
+        (P(None, "sequence"), {"returning": ("weights",)}, (2, 6, 4, 3), "not weights"),
+        (P(None, "sequence"), {"implementation": "jax"}, (2, 6, 4, 3), "'tiled', not 'jax'"),
+    ],
+)
+def test_refusals(spec, options, shape, message):
+    (query,) = draw(shape)
+    with pytest.raises(ValueError, match=message):
+        RingAttention(MESH, spec)(query, query, query, **options)
+
+
+def test_second_derivatives_are_refused_in_a_sentence():
+    def loss(query):
+        return RING(query, KEY, KEY, mask=masks.causal()).sum()
+
+    with pytest.raises(NotImplementedError, match="first-order reverse-mode derivatives only"):
+        jax.eval_shape(jax.grad(lambda x: jax.grad(loss)(x).sum()), QUERY)
+
+
+def test_equal_ring_attention_is_not_compiled_again():
+    """It is a static field of the context of modules."""
+    assert RingAttention(MESH, P(None, "sequence")) == RING
+    assert hash(RING) == hash(RingAttention(MESH, P(None, "sequence")))

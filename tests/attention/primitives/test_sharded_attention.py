@@ -1,0 +1,36 @@
+"""Attention of each device to its own rows and heads."""
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from attention import attend, masks
+from attention.primitives.sharded_attention import ShardedAttention
+
+MESH = jax.make_mesh((2,), ("shards",), (AxisType.Auto,))
+QUERY, KEY, VALUE = (
+    jax.random.normal(key, (4, 7, heads, 3))
+    for key, heads in zip(jax.random.split(jax.random.key(0), 3), (4, 2, 2), strict=True)
+)
+MASK = masks.causal() & masks.lengths(np.array([7, 5, 3, 1]))
+
+
+@pytest.mark.parametrize("spec", [PartitionSpec("shards"), PartitionSpec(None, None, "shards")])
+def test_it_equals_attend_without_communication(spec):
+    sharded = ShardedAttention(MESH, spec)
+    inputs = jax.device_put((QUERY, KEY, VALUE), NamedSharding(MESH, spec))
+    program = jax.jit(lambda *inputs: sharded(*inputs, mask=MASK))
+    expected = attend(QUERY, KEY, VALUE, mask=MASK)
+    np.testing.assert_allclose(program(*inputs), expected, rtol=1e-5, atol=1e-6)
+    text = program.lower(*inputs).compile().as_text()
+    assert not any(name in text for name in ("all-", "collective", "reduce-scatter"))
+
+
+def test_sizes_that_the_mesh_does_not_divide_are_refused():
+    for spec, message in (
+        (PartitionSpec("shards"), r"the 2 devices of axis 'shards' do not divide batch axis 0=3"),
+        (PartitionSpec(None, None, "shards"), r"do not divide heads N=1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ShardedAttention(MESH, spec)(QUERY[:3, :, :1], KEY[:3, :, :1], VALUE[:3, :, :1])

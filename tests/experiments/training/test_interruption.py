@@ -1,0 +1,72 @@
+"""Signals end a training after its step, and a second one ends the process."""
+
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from experiments.training.interruption import Interruption, Stopped
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_first_signal_is_a_request(number, capsys):
+    before = signal.getsignal(number)
+    with Interruption() as stop:
+        assert not stop.requested
+        signal.raise_signal(number)
+        assert stop.requested
+    assert capsys.readouterr().err.count("a second signal ends the process at once") == 1
+    assert signal.getsignal(number) == before
+
+
+def test_signal_ends_a_measurement_and_no_plugin_catches_it():
+    with Interruption() as stop, pytest.raises(Stopped), stop.raising():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except Exception:
+            pytest.fail("caught")
+
+
+def test_measurement_after_a_request_does_not_begin():
+    with Interruption() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(Stopped), stop.raising():
+            pytest.fail("begun")
+
+
+def test_second_signal_ends_a_process_in_a_long_call():
+    """This function releases the lock of Python and runs none of its handlers, as a compiler."""
+    code = (
+        "import hashlib\nfrom experiments.training.interruption import Interruption\n"
+        "with Interruption():\n"
+        "  print('ready', flush=True)\n"
+        "  hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    timer = threading.Timer(60, process.kill)
+    timer.start()
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.stderr.readline() == "\n"
+    assert "second signal" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    timer.cancel()
+    assert process.returncode == 128 + signal.SIGINT
+
+
+def test_other_threads_take_no_signals():
+    found = []
+
+    def enter():
+        with Interruption() as stop:
+            found.append(stop.requested)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert found == [False]

@@ -1,0 +1,216 @@
+"""Kills, signals, flipped bits and a full disk: a continued run equals the unbroken one."""
+
+import gc
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from itertools import count
+
+import jax
+import pytest
+
+from experiments.training.checkpoint import UNFINISHED, Checkpoints
+from experiments.training.digest import digests
+from experiments.training.session import restore
+from tests.slow.child import forked, train
+
+pytestmark = pytest.mark.slow
+
+KILLS = int(os.environ.get("KILLS", 100))
+IN_A_SAVE = KILLS // 5
+LINES = re.compile(r"[\r\n]+")
+COMPARED = "metrics.jsonl", "samples.txt"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("survival")
+
+
+@pytest.fixture(scope="module")
+def start(place):
+    """Return a function that starts a process."""
+    context = forked()
+
+    def start(workdir, *flags, patch=""):
+        process = context.Process(target=train, args=(place, workdir, flags, patch))
+        process.start()
+        return process
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def unbroken(place, start):
+    """The content of an unbroken run, and the seconds that it takes with compiled programs."""
+    for name in ("first", "unbroken"):
+        began = time.monotonic()
+        assert ended(start(name)) == 0, (place / f"{name}.txt").read_text()
+    return content(place / "unbroken"), time.monotonic() - began
+
+
+def ended(process, timeout=900):
+    """Wait for a process and return its exit status."""
+    process.join(timeout)
+    assert process.exitcode is not None
+    return process.exitcode
+
+
+def content(workdir):
+    """Return what equal runs have in common: the bytes of files, and the digests of the state."""
+    files = {name: (workdir / name).read_bytes() for name in COMPARED}
+    newest = max(int(path.name) for path in (workdir / "checkpoints").iterdir())
+    saved = json.loads((workdir / "checkpoints" / str(newest) / "progress/metadata").read_text())
+    losses = [*map(tuple, saved["progress"]["losses"])]
+    return files | {"digests": saved["digests"], "losses": losses}
+
+
+def kill(process, seconds, folder=None):
+    """Kill a process after some seconds, or then in its next save; return whether it still ran."""
+    process.join(seconds)
+    while folder and process.is_alive() and not [*folder.glob(f"*{UNFINISHED}*")]:
+        time.sleep(0.0005)
+    process.kill()
+    process.join()
+    return process.exitcode == -signal.SIGKILL
+
+
+def test_killed_runs_equal_the_unbroken_run(place, start, unbroken):
+    """Each process is killed at a random instant, and the next one continues its run."""
+    expected, seconds = unbroken
+    chance, kills, saves, runs = random.Random(0), 0, 0, 0
+    while kills < KILLS:
+        name = f"killed{runs}"
+        folder = place / name / "checkpoints"
+        while True:
+            in_a_save = saves < IN_A_SAVE and chance.random() < 0.3
+            process = start(name)
+            until = chance.uniform(0, seconds) * (0.5 if in_a_save else 1.1)
+            if not kill(process, until, folder if in_a_save else None):
+                assert process.exitcode == 0, (place / f"{name}.txt").read_text()
+                break
+            kills, saves = kills + 1, saves + in_a_save
+        assert content(place / name) == expected
+        runs += 1
+    print(f"{kills} kills, {saves} of them in a save, in {runs} runs")
+    assert saves >= IN_A_SAVE
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stopped_runs_equal_the_unbroken_run(place, start, unbroken, number):
+    """Each process is stopped at a random instant of its training, and the next one continues."""
+    expected, seconds = unbroken
+    chance, stops, numbers = random.Random(number), 0, count()
+    while stops < 10:
+        name = f"stopped{number}.{next(numbers)}"
+        for _ in range(99):
+            told = place / f"{name}.txt"
+            told.touch()
+            size, process = told.stat().st_size, start(name)
+            while process.is_alive() and b"/30 [" not in told.read_bytes()[size:]:
+                time.sleep(0.001)
+            process.join(chance.uniform(0, seconds / 4))
+            if process.is_alive():
+                os.kill(process.pid, number)
+            asked = time.monotonic()
+            status = ended(process)
+            if b": the same command continues" not in told.read_bytes()[size:]:
+                break  # the training had ended
+            assert status == 0, told.read_text()
+            assert time.monotonic() - asked < 5
+            stops += 1
+        assert content(place / name) == expected
+
+
+def test_stop_while_a_program_is_compiled(place, start, unbroken):
+    patch = "import jax; jax.config.update('jax_enable_compilation_cache', False)"
+    process, told = start("compiling", patch=patch), place / "compiling.txt"
+    while not told.exists() or b"0/30 [" not in told.read_bytes():
+        time.sleep(0.001)
+    os.kill(process.pid, signal.SIGTERM)
+    assert ended(process) == 0
+    assert "stopped at step 1 of 30" in told.read_text()
+    assert ended(start("compiling")) == 0
+    assert content(place / "compiling") == unbroken[0]
+
+
+@pytest.fixture(scope="module")
+def saved(place, unbroken, tmp_path_factory):
+    """Two checkpoints of a run, and the shapes of its state."""
+    from experiments.config import Config
+    from experiments.registry import TASKS
+    from experiments.workdir import Workdir
+
+    workdir = Workdir(place / "unbroken")
+    config = Config.read(workdir.load_config().to_dict())
+    with jax.numpy_dtype_promotion("standard"):
+        task = TASKS[config.task].load(config, workdir, place / "cache")
+        state = restore(workdir, task).state
+    folder = tmp_path_factory.mktemp("flips")
+    with Checkpoints(folder) as checkpoints:
+        for step in (1, 2):
+            checkpoints.save(state._replace(step=jax.numpy.int32(step)), {"losses": [1.5]})
+    return folder, state
+
+
+def files_in(folder):
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def test_flipped_bit_in_any_file_is_reported_or_harmless(saved, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # as `run.silence_threads`
+    folder, state = saved
+    chance, harmless, arrays = random.Random(0), set(), set()
+    files = sorted(path for path in (folder / "2").rglob("*") if path.is_file())
+    for path in files:
+        before = path.read_bytes()
+        for _ in range(20 if before else 0):
+            damaged = bytearray(before)
+            damaged[chance.randrange(len(before))] ^= 1 << chance.randrange(8)
+            path.write_bytes(damaged)
+            with Checkpoints(folder, read_only=True) as checkpoints:
+                restored, progress = checkpoints.restore(state)
+            error = capsys.readouterr().err
+            assert progress == {"losses": [1.5]}
+            assert digests(restored._replace(step=state.step)) == digests(state)
+            if int(restored.step) == 2:
+                harmless.add(path.relative_to(folder))
+                continue
+            assert error.startswith(f"the checkpoint {folder / '2'} cannot be read (")
+            assert error.endswith("): the one of step 1 is used\n") and error.count("\n") == 1
+            arrays.update(re.findall(r"\(its array (\S+) is not what was saved\)", error))
+        path.write_bytes(before)
+    gc.collect()
+    assert arrays and harmless < {path.relative_to(folder) for path in files}
+
+
+def test_full_disk_is_one_sentence_and_the_run_continues(place, start, unbroken):
+    """The run has a file system of 3 MB; a file leaves less than its files need."""
+    disk, filler = place / "disk", place / "disk" / "filler"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("only root can mount a file system")
+    try:
+        for left in (0, 20_000, 200_000, 500_000):
+            with filler.open("wb") as file:
+                file.truncate(0)
+                free = shutil.disk_usage(disk).free
+                file.write(bytes(max(0, free - left)))
+            told = place / "disk.run.txt"
+            told.unlink(missing_ok=True)
+            assert ended(start("disk/run")) == 2, told.read_text()
+            sentences = [line for line in LINES.split(told.read_text()) if "run.py: " in line]
+            assert len(sentences) == 1 and "No space left on device" in sentences[0]
+            assert "Traceback" not in told.read_text()
+        filler.unlink()
+        assert ended(start("disk/run")) == 0
+        assert content(disk / "run") == unbroken[0]
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
