@@ -35,9 +35,10 @@ def lines(config: CsvData, split: str) -> Iterator[tuple[Line, ...]]:
             sides = {side: getattr(config, side) for side in ("source", "target")}
             sides = {side: column for side, column in sides.items() if column}
             for side, wanted in sides.items():
-                if wanted not in columns:
+                if (number := columns.count(wanted)) != 1:
+                    found = f"the name of {number} columns" if number else "no column"
                     raise ValueError(
-                        f"data.{side}={wanted!r} is no column of {path}, which has "
+                        f"data.{side}={wanted!r} is {found} of {path}, which has "
                         f"{', '.join(columns)}"
                     )
             for row in reader:

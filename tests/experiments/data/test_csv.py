@@ -41,6 +41,7 @@ def test_columns_are_found_by_name(name, content, tmp_path):
     "content, sentence",
     [
         (b"text,stars\na,1\n", r"data.target='label' is no column of .*, which has text, stars"),
+        (b"text,label,text\na,1,b\n", r"data.source='text' is the name of 2 columns of .*train"),
         (b"", r"train\.csv is empty"),
         (b"text,label\n,yes\n", "line 2, column 'text': an empty field; data.faults=drop leaves"),
         (b"text,label\na film\n", "line 2, column 'label': a missing field; data.faults=drop"),
