@@ -4,7 +4,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -69,5 +69,6 @@ def cut(path: Path, length: int) -> None:
 def remove_abandoned(folder: Path) -> None:
     """Remove what was not written to its end a week ago or earlier."""
     for part in folder.glob(f"*{PART}"):
-        if time.time() - part.stat().st_mtime > WEEK:
-            shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # another process has ended writing it
+            if time.time() - part.stat().st_mtime > WEEK:
+                shutil.rmtree(part) if part.is_dir() else part.unlink()

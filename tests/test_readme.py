@@ -12,6 +12,7 @@ import pytest
 from attention.modules import ACTIVATIONS, POSITIONS
 from docs.tutorial.pictures import PICTURES
 from experiments.cli import parse
+from experiments.training.sharding import TABLE
 from experiments.workdir import Workdir
 from run import check_mode, read_config
 
@@ -35,7 +36,7 @@ COMMANDS = list(dict.fromkeys(" ".join(command.split()) for command in FOUND))
 @pytest.fixture(autouse=True)
 def session_of_a_user(monkeypatch):
     monkeypatch.chdir(REPOSITORY)
-    registries = ACTIVATIONS, POSITIONS  # the snippets add names
+    registries = ACTIVATIONS, POSITIONS, TABLE  # the snippets add names
     before = [{**registry} for registry in registries]
     with jax.numpy_dtype_promotion("standard"):
         yield
