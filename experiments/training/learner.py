@@ -125,8 +125,12 @@ class Learner:
         return self._flops[shapes]
 
     def losses(self, parameters: nnx.State, batches: Iterable[Batch]) -> dict[str, float]:
-        """Return loss and accuracy over all batches together, without dropout."""
-        sums = [self.evaluate_step(parameters, batch) for batch in batches]
+        """Return loss and accuracy over all batches together, without dropout.
+
+        One batch is computed at a time: the threads of a CPU with two cores can all wait for sums
+        over devices if several programs with such sums run at once.
+        """
+        sums = [jax.device_get(self.evaluate_step(parameters, batch)) for batch in batches]
         total = jax.tree.map(lambda *parts: sum(parts), *sums)
         return {name: float(value) for name, value in per_token(total).items()}
 
