@@ -40,6 +40,7 @@ from experiments.analysis.replaced_weights import loss_table
 from experiments.analysis.replaced_weights import notes as loss_notes
 from experiments.analysis.tables import markdown, write_tables
 from experiments.config import Config
+from experiments.config.mesh import MeshPart
 from experiments.config_files import REPOSITORY
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.files import write_whole
@@ -96,7 +97,8 @@ def explain(
         raise UsageError(f"--mode=explain takes one of {' and '.join(given)}")
     if getattr(config.model, "implementation", None) is not None:  # some return no weights
         config = replace(config, model=replace(config.model, implementation=None))
-    task = TASKS[config.task].load(config, workdir, cache)
+    one_device = replace(config, mesh=MeshPart(data=1))
+    task = TASKS[config.task].load(one_device, workdir, cache)
     split = split or task.test_splits[0]
     with as_usage_errors():
         one_of("--split", split, task.known_splits)

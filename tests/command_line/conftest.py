@@ -35,7 +35,7 @@ def compile_once():
         sizes = [each and len(each) for each in make_model.__self__.tokenizers]
         training = {name: value for name, value in vars(config.train).items() if name != MAPS}
         parts = config.task, config.architecture, config.seed, config.batch, config.model
-        key = repr([*parts, training, sizes])
+        key = repr([*parts, config.mesh, training, sizes])
         if key not in learners:
             learners[key] = Learner(make_model, loss, config)
         return learners[key]

@@ -19,7 +19,7 @@ SMALL |= {"model.num_heads": 2, "model.encoder_layers": 1, "model.decoder_layers
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, compile_once):
     place = tmp_path_factory.mktemp("explained")
-    make_untrained(place, "toy_translation", **SMALL)
+    make_untrained(place, "toy_translation", **SMALL | {"mesh.data": 2})  # trained on two devices
     return place / "toy_translation"
 
 
