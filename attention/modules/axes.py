@@ -27,12 +27,17 @@ def map_axes(function: Callable[[AxisNames], Any], model: nnx.Module) -> nnx.Sta
     """
 
     def names(parameter: nnx.Param) -> Any:  # noqa: ANN401 - whatever the function returns
-        own = parameter.get_metadata().get("axes", (None,) * parameter.ndim)
-        return parameter.replace(function(("layers",) * (parameter.ndim - len(own)) + tuple(own)))
+        return parameter.replace(function(axis_names(parameter)))
 
     return jax.tree.map(
         names, nnx.state(model, nnx.Param), is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)
     )
+
+
+def axis_names(parameter: nnx.Variable) -> AxisNames:
+    """Return the name of each axis of a parameter, or of its shape; see `map_axes`."""
+    own = parameter.get_metadata().get("axes", (None,) * parameter.ndim)
+    return ("layers",) * (parameter.ndim - len(own)) + tuple(own)
 
 
 def name_axis(module: Module, name: str) -> Module:

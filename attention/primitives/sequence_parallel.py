@@ -10,7 +10,7 @@ from jax.sharding import Mesh, PartitionSpec
 from attention.primitives.arguments import Arguments, check_arguments
 from attention.primitives.attend import available_platforms
 from attention.primitives.ring import AxisName, attend_in_ring
-from attention.primitives.sharding import map_shards, size_of
+from attention.primitives.sharding import check_divisible, map_shards
 
 
 @dataclass(frozen=True)
@@ -67,25 +67,14 @@ class RingAttention:
 
     def _axes(self, arguments: Arguments) -> tuple[AxisName | None, ...]:
         """Return the mesh axes of batch axes, sequence and heads."""
-        query, (num_keys, num_kv_heads, _) = arguments.query.shape, arguments.key.shape[-3:]
-        spec = *self.spec, *[None] * (len(query) - len(self.spec))
-        if len(spec) > len(query) or spec[-3] is None or spec[-1] is not None:
+        query = arguments.query
+        spec = *self.spec, *[None] * (query.ndim - len(self.spec))
+        if len(spec) > query.ndim or spec[-3] is None or spec[-1] is not None:
             raise ValueError(
                 f"ring attention shards T and not H of [..., T, N, H], which {self.spec} does not "
-                f"for a query of shape {query}"
+                f"for a query of shape {query.shape}"
             )
-        batch = [f"batch axis {n}" for n in range(len(arguments.batch))]
-        names = *batch, "query length T", "heads N", "", "key length S"
-        for name, size, axis in zip(names, (*query, num_keys), (*spec, spec[-3]), strict=True):
-            if size % (shards := size_of(self.mesh.shape, axis)):
-                raise ValueError(
-                    f"the {shards} devices of axis {axis!r} do not divide {name}={size}"
-                )
-        shards = size_of(self.mesh.shape, spec[-2])
-        if num_kv_heads % shards and shards % num_kv_heads:
-            raise ValueError(
-                f"K={num_kv_heads} must be a multiple or a divisor of {shards} devices"
-            )
+        check_divisible(arguments, self.mesh, spec)
         return spec[:-1]
 
 

@@ -8,7 +8,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from attention.primitives.arguments import check_arguments
 from attention.primitives.attend import attend_by
-from attention.primitives.sharding import map_shards, size_of
+from attention.primitives.sharding import check_divisible, map_shards
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,7 @@ class ShardedAttention:
         """
         checked = check_arguments(query, key, value, **arguments)
         *batch, _, heads, _ = *self.spec, *[None] * (query.ndim - len(self.spec))
-        for name, size, axis in zip(
-            (*(f"batch axis {n}" for n in range(len(batch))), "heads N"),
-            (*query.shape[:-3], query.shape[-2]),
-            (*batch, heads),
-            strict=True,
-        ):
-            if size % (shards := size_of(self.mesh.shape, axis)):
-                raise ValueError(
-                    f"the {shards} devices of axis {axis!r} do not divide {name}={size}"
-                )
+        check_divisible(checked, self.mesh, (*batch, None, heads, None))
         results = map_shards(
             lambda shard: attend_by(shard, implementation),
             checked,

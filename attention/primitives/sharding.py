@@ -143,6 +143,29 @@ def _spec(array: Array) -> tuple[Axis, ...]:
     return tuple(jax.typeof(array).sharding.spec)
 
 
+def check_divisible(arguments: Arguments, mesh: Mesh | AbstractMesh, spec: Sequence[Axis]) -> None:
+    """Check that a mesh divides the sizes of the arguments of `attend`.
+
+    Args:
+        arguments: of all devices.
+        mesh: of devices.
+        spec: mesh axes of query, key and value `[..., T, N, H]`.
+
+    Raises:
+        ValueError: it does not.
+    """
+    num_keys, num_kv_heads = arguments.key.shape[-3:-1]
+    batch = [f"batch axis {n}" for n in range(len(arguments.batch))]
+    names = *batch, "query length T", "heads N", "width H", "key length S"
+    sizes, axes = (*arguments.query.shape, num_keys), (*spec, spec[-3])
+    for name, size, axis in zip(names, sizes, axes, strict=True):
+        if size % (shards := size_of(mesh.shape, axis)):
+            raise ValueError(f"the {shards} devices of axis {axis!r} do not divide {name}={size}")
+    shards = size_of(mesh.shape, spec[-2])
+    if num_kv_heads % shards and shards % num_kv_heads:
+        raise ValueError(f"K={num_kv_heads} must be a multiple or a divisor of {shards} devices")
+
+
 def _batch_axes(batch: Sequence[Axis], arguments: Arguments) -> tuple[Axis, ...]:
     """Shard the batch axes that the query replicates as the key or the value shards them."""
     used = {name for axis in _spec(arguments.query) for name in _names(axis)}

@@ -316,7 +316,7 @@ def derivative(
     logsumexp: Array,
     tangents: Inputs,
 ) -> tuple[Array, Array]:
-    """Lift `tangent`: the derivatives of output and logsumexp, shaped as in `attention`.
+    """Lift `tangent`: the derivatives of output and logsumexp, shaped as in `_attention`.
 
     Args:
         settings: sizes.
@@ -353,14 +353,14 @@ def derivative(
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def attention(
+def _attention(
     settings: Settings, plan: Plan, inputs: Inputs, fixed: tuple[Context, Pattern | None]
 ) -> tuple[Array, Array, Array]:
     """Lift `forward`: output `[..., K, G, T, Hv]`, logsumexp and largest score `[..., K, G, T]`."""
     return lift(plan, partial(forward, settings), (Head(inputs, *fixed), plan.axes))
 
 
-@partial(attention.defjvp, symbolic_zeros=True)
+@partial(_attention.defjvp, symbolic_zeros=True)
 def _attention_jvp(
     settings: Settings,
     plan: Plan,
@@ -368,7 +368,7 @@ def _attention_jvp(
     tangents: tuple[Inputs, tuple[Context, Pattern | None]],
 ) -> tuple[tuple[Array, Array, Array], tuple[Array, Array, Array]]:
     inputs, fixed = primals
-    output, logsumexp, largest = attention(settings, plan, inputs, fixed)
+    output, logsumexp, largest = _attention(settings, plan, inputs, fixed)
     moved = derivative(settings, plan, Head(inputs, *fixed), output, logsumexp, tangents[0])
     return (output, logsumexp, largest), (*moved, jnp.zeros_like(largest))
 
@@ -376,7 +376,7 @@ def _attention_jvp(
 def finish(
     arguments: Arguments, output: Array, logsumexp: Array, largest: Array
 ) -> dict[str, Array]:
-    """Return "output", "logsumexp" and "largest_score" as `attend` does, from those of `attention`.
+    """Convert the results of `_attention` to those of `attend`.
 
     The gradient of the rows that are NaN is blocked here, and attention sinks are added.
     """
@@ -407,7 +407,7 @@ def attend_in_tiles(arguments: Arguments, platform: str = "cpu") -> dict[str, Ar
         platform: for the default tile sizes.
     """
     settings, plan, head = layout_of(arguments, platform)
-    results = finish(arguments, *attention(settings, plan, head.inputs, head[1:]))
+    results = finish(arguments, *_attention(settings, plan, head.inputs, head[1:]))
     for name in arguments.returning:
         if name not in results:
             rows, length = results["logsumexp"], settings.tile_sizes[0] * settings.tiles[0]

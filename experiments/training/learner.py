@@ -90,7 +90,7 @@ class Learner:
             optimizing,
             schedule(train),
             mesh=self.mesh,
-            state=shapes,
+            state_shardings=of_state,
             dtype=jax.numpy.dtype(train.dtype),
             microbatches=config.batch.microbatches,
             decay=train.ema,

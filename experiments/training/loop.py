@@ -69,9 +69,10 @@ def fit(
         Stopped: by `stop`, after the state was saved.
         UsageError: before the first step, a monitored value that no evaluator measures.
     """
-    loop = _Loop(state, config, metrics, save, progress, stop or Interruption())
+    stop = stop or Interruption()
+    loop = _Loop(state, config, metrics, save, evaluate, sample, progress, stop)
     try:
-        _run(loop, batches, train_step, config, evaluate, sample, flops)
+        _run(loop, batches, train_step, config, flops)
     except NonFiniteError as error:
         loop.write_nonfinite(error.step)
         raise
@@ -83,17 +84,14 @@ def _run(
     batches: Batches,
     train_step: Callable[[TrainState, Any], tuple[TrainState, dict[str, Array]]],
     config: TrainPart,
-    evaluate: Callable[[TrainState], dict[str, float]],
-    sample: Callable[[TrainState], Callable[[], str]],
     flops: Callable[[Any], float],
 ) -> None:
     with tqdm(total=config.steps, initial=loop.step, unit="step", mininterval=0.5) as bar:
         try:
             # An unknown name ends the run at step 0.
             if not loop.losses and config.monitor not in MONITORED:
-                with loop.stop.raising():
-                    monitored_loss(evaluate(loop.state), config)
-            loop.finish_step(evaluate, sample, bar)
+                monitored_loss(loop.evaluate(), config)
+            loop.finish_step(bar)
             while loop.step < config.steps:
                 if out_of_patience(loop.losses, config.patience):
                     best = best_step(loop.losses)
@@ -103,7 +101,7 @@ def _run(
                 loop.take_step(train_step, batch, flops(batch))
                 bar.update()
                 loop.write_row(bar)
-                loop.finish_step(evaluate, sample, bar)
+                loop.finish_step(bar)
         except Stopped:
             loop.save_stopped()
             raise Stopped(
@@ -120,12 +118,15 @@ class _Loop:
         config: TrainPart,
         metrics: Metrics,
         save: Callable[[TrainState, dict[str, Any]], None],
+        evaluate: Callable[[TrainState], dict[str, float]],
+        sample: Callable[[TrainState], Callable[[], str]],
         progress: Mapping[str, Any],
         stop: Interruption,
     ) -> None:
-        self.state, self.step, self.stop = state, int(state.step), stop
+        self.state, self.step = state, int(state.step)
         self.losses = [(step, loss) for step, loss in progress["losses"]]
         self._config, self._metrics, self._save = config, metrics, save
+        self._evaluate, self._sample, self._stop = evaluate, sample, stop
         self._started = time.perf_counter() - progress["seconds"]
         self._left = [*progress["left"]]
         self.saved, self._saved_step, self._saved_at = progress, self.step, time.monotonic()
@@ -176,26 +177,26 @@ class _Loop:
         self._measured.pending.clear()
         self._speed = Speed()
 
-    def finish_step(
-        self,
-        evaluate: Callable[[TrainState], dict[str, float]],
-        sample: Callable[[TrainState], Callable[[], str]],
-        bar: tqdm,
-    ) -> None:
+    def evaluate(self) -> dict[str, float]:
+        """Measure the validation split, unless a stop is asked for."""
+        with self._stop.raising():
+            return self._evaluate(self.state)
+
+    def finish_step(self, bar: tqdm) -> None:
         """Measure what is left to measure of the state, and save it where this is due."""
         config, is_measured = self._config, bool(self._left)
-        is_changed = is_measured or self.step > self._saved_step
+        is_changed = is_measured or not self.is_saved
         is_late = 0 < 60 * config.checkpoint_minutes <= time.monotonic() - self._saved_at
         is_due = is_changed and (is_late or self._is_due(config.checkpoint_interval))
         if is_measured or is_due:
             self._measured.collect()  # speeds are those of the steps alone
             self._speed.pause()
             while self._left:
-                self._measure(evaluate, sample, bar)
+                self._measure(bar)
             if is_due:
                 self._save_state()
             self._speed.resume()
-        if self.stop.requested:
+        if self._stop.requested:
             raise Stopped
 
     def write_nonfinite(self, step: int) -> None:
@@ -207,21 +208,15 @@ class _Loop:
         if not self.is_saved:
             self._save_state()
 
-    def _measure(
-        self,
-        evaluate: Callable[[TrainState], dict[str, float]],
-        sample: Callable[[TrainState], Callable[[], str]],
-        bar: tqdm,
-    ) -> None:
+    def _measure(self, bar: tqdm) -> None:
         """Measure the first of what is left; a stop within it leaves no trace of it."""
         config, step = self._config, self.step
         if self._left[0] == SAMPLE:
-            with self.stop.raising():
-                keep = sample(self.state)
+            with self._stop.raising():
+                keep = self._sample(self.state)
             bar.write(keep())
         else:
-            with self.stop.raising():
-                evaluated = evaluate(self.state)
+            evaluated = self.evaluate()
             self.losses.append((step, monitored_loss(evaluated, config)))
             _check_finite("loss", evaluated["loss"], step)
             _check_finite(config.monitor, self.losses[-1][1], step)

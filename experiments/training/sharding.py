@@ -17,6 +17,7 @@ from flax import nnx
 from jax import Array
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from attention.modules.axes import axis_names
 from attention.primitives.sequence_parallel import RingAttention
 from attention.primitives.sharded_attention import ShardedAttention
 from experiments.config.mesh import MeshPart
@@ -122,7 +123,7 @@ def shardings(tree: Any, mesh: Mesh) -> Any:  # noqa: ANN401 - any pytree
         if not isinstance(leaf, nnx.Variable):
             return NamedSharding(mesh, PartitionSpec())
         what = ".".join(str(getattr(key, "key", getattr(key, "name", key))) for key in path)
-        return leaf.replace(NamedSharding(mesh, spec(_names(leaf), leaf.shape, mesh, what)))
+        return leaf.replace(NamedSharding(mesh, spec(axis_names(leaf), leaf.shape, mesh, what)))
 
     return jax.tree_util.tree_map_with_path(of, tree, is_leaf=_is_variable)
 
@@ -174,9 +175,9 @@ def gather_tables(parameters: Tree, mesh: Mesh) -> Tree:
         return parameters
 
     def gathered(leaf: Any) -> Any:  # noqa: ANN401 - a part of any pytree
-        if not isinstance(leaf, nnx.Variable) or not {*LOOKED_UP} & {*_names(leaf)}:
+        if not isinstance(leaf, nnx.Variable) or not {*LOOKED_UP} & {*axis_names(leaf)}:
             return leaf
-        axes = [_axes(name, mesh) for name in _names(leaf)]
+        axes = [_axes(name, mesh) for name in axis_names(leaf)]
         kept = (tuple(each for each in axis if each != "fsdp") or None for axis in axes)
         return leaf.replace(_constrained(leaf[...], mesh, *kept))
 
@@ -279,12 +280,6 @@ def _axes(name: str | None, mesh: Mesh) -> tuple[str, ...]:
 
 def _ways(axes: Sequence[str], mesh: Mesh) -> int:
     return math.prod(mesh.shape[axis] for axis in axes)
-
-
-def _names(variable: nnx.Variable) -> tuple[str | None, ...]:
-    """Return the name of each axis of a parameter; stacked layers have one more in front."""
-    own = variable.get_metadata().get("axes", (None,) * len(variable.shape))
-    return ("layers",) * (len(variable.shape) - len(own)) + tuple(own)
 
 
 def _is_variable(leaf: object) -> bool:

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from experiments.compilation import compiled
 from experiments.training.loss import TokenLosses, add_auxiliary, per_token
-from experiments.training.sharding import accumulated, gather_tables, shard_rows, shardings
+from experiments.training.sharding import accumulated, gather_tables, shard_rows
 
 Batch = TypeVar("Batch")
 # (model, batch, random key of dropout or None) -> sums of losses, `Output.losses` of the model
@@ -51,7 +51,7 @@ def make_steps(
     schedule: optax.Schedule,
     *,
     mesh: Mesh,
-    state: TrainState,
+    state_shardings: TrainState,
     dtype: jnp.dtype = jnp.float32,
     microbatches: int = 1,
     decay: float = 0.0,
@@ -69,7 +69,7 @@ def make_steps(
         optimizer: turns gradients into updates.
         schedule: learning rate of each step, which the metrics contain.
         mesh: of the devices.
-        state: shapes of the state.
+        state_shardings: of the state after a step.
         dtype: of the computation in training; parameters, gradients and optimizer keep theirs.
         microbatches: parts of a batch whose gradients are added up, so that a device holds the
             activations of one part at a time.
@@ -116,7 +116,7 @@ def make_steps(
         sums, losses = loss_function(model, shard_rows(batch, mesh), None)
         return add_auxiliary(sums, losses, to_objective=False)
 
-    out = shardings(state, mesh), NamedSharding(mesh, PartitionSpec())
+    out = state_shardings, NamedSharding(mesh, PartitionSpec())
     return compiled(train_step, donate=(0,), out_shardings=out), compiled(evaluate_step)
 
 

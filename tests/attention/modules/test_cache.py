@@ -75,7 +75,9 @@ def in_pieces(model, mask, pieces, cache):
         return output.cache, logits.at[rows, places].set(found, mode="drop")
 
     def scan(carry, number, lengths, length=None):
-        step = lambda carry, lengths: (read(carry, number, lengths), None)  # noqa: E731
+        def step(carry, lengths):
+            return read(carry, number, lengths), None
+
         return jax.lax.scan(step, carry, lengths, length=length)[0]
 
     carry = cache, jnp.full((B, LONGEST, V), jnp.nan)

@@ -21,7 +21,7 @@ from experiments.tasks.classification import Classification
 from experiments.tasks.translation import Translation
 from experiments.training.digest import digests
 from experiments.training.loss import TokenLosses
-from experiments.training.sharding import make_mesh
+from experiments.training.sharding import make_mesh, shardings
 from experiments.training.step import TrainState, make_steps
 
 LETTERS = WordTokenizer(Vocabulary((*SPECIALS, *"abcdefgh")), SPACED)
@@ -189,7 +189,8 @@ def test_skipped_step_changes_the_number_of_the_step_alone():
         lr_scale=jnp.float32(1),
         rng=jax.random.key(0),
     )
-    options = {"mesh": make_mesh(MeshPart(data=1)), "state": state, "decay": 0.5}
+    mesh = make_mesh(MeshPart(data=1))
+    options = {"mesh": mesh, "state_shardings": shardings(state, mesh), "decay": 0.5}
     step, _ = make_steps(
         definition, loss, adam, lambda _: jnp.float32(0.1), skips_nonfinite=True, **options
     )
