@@ -117,7 +117,7 @@ class Explainer:
             output = self._task.attended(replaced, rows, lengths)[DECODER]
             log_probs = jax.nn.log_softmax(output.logits[0].astype(jnp.float32))
             found = jnp.take_along_axis(log_probs, predicted[:, None], axis=-1)[:, 0]
-            return jnp.where(jnp.arange(POSITIONS) < lengths[DECODER], found, 0)  # padding
+            return jnp.where(jnp.arange(POSITIONS) < lengths[DECODER], found, 0)  # none of padding
 
         maps = {
             EMPTY: occlusion(score, vectors, empty),

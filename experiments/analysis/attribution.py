@@ -40,7 +40,7 @@ def integrated_gradients(
     vectors: Array,
     baseline: Array,
     parts: int = 1,
-    most_parts: int = 256,
+    most_parts: int = 64,
     tolerance: float = 0.01,
 ) -> Array:
     """Return gradients integrated from a baseline to the vectors (Sundararajan et al. 2017).
