@@ -95,7 +95,7 @@ def test_split(explain, made, monkeypatch):
     links = (folder / "alignment.pharaoh").read_text().splitlines()
     with (folder / "alignment.csv").open(newline="") as file:
         names = [row["alignment"] for row in csv.DictReader(file)]
-    assert len(names) == 2 * 2 * (2 + 1) + 3
+    assert len(names) == 2 * 2 * (2 + 2) + 3  # two heads, the mean of both, and the norms of both
     assert "IBM Model 1" in names and len(links) > 10
     with (folder / "replaced_weights.csv").open(newline="") as file:
         replaced = [*csv.DictReader(file)]
