@@ -17,10 +17,9 @@ SMALL |= {"model.num_heads": 2, "model.encoder_layers": 1, "model.decoder_layers
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory, load_once, compile_once):
-    place = tmp_path_factory.mktemp("explained")
-    make_untrained(place, "toy_translation", **SMALL | {"mesh.data": 2})  # trained on two devices
-    return place / "toy_translation"
+def made(place, load_once, compile_once):
+    changes = SMALL | {"mesh.data": 2}  # trained on two devices
+    return make_untrained(place, "toy_translation", "explained", **changes)
 
 
 @pytest.fixture
