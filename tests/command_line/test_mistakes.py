@@ -164,7 +164,7 @@ def test_a_full_disk_is_one_line(place, tmp_path):
 
 
 def test_standard_input_that_is_closed_is_no_text(place, capsys, monkeypatch):
-    folder = make_untrained(place, "word_vectors")
+    folder = make_untrained(place, "char_lm", "closed")
     monkeypatch.setattr(sys, "stdin", None)
     assert run.main(command(place, folder, "--mode=predict")) == 2
     assert "reads standard input, which is closed" in capsys.readouterr().err
