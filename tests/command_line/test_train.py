@@ -236,6 +236,7 @@ def test_folder_without_a_run_is_refused(place, run_command):
     assert [path.name for path in (place / "letters").iterdir()] == ["dear.txt"]
 
 
+@pytest.mark.usefixtures("initial_states")
 def test_nonfinite_loss_stops_the_run_without_a_checkpoint(place, run_command):
     flags = "--config=digits:tiny", "--config.train.learning_rate=1e30"
     status, _, error = run_command(*flags, workdir="diverged")
