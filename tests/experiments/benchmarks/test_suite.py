@@ -32,7 +32,7 @@ def command(tmp_path, monkeypatch, capsys):
 
 
 def test_tiny_form_measures_and_reports(command, tmp_path):
-    names = "attend:tiled attend:reference attend:pallas jax.nn"
+    names = "attend:reference attend:pallas jax.nn"
     flags = f"--config.page={tmp_path / 'page.md'}", f"--config.contenders={names}"
     status, output, _ = command("--mode=benchmark", TINY, *flags, "--config.seconds=0.02")
     assert status == 0
@@ -53,7 +53,7 @@ def test_tiny_form_measures_and_reports(command, tmp_path):
     for case in cases:
         found = {row["contender"]: row for row in table if row["case"] == case}
         assert sum(row["chosen"] == "1" for row in found.values()) == 1
-        for name in ("attend:tiled", "attend:reference", "jax.nn"):
+        for name in ("attend:reference", "jax.nn"):
             assert float(found[name]["median_ms"]) > 0
             assert float(found[name]["scratch_mib"]) > 0
             assert 1 <= int(found[name]["rounds"]) <= 2
