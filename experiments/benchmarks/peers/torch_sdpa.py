@@ -50,7 +50,7 @@ def contenders() -> Iterator[Contender]:
         ModuleNotFoundError: torch is not installed.
     """
     yield Contender("torch", _version(), partial(_prepare, _scaled_dot_product))
-    yield Contender("torch:flex_attention", _version(), partial(_prepare, _flex_attention))
+    yield Contender("torch:flex_attention", _version(), _prepare_compiled)
 
 
 def _version() -> str:
@@ -72,6 +72,7 @@ def _flex_attention(case: Case, device: str) -> Callable[..., "Tensor"]:
     if case.pattern not in ("window", "packed"):
         raise RefusalError("it is compared where scaled_dot_product_attention has no flag")
     torch = load_torch()
+    torch.compiler.reset()  # or it compiles no more after a few cases
     segments = case.segments()
     rows = None if segments is None else torch.from_numpy(segments).to(device)
 
@@ -115,6 +116,12 @@ def _prepare(
         return tuple(_numpy(one.swapaxes(1, 2), np.float64) for one in found)
 
     return Program(run, arrays)
+
+
+def _prepare_compiled(case: Case, inputs: Inputs) -> Program:
+    program = _prepare(_flex_attention, case, inputs)
+    program.run()  # compiles
+    return program
 
 
 def attend(

@@ -81,9 +81,16 @@ def test_scanned_and_unrolled_layers_are_the_same_model(config):
     np.testing.assert_allclose(*both, rtol=1e-5, atol=1e-5)
 
 
-def test_torch_gpt_has_the_loss_of_our_model():
-    """With the same parameters. The loss decreases when it trains."""
+@pytest.fixture
+def torch(monkeypatch):
+    """PyTorch with a compiler that returns its argument: compiling takes two minutes."""
     torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    return torch
+
+
+def test_torch_gpt_has_the_loss_of_our_model(torch):
+    """With the same parameters. The loss decreases when it trains."""
     torch_gpt = importlib.import_module("experiments.benchmarks.peers.torch_gpt")
     config = Config.read(benchmark_models.get_config("tiny").characters.to_dict())
     learner = depth.learner(config, config.model.decoder_layers)
@@ -134,9 +141,9 @@ def pairs_of(packed):
     return pairs
 
 
+@pytest.mark.usefixtures("torch")
 def test_torch_transformer_trains_like_our_model(captions, tmp_path):
     """With the same parameters and pairs, padded or packed, the loss of every step is equal."""
-    pytest.importorskip("torch")
     torch_transformer = importlib.import_module("experiments.benchmarks.peers.torch_transformer")
     settings = Config.read(captions.translation.to_dict())
     task, vocab_size, _, batches, _ = ours.load_translation(settings, tmp_path)

@@ -85,7 +85,7 @@ def test_default_run_measures_every_goal():
     everything = [
         measured(case, name, 1.0, chosen=name == "attend:tiled", scratch=1)
         for case in cases
-        for name in ("attend:tiled", "jax.nn", "torch")
+        for name in ("attend:tiled", "jax.nn", "torch", "torch:flex_attention")
     ]
     accuracy = [CASES[name] for name in selected("accuracy", config.accuracy, list(CASES))]
     errors = [
