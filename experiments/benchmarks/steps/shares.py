@@ -15,7 +15,7 @@ from experiments.environment import num_cores
 
 UNKNOWN = "no source file"
 GAPS = "not in the trace: gaps, waiting, other threads of products"
-_TABLE_ROW = re.compile(r'^(\d+) (?:"(.*)"|\{(.*)\})$')
+_FIELD = re.compile(r"(\w+)=(\d+)")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
 
 
@@ -49,8 +49,10 @@ def profiled(run: Callable[[], object], programs: Callable[[], list[str]]) -> li
         programs: returns the text of the compiled programs that it calls.
     """
     run()
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
     with TemporaryDirectory() as folder:
-        with jax.profiler.trace(folder):
+        with jax.profiler.trace(folder, profiler_options=options):
             seconds = seconds_of(run)
         (path,) = Path(folder).rglob("*.xplane.pb")
         nanoseconds = self_times(path)
@@ -62,7 +64,7 @@ def shares(
     nanoseconds: Mapping[str, float], sources: Mapping[str, tuple[str, bool]], *, total: float
 ) -> list[Share]:
     """Return shares by source file, the largest first, with `GAPS` for the rest of the total."""
-    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])  # products, other
     for name, taken in nanoseconds.items():
         part, is_product = sources.get(name, (UNKNOWN, False))
         sums[part][not is_product] += taken / total
@@ -125,17 +127,13 @@ def sources_of(program: str) -> dict[str, tuple[str, bool]]:
 
 def _frames(program: str) -> dict[int, str]:
     """Return the innermost file of this repository of each stack frame."""
-    tables: dict[str, dict[int, str]] = {}
-    for line in program.splitlines():
-        if row := _TABLE_ROW.match(line):
-            table[int(row[1])] = row[2] if row[3] is None else row[3]
-        elif line in ("FileNames", "FunctionNames", "FileLocations", "StackFrames"):
-            table = tables[line] = {}
-    files, locations = tables.get("FileNames", {}), tables.get("FileLocations", {})
+    files, locations, frames = (
+        _table(program, name) for name in ("FileNames", "FileLocations", "StackFrames")
+    )
     found: dict[int, str] = {}
-    for number, frame in tables.get("StackFrames", {}).items():
-        fields = dict(re.findall(r"(\w+)=(\d+)", frame))
-        location = dict(re.findall(r"(\w+)=(\d+)", locations[int(fields["file_location_id"])]))
+    for number, frame in frames.items():
+        fields = dict(_FIELD.findall(frame))
+        location = dict(_FIELD.findall(locations[int(fields["file_location_id"])]))
         file = Path(files[int(location["file_name_id"])])
         if file.is_relative_to(REPOSITORY):
             found[number] = file.relative_to(REPOSITORY).as_posix()
@@ -143,3 +141,10 @@ def _frames(program: str) -> dict[int, str]:
         elif parent := found.get(int(fields["parent_frame_id"]) - 1):
             found[number] = parent
     return found
+
+
+def _table(program: str, name: str) -> dict[int, str]:
+    """Return the numbered rows of a table in the text of a program."""
+    _, _, rest = program.partition(f"\n{name}\n")
+    rows = re.findall(r'(\d+) ["{](.*)["}]', rest.partition("\n\n")[0])
+    return {int(number): text for number, text in rows}

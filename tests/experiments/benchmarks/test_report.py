@@ -15,13 +15,14 @@ from experiments.benchmarks.record import as_json, without_place
 from experiments.benchmarks.report import page
 from experiments.benchmarks.results import Deviation, Measurement, Results
 from experiments.benchmarks.selection import selected
+from experiments.benchmarks.steps import suite as steps
 
 FULL = named("full", 4096)
 PACKED = named("packed", 4096)
 MEMORY = named("causal", 8192, gradient=True)
 ORIGIN = {"command": "the command", "commit": "abc1234", "platform": "abacus", "cores": "2"}
 DOCS = Path(__file__).resolve().parents[3] / "docs"
-PAGES = {"BENCHMARKS": page, "MODELS": models.page}
+PAGES = {"BENCHMARKS": page, "MODELS": models.page, "STEPS": steps.page}
 
 
 def measured(case, contender, *times, chosen=False, scratch=None, reason=""):
