@@ -56,7 +56,9 @@ def table(lines: Sequence[Sequence[str]]) -> str:
 
 
 def as_json(record: Record) -> str:
-    """Return a record as JSON, with each element of its lists on a line of its own."""
+    """Return a record as JSON: numbers of six digits, each element of a list on its own line."""
+    text = json.dumps(record)
+    record = json.loads(text, parse_float=lambda number: float(f"{float(number):.6g}"))
 
     def written(value: object) -> str:
         if not isinstance(value, list) or not value:

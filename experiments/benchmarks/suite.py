@@ -124,8 +124,7 @@ def measure(
         known = {"case": case, "contender": one.name, "version": one.version}
         known["chosen"] = one.name == chosen
         if one.name not in reasons:
-            taken = tuple(round(seconds, 6) for seconds in times[one.name])
-            yield Measurement(**known, times=taken, scratch=programs[one.name].scratch)
+            yield Measurement(**known, times=times[one.name], scratch=programs[one.name].scratch)
         elif reasons[one.name]:
             yield Measurement(**known, reason=reasons[one.name])
 
