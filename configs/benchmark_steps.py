@@ -3,7 +3,7 @@
 command    python run.py --mode=benchmark --config=configs/benchmark_steps.py
            with --config.translation.data.path=FOLDER, that of Multi30k
 hardware   two CPU cores
-time       3 minutes
+time       2 minutes
 score      docs/STEPS.md
 """
 

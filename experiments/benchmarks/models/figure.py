@@ -71,6 +71,7 @@ class Peer:
     def __init__(self, make: Callable[[], Any]) -> None:
         """Make the object; an exception is printed and kept, as in `run`."""
         self.failure = ""
+        self._object: Any = None
         self._object = self.run(lambda _: make())
 
     def run(self, do: Callable[[Any], T]) -> T | None:
@@ -78,7 +79,7 @@ class Peer:
         if self.failure:
             return None
         try:
-            return do(getattr(self, "_object", None))
+            return do(self._object)
         except Exception as error:  # ours and the other peers are measured
             traceback.print_exception(error)
             self.failure = first_line(error)
