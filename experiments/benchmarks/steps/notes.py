@@ -5,7 +5,9 @@ INTRODUCTION = """\
 
 Shares of the time of all cores, read from `jax.profiler.trace`: each operation of a compiled
 program belongs to the innermost source file of this repository that it was traced from, gradients
-to the file of what they differentiate. Shares vary less from run to run than seconds do.
+to the file of what they differentiate, and linear layers to the file that calls them. Those of
+`embeddings.py` include the logits, the product with the tied table. Shares vary less from run to
+run than seconds do.
 [MODELS.md](MODELS.md) compares whole models with PyTorch and CTranslate2. This command writes the
 page, from the figures in `STEPS.json` beside it:
 """

@@ -13,6 +13,7 @@ from experiments.clock import seconds_of
 from experiments.config_files import REPOSITORY
 from experiments.environment import num_cores
 
+LINEAR = "attention/modules/linear.py"
 UNKNOWN = "no source file"
 GAPS = "not in the trace: gaps, waiting, other threads of products"
 _FIELD = re.compile(r"(\w+)=(\d+)")
@@ -108,7 +109,8 @@ def exclusive(events: list[Event]) -> Iterator[tuple[str, float]]:
 def sources_of(program: str) -> dict[str, tuple[str, bool]]:
     """Return (source file, whether it is a product) of each instruction of a compiled program.
 
-    The file is the innermost one of this repository among the frames of the instruction.
+    The file is the innermost one of this repository among the frames of the instruction, or the
+    caller of `LINEAR`: a product belongs to its layer.
 
     Args:
         program: `Compiled.as_text()`.
@@ -135,11 +137,13 @@ def _frames(program: str) -> dict[int, str]:
         fields = dict(_FIELD.findall(frame))
         location = dict(_FIELD.findall(locations[int(fields["file_location_id"])]))
         file = Path(files[int(location["file_name_id"])])
-        if file.is_relative_to(REPOSITORY):
-            found[number] = file.relative_to(REPOSITORY).as_posix()
         # XLA writes the number of the parent plus 1, and 1 without a parent.
-        elif parent := found.get(int(fields["parent_frame_id"]) - 1):
-            found[number] = parent
+        caller = found.get(int(fields["parent_frame_id"]) - 1)
+        if file.is_relative_to(REPOSITORY):
+            name = file.relative_to(REPOSITORY).as_posix()
+            found[number] = caller if caller and name == LINEAR else name
+        elif caller:
+            found[number] = caller
     return found
 
 

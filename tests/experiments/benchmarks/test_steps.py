@@ -17,7 +17,9 @@ from experiments.benchmarks.steps.shares import (
     exclusive,
     profiled,
     shares,
+    sources_of,
 )
+from experiments.config_files import REPOSITORY
 from experiments.errors import UsageError
 from experiments.workdir import Workdir
 
@@ -33,6 +35,36 @@ def test_trace_of_a_program_is_divided_by_source_file():
     assert sum(share.products + share.other for share in found) == pytest.approx(1)
     here = {share.part: share for share in found}[HERE]
     assert here.products > 0 and here.other > 0
+
+
+def test_a_linear_layer_belongs_to_its_caller():
+    program = f"""HloModule jit_step
+
+FileNames
+1 "{REPOSITORY}/attention/modules/block.py"
+2 "{REPOSITORY}/attention/modules/linear.py"
+3 "/elsewhere/optax/update.py"
+
+FileLocations
+1 {{file_name_id=1 function_name_id=1 line=7}}
+2 {{file_name_id=2 function_name_id=1 line=8}}
+3 {{file_name_id=3 function_name_id=1 line=9}}
+
+StackFrames
+1 {{file_location_id=1 parent_frame_id=1}}
+2 {{file_location_id=2 parent_frame_id=2}}
+3 {{file_location_id=3 parent_frame_id=2}}
+4 {{file_location_id=3 parent_frame_id=1}}
+
+ENTRY %main {{
+  %dot.1 = f32[2]{{0}} dot(%a, %b), metadata={{op_name="jit(step)/dot_general" stack_frame_id=2}}
+  %fusion = f32[2]{{0}} fusion(%dot.1), metadata={{op_name="jit(step)/add" stack_frame_id=3}}
+  ROOT %copy = f32[2]{{0}} copy(%fusion), metadata={{stack_frame_id=4}}
+}}
+"""
+    block = "attention/modules/block.py"
+    expected = {"dot.1": (block, True), "fusion": (block, False), "copy": (UNKNOWN, False)}
+    assert sources_of(program) == expected
 
 
 def test_time_of_inner_events_is_not_counted_twice():
