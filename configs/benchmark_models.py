@@ -18,7 +18,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.task = "model_benchmark"
     config.parts = "all"  # or some of: decoding depth characters training translating
     config.rounds = 10  # at most
-    config.page = ""  # another place of the report
+    config.page = ""  # a .md file: the report is written there too, its figures beside it as JSON
 
     # An encoder-decoder of the size of the main job generates `length` tokens for each source.
     config.decoding = decoding = ConfigDict()

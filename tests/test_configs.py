@@ -28,7 +28,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 HELPERS = {"defaults", "forms"}
 NAMES = sorted(path.stem for path in (REPOSITORY / "configs").glob("*.py"))
 LAUNCHABLE = [name for name in NAMES if name not in HELPERS]
-OTHERS = {"benchmark", "benchmark_models", "ledger", "presets", "pretrained"}  # no training
+BENCHMARKS = {"benchmark", "benchmark_models", "benchmark_steps"}
+OTHERS = BENCHMARKS | {"ledger", "presets", "pretrained"}  # no training
 TRAINED = [name for name in LAUNCHABLE if name not in OTHERS]
 FORMS = {"presets": "gpt2_small"}  # presets have no form without a name
 
