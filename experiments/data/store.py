@@ -7,10 +7,11 @@ writing nor reading holds more than some thousand examples in memory.
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
@@ -22,20 +23,29 @@ from experiments.files import PART, publish, remove_abandoned, write_whole
 
 CHUNK = 4_096  # examples that are read at once
 
+Mapped = Callable[[Callable[[int], Any], Iterable[int]], Iterable[Any]]  # such as `map`
+
 
 class TextStore(Sequence[SentencePair]):
     """Sentence pairs in an array_record file.
 
     Attributes:
-        path: the file.
-        fingerprint: as `fingerprint.of_pairs` of the pairs.
+        path: the file, which is opened when a pair is read: that takes time and memory for each.
+        fingerprint: hash of both sides of all pairs.
     """
 
     def __init__(self, path: Path, fingerprint: str) -> None:
-        """Open a file that `store_text` wrote."""
+        """Take the path of a file that `store_text` wrote."""
         self.path = path
         self.fingerprint = fingerprint
-        self._reader = ArrayRecordReader(str(path))
+
+    def __reduce__(self) -> tuple[type["TextStore"], tuple[Path, str]]:
+        """Another process opens the file itself."""
+        return TextStore, (self.path, self.fingerprint)
+
+    @cached_property
+    def _reader(self) -> ArrayRecordReader:
+        return ArrayRecordReader(str(self.path))
 
     def __len__(self) -> int:
         """Number of pairs."""
@@ -138,7 +148,11 @@ def store_text(
 
 
 def store_ids(
-    cache: Path, texts: TextStore, tokenizers: Tokenizers, most: int | None = None
+    cache: Path,
+    texts: TextStore,
+    tokenizers: Tokenizers,
+    most: int | None = None,
+    mapped: Mapped = map,
 ) -> IdStore:
     """Write the ids of sentence pairs, if they are not stored yet, and open them.
 
@@ -148,6 +162,8 @@ def store_ids(
         tokenizers: of their sides.
         most: ids of an example; the rest of a longer source becomes further examples. No limit if
             None.
+        mapped: calls a function for each of some items, and returns the results in their order;
+            see `experiments.data.beam` for one that uses several machines.
 
     Raises:
         ValueError: an unknown word.
@@ -162,8 +178,8 @@ def store_ids(
         with TemporaryDirectory(dir=folder.parent, suffix=PART) as temporary:
             part = Path(temporary) / "ids"
             part.mkdir()
-            encoded = (tokenizers.encode(pair)[: len(known)] for pair in texts)
-            _write_ids(part, _pieces(encoded, most) if most else encoded)
+            encode = partial(_encoded, texts, tokenizers, most)
+            _write_ids(part, mapped(encode, range(0, len(texts), CHUNK)))
             try:
                 publish(part, folder)
             except OSError:
@@ -172,28 +188,39 @@ def store_ids(
     return IdStore(folder, len(known))
 
 
-def _pieces(
-    examples: Iterable[Sequence[Sequence[int]]], most: int
-) -> Iterator[Sequence[Sequence[int]]]:
-    """Split sources into pieces of at most `most` ids."""
-    for (source,) in examples:
-        yield from ((source[place : place + most],) for place in range(0, len(source), most))
+def _encoded(
+    texts: TextStore, tokenizers: Tokenizers, most: int | None, start: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Encode a chunk of pairs.
+
+    Returns:
+        The ids, one side after the other, and the number of ids of each side `[pairs, sides]`.
+    """
+    sides = sum(tokenizer is not None for tokenizer in tokenizers)
+    examples = [tokenizers.encode(pair)[:sides] for pair in texts[start : start + CHUNK]]
+    if most:
+        examples = [
+            (source[place : place + most],)
+            for (source,) in examples
+            for place in range(0, len(source), most)
+        ]
+    ids = chain.from_iterable(chain.from_iterable(examples))
+    sizes = np.array([[*map(len, example)] for example in examples], np.int32)
+    return np.fromiter(ids, np.int32), sizes.reshape(-1, sides)
 
 
-def _write_ids(folder: Path, pairs: Iterable[Sequence[Sequence[int]]]) -> None:
+def _write_ids(folder: Path, chunks: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
     end = 0
     with (
-        (folder / "ids").open("wb") as ids,
+        (folder / "ids").open("wb") as all_ids,
         (folder / "lengths").open("wb") as lengths,
         (folder / "ends").open("wb") as ends,
     ):
-        for pair in pairs:
-            for side in pair:
-                ids.write(np.asarray(side, np.int32).tobytes())
-            sizes = np.array([len(side) for side in pair])
+        for ids, sizes in chunks:
+            all_ids.write(ids.tobytes())
             lengths.write((sizes + 1).astype(np.int32).tobytes())
-            ends.write((end + np.cumsum(sizes)).astype(np.int64).tobytes())
-            end += int(sizes.sum())
+            ends.write((end + np.cumsum(sizes, dtype=np.int64)).tobytes())
+            end += len(ids)
 
 
 def _digest(parts: Iterable[bytes]) -> str:
