@@ -88,6 +88,7 @@ class IdStore(Sequence[EncodedPair]):
     """Ids of sentence pairs, or of their sources alone, in memory-mapped files.
 
     Attributes:
+        path: the folder; its name depends on the text and on the tokenizers.
         ids: of all pairs, one side after the other.
         lengths: positions of each side, ends included: `[pairs, sides]`.
         ends: places in `ids` where each side ends: `[pairs, sides]`.
@@ -95,6 +96,7 @@ class IdStore(Sequence[EncodedPair]):
 
     def __init__(self, folder: Path, sides: int) -> None:
         """Open a folder that `store_ids` wrote."""
+        self.path = folder
         self.ids = np.asarray(np.memmap(folder / "ids", np.int32, "r"))
         self.lengths = np.asarray(np.memmap(folder / "lengths", np.int32, "r")).reshape(-1, sides)
         self.ends = np.asarray(np.memmap(folder / "ends", np.int64, "r")).reshape(-1, sides)

@@ -256,8 +256,8 @@ class Text(ABC):
 
             if (name := self._name(config)) is None:
                 return self._learn(config, texts)
-            content = fingerprint([repr((self.FILE, name, sides, self.LEARNED_FROM)), pairs.fingerprint])
-            kept = cache / "tokens" / content
+            kind = repr((self.FILE, name, sides, self.LEARNED_FROM))
+            kept = cache / "tokens" / fingerprint([kind, pairs.fingerprint])
             if not kept.exists():
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 write_whole(kept, self._learn(config, texts).as_bytes())
@@ -316,9 +316,7 @@ class Words(Text):
         del config
         return self.tokens.name
 
-    def _learn(
-        self, config: TextPart | None, texts: Callable[[], Iterator[str]]
-    ) -> WordTokenizer:
+    def _learn(self, config: TextPart | None, texts: Callable[[], Iterator[str]]) -> WordTokenizer:
         del config
         return WordTokenizer(Vocabulary.of(map(self.tokens.tokenize, texts())), self.tokens)
 

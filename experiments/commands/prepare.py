@@ -1,0 +1,32 @@
+"""Prepare the data of a config: its text, tokens and ids, as a training reads them."""
+
+from pathlib import Path
+
+from experiments.config import Config
+from experiments.registry import TASKS
+from experiments.workdir import Workdir
+
+
+def prepare(config: Config, workdir: Workdir, cache: Path, *, beam: str | None = None) -> None:
+    """Store the data of a config in `cache`, where it is stored anyway by the first training.
+
+    Args:
+        config: of the run.
+        workdir: of the run; see `Task.prepare`.
+        cache: folder of prepared data.
+        beam: options of Apache Beam, separated by blanks, whose workers compute the ids; this
+            process computes them if None.
+
+    Raises:
+        UsageError: data that cannot be read or learned from, or that does not fit.
+    """
+    print(f"reading the {config.data.name} data")
+    mapped = map
+    if beam is not None:
+        from experiments.data.beam import BeamMap
+
+        mapped = BeamMap(cache / "ids", beam.split())
+    task = TASKS[config.task].prepare(config, cache, workdir, mapped)
+    for split in task.known_splits:
+        print(f"{split}: {len(task.ids(split)):,} examples")
+    print(f"{cache} contains the prepared data")
