@@ -90,6 +90,20 @@ def test_a_folder_has_a_file_for_each_split(tmp_path):
         sources(lines, "train", path=str(tmp_path))
 
 
+@pytest.mark.parametrize("source", [text_file.CHARACTERS, text_file.LINES])
+def test_text_has_another_name_after_a_change(source, tmp_path):
+    path = tmp_path / "text"
+    path.write_text("one\n")
+    names = [source.name(data(path=str(path)))]
+    assert names == [source.name(data(path=str(path)))]
+    path.write_text("one\ntwo\n")
+    names.append(source.name(data(path=str(path))))
+    names += [source.name(data(path=str(tmp_path))), source.name(data())]
+    (tmp_path / "train.txt").write_text("one\n")
+    names += [source.name(data(path=str(tmp_path))), source.name(data(seed=1))]
+    assert len({*names}) == 6
+
+
 def test_text_of_too_few_lines_raises(tmp_path):
     (tmp_path / "text").write_text("one line\n")
     with pytest.raises(ValueError, match="has no line for the validation split: name a file of mo"):
