@@ -334,8 +334,6 @@ def _check_combination(mode: str, arguments: Sequence[str], *, is_config_given: 
         if mode not in SUFFIXES:
             modes = " and ".join(f"--mode={one}" for one in SUFFIXES)
             raise UsageError(f"--{name} is for {modes}, got --mode={mode}")
-    if given["beam"] is not None and find_spec("apache_beam") is None:
-        raise UsageError('--beam needs an extra: pip install "attention[prepare]"')
     if given["cluster"]:
         with as_usage_errors():
             one_of("--cluster", given["cluster"], CLUSTERS)

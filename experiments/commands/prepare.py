@@ -1,8 +1,10 @@
 """Prepare the data of a config: its text, tokens and ids, as a training reads them."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 from experiments.config import Config
+from experiments.errors import UsageError
 from experiments.registry import TASKS
 from experiments.workdir import Workdir
 
@@ -18,14 +20,16 @@ def prepare(config: Config, workdir: Workdir, cache: Path, *, beam: str | None =
             process computes them if None.
 
     Raises:
-        UsageError: data that cannot be read or learned from, or that does not fit.
+        UsageError: data that cannot be read or learned from, or that does not fit; no Beam.
     """
-    print(f"reading the {config.data.name} data")
     mapped = map
     if beam is not None:
+        if find_spec("apache_beam") is None:
+            raise UsageError('--beam needs an extra: pip install "attention[prepare]"')
         from experiments.data.beam import BeamMap
 
         mapped = BeamMap(cache / "ids", beam.split())
+    print(f"reading the {config.data.name} data")
     task = TASKS[config.task].prepare(config, cache, workdir, mapped)
     for split in task.known_splits:
         print(f"{split}: {len(task.ids(split)):,} examples")

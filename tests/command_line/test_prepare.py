@@ -1,6 +1,6 @@
 """`--mode=prepare` stores the data that a training reads."""
 
-from experiments import cli
+from experiments.commands import prepare
 from tests.command_line.command import TINY
 
 
@@ -12,7 +12,7 @@ def test_data_is_stored_and_no_run_is_made(run_command, place):
 
 
 def test_beam_needs_an_extra(run_command, monkeypatch):
-    monkeypatch.setattr(cli, "find_spec", lambda name: None)
+    monkeypatch.setattr(prepare, "find_spec", lambda name: None)
     status, _, told = run_command("--mode=prepare", "--beam=--runner=DirectRunner", *TINY)
     assert status == 2 and 'pip install "attention[prepare]"' in told
 
