@@ -22,7 +22,7 @@ def prepare(config: Config, workdir: Workdir, cache: Path, *, beam: str | None =
     Raises:
         UsageError: data that cannot be read or learned from, or that does not fit; no Beam.
     """
-    mapped = map
+    cache, mapped = cache.absolute(), map  # workers of Beam may be in other folders
     if beam is not None:
         if find_spec("apache_beam") is None:
             raise UsageError('--beam needs an extra: pip install "attention[prepare]"')

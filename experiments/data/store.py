@@ -198,17 +198,25 @@ def _encoded(
     Returns:
         The ids, one side after the other, and the number of ids of each side `[pairs, sides]`.
     """
-    sides = sum(tokenizer is not None for tokenizer in tokenizers)
-    examples = [tokenizers.encode(pair)[:sides] for pair in texts[start : start + CHUNK]]
-    if most:
-        examples = [
-            (source[place : place + most],)
-            for (source,) in examples
-            for place in range(0, len(source), most)
-        ]
-    ids = chain.from_iterable(chain.from_iterable(examples))
-    sizes = np.array([[*map(len, example)] for example in examples], np.int32)
-    return np.fromiter(ids, np.int32), sizes.reshape(-1, sides)
+    sides, sizes = sum(tokenizer is not None for tokenizer in tokenizers), []
+
+    def ids() -> Iterator[int]:
+        examples = (tokenizers.encode(pair)[:sides] for pair in texts[start : start + CHUNK])
+        for example in _pieces(examples, most) if most else examples:
+            for side in example:
+                sizes.append(len(side))
+                yield from side
+
+    found = np.fromiter(ids(), np.int32)
+    return found, np.array(sizes, np.int32).reshape(-1, sides)
+
+
+def _pieces(
+    examples: Iterable[Sequence[Sequence[int]]], most: int
+) -> Iterator[Sequence[Sequence[int]]]:
+    """Split sources into pieces of at most `most` ids."""
+    for (source,) in examples:
+        yield from ((source[place : place + most],) for place in range(0, len(source), most))
 
 
 def _write_ids(folder: Path, chunks: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
@@ -219,9 +227,9 @@ def _write_ids(folder: Path, chunks: Iterable[tuple[np.ndarray, np.ndarray]]) ->
         (folder / "ends").open("wb") as ends,
     ):
         for ids, sizes in chunks:
-            all_ids.write(ids.tobytes())
-            lengths.write((sizes + 1).astype(np.int32).tobytes())
-            ends.write((end + np.cumsum(sizes, dtype=np.int64)).tobytes())
+            all_ids.write(ids)
+            lengths.write(sizes + 1)
+            ends.write(end + np.cumsum(sizes, dtype=np.int64))
             end += len(ids)
 
 
