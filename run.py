@@ -21,6 +21,7 @@ echo "Once upon a time" | python run.py --mode=predict --weights=FOLDER
 python run.py --mode=compare --config=A --config=B
 python run.py --mode=sweep --seeds=0,1,2            several seeds, or values of a field:
 python run.py --mode=sweep --grid.train.learning_rate=1e-3,3e-3
+python run.py --mode=prepare                        store the data of a configuration
 python run.py --mode=describe                       parameters, cache and FLOPs of a model
 python run.py --mode=benchmark                      measure attention beside its peers
 python run.py --mode=ledger                         results of all runs, as JSON and a page
@@ -61,7 +62,7 @@ class Experiment(NamedTuple):
         return import_module(self.module)
 
 
-OF_TASKS = ("train", "evaluate", "predict", "explain", "describe")
+OF_TASKS = ("train", "evaluate", "predict", "explain", "prepare", "describe")
 # `config.task`, if it is not a task -> module and modes.
 EXPERIMENTS = {
     "pretrained": Experiment("experiments.pretrained", ("predict", "explain")),
@@ -214,7 +215,18 @@ def abstract_model(command: Command, config: Config | ConfigDict) -> Any:  # noq
 
 def options(command: Command) -> dict[str, Any]:
     """Return the arguments of a mode that flags decide."""
-    names = ("profile", "wandb", "split", "sentence", "file", "gold", "gold_first", "layer", "head")
+    names = (
+        "beam",
+        "profile",
+        "wandb",
+        "split",
+        "sentence",
+        "file",
+        "gold",
+        "gold_first",
+        "layer",
+        "head",
+    )
     values = {name: getattr(command, name) for name in names}
     if command.weights is not None:
         values["into"] = Workdir(command.workdir).explanation

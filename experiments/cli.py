@@ -38,6 +38,7 @@ MODES = {
     "explain": "draw and measure what a trained model attends to",
     "compare": "train several configurations on the same data, and compare scores and speed",
     "sweep": "train with several seeds or values of fields: mean and standard deviation",
+    "prepare": "store the data of a configuration in the cache, as the first training does",
     "describe": "count the parameters, cache and FLOPs of a model, and draw its masks",
     "benchmark": "measure time, memory and error of attention beside other libraries",
     "ledger": "write the results of all runs in workdirs/ as JSON and as one page",
@@ -51,6 +52,7 @@ FOR_MODES = {  # modes that have a flag
     "format": ("predict",),
     "seeds": ("sweep",),
     "cluster": ("sweep",),
+    "beam": ("prepare",),
     "profile": ("train",),
     "wandb": ("train", "sweep"),
     "sentence": ("explain",),
@@ -95,6 +97,7 @@ FLAGS = {
     "format": (None, "with --mode=predict: text, or json with probabilities and alignments"),
     "seeds": (None, "with --mode=sweep: the seeds of the runs, as in 0,1,2"),
     "cluster": (None, "with --mode=sweep: train in jobs of submitit, local or slurm"),
+    "beam": (None, "with --mode=prepare: options of Apache Beam, as in --runner=DirectRunner"),
     "plugin": (None, "Python file or module that registers datasets, tasks and the like"),
 }
 CLUSTERS = ("local", "slurm")
@@ -122,6 +125,7 @@ class Command(NamedTuple):
         layer: of the head that is drawn alone; None for the default.
         head: its number in the layer.
         runs: the configurations of several runs by name; `config` is the first one.
+        beam: options of Apache Beam, which prepares the data.
         cluster: where submitit trains the runs; None for here, one after another.
         profile: whether some steps are traced.
         wandb: project of Weights & Biases.
@@ -143,6 +147,7 @@ class Command(NamedTuple):
     layer: int | None = None
     head: int | None = None
     runs: Mapping[str, ConfigDict] = MappingProxyType({})
+    beam: str | None = None
     cluster: str | None = None
     profile: bool = False
     wandb: str | None = None
@@ -225,6 +230,7 @@ def _parse_one(mode: str, argv: Sequence[str], name: str | None = None) -> Comma
         gold_first=None if values.gold_first is None else int(values.gold_first),
         layer=_number("layer", values.layer),
         head=_number("head", values.head),
+        beam=values.beam,
         cluster=values.cluster,
         profile=values.profile,
         wandb=values.wandb,

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable
+from pathlib import Path
 
 
 def fingerprint(lines: Iterable[str]) -> str:
@@ -10,3 +11,9 @@ def fingerprint(lines: Iterable[str]) -> str:
     for line in lines:
         digest.update(f"{line}\n".encode())
     return digest.hexdigest()[:16]
+
+
+def name_of_files(files: Iterable[Path], *options: object) -> str:
+    """Name the text of files by their path, size and time, and by what is done with it."""
+    stats = [(path.resolve(), path.stat()) for path in sorted(files)]
+    return repr([*options, *((str(path), at.st_size, at.st_mtime_ns) for path, at in stats)])

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from experiments.data.store import ImageStore, TextStore, store_text
+from experiments.data.store import ImageStore, Mapped, TextStore, store_text
 from experiments.errors import as_usage_errors, one_of
 from experiments.registry import SOURCES
 
@@ -26,16 +26,24 @@ def store_split(config: Any, split: str, cache: Path) -> TextStore | ImageStore:
 class Splits(dict[str, TextStore | ImageStore]):
     """Splits of the data of a config by name; each is read when it is first used."""
 
-    def __init__(self, config: Any, cache: Path, *, has_targets: bool = True) -> None:  # noqa: ANN401 - any dataset
+    def __init__(
+        self,
+        config: Any,  # noqa: ANN401 - any dataset
+        cache: Path,
+        *,
+        has_targets: bool = True,
+        mapped: Mapped = map,
+    ) -> None:
         """Read nothing yet.
 
         Args:
             config: `config.data`.
             cache: folder of prepared data.
             has_targets: whether the task reads targets; otherwise a dataset may lack them.
+            mapped: as in `store_ids`, for the ids of the splits.
         """
         super().__init__()
-        self.cache = cache
+        self.cache, self.mapped = cache, mapped
         lacks = not has_targets and SOURCES[config.name].may_lack_target
         self._config = replace(config, target="") if lacks else config
 

@@ -7,10 +7,11 @@ writing nor reading holds more than some thousand examples in memory.
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
@@ -22,20 +23,29 @@ from experiments.files import PART, publish, remove_abandoned, write_whole
 
 CHUNK = 4_096  # examples that are read at once
 
+Mapped = Callable[[Callable[[int], Any], Iterable[int]], Iterable[Any]]  # such as `map`
+
 
 class TextStore(Sequence[SentencePair]):
     """Sentence pairs in an array_record file.
 
     Attributes:
-        path: the file.
-        fingerprint: as `fingerprint.of_pairs` of the pairs.
+        path: the file, which is opened when a pair is read: that takes time and memory for each.
+        fingerprint: hash of both sides of all pairs.
     """
 
     def __init__(self, path: Path, fingerprint: str) -> None:
-        """Open a file that `store_text` wrote."""
+        """Take the path of a file that `store_text` wrote."""
         self.path = path
         self.fingerprint = fingerprint
-        self._reader = ArrayRecordReader(str(path))
+
+    def __reduce__(self) -> tuple[type["TextStore"], tuple[Path, str]]:
+        """Another process opens the file itself."""
+        return TextStore, (self.path, self.fingerprint)
+
+    @cached_property
+    def _reader(self) -> ArrayRecordReader:
+        return ArrayRecordReader(str(self.path))
 
     def __len__(self) -> int:
         """Number of pairs."""
@@ -78,6 +88,7 @@ class IdStore(Sequence[EncodedPair]):
     """Ids of sentence pairs, or of their sources alone, in memory-mapped files.
 
     Attributes:
+        path: the folder; its name depends on the text and on the tokenizers.
         ids: of all pairs, one side after the other.
         lengths: positions of each side, ends included: `[pairs, sides]`.
         ends: places in `ids` where each side ends: `[pairs, sides]`.
@@ -85,6 +96,7 @@ class IdStore(Sequence[EncodedPair]):
 
     def __init__(self, folder: Path, sides: int) -> None:
         """Open a folder that `store_ids` wrote."""
+        self.path = folder
         self.ids = np.asarray(np.memmap(folder / "ids", np.int32, "r"))
         self.lengths = np.asarray(np.memmap(folder / "lengths", np.int32, "r")).reshape(-1, sides)
         self.ends = np.asarray(np.memmap(folder / "ends", np.int64, "r")).reshape(-1, sides)
@@ -138,7 +150,11 @@ def store_text(
 
 
 def store_ids(
-    cache: Path, texts: TextStore, tokenizers: Tokenizers, most: int | None = None
+    cache: Path,
+    texts: TextStore,
+    tokenizers: Tokenizers,
+    most: int | None = None,
+    mapped: Mapped = map,
 ) -> IdStore:
     """Write the ids of sentence pairs, if they are not stored yet, and open them.
 
@@ -148,6 +164,8 @@ def store_ids(
         tokenizers: of their sides.
         most: ids of an example; the rest of a longer source becomes further examples. No limit if
             None.
+        mapped: calls a function for each of some items, and returns the results in their order;
+            see `experiments.data.beam` for one that uses several machines.
 
     Raises:
         ValueError: an unknown word.
@@ -162,14 +180,35 @@ def store_ids(
         with TemporaryDirectory(dir=folder.parent, suffix=PART) as temporary:
             part = Path(temporary) / "ids"
             part.mkdir()
-            encoded = (tokenizers.encode(pair)[: len(known)] for pair in texts)
-            _write_ids(part, _pieces(encoded, most) if most else encoded)
+            encode = partial(_encoded, texts, tokenizers, most)
+            _write_ids(part, mapped(encode, range(0, len(texts), CHUNK)))
             try:
                 publish(part, folder)
             except OSError:
                 if not folder.exists():  # no other process has written the same meanwhile
                     raise
     return IdStore(folder, len(known))
+
+
+def _encoded(
+    texts: TextStore, tokenizers: Tokenizers, most: int | None, start: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Encode a chunk of pairs.
+
+    Returns:
+        The ids, one side after the other, and the number of ids of each side `[pairs, sides]`.
+    """
+    sides, sizes = sum(tokenizer is not None for tokenizer in tokenizers), []
+
+    def ids() -> Iterator[int]:
+        examples = (tokenizers.encode(pair)[:sides] for pair in texts[start : start + CHUNK])
+        for example in _pieces(examples, most) if most else examples:
+            for side in example:
+                sizes.append(len(side))
+                yield from side
+
+    found = np.fromiter(ids(), np.int32)
+    return found, np.array(sizes, np.int32).reshape(-1, sides)
 
 
 def _pieces(
@@ -180,20 +219,18 @@ def _pieces(
         yield from ((source[place : place + most],) for place in range(0, len(source), most))
 
 
-def _write_ids(folder: Path, pairs: Iterable[Sequence[Sequence[int]]]) -> None:
+def _write_ids(folder: Path, chunks: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
     end = 0
     with (
-        (folder / "ids").open("wb") as ids,
+        (folder / "ids").open("wb") as all_ids,
         (folder / "lengths").open("wb") as lengths,
         (folder / "ends").open("wb") as ends,
     ):
-        for pair in pairs:
-            for side in pair:
-                ids.write(np.asarray(side, np.int32).tobytes())
-            sizes = np.array([len(side) for side in pair])
-            lengths.write((sizes + 1).astype(np.int32).tobytes())
-            ends.write((end + np.cumsum(sizes)).astype(np.int64).tobytes())
-            end += int(sizes.sum())
+        for ids, sizes in chunks:
+            all_ids.write(ids)
+            lengths.write(sizes + 1)
+            ends.write(end + np.cumsum(sizes, dtype=np.int64))
+            end += len(ids)
 
 
 def _digest(parts: Iterable[bytes]) -> str:

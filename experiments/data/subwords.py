@@ -5,17 +5,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
-from pathlib import Path
 
 import sentencepiece
 
 from experiments.config.data import TextPart
-from experiments.data.fingerprint import fingerprint
 from experiments.data.tokenizers import Text
 from experiments.data.vocabulary import BOS, EOS, PAD
 from experiments.errors import UsageError
-from experiments.files import write_whole
 
 BLANK = "▁"  # of sentencepiece, for a blank
 STAND_IN = "\ufdd0"  # replaces that character in texts: a code point that Unicode reserves
@@ -97,22 +93,16 @@ class Subwords(Text):
     def _is_shared(self, config: TextPart | None) -> bool:
         return config.joint
 
+    def _name(self, config: TextPart | None) -> str:
+        return repr((config.kind, config.size))
+
     def _learn(
-        self, config: TextPart | None, texts: Callable[[], Iterator[str]], cache: Path
+        self, config: TextPart | None, texts: Callable[[], Iterator[str]]
     ) -> SubwordTokenizer:
-        return _learned(config, texts, cache)
+        return SubwordTokenizer(_train(config.kind, config.size, texts))
 
     def _parse(self, content: bytes) -> SubwordTokenizer:
         return _checked(content)
-
-
-def _learned(config: TextPart, texts: Callable[[], Iterator[str]], cache: Path) -> SubwordTokenizer:
-    content = fingerprint(chain([repr((config.kind, config.size))], texts()))
-    kept = cache / "subwords" / f"{content}.model"
-    if not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(kept, _train(config.kind, config.size, texts))
-    return SubwordTokenizer(kept.read_bytes())
 
 
 def _train(kind: str, size: int, texts: Callable[[], Iterator[str]]) -> bytes:

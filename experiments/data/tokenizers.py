@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol
 
 from experiments.config.data import TextPart
+from experiments.data.fingerprint import fingerprint
 from experiments.data.pairs import SentencePair
 from experiments.data.rows import EncodedPair
 from experiments.data.vocabulary import Vocabulary
@@ -215,6 +216,17 @@ class Tokenizers(NamedTuple):
                 )
 
 
+class Corpus(Protocol):
+    """Sentence pairs, and the fingerprint of their text."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of both sides of all pairs."""
+
+    def __iter__(self) -> Iterator[SentencePair]:
+        """Every pair."""
+
+
 class Text(ABC):
     """How the text of a dataset becomes tokens.
 
@@ -228,11 +240,11 @@ class Text(ABC):
     def learn(
         self,
         config: TextPart | None,
-        pairs: Iterable[SentencePair],
+        pairs: Corpus,
         cache: Path,
         sides: Sequence[int] = (0, 1),
     ) -> Tokenizers:
-        """Learn the tokens of training data; what takes long is kept in `cache`.
+        """Learn the tokens of training data, or read from `cache` those learned before.
 
         Raises:
             UsageError: more subwords than the sentences have, or fewer than they need.
@@ -242,7 +254,14 @@ class Text(ABC):
             def texts() -> Iterator[str]:
                 return (pair[n] for n in sides for pair in islice(pairs, self.LEARNED_FROM))
 
-            return self._learn(config, texts, cache)
+            if (name := self._name(config)) is None:
+                return self._learn(config, texts)
+            kind = repr((self.FILE, name, sides, self.LEARNED_FROM))
+            kept = cache / "tokens" / fingerprint([kind, pairs.fingerprint])
+            if not kept.exists():
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(kept, self._learn(config, texts).as_bytes())
+            return _parsed(kept, self._parse)
 
         if len(sides) == 2 and self._is_shared(config):
             return Tokenizers(*[tokenizer(*sides)] * 2)
@@ -265,9 +284,11 @@ class Text(ABC):
         return False
 
     @abstractmethod
-    def _learn(
-        self, config: TextPart | None, texts: Callable[[], Iterator[str]], cache: Path
-    ) -> Tokenizer: ...
+    def _name(self, config: TextPart | None) -> str | None:
+        """Name the tokens, if the same text always has the same; None if they are not stored."""
+
+    @abstractmethod
+    def _learn(self, config: TextPart | None, texts: Callable[[], Iterator[str]]) -> Tokenizer: ...
 
     @abstractmethod
     def _parse(self, content: bytes) -> Tokenizer: ...
@@ -291,10 +312,12 @@ class Words(Text):
         del config
         return self.shared
 
-    def _learn(
-        self, config: TextPart | None, texts: Callable[[], Iterator[str]], cache: Path
-    ) -> WordTokenizer:
-        del config, cache
+    def _name(self, config: TextPart | None) -> str | None:
+        del config
+        return self.tokens.name
+
+    def _learn(self, config: TextPart | None, texts: Callable[[], Iterator[str]]) -> WordTokenizer:
+        del config
         return WordTokenizer(Vocabulary.of(map(self.tokens.tokenize, texts())), self.tokens)
 
     def _parse(self, content: bytes) -> WordTokenizer:
@@ -307,10 +330,14 @@ class Characters(Text):
 
     FILE = CharacterTokenizer.FILE
 
+    def _name(self, config: TextPart | None) -> str:
+        del config
+        return "characters"
+
     def _learn(
-        self, config: TextPart | None, texts: Callable[[], Iterator[str]], cache: Path
+        self, config: TextPart | None, texts: Callable[[], Iterator[str]]
     ) -> CharacterTokenizer:
-        del config, cache
+        del config
         return CharacterTokenizer.of(texts())
 
     def _parse(self, content: bytes) -> CharacterTokenizer:

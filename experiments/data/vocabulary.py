@@ -82,4 +82,4 @@ class Vocabulary:
     @classmethod
     def from_text(cls, text: str) -> "Vocabulary":
         """Read the text that `as_text` returned."""
-        return cls(tuple(text.splitlines()))
+        return cls(tuple(text.removesuffix("\n").split("\n")))

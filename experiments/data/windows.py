@@ -15,6 +15,7 @@ import numpy as np
 
 from experiments.data.epoch import Epoch
 from experiments.data.packing import pack
+from experiments.data.permutation import permuted
 from experiments.data.rows import PackedBatch, PackedPairs, pack_batch, pad_batch
 from experiments.errors import UsageError
 
@@ -147,12 +148,9 @@ class Windows(Generic[AnyBatch]):
         number = int(self._bounds[-1])
         if self._num_windows == 1:
             return random.permutation(number)
-        import grain  # of large data alone: it takes a while
-
         epoch, place = divmod(window, self._num_windows)
-        seed = int(np.random.SeedSequence((self._seed, epoch)).generate_state(1)[0])
-        order = grain.MapDataset.range(number).shuffle(seed=seed)  # no memory: a function of places
-        return np.array([order[i] for i in range(*self._bounds[place : place + 2].tolist())])
+        places = np.arange(*self._bounds[place : place + 2])
+        return permuted(places, number, np.random.SeedSequence((self._seed, epoch)))
 
 
 class _Chosen:

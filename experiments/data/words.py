@@ -16,12 +16,19 @@ def detokenize(tokens: list[str]) -> str:
 
 
 class Tokens(NamedTuple):
-    """A function from text to tokens, and its inverse."""
+    """A function from text to tokens, and its inverse.
+
+    Attributes:
+        tokenize: the function.
+        detokenize: its inverse.
+        name: of functions that never change; without one, vocabularies are not stored.
+    """
 
     tokenize: Callable[[str], list[str]]
     detokenize: Callable[[list[str]], str]
+    name: str | None = None
 
 
-WORDS = Tokens(tokenize, detokenize)
-SPACED = Tokens(str.split, " ".join)
-WHOLE = Tokens(lambda text: [text], "".join)  # a text is one token
+WORDS = Tokens(tokenize, detokenize, "words")
+SPACED = Tokens(str.split, " ".join, "spaced")
+WHOLE = Tokens(lambda text: [text], "".join, "whole")  # a text is one token

@@ -1,6 +1,6 @@
 """Classification: an encoder predicts the class of a text or an image."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +12,6 @@ from jax import Array
 from attention.modules import Classifier, Embedding, Output, PatchEmbedding
 from experiments.analysis.collect import Example
 from experiments.config import Config
-from experiments.data.pairs import SentencePair
 from experiments.data.rows import EncodedPair
 from experiments.data.tokenizers import Tokenizers, Words
 from experiments.data.vocabulary import PAD, SPECIALS
@@ -22,7 +21,7 @@ from experiments.inference.images import read_image
 from experiments.inference.prediction import Choice, Prediction
 from experiments.inference.sentence import Sentence, read_sentence
 from experiments.registry import SOURCES
-from experiments.tasks.task import Ids, Task
+from experiments.tasks.task import Examples, Ids, Task
 from experiments.training.loss import TokenLosses
 from experiments.training.step import TrainState
 
@@ -54,9 +53,7 @@ class Classification(Task[LabelledBatch]):
     has_perplexity = False
 
     @classmethod
-    def learn_tokenizers(
-        cls, config: Config, train: Iterable[SentencePair], cache: Path
-    ) -> Tokenizers:
+    def learn_tokenizers(cls, config: Config, train: Examples, cache: Path) -> Tokenizers:
         """Learn the words of the sources, unless they are images, and the classes."""
         classes = CLASSES.learn(None, train, cache, (1,))
         if SOURCES[config.data.name].has_images:

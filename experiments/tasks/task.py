@@ -21,7 +21,14 @@ from experiments.data.pairs import SentencePair
 from experiments.data.rows import Encoded, EncodedPair
 from experiments.data.sequences.corpora import warn_dropped
 from experiments.data.sources import Splits
-from experiments.data.store import IdStore, ImageStore, TextStore, store_ids, store_text
+from experiments.data.store import (
+    IdStore,
+    ImageStore,
+    Mapped,
+    TextStore,
+    store_ids,
+    store_text,
+)
 from experiments.data.tokenizers import SIDES, Tokenizers
 from experiments.errors import UsageError, as_usage_errors, errors_of
 from experiments.evaluation.scores import answer_scores
@@ -98,7 +105,9 @@ class Task(ABC, Generic[Batch]):
         self._prepared: dict[str, tuple[Examples, Ids]] = {}
 
     @classmethod
-    def prepare(cls, config: Config, cache: Path, workdir: Workdir | None = None) -> Self:
+    def prepare(
+        cls, config: Config, cache: Path, workdir: Workdir | None = None, mapped: Mapped = map
+    ) -> Self:
         """Read the training data, learn its tokens, and count the steps of `train.duration`.
 
         Args:
@@ -106,11 +115,12 @@ class Task(ABC, Generic[Batch]):
             cache: folder of generated data.
             workdir: of the run; one that was started from another run, and has a checkpoint, keeps
                 its tokens.
+            mapped: as in `store_ids`.
 
         Raises:
             UsageError: data that cannot be read or learned from.
         """
-        splits = Splits(config.data, cache, has_targets=cls.has_targets)
+        splits = Splits(config.data, cache, has_targets=cls.has_targets, mapped=mapped)
         if config.train.start_from and workdir and workdir.newest_step():
             tokenizers = cls.load_tokenizers(config, workdir.path)
         else:
@@ -130,9 +140,7 @@ class Task(ABC, Generic[Batch]):
         return cls(config, cls.load_tokenizers(config, workdir.path), splits)
 
     @classmethod
-    def learn_tokenizers(
-        cls, config: Config, train: Iterable[SentencePair], cache: Path
-    ) -> Tokenizers:
+    def learn_tokenizers(cls, config: Config, train: Examples, cache: Path) -> Tokenizers:
         """Learn the tokens of the training data, or load those of the run in `train.start_from`.
 
         Raises:
@@ -348,16 +356,16 @@ class Task(ABC, Generic[Batch]):
         return self._prepared[split]
 
     def _fitting(self, split: str) -> tuple[Examples, Ids]:
-        examples, cache = self.splits[split], self.splits.cache
+        examples = self.splits[split]
         if self.source.has_images:
             return examples, Encoded(map(self.tokenizers.encode, examples))
         longest = getattr(self.config.model, "max_length", None)
         room = getattr(self.config.batch, "row_length", 0) or longest
         if longest is None or self.source.is_running:
-            return examples, store_ids(cache, examples, self.tokenizers)
+            return examples, self._stored(examples)
         if self.source.may_split:
-            return examples, store_ids(cache, examples, self.tokenizers, room - self.has_end)
-        ids = store_ids(cache, examples, self.tokenizers)
+            return examples, self._stored(examples, room - self.has_end)
+        ids = self._stored(examples)
         may_drop = split == "train" and hasattr(self.config.data, "faults")
         if may_drop and self.config.data.faults == "drop":
             fits = self._positions(ids) <= room
@@ -366,19 +374,23 @@ class Task(ABC, Generic[Batch]):
                 warn_dropped("train", int(np.sum(~fits)), len(fits), what)
                 if not fits.any():
                     raise UsageError(f"no pair of the train split is left: all have {what}")
-                examples = store_text(cache, partial(compress, examples, fits))
-                ids = store_ids(cache, examples, self.tokenizers)
-        needed = self._positions(ids)
-        if needed.max() > longest:
-            place = int(needed.argmax())
-            text = examples[place].source
+                name = f"{ids.path.name} without {what}"
+                examples = store_text(self.splits.cache, partial(compress, examples, fits), name)
+                ids = self._stored(examples)
+        if (needed := ids.lengths.max() - (not self.has_end)) > longest:
+            text = examples[int(ids.lengths.max(axis=1).argmax())].source
             text = text if len(text) <= 40 else f"{text[:40]}…"
             raise UsageError(
-                f"the {split} split needs {needed[place]} positions, for {text!r}: raise "
+                f"the {split} split needs {needed} positions, for {text!r}: raise "
                 f"model.max_length={longest}"
                 + (", or leave such pairs out by data.faults=drop" if may_drop else "")
             )
         return examples, ids
+
+    def _stored(self, examples: TextStore, most: int | None = None) -> IdStore:
+        """Return the ids of texts, as `store_ids`."""
+        splits = self.splits
+        return store_ids(splits.cache, examples, self.tokenizers, most, splits.mapped)
 
     def _positions(self, ids: IdStore) -> np.ndarray:
         """Return the number of positions that each example needs."""

@@ -23,7 +23,7 @@ from experiments.describe import abstract_model as preset_model
 from experiments.registry import SOURCES
 from experiments.tasks.translation import Translation
 from experiments.workdir import Workdir
-from tests.experiments.data.corpora import load_split
+from tests.experiments.data.corpora import learn, load_split
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TRAINING = (REPOSITORY / "docs" / "training.md").read_text(encoding="utf-8")
@@ -207,7 +207,7 @@ def test_a_run_is_described_with_the_words_of_its_data(tmp_path):
     model = Translation.prepare(config, tmp_path).learner.abstract_model
     parts = {part.name: part.parameters for part in Description.of(model, context=48).parts}
     pairs = load_split(config.data, "train", tmp_path)
-    words = SOURCES["toy"].text.learn(config.text, pairs, tmp_path)
+    words = learn(SOURCES["toy"].text, config.text, pairs, tmp_path)
     assert parts["source embedding tokens"] == 32 * len(words.source)
     assert parts["target embedding tokens"] == 32 * len(words.target)
 

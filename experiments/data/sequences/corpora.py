@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from experiments.config.data import CorpusData
+from experiments.data.fingerprint import name_of_files
 from experiments.data.pairs import SentencePair
 from experiments.data.source import Source
 from experiments.data.subwords import Subwords
@@ -62,8 +63,7 @@ def corpus_source(
     """
 
     def name(config: CorpusData) -> str:
-        stats = [(path.resolve(), path.stat()) for path in sorted(files(config))]
-        return repr([config, *((str(path), at.st_size, at.st_mtime_ns) for path, at in stats)])
+        return name_of_files(files(config), config)
 
     def load(config: CorpusData, split: str, cache: Path) -> Iterator[SentencePair]:
         del cache

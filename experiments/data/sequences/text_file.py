@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from experiments.config.data import TextFileData
+from experiments.data.fingerprint import name_of_files
 from experiments.data.pairs import SentencePair
 from experiments.data.sequences.draw import generator
 from experiments.data.source import Source
 from experiments.data.subwords import Subwords
 from experiments.data.tokenizers import Characters
-from experiments.data.toy_language import sample
+from experiments.data.toy_language import ToyTranslation, sample
 
 CHUNK = 4_096  # bytes of an example of a running text; the store reads as many examples at once
 CUTS = {"train": (0.0, 0.9), "validation": (0.9, 0.95), "test": (0.95, 1.0)}
@@ -110,5 +111,13 @@ def _next_line(file: BinaryIO, place: int) -> int:
     return 0
 
 
-CHARACTERS = Source(characters, text=Characters(), is_running=True)
-LINES = Source(lines, text=Subwords(), may_split=True)
+def _name(config: TextFileData) -> str:
+    """Name the text of a config: that of its files, or of the toy language."""
+    path = Path(config.path)
+    files = [path / f"{split}.txt" for split in CUTS] if path.is_dir() else [path]
+    files = [file for file in files if config.path and file.is_file()]
+    return name_of_files(files, CUTS, config, ToyTranslation.VERSION)
+
+
+CHARACTERS = Source(characters, text=Characters(), is_running=True, name=_name)
+LINES = Source(lines, text=Subwords(), may_split=True, name=_name)

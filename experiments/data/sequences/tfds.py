@@ -1,7 +1,7 @@
 """Datasets of TFDS by name: pairs of texts, or texts and their classes.
 
-Preparing a dataset needs TensorFlow and a network. Reading needs neither, if it was prepared as
-array_record, on whatever machine:
+Preparing a dataset by its command needs TensorFlow and a network. Reading needs neither, if it was
+prepared as array_record, on whatever machine:
 
     tfds build ted_hrlr_translate/pt_to_en --file_format=array_record
 

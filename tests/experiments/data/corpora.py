@@ -1,10 +1,13 @@
 """Data of a config with a few fields changed."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.config.build import as_tree, build
 from experiments.data.pairs import SentencePair
+from experiments.data.store import store_text
+from experiments.data.tokenizers import Text, Tokenizers
 from experiments.registry import DATASETS, SOURCES
 
 
@@ -28,3 +31,8 @@ def changed(part: Any, changes: dict[str, Any]) -> Any:
 def load_split(config: Any, split: str, cache: Path | None) -> list[SentencePair]:
     """List the examples of a split, before anything is stored."""
     return [*SOURCES[config.name].load(config, split, cache)]
+
+
+def learn(text: Text, config: Any, pairs: Sequence[SentencePair], cache: Path) -> Tokenizers:
+    """Learn the tokens of pairs, after they are stored."""
+    return text.learn(config, store_text(cache, lambda: pairs), cache)

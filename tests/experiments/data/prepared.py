@@ -1,8 +1,8 @@
 """Prepare a TFDS dataset of given pairs, without TensorFlow."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import tensorflow_datasets as tfds
 
@@ -15,7 +15,7 @@ class Captions(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     VERSION = tfds.core.Version("1.0.0")
     BUILDER_CONFIGS: ClassVar = [tfds.core.BuilderConfig(name="en_de")]
 
-    splits: Mapping[str, Sequence[tuple[str | bytes, str | bytes]]]
+    splits: Mapping[str, Any]
 
     def _info(self) -> tfds.core.DatasetInfo:
         features = tfds.features.Translation(languages=("en", "de"))
@@ -23,19 +23,29 @@ class Captions(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
     def _split_generators(self, dl_manager):
         del dl_manager
-        return {split: self._generate_examples(split) for split in self.splits}
+        return self.splits
 
-    def _generate_examples(self, split: str) -> Iterator:
-        for number, (source, target) in enumerate(self.splits[split]):
-            yield number, {"en": source, "de": target}
+    def _generate_examples(self) -> Iterator:
+        raise NotImplementedError
 
 
 def prepare(
-    data_dir: Path, splits: Mapping[str, Sequence[tuple[str | bytes, str | bytes]]]
+    data_dir: Path,
+    splits: Mapping[str, Sequence[tuple[str | bytes, str | bytes]]],
+    create: Callable[[list[tuple[int, dict[str, str | bytes]]]], Any] = iter,
 ) -> Path:
-    """Write the splits and return the directory of the version."""
+    """Write the splits and return the directory of the version.
+
+    Args:
+        data_dir: folder of all datasets.
+        splits: the pairs of each.
+        create: what the builder takes as the numbered examples of a split.
+    """
     tfds.disable_progress_bar()
     builder = Captions(data_dir=str(data_dir), file_format="array_record")
-    builder.splits = splits
+    builder.splits = {
+        split: create([(i, {"en": source, "de": target}) for i, (source, target) in enumerate(one)])
+        for split, one in splits.items()
+    }
     builder.download_and_prepare()
     return Path(builder.data_dir)

@@ -12,7 +12,7 @@ from experiments.config.data import SUBWORDS, TextPart
 from experiments.data.pairs import SentencePair
 from experiments.data.subwords import STAND_IN, Subwords
 from experiments.errors import UsageError
-from tests.experiments.data.corpora import changed, data_part, load_split
+from tests.experiments.data.corpora import changed, data_part, learn, load_split
 
 CHARACTERS = st.characters(exclude_categories=("Cs",), exclude_characters=STAND_IN)
 PAIRS = [("a dog", "ein Hund"), ("two dogs", "zwei Hunde")]
@@ -154,7 +154,7 @@ def test_decode_inverts_encode_for_every_kind_of_subwords(write, config, kind, t
     write("plain", [*PAIRS, ("two  dogs", "zwei  Hunde")] * 3)
     settings = TextPart(kind=kind, size=269 if kind == "word" else 278)
     pairs = load_split(config, "train", None)
-    tokenizers = Subwords().learn(settings, pairs, tmp_path)
+    tokenizers = learn(Subwords(), settings, pairs, tmp_path)
     texts = [side for pair in pairs for side in pair[:2]]
     texts += ["ein  Hund ", "naïve 犬", "", " ", " 犬 Hund", "_▁ ▁", "<unk> </s> <0x41>"]
 
@@ -166,14 +166,14 @@ def test_decode_inverts_encode_for_every_kind_of_subwords(write, config, kind, t
     given(st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\ufdd0")))(
         comes_back
     )()
-    again = Subwords().learn(settings, pairs, tmp_path / "elsewhere")
+    again = learn(Subwords(), settings, pairs, tmp_path / "elsewhere")
     assert again == tokenizers  # to the byte
 
 
 def test_subwords_are_learned_from_long_and_unusual_lines(tmp_path):
     settings = TextPart(kind="char", size=300)
     for line in ("Ω" * 5_000, "▅Ω"):
-        tokens = Subwords().learn(settings, [SentencePair("a b", line)], tmp_path).source
+        tokens = learn(Subwords(), settings, [SentencePair("a b", line)], tmp_path).source
         assert tokens.encode("Ω") == tokens.encode("Ω" * 2)[:-1]  # one token, not bytes
         assert tokens.decode(tokens.encode("▅Ω a")) == "▅Ω a"
 
@@ -182,14 +182,14 @@ def test_too_many_subwords_raise(write, config, tmp_path):
     write("plain")
     text = TextPart(size=10_000)
     with pytest.raises(UsageError, match=r"size=10000 is more than the (\d+) .* at most \1$"):
-        Subwords().learn(text, load_split(config, "train", None), tmp_path)
+        learn(Subwords(), text, load_split(config, "train", None), tmp_path)
 
 
 def test_too_few_subwords_raise(write, config, tmp_path):
     write("plain")
     text = TextPart(size=262)
     with pytest.raises(UsageError, match=r"size=262 is less than the (\d+) .* at least \1$"):
-        Subwords().learn(text, load_split(config, "train", None), tmp_path)
+        learn(Subwords(), text, load_split(config, "train", None), tmp_path)
 
 
 def test_decode_inverts_encode_for_multi30k(config, real_data, tmp_path):
@@ -198,7 +198,7 @@ def test_decode_inverts_encode_for_multi30k(config, real_data, tmp_path):
     config = changed(config, {"path": path, "longest": 100, **files})
     splits = {split: load_split(config, split, None) for split in ("train", "validation", "test")}
     assert [len(pairs) for pairs in splits.values()] == [29_000, 1_014, 1_000]
-    tokenizers = Subwords().learn(TextPart(size=2_000), splits["train"], tmp_path)
+    tokenizers = learn(Subwords(), TextPart(size=2_000), splits["train"], tmp_path)
     for pair in splits["test"]:
         for text in pair[:2]:
             assert tokenizers.target.decode(tokenizers.target.encode(text)) == text

@@ -9,7 +9,7 @@ from experiments.data.pairs import SentencePair
 from experiments.data.sources import store_split
 from experiments.errors import UsageError
 from experiments.registry import DATASETS, SOURCES
-from tests.experiments.data.corpora import changed, data_part, load_split
+from tests.experiments.data.corpora import changed, data_part, learn, load_split
 from tests.experiments.data.prepared import NAME, prepare
 
 FEW = {"train": "train", "validation": "few", "test": "few"}
@@ -102,7 +102,7 @@ def test_every_source_is_tested():
 @pytest.mark.parametrize("name", PAIRS)
 def test_train_tokens_cover_every_split_and_decode_to_the_text(name, load, data, cache):
     splits = load(name)
-    tokenizers = SOURCES[name].text.learn(SUBWORDS, splits["train"], cache)
+    tokenizers = learn(SOURCES[name].text, SUBWORDS, splits["train"], cache)
     is_shared = tokenizers.source == tokenizers.target
     assert is_shared == (SUBWORDS.joint if name in OF_OTHERS else data(name).is_shared)
     for pairs in splits.values():
@@ -167,7 +167,7 @@ def test_unknown_split_raises(data, cache):
 @pytest.mark.parametrize("name", ["scan", "parallel"])
 def test_tokenizers_are_saved_once_and_loaded(name, tmp_path, load, cache):
     text, pairs = SOURCES[name].text, load(name)["train"]
-    tokenizers = text.learn(APART, pairs, cache)
+    tokenizers = learn(text, APART, pairs, cache)
     tokenizers.keep(tmp_path)
     tokenizers.keep(tmp_path)
     assert text.load(tmp_path) == tokenizers
@@ -240,10 +240,10 @@ def test_invalid_scan_line_raises(data, tmp_path):
 
 
 @pytest.mark.parametrize("split, sizes", [("simple", (16_228, 4_182)), ("length", (16_490, 3_920))])
-def test_real_scan_has_the_published_sizes(load, real_data, split, sizes):
+def test_real_scan_has_the_published_sizes(load, real_data, split, sizes, cache):
     splits = load("scan", path=str(real_data("scan")), split=split, cutoff=22, validation=500)
     assert (len(splits["train"]), len(splits["test"])) == sizes
-    tokenizers = SOURCES["scan"].text.learn(None, splits["train"], None)
+    tokenizers = learn(SOURCES["scan"].text, None, splits["train"], cache)
     assert (len(tokenizers.source), len(tokenizers.target)) == (3 + 13, 3 + 6)
     shortest = min(len(pair.target.split()) for pair in splits["test"])
     assert shortest == (24 if split == "length" else 1)

@@ -3,6 +3,7 @@
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
+import chex
 import numpy as np
 import pytest
 
@@ -12,7 +13,8 @@ from experiments.data.fingerprint import fingerprint
 from experiments.data.pairs import SentencePair
 from experiments.data.rows import EncodedPair
 from experiments.data.sources import Splits
-from experiments.data.store import store_ids, store_text
+from experiments.data.store import TextStore, store_ids, store_text
+from experiments.data.subwords import SubwordTokenizer
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import SPACED
@@ -116,6 +118,18 @@ def prepared(pairs, cache, split="train", faults="refuse", **batch):
     return Translation(changed, BOTH, splits)
 
 
+def test_a_second_run_reads_no_text(tmp_path, monkeypatch):
+    config = Config.read(multi30k.get_config("tiny").to_dict())
+    before = Translation.prepare(config, tmp_path)
+    first = before.training_batches()[0]
+    monkeypatch.setattr(TextStore, "_reader", property(lambda _: pytest.fail("a text is read")))
+    monkeypatch.setattr(SubwordTokenizer, "encode", lambda *_: pytest.fail("a text is encoded"))
+    task = Translation.prepare(config, tmp_path)
+    assert task.tokenizers == before.tokenizers
+    assert task.splits["train"].fingerprint == before.splits["train"].fingerprint
+    chex.assert_trees_all_equal(task.training_batches()[0], first)
+
+
 def test_the_longest_pair_is_named_with_what_can_be_done(tmp_path):
     words = (
         "the train split needs 7 positions, for 'a b a a b a': raise model.max_length=6, or leave"
@@ -134,13 +148,17 @@ def test_the_longest_pair_is_named_with_what_can_be_done(tmp_path):
         ({"packed": True, "row_length": 5}, SHORT, "2 of 4 pairs left out"),
     ],
 )
-def test_pairs_that_may_be_dropped_are_counted(changes, kept, told, tmp_path, capsys):
+def test_pairs_that_may_be_dropped_are_counted(changes, kept, told, tmp_path, capsys, monkeypatch):
     task = prepared([LONGER, *SHORT, LONG], tmp_path, faults="drop", **changes)
     assert [*task.examples("train")] == kept
     assert [EncodedPair(*map(list, pair)) for pair in task.ids("train")] == [
         *map(BOTH.encode, kept)
     ]
     assert told in capsys.readouterr().err
+    with monkeypatch.context() as patch:  # those that are left are stored
+        patch.setattr(TextStore, "__iter__", lambda _: pytest.fail("the text is read again"))
+        again = prepared([LONGER, *SHORT, LONG], tmp_path, faults="drop", **changes)
+        assert len(again.ids("train")) == len(kept) and told in capsys.readouterr().err
     assert [*prepared(SHORT, tmp_path, faults="drop", **changes).examples("train")] == SHORT
     assert capsys.readouterr().err == ""
 

@@ -15,6 +15,7 @@ from experiments.data.store import store_text
 from experiments.data.subword_dropout import PairDropout, SubwordDropout
 from experiments.data.subwords import Subwords
 from experiments.tasks.translation import Translation
+from tests.experiments.data.corpora import learn
 
 PAIRS = [
     SentencePair(f"{number} dogs run over the  meadow", f"{number} Hunde rennen über die Wiese")
@@ -23,7 +24,7 @@ PAIRS = [
 
 
 def learned(pairs, size, cache, joint=True):
-    return Subwords().learn(TextPart(size=size, joint=joint), pairs, cache)
+    return learn(Subwords(), TextPart(size=size, joint=joint), pairs, cache)
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["joint", "separate"])

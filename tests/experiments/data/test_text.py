@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from experiments.config.data import TextFileData
+from experiments.data.pairs import SentencePair
 from experiments.data.sequences import text_file
 from experiments.data.sequences.text_file import CUTS, characters, lines, toy_text
+from experiments.data.store import store_text
 from experiments.data.text import RandomWindows, fixed_windows
 from experiments.data.tokenizers import UNKNOWN_CHARACTER, Characters, CharacterTokenizer
 from experiments.errors import UsageError
@@ -29,7 +31,11 @@ def test_characters_and_ids():
 
 @pytest.mark.parametrize("separator", ["\r", "\u2028", "\u0085", '"'])
 def test_unusual_line_separators_survive_saving(separator, tmp_path):
-    learned = Characters().learn(None, [(f"a{separator}b\n", "")], tmp_path, (0,))
+    text = store_text(tmp_path / "cache", lambda: [SentencePair(f"a{separator}b\n")])
+    first, learned = (Characters().learn(None, text, tmp_path / "cache", (0,)) for _ in range(2))
+    assert first == learned
+    tmp_path /= "workdir"
+    tmp_path.mkdir()
     learned.keep(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["characters.source.json"]
     assert Characters().load(tmp_path, (0,)) == learned
@@ -82,6 +88,20 @@ def test_a_folder_has_a_file_for_each_split(tmp_path):
     (tmp_path / "train.txt").unlink()
     with pytest.raises(ValueError, match=r"/train.txt is not there: name a text file, a folder of"):
         sources(lines, "train", path=str(tmp_path))
+
+
+@pytest.mark.parametrize("source", [text_file.CHARACTERS, text_file.LINES])
+def test_text_has_another_name_after_a_change(source, tmp_path):
+    path = tmp_path / "text"
+    path.write_text("one\n")
+    names = [source.name(data(path=str(path)))]
+    assert names == [source.name(data(path=str(path)))]
+    path.write_text("one\ntwo\n")
+    names.append(source.name(data(path=str(path))))
+    names += [source.name(data(path=str(tmp_path))), source.name(data())]
+    (tmp_path / "train.txt").write_text("one\n")
+    names += [source.name(data(path=str(tmp_path))), source.name(data(seed=1))]
+    assert len({*names}) == 6
 
 
 def test_text_of_too_few_lines_raises(tmp_path):

@@ -35,6 +35,7 @@ from experiments.tasks.masked_language_model import MaskedLanguageModeling
 from experiments.tasks.translation import Translation
 from experiments.training.session import restore
 from experiments.workdir import Workdir
+from tests.experiments.data.corpora import learn
 
 FOLDER = Path(__file__).parent
 CACHE = Path(".cache")
@@ -74,7 +75,7 @@ CHARACTER_TEXTS = ("ab c", "", "xyz", "a" * 24, "a" * 25, "abc😀")
 @pytest.fixture(scope="module")
 def subwords(tmp_path_factory):
     part, pairs = TextPart(size=300), [SentencePair("the boys, the small boys", "then the toys")]
-    return Subwords().learn(part, pairs * 9, tmp_path_factory.mktemp("cache")).source
+    return learn(Subwords(), part, pairs * 9, tmp_path_factory.mktemp("cache")).source
 
 
 def translation(model, shared=None):
