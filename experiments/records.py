@@ -29,7 +29,7 @@ class Run(NamedTuple):
         config: of the run.
         results: as `results.report` wrote them.
         texts: a fingerprint of each split.
-        starts: command, commit and machine of each start of the training.
+        starts: command, commit, machine and date of each start of the training.
         scores: numbers of each split of the results, and of the last validation of the training.
     """
 
@@ -98,7 +98,7 @@ class Record(NamedTuple):
 
     Attributes:
         run: their name, without the seed.
-        command: of the first one; commit and machine of all.
+        command: of the first one; commit, machine and date of all.
         seeds: of each run.
         steps: that each was trained.
         planned_steps: of the config, if the runs did not reach their end; else None.
@@ -115,6 +115,7 @@ class Record(NamedTuple):
     command: str
     commit: str
     machine: str
+    date: str
     seeds: list[int]
     steps: list[int]
     planned_steps: int | None
@@ -144,6 +145,7 @@ class Record(NamedTuple):
             command=_distinct(runs[:1], "command"),
             commit=_distinct(runs, "commit"),
             machine=_distinct(runs, "machine"),
+            date=_distinct(runs, "date"),
             seeds=[run.config.seed for run in runs],
             steps=[run.results["step"] for run in runs],
             planned_steps=None if first.is_whole else first.config.train.steps,
@@ -186,7 +188,7 @@ class Record(NamedTuple):
 
 
 FIELDS = {
-    **dict.fromkeys(("run", "command", "commit", "machine", "decoding"), str),
+    **dict.fromkeys(("run", "command", "commit", "machine", "date", "decoding"), str),
     **dict.fromkeys(("seeds", "steps", "seconds"), list),
     **dict.fromkeys(("scores", "published"), dict),
     **dict.fromkeys(("planned_steps", "parameters"), int | None),
@@ -257,5 +259,5 @@ def _numbers(scores: Mapping[str, Any]) -> dict[str, float]:
 
 def _distinct(runs: Sequence[Run], field: str) -> str:
     """Return what the starts of all runs contain in a field, without repetitions."""
-    found = dict.fromkeys(start[field] for run in runs for start in run.starts)
-    return "; ".join(found) or "unknown"
+    found = dict.fromkeys(start.get(field) for run in runs for start in run.starts)
+    return "; ".join(filter(None, found)) or "unknown"
