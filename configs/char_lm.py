@@ -6,11 +6,8 @@ toy language.
 
 command    python run.py --config=configs/char_lm.py
 hardware   two CPU cores
-time       134 s of training
-score      perplexity 2.12 of a character on the last tenth of the toy text; loss 1.669 on that of
-           tiny Shakespeare, by --config.data.path=FILE (published for these sizes and steps: 1.88;
-           seed 0)
-           measured with weight decay on all parameters (train.decay_all)
+time       not run
+score      not run
 """
 
 from ml_collections import ConfigDict

@@ -2,10 +2,8 @@
 
 command    python run.py --config=configs/reverse_rnn.py
 hardware   two CPU cores
-time       73 s of training
-score      BLEU 99.9 on test (published: 95.2), exact match 100.0 % at trained lengths, 97.4 % at 26
-           to 30 integers (seed 0)
-           measured with weight decay on all parameters (train.decay_all)
+time       1.2 min of training
+score      test BLEU 99.92 (published: 95.19 (JoeyNMT tutorial)); seed 0, commit e562c25
 """
 
 from ml_collections import ConfigDict

@@ -4,9 +4,8 @@ The files are those of Lake and Baroni 2018; `data.path` is their folder.
 
 command    python run.py --config=configs/scan.py --config.data.path=FOLDER
 hardware   two CPU cores
-time       9 minutes of training (compilation and validation included), on a busy machine
-score      exact match 99.8 % (published: about 100 %; seed 0)
-           measured with weight decay on all parameters (train.decay_all)
+time       not run
+score      not run
 """
 
 from ml_collections import ConfigDict

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 from ml_collections import ConfigDict
 
 from experiments.config.differences import flat, is_within
+from experiments.data.fingerprint import fingerprint
 from experiments.errors import UsageError
 from experiments.files import write_whole
 from experiments.json_files import read_json
@@ -162,15 +163,38 @@ class Record(NamedTuple):
         """Read the file of a record.
 
         Raises:
-            UsageError: it is damaged.
+            UsageError: it is damaged, or was changed by hand.
         """
         found = read_json(path, FIELDS)
-        return cls(**{name: found.get(name) for name in cls._fields})
+        record = cls(**{name: found.get(name) for name in cls._fields})
+        if found["digest"] != record.digest:
+            raise UsageError(
+                f"{path} was changed after it was written, its digest is not that of its contents: "
+                "restore the file, or measure the run again"
+            )
+        return record
 
     def save(self, path: Path) -> None:
         """Write the file of a record."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(self._asdict(), indent=2) + "\n")
+        fields = self._asdict() | {"digest": self.digest}
+        write_whole(path, json.dumps(fields, indent=2) + "\n")
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hexadecimal digits that follow from all fields."""
+        return fingerprint([json.dumps(self._asdict(), sort_keys=True)])
+
+    @property
+    def shown(self) -> dict[tuple[str, str], str]:
+        """Split and score of each figure that is shown, and the published figure or ""."""
+        shown = {}
+        for split, published in self.published.items():
+            headline = self.headline(split)
+            others = [headline] if headline in SHOWN else self.scores[split]
+            for score in published or others:
+                shown[split, score] = published.get(score, "")
+        return shown
 
     def headline(self, split: str) -> str:
         """Return the name of the score of a split that is shown if no other one is asked for."""
@@ -188,7 +212,7 @@ class Record(NamedTuple):
 
 
 FIELDS = {
-    **dict.fromkeys(("run", "command", "commit", "machine", "date", "decoding"), str),
+    **dict.fromkeys(("run", "command", "commit", "machine", "date", "decoding", "digest"), str),
     **dict.fromkeys(("seeds", "steps", "seconds"), list),
     **dict.fromkeys(("scores", "published"), dict),
     **dict.fromkeys(("planned_steps", "parameters"), int | None),

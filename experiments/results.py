@@ -70,7 +70,7 @@ def report(
     measured = "" if step == last else f"; measured: step {step:,}"
     print(f"{last:,} steps, {results['training_seconds']} s of training{measured}")
     for split, scores in splits.items():
-        print(f"{split:13s} {'   '.join(_shown(scores))}")
+        print(line_of(split, scores))
         if data := scores.get("data"):
             print(f"{'':14s}{', '.join(f'{name}={value}' for name, value in data.items())}")
         if other := scores.get("against"):
@@ -96,6 +96,11 @@ def differing(decoding: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
     """Return the fields of `decoding` that differ from `usual`, in parentheses."""
     fields = [f"{name}={value}" for name, value in decoding.items() if usual.get(name) != value]
     return f" (decoding: {', '.join(fields)})" if fields else ""
+
+
+def line_of(split: str, scores: Scores) -> str:
+    """Return the scores of a split in a line."""
+    return f"{split:13s} {'   '.join(_shown(scores))}"
 
 
 def _shown(scores: Scores) -> list[str]:
