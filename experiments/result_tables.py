@@ -109,7 +109,7 @@ class Results(NamedTuple):
         if not rows:
             raise UsageError("a block of results names no run")
         left_out = {name for name in rows[0] if not any(row[name] for row in rows)}
-        left_out |= {*IN_RESULTS_ALONE, *(["published"] if columns else [])}
+        left_out |= {*IN_RESULTS_ALONE, *(["for comparison"] if columns else [])}
         return [{key: row[key] for key in row if key not in left_out} for row in rows]
 
     def _rows(self, run: str, figures: Sequence[Figure], path: Path) -> Iterator[dict[str, str]]:
@@ -131,7 +131,7 @@ class Results(NamedTuple):
                 "run": self._link(run, path),
                 "figure": f"{split} {label_of(score)}{record.decoding if record else ''}".strip(),
                 "result": NOT_RUN if record is None else record.written(split, score),
-                "published": published.get((split, score), ""),
+                "for comparison": published.get((split, score), ""),
                 "training": "" if record is None else _minutes(record),
                 "seeds": "" if record is None else ", ".join(map(str, record.seeds)),
                 "commit": "" if record is None else record.commit,
@@ -172,7 +172,8 @@ class Results(NamedTuple):
     def _card(self, name: str) -> str:
         """Return the end of the docstring of a configuration."""
         records = {run: each for run, each in self.records.items() if _configuration(each) == name}
-        time = f"{_minutes(records[name])} of training" if name in records else NOT_RUN
+        timed = records.get(name) or next(iter(records.values()), None)
+        time = NOT_RUN if timed is None else f"{_minutes(timed)} of training"
         scores = [_entry(record, "" if run == name else run) for run, record in records.items()]
         entries = [("time", time), *(("score", score) for score in scores or [NOT_RUN])]
         lines = [
@@ -223,7 +224,7 @@ def _entry(record: Record, name: str) -> str:
     """Return the scores of a record as an entry of a card."""
     figures = [
         f"{split} {label_of(score)} {record.written(split, score)}"
-        + (f" (published: {figure})" if figure else "")
+        + (f" (for comparison: {figure})" if figure else "")
         for (split, score), figure in record.shown.items()
     ]
     seeds = ", ".join(map(str, record.seeds))

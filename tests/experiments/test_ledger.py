@@ -71,7 +71,7 @@ def test_seeds_share_a_row(tmp_path, rows, names, label):
     assert rows() == [
         {
             **{"run": label, "figure": "test tokenized BLEU", "result": "41.00 ± 1.41"},
-            **{"published": "41.02 (Wu et al. 2021)", "training": "1.5 min", "seeds": "0, 1"},
+            **{"for comparison": "41.02 (Wu et al. 2021)", "training": "1.5 min", "seeds": "0, 1"},
             **{"commit": "abc1234", "steps": "100", "date": "2026-11-25"},
             "machine": "cpu, 2 cores",
         }

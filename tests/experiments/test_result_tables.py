@@ -89,7 +89,7 @@ def test_each_figure_of_a_run_has_a_row(written):
 def test_figures_of_the_first_line_are_columns(written):
     head, *rows = lines(written, "results: test/exact_match; test/bleu\ncopy\nwaiting\n")
     assert head == "| run | test exact match | test BLEU | training | seeds | commit |"
-    assert rows[0].endswith(" | 62.50% ± 17.68% | 99.50 | 1.0 min | 0, 1 | abc1234 |")
+    assert rows[0].endswith(" | 62.50% ± 17.68% | 99.50 ± 0.00 | 1.0 min | 0, 1 | abc1234 |")
     assert rows[1].endswith(": Waiting: a sequence of digits. | not run | not run |  |  |  |")
 
 
@@ -126,7 +126,7 @@ def test_a_card_has_time_and_scores_of_its_runs(written):
         "time       an hour\nscore      very good\n",
         "time       1.0 min of training\n"
         "score      test exact match 62.50% ± 17.68%; seeds 0, 1, commit abc1234\n"
-        "score      copy_longer: test exact match 25.00% (published: 100 %); seed 0, commit "
+        "score      copy_longer: test exact match 25.00% (for comparison: 100 %); seed 0, commit "
         "abc1234\n",
     )
     assert "\ntime       not run\nscore      not run\n" in written(CARD, "configs/waiting.py")
