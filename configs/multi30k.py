@@ -1,8 +1,8 @@
 """Multi30k, English to German, by Transformer-Tiny: image captions as subwords.
 
-Model and recipe are those of Wu et al. 2021 (ACL, "Good for Misconceived Reasons"), with a reported
-tokenized BLEU of 41.02 on test 2016. The files are those of Elliott et al. 2016, lowercased and
-tokenized; `data.path` is their folder. Their terms of use allow research and education.
+Model and recipe are those of Wu et al. 2021 (ACL, "Good for Misconceived Reasons"). The files are
+those of Elliott et al. 2016, lowercased and tokenized; `data.path` is their folder. Their terms of
+use allow research and education.
 
 command    python run.py --config=configs/multi30k.py --config.data.path=FOLDER
 hardware   two CPU cores

@@ -1,7 +1,7 @@
 """Multi30k, German to English: a Transformer, to compare with recurrent models.
 
 The sizes are those of bentrevett/pytorch-seq2seq, notebook 6 (9 million parameters, ten epochs,
-36.52 tokenized BLEU, greedy), with whole words. Here the tokens are subwords, and training has
+greedy decoding), with whole words. Here the tokens are subwords, and training has
 sixteen epochs, a cosine schedule, label smoothing and more dropout. `configs/multi30k_rnn.py` has
 the recurrent models.
 

@@ -105,9 +105,13 @@ class Results(NamedTuple):
             if columns:
                 results = {row.pop("figure"): row.pop("result") for row in found}
                 found = [{"run": found[0].pop("run")} | results | found[0]]
-            rows += found
+            rows += [found[0], *(row | {"run": ""} for row in found[1:])]
         if not rows:
             raise UsageError("a block of results names no run")
+        for row, before in zip(rows[:0:-1], rows[-2::-1], strict=True):
+            link, _, about = row["run"].partition("): ")
+            if about and before["run"].endswith(about):
+                row["run"] = f"{link})"  # of the same configuration as the row before
         left_out = {name for name in rows[0] if not any(row[name] for row in rows)}
         left_out |= {*IN_RESULTS_ALONE, *(["for comparison"] if columns else [])}
         return [{key: row[key] for key in row if key not in left_out} for row in rows]

@@ -24,6 +24,7 @@ SHOWN = {
     "word_perplexity": ("per word", "{:.3f}"),
 }
 NOT_SHOWN = ("loss", "nll", "tokens", "sentences")  # numbers that are in results.json alone
+BOOTSTRAP = "paired bootstrap over sentences; it ignores the variance between seeds"
 # Fields of `decoding` that do not change a translation.
 FIELDS_WITHOUT_EFFECT_ON_OUTPUT = {"hypotheses", "n_best", "metrics"}
 
@@ -78,7 +79,7 @@ def report(
             score = " ".join(_shown(other)[0].split())
             print(
                 f"{'':14s}against {other['workdir']}{decoding}: {score}, p = {other['p']:.3f} that "
-                "chance alone makes them differ so (paired bootstrap)"
+                f"chance alone makes them differ so ({BOOTSTRAP})"
             )
     print(f"everything is in {workdir.path}")
 

@@ -77,10 +77,9 @@ def test_each_figure_of_a_run_has_a_row(written):
         "| --- | --- | --- | --- | --- | --- |\n"
         "| [`copy`](configs/copy.py): Copy: a sequence of digits. | test exact match "
         "| 62.50% ± 17.68% | 1.0 min | 0, 1 | abc1234 |\n"
-        "| [`copy_longer`](configs/copy.py): Copy: a sequence of digits. | longer exact match "
+        "| [`copy_longer`](configs/copy.py) | longer exact match "
         "| 12.50% | 1.0 min | 0 | abc1234 |\n"
-        "| [`copy_longer`](configs/copy.py): Copy: a sequence of digits. | test BLEU "
-        "| 99.50 | 1.0 min | 0 | abc1234 |\n"
+        "|  | test BLEU | 99.50 | 1.0 min | 0 | abc1234 |\n"
         "\n<!-- end of results -->\nText.\n"
     )
     assert written(page) == page
