@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from experiments.config.differences import differences
 from experiments.errors import UsageError
+from experiments.explanations import explanations
 from experiments.files import write_whole
 from experiments.records import Record, Run, warn_skipped
 from experiments.result_tables import Results
@@ -65,6 +66,8 @@ def records_below(folder: Path) -> Iterator[Record]:
     for path in sorted(path.parent for path in folder.rglob("results.json")):
         try:
             runs.append(Run.read(path, path.relative_to(folder).as_posix()))
+            for run in explanations(runs[-1], path):
+                yield Record.of(run.name, [run])
         except UsageError as error:
             warn_skipped(path.name, error)
     names: set[str] = set()
@@ -82,12 +85,15 @@ def records_below(folder: Path) -> Iterator[Record]:
 def differs(path: Path, record: Record) -> str:
     """Return how the configuration in the file of a record differs, "" if it is the same.
 
+    A file of more seeds is kept too.
     Fields that only one of them has are those of another version. A file without a configuration
     is compared by the number of parameters, and is never replaced by a shorter training.
     """
     if not path.exists():
         return ""
     kept = Record.load(path)
+    if len(kept.seeds) > len(record.seeds):
+        return f"{path} is of more seeds ({', '.join(map(str, kept.seeds))})"
     if kept.config is None or record.config is None:
         other = kept.parameters not in (None, record.parameters)
         fields = ["parameters"] * other + ["steps"] * (max(record.steps) < max(kept.steps))

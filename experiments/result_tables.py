@@ -125,7 +125,7 @@ class Results(NamedTuple):
         record = self._record(run)
         published = {} if record is None else record.shown
         for split, score in figures or published or [("", "")]:
-            if record is not None and not record.written(split, score):
+            if record is not None and split and not record.written(split, score):
                 known = [
                     f"{split}/{name}" for split, each in record.scores.items() for name in each
                 ]
@@ -134,7 +134,7 @@ class Results(NamedTuple):
             yield {
                 "run": self._link(run, path),
                 "figure": f"{split} {label_of(score)}{record.decoding if record else ''}".strip(),
-                "result": NOT_RUN if record is None else record.written(split, score),
+                "result": _result(record, split, score),
                 "for comparison": published.get((split, score), ""),
                 "training": "" if record is None else _minutes(record),
                 "seeds": "" if record is None else ", ".join(map(str, record.seeds)),
@@ -175,7 +175,11 @@ class Results(NamedTuple):
 
     def _card(self, name: str) -> str:
         """Return the end of the docstring of a configuration."""
-        records = {run: each for run, each in self.records.items() if _configuration(each) == name}
+        records = {
+            run: record
+            for run, record in self.records.items()
+            if _configuration(record) == name and record.shown
+        }
         timed = records.get(name) or next(iter(records.values()), None)
         time = NOT_RUN if timed is None else f"{_minutes(timed)} of training"
         scores = [_entry(record, "" if run == name else run) for run, record in records.items()]
@@ -212,6 +216,12 @@ def _figures(text: str) -> list[Figure]:
     """Return the figures of `split/score; split/score`."""
     parts = (part.strip().partition("/") for part in text.split(";") if part.strip())
     return [(split, score) for split, _, score in parts]
+
+
+def _result(record: Record | None, split: str, score: str) -> str:
+    if record is None:
+        return NOT_RUN
+    return record.written(split, score) if split else "in its file"
 
 
 def _minutes(record: Record) -> str:

@@ -11,7 +11,7 @@ from experiments import ledger
 from experiments.config import Config
 from experiments.errors import UsageError
 from experiments.origin import commit
-from experiments.records import Record
+from experiments.records import Record, summary
 from experiments.workdir import Workdir
 
 TRAIN = {"steps": 100, "warmup_steps": 0}
@@ -211,6 +211,28 @@ def test_a_record_of_another_configuration_is_kept(tmp_path, rows, capsys):
     path = tmp_path / "results" / "one.json"
     Record.load(path)._replace(config=None).save(path)  # as of an old file
     assert rows() == before and "(steps: [100] there, [20] here)" in capsys.readouterr().err
+
+
+def test_a_record_of_more_seeds_is_kept(tmp_path, rows, capsys):
+    for seed in (0, 1):
+        run(tmp_path, f"runs/{seed}", seed, 40.0 + seed)
+    before = rows()
+    shutil.rmtree(tmp_path / "workdirs" / "runs" / "1")
+    assert rows() == before
+    assert "runs/0.json is of more seeds (0, 1)" in capsys.readouterr().err
+
+
+def test_tables_of_explanations_have_a_record(tmp_path, rows):
+    folder = run(tmp_path, "one", 0, 40.0).explanation / "test"
+    folder.mkdir(parents=True)
+    (folder / "senses.csv").write_text("vector,accuracy,moved by\nlayer 1; all,99.5,\n")
+    assert [(row["run"], row["result"]) for row in rows()] == [
+        ("one", "40.00"),
+        ("one/explain_test", "in its file"),
+    ]
+    record = Record.load(tmp_path / "results" / "one" / "explain_test.json")
+    assert record.scores == {"senses: layer 1, all": {"accuracy, %": summary([99.5])}}
+    assert (record.seeds, record.published) == ([0], {})
 
 
 def test_no_run_and_no_record(rows):
