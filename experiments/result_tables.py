@@ -9,11 +9,12 @@ A document contains a block for each table; `Results.updated` writes its lines a
     | configuration | test exact match | ...
     <!-- end of results -->
 
-The figures of the first line, each SPLIT/SCORE, are columns, with a row for each run. Without them
-each figure has a row: those after the name of a run, as in `copy: test/exact_match`, or all that
-the run shows. `<!-- all results -->` lists every run and its command, and `<!-- output of RUN -->`
-contains the scores that its first seed printed. The docstring of a configuration, its card, ends
-with time and scores of its runs.
+The figures of the first line, each SPLIT/SCORE, are columns, with a row for each run; in a figure
+`*/SCORE` the splits are those after the name of a run, as in `copy: test; validation`, each with a
+row. Without columns each figure has a row: those after the name of a run, as in
+`copy: test/exact_match`, or all that the run shows. `<!-- all results -->` lists every run and its
+command, and `<!-- output of RUN -->` contains the scores that its first seed printed. The docstring
+of a configuration, its card, ends with time and scores of its runs.
 """
 
 import ast
@@ -99,13 +100,8 @@ class Results(NamedTuple):
     def _table(self, what: str, path: Path) -> list[dict[str, str]]:
         """Return the rows of a table, without columns that are empty in all of them."""
         first, *lines = what.rstrip().split("\n")
-        columns, rows = _figures(first), []
-        for run, _, figures in (line.partition(":") for line in lines):
-            found = [*self._rows(run, columns or _figures(figures), path)]
-            if columns:
-                results = {row.pop("figure"): row.pop("result") for row in found}
-                found = [{"run": found[0].pop("run")} | results | found[0]]
-            rows += [found[0], *(row | {"run": ""} for row in found[1:])]
+        columns = _figures(first)
+        rows = [row for line in lines for row in self._rows_of_line(line, columns, path)]
         if not rows:
             raise UsageError("a block of results names no run")
         for row, before in zip(rows[:0:-1], rows[-2::-1], strict=True):
@@ -115,6 +111,23 @@ class Results(NamedTuple):
         left_out = {name for name in rows[0] if not any(row[name] for row in rows)}
         left_out |= {*IN_RESULTS_ALONE, *(["for comparison"] if columns else [])}
         return [{key: row[key] for key in row if key not in left_out} for row in rows]
+
+    def _rows_of_line(
+        self, line: str, columns: Sequence[Figure], path: Path
+    ) -> list[dict[str, str]]:
+        """Return the rows of a line: one for each figure, or, with columns, for each split."""
+        run, _, what = line.partition(":")
+        if not columns:
+            first, *others = self._rows(run, _figures(what), path)
+            return [first, *(row | {"run": ""} for row in others)]
+        rows = []
+        for split in map(str.strip, what.split(";")):
+            figures = [(split if each == "*" else each, score) for each, score in columns]
+            found = [*self._rows(run, figures, path)]
+            results = {row["figure"].removeprefix(split).strip(): row["result"] for row in found}
+            rows.append({"run": found[0]["run"], "figure": split} | results | found[0])
+            rows[-1].update(figure=split, result="")
+        return rows
 
     def _rows(self, run: str, figures: Sequence[Figure], path: Path) -> Iterator[dict[str, str]]:
         """Yield a row for each figure of a run, all that it shows if none is given.

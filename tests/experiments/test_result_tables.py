@@ -92,6 +92,16 @@ def test_figures_of_the_first_line_are_columns(written):
     assert rows[1].endswith(": Waiting: a sequence of digits. | not run | not run |  |  |  |")
 
 
+def test_splits_of_a_line_have_rows(written):
+    head, *rows = lines(written, "results: */exact_match\ncopy_longer: test; longer\ncopy: test\n")
+    assert head == "| run | figure | exact match | training | seeds | commit |"
+    assert [row.split(" | ")[1:3] for row in rows] == [
+        ["test", "25.00%"],
+        ["longer", "12.50%"],
+        ["test", "62.50% ± 17.68%"],
+    ]
+
+
 def test_a_published_figure_has_a_column(written):
     _, row = lines(written, "results:\ncopy_longer\n")
     assert "| test exact match | 25.00% | 100 % | 1.0 min |" in row
