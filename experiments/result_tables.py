@@ -123,8 +123,13 @@ class Results(NamedTuple):
         rows = []
         for split in map(str.strip, what.split(";")):
             figures = [(split if each == "*" else each, score) for each, score in columns]
+            record, labels = self._record(run), [label_of(score) for _, score in figures]
+            if split and record is not None:  # cells of scores that the split lacks are empty
+                has = record.scores.get(split, {score: 0 for _, score in figures})
+                figures = [figure for figure in figures if figure[1] in has]
             found = [*self._rows(run, figures, path)]
-            results = {row["figure"].removeprefix(split).strip(): row["result"] for row in found}
+            results = dict.fromkeys(labels if split else [], "")
+            results |= {row["figure"].removeprefix(split).strip(): row["result"] for row in found}
             rows.append({"run": found[0]["run"], "figure": split} | results | found[0])
             rows[-1].update(figure=split, result="")
         return rows

@@ -12,6 +12,8 @@ from jax import Array
 
 Score = Callable[[Array], Array]
 
+NODES = 32  # of the quadrature in one part of a path
+
 
 def occlusion(score: Score, vectors: Array, replacements: Array) -> Array:
     """Return what each output loses when one vector is replaced.
@@ -33,27 +35,52 @@ def gradient_times_input(score: Score, vectors: Array, baseline: Array) -> Array
     return jnp.einsum("tsd,sd->ts", jax.jacrev(score)(vectors), vectors - baseline)
 
 
-def integrated_gradients(score: Score, vectors: Array, baseline: Array, steps: int = 32) -> Array:
+def integrated_gradients(
+    score: Score,
+    vectors: Array,
+    baseline: Array,
+    parts: int = 1,
+    most_parts: int = 64,
+    tolerance: float = 0.01,
+) -> Array:
     """Return gradients integrated from a baseline to the vectors (Sundararajan et al. 2017).
 
-    The attributions of an output sum to the difference of its score: `completeness_error`.
+    The attributions of an output sum to the difference of its score: `completeness_error`. The
+    path is divided into equal parts, each with a Gauss-Legendre quadrature. Their number is doubled
+    until no error exceeds the tolerance.
 
     Args:
         score: of the outputs.
         vectors: `[S, D]`.
         baseline: `[S, D]`.
-        steps: nodes of a Gauss-Legendre quadrature.
+        parts: of the path at first.
+        most_parts: of the path; errors can exceed the tolerance if this number is too small.
+        tolerance: of the completeness error.
     """
-    nodes, weights = np.polynomial.legendre.leggauss(steps)
-    places = jnp.asarray((nodes + 1) / 2, vectors.dtype)
-    weights = jnp.asarray(weights / 2, vectors.dtype)
+    rule = np.polynomial.legendre.leggauss(NODES)
+    nodes, weights = (jnp.asarray(each / 2, vectors.dtype) for each in rule)
+    change = vectors - baseline
 
-    def gradient(place: Array) -> Array:
-        return gradient_times_input(score, baseline + place * (vectors - baseline), baseline)
+    def integral(parts: Array) -> Array:
+        def add(number: Array, total: Array) -> Array:
+            part, node = jnp.divmod(number, NODES)
+            place = (part + 0.5 + nodes[node]) / parts
+            gradient = jax.jacrev(score)(baseline + place * change)
+            return total + weights[node] * jnp.einsum("tsd,sd->ts", gradient, change)
 
-    # The difference to the baseline is `place` times the whole one.
-    each = jax.lax.map(gradient, places)
-    return jnp.einsum("k,kts->ts", weights / places, each)
+        return jax.lax.fori_loop(0, parts * NODES, add, jnp.zeros_like(unknown)) / parts
+
+    def is_incomplete(state: tuple[Array, Array]) -> Array:
+        parts, found = state
+        errors = completeness_error(found, score, vectors, baseline)
+        return (parts <= most_parts) & (errors > tolerance).any()
+
+    def refine(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        parts, _ = state
+        return 2 * parts, integral(parts)
+
+    unknown = jnp.full((len(score(vectors)), len(vectors)), jnp.inf, vectors.dtype)
+    return jax.lax.while_loop(is_incomplete, refine, (parts, unknown))[1]
 
 
 def completeness_error(attributions: Array, score: Score, vectors: Array, baseline: Array) -> Array:

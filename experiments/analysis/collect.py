@@ -31,6 +31,7 @@ class Example(NamedTuple):
         predicted: the tokens that a decoder predicts, one for each that it reads.
         words: number of the word of each token of the text, of a source and its translation.
         unknown: places of unknown words among the labels, by the stack.
+        continuation: number of tokens at the end that a decoder alone added to the text.
     """
 
     inputs: Mapping[str, np.ndarray]
@@ -39,6 +40,7 @@ class Example(NamedTuple):
     predicted: Sequence[str] = ()
     words: Mapping[str, Sequence[int]] = {}
     unknown: Mapping[str, Sequence[int]] = {}
+    continuation: int = 0
 
     @property
     def note(self) -> str:

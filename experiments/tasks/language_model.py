@@ -134,6 +134,7 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
             {"decoder": labels},
             {"decoder": (begin, 0)},
             unknown={"decoder": [begin + place for place in sentence.unknown]},
+            continuation=len(ids) - begin - len(sentence.ids),
         )
 
     def attended(

@@ -235,7 +235,13 @@ def _with_sharding(leaf: Any) -> jax.ShapeDtypeStruct:  # noqa: ANN401 - an arra
 
 
 def _cause(error: Exception) -> str:
-    """Return the reason of the system, else the beginning of the message of the library."""
+    """Return the reason of the system, else the beginning of the message of the library.
+
+    A model has other shapes than its checkpoint if someone edited a file of the run.
+    """
+    if found := re.search(r"Requested shape: (\(.*?\)) .* stored shape: (\(.*?\))", str(error)):
+        shapes = f"an array has shape {found[2]}, but {found[1]} in the model"
+        return f"{shapes}: config.json or a vocabulary has changed"
     number = re.search(r"os_error_code='(\d+)'", str(error))  # of tensorstore
     if number or isinstance(error, OSError):
         return os.strerror(int(number[1])) if number else error.strerror or str(error)

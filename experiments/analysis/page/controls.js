@@ -31,7 +31,7 @@ function showStored(number) {
   const ids = stored.translations[0]?.ids;
   const { encoder, decoder } = stored.stacks;
   const computed = isStored ? {} : passOf(encoder ?? decoder, encoder ? ids : decoder.ids);
-  byId('status').textContent = unknownNote(stored);
+  byId('status').textContent = exampleNote(stored);
   showExample({ ...stored, ...computed });
 }
 

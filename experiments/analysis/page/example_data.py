@@ -99,6 +99,7 @@ def attention_data(example: Example, attended: Attended) -> dict[str, Any]:
             for stack, labels in example.labels.items()
         },
         "predicted": [*example.predicted],
+        "continuation": example.continuation,
         "maps": {kind: map_data(maps) for kind, maps in attended.maps.items()},
         "movement": {
             stack: distances(vectors).round(4).tolist()

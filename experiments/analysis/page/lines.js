@@ -13,7 +13,8 @@ function drawTokens() {
   byId('queries-title').textContent = isCross ? 'Predicted' : 'From';
   byId('keys-title').textContent = isCross ? 'Source' : 'To';
   const keyStack = page.kind === 'decoder' ? 'decoder' : 'encoder';
-  const unknownIn = (stack) => page.example.stacks[stack].unknown ?? [];
+  const { stacks, continuation = 0 } = page.example;
+  const unknownIn = (stack) => stacks[stack].unknown ?? [];
   const sides = [
     ['query', queries, isCross ? [] : unknownIn(queryStack())],
     ['key', keys, unknownIn(keyStack)],
@@ -27,6 +28,10 @@ function drawTokens() {
       if (unknown.includes(place)) {
         button.firstChild.className = 'unknown';
         button.append(element('span', { class: 'spoken' }, ' (unknown word)'));
+      }
+      if (place >= labels.length - continuation) {
+        button.firstChild.className = 'added';
+        button.append(element('span', { class: 'spoken' }, ' (added by the model)'));
       }
       return element('li', {}, button);
     });

@@ -33,15 +33,18 @@ function readTyped(text) {
   byId('example').value = '';
   showExample({ ...example, name: text });
   const time = Math.round(performance.now() - started);
-  byId('status').textContent = `Computed in this page in ${time} ms. ${unknownNote(example)}`;
+  byId('status').textContent = `Computed in this page in ${time} ms. ${exampleNote(example)}`;
 }
 
-/** Return a sentence about the unknown words of an example, "" if there are none. */
-function unknownNote({ stacks }) {
+/** Return sentences about the unknown words of an example, and about the tokens added to it. */
+function exampleNote({ stacks, continuation }) {
   const { labels, unknown = [] } = stacks.encoder ?? stacks.decoder;
   const words = unknown.map((place) => `“${labels[place]}”`).join(', ');
   const copied = stacks.decoder && stacks.encoder ? ' and copied into the translation' : '';
-  return words && `Not in the vocabulary, read as a placeholder${copied}: ${words}.`;
+  return [
+    words && `Not in the vocabulary, read as a placeholder${copied}: ${words}.`,
+    continuation && 'The model added the tokens in italics.',
+  ].filter(Boolean).join(' ');
 }
 
 function translated(read) {
@@ -65,7 +68,7 @@ function continued(read) {
   const example = passOf(read, [...read.ids, ...(best?.ids ?? [])]);
   const text = writeText(model, example.stacks.decoder.ids);
   const translations = best ? [answerOf(best, model.target, text, read.ids.length - 1)] : [];
-  return { ...example, translations };
+  return { ...example, translations, continuation: best?.ids.length };
 }
 
 /** Return a hypothesis in the form of a stored translation; `start` is its first query. */

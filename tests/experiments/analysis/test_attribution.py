@@ -26,12 +26,16 @@ def curved(vectors):
     return jnp.tanh(linear(vectors)) * vectors.sum()
 
 
+def steep(vectors):
+    return jnp.tanh(300 * linear(vectors))
+
+
 def test_methods_agree_on_a_linear_score():
     expected = jnp.einsum("tsd,sd->ts", WEIGHTS, VECTORS - BASELINE)
     for found in (
         occlusion(linear, VECTORS, BASELINE),
         gradient_times_input(linear, VECTORS, BASELINE),
-        integrated_gradients(linear, VECTORS, BASELINE, steps=3),
+        integrated_gradients(linear, VECTORS, BASELINE),
     ):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
@@ -39,6 +43,10 @@ def test_methods_agree_on_a_linear_score():
 def test_integrated_gradients_are_complete():
     found = integrated_gradients(curved, VECTORS, BASELINE)
     assert (completeness_error(found, curved, VECTORS, BASELINE) < 0.01).all()
+    coarse = integrated_gradients(steep, VECTORS, BASELINE, most_parts=1)
+    assert (completeness_error(coarse, steep, VECTORS, BASELINE) > 0.01).any()
+    fine = integrated_gradients(steep, VECTORS, BASELINE)
+    assert (completeness_error(fine, steep, VECTORS, BASELINE) < 0.01).all()
     plain = gradient_times_input(curved, VECTORS, BASELINE)
     assert (completeness_error(plain, curved, VECTORS, BASELINE) > 0.01).any()
 

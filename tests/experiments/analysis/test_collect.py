@@ -1,16 +1,20 @@
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
 
-from configs import digits, toy_translation
+from configs import digits, packed_lm, toy_translation
 from experiments.analysis.collect import Collector, Example
 from experiments.config import Config
 from experiments.data.rows import EncodedPair, pad_batch
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
-from experiments.data.vocabulary import SPECIALS, Vocabulary
+from experiments.data.vocabulary import BOS, SPECIALS, Vocabulary
 from experiments.data.words import WORDS
 from experiments.errors import UsageError
+from experiments.inference.text_generator import TextGenerator
 from experiments.tasks.classification import Classification
+from experiments.tasks.language_model import CONTINUED, LanguageModeling
 from experiments.tasks.translation import Translation, pair_features
 
 
@@ -115,6 +119,22 @@ def test_unknown_words_keep_their_labels(task, state):
 def test_generated_tokens(task, state):
     example = task.example(state, "a b")
     assert len(example.inputs["decoder"]) == len(example.predicted) <= 9
+
+
+def test_tokens_that_a_language_model_adds(monkeypatch):
+    words = WordTokenizer(Vocabulary((*SPECIALS, *"abc")), WORDS)
+    config = Config.read(packed_lm.get_config("tiny").to_dict())
+    task = LanguageModeling(config, Tokenizers(words, None))
+
+    def ids(_, parameters, sentence, most):
+        return [BOS, *sentence.ids, *[3] * most]
+
+    monkeypatch.setattr(TextGenerator, "ids", ids)
+    state = SimpleNamespace(parameters=None)
+    example = task.example(state, "b c")
+    assert example.labels["decoder"][:4] == ["<bos>", "b", "c", "a"]
+    assert example.continuation == len(example.labels["decoder"]) - 3 == CONTINUED
+    assert task.example(state, "b c", "").continuation == 0
 
 
 def test_layers_and_heads_out_of_range(found):

@@ -180,6 +180,16 @@ def test_other_values_than_those_saved_are_refused(two, part, monkeypatch):
             checkpoints.restore(state(0))
 
 
+def test_model_of_other_shapes_names_files_that_may_have_changed(tmp_path):
+    one = TrainState(jnp.int32(1), *[None] * 5)  # of several arrays, orbax would still read others
+    shapes = r"an array has shape \(\), but \(2,\) in the model"
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(one, {})
+        checkpoints.wait()
+        with pytest.raises(UsageError, match=f"{shapes}: config.json or a vocabulary has changed"):
+            checkpoints.restore(one._replace(step=jnp.arange(2)))
+
+
 def test_folder_that_a_kill_left_is_removed(two):
     (two / "3.orbax-checkpoint-tmp-7" / "state").mkdir(parents=True)
     with Checkpoints(two, read_only=True) as checkpoints:

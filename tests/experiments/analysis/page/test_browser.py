@@ -77,6 +77,13 @@ def gap_example():
     return found | parts | {"predicted": [], "translations": [filled]}
 
 
+def continued_example():
+    """A text to which a decoder alone added two tokens."""
+    found = example([], ["once", "upon", "a", "time"], 4)
+    parts = {name: {"decoder": found[name]["decoder"]} for name in ("stacks", "maps")}
+    return found | parts | {"name": "once upon", "movement": {}, "continuation": 2}
+
+
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory):
     """A browser, and the page that it shows."""
@@ -94,6 +101,7 @@ def opened(tmp_path_factory):
                 example(["the", "creature", "was", "blue"], ["la", "créature", "bleue"], 1),
                 example(HOSTILE, HOSTILE, 2),
                 gap_example(),
+                continued_example(),
             ],
             "heads": [row, row | {"head": 2, "entropy": 0.25, "induction": 0.5}],
             "notes": ["a note <i>"],
@@ -359,6 +367,15 @@ def test_candidates_for_a_gap(page):
     assert "creature 60 %creature 60 %river 30 %" in page.text(".step")
     page.point(".step")
     assert "_ attends to" in page.text("#caption")
+
+
+def test_tokens_that_the_model_added(page):
+    page.choose(3)
+    added = [f"{word} (added by the model)" for word in ("a", "time")]
+    for side in ("queries", "keys"):
+        tokens = [each.get_attribute("textContent") for each in page.all(f"#{side} li")]
+        assert tokens == ["<bos>", "once", "upon", *added]
+    assert page.text("#status") == "The model added the tokens in italics."
 
 
 @pytest.mark.parametrize(
