@@ -65,11 +65,13 @@ def records_below(folder: Path) -> Iterator[Record]:
     runs = []
     for path in sorted(path.parent for path in folder.rglob("results.json")):
         try:
-            runs.append(Run.read(path, path.relative_to(folder).as_posix()))
-            for run in explanations(runs[-1], path):
-                yield Record.of(run.name, [run])
+            run = Run.read(path, path.relative_to(folder).as_posix())
+            explained = [Record.of(each.name, [each]) for each in explanations(run, path)]
         except UsageError as error:
             warn_skipped(path.name, error)
+            continue
+        runs.append(run)
+        yield from explained
     names: set[str] = set()
     for _, group in groupby(sorted(runs, key=_order), key=_kind):
         first, *others = group
@@ -85,9 +87,9 @@ def records_below(folder: Path) -> Iterator[Record]:
 def differs(path: Path, record: Record) -> str:
     """Return how the configuration in the file of a record differs, "" if it is the same.
 
-    A file of more seeds is kept too.
-    Fields that only one of them has are those of another version. A file without a configuration
-    is compared by the number of parameters, and is never replaced by a shorter training.
+    A file of more seeds is kept too. Fields that only one of them has are those of another version.
+    A file without a configuration is compared by the number of parameters, and is never replaced by
+    a shorter training.
     """
     if not path.exists():
         return ""

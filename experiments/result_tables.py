@@ -106,8 +106,10 @@ class Results(NamedTuple):
             raise UsageError("a block of results names no run")
         for row, before in zip(rows[:0:-1], rows[-2::-1], strict=True):
             link, _, about = row["run"].partition("): ")
-            if about and before["run"].endswith(about):
-                row["run"] = f"{link})"  # of the same configuration as the row before
+            if row["run"] == before["run"]:
+                row["run"] = ""
+            elif about and before["run"].endswith(about):  # of the same configuration
+                row["run"] = f"{link})"
         left_out = {name for name in rows[0] if not any(row[name] for row in rows)}
         left_out |= {*IN_RESULTS_ALONE, *(["for comparison"] if columns else [])}
         return [{key: row[key] for key in row if key not in left_out} for row in rows]
@@ -118,8 +120,7 @@ class Results(NamedTuple):
         """Return the rows of a line: one for each figure, or, with columns, for each split."""
         run, _, what = line.partition(":")
         if not columns:
-            first, *others = self._rows(run, _figures(what), path)
-            return [first, *(row | {"run": ""} for row in others)]
+            return [*self._rows(run, _figures(what), path)]
         rows = []
         for split in map(str.strip, what.split(";")):
             figures = [(split if each == "*" else each, score) for each, score in columns]

@@ -144,6 +144,11 @@ def test_other_decoding_and_unknown_origin(tmp_path, rows):
     assert row["commit"] == row["machine"] == row["date"] == "unknown"
 
 
+def damage_table(run):
+    (run.explanation / "test").mkdir(parents=True)
+    (run.explanation / "test" / "senses.csv").write_bytes(b"vector,accuracy\n\xff,1\n")
+
+
 def drop(name):
     return lambda results: results.pop(name)
 
@@ -154,6 +159,7 @@ def drop(name):
         (lambda run: run.config.write_text("{}"), "config.json cannot be read"),
         (lambda run: run.results.write_text("{"), "results.json cannot be read"),
         (lambda run: run.starts.write_text("[7]\n"), "starts.jsonl, line 1 cannot be read"),
+        (damage_table, "senses.csv cannot be read"),
         (lambda run: change_results(run, drop("ended")), "has results without the field 'ended'"),
         (lambda run: change_results(run, lambda r: r["splits"].pop("test")), "no scores of test"),
     ],

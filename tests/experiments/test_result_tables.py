@@ -70,9 +70,10 @@ def lines(written, block):
 
 
 def test_each_figure_of_a_run_has_a_row(written):
-    page = written(BLOCK.format("results:\ncopy\ncopy_longer: longer/exact_match; test/bleu\n"))
+    block = "results:\ncopy\ncopy_longer: longer/exact_match\ncopy_longer: test/bleu\n"
+    page = written(BLOCK.format(block))
     assert page == (
-        "# Page\n<!-- results:\ncopy\ncopy_longer: longer/exact_match; test/bleu\n -->\n\n"
+        f"# Page\n<!-- {block} -->\n\n"
         "| run | figure | result | training | seeds | commit |\n"
         "| --- | --- | --- | --- | --- | --- |\n"
         "| [`copy`](configs/copy.py): Copy: a sequence of digits. | test exact match "
