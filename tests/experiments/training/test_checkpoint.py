@@ -142,6 +142,8 @@ def test_damaged_checkpoint_is_left_out_of_the_mean(two, capsys):
     assert capsys.readouterr().err.endswith("): the mean is of the others\n")
 
 
+# After an error, orbax closes the event loop under the reads of other arrays, if they are slower.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_flipped_bit_is_reported_and_the_checkpoint_before_is_read(two, capsys):
     (array,) = (path for path in (two / "2" / "state" / "d").iterdir())
     flip(array, 0.3)
