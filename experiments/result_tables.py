@@ -111,7 +111,7 @@ class Results(NamedTuple):
             elif about and before["run"].endswith(about):  # of the same configuration
                 row["run"] = f"{link})"
         left_out = {name for name in rows[0] if not any(row[name] for row in rows)}
-        left_out |= {*IN_RESULTS_ALONE, *(["for comparison"] if columns else [])}
+        left_out |= {*IN_RESULTS_ALONE}
         return [{key: row[key] for key in row if key not in left_out} for row in rows]
 
     def _rows_of_line(
@@ -121,46 +121,30 @@ class Results(NamedTuple):
         run, _, what = line.partition(":")
         if not columns:
             return [*self._rows(run, _figures(what), path)]
-        rows = []
+        record, rows = self._record(run), []
         for split in map(str.strip, what.split(";")):
-            figures = [(split if each == "*" else each, score) for each, score in columns]
-            record, labels = self._record(run), [label_of(score) for _, score in figures]
-            if split and record is not None:  # cells of scores that the split lacks are empty
-                has = record.scores.get(split, {score: 0 for _, score in figures})
-                figures = [figure for figure in figures if figure[1] in has]
-            found = [*self._rows(run, figures, path)]
-            results = dict.fromkeys(labels if split else [], "")
-            results |= {row["figure"].removeprefix(split).strip(): row["result"] for row in found}
-            rows.append({"run": found[0]["run"], "figure": split} | results | found[0])
-            rows[-1].update(figure=split, result="")
+            cells = {}
+            for own, score in columns:
+                if own != "*":
+                    cells[f"{own} {label_of(score)}"] = _result(record, own, score)
+                elif record is None or score in record.scores.get(split, {score}):
+                    cells[label_of(score)] = _result(record, split, score)
+                else:  # a score that this split lacks and others have
+                    cells[label_of(score)] = ""
+            rows.append({"run": self._link(run, path), "figure": split} | cells | _origin(record))
         return rows
 
     def _rows(self, run: str, figures: Sequence[Figure], path: Path) -> Iterator[dict[str, str]]:
-        """Yield a row for each figure of a run, all that it shows if none is given.
-
-        Raises:
-            UsageError: a figure that the run lacks.
-        """
+        """Yield a row for each figure of a run, all that it shows if none is given."""
         record = self._record(run)
         published = {} if record is None else record.shown
         for split, score in figures or published or [("", "")]:
-            if record is not None and split and not record.written(split, score):
-                known = [
-                    f"{split}/{name}" for split, each in record.scores.items() for name in each
-                ]
-                hint = nearest(f"{split}/{score}", known)
-                raise UsageError(f"the run {run} has no figure '{split}/{score}'{hint}")
             yield {
                 "run": self._link(run, path),
                 "figure": f"{split} {label_of(score)}{record.decoding if record else ''}".strip(),
                 "result": _result(record, split, score),
                 "for comparison": published.get((split, score), ""),
-                "training": "" if record is None else _minutes(record),
-                "seeds": "" if record is None else ", ".join(map(str, record.seeds)),
-                "commit": "" if record is None else record.commit,
-                "steps": "" if record is None else _steps(record),
-                "date": "" if record is None else record.date,
-                "machine": "" if record is None else record.machine,
+                **_origin(record),
             }
 
     def _record(self, run: str) -> Record | None:
@@ -238,9 +222,30 @@ def _figures(text: str) -> list[Figure]:
 
 
 def _result(record: Record | None, split: str, score: str) -> str:
+    """Return a figure as text.
+
+    Raises:
+        UsageError: the run lacks it.
+    """
     if record is None:
         return NOT_RUN
-    return record.written(split, score) if split else "in its file"
+    if not split:
+        return "in its file"
+    if score not in record.scores.get(split, {}):
+        known = [f"{split}/{name}" for split, each in record.scores.items() for name in each]
+        hint = nearest(f"{split}/{score}", known)
+        raise UsageError(f"the run {record.run} has no figure '{split}/{score}'{hint}")
+    return record.written(split, score)
+
+
+def _origin(record: Record | None) -> dict[str, str]:
+    """Return the last cells of the rows of a run, empty if it was not run."""
+    names = ("training", "seeds", "commit", *IN_RESULTS_ALONE)
+    if record is None:
+        return dict.fromkeys(names, "")
+    seeds = ", ".join(map(str, record.seeds))
+    origin = (_minutes(record), seeds, record.commit, _steps(record), record.date, record.machine)
+    return dict(zip(names, origin, strict=True))
 
 
 def _minutes(record: Record) -> str:
