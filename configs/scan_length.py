@@ -20,6 +20,8 @@ score      scan_length_positions/positions=none: test exact match 0.54%, validat
            3.53%; seed 0, commit 11b1b84
 score      scan_length_positions/positions=relative: test exact match 0.15%, validation exact match
            30.98%; seed 0, commit 11b1b84
+score      scan_length_positions/positions=rotary: test exact match 0.87%, validation exact match
+           20.11%; seed 0, commit 11b1b84
 score      scan_length_positions/positions=sinusoidal: test exact match 0.00%, validation exact
            match 11.14%; seed 0, commit 11b1b84
 """
