@@ -4,7 +4,7 @@
 #   make train                    train the main job; ARGS="--config=..." trains another one
 #   make train JAX=cuda13         the same on NVIDIA GPUs; JAX=tpu on Google TPUs
 #   make test                     run all tests
-#   make test-slow                run the tests that take minutes: kills, signals, a full disk
+#   make test-slow                run the tests that take minutes: kills, a full disk, each config
 #   make shapes                   check every public shape, in half a minute
 #   make reference                write the API reference, from docstrings, to build/reference
 #   make test PYTHON=python3.13 VENV=.venv-3.13

@@ -68,6 +68,7 @@ EXPERIMENTS = {
     "preset": Experiment("experiments.describe", ("describe",)),
     "benchmark": Experiment("experiments.benchmarks.suite", ("benchmark",)),
     "model_benchmark": Experiment("experiments.benchmarks.models.suite", ("benchmark",)),
+    "step_benchmark": Experiment("experiments.benchmarks.steps.suite", ("benchmark",)),
     "ledger": Experiment("experiments.ledger", ("ledger",)),
 }
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota or a file is full

@@ -32,7 +32,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.seconds = 1.5  # of one contender in a case, after a first call
     config.rounds = 6  # at most
     config.memory_gib = 16.0  # of scratch memory; a contender that needs more is left out
-    config.page = ""  # another place of the report
+    config.page = ""  # a .md file: the report is written there too, its figures beside it as JSON
 
     if is_tiny(form):
         config.cases = "causal_64_float32_gradient packed_64_bfloat16_forward"

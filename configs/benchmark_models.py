@@ -18,7 +18,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.task = "model_benchmark"
     config.parts = "all"  # or some of: decoding depth characters training translating
     config.rounds = 10  # at most
-    config.page = ""  # another place of the report
+    config.page = ""  # a .md file: the report is written there too, its figures beside it as JSON
 
     # An encoder-decoder of the size of the main job generates `length` tokens for each source.
     config.decoding = decoding = ConfigDict()
@@ -57,6 +57,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     if is_tiny(form):
         config.rounds = 2
         decoding.model.update({"width": 32, "hidden": 48, "max_length": 8})
+        decoding.model.encoder_layers = decoding.model.decoder_layers = 1
         decoding.length, decoding.batches, decoding.num_beams, decoding.seconds = 8, (2,), 2, 0.2
         depth.model.max_length = 8
         depth.batch, depth.length, depth.layers = 2, 8, (1, 2)

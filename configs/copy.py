@@ -2,8 +2,8 @@
 
 command    python run.py --config=configs/copy.py
 hardware   two CPU cores
-time       0.5 min of training
-score      test exact match 100.00%; seed 0, commit c9fca00
+time       2.3 min of training
+score      test exact match 100.00%; seed 0, commit 11b1b84
 """
 
 from ml_collections import ConfigDict

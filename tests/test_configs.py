@@ -13,22 +13,23 @@ from ml_collections import ConfigDict
 
 from experiments.commands import train as training
 from experiments.commands.evaluate import evaluate
-from experiments.compilation import compiled
 from experiments.config import Config
 from experiments.errors import UsageError
 from experiments.registry import TASKS
 from experiments.tasks.task import Task
 from experiments.tasks.translation import Translation
-from experiments.training import learner, step
+from experiments.training.learner import Learner
 from experiments.workdir import Workdir
 from run import EXPERIMENTS, read_config
 from tests.experiments.data.corpora import load_split
+from tests.experiments.initial_states import eager_initial_states
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 HELPERS = {"defaults", "forms"}
 NAMES = sorted(path.stem for path in (REPOSITORY / "configs").glob("*.py"))
 LAUNCHABLE = [name for name in NAMES if name not in HELPERS]
-OTHERS = {"benchmark", "benchmark_models", "ledger", "presets", "pretrained"}  # no training
+BENCHMARKS = {"benchmark", "benchmark_models", "benchmark_steps"}
+OTHERS = BENCHMARKS | {"ledger", "presets", "pretrained"}  # no training
 TRAINED = [name for name in LAUNCHABLE if name not in OTHERS]
 FORMS = {"presets": "gpt2_small"}  # presets have no form without a name
 
@@ -37,13 +38,14 @@ def load(name, form=""):
     return importlib.import_module(f"configs.{name}").get_config(form)
 
 
-# Their programs are those of other configurations in other sizes: the training step is compiled and
-# taken, and evaluation is only traced.
-EVALUATION_TRACED = {"denoising", "multi30k_deen", "multi30k_rnn", "planted_cue", "reverse", "scan"}
-EVALUATION_TRACED |= {"scan_length", "summary", "tfds_translation", "toy_translation"}
-EVALUATION_TRACED |= {
-    f"toy_translation_{name}" for name in ("gqa", "llama", "local_global", "postnorm")
-}
+# One of each task and architecture, and of each kind of example. The others have their programs in
+# other sizes, with other data or with one other choice in the model: their training step is traced,
+# and `make test-slow` trains them too.
+COMPILED = {"char_lm", "digits", "masked_lm", "multi30k", "packed_lm", "sentiment"}
+COMPILED |= {"toy_translation_rnn", "word_vectors"}
+TRAINS = [
+    name if name in COMPILED else pytest.param(name, marks=pytest.mark.slow) for name in TRAINED
+]
 # Tests in tests/command_line decode greedily; decoding takes as long to compile as training.
 TRANSLATE = {"toy_translation_rnn", "multi30k"}
 # Tasks other than translation are measured again: all test splits, or one.
@@ -60,6 +62,12 @@ READ_BY_DECODING = {"data.tokenized"} | {
 def standard_promotion():
     """Optax multiplies integer steps with floats, which the strict session would refuse."""
     with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def initial_states():
+    with eager_initial_states():
         yield
 
 
@@ -119,32 +127,6 @@ def test_full_form_is_valid_and_has_the_fields_of_the_tiny_form(name):
         assert {*fields(config)} == {*fields(load(name, "tiny"))}
 
 
-def traced(function, **_):
-    """Stand in for `compiled`: return a function that traces and returns ones."""
-
-    def ones(leaf):
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            return jax.random.key(1)
-        return jax.device_put(np.ones(leaf.shape, leaf.dtype))
-
-    def run(*arguments):
-        return jax.tree.map(ones, jax.eval_shape(function, *arguments))
-
-    run.trace = jax.jit(function).trace
-    return run
-
-
-def training_alone(function, **options):
-    """Stand in for `compiled`: the training step is compiled, other functions are traced."""
-    return (compiled if function.__name__ == "train_step" else traced)(function, **options)
-
-
-def eager_at_first(function, **options):
-    """Stand in for `compiled`: initial parameters are fewer operations than a program of them."""
-    is_used_once = function.__name__ == "make_state"
-    return function if is_used_once else compiled(function, **options)
-
-
 @pytest.fixture
 def workdir(tmp_path, monkeypatch):
     workdir = Workdir(tmp_path / "run")
@@ -154,14 +136,25 @@ def workdir(tmp_path, monkeypatch):
     return workdir
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.fixture
+def compile_once(monkeypatch):
+    """Share the compiled steps between training and evaluation."""
+    learners = []
+
+    def learner(*arguments):
+        if not learners:
+            learners.append(Learner(*arguments))
+        return learners[0]
+
+    monkeypatch.setattr("experiments.tasks.task.Learner", learner)
+
+
+@pytest.mark.usefixtures("compile_once")
+@pytest.mark.parametrize("name", TRAINS)
 def test_tiny_form_trains_and_reads_every_field(name, workdir, cache, monkeypatch):
     config = load(name, "tiny")
     config.train.steps, config.train.warmup_steps, seen = 2, 1, set()
     typed, unread = watched(Config.read(config.to_dict()), seen), UNREAD
-    monkeypatch.setattr(learner, "compiled", eager_at_first)
-    if name in EVALUATION_TRACED:
-        monkeypatch.setattr(step, "compiled", training_alone)
     if config.task == "translation" and name not in TRANSLATE:
         monkeypatch.setattr(Translation, "measure", Task.measure)
         monkeypatch.setattr(Translation, "sample", lambda *_: "")
@@ -177,6 +170,29 @@ def test_tiny_form_trains_and_reads_every_field(name, workdir, cache, monkeypatc
         with pytest.raises(UsageError, match="--split must be one of"):
             evaluate(typed, workdir, cache, "tset")
     assert {*fields(config)} - seen - unread == set()
+
+
+@pytest.mark.parametrize("name", [name for name in TRAINED if name not in COMPILED])
+def test_step_of_the_tiny_form_is_traced_and_reads_every_field(name, cache):
+    """The examples of all splits fit the model; fields of training and decoding do not differ."""
+    config, seen = load(name, "tiny"), set()
+    task = TASKS[config.task].prepare(watched(Config.read(config.to_dict()), seen), cache)
+    for split in task.known_splits:
+        task.ids(split)
+    learner, state = task.learner, task.learner.abstract_state
+    after, metrics = jax.eval_shape(learner.train_step, state, task.training_batches()[0])
+    assert jax.tree.map(np.shape, after) == jax.tree.map(np.shape, state)
+    assert metrics["loss"].shape == ()
+    batch = next(iter(task.batches("validation")))  # of another layout, where rows are packed
+    assert jax.eval_shape(learner.evaluate_step, state.parameters, batch).loss.shape == ()
+    read = {name for name in fields(config) if name.split(".")[0] not in ("train", "decoding")}
+    assert read - seen - UNREAD == set()
+
+
+def test_each_task_and_architecture_trains():
+    configs = {name: load(name, "tiny") for name in TRAINED}
+    kinds = {name: (each.task, each.get("architecture")) for name, each in configs.items()}
+    assert {kinds[name] for name in COMPILED} == {*kinds.values()}
 
 
 @pytest.mark.parametrize("form", ["", "tiny"])

@@ -19,9 +19,9 @@ from experiments.analysis.attribution import (
     occlusion,
     rank_correlations,
     rollout,
-    weighted_norms,
 )
 from experiments.analysis.collect import DECODER, ENCODER, Example, weights_of
+from experiments.analysis.value_norms import cross_attentions, value_vectors, weighted_norms
 from experiments.data.vocabulary import EOS
 
 if TYPE_CHECKING:
@@ -157,14 +157,11 @@ class Explainer:
         if encoder and all("self_attention" in each for each in encoder):
             inside = jnp.stack([each["self_attention"][0].mean(axis=0) for each in encoder])
             maps["attention after rollout of the encoder"] = means[-1] @ rollout(inside)
-        if hasattr(model.decoder, "layers"):
-            source, blocks = outputs[ENCODER].features[0], model.decoder.layers.unstacked()
-            for number, weights in layers.items():
-                attention = blocks[number - 1].cross_attention.sublayer
-                values = attention.value(source)  # [S, K, Hv]
-                values = jnp.repeat(values, weights.shape[0] // values.shape[1], axis=1)
-                values = jnp.einsum("snh,nhd->snd", values, attention.output.kernel[...])
-                maps[f"weighted value norms, layer {number}"] = weighted_norms(weights, values)
+        source = outputs[ENCODER].features[0]
+        for number, attention in cross_attentions(model).items():
+            values = value_vectors(attention, source)
+            norms = weighted_norms(layers[number], values)
+            maps[f"weighted value norms, layer {number}"] = norms
         return maps
 
 

@@ -103,19 +103,6 @@ def rollout(weights: Array) -> Array:
     return total
 
 
-def weighted_norms(weights: Array, values: Array) -> Array:
-    """Return the norms of the vectors that attention adds (Kobayashi et al. 2020, equation 5).
-
-    Args:
-        weights: `[N, T, S]`.
-        values: `[S, N, D]`, the transformed value vectors: projected as values and as outputs.
-
-    Returns:
-        `[T, S]`, of the sum over the heads of weight times vector.
-    """
-    return jnp.linalg.norm(jnp.einsum("nts,snd->tsd", weights, values), axis=-1)
-
-
 def deletion_drops(
     score: Score, vectors: Array, baseline: Array, attributions: Array, most: int
 ) -> Array:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import numpy as np
 from flax import nnx
 
@@ -18,6 +19,7 @@ from experiments.analysis.alignment import (
 )
 from experiments.analysis.collect import CROSS, DECODER, ENCODER, AttentionMaps, Example
 from experiments.analysis.ibm_model_1 import align
+from experiments.analysis.value_norms import affine_value_vectors, of_source, weighted_norms
 from experiments.data.pairs import SentencePair
 from experiments.data.tokenizers import Tokenizers
 from experiments.errors import UsageError
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 VALIDATION, TEST = "validation", "test"
 AT_ONCE = 64  # sentences of a pass
 LEARNED_FROM = 20_000  # training pairs of IBM Model 1
+MEASURES = ("weights", "value norms")  # of what attention takes from a key
 READINGS = ("predicts", "reads")  # the row of a target token: that predicts it, or that reads it
 LINKED = ("target words", "all words")  # that have at least one link, but for those of the end
 
@@ -37,41 +40,63 @@ class Method(NamedTuple):
     """How links are read from cross-attention.
 
     Attributes:
-        layer: from 1; 0 for the mean of all layers.
-        head: from 1; 0 for the mean of the heads.
+        layer: from 1; 0 for all layers.
+        head: from 1; 0 for all heads.
+        measure: one of `MEASURES`; of several heads or layers the mean of their weights, or the
+            norm of the sum of their vectors.
         reading: one of `READINGS`.
         linked: one of `LINKED`.
     """
 
     layer: int
     head: int
+    measure: str
     reading: str
     linked: str
 
     def __str__(self) -> str:
         """As in a table."""
-        layer = f"layer {self.layer}" if self.layer else "mean of layers"
-        head = f"head {self.head}" if self.head else "mean of heads"
-        return f"{layer}, {head}; row that {self.reading} the word; links of {self.linked}"
+        layer = f"layer {self.layer}" if self.layer else "all layers"
+        head = f"head {self.head}" if self.head else "all heads"
+        how = f"row that {self.reading} the word; links of {self.linked}"
+        return f"{layer}, {head}: {self.measure}; {how}"
 
 
 Alignments = Mapping[Method, Sequence[Links]]
 
 
 def alignments(
-    maps: AttentionMaps, source: Sequence[int], target: Sequence[int]
+    maps: AttentionMaps,
+    source: Sequence[int],
+    target: Sequence[int],
+    values: Sequence[np.ndarray] = (),
 ) -> dict[Method, Links]:
-    """Return the links of one sentence by `Method`; arguments as in `word_weights`."""
-    weights = maps.weights
+    """Return the links of one sentence by `Method`.
+
+    Args:
+        maps: of cross-attention.
+        source: as in `word_weights`.
+        target: the same.
+        values: `[S, N, D]` of each layer, as of `value_vectors`; weights alone are read if a
+            layer has none.
+    """
+    weights, norms = maps.weights, MEASURES[1]
     each = {
-        (layer, head + 1): weights[place, head]
+        (layer, head + 1, MEASURES[0]): weights[place, head]
         for place, layer in enumerate(maps.layers)
         for head in range(weights.shape[1])
     }
     if weights.shape[1] > 1:
-        each |= {(layer, 0): weights[place].mean(axis=0) for place, layer in enumerate(maps.layers)}
+        means = zip(maps.layers, weights.mean(axis=1), strict=True)
+        each |= {(layer, 0, MEASURES[0]): mean for layer, mean in means}
     if len(maps.layers) > 1:
-        each[0, 0] = weights.mean(axis=(0, 1))
+        each[0, 0, MEASURES[0]] = weights.mean(axis=(0, 1))
+    if len(values) == len(maps.layers):
+        layers = zip(maps.layers, weights, values, strict=True)
+        each |= {(layer, 0, norms): weighted_norms(*of_layer) for layer, *of_layer in layers}
+        if len(values) > 1:
+            every = np.concatenate(weights), np.concatenate(values, axis=1)
+            each[0, 0, norms] = weighted_norms(*every)
     stacked = np.stack([*each.values()])
     found = {}
     for shift, reading in enumerate(READINGS):
@@ -87,12 +112,15 @@ def align_split(
     task: "Translation", parameters: nnx.State, examples: Sequence[Example]
 ) -> dict[Method, list[Links]]:
     """Return the links of every sentence by every method."""
+    affine = jax.device_get(task.learner.apply(affine_value_vectors)(parameters))
     found: dict[Method, list[Links]] = {}
     for example, attended in zip(
         examples, task.collector(parameters, examples, batch_size=AT_ONCE), strict=True
     ):
         words = example.words[ENCODER], example.words[DECODER]
-        for method, links in alignments(attended.maps[CROSS], *words).items():
+        features = attended.features[ENCODER]
+        values = [of_source(each, features) for each in affine.values()]
+        for method, links in alignments(attended.maps[CROSS], *words, values).items():
             found.setdefault(method, []).append(links)
     return found
 
@@ -108,7 +136,8 @@ class Report(NamedTuple):
 
     Attributes:
         chosen: the method with the lowest error on validation.
-        rows: of a table: the best head and mean of each reading on validation, and baselines.
+        rows: of a table: the best head and the best of several on validation, for each measure,
+            reading and kind of links, and baselines.
         every: rows of all methods.
         links: of the chosen method on test.
     """
@@ -139,7 +168,8 @@ def report(
     rows = [_row(str(method), errors[method], scores[method]) for method in ranked]
     best = {}
     for method, row in zip(ranked, rows, strict=True):
-        best.setdefault((method.reading, method.linked, bool(method.head)), row)
+        kind = method.measure, method.reading, method.linked, bool(method.head)
+        best.setdefault(kind, row)
     others = [_row(name, None, score(links, gold[TEST])) for name, links in baselines.items()]
     return Report(ranked[0], [*best.values(), *others], [*rows, *others], test[ranked[0]])
 

@@ -40,6 +40,12 @@ def goals() -> Iterator[Goal]:
     yield Goal(title, 100, _scratch_mib(named("causal", 8192, gradient=True).name))
     title = "forward, window of 256, T 16384 ÷ jax.nn with local_window_size"
     yield Goal(title, 0.05, _ratio(named("window", 16384).name, "jax.nn"))
+    for pattern, length, name in (
+        ("window", 16384, "window of 256, T 16384"),
+        ("packed", 4096, "eight packed segments of 512"),
+    ):
+        flex = _ratio(named(pattern, length).name, "torch:flex_attention")
+        yield Goal(f"forward, {name} ÷ FlexAttention", 1.0, flex)
     for gradient, name in ((False, "forward"), (True, "forward + backward")):
         packed, one = (named(pattern, 4096, gradient=gradient) for pattern in ("packed", "full"))
         title = f"{name}, eight packed segments of 512 ÷ one of 4096"

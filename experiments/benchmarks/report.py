@@ -1,13 +1,12 @@
-"""Results as CSV and as a Markdown page."""
+"""Page of a record of the benchmark."""
 
-import csv
-import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-from experiments.benchmarks.cases import HEAD_WIDTH, NUM_HEADS, PASSES
+from experiments.benchmarks.cases import HEAD_WIDTH, NUM_HEADS
 from experiments.benchmarks.goals import goals
 from experiments.benchmarks.products import Product
-from experiments.benchmarks.results import Deviation, Measurement, Results
+from experiments.benchmarks.record import Record, beginning, table
+from experiments.benchmarks.results import Deviation, Results
 
 INTRODUCTION = f"""\
 # Benchmarks
@@ -16,46 +15,29 @@ Time, scratch memory and error of `attend` and of the attention functions of oth
 process: each round calls every contender once, so that other load of the machine slows down all of
 them, and the median over the rounds is reported. N {NUM_HEADS}, H {HEAD_WIDTH}, S = T; *gradient*
 is forward and backward. Each peer is called as its documentation recommends: with a flag if it has
-one, else with a dense mask that is made before the clock starts. This command writes the page:
+one, else with a dense mask, or the block mask of FlexAttention, that is made before the clock
+starts. This command writes the page, from the figures in `BENCHMARKS.json` beside it:
 """
 
 
-def rows(measurements: Sequence[Measurement], environment: Mapping[str, str]) -> str:
-    """Return CSV: one line for each contender of each case, measured or not."""
-    out = io.StringIO()
-    table = [_row(one) | dict(environment) for one in measurements]
-    writer = csv.DictWriter(out, list(table[0]) if table else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(table)
-    return out.getvalue()
-
-
-def page(
-    results: Results,
-    products: Sequence[Product],
-    absent: Sequence[tuple[str, str]],
-    environment: Mapping[str, str],
-    command: str,
-) -> str:
-    """Return the page as Markdown.
+def page(record: Record) -> str:
+    """Return the page of a record as Markdown.
 
     Args:
-        results: of the run.
-        products: the speed of matrix products.
-        absent: (name, reason) of libraries and contenders without results.
-        environment: platform, device, cores and versions.
-        command: of the run.
+        record: of the run: `origin`, the fields of `Results`, and `products`, `absent`: (name,
+            reason) of libraries and contenders without results, and `failed`, the exceptions of
+            this library, in words.
     """
-    versions = {one.version: None for one in results.measurements if one.times}
-    versions.pop("this library", None)
-    where = "; ".join(f"{name} {value}" for name, value in environment.items())
-    parts = [f"{INTRODUCTION}\n```sh\n{command}\n```\n", f"Measured on {where}; with "]
-    parts[-1] += f"{', '.join(versions)}."
-    parts += ["", "## Goals", "", _goals(results)]
+    results = Results.read(record)
+    parts = [beginning(INTRODUCTION, record["origin"])]
+    if failed := record["failed"]:
+        parts += ["## Failures of this library", "", *(f"- {each}" for each in failed), ""]
+    parts += ["## Goals", "", _goals(results)]
     parts += ["", "## Time", "", _TIME, "", _times(results)]
     parts += ["", "## Error against float64", "", _ERROR, "", _errors(results.deviations)]
+    products = [Product(**each) for each in record["products"]]
     parts += ["", "## Matrix products", "", _PRODUCTS, "", _products(products)]
-    parts += ["", "## Not measured", "", *_refusals(results, absent)]
+    parts += ["", "## Not measured", "", *_refusals(results, record["absent"])]
     return "\n".join([*parts, ""])
 
 
@@ -70,40 +52,13 @@ _PRODUCTS = """\
 GFLOP/s of single products of float32 matrices: an upper bound for attention functions."""
 
 
-def _row(one: Measurement) -> dict[str, object]:
-    case = one.case
-
-    def milliseconds(share: float) -> str:
-        return "" if not one.times else f"{1e3 * one.quantile(share):.4g}"
-
-    return {
-        "case": case.name,
-        "pattern": case.pattern,
-        "batch": case.batch,
-        "length": case.length,
-        "heads": NUM_HEADS,
-        "width": HEAD_WIDTH,
-        "dtype": case.dtype,
-        "pass": PASSES[case.gradient],
-        "contender": one.contender,
-        "version": one.version,
-        "chosen": int(one.chosen),
-        "median_ms": milliseconds(0.5),
-        "quartile1_ms": milliseconds(0.25),
-        "quartile3_ms": milliseconds(0.75),
-        "rounds": len(one.times),
-        "scratch_mib": "" if one.scratch is None else f"{one.scratch / 2**20:.1f}",
-        "not_measured": one.reason,
-    }
-
-
 def _goals(results: Results) -> str:
     lines = [["goal", "at most", "measured", "met"]]
     for goal in goals():
         found = goal.measure(results)
         verdict = "-" if found is None else "yes" if found <= goal.limit else "**no**"
         lines.append([goal.name, f"{goal.limit:g}", _number(found), verdict])
-    return _table(lines)
+    return table(lines)
 
 
 def _times(results: Results) -> str:
@@ -112,6 +67,7 @@ def _times(results: Results) -> str:
     for case in dict.fromkeys(one.case for one in results.measurements):
         ours = results.ours(case.name)
         if ours is None:
+            lines.append([case.name, str(case.batch), *"-" * (3 + len(contenders))])
             continue
         ratios = [
             "" if name == ours.contender else _number(results.ratio(case.name, [name]))
@@ -121,7 +77,7 @@ def _times(results: Results) -> str:
         implementation = ours.contender.partition(":")[2]
         figures = [_number(1e3 * ours.quantile(0.5)), _number(scratch)]
         lines.append([case.name, str(case.batch), implementation, *figures, *ratios])
-    return _table(lines)
+    return table(lines)
 
 
 def _errors(deviations: Sequence[Deviation]) -> str:
@@ -134,7 +90,7 @@ def _errors(deviations: Sequence[Deviation]) -> str:
             for name in contenders
         ]
         lines.append([case.name, *cells])
-    return _table(lines)
+    return table(lines)
 
 
 def _products(products: Sequence[Product]) -> str:
@@ -143,7 +99,7 @@ def _products(products: Sequence[Product]) -> str:
     for shape in dict.fromkeys(one.shape for one in products):
         found = {one.library: one.gflops for one in products if one.shape == shape}
         lines.append([shape, *(_number(found.get(library)) for library in libraries)])
-    return _table(lines)
+    return table(lines)
 
 
 def _refusals(results: Results, absent: Iterable[tuple[str, str]]) -> list[str]:
@@ -160,8 +116,3 @@ def _number(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _table(lines: Sequence[Sequence[str]]) -> str:
-    head, *body = lines
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *body])

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 
 from experiments.benchmarks.cases import Case
+from experiments.benchmarks.record import Record
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,19 @@ class Results:
 
     measurements: Sequence[Measurement] = field(default_factory=list)
     deviations: Sequence[Deviation] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, record: Record) -> Self:
+        """Return the results in a record, as `dataclasses.asdict` wrote them."""
+
+        def read_case(fields: Record) -> Record:
+            return {**fields, "case": Case(**fields["case"])}
+
+        measurements = map(read_case, record["measurements"])
+        return cls(
+            [Measurement(**{**one, "times": tuple(one["times"])}) for one in measurements],
+            [Deviation(**one) for one in map(read_case, record["deviations"])],
+        )
 
     def ours(self, case: str) -> Measurement | None:
         """Return the measurement of the implementation that `attend` chooses, if there is one."""

@@ -3,7 +3,7 @@
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from ml_collections import ConfigDict
@@ -21,18 +21,19 @@ from experiments.benchmarks.deviation import exact, relative_errors
 from experiments.benchmarks.peers import of_peers
 from experiments.benchmarks.picture import draw_times
 from experiments.benchmarks.products import products
-from experiments.benchmarks.report import page, rows
+from experiments.benchmarks.record import as_json, check_page, origin, save
+from experiments.benchmarks.report import page
 from experiments.benchmarks.results import Deviation, Measurement, Results
 from experiments.benchmarks.selection import selected
 from experiments.clock import round_robin, seconds_of
-from experiments.environment import environment, free_memory
-from experiments.errors import UsageError, as_usage_errors, check_at_least, check_positive
+from experiments.environment import free_memory
+from experiments.errors import as_usage_errors, check_at_least, check_positive
 from experiments.files import write_whole
 from experiments.workdir import Workdir
 
 
 def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
-    """Measure, and write `benchmark.csv`, `benchmark.md` and `benchmark.png` to the workdir.
+    """Measure, and write `benchmark.json`, `benchmark.md` and `benchmark.png` to the workdir.
 
     Args:
         config: of the run.
@@ -48,22 +49,26 @@ def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     available, absent = contenders()
     names = selected("contenders", config.contenders, [*available, *(name for name, _ in absent)])
     chosen = [available[name] for name in names if name in available]
-    where, measurements, errors = environment(), [], []
+    measurements: list[Measurement] = []
+    errors: list[Exception] = []
+    record, file = {"origin": origin()}, workdir.path / "benchmark.json"
     for case in _cases(config.cases):
         measurements += measure(case, chosen, config, errors)
         # Written after each case, so that a stopped run keeps what it measured.
-        write_whole(workdir.path / "benchmark.csv", rows(measurements, where))
+        record["measurements"] = [asdict(one) for one in measurements]
+        write_whole(file, as_json(record))
     accuracy = _cases(config.accuracy)
     compared = [one for case in accuracy for one in deviations(case, chosen, errors)]
-    absent = [(name, why) for name, why in absent if name in names]
-    absent += [one for one in compared if not isinstance(one, Deviation)]
     found = [one for one in compared if isinstance(one, Deviation)]
-    results = Results(measurements, found)
-    text = page(results, list(products()), absent, where, _command(config))
-    write_whole(workdir.path / "benchmark.md", text)
-    draw_times(results, workdir.path / "benchmark.png")
+    record["deviations"] = [asdict(one) for one in found]
+    record["products"] = [one._asdict() for one in products(with_torch="torch" in available)]
+    record["absent"] = [(name, why) for name, why in absent if name in names]
+    record["absent"] += [one for one in compared if not isinstance(one, Deviation)]
+    record["failed"] = [f"{error.__notes__[-1]}: {first_line(error)}" for error in errors]
+    text = save(record, page, file)
+    draw_times(Results(measurements, found), workdir.path / "benchmark.png")
     if config.page:
-        write_whole(Path(config.page), text)
+        save(record, page, Path(config.page).with_suffix(".json"))
     print(text)
     print(f"everything is in {workdir.path}")
     if errors:
@@ -76,8 +81,7 @@ def check(config: ConfigDict) -> None:
     Raises:
         UsageError: the config cannot run.
     """
-    if config.page and not Path(config.page).parent.is_dir():
-        raise UsageError(f"page={config.page} has no folder to be written to")
+    check_page(config.page)
     with as_usage_errors():
         check_at_least("rounds", config.rounds, 1)
         for name in ("seconds", "memory_gib"):
@@ -104,7 +108,7 @@ def measure(
         case: to compute.
         contenders: to measure.
         config: limits of time, rounds and memory.
-        errors: exceptions of our contenders are appended.
+        errors: exceptions of our contenders are appended; these have no measurement.
     """
     print(f"{case.name} …", file=sys.stderr, flush=True)
     numbers, programs, warm_ups, reasons = inputs(case), {}, {}, {}
@@ -119,10 +123,10 @@ def measure(
     for one in contenders:
         known = {"case": case, "contender": one.name, "version": one.version}
         known["chosen"] = one.name == chosen
-        if one.name in reasons:
-            yield Measurement(**known, reason=reasons[one.name])
-        else:
+        if one.name not in reasons:
             yield Measurement(**known, times=times[one.name], scratch=programs[one.name].scratch)
+        elif reasons[one.name]:
+            yield Measurement(**known, reason=reasons[one.name])
 
 
 def _ready(program: Program, config: ConfigDict) -> tuple[Program, float]:
@@ -157,28 +161,23 @@ def deviations(
         except RefusalError:
             continue
         except Exception as error:  # the other contenders are compared
-            yield one.name, f"error of {case.name}: {_reason(error, one, case, errors)}"
+            if reason := _reason(error, one, case, errors):
+                yield one.name, f"error of {case.name}: {reason}"
         else:
             yield Deviation(case, one.name, one.name == chosen, output, max(gradients))
 
 
 def _reason(error: Exception, one: Contender, case: Case, errors: list[Exception]) -> str:
-    """Return why a contender has no result; append exceptions of ours, and print those of peers."""
+    """Return why a contender has no result; append exceptions of ours and return "" for them."""
     if isinstance(error, RefusalError):
         return str(error)
-    error.add_note(f"{one.name}, {case.name}")
+    error.add_note(f"`{one.name}`, {case.name}")
     if one.version == LIBRARY:
         errors.append(error)
-        return f"**failed**: {first_line(error)}"
+        return ""
     traceback.print_exception(error)
     return first_line(error)
 
 
 def _cases(words: str) -> list[Case]:
     return [CASES[name] for name in selected("cases", words, list(CASES))]
-
-
-def _command(config: ConfigDict) -> str:
-    """Return the command line of this config, with every field."""
-    fields = [f"    --config.{name}='{value}'" for name, value in config.items() if name != "task"]
-    return " \\\n".join(["python run.py --mode=benchmark", *fields])

@@ -14,7 +14,7 @@ from experiments.training.sharding import is_replicated, one_copy, padded_rows
 FEWEST_ROWS = 8  # of a device: fewer are not worth the copies of the parameters
 
 
-def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
+def by_rows(function: Callable[..., Any], jit: Callable[..., Any] = compiled) -> Callable[..., Any]:
     """Compile `function(parameters, *arrays)` with the rows of its arrays on several devices.
 
     Parameters that are sharded stay so. Of replicated ones, each device uses its own copy.
@@ -22,6 +22,7 @@ def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
     Args:
         function: maps parameters and arrays `[B, *]` to arrays `[B, *]`, each row independent of
             the others. Its arrays may be padded with rows of zeros.
+        jit: compiles a function.
     """
 
     def shared(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - any pytrees
@@ -39,7 +40,7 @@ def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
         found = share(parameters, *(padded_rows(array, mesh.size) for array in arrays))
         return jax.tree.map(lambda array: array[:rows], found)
 
-    independent, whole = compiled(shared), compiled(function)
+    independent, whole = jit(shared), jit(function)
 
     def run(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - the same
         if not is_replicated(parameters):

@@ -7,9 +7,11 @@ import pytest
 
 import run
 from experiments.inference.translator import Translator
+from experiments.tasks.task import Task
 from experiments.tasks.translation import Translation
 from experiments.training.learner import Learner
 from tests.command_line.command import command, in_repository
+from tests.experiments.initial_states import eager_initial_states
 
 MAPS = "sample_maps"  # the field of `train` that changes no step
 
@@ -42,6 +44,29 @@ def compile_once():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("experiments.tasks.task.Learner", learner)
+        yield
+
+
+@pytest.fixture(scope="module")
+def load_once():
+    """Share the tasks of equal runs, with what they have compiled, among the commands of a file."""
+    tasks, original = {}, Task.load.__func__
+
+    def load(kind, config, workdir, cache):
+        key = kind, repr(config), workdir.path
+        if key not in tasks:
+            tasks[key] = original(kind, config, workdir, cache)
+        return tasks[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Task, "load", classmethod(load))
+        yield
+
+
+@pytest.fixture
+def initial_states():
+    """Compile no program for the initial parameters of each model."""
+    with eager_initial_states():
         yield
 
 

@@ -17,10 +17,9 @@ SMALL |= {"model.num_heads": 2, "model.encoder_layers": 1, "model.decoder_layers
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory, compile_once):
-    place = tmp_path_factory.mktemp("explained")
-    make_untrained(place, "toy_translation", **SMALL | {"mesh.data": 2})  # trained on two devices
-    return place / "toy_translation"
+def made(place, load_once, compile_once):
+    changes = SMALL | {"mesh.data": 2}  # trained on two devices
+    return make_untrained(place, "toy_translation", "explained", **changes)
 
 
 @pytest.fixture
@@ -38,7 +37,7 @@ def data_of(page):
     return json.loads(re.search(rb'id="data">(.*?)</script>', page)[1])
 
 
-def test_sentence(explain, made):
+def test_sentence(explain, made, monkeypatch):
     maps = {"kind": "cross", "layers": [1], "queries": ["le"], "keys": ["the", "girl"]}
     for step, weights in ((0, [0.5, 0.5]), (20, [0.9, 0.1])):  # as of a run with sample_maps
         Workdir(made).keep_maps({"step": step, "weights": [[[weights]]], **maps})
@@ -57,6 +56,8 @@ def test_sentence(explain, made):
     }
     page = (made / "explain" / "sentence.html").read_bytes()
     assert (made / "explain" / "training.gif").read_bytes().startswith(b"GIF89a")
+    for name in ("draw_example", "draw_attributions", "draw_animation"):  # tested to be the same
+        monkeypatch.setattr(command, name, lambda *_: None)
     assert explain(sentence, "--layer=1", "--head=2")[1] == output
     assert files(folder) == found
     assert (made / "explain" / "sentence.html").read_bytes() == page
@@ -75,6 +76,7 @@ def no_figures(monkeypatch):
     """Draw no figures, because they take long; those of a sentence are tested."""
     for name in ("draw_maps", "draw_mask"):
         monkeypatch.setattr(figures, name, lambda *_, **__: None)
+    monkeypatch.setattr(command, "draw_attributions", lambda *_: None)
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -95,7 +97,7 @@ def test_split(explain, made, monkeypatch):
     links = (folder / "alignment.pharaoh").read_text().splitlines()
     with (folder / "alignment.csv").open(newline="") as file:
         names = [row["alignment"] for row in csv.DictReader(file)]
-    assert len(names) == 2 * 2 * (2 + 1) + 3
+    assert len(names) == 2 * 2 * (2 + 2) + 3  # two heads, the mean of both, and the norms of both
     assert "IBM Model 1" in names and len(links) > 10
     with (folder / "replaced_weights.csv").open(newline="") as file:
         replaced = [*csv.DictReader(file)]

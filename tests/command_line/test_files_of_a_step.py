@@ -4,6 +4,7 @@ import inspect
 import sys
 
 import jax
+import pytest
 
 from experiments.training import loop, session
 from tests.command_line.command import REPOSITORY, TINY
@@ -11,6 +12,7 @@ from tests.command_line.command import REPOSITORY, TINY
 MOST = 12
 
 
+@pytest.mark.usefixtures("initial_states")
 def test_a_step_enters_at_most_twelve_files_outside_the_library(run_command, monkeypatch):
     """Files on the stack, and those that make the batch and trace the step."""
     entered = {inspect.getsourcefile(loop.fit)}

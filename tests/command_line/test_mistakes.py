@@ -145,7 +145,8 @@ def test_a_full_disk_is_one_line(place, tmp_path):
         "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20 * 1024,) * 2); "
         "sys.argv[0] = 'run.py'; runpy.run_path('run.py', run_name='__main__')"
     )
-    arguments = command(place, tmp_path / "full", "--config=digits:tiny")[1:]
+    flags = "--config=digits:tiny", "--config.train.checkpoint_every=1"
+    arguments = command(place, tmp_path / "full", *flags)[1:]
     ran = subprocess.run(
         [sys.executable, "-c", code, *arguments],
         cwd=REPOSITORY,
@@ -154,7 +155,7 @@ def test_a_full_disk_is_one_line(place, tmp_path):
         text=True,
         check=False,
     )
-    step = tmp_path / "full" / "checkpoints" / "10"
+    step = tmp_path / "full" / "checkpoints" / "1"
     lines = [line for line in re.split(r"[\r\n]+", ran.stderr) if "/20 [" not in line]
     assert ran.returncode == 2
     assert [line for line in lines if line.strip()] == [
@@ -163,7 +164,7 @@ def test_a_full_disk_is_one_line(place, tmp_path):
 
 
 def test_standard_input_that_is_closed_is_no_text(place, capsys, monkeypatch):
-    folder = make_untrained(place, "word_vectors")
+    folder = make_untrained(place, "char_lm", "closed")
     monkeypatch.setattr(sys, "stdin", None)
     assert run.main(command(place, folder, "--mode=predict")) == 2
     assert "reads standard input, which is closed" in capsys.readouterr().err

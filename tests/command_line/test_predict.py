@@ -32,7 +32,7 @@ CHANGES = {
 
 
 @pytest.fixture(scope="module")
-def made(place, compile_once):
+def made(place, load_once, compile_once):
     """Return a function that makes the run of a config once; models have initial parameters."""
     return functools.cache(lambda name: make_untrained(place, name, **CHANGES[name]))
 

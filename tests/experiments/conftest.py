@@ -6,6 +6,8 @@ from pathlib import Path
 import jax
 import pytest
 
+from tests.experiments.initial_states import eager_initial_states
+
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
@@ -13,6 +15,13 @@ SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 def standard_promotion() -> Iterator[None]:
     """Optax multiplies integer steps with floats, which the strict session would refuse."""
     with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def initial_states() -> Iterator[None]:
+    """Compile no program for the initial parameters of each model."""
+    with eager_initial_states():
         yield
 
 

@@ -8,10 +8,12 @@ import pytest
 from flax import nnx
 
 from configs import char_lm
+from experiments.compilation import compiled
 from experiments.config import Config
 from experiments.config_files import load_config
 from experiments.errors import UsageError
 from experiments.registry import TASKS
+from experiments.training import learner
 from experiments.warm_start import matched, parameters_to_start_from
 from experiments.workdir import Workdir
 
@@ -63,10 +65,11 @@ def test_continued_run_reads_its_own_tokenizers(tmp_path, monkeypatch):
     assert again.tokenizers.source.as_bytes() == first.tokenizers.source.as_bytes()
 
 
-def test_released_weights_replace_all_but_the_excepted_parts(tmp_path):
+def test_released_weights_replace_all_but_the_excepted_parts(tmp_path, monkeypatch):
     """The average of the parameters starts there too, in memory of its own."""
     from attention.weights import save
 
+    monkeypatch.setattr(learner, "compiled", compiled)  # which gives each part memory of its own
     with jax.numpy_dtype_promotion("standard"):
         first = task(tmp_path)
         saved = first.model(nnx.Rngs(7))

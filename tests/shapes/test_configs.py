@@ -16,7 +16,8 @@ from tests.shapes.shapes import array, check_tree
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs"
 HELPERS = {"defaults", "forms"}
-OTHERS = {"benchmark", "benchmark_models", "ledger", "presets", "pretrained"}  # no model is trained
+BENCHMARKS = {"benchmark", "benchmark_models", "benchmark_steps"}
+OTHERS = BENCHMARKS | {"ledger", "presets", "pretrained"}  # no model is trained
 
 TEXT = dict.fromkeys(("inputs", "labels"), "int32 [B, T]")
 COUNTED = TEXT | {"counted": "bool [B, T]"}

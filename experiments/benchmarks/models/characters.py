@@ -1,51 +1,62 @@
-"""Training time of a character-level GPT, beside a plain PyTorch loop of the same model."""
+"""Training time of a character-level GPT, beside PyTorch loops of the same model."""
 
-import time
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments.benchmarks.models.figure import Figure
+from experiments.benchmarks.models.figure import Figure, Peer, Timed
 from experiments.benchmarks.models.ours import Characters
 from experiments.benchmarks.peers.torch_gpt import IGNORED, TorchGPT
+from experiments.clock import seconds_of
 from experiments.config import Config
 
 STEPS_IN_TURN = 50
 
 
 def measure(config: ConfigDict, cache: Path) -> Iterator[Figure]:
-    """Train both models on the same batches, `STEPS_IN_TURN` steps at a time, to the last step.
+    """Train all models on the same batches, `STEPS_IN_TURN` steps at a time, to the last step.
 
-    The times include compilation. They exclude reading the data and the final validation.
+    The first step of each, which compiles, is timed by itself. The times exclude reading the data
+    and the final validation.
 
     Args:
         config: `characters` of the benchmark, a config of a language model.
         cache: folder of generated data.
     """
     settings = Config.read(config.characters.to_dict())
-    ours = Characters(settings, cache)
-    runs = {"ours": ours, "torch": _Torch(settings, ours)}
-    seconds = dict.fromkeys(runs, 0.0)
-    steps, batches = settings.train.steps, ours.train
-    for first in range(0, steps, STEPS_IN_TURN):
-        turn = [batches[i] for i in range(first, min(first + STEPS_IN_TURN, steps))]
-        for name, run in runs.items():
-            start = time.perf_counter()
-            run.learn(turn)
-            seconds[name] += time.perf_counter() - start
-    parts = " ÷ ".join(
-        f"{seconds[name]:.1f} s (validation loss {run.validation_loss():.3f})"
-        for name, run in runs.items()
-    )
-    name = f"training on characters, {steps:,} steps ÷ a plain PyTorch loop"
-    yield Figure(name, seconds["ours"] / seconds["torch"], 0.5, parts)
+    ours, steps = Characters(settings, cache), settings.train.steps
+    peers = {tuned: Peer(partial(_Torch, settings, ours, tuned=tuned)) for tuned in (False, True)}
+    our_seconds: list[float] = []
+    seconds: dict[bool, list[float]] = {tuned: [] for tuned in peers}
+    for first, last in pairwise(sorted({0, *range(1, steps, STEPS_IN_TURN), steps})):
+        turn = [ours.train[index] for index in range(first, last)]
+        our_seconds.append(seconds_of(partial(ours.learn, turn)))
+        for tuned, peer in peers.items():
+            learn = partial(peer.run, lambda model, turn=turn: model.learn(turn))
+            seconds[tuned].append(seconds_of(learn))
+    trained = _timed(our_seconds, ours.validation_loss())
+    for tuned, name, limit in (
+        (False, "a plain PyTorch loop", 0.5),
+        (True, "PyTorch with `torch.compile` and the fused optimizer", 1.0),
+    ):
+        peer, loss = peers[tuned], peers[tuned].run(_Torch.validation_loss)
+        theirs = Timed(None, peer.failure) if peer.failure else _timed(seconds[tuned], loss)
+        name = f"training on characters, {steps - 1:,} steps after the first ÷ {name}"
+        yield Figure(name, limit, trained, theirs)
+
+
+def _timed(seconds: Sequence[float], loss: float) -> Timed:
+    first, *rest = seconds
+    return Timed(sum(rest), f"first step {first:.1f} s; validation loss {loss:.3f}")
 
 
 class _Torch:
-    def __init__(self, settings: Config, ours: Characters) -> None:
-        self._model = TorchGPT(settings, ours.vocab_size)
+    def __init__(self, settings: Config, ours: Characters, *, tuned: bool) -> None:
+        self._model = TorchGPT(settings, ours.vocab_size, tuned=tuned)
         self._validation = ours.validation
 
     def learn(self, batches: Sequence) -> None:

@@ -20,7 +20,7 @@ from attention.decoding import (
     generate,
 )
 from attention.modules import EncoderDecoder, TransformerConfig, unstack_layers
-from experiments.benchmarks.models.figure import Figure
+from experiments.benchmarks.models.figure import Figure, Timed
 from experiments.benchmarks.models.recompute import recompute
 from experiments.clock import round_robin, seconds_of
 
@@ -48,8 +48,7 @@ def measure(config: ConfigDict) -> Iterator[Figure]:
             (f"greedy, cached ÷ recomputed at each step, {where}", "greedy", "recomputed", 1 / 5),
             (f"beam search with {beam} beams ÷ greedy, {where}", "beam", "greedy", 6.0),
         ):
-            parts = f"{1e3 * median[ours]:.1f} ms ÷ {1e3 * median[theirs]:.1f} ms"
-            yield Figure(name, median[ours] / median[theirs], limit, parts)
+            yield Figure(name, limit, Timed(median[ours]), Timed(median[theirs]))
 
 
 def programs(settings: ConfigDict, batch: int) -> dict[str, Callable[[], GenerationOutput]]:

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments.benchmarks.models.figure import Figure
+from experiments.benchmarks.models.figure import Figure, Timed
 from experiments.benchmarks.models.ours import Learner, TextBatch, make_learner
 from experiments.clock import round_robin, seconds_of
 from experiments.config import Config
@@ -29,9 +29,8 @@ def measure(config: ConfigDict) -> Iterator[Figure]:
         for layers in (shallow, deep)
     }
     median = {layers: float(np.median(taken)) for layers, taken in compiling.items()}
-    parts = f"{median[deep]:.2f} s ÷ {median[shallow]:.2f} s"
     name = f"compiling a training step, {deep} layers ÷ {shallow}"
-    yield Figure(name, median[deep] / median[shallow], 1.3, parts)
+    yield Figure(name, 1.3, Timed(median[deep]), Timed(median[shallow]))
 
     for layers in (shallow, deep):
         steps = {
@@ -41,9 +40,8 @@ def measure(config: ConfigDict) -> Iterator[Figure]:
         warm_ups = {name: seconds_of(step) for name, step in steps.items()}
         times = round_robin(steps, warm_ups, seconds=settings.seconds, rounds=10 * config.rounds)
         ours, theirs = (float(np.median(times[name])) for name in ("scanned", "unrolled"))
-        parts = f"{1e3 * ours:.1f} ms ÷ {1e3 * theirs:.1f} ms"
         name = f"a training step, {layers} layers, scanned ÷ unrolled"
-        yield Figure(name, ours / theirs, 1.0, parts)
+        yield Figure(name, 1.0, Timed(ours), Timed(theirs))
 
 
 def language_model(settings: ConfigDict) -> Config:

@@ -1,10 +1,8 @@
 """The benchmark of models: measure each figure, compare it with its goal, report."""
 
-import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -15,32 +13,34 @@ from experiments.benchmarks.contender import first_line
 from experiments.benchmarks.models import characters, decoding, depth, training, translating
 from experiments.benchmarks.models.figure import Figure
 from experiments.benchmarks.models.ours import check_translation
+from experiments.benchmarks.record import (
+    Record,
+    as_json,
+    beginning,
+    check_page,
+    origin,
+    save,
+    table,
+)
 from experiments.benchmarks.selection import selected
 from experiments.config import Config
-from experiments.environment import environment
 from experiments.errors import UsageError, as_usage_errors, check_at_least, check_positive
 from experiments.files import write_whole
 from experiments.workdir import Workdir
 
-# Part → packages of the peers that it is measured beside.
-PARTS = {
-    "decoding": (),
-    "depth": (),
-    "characters": ("torch",),
-    "training": ("torch",),
-    "translating": ("torch", "ctranslate2"),
-}
+PARTS = "decoding", "depth", "characters", "training", "translating"
+WITH_TEXT = "training", "translating"
 
 INTRODUCTION = """\
 # Benchmarks of models
 
 Cost of decoding, depth and training, as ratios of times that were measured in turn in one process.
-This command writes the page:
+This command writes the page, from the figures in `MODELS.json` beside it:
 """
 
 
 def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
-    """Measure, and write `models.md` to the workdir.
+    """Measure, and write `models.json` and `models.md` to the workdir.
 
     Args:
         config: of the run.
@@ -59,37 +59,29 @@ def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         "training": partial(training.measure, config, cache),
         "translating": partial(translating.measure, config, cache),
     }
-    figures, absent, errors = [], [], []
-    for part in selected("parts", config.parts, list(PARTS)):
+    record = {"origin": origin(), "figures": [], "absent": [], "failed": []}
+    errors: list[Exception] = []
+    for part in selected("parts", config.parts, PARTS):
         print(f"{part} …", file=sys.stderr, flush=True)
-        if reason := missing(part, config):
-            absent.append(f"{part}: {reason}")
+        if part in WITH_TEXT and not config.translation.data.path:
+            record["absent"].append(f"{part}: no folder is named by translation.data.path")
             continue
         try:
-            figures += measures[part]()
+            for figure in measures[part]():
+                record["figures"].append(figure.as_dict())
         except UsageError:
             raise
         except Exception as error:  # the other parts are measured, then it is raised
             errors.append(error)
-            absent.append(f"{part}: **failed**: {first_line(error)}")
-    text = page(figures, absent, shlex.join(["python", *sys.argv]))
-    write_whole(workdir.path / "models.md", text)
+            record["failed"].append(f"{part}: {first_line(error)}")
+        write_whole(workdir.path / "models.json", as_json(record))
+    text = save(record, page, workdir.path / "models.json")
     if config.page:
-        write_whole(Path(config.page), text)
+        save(record, page, Path(config.page).with_suffix(".json"))
     print(text)
     print(f"everything is in {workdir.path}")
     if errors:
         raise ExceptionGroup("parts of the benchmark failed", errors)
-
-
-def missing(part: str, config: ConfigDict) -> str | None:
-    """Return why a part cannot be measured here: a package or data is missing."""
-    for package in PARTS[part]:
-        if find_spec(package) is None:
-            return f"needs {package}: `pip install {package}`"
-    if part in ("training", "translating") and not config.translation.data.path:
-        return "translation.data.path names no folder of parallel text"
-    return None
 
 
 def check(config: ConfigDict) -> None:
@@ -98,10 +90,9 @@ def check(config: ConfigDict) -> None:
     Raises:
         UsageError: the config cannot run.
     """
-    if config.page and not Path(config.page).parent.is_dir():
-        raise UsageError(f"page={config.page} has no folder to be written to")
+    check_page(config.page)
     with as_usage_errors():
-        selected("parts", config.parts, list(PARTS))
+        selected("parts", config.parts, PARTS)
         check_at_least("rounds", config.rounds, 1)
         for part in ("decoding", "depth"):
             check_sizes(part, config[part])
@@ -153,26 +144,26 @@ def check_length(part: str, length: int, owner: str, config: ConfigDict) -> None
         )
 
 
-def page(figures: Sequence[Figure], absent: Sequence[str], command: str) -> str:
-    """Return the page as Markdown: figures, goals, and the parts that were not measured."""
-    where = "; ".join(f"{name} {value}" for name, value in environment().items())
-    rows = [
-        f"| {one.name} | {one.parts} | {one.ratio:.2f} | {one.limit:.2f} | {_verdict(one)} |"
-        for one in figures
-    ]
-    missing = ["", "Not measured:", "", *(f"- {why}" for why in absent)] if absent else []
-    return "\n".join(
-        [
-            f"{INTRODUCTION}\n```sh\n{command}\n```\n",
-            f"Measured on {where}.\n",
-            "| figure | medians, or totals | ratio | goal, at most | |",
-            "|---|---|---:|---:|---|",
-            *rows,
-            *missing,
-            "",
-        ]
-    )
+def page(record: Record) -> str:
+    """Return the page of a record as Markdown.
+
+    Args:
+        record: `origin`, `figures`, and in words `absent`, the parts that were not measured, and
+            `failed`, the exceptions of this library.
+    """
+    lines = [["figure", "medians, or totals", "ratio", "goal, at most", ""]]
+    for figure in map(Figure.read, record["figures"]):
+        ratio = "-" if figure.ratio is None else f"{figure.ratio:.2f}"
+        parts = f"{figure.ours} ÷ {figure.theirs}"
+        lines.append([figure.name, parts, ratio, f"{figure.limit:.2f}", _verdict(figure)])
+    parts = [beginning(INTRODUCTION, record["origin"]), table(lines)]
+    for title, reasons in (("Failures", record["failed"]), ("Not measured", record["absent"])):
+        if reasons:
+            parts += ["", f"{title}:", "", *(f"- {why}" for why in reasons)]
+    return "\n".join([*parts, ""])
 
 
 def _verdict(figure: Figure) -> str:
+    if figure.ratio is None:
+        return "not measured"
     return "met" if figure.ratio <= figure.limit else "**not met**"

@@ -1,6 +1,6 @@
 """Training time of a translation model, beside PyTorch's `nn.Transformer`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -10,12 +10,13 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments.benchmarks.models.figure import Figure
+from experiments.benchmarks.models.figure import Figure, Peer, Timed
 from experiments.benchmarks.models.ours import Translation, load_translation
-from experiments.benchmarks.models.sentences import Pair, by_length, padded
+from experiments.benchmarks.models.sentences import PaddedPairs, Pair, by_length, padded
 from experiments.benchmarks.peers.torch_transformer import TorchTransformer
 from experiments.clock import seconds_of
 from experiments.config import Config
+from experiments.data.rows import PackedPairs
 from experiments.data.vocabulary import PAD
 
 SENTENCES = 128  # pairs per batch of the simplest peer
@@ -34,55 +35,68 @@ def measure(config: ConfigDict, cache: Path) -> Iterator[Figure]:
     """
     settings = Config.read(config.translation.to_dict())
     found = load_translation(settings, cache)
+    peers = {
+        name: (Peer(partial(_theirs, settings, found.vocab_size, batches, **options)), limit)
+        for name, batches, options, limit in _peers(settings, found)
+    }
+    ours, turns = _ours(found), range(config.training.steps + 1)
+    times = [[next(ours), *(peer.run(next) for peer, _ in peers.values())] for _ in turns]
+    trained, *others = zip(*times[1:], strict=True)
+    for (name, (peer, limit)), taken in zip(peers.items(), others, strict=True):
+        theirs = Timed(None, peer.failure) if peer.failure else _timed(taken)
+        name = f"training on 1,000 target tokens ÷ `nn.Transformer` of PyTorch, {name}"
+        yield Figure(name, limit, _timed(trained), theirs)
+
+
+def _peers(
+    settings: Config, found: Translation
+) -> Iterator[tuple[str, Iterable[PaddedPairs | PackedPairs], dict[str, bool], float]]:
+    """Yield the name of each PyTorch loop, its batches, its options and our goal."""
     random = np.random.default_rng(settings.seed)
     pairs = [found.train[index] for index in random.permutation(len(found.train))]
-    sorted_batches = by_length(pairs, settings.batch.tokens)
-    runs = {
-        "packed": _ours(found),
-        "shuffled": _theirs(settings, found.vocab_size, _parts(pairs, SENTENCES)),
-        "sorted": _theirs(
-            settings,
-            found.vocab_size,
-            [sorted_batches[index] for index in random.permutation(len(sorted_batches))],
-        ),
-    }
-    turns = [
-        {name: next(run) for name, run in runs.items()} for _ in range(config.training.steps + 1)
-    ]
-    median = {name: float(np.median([turn[name] for turn in turns[1:]])) for name in runs}
-    in_words = {
-        name: f"{1e6 * taken:,.0f} ms ({1 / taken:,.0f} tokens per second)"
-        for name, taken in median.items()
-    }
-    for theirs, batches, limit in (
-        ("shuffled", f"batches of {SENTENCES} pairs", 1 / 3),
-        ("sorted", f"{settings.batch.tokens:,} positions of pairs sorted by length", 1 / 1.5),
-    ):
-        name = f"training on 1,000 target tokens ÷ `nn.Transformer` of PyTorch, {batches}"
-        parts = f"{in_words['packed']} ÷ {in_words[theirs]}"
-        yield Figure(name, median["packed"] / median[theirs], limit, parts)
+    shuffled = _parts(pairs, SENTENCES)
+    by_size = by_length(pairs, settings.batch.tokens)
+    by_size = [by_size[index] for index in random.permutation(len(by_size))]
+    positions = f"{settings.batch.tokens:,} positions"
+    yield f"batches of {SENTENCES} pairs", map(padded, cycle(shuffled)), {}, 1 / 3
+    yield f"{positions} of pairs sorted by length", map(padded, cycle(by_size)), {}, 1 / 1.5
+    packed = iter(found.task.training_batches())
+    name = f"{positions} of packed rows, with `torch.compile` and the fused optimizer"
+    yield name, packed, {"tuned": True}, 1.0
 
 
 def _ours(found: Translation) -> Iterator[float]:
     learner = found.task.learner
     state = learner.initial_state()
 
-    def learn(batch: Any) -> None:  # noqa: ANN401 - of the task
+    def learn(batch: PackedPairs) -> None:
         nonlocal state
         state, _ = learner.train_step(state, batch)
         jax.block_until_ready(state)
 
     for batch in found.batches:
-        yield _seconds_per_token(learn, batch, batch.target.labels)
+        yield _seconds_per_token(learn, batch)
 
 
-def _theirs(settings: ConfigDict, vocab_size: int, batches: list[list[Pair]]) -> Iterator[float]:
-    peer = TorchTransformer(settings, vocab_size)
-    for batch in map(padded, cycle(batches)):
-        yield _seconds_per_token(peer.learn, batch, batch.target_labels)
+def _theirs(
+    settings: Config,
+    vocab_size: int,
+    batches: Iterable[PaddedPairs | PackedPairs],
+    *,
+    tuned: bool = False,
+) -> Iterator[float]:
+    peer = TorchTransformer(settings, vocab_size, tuned=tuned)
+    for batch in batches:
+        yield _seconds_per_token(peer.learn, batch)
 
 
-def _seconds_per_token(learn: Callable[[Any], object], batch: object, labels: np.ndarray) -> float:
+def _timed(seconds_per_token: Sequence[float]) -> Timed:
+    median = float(np.median(seconds_per_token))
+    return Timed(1e3 * median, f"{1 / median:,.0f} tokens per second")
+
+
+def _seconds_per_token(learn: Callable[[Any], object], batch: PaddedPairs | PackedPairs) -> float:
+    labels = batch.target.labels if isinstance(batch, PackedPairs) else batch.target_labels
     return seconds_of(partial(learn, batch)) / np.sum(labels != PAD)
 
 

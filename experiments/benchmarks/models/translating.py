@@ -4,8 +4,9 @@ All implementations use the same parameters: those of a trained run, if one is n
 ones. Random parameters hardly ever produce the end token, so it is then forbidden and every output
 has the same number of tokens.
 
-The PyTorch search is the same algorithm as ours, with the same outputs up to rounding. It is timed
-with the fastest batch size, and with one sentence at a time.
+The PyTorch search is the same algorithm as ours, with the same outputs up to rounding. It drops
+finished sentences from the batch. It is timed with the fastest batch size, and with one sentence at
+a time.
 
 The search of CTranslate2 is the same as ours while all outputs have the same length. Otherwise it
 keeps the beam at full width where ours narrows, removes finished sentences from the batch where
@@ -23,7 +24,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from attention.decoding import StoppingCriteria
-from experiments.benchmarks.models.figure import Figure
+from experiments.benchmarks.models.figure import Figure, Peer, Timed
 from experiments.benchmarks.models.ours import (
     Translation,
     load_translation,
@@ -79,15 +80,14 @@ def measure(config: ConfigDict, cache: Path) -> Iterator[Figure]:
     number, beam = len(trial.found.test), config.translation.decoding.num_beams
     ours = make_translate(*trial[:3])
     ours()  # compiles
-    for peer, make, limit in (
+    for name, make, limit in (
         (f"the same search in PyTorch, {SENTENCES} at once", in_torch, 1 / 10),
         ("the same search in PyTorch, one at a time", partial(in_torch, at_once=1), 1 / 10),
         ("CTranslate2 in float32", in_ctranslate, 1.0),
     ):
-        our_time, their_time, equal = _compared(ours, make(trial), config)
         what = f"{number:,} sentences, beam of {beam}, {trial.described}"
-        parts = f"{our_time:.1f} s ÷ {their_time:.1f} s ({equal:,} equal outputs)"
-        yield Figure(f"translating {what} ÷ {peer}", our_time / their_time, limit, parts)
+        times = _compared(ours, Peer(partial(make, trial)), config)
+        yield Figure(f"translating {what} ÷ {name}", limit, *times)
 
 
 def load_trial(config: ConfigDict, cache: Path) -> Trial:
@@ -113,9 +113,9 @@ def load_trial(config: ConfigDict, cache: Path) -> Trial:
     return Trial(found, parameters, found.task.stopping, "by a trained model")
 
 
-def _compared(ours: Translate, theirs: Translate, config: ConfigDict) -> tuple[float, float, int]:
+def _compared(ours: Translate, peer: Peer, config: ConfigDict) -> tuple[Timed, Timed]:
     """Return the median seconds of both, called in turn, and the number of equal outputs."""
-    runs = {"ours": ours, "theirs": theirs}
+    runs = {"ours": ours, "theirs": partial(peer.run, lambda translate: translate())}
     outputs: dict[str, list[Ids]] = {}
     warm_ups = {
         name: seconds_of(lambda name=name, run=run: outputs.update({name: run()}))
@@ -123,9 +123,12 @@ def _compared(ours: Translate, theirs: Translate, config: ConfigDict) -> tuple[f
     }
     seconds = config.translating.seconds
     times = round_robin(runs, warm_ups, seconds=seconds, rounds=config.rounds)
+    our_time, their_time = (float(np.median(taken)) for taken in times.values())
+    if peer.failure:
+        return Timed(our_time), Timed(None, peer.failure)
     pairs = zip(outputs["ours"], outputs["theirs"], strict=True)
     equal = sum(list(one) == list(other) for one, other in pairs)
-    return float(np.median(times["ours"])), float(np.median(times["theirs"])), equal
+    return Timed(our_time), Timed(their_time, f"{equal:,} equal outputs")
 
 
 def in_torch(trial: Trial, at_once: int = SENTENCES) -> Translate:

@@ -1,7 +1,7 @@
 """Beam search in PyTorch with a simple cache of keys and values.
 
 Each step concatenates its keys and values to the cache of every layer, and `index_select` reorders
-the cache after a beam step.
+the cache after a beam step. A row that is finished is dropped from the batch.
 """
 
 from typing import TYPE_CHECKING
@@ -43,21 +43,22 @@ def beam_search(
     ((end,),), alpha = stopping.stop, length_penalty
     with torch.inference_mode():
         decoder = _Decoder(model, torch.from_numpy(source).long(), beam)
-        start = torch.arange(rows)[:, None] * beam  # index of each row's first hypothesis
+        row_of = torch.arange(rows)  # number of each row that is left
         sequences = torch.full((rows * beam, 1), BOS)
         scores = torch.full((rows, beam), -torch.inf)
         scores[:, 0] = 0.0  # all hypotheses are equal before the first step
-        width = torch.full((rows, 1), beam)
+        width = torch.full((rows, 1), beam)  # hypotheses that are not finished
         best = torch.full((rows,), -torch.inf)
         outputs = [sequences[0]] * rows
         for index in range(stopping.max_tokens):
             log_probs = decoder.step(sequences[:, -1:]).log_softmax(-1)
             if index + 1 < stopping.min_tokens:
                 log_probs[:, end] = -torch.inf
-            totals = scores[..., None] + log_probs.view(rows, beam, -1)
+            totals = scores[..., None] + log_probs.view(len(scores), beam, -1)
             scores, picks = totals.flatten(1).topk(beam)
             scores[torch.arange(beam) >= width] = -torch.inf
-            parents = (start + picks // log_probs.shape[-1]).flatten()
+            first = torch.arange(len(scores))[:, None] * beam  # hypothesis of each row
+            parents = (first + picks // log_probs.shape[-1]).flatten()
             tokens = picks % log_probs.shape[-1]
             sequences = torch.cat([sequences.index_select(0, parents), tokens.view(-1, 1)], 1)
 
@@ -66,17 +67,25 @@ def beam_search(
             ended = torch.where(ends, scores / ((6 + index) / 6) ** alpha, -torch.inf)
             score, place = ended.max(1)
             for row in (score > best).nonzero()[:, 0].tolist():
-                outputs[row] = sequences[row * beam + place[row], 1:]
+                outputs[row_of[row]] = sequences[row * beam + place[row], 1:]
             best = torch.maximum(best, score)
             width -= ends.sum(1, keepdim=True)
             scores[ends] = -torch.inf
             highest, lengths = scores.amax(1), (index + 2, stopping.max_tokens)
             bounds = [highest / ((5 + length) / 6) ** alpha for length in lengths]
-            scores[
-                torch.maximum(*bounds) <= best
-            ] = -torch.inf  # no longer hypothesis can score higher
-            if not (scores > -torch.inf).any():
+            # Where no longer hypothesis can score higher, the row is finished.
+            left = (torch.maximum(*bounds) > best).nonzero()[:, 0]
+            if not len(left):
                 break
+            if len(left) < len(scores):
+                row_of, scores, width, best = (
+                    array.index_select(0, left) for array in (row_of, scores, width, best)
+                )
+                hypotheses = (left[:, None] * beam + torch.arange(beam)).flatten()
+                sequences, parents = (
+                    array.index_select(0, hypotheses) for array in (sequences, parents)
+                )
+                decoder.drop_rows(hypotheses)
             decoder.gather_rows(parents)
         return [ids.numpy() for ids in outputs]
 
@@ -109,7 +118,8 @@ class _Decoder:
         """Append the last token `[B, 1]` of each hypothesis and return logits `[B, V]`."""
         import torch
 
-        features = self._model.embed(tokens, start=self._past[0][0].shape[2])
+        length = self._past[0][0].shape[2]
+        features = self._model.embed(tokens, slice(length, length + 1))
         for number, layer in enumerate(self._layers):
             query, *new = _projected(layer.self_attn, features, slice(None))
             past = zip(self._past[number], new, strict=True)
@@ -124,7 +134,16 @@ class _Decoder:
 
     def gather_rows(self, parents: "Tensor") -> None:
         """Reorder the cache: row i continues hypothesis `parents[i]`."""
-        self._past = [[array.index_select(0, parents) for array in layer] for layer in self._past]
+        self._past = _selected(self._past, parents)
+
+    def drop_rows(self, left: "Tensor") -> None:
+        """Keep the keys and values of the encoder output of these hypotheses alone."""
+        self._cross = _selected(self._cross, left)
+        self._visible = self._visible.index_select(0, left)
+
+
+def _selected(layers: list[list["Tensor"]], rows: "Tensor") -> list[list["Tensor"]]:
+    return [[array.index_select(0, rows) for array in layer] for layer in layers]
 
 
 def _projected(attention: "MultiheadAttention", inputs: "Tensor", rows: slice) -> list["Tensor"]:

@@ -1,9 +1,10 @@
 """PyTorch on all cores of this process, and the training step of its tutorials."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from experiments.environment import num_cores
@@ -38,6 +39,8 @@ class TorchTrainer:
         config: ConfigDict,
         make_model: Callable[[], "Module"],
         schedule: Callable[[int], float],
+        *,
+        tuned: bool = False,
     ) -> None:
         """Make the model and its optimizer.
 
@@ -45,6 +48,7 @@ class TorchTrainer:
             config: with `seed` and `train` of our training.
             make_model: makes the module.
             schedule: step → factor of the learning rate.
+            tuned: use `torch.compile` and the fused optimizer, as its performance guide does.
 
         Raises:
             ModuleNotFoundError: torch is not installed.
@@ -53,20 +57,34 @@ class TorchTrainer:
         torch.manual_seed(config.seed)
         self.model = make_model()
         self.num_parameters = sum(weights.numel() for weights in self.model.parameters())
-        self._clip_norm = train.clip_norm
+        self._clip_norm, self._tuned = train.clip_norm, tuned
         self._optimizer = torch.optim.AdamW(
             self.model.parameters(),
             lr=train.learning_rate,
             betas=(train.beta1, train.beta2),
             eps=train.epsilon,
             weight_decay=train.weight_decay,
+            fused=tuned,
         )
         self._schedule = torch.optim.lr_scheduler.LambdaLR(self._optimizer, schedule)
 
-    def update(self, loss: "Tensor") -> None:
-        """Run one optimizer step on a loss, a scalar tensor."""
+    def compiled(self, function: Callable[..., "Tensor"]) -> Callable[..., "Tensor"]:
+        """Return the function, compiled when it is first called if the training is tuned."""
+        return load_torch().compile(function) if self._tuned else function
+
+    def update(self, loss: Callable[..., "Tensor"], arrays: Sequence[np.ndarray]) -> float:
+        """Run one optimizer step on the loss of some arrays of ids, and return the loss."""
+        self.model.train()
         self._optimizer.zero_grad()
-        loss.backward()
+        found = loss(*tensors(arrays))
+        found.backward()
         load_torch().nn.utils.clip_grad_norm_(self.model.parameters(), self._clip_norm)
         self._optimizer.step()
         self._schedule.step()
+        return found.item()
+
+
+def tensors(arrays: Sequence[np.ndarray]) -> list["Tensor"]:
+    """Return arrays of ids as tensors."""
+    torch = load_torch()
+    return [torch.from_numpy(ids).long() for ids in arrays]

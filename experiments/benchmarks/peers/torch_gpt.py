@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments.benchmarks.peers.torch_cpu import TorchTrainer, load_torch
+from experiments.benchmarks.peers.torch_cpu import TorchTrainer, load_torch, tensors
 
 if TYPE_CHECKING:  # optional package
     from torch import Tensor
@@ -19,7 +19,7 @@ IGNORED = -100  # a label that torch leaves out of its losses
 class TorchGPT(TorchTrainer):
     """A GPT and its training step on one batch."""
 
-    def __init__(self, config: ConfigDict, vocab_size: int) -> None:
+    def __init__(self, config: ConfigDict, vocab_size: int, *, tuned: bool = False) -> None:
         """Make the model of a config like `configs/char_lm.py`, and its optimizer."""
         train = config.train
 
@@ -29,24 +29,24 @@ class TorchGPT(TorchTrainer):
             progress = (step - train.warmup_steps) / (train.steps - train.warmup_steps)
             return (1 + math.cos(math.pi * progress)) / 2
 
-        super().__init__(config, partial(_make_model, config.model, vocab_size), schedule)
+        make_model = partial(_make_model, config.model, vocab_size)
+        super().__init__(config, make_model, schedule, tuned=tuned)
+        self._compiled_loss = self.compiled(self._loss)
 
     def learn(self, inputs: np.ndarray, labels: np.ndarray) -> None:
         """Run one training step on ids `[B, T]`."""
-        self.update(self._loss(inputs, labels))
+        self.update(self._compiled_loss, (inputs, labels))
 
     def loss(self, inputs: np.ndarray, labels: np.ndarray) -> float:
         """Return the mean loss of the tokens of a batch."""
         with load_torch().no_grad():
-            return float(self._loss(inputs, labels))
+            return float(self._loss(*tensors((inputs, labels))))
 
-    def _loss(self, inputs: np.ndarray, labels: np.ndarray) -> "Tensor":
-        torch = load_torch()
-        inputs, labels = (torch.from_numpy(ids).long() for ids in (inputs, labels))
+    def _loss(self, inputs: "Tensor", labels: "Tensor") -> "Tensor":
+        from torch.nn.functional import cross_entropy
+
         logits = self.model(inputs)
-        return torch.nn.functional.cross_entropy(
-            logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED
-        )
+        return cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
 
 
 def _make_model(config: ConfigDict, vocab_size: int) -> "Module":

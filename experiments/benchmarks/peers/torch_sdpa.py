@@ -1,9 +1,10 @@
 """torch.nn.functional.scaled_dot_product_attention: a flag for causal, else a bool array.
 
-Benchmarks call it with tensors; conformance calls it through `jax.pure_callback`.
+Benchmarks call it with tensors; conformance calls it through `jax.pure_callback`. FlexAttention is
+measured too, for windows and packed rows: compiled, with a block mask.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ import numpy as np
 from jax import Array
 
 from attention import Dropout
-from experiments.benchmarks.cases import Case, Inputs
+from experiments.benchmarks.cases import WINDOW, Case, Inputs
 from experiments.benchmarks.contender import (
     COMMON,
     Candidate,
@@ -43,12 +44,13 @@ def candidates() -> Iterator[Candidate]:
 
 
 def contenders() -> Iterator[Contender]:
-    """Yield the function with its default backend.
+    """Yield the function with its default backend, and FlexAttention.
 
     Raises:
         ModuleNotFoundError: torch is not installed.
     """
-    yield Contender("torch", _version(), _prepare)
+    yield Contender("torch", _version(), partial(_prepare, _scaled_dot_product))
+    yield Contender("torch:flex_attention", _version(), _prepare_compiled)
 
 
 def _version() -> str:
@@ -56,7 +58,38 @@ def _version() -> str:
     return f"torch {version('torch')}"
 
 
-def _prepare(case: Case, inputs: Inputs) -> Program:
+def _scaled_dot_product(case: Case, device: str) -> Callable[..., "Tensor"]:
+    torch = load_torch()
+    options = {"is_causal": True} if case.pattern == "causal" else {}
+    if case.pattern in ("window", "packed"):
+        options = {"attn_mask": torch.from_numpy(case.allowed()).to(device)}
+    return partial(torch.nn.functional.scaled_dot_product_attention, **options)
+
+
+def _flex_attention(case: Case, device: str) -> Callable[..., "Tensor"]:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    if case.pattern not in ("window", "packed"):
+        raise RefusalError("it is compared where scaled_dot_product_attention has no flag")
+    torch = load_torch()
+    torch.compiler.reset()  # or it compiles no more after a few cases
+    segments = case.segments()
+    rows = None if segments is None else torch.from_numpy(segments).to(device)
+
+    def allowed(
+        batch: "Tensor", head: "Tensor", query: "Tensor", key: "Tensor"
+    ) -> "Tensor":  # of positions
+        if rows is not None:
+            return rows[query] == rows[key]
+        return (key <= query) & (query - key < WINDOW)
+
+    mask = create_block_mask(allowed, None, None, case.length, case.length, device=device)
+    return partial(torch.compile(flex_attention), block_mask=mask)
+
+
+def _prepare(
+    make: Callable[[Case, str], Callable[..., "Tensor"]], case: Case, inputs: Inputs
+) -> Program:
     torch = load_torch()
     on_gpu = jax.default_backend() == "gpu"
     if on_gpu and not torch.cuda.is_available():
@@ -69,12 +102,10 @@ def _prepare(case: Case, inputs: Inputs) -> Program:
 
     *given, cotangent = (tensor(array) for array in inputs)
     given = [one.requires_grad_(case.gradient) for one in given]
-    keywords = {"is_causal": True} if case.pattern == "causal" else {}
-    if case.pattern in ("window", "packed"):
-        keywords = {"attn_mask": torch.from_numpy(case.allowed()).to(device)}
+    attend_to = make(case, device)
 
     def run() -> tuple["Tensor", ...]:
-        found = (torch.nn.functional.scaled_dot_product_attention(*given, **keywords),)
+        found = (attend_to(*given),)
         if case.gradient:
             found += torch.autograd.grad(found[0], given, cotangent)
         if on_gpu:
@@ -85,6 +116,12 @@ def _prepare(case: Case, inputs: Inputs) -> Program:
         return tuple(_numpy(one.swapaxes(1, 2), np.float64) for one in found)
 
     return Program(run, arrays)
+
+
+def _prepare_compiled(case: Case, inputs: Inputs) -> Program:
+    program = _prepare(_flex_attention, case, inputs)
+    program.run()  # compiles
+    return program
 
 
 def attend(

@@ -1,5 +1,6 @@
 """The model of `configs/multi30k.py` as a plain PyTorch loop around `nn.Transformer`."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,35 +11,45 @@ from ml_collections import ConfigDict
 
 from experiments.benchmarks.models.sentences import PaddedPairs
 from experiments.benchmarks.peers.torch_cpu import TorchTrainer, load_torch
+from experiments.data.rows import PackedPairs
 from experiments.data.vocabulary import PAD
 
 if TYPE_CHECKING:  # optional package
+    from torch import Tensor
     from torch.nn import Module
 
 
 class TorchTransformer(TorchTrainer):
     """An `nn.Transformer` with embeddings, and its training step on one batch."""
 
-    def __init__(self, config: ConfigDict, vocab_size: int) -> None:
+    def __init__(self, config: ConfigDict, vocab_size: int, *, tuned: bool = False) -> None:
         """Make the model of a config like `configs/multi30k.py`, its loss and its optimizer."""
         warmup = config.train.warmup_steps  # linear, then 1/√step
 
         def schedule(step: int) -> float:
             return min(step / warmup, (warmup / max(step, 1)) ** 0.5)
 
-        super().__init__(config, partial(_make_model, config.model, vocab_size), schedule)
+        make_model = partial(_make_model, config.model, vocab_size)
+        super().__init__(config, make_model, schedule, tuned=tuned)
         self._criterion = load_torch().nn.CrossEntropyLoss(
             ignore_index=PAD, label_smoothing=config.train.label_smoothing
         )
+        self._loss, self._packed_loss = map(self.compiled, (self._loss, self._packed_loss))
 
-    def learn(self, batch: PaddedPairs) -> float:
+    def learn(self, batch: PaddedPairs | PackedPairs) -> float:
         """Run one training step and return the mean loss of its tokens."""
-        torch = load_torch()
-        self.model.train()
-        source, inputs, labels = (torch.from_numpy(ids).long() for ids in batch)
-        loss = self._criterion(self.model(source, inputs).flatten(0, 1), labels.flatten())
-        self.update(loss)
-        return loss.item()
+        if isinstance(batch, PackedPairs):
+            return self.update(self._packed_loss, [*batch.source, *batch.target])
+        return self.update(self._loss, batch)
+
+    def _loss(self, source: "Tensor", inputs: "Tensor", labels: "Tensor") -> "Tensor":
+        return self._criterion(self.model(source, inputs).flatten(0, 1), labels.flatten())
+
+    def _packed_loss(self, *arrays: "Tensor") -> "Tensor":
+        """Return the loss of the fields of both sides of `PackedPairs`."""
+        _, source, *source_rows, inputs, labels, segments, positions = arrays
+        logits = self.model.forward_packed(source, source_rows, inputs, (segments, positions))
+        return self._criterion(logits.flatten(0, 1), labels.flatten())
 
     def load(self, parameters: nnx.State) -> None:
         """Copy the parameters of our model."""
@@ -134,9 +145,12 @@ def _make_model(config: ConfigDict, vocab_size: int) -> "Module":
             positions = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
             self.register_buffer("positions", positions, persistent=False)
 
-        def embed(self, ids: torch.Tensor, start: int = 0) -> torch.Tensor:  # [B, T]
-            positions = self.positions[start : start + ids.shape[1]]
-            return self.dropout(self.tokens(ids) * width**0.5 + positions)
+        def embed(
+            self, ids: torch.Tensor, positions: torch.Tensor | slice | None = None
+        ) -> torch.Tensor:  # [B, T]
+            if positions is None:
+                positions = slice(ids.shape[1])
+            return self.dropout(self.tokens(ids) * width**0.5 + self.positions[positions])
 
         def forward(self, source: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
             padding = source == PAD
@@ -149,5 +163,30 @@ def _make_model(config: ConfigDict, vocab_size: int) -> "Module":
                 tgt_is_causal=True,  # padding is at the end, so targets need no other mask
             )
             return features @ self.tokens.weight.T
+
+        def forward_packed(
+            self,
+            source: torch.Tensor,
+            source_rows: Sequence[torch.Tensor],
+            inputs: torch.Tensor,
+            target_rows: Sequence[torch.Tensor],
+        ) -> torch.Tensor:
+            (source_segments, source_positions), (segments, positions) = source_rows, target_rows
+            length = inputs.shape[1]
+            features = self.transformer(
+                self.embed(source, source_positions),
+                self.embed(inputs, positions),
+                src_mask=hidden(source_segments, source_segments),
+                tgt_mask=hidden(segments, segments)
+                | torch.ones(length, length, dtype=torch.bool).triu(1),
+                memory_mask=hidden(segments, source_segments),
+            )
+            return features @ self.tokens.weight.T
+
+    def hidden(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """Return where a query must not attend, `[B * N, T, S]`, from segments."""
+        # Padding attends to everything: without a visible key, its softmax would be NaN.
+        different = (queries[:, :, None] != keys[:, None, :]) & (queries[:, :, None] != 0)
+        return different.repeat_interleave(config.num_heads, 0)
 
     return Model()

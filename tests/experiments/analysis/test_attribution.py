@@ -10,7 +10,6 @@ from experiments.analysis.attribution import (
     occlusion,
     rank_correlations,
     rollout,
-    weighted_norms,
 )
 
 RANDOM = np.random.default_rng(0)
@@ -58,13 +57,6 @@ def test_rollout_of_two_layers_by_hand():
     np.testing.assert_allclose(found, [[0.5, 0.5], [0.5, 0.5]])
     found = rollout(jnp.asarray(second[None], jnp.float32))
     np.testing.assert_allclose(found, [[1, 0], [0.25, 0.75]])
-
-
-def test_norms_of_weighted_values():
-    weights = jnp.array([[[0.5, 0.5]], [[1.0, 0.0]]])  # two heads, one query, two keys
-    values = jnp.array([[[3.0, 0], [0, 2]], [[0, 8], [9, 9]]])  # [S, N, D]
-    # Key 0: 0.5 (3, 0) + 1 (0, 2); key 1: 0.5 (0, 8).
-    np.testing.assert_allclose(weighted_norms(weights, values), [[2.5, 4]])
 
 
 def test_deletion_of_the_largest_first():

@@ -56,28 +56,17 @@ def recurrent():
     )
 
 
-def before_and_after(model, replacements):
-    """Return the outputs of a model before and after its weights are replaced."""
-
+@pytest.mark.parametrize("name", ["transformer", "recurrent"])
+def test_own_weights_change_nothing_and_uniform_weights_are_used(name, request):
     @jax.jit
-    def both(model):
-        expected = outputs(model)
-        replace_weights(model, replacements)
-        return expected, outputs(model)
+    def results(model):
+        own, changed = (nnx.merge(*nnx.split(model)) for _ in range(2))
+        replace_weights(own, OWN)
+        replace_weights(changed, OWN | {"cross": uniform})
+        return [outputs(each) for each in (model, own, changed)]
 
-    return both(model)
-
-
-@pytest.mark.parametrize("name", ["transformer", "recurrent"])
-def test_own_weights_change_nothing(name, request):
-    (expected, _), (found, _) = before_and_after(request.getfixturevalue(name), OWN)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["transformer", "recurrent"])
-def test_uniform_weights_are_used(name, request):
-    model = request.getfixturevalue(name)
-    (expected, _), (found, attention) = before_and_after(model, OWN | {"cross": uniform})
+    (expected, _), (own, _), (found, attention) = results(request.getfixturevalue(name))
+    np.testing.assert_allclose(own, expected, rtol=1e-4, atol=1e-5)
     (layer,) = attention
     weights = layer["cross_attention"]["weights"]
     np.testing.assert_allclose(weights[0, :, :, :3], 1 / 3, rtol=1e-5)

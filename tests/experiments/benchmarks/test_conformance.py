@@ -49,13 +49,19 @@ def test_every_implementation_is_a_candidate_or_has_a_reason():
     assert reference.function(*[jnp.ones((1, 2, 1, 3))] * 3).shape == (1, 2, 1, 3)
 
 
+# Tests of tiles in tests/attention compute more cases of these rows.
+IN_OTHER_TESTS = {"closures in masks", "closures in scores", "dropout: reproducible"}
+IN_OTHER_TESTS |= {"dropout: rate and scale", "dropout: same pairs as attend"}
+
+
 def test_tiled_attention_passes_every_row():
     """Tests of the other implementations are in tests/attention."""
     found = {one.name: one for one in ours.candidates() if isinstance(one, Candidate)}
     candidate = found["attend, tiled"]
-    report = check_attention(candidate.function, candidate.supports)
+    rows = tuple(row for row in ROWS if row not in IN_OTHER_TESTS)
+    report = check_attention(candidate.function, candidate.supports, rows=rows)
     report.raise_if_failed()
-    assert [row.verdict for row in report.rows] == ["pass"] * len(ROWS)
+    assert [row.verdict for row in report.rows] == ["pass"] * (len(ROWS) - len(IN_OTHER_TESTS))
 
 
 def test_error_of_an_implementation_is_not_a_refusal():

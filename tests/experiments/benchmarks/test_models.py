@@ -1,6 +1,7 @@
 """The benchmark of models: both sides of a figure compute the same; the report."""
 
 import importlib
+import json
 from dataclasses import replace
 
 import chex
@@ -19,8 +20,9 @@ from experiments.benchmarks.models import (
     training,
     translating,
 )
-from experiments.benchmarks.models.figure import Figure
+from experiments.benchmarks.models.figure import Figure, Peer, Timed
 from experiments.benchmarks.models.sentences import Pair
+from experiments.benchmarks.record import as_json
 from experiments.config import Config
 from experiments.data.vocabulary import BOS, EOS, PAD
 from experiments.errors import UsageError
@@ -79,9 +81,16 @@ def test_scanned_and_unrolled_layers_are_the_same_model(config):
     np.testing.assert_allclose(*both, rtol=1e-5, atol=1e-5)
 
 
-def test_torch_gpt_has_the_loss_of_our_model():
-    """With the same parameters. The loss decreases when it trains."""
+@pytest.fixture
+def torch(monkeypatch):
+    """PyTorch with a compiler that returns its argument: compiling takes two minutes."""
     torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    return torch
+
+
+def test_torch_gpt_has_the_loss_of_our_model(torch):
+    """With the same parameters. The loss decreases when it trains."""
     torch_gpt = importlib.import_module("experiments.benchmarks.peers.torch_gpt")
     config = Config.read(benchmark_models.get_config("tiny").characters.to_dict())
     learner = depth.learner(config, config.model.decoder_layers)
@@ -113,9 +122,13 @@ def test_torch_gpt_has_the_loss_of_our_model():
     batch = ours.TextBatch(tokens, tokens, np.ones(tokens.shape, bool))
     before = peer.loss(tokens, tokens)
     assert before == pytest.approx(learner.losses(parameters, [batch])["nll"], rel=1e-5)
+    tuned = torch_gpt.TorchGPT(config, depth.VOCABULARY, tuned=True)
+    tuned.model.load_state_dict(peer.model.state_dict())
     for _ in range(3):
         peer.learn(tokens, tokens)
+        tuned.learn(tokens, tokens)
     assert peer.loss(tokens, tokens) < before
+    assert tuned.loss(tokens, tokens) == pytest.approx(peer.loss(tokens, tokens), rel=1e-4)
 
 
 def pairs_of(packed):
@@ -128,29 +141,33 @@ def pairs_of(packed):
     return pairs
 
 
+@pytest.mark.usefixtures("torch")
 def test_torch_transformer_trains_like_our_model(captions, tmp_path):
-    """With the same parameters and pairs, the loss of every step is equal."""
-    pytest.importorskip("torch")
+    """With the same parameters and pairs, padded or packed, the loss of every step is equal."""
     torch_transformer = importlib.import_module("experiments.benchmarks.peers.torch_transformer")
     settings = Config.read(captions.translation.to_dict())
     task, vocab_size, _, batches, _ = ours.load_translation(settings, tmp_path)
     peer = torch_transformer.TorchTransformer(settings, vocab_size)
     assert peer.num_parameters == task.learner.num_parameters
+    tuned = torch_transformer.TorchTransformer(settings, vocab_size, tuned=True)
     state = task.learner.initial_state()
     peer.load(state.parameters)
+    tuned.load(state.parameters)
     packed = next(batches)
     several = sentences.padded(pairs_of(packed))
     assert np.sum(packed.target.counted) == np.sum(several.target_labels != PAD)
     for _ in range(3):
         state, metrics = task.learner.train_step(state, packed)
         assert peer.learn(several) == pytest.approx(float(metrics["loss"]), rel=1e-4)
+        assert tuned.learn(packed) == pytest.approx(float(metrics["loss"]), rel=1e-4)
 
 
 def test_training_figures(captions, tmp_path):
     pytest.importorskip("torch")
-    shuffled, by_length = training.measure(captions, tmp_path)
+    shuffled, by_length, packed = training.measure(captions, tmp_path)
     assert "batches of 128 pairs" in shuffled.name and "sorted by length" in by_length.name
-    assert shuffled.ratio > 0 and by_length.ratio > 0
+    assert "packed rows" in packed.name
+    assert min(figure.ratio for figure in (shuffled, by_length, packed)) > 0
 
 
 # PyTorch uses nested tensors for padded sentences by default.
@@ -210,7 +227,7 @@ def test_translating_figures(captions, tmp_path):
     assert len({figure.name for figure in figures}) == 3
     for figure in figures:
         assert "5 tokens each" in figure.name
-        assert "(7 equal outputs)" in figure.parts and figure.ratio > 0
+        assert figure.theirs.note == "7 equal outputs" and figure.ratio > 0
 
 
 def test_training_batch_is_packed(captions, tmp_path):
@@ -223,12 +240,28 @@ def test_training_batch_is_packed(captions, tmp_path):
         assert " ".join(map(str, [*pair.target, EOS])) in packed
 
 
-def test_parts_without_data_or_package_are_not_measured(config, monkeypatch):
-    monkeypatch.setattr(suite, "find_spec", lambda name: None if name == "torch" else object())
-    assert suite.missing("decoding", config) is None
-    assert suite.missing("characters", config) == "needs torch: `pip install torch`"
-    monkeypatch.setattr(suite, "find_spec", lambda _: object())
-    assert suite.missing("translating", config).endswith("names no folder of parallel text")
+def test_a_peer_is_not_used_again_after_its_first_exception(capsys):
+    calls = []
+
+    def crash(made):
+        calls.append(made)
+        raise RuntimeError("no kernel\nmore")
+
+    peer = Peer(lambda: 7)
+    assert peer.run(lambda made: made + 1) == 8
+    assert (peer.failure, peer.run(crash), peer.run(crash)) == ("", None, None)
+    assert (peer.failure, calls) == ("RuntimeError: no kernel", [7])
+    assert "in crash" in capsys.readouterr().err
+    absent = Peer(lambda: importlib.import_module("no_such_package"))
+    assert absent.run(lambda made: made) is None
+    assert absent.failure == "ModuleNotFoundError: No module named 'no_such_package'"
+
+
+def test_parts_without_text_are_not_measured(config, tmp_path):
+    config.parts = "training translating"
+    suite.benchmark(config, Workdir(tmp_path / "run"), tmp_path)
+    text = (tmp_path / "run" / "models.md").read_text()
+    assert "- training: no folder is named by translation.data.path" in text
 
 
 def test_crash_of_a_part_is_an_error_after_the_page(config, tmp_path, monkeypatch):
@@ -241,7 +274,7 @@ def test_crash_of_a_part_is_an_error_after_the_page(config, tmp_path, monkeypatc
         suite.benchmark(config, Workdir(tmp_path / "run"), tmp_path)
     assert len(raised.value.exceptions) == 1
     text = (tmp_path / "run" / "models.md").read_text()
-    assert "- decoding: **failed**: ImportError: no module" in text
+    assert "Failures:\n\n- decoding: ImportError: no module\n" in text
 
 
 def test_batch_is_as_long_as_its_longest_sentences():
@@ -259,11 +292,22 @@ def test_batches_by_length():
 
 
 def test_page_compares_figures_with_goals():
-    figures = [Figure("this ÷ that", 0.4, 0.5, "2 s ÷ 5 s"), Figure("more", 0.6, 0.5, "3 s ÷ 5 s")]
-    page = suite.page(figures, ["characters: no torch"], "python run.py")
-    assert "| this ÷ that | 2 s ÷ 5 s | 0.40 | 0.50 | met |" in page
-    assert "| more | 3 s ÷ 5 s | 0.60 | 0.50 | **not met** |" in page
-    assert "- characters: no torch" in page
+    figures = [
+        Figure("this ÷ that", 0.5, Timed(2.0, "10 outputs"), Timed(5.0)),
+        Figure("more", 0.5, Timed(0.3), Timed(0.5)),
+        Figure("peer", 0.5, Timed(0.3), Timed(None, "RuntimeError: no kernel")),
+    ]
+    record = {
+        "origin": {"command": "python run.py", "commit": "abc1234", "cores": "2"},
+        "figures": [figure.as_dict() for figure in figures],
+        "absent": ["training: no text"],
+        "failed": [],
+    }
+    page = suite.page(json.loads(as_json(record)))
+    assert "| this ÷ that | 2 s (10 outputs) ÷ 5 s | 0.40 | 0.50 | met |" in page
+    assert "| more | 300 ms ÷ 500 ms | 0.60 | 0.50 | **not met** |" in page
+    assert "| peer | 300 ms ÷ RuntimeError: no kernel | - | 0.50 | not measured |" in page
+    assert "Not measured:\n\n- training: no text" in page and "Failures" not in page
 
 
 def test_one_part_runs_from_the_command_line(tmp_path, monkeypatch, capsys):

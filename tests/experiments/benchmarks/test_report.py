@@ -1,7 +1,8 @@
 """The report of a benchmark and its goals."""
 
-import csv
-import io
+import json
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
@@ -9,14 +10,19 @@ from configs import benchmark
 from experiments.benchmarks import products
 from experiments.benchmarks.cases import CASES, named
 from experiments.benchmarks.goals import goals
-from experiments.benchmarks.report import page, rows
+from experiments.benchmarks.models import suite as models
+from experiments.benchmarks.record import as_json, without_place
+from experiments.benchmarks.report import page
 from experiments.benchmarks.results import Deviation, Measurement, Results
 from experiments.benchmarks.selection import selected
+from experiments.benchmarks.steps import suite as steps
 
 FULL = named("full", 4096)
 PACKED = named("packed", 4096)
 MEMORY = named("causal", 8192, gradient=True)
-WHERE = {"platform": "abacus", "cores": "2"}
+ORIGIN = {"command": "the command", "commit": "abc1234", "platform": "abacus", "cores": "2"}
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGES = {"BENCHMARKS": page, "MODELS": models.page, "STEPS": steps.page}
 
 
 def measured(case, contender, *times, chosen=False, scratch=None, reason=""):
@@ -37,6 +43,12 @@ def results(ours=3.0):
             Deviation(FULL, "jax.nn", False, 2e-7, 4e-7),
         ],
     )
+
+
+def record(found, **fields):
+    record = {"origin": ORIGIN, "products": [], "absent": [], "failed": []}
+    record |= {name: list(map(asdict, found)) for name, found in vars(found).items()}
+    return json.loads(as_json(record | fields))
 
 
 def judged(found):
@@ -74,7 +86,7 @@ def test_default_run_measures_every_goal():
     everything = [
         measured(case, name, 1.0, chosen=name == "attend:tiled", scratch=1)
         for case in cases
-        for name in ("attend:tiled", "jax.nn", "torch")
+        for name in ("attend:tiled", "jax.nn", "torch", "torch:flex_attention")
     ]
     accuracy = [CASES[name] for name in selected("accuracy", config.accuracy, list(CASES))]
     errors = [
@@ -86,10 +98,12 @@ def test_default_run_measures_every_goal():
 
 
 def test_page_compares_with_goals_and_lists_missing_results():
-    speed = [products.Product("2 x 2 x 2", "XLA", 0.125)]
-    text = page(results(), speed, [("tokamax", "not installed")], WHERE, "the command")
+    speed = products.Product("2 x 2 x 2", "XLA", 0.125)._asdict()
+    absent = [("tokamax", "not installed")]
+    text = page(record(results(), products=[speed], absent=absent, failed=["`ours`: no"]))
     assert "```sh\nthe command\n```" in text
-    assert "Measured on platform abacus; cores 2; with attend:tiled 1, torch 1." in text
+    assert "Measured at commit abc1234 on platform abacus; cores 2.\n" in text
+    assert "## Failures of this library\n\n- `ours`: no\n" in text
     assert "| forward, full, T 4096 ÷ torch | 0.6 | 0.6 | yes |" in text
     assert (
         "gradient against float64 ÷ that of jax.nn, the largest ratio | 1 | 1.5 | **no** |" in text
@@ -100,22 +114,36 @@ def test_page_compares_with_goals_and_lists_missing_results():
     assert "| 2 x 2 x 2 | 0.125 |" in text
     assert "- `tokamax`: not installed" in text
     assert "- `jax.nn`, full_4096_float32_forward: not today" in text
-    slower = page(results(3.1), speed, [], WHERE, "the command")
+    slower = page(record(results(3.1)))
+    assert "Failures" not in slower
     assert "| forward, full, T 4096 ÷ torch | 0.6 | 0.62 | **no** |" in slower
 
 
-def test_csv_has_medians_quartiles_and_reasons():
-    ours, torch, jax_nn, *_ = csv.DictReader(io.StringIO(rows(results().measurements, WHERE)))
-    quantiles = [ours[name] for name in ("median_ms", "quartile1_ms", "quartile3_ms")]
-    assert quantiles == ["3000", "2500", "6000"]
-    assert (ours["rounds"], ours["scratch_mib"], ours["chosen"]) == ("3", "2.0", "1")
-    assert (torch["scratch_mib"], torch["chosen"], torch["cores"]) == ("", "0", "2")
-    assert (jax_nn["median_ms"], jax_nn["not_measured"]) == ("", "not today")
+def test_results_are_read_from_their_record():
+    assert Results.read(record(results())) == results()
+
+
+def test_each_element_of_a_list_is_a_line_of_the_record():
+    text = as_json({"origin": ORIGIN, "absent": [], "failed": [["a", 2**25], {"c": 2 / 3}]})
+    assert text.count("\n") == 8
+    assert json.loads(text)["failed"] == [["a", 2**25], {"c": 0.666667}]
+
+
+def test_each_page_with_a_record_equals_it():
+    for path in DOCS.glob("*.json"):
+        made = PAGES[path.stem](json.loads(path.read_text()))
+        assert made == path.with_suffix(".md").read_text(), path.stem
+
+
+def test_command_has_no_folder_of_this_machine(tmp_path):
+    (tmp_path / "text").touch()
+    given = ["run.py", f"--a.path={tmp_path}", f"--b={tmp_path / 'text'}", str(tmp_path), "--c=d"]
+    found = [without_place(argument) for argument in given]
+    assert found == ["run.py", "--a.path=FOLDER", "--b=FILE", "FOLDER", "--c=d"]
 
 
 def test_products_are_timed_and_counted(monkeypatch):
     monkeypatch.setattr(products, "SHAPES", {"tiny": (2, 3, 5, 7)})
     monkeypatch.setattr(products, "seconds_of", lambda run: run() is None or 1e-6)
-    found = list(products.products())
-    assert found[0].library == "XLA"
-    assert all(one.gflops == pytest.approx(2 * 2 * 3 * 5 * 7 / 1e3) for one in found)
+    found = list(products.products(with_torch=False))
+    assert found == [products.Product("tiny", "XLA", pytest.approx(0.42))]

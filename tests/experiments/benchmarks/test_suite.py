@@ -1,6 +1,6 @@
 """The benchmark from its command line, in its tiny form."""
 
-import csv
+import json
 from pathlib import Path
 
 import jax
@@ -11,6 +11,8 @@ from configs import benchmark
 from experiments.benchmarks import suite
 from experiments.benchmarks.cases import Case
 from experiments.benchmarks.contender import LIBRARY, Contender, Program
+from experiments.benchmarks.report import page
+from experiments.benchmarks.results import Results
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 TINY = "--config=configs/benchmark.py:tiny"
@@ -32,12 +34,12 @@ def command(tmp_path, monkeypatch, capsys):
 
 
 def test_tiny_form_measures_and_reports(command, tmp_path):
-    names = "attend:tiled attend:reference attend:pallas jax.nn"
+    names = "attend:reference attend:pallas jax.nn"
     flags = f"--config.page={tmp_path / 'page.md'}", f"--config.contenders={names}"
     status, output, _ = command("--mode=benchmark", TINY, *flags, "--config.seconds=0.02")
     assert status == 0
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
-        "benchmark.csv",
+        "benchmark.json",
         "benchmark.md",
         "benchmark.png",
         "config.json",
@@ -45,20 +47,21 @@ def test_tiny_form_measures_and_reports(command, tmp_path):
     text = (tmp_path / "run" / "benchmark.md").read_text()
     assert text in output
     assert (tmp_path / "page.md").read_text() == text
+    record = json.loads((tmp_path / "page.json").read_text())
+    assert page(record) == text
     assert "| window_64_float32_gradient | " in text
-    with (tmp_path / "run" / "benchmark.csv").open() as file:
-        table = list(csv.DictReader(file))
+    measurements = Results.read(record).measurements
     cases = {"causal_64_float32_gradient", "packed_64_bfloat16_forward"}
-    assert {row["case"] for row in table} == cases
+    assert {one.case.name for one in measurements} == cases
     for case in cases:
-        found = {row["contender"]: row for row in table if row["case"] == case}
-        assert sum(row["chosen"] == "1" for row in found.values()) == 1
-        for name in ("attend:tiled", "attend:reference", "jax.nn"):
-            assert float(found[name]["median_ms"]) > 0
-            assert float(found[name]["scratch_mib"]) > 0
-            assert 1 <= int(found[name]["rounds"]) <= 2
+        found = {one.contender: one for one in measurements if one.case.name == case}
+        assert sum(one.chosen for one in found.values()) == 1
+        for name in ("attend:reference", "jax.nn"):
+            assert found[name].scratch > 0
+            assert 1 <= len(found[name].times) <= 2
+            assert min(found[name].times) > 0
         if jax.default_backend() == "cpu":
-            assert found["attend:pallas"]["not_measured"].endswith("the platform is cpu")
+            assert found["attend:pallas"].reason.endswith("the platform is cpu")
 
 
 def config(**fields):
@@ -90,7 +93,7 @@ def test_contenders_without_result_are_left_out_with_the_reason(capsys):
     assert compared == [("broken", "error of causal_16_float32_gradient: TypeError: not today")]
     assert errors == []
     shown = capsys.readouterr().err
-    assert shown.count("in crash") == 2 and f"broken, {CASE.name}" in shown
+    assert shown.count("in crash") == 2 and f"`broken`, {CASE.name}" in shown
 
 
 def test_crash_of_this_library_is_an_error_after_the_page(command, tmp_path, monkeypatch):
@@ -101,11 +104,10 @@ def test_crash_of_this_library_is_an_error_after_the_page(command, tmp_path, mon
         command(*arguments)
     assert len(raised.value.exceptions) == 3
     text = (tmp_path / "run" / "benchmark.md").read_text()
-    assert (
-        "- `attend:tiled`, causal_64_float32_gradient, packed_64_bfloat16_forward: **failed**"
-        in text
-    )
-    assert "- `attend:tiled`: error of window_64_float32_gradient: **failed**: TypeError" in text
+    failures, missing = text.split("## Goals")[0], text.split("## Not measured")[1]
+    for case in ("causal_64_float32_gradient", "window_64_float32_gradient"):
+        assert f"- `attend:tiled`, {case}: TypeError: not today\n" in failures
+    assert "attend:tiled" not in missing
 
 
 def test_contender_must_fit_free_memory(monkeypatch):
@@ -135,6 +137,7 @@ def test_all_means_every_case():
         (["--mode=benchmark", "--config.seconds=nan"], "seconds must be a number above 0, got nan"),
         (["--mode=benchmark", "--config.memory_gib=0.0"], "memory_gib must be a number above 0"),
         (["--mode=benchmark", "--config.page=no/where.md"], "page=no/where.md has no folder"),
+        (["--mode=benchmark", "--config.page=page.html"], "page=page.html must end in .md"),
     ],
 )
 def test_usage_error(command, tmp_path, arguments, sentence):

@@ -218,7 +218,14 @@ def test_less_than_a_tenth_of_packed_batches_is_padding(lengths, most):
     assert max(rows) <= most
     layout = PackedRows(rows, tokens=8 * max(rows))
     assert Windows(Lengths(lengths), layout, seed=0).padding < 0.1
-    # Small windows cost some spare room, and leave nothing out.
+
+
+@pytest.mark.parametrize("name", ["a thousand pairs", "independent sides", "heavy tail"])
+def test_packed_batches_of_small_windows_leave_nothing_out(name):
+    """Small windows cost some spare room."""
+    lengths, most = CORPORA[name]
+    rows = row_lengths(lengths, most)
+    layout = PackedRows(rows, tokens=8 * max(rows))
     windows = Windows(Lengths(lengths), layout, seed=0, size=-(-len(lengths) // 2))
     layout.batch = lambda units, longest: units
     steps = int(windows.epoch.steps * layout.per_batch)

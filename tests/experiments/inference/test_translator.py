@@ -1,5 +1,7 @@
 """Translation of plain text by a small untrained model, in batches and one by one."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,7 +42,6 @@ def task():
     with jax.numpy_dtype_promotion("standard"):
         config = toy_translation.get_config("tiny")
         config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "max_length": 9})
-        config.model.encoder_layers = config.model.decoder_layers = 2
         config.batch.bucket_lengths = (6,)
         config.train.warmup_steps = 0
         return Translation(Config.read(config.to_dict()), tokenizers(WORDS))
@@ -49,7 +50,7 @@ def task():
 @pytest.fixture(scope="module")
 def parameters(task):
     with jax.numpy_dtype_promotion("standard"):
-        return drawn(task, seed=5)  # gives different translations
+        return drawn(task, seed=17)  # gives different translations
 
 
 def test_batch_equals_sentences_one_by_one(task, parameters):
@@ -91,18 +92,16 @@ def test_steps_are_half_as_many_again_as_source_tokens_unless_min_tokens_is_more
     assert steps(100, min_tokens=80) == [80, 100, 100]
 
 
-@pytest.mark.parametrize("num_beams", [1, 3])
-def test_unfinished_rows_are_decoded_again_with_more_steps(num_beams, monkeypatch):
+@pytest.mark.parametrize(("num_beams", "seed"), [(1, 47), (3, 29)])
+def test_unfinished_rows_are_decoded_again_with_more_steps(num_beams, seed, monkeypatch):
     """A translation of more than 24 tokens, of a short source, equals that of one long loop."""
     with jax.numpy_dtype_promotion("standard"):
         config = toy_translation.get_config("tiny")
         config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "max_length": 32})
-        config.model.encoder_layers = config.model.decoder_layers = 2
         config.batch.bucket_lengths = (6,)
         config.decoding.update({"num_beams": num_beams, "length_penalty": 0.6})
-        config.seed = 1
         task = Translation(Config.read(config.to_dict()), tokenizers(WORDS))
-        parameters = jax.tree.map(lambda leaf: 3 * leaf, task.learner.initial_state().parameters)
+        parameters = drawn(task, seed)  # some translations end, and others do not
     sources = [SOURCE.encode(list(word)) for word in ("abc", "h" * 20, "ccccd", "ba", "a", "bdef")]
     shapes = []
 
@@ -159,8 +158,8 @@ class TestDetails:
             config = as_config_dict(task.config)
             config.decoding.update({"num_beams": 3, "length_penalty": 0.5, "n_best": 2})
             task = Translation(Config.read(config.to_dict()), tokenizers(WORDS))
-            parameters = drawn(task, seed=46)  # with which alignments differ
-            state = task.learner.initial_state()._replace(parameters=parameters)
+            parameters = drawn(task, seed=54)  # with which alignments differ
+            state = SimpleNamespace(parameters=parameters)
         read = "b h a"  # the rarest word is the placeholder
         (best,) = task.translator(state.parameters, [read], batch_size=1)
         (plain,), (unknown,) = (task.predict(state, [each]) for each in (read, cls.SENTENCE))

@@ -36,7 +36,7 @@ def tiled(head, features, tile):
     )
 
 
-@pytest.mark.parametrize("tile", [1, 4 * V, 5 * V, 7 * V, 10**6])
+@pytest.mark.parametrize("tile", [1, 5 * V, 7 * V, 10**6])
 def test_loss_and_gradients_do_not_depend_on_the_tile_size(tile):
     """One token at a time, tiles that are not all full, tiles that are, one for all."""
 

@@ -1,0 +1,1 @@
+"""Profile of a training step and of beam search: shares of time by source file."""
