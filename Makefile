@@ -36,9 +36,14 @@ test-slow: $(INSTALLED)
 shapes: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --tb=short tests/shapes $(ARGS)
 
-# The tests that another version of Python or jax is most likely to break.
+# The tests that another version of Python or jax is most likely to break: they trace, compile and
+# differentiate, store and read checkpoints, and parse flags. Those of tests/attention/testing run
+# the same programs on wrong functions of NumPy, those of a page write HTML, and those of mistakes
+# compare sentences.
+SMOKE = $(addprefix tests/attention/, primitives modules decoding weights) \
+  $(addprefix tests/command_line/test_, help.py train.py evaluate.py predict.py weights.py)
 smoke: $(INSTALLED)
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/attention tests/command_line $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(SMOKE) $(ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -5,11 +5,13 @@ FlexAttention (Dong et al. 2024, section 4.2).
 """
 
 from collections.abc import Callable
+from functools import partial
 from numbers import Integral
 from typing import NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
@@ -200,16 +202,32 @@ def block_mask(
         )
     check_extent(mask, lengths, counted=positions is None)
     check_tile_sizes(tile_sizes)
-    given = positions or tuple(jnp.arange(length, dtype=jnp.int32) for length in lengths)
+    given = positions or tuple(np.arange(length) for length in lengths)
     given = tuple(to_int32("positions", array, 1) for array in given)
     batch = jnp.broadcast_shapes(*batch_shapes(mask), *(array.shape[:-1] for array in given))
 
-    def example(mask: Mask, query: Array, key: Array) -> Pattern:
-        return pattern_of(mask, query, key, tile_sizes, counted=positions is None)
+    tile_sizes, counted = tuple(tile_sizes), positions is None
+    pattern = _patterns(mask, *given, batch=batch, tile_sizes=tile_sizes, counted=counted)
+    kept = (None, None) if counted else given
+    return BlockMask(mask, *pattern, *kept, lengths=lengths, tile_sizes=tile_sizes)
 
-    pattern = over_batch(example, (mask, *given), (None, 1, 1), batch)
-    kept = (None, None) if positions is None else given
-    return BlockMask(mask, *pattern, *kept, lengths=lengths, tile_sizes=tuple(tile_sizes))
+
+@partial(jax.jit, static_argnames=("batch", "tile_sizes", "counted"))
+def _patterns(
+    mask: Mask,
+    query_positions: Array,
+    key_positions: Array,
+    *,
+    batch: tuple[int, ...],
+    tile_sizes: tuple[int, int],
+    counted: bool,
+) -> Pattern:
+    """Compute the tiles of a batch in one program: outside of jit, each operation would be one."""
+
+    def example(mask: Mask, query: Array, key: Array) -> Pattern:
+        return pattern_of(mask, query, key, tile_sizes, counted=counted)
+
+    return over_batch(example, (mask, query_positions, key_positions), (None, 1, 1), batch)
 
 
 def check_extent(mask: Mask, sizes: tuple[int, int], *, counted: bool) -> None:

@@ -19,6 +19,7 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
@@ -596,8 +597,8 @@ def leaves_of(mask: Mask) -> Iterator[Mask]:
 def picture(mask: Mask, num_queries: int, num_keys: int | None = None) -> str:
     """Return the mask as rows of 0 and 1: queries down, keys across, positions from 0."""
     num_keys = num_queries if num_keys is None else num_keys
-    rows, columns = (jnp.arange(size, dtype=jnp.int32) for size in (num_queries, num_keys))
-    pairs = mask(rows[:, None], columns[None, :])
+    rows, columns = (np.arange(size, dtype=np.int32) for size in (num_queries, num_keys))
+    pairs = jax.jit(lambda *positions: mask(*positions))(rows[:, None], columns[None, :])
     return "\n".join(" ".join(str(int(pair)) for pair in row) for row in pairs.tolist())
 
 
@@ -634,21 +635,23 @@ def to_int32(name: str, given: ArrayLike, rank: int) -> Array:
         TypeError: not integers.
         ValueError: fewer than `rank` axes; known numbers outside int32.
     """
+    on_device = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(given))
     with jax.enable_x64(True):  # otherwise int64 numbers would be cut before they are checked
-        array = given if isinstance(given, jax.Array) else jnp.asarray(given)
+        # Known numbers are checked by NumPy: each operation of jax compiles a program per shape.
+        array = jnp.asarray(given) if on_device else np.asarray(given)
         if not jnp.issubdtype(array.dtype, jnp.integer):
             raise TypeError(f"{name} must be integers, got {array.dtype}")
         if array.ndim < rank:
             raise ValueError(f"{name} needs at least {rank} axis, got shape {array.shape}")
         if array.dtype.itemsize < 4 or array.dtype == jnp.int32:
-            return array.astype(jnp.int32)
-        clipped = jnp.clip(array, max(INT32.min, jnp.iinfo(array.dtype).min), INT32.max)
+            return jnp.asarray(array.astype(jnp.int32), jnp.int32)
+        clipped = array.clip(max(INT32.min, jnp.iinfo(array.dtype).min), INT32.max)
         if not isinstance(clipped, jax.core.Tracer) and bool((clipped != array).any()):
             outside = int(array[clipped != array][0])
             raise ValueError(
                 f"{name} must lie in the range of int32, {INT32.min} to {INT32.max}, got {outside}"
             )
-        return clipped.astype(jnp.int32)
+        return jnp.asarray(clipped.astype(jnp.int32), jnp.int32)
 
 
 def _within(position: ArrayLike, size: int) -> Array:

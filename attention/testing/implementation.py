@@ -113,18 +113,16 @@ class Implementation:
         return _wide(self._second(*given, **self._ready(arguments)))
 
     def convert(self, arrays: Tree, dtype: str) -> Tree:
-        """Convert arrays to the dtype, and to jax arrays if the function supports jit."""
-        numpy = not self.can("jit")
-        return jax.tree.map(
-            lambda array: (
-                np.asarray(array, jnp.dtype(dtype)) if numpy else jnp.asarray(array, dtype)
-            ),
-            arrays,
-        )
+        """Convert arrays to the dtype, and to jax arrays if the function supports jit.
+
+        NumPy converts them: jax would compile a program for each shape.
+        """
+        arrays = jax.tree.map(lambda array: np.asarray(array, jnp.dtype(dtype)), arrays)
+        return jax.device_put(arrays) if self.can("jit") else arrays
 
     def _ready(self, arguments: dict[str, Any]) -> dict[str, Any]:
         if isinstance(arguments.get("mask"), np.ndarray) and self.can("jit"):
-            arguments = arguments | {"mask": jnp.asarray(arguments["mask"])}
+            arguments = arguments | {"mask": jax.device_put(arguments["mask"])}
         return arguments
 
     def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:

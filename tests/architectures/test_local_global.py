@@ -32,8 +32,8 @@ def make_layer(index, rngs):
     return modules.Block(self_attention=residual(attention), feed_forward=residual(feed_forward))
 
 
-def make_model(rngs):
-    layers = modules.Layers(make_layer, 4, rngs=rngs)
+def make_model(rngs, num_layers=2):
+    layers = modules.Layers(make_layer, num_layers, rngs=rngs)
     decoder = modules.Decoder(layers, norm=modules.rms_norm(WIDTH, rngs=rngs))
     return modules.LanguageModel(
         modules.Embedding(VOCAB, WIDTH, logit_softcap=30.0, rngs=rngs), decoder
@@ -47,10 +47,10 @@ def test_learns_and_decodes():
 
 
 def test_local_layers_cache_one_window():
-    cache = jax.eval_shape(lambda: make_model(nnx.Rngs(0)).new_cache((1,), 12))
+    cache = jax.eval_shape(lambda: make_model(nnx.Rngs(0), 4).new_cache((1,), 12))
     assert [layer["self_attention"].size for layer in cache.layers] == [WINDOW, 12, WINDOW, 12]
 
 
 def test_layers_are_scanned_in_pairs():
-    model = jax.eval_shape(lambda: make_model(nnx.Rngs(0)))
+    model = jax.eval_shape(lambda: make_model(nnx.Rngs(0), 4))
     assert model.decoder.layers.groups == ((2, 2),)

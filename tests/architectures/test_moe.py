@@ -35,7 +35,7 @@ class Experts(nnx.Module):
 
 
 EXPERTS = {"feed_forward": lambda config, rngs: Experts(16, 32, 4, rngs=rngs)}
-CONFIG = modules.TransformerConfig(width=16, hidden=32, decoder_layers=4, per_layer=[{}, EXPERTS])
+CONFIG = modules.TransformerConfig(width=16, hidden=32, decoder_layers=2, per_layer=[{}, EXPERTS])
 
 
 def make_model(rngs):
@@ -46,7 +46,7 @@ def test_learns_and_decodes():
     tokens = counting()
     model = train(make_model, next_token_loss, tokens)
     losses = jax.jit(lambda model: model(tokens).losses)(model)
-    assert 1.5 < losses["balance"] < 2.5  # two layers; 1 each if balanced
+    assert 0.75 < losses["balance"] < 1.25  # 1 if balanced
     check_decoding(model, tokens)
 
 

@@ -15,6 +15,7 @@ from jax import Array
 from attention.decoding import StoppingCriteria
 from attention.primitives.constant import Constant
 from attention.primitives.pytree_dataclass import pytree_dataclass, static
+from tests.attention.primitives.inputs import jitted
 
 PAD, BOS, END = 0, 1, 2
 
@@ -211,4 +212,4 @@ def pick(output, *index):
     return jax.tree.map(lambda leaf: np.asarray(leaf)[index], output)
 
 
-jit = functools.partial(jax.jit, static_argnames=("strategy", "stopping", "options"))
+jit = functools.partial(jitted, static_argnames=("strategy", "stopping", "options"))

@@ -26,12 +26,15 @@ from attention.decoding.strategy import DecodingOptions
 from attention.primitives.cache import empty_cache
 from attention.primitives.constant import Constant
 from tests.attention.decoding.markov import BOS, END, random_table
+from tests.attention.primitives.inputs import (
+    jitted,
+)
 
 Q, V = 37, 7  # 17 slots admit two rows at once, which do not divide 37
 STOPPING = StoppingCriteria(9, END)
-TABLE = jnp.asarray(random_table(Q, V, branches=2, seed=3))
-START = jnp.full(Q, BOS, jnp.int32)
-HISTORY = History(START[:, None], jnp.ones(Q, jnp.int32))
+TABLE = jax.device_put(random_table(Q, V, branches=2, seed=3))
+START = np.full(Q, BOS, np.int32)
+HISTORY = History(START[:, None], np.ones(Q, np.int32))
 PREFIX = Prefix(
     jnp.asarray(np.random.default_rng(0).integers(3, V, (Q, 3))), jnp.arange(Q, dtype=jnp.int32) % 4
 )
@@ -79,7 +82,7 @@ STRATEGIES = {"greedy": Greedy(), "sample": Sample(top_k=2), "beam": Beam(3, 2, 
     ("name", "slots"), [("greedy", 1), ("greedy", 50), ("sample", 17), ("beam", 17)]
 )
 def test_answers_equal_those_of_a_batch(name, slots):
-    @jax.jit
+    @jitted
     def both():
         given = STRATEGIES[name], STOPPING
         options = {
@@ -101,7 +104,7 @@ def test_answers_equal_those_of_a_batch(name, slots):
 
 
 def test_rows_that_are_not_active_have_no_answer():
-    @jax.jit
+    @jitted
     def both(active):
         batch = decode(step, *prefill(TABLE), Greedy(), STOPPING, active=active)
         return run(prefill, TABLE, 3, active=active), batch
@@ -163,7 +166,7 @@ def test_cache_that_is_too_small_is_refused_unless_it_is_constant():
         result, inner = step(state[2], tokens)
         return result, (*state[:2], inner)
 
-    found, expected = jax.jit(
+    found, expected = jitted(
         lambda: (run(cached, TABLE, 3, read), decode(step, *prefill(TABLE), Greedy(), STOPPING))
     )()
     np.testing.assert_array_equal(found.tokens, expected.tokens)

@@ -14,15 +14,17 @@ from attention.decoding import GNMT, Beam, Greedy, Sample, StoppingCriteria, dec
 from attention.decoding.hypotheses import constant_leaves
 from attention.primitives.cache import empty_cache
 from attention.primitives.constant import Constant
+from tests.attention.primitives.inputs import jitted
 
 B, S, H, V = 3, 11, 5, 7
 PAD, BOS, END = 0, 1, 2
 PROMPTS = [[BOS, 4, 5, 3], [BOS], [BOS, 6]]
 STOPPING = StoppingCriteria(5, END, 2)
 RANDOM = np.random.default_rng(0)
-EMBEDDING = jnp.asarray(RANDOM.normal(size=(V, H)), jnp.float32)
-PLACE = jnp.asarray(RANDOM.normal(size=(S, H)), jnp.float32)
-OUTPUT = jnp.asarray(RANDOM.normal(size=(H, V)), jnp.float32)
+EMBEDDING, PLACE, OUTPUT = (
+    jax.device_put(RANDOM.normal(size=shape).astype(np.float32))
+    for shape in ((V, H), (S, H), (H, V))
+)
 
 
 def step(state, tokens):
@@ -39,13 +41,13 @@ def prefilled(prompts):
     """Return the state after all tokens but the last of each prompt; 99 in empty places."""
     cache = np.full((len(prompts), S, H), 99, np.float32)
     for row, prompt in enumerate(prompts):
-        cache[row, : len(prompt) - 1] = EMBEDDING[np.array(prompt[:-1], int)]
+        cache[row, : len(prompt) - 1] = np.asarray(EMBEDDING)[np.array(prompt[:-1], int)]
     lengths = np.array([len(prompt) - 1 for prompt in prompts], np.int32)
     state = {"cache": cache, "lengths": lengths, "table": Constant(EMBEDDING), "none": None}
-    return jax.tree.map(jnp.asarray, state), jnp.array([p[-1] for p in prompts], jnp.int32)
+    return state, np.array([p[-1] for p in prompts], np.int32)
 
 
-@jax.jit
+@jitted
 def every_strategy(state, start, rng):
     return {
         "greedy": decode(step, state, start, Greedy(), STOPPING),
@@ -72,10 +74,16 @@ def test_ragged_prompts_are_decoded_as_each_alone():
 def test_each_token_is_scored_by_the_state_of_its_hypothesis(rank):
     found = jax.tree.map(lambda leaf: leaf[:, rank], together()["beam"])
     state, last = prefilled(PROMPTS)
+
+    @jitted
+    def scored(state, last):
+        logits, state = step(state, last)
+        return jax.nn.log_softmax(logits), state
+
     for index in range(STOPPING.max_tokens):
-        logits, state = jax.jit(step)(state, last)
+        log_probs, state = scored(state, last)
         last = found.tokens[:, index]
-        expected = jax.nn.log_softmax(logits)[jnp.arange(B), last]
+        expected = log_probs[np.arange(B), last]
         valid = index < np.asarray(found.lengths)
         np.testing.assert_allclose(
             found.log_probs[:, index][valid], expected[valid], rtol=1e-4, atol=1e-5
@@ -99,7 +107,7 @@ def test_step_may_change_a_constant_without_effect():
         logits, new = step(state, tokens)
         return logits, {**new, "table": Constant(jnp.zeros_like(EMBEDDING))}
 
-    found = jax.jit(lambda *given: decode(changing, *given, Beam(4, 3, GNMT(0.6)), STOPPING))(
+    found = jitted(lambda *given: decode(changing, *given, Beam(4, 3, GNMT(0.6)), STOPPING))(
         *prefilled(PROMPTS)
     )
     np.testing.assert_array_equal(found.tokens, together()["beam"].tokens)
@@ -122,8 +130,8 @@ def test_gather_rows_of_a_cache_equals_gathering_plain_arrays(size, ring):
 
     cache = empty_cache((B,), size, num_kv_heads=1, head_width=H, ring=ring)
     leaves, structure = jax.tree.flatten(cache)
-    options = jnp.array([4, 5, 6], jnp.int32), Beam(4, 2), StoppingCriteria(9, END)
-    both = jax.jit(
+    options = np.array([4, 5, 6], np.int32), Beam(4, 2), StoppingCriteria(9, END)
+    both = jitted(
         lambda: (decode(attending, cache, *options), decode(plain, Plain(leaves), *options))
     )()
     chex.assert_trees_all_equal(*both)
@@ -136,7 +144,7 @@ def test_cache_that_is_too_small_is_refused_before_the_step_is_called(strategy):
         pytest.fail("it must not be called")
 
     def run(state, step=never):
-        return decode(step, state, jnp.full(B, BOS, jnp.int32), strategy, StoppingCriteria(6, END))
+        return decode(step, state, np.full(B, BOS, np.int32), strategy, StoppingCriteria(6, END))
 
     cache = empty_cache((B,), 7, num_kv_heads=1, head_width=2).advance(2)
     with pytest.raises(ValueError, match="a cache of 7 slots cannot hold 8 tokens"):
@@ -147,7 +155,7 @@ def test_cache_that_is_too_small_is_refused_before_the_step_is_called(strategy):
     with pytest.raises(ValueError, match="a cache of 5 slots cannot hold 6 tokens"):
         run(({"a part": jnp.zeros(B)}, short))
     found = run(
-        (Constant(short), jnp.zeros(B)),
+        (Constant(short), np.zeros(B, np.float32)),
         lambda state, tokens: (jax.nn.one_hot(tokens + 1, V), state),
     )
     np.testing.assert_array_equal(found.lengths, np.ones(B))
@@ -161,6 +169,6 @@ def test_cache_needs_to_hold_max_steps_only(strategy):
         return 9 * jax.nn.one_hot(tokens + 1, V), cache.advance(1)
 
     cache = empty_cache((3,), 2, num_kv_heads=1, head_width=2)
-    start = jnp.array([2, 1, 0], jnp.int32)
+    start = np.array([2, 1, 0], np.int32)
     found = decode(counting, cache, start, strategy, StoppingCriteria(6, 3), max_steps=2)
     np.testing.assert_array_equal(found.lengths, [1, 2, 0])

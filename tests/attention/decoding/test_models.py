@@ -27,18 +27,21 @@ from attention.modules import (
 from attention.primitives import masks
 from experiments.benchmarks.models.recompute import recompute
 from tests.attention.modules.inputs import fill, filled, shapes_of
+from tests.attention.primitives.inputs import (
+    jitted,
+)
 
 V, BOS, END, L = 23, 1, 3, 7
 SIZES = {"width": 24, "num_heads": 2, "hidden": 32, "max_length": 40}
 PROMPTS = [[5, 9, 11, 6, 7], [8], [12, 4, 15]]
-LENGTHS = jnp.array([len(ids) for ids in PROMPTS], jnp.int32)
-INPUTS = jnp.array([ids + [0] * (5 - len(ids)) for ids in PROMPTS], jnp.int32)
+LENGTHS = np.array([len(ids) for ids in PROMPTS], np.int32)
+INPUTS = np.array([ids + [0] * (5 - len(ids)) for ids in PROMPTS], np.int32)
 B = len(PROMPTS)
 
 
 def randomized(shapes, seed):
     """Fill a model so that answers consist of several tokens, and some of them end."""
-    return jax.tree.map(lambda leaf: 1.5 * leaf, fill(shapes, seed))
+    return jax.tree.map(lambda leaf: jax.device_put(1.5 * np.asarray(leaf)), fill(shapes, seed))
 
 
 def language_model(**options):
@@ -71,7 +74,7 @@ def test_ragged_prompts_with_a_cache_equal_full_passes(positions, layers, strate
     """Recomputed: prompt and answer of each row without padding between them."""
     model = language_model(positions=positions, num_kv_heads=1, decoder_layers=layers)
 
-    @jax.jit
+    @jitted
     def recomputed(model, inputs, length):
         def score(answer, index):
             tokens = jnp.concatenate([inputs, jnp.zeros((B, L), jnp.int32)], axis=1)
@@ -105,7 +108,7 @@ def test_ragged_prompts_with_a_cache_equal_full_passes(positions, layers, strate
 def test_translations_with_a_cache_equal_full_passes(positions, layers, strategy, given):
     model = encoder_decoder(positions=positions, decoder_layers=layers)
 
-    @jax.jit
+    @jitted
     def recomputed(model, source, lengths):
         mask = masks.lengths(lengths)
         encoded = model.encode(source, mask=mask).features
@@ -133,7 +136,7 @@ def test_recurrent_translations_in_one_program_equal_full_passes(cell, attention
     given = {"lengths": LENGTHS, "max_tokens": L, "stop": END, "start": BOS}
     wide = Beam(3, 2, GNMT(0.6))
 
-    @jax.jit
+    @jitted
     def run(model, source):
         mask = masks.lengths(LENGTHS)
         encoded = model.encode(source, mask=None, lengths=LENGTHS).features
@@ -165,11 +168,12 @@ def test_observed_attention_equals_that_of_a_full_pass():
         start=BOS,
         returning=("weights",),
     )
+    found = jax.device_get(found)
     observed = [layer["cross_attention"]["weights"] for layer in found.observed]
     mask = masks.lengths(LENGTHS)
-    read = jnp.concatenate([jnp.full((B, 2, 1), BOS), found.tokens[..., :-1]], axis=-1)
+    read = np.concatenate([np.full((B, 2, 1), BOS), found.tokens[..., :-1]], axis=-1)
 
-    @jax.jit
+    @jitted
     def full_pass(model, target):
         encoded = model.encode(INPUTS, mask=mask).features
         output = model.decode(target, encoded, encoder_mask=mask, returning=("weights",))

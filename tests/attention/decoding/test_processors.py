@@ -1,6 +1,5 @@
 """Logit processors with values computed by hand."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,14 +15,15 @@ from attention.decoding import (
     TopP,
 )
 from attention.decoding.processors import join_history
+from tests.attention.primitives.inputs import jitted
 
 # Ties at the second place; the order is neither rising nor falling.
 PROBABILITIES = np.array([[0.1, 0.2, 0.4, 0.2, 0.1], [0.0, 0.96, 0.03, 0.01, 0.0]], np.float32)
 with np.errstate(divide="ignore"):
-    LOGITS = jnp.asarray(np.log(PROBABILITIES) + 3)
+    LOGITS = np.log(PROBABILITIES) + np.float32(3)
 # What is behind the length of a history has no meaning.
 HISTORY = History(
-    jnp.array([[1, 4, 1, 4, 2, 3], [3, 0, 3, 0, 3, 9]], jnp.int32), jnp.array([4, 5], jnp.int32)
+    np.array([[1, 4, 1, 4, 2, 3], [3, 0, 3, 0, 3, 9]], np.int32), np.array([4, 5], np.int32)
 )
 
 
@@ -56,7 +56,7 @@ HISTORY = History(
     ],
 )
 def test_kept_logits_are_unchanged_and_others_excluded(processor, kept):
-    found = np.asarray(jax.jit(processor)(LOGITS, HISTORY))
+    found = jitted(processor)(LOGITS, HISTORY)
     expected = np.full_like(found, -np.inf)
     for row, tokens in enumerate(kept):
         expected[row, tokens] = LOGITS[row, np.array(tokens)]
@@ -64,16 +64,16 @@ def test_kept_logits_are_unchanged_and_others_excluded(processor, kept):
 
 
 def test_repetition_penalty_divides_positive_and_multiplies_negative_logits():
-    logits = jnp.array([[2.0, 2.0, -3.0, -3.0, -3.0], [2.0, 2.0, -3.0, -3.0, -jnp.inf]])
-    expected = [[2.0, 1.0, -3.0, -3.0, -6.0], [1.0, 2.0, -3.0, -6.0, -jnp.inf]]
-    np.testing.assert_array_equal(RepetitionPenalty(2.0)(logits, HISTORY), expected)
+    logits = np.float32([[2.0, 2.0, -3.0, -3.0, -3.0], [2.0, 2.0, -3.0, -3.0, -np.inf]])
+    expected = [[2.0, 1.0, -3.0, -3.0, -6.0], [1.0, 2.0, -3.0, -6.0, -np.inf]]
+    np.testing.assert_array_equal(jitted(RepetitionPenalty(2.0))(logits, HISTORY), expected)
 
 
 @pytest.mark.parametrize("processor", [RepetitionPenalty(2.0), NoRepeatNgram(2)], ids=str)
 def test_hypotheses_of_a_row_are_processed_each_by_its_history(processor):
-    logits = jnp.stack([LOGITS, LOGITS[::-1]], axis=1)
-    history = History(*(jnp.stack([part, part[::-1]], axis=1) for part in HISTORY))
-    processor = jax.jit(processor)
+    logits = np.stack([LOGITS, LOGITS[::-1]], axis=1)
+    history = History(*(np.stack([part, part[::-1]], axis=1) for part in HISTORY))
+    processor = jitted(processor)
     found = processor(logits, history)
     for hypothesis, order in enumerate((slice(None), slice(None, None, -1))):
         alone = processor(LOGITS[order], History(*(part[order] for part in HISTORY)))
@@ -81,9 +81,9 @@ def test_hypotheses_of_a_row_are_processed_each_by_its_history(processor):
 
 
 def test_history_is_the_prompt_followed_by_the_answer():
-    before = History(jnp.array([[7, 8, 9], [7, 0, 0]]), jnp.array([3, 1]))
-    answers = jnp.array([[[1, 2, 0], [3, 4, 0]], [[5, 0, 0], [6, 0, 0]]])
-    found = join_history(before, answers, jnp.array([2, 1]))
+    before = History(np.int32([[7, 8, 9], [7, 0, 0]]), np.int32([3, 1]))
+    answers = np.int32([[[1, 2, 0], [3, 4, 0]], [[5, 0, 0], [6, 0, 0]]])
+    found = jitted(join_history)(before, answers, np.int32([2, 1]))
     np.testing.assert_array_equal(found.length, [[5, 5], [2, 2]])
     for row, hypothesis, expected in (
         (0, 0, [7, 8, 9, 1, 2]),
@@ -97,10 +97,10 @@ def test_history_is_the_prompt_followed_by_the_answer():
 
 
 def test_top_p_1_keeps_what_rounding_would_lose():
-    equal = np.asarray(TopP(0.5)(jnp.zeros(4)))
+    equal = jitted(TopP(0.5))(np.zeros(4, np.float32))
     np.testing.assert_array_equal(equal, [0, 0, -np.inf, -np.inf])
-    certain = jnp.array([0.0, -30.0])  # the first has probability 1 in float32
-    np.testing.assert_array_equal(TopP(1)(certain), certain)
+    certain = np.float32([0.0, -30.0])  # the first has probability 1 in float32
+    np.testing.assert_array_equal(jitted(TopP(1))(certain), certain)
 
 
 def test_temperature_divides():
@@ -108,12 +108,12 @@ def test_temperature_divides():
 
 
 def test_likeliest_token_stays_likeliest_at_any_temperature():
-    logits = jnp.array([[-3.0, -1.0, -2.0], [-jnp.inf, -jnp.inf, 5.0], [-jnp.inf] * 3])
+    logits = np.float32([[-3.0, -1.0, -2.0], [-np.inf, -np.inf, 5.0], [-np.inf] * 3])
     for temperature in (1e-30, 1e30):
-        found = Temperature(temperature)(logits)
+        found = jitted(Temperature(temperature))(logits)
         np.testing.assert_array_equal(found[:2].argmax(-1), [1, 2])
-        np.testing.assert_array_equal(jnp.isneginf(found), jnp.isneginf(logits))
-        assert not jnp.isnan(found).any()
+        np.testing.assert_array_equal(np.isneginf(found), np.isneginf(logits))
+        assert not np.isnan(found).any()
 
 
 @pytest.mark.parametrize(

@@ -31,13 +31,16 @@ from tests.attention.decoding.markov import (
     random_table,
     step_of,
 )
+from tests.attention.primitives.inputs import (
+    jitted,
+)
 
 V = 17
 
 
 def scripted(script, max_tokens, *, stop=END, min_tokens=0, read=None, start=None):
     """Decode greedily with a step that prefers column i of the script at its i-th call."""
-    script = jnp.asarray(script, jnp.int32)
+    script = jax.device_put(np.array(script, np.int32))
 
     def step(count, tokens):
         if read is not None:
@@ -132,7 +135,7 @@ def keys(rows=ROWS, seed=0):
     return jax.random.split(jax.random.key(seed), rows)
 
 
-@functools.partial(jax.jit, static_argnames=("strategy", "processors"))
+@functools.partial(jitted, static_argnames=("strategy", "processors"))
 def draw(rng, strategy=Sample(), processors=()):  # noqa: B008 - frozen
     """Draw tokens with the same probabilities at every step."""
     logits = jnp.log(jnp.asarray(PROBABILITIES, jnp.float32))

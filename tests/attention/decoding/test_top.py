@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from attention.decoding.top import top_indices
+from tests.attention.primitives.inputs import (
+    jitted,
+)
 
 SIZES = [(5, 1_280), (5, 16 * 607), (3, 7_919), (2, 20)]
 
@@ -25,14 +28,14 @@ def test_places_equal_those_of_top_k(width, length):
     """Blocks of 128 and 16, a prime length, and too few numbers for blocks."""
     random = np.random.default_rng(0)
     shape = (width, 3, length)
-    find = jax.jit(lambda scores: top_indices(scores, 7, itself))
-    sort = jax.jit(lambda scores: jax.lax.top_k(in_rows(scores), 7)[1])
+    find = jitted(lambda scores: top_indices(scores, 7, itself))
+    sort = jitted(lambda scores: jax.lax.top_k(in_rows(scores), 7)[1])
     for scores in (
         random.standard_normal(shape),
         random.integers(0, 3, shape),  # most are equal
         np.where(random.random(shape) < 0.999, -np.inf, np.inf),
     ):
-        scores = jnp.asarray(scores, jnp.float32)
+        scores = scores.astype(np.float32)
         np.testing.assert_array_equal(find(scores), sort(scores))
 
 
@@ -52,7 +55,7 @@ def test_scores_by_place_and_exceptions(width, length):
         block = jnp.where(places == worst[:, None, None], -jnp.inf, block)
         return jnp.where(places == best[:, None, None], 1e9, block)
 
-    @jax.jit
+    @jitted
     def both(numbers, rows):
         firsts = jnp.stack([length * jnp.arange(width)] * 3)
         whole = score(rows.reshape(3, width, length), firsts)
@@ -69,5 +72,5 @@ def test_nan_comes_first(width, length):
     def score(block, first):
         return jnp.where(first[..., None] // length == 1, jnp.nan, block)
 
-    found = jax.jit(lambda numbers: top_indices(numbers, 7, score))(numbers)
+    found = jitted(lambda numbers: top_indices(numbers, 7, score))(numbers)
     np.testing.assert_array_equal(found, [range(length, length + 7)] * 3)

@@ -2,17 +2,17 @@
 
 import functools
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
 
 from attention import masks
 from attention.modules import EncoderDecoder, LanguageModel, TransformerConfig
+from tests.attention.primitives.inputs import jitted
 
 Module = TypeVar("Module", bound=nnx.Module)
 
@@ -38,7 +38,8 @@ def fill(shapes: Module, seed: int = 0) -> Module:
     def parameter(path: jax.tree_util.KeyPath, like: jax.ShapeDtypeStruct) -> Array:
         # A norm whose scale is not near 1 would hide what the next layer depends on.
         centre = 1 if ".scale" in jax.tree_util.keystr(path) else 0
-        return jnp.asarray(random.normal(centre, 0.3, like.shape), like.dtype)
+        # NumPy converts the dtype: to convert it on the device compiles a program for each shape.
+        return jax.device_put(random.normal(centre, 0.3, like.shape).astype(like.dtype))
 
     return jax.tree_util.tree_map_with_path(parameter, shapes)
 
@@ -83,13 +84,18 @@ def small_translator(seed: int = 0, **changes: object) -> EncoderDecoder:
     return fill(shapes_of(EncoderDecoder, config, **sizes), seed)
 
 
-def tokens(*shape: int, seed: int = 0) -> Array:
+def tokens(*shape: int, seed: int = 0) -> np.ndarray:
     """Return random ids below both vocabulary sizes."""
-    return jnp.asarray(np.random.default_rng(seed).integers(DIMS["V"][0], size=shape), jnp.int32)
+    return np.random.default_rng(seed).integers(DIMS["V"][0], size=shape, dtype=np.int32)
 
 
-@jax.jit
-def translate(
+@jitted
+def call(module: Callable[..., Any], *inputs: object, **options: object) -> Any:
+    """Call a module in one program: each of its operations would be compiled alone."""
+    return module(*inputs, **options)
+
+
+def logits_of(
     model: EncoderDecoder,
     source: Array,
     target: Array,
@@ -99,3 +105,6 @@ def translate(
     """Return logits `[B, T, V]` for sources of these lengths."""
     mask = masks.lengths(lengths)
     return model(source, target, source_mask=mask, encoder_mask=mask, rng=rng).logits
+
+
+translate = jitted(logits_of)

@@ -18,7 +18,10 @@ from attention.modules.adaptation import (
 )
 from attention.modules.config import TransformerConfig
 from attention.modules.language_model import LanguageModel
-from tests.attention.primitives.inputs import draw
+from tests.attention.primitives.inputs import (
+    draw,
+    jitted,
+)
 
 DIMS = chex.Dimensions(L=2, D=7, N=3, H=5, F=11)
 D, N, H = DIMS["DNH"]
@@ -74,7 +77,7 @@ def filled(factors):
     return structure.unflatten(draw(*(leaf.shape for leaf in leaves), seed=5))
 
 
-@jax.jit
+@jitted
 def loss(model):
     return jnp.mean(jnp.square(model(INPUTS) - TARGETS))
 
@@ -209,7 +212,7 @@ class TestLoRA:
     def test_training_changes_the_factors_alone_and_improves_the_loss(self):
         optimizer = optax.adam(3e-2)
 
-        @jax.jit
+        @jitted
         def step(factors, state):
             gradient = jax.grad(lambda factors: loss(apply_lora(model(), factors)))(factors)
             updates, state = optimizer.update(gradient, state)

@@ -1,7 +1,6 @@
 """Classifiers of texts and images, and patches as tokens."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -18,8 +17,20 @@ from attention.modules import (
 from attention.modules.classifier import mean
 from attention.modules.patches import patches
 from attention.testing import find_leaks
-from tests.attention.modules.inputs import DIMS, LENGTHS, B, S, filled, small_config, tokens
-from tests.attention.primitives.inputs import draw
+from tests.attention.modules.inputs import (
+    DIMS,
+    LENGTHS,
+    B,
+    S,
+    call,
+    filled,
+    small_config,
+    tokens,
+)
+from tests.attention.primitives.inputs import (
+    draw,
+    jitted,
+)
 
 D, V = DIMS["DV"]
 C = 5
@@ -29,7 +40,7 @@ SHAPE, PATCH = (4, 6, 2), 2
 NUM_PATCHES = 6
 
 
-@jax.jit
+@jitted
 def classify(model, inputs, **options):
     return model(inputs, **options).logits
 
@@ -55,20 +66,21 @@ def classifier(pooling, embed=embed_tokens, **changes):
 
 class TestClassifier:
     def test_mean_by_hand(self):
-        features = jnp.array([[[1.0, 2], [3, 6], [jnp.nan, 7]]] * 3)
-        means = mean(features, jnp.array([2, 1, 0], jnp.int32))
+        features = np.float32([[[1.0, 2], [3, 6], [np.nan, 7]]] * 3)
+        run = jitted(mean)
+        means = run(features, np.array([2, 1, 0]))
         assert means.tolist() == [[2, 4], [1, 2], [0, 0]]
-        assert mean(features[:, :2], None).tolist() == [[2, 4]] * 3
+        assert run(features[:, :2], None).tolist() == [[2, 4]] * 3
 
     @pytest.mark.parametrize("pooling", POOLINGS)
     def test_embedding_encoder_pooling_and_output(self, pooling):
         model = classifier(pooling)
-        vectors, lengths = model.embedding(TOKENS), LENGTHS
+        vectors, lengths = call(model.embedding, TOKENS), LENGTHS
         if pooling == "class_token":
-            front = jnp.broadcast_to(model.pooling.vector[...], (B, 1, D))
-            vectors, lengths = jnp.concatenate([front, vectors], axis=1), LENGTHS + 1
+            front = np.broadcast_to(model.pooling.vector[...], (B, 1, D))
+            vectors, lengths = np.concatenate([front, vectors], axis=1), LENGTHS + 1
         context = Context(mask=masks.lengths(lengths))
-        features = np.asarray(model.encoder(vectors, context=context).features)
+        features = call(model.encoder, vectors, context=context).features
         pooled = [
             row[0] if pooling == "class_token" else row[:n].mean(axis=0)
             for row, n in zip(features, lengths, strict=True)
@@ -135,8 +147,8 @@ class TestPatches:
         return filled(lambda: embed_patches(small_config(**changes), nnx.Rngs(0)))
 
     def test_patches_by_hand(self):
-        image = jnp.arange(24).reshape(4, 6, 1)
-        assert patches(image, 2).tolist() == [
+        image, run = np.arange(24).reshape(4, 6, 1), jitted(patches, static_argnums=1)
+        assert run(image, 2).tolist() == [
             [0, 1, 6, 7],
             [2, 3, 8, 9],
             [4, 5, 10, 11],
@@ -144,28 +156,31 @@ class TestPatches:
             [14, 15, 20, 21],
             [16, 17, 22, 23],
         ]
-        channels = jnp.arange(8).reshape(2, 2, 2)
-        assert patches(channels, 2).tolist() == [list(range(8))]
-        assert patches(channels, 1).tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+        channels = np.arange(8).reshape(2, 2, 2)
+        assert run(channels, 2).tolist() == [list(range(8))]
+        assert run(channels, 1).tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
     @pytest.mark.parametrize("positions", ["learned", "rotary"])
     def test_a_vector_is_the_projected_patch_plus_its_position(self, positions):
         module = self.embedding(positions=positions)
-        expected = np.asarray(patches(IMAGES, PATCH)) @ np.asarray(module.projection.kernel[...])
+        expected = jitted(patches, static_argnums=1)(IMAGES, PATCH) @ np.asarray(
+            module.projection.kernel[...]
+        )
         expected += np.asarray(module.projection.bias[...])
         if positions == "learned":
             expected += D**0.5 * np.asarray(module.positions.table[...])[:NUM_PATCHES]
-        vectors = module(IMAGES)
+        vectors = call(module, IMAGES)
         assert vectors.shape == (B, NUM_PATCHES, D)
         np.testing.assert_allclose(vectors, expected, rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(module(IMAGES[0]), expected[0], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(call(module, IMAGES[0]), expected[0], rtol=1e-5, atol=1e-5)
 
     def test_use_bias(self):
         assert self.embedding(use_bias=False).projection.bias is None
 
     def test_the_rng_drops_entries(self):
         module = self.embedding(dropout=0.25)
-        plain, dropped = module(IMAGES), module(IMAGES, rng=jax.random.key(0))
+        plain = call(module, IMAGES)
+        dropped = call(module, IMAGES, rng=jax.random.key(0))
         lost = np.asarray(dropped == 0)
         assert lost.any()
         assert not lost.all()
@@ -190,7 +205,7 @@ class TestPatches:
     def test_an_image_of_another_size(self):
         sentence = r"images must be 4x6x2 \(height x width x channels\), got 6x4x2"
         with pytest.raises(ValueError, match=sentence):
-            self.embedding()(jnp.swapaxes(IMAGES, 1, 2))
+            self.embedding()(np.swapaxes(IMAGES, 1, 2))
 
 
 def test_a_pooling_of_ones_own_and_constrained_logits():

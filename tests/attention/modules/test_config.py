@@ -20,6 +20,9 @@ from attention.modules import (
     layer_norm,
 )
 from tests.attention.modules.inputs import DIMS, shapes_of
+from tests.attention.primitives.inputs import (
+    jitted,
+)
 
 (V,) = DIMS["V"]
 SIZES = {"source_vocab_size": V, "target_vocab_size": V}
@@ -146,7 +149,7 @@ def test_every_field_has_an_effect(field):
     before, after = parameters(model_of(given)), parameters(model_of(change))
     assert (before != after) == (effect == "parameters")
     if effect == "initial":
-        for array in jax.jit(lambda: initialized(field, build(change)))():
+        for array in jitted(lambda: initialized(field, build(change)))():
             np.testing.assert_allclose(array.std(), 0.02, rtol=0.2)
     if effect == "backward":
         before, after = (

@@ -6,14 +6,18 @@ import numpy as np
 import pytest
 
 from attention.modules.dropout import drop
+from tests.attention.primitives.inputs import (
+    jitted,
+)
 
 RATE = 0.3
 RNG = jax.random.key(0)
-ONES = jnp.ones((7, 111, 101))
+ONES = np.ones((7, 111, 101), np.float32)
+run = jitted(drop, static_argnums=1)
 
 
 def test_rate_in_rows_and_columns():
-    dropped = np.asarray(drop(ONES, RATE, RNG)) == 0
+    dropped = run(ONES, RATE, RNG) == 0
     for axes in ((0, 1, 2), (0, 1), (0, 2)):
         shares = dropped.mean(axis=axes)
         deviation = np.sqrt(RATE * (1 - RATE) / (dropped.size / shares.size))
@@ -23,13 +27,13 @@ def test_rate_in_rows_and_columns():
 
 
 def test_kept_entries_are_scaled_in_their_dtype():
-    kept = drop(ONES.astype(jnp.bfloat16), RATE, RNG)
+    kept = run(ONES.astype(jnp.bfloat16), RATE, RNG)
     assert kept.dtype == jnp.bfloat16
-    np.testing.assert_array_equal(np.unique(kept), jnp.array([0, 1 / (1 - RATE)], jnp.bfloat16))
+    np.testing.assert_array_equal(np.unique(kept), np.array([0, 1 / (1 - RATE)], jnp.bfloat16))
 
 
 def test_neighbours_rows_and_keys_are_independent():
-    first, second = (np.asarray(drop(ONES, RATE, jax.random.key(seed))) == 0 for seed in (0, 1))
+    first, second = (run(ONES, RATE, jax.random.key(seed)) == 0 for seed in (0, 1))
     for one, other in (
         (first, second),
         (first[:, 1:], first[:, :-1]),
@@ -41,19 +45,19 @@ def test_neighbours_rows_and_keys_are_independent():
 
 def test_vmap_over_keys():
     keys = jax.random.split(RNG, 3)
-    inputs = jnp.ones((3, 5, 4))
-    together = jax.jit(jax.vmap(lambda inputs, rng: drop(inputs, RATE, rng)))(inputs, keys)
-    apart = [drop(each, RATE, rng) for each, rng in zip(inputs, keys, strict=True)]
+    inputs = np.ones((3, 5, 4), np.float32)
+    together = jitted(jax.vmap(lambda inputs, rng: drop(inputs, RATE, rng)))(inputs, keys)
+    apart = [run(each, RATE, rng) for each, rng in zip(inputs, keys, strict=True)]
     np.testing.assert_array_equal(together, apart)
     with pytest.raises(ValueError, match="drop takes one key, got \\(3,\\) of them"):
         drop(inputs, RATE, keys)
 
 
 def test_dropped_nan_has_no_effect_and_no_gradient():
-    gradient = jax.grad(lambda inputs: drop(inputs, RATE, RNG).sum())
-    dropped = np.asarray(drop(ONES, RATE, RNG)) == 0
-    with_nan = jnp.where(dropped, jnp.nan, ONES)
-    np.testing.assert_array_equal(drop(with_nan, RATE, RNG), drop(ONES, RATE, RNG))
+    gradient = jitted(jax.grad(lambda inputs: drop(inputs, RATE, RNG).sum()))
+    dropped = run(ONES, RATE, RNG) == 0
+    with_nan = np.where(dropped, np.float32(np.nan), ONES)
+    np.testing.assert_array_equal(run(with_nan, RATE, RNG), run(ONES, RATE, RNG))
     np.testing.assert_allclose(gradient(with_nan), np.where(dropped, 0, 1 / (1 - RATE)))
 
 

@@ -23,6 +23,10 @@ from tests.attention.modules.inputs import (
     tokens,
     translate,
 )
+from tests.attention.primitives.inputs import (
+    changed,
+    jitted,
+)
 
 D, V = DIMS["DV"]
 T = 7
@@ -32,7 +36,7 @@ MASK = masks.lengths(LENGTHS)
 PADDING = np.arange(S) >= LENGTHS[:, None]
 
 
-@jax.jit
+@jitted
 def score(model, given, **fields):
     return model(given, **fields).logits
 
@@ -49,7 +53,7 @@ class TestLanguageModel:
         assert (model.output is None) == (tie == "output")
         before = score(model, TOKENS)
         assert before.shape == (2, T, V)
-        after = score(model, TOKENS.at[:, 4].set((TOKENS[:, 4] + 1) % V))
+        after = score(model, changed(TOKENS, np.s_[:, 4], (TOKENS[:, 4] + 1) % V))
         np.testing.assert_array_equal(after[:, :4], before[:, :4])
         assert (after[:, 4:] != before[:, 4:]).any(-1).all()
 
@@ -66,15 +70,15 @@ class TestLanguageModel:
 
     def test_embedding_decoder_and_output(self):
         model = language_model(tie="none")
-        features = jax.jit(lambda model: model.decoder(model.embedding(TOKENS)).features)(model)
+        features = jitted(lambda model: model.decoder(model.embedding(TOKENS)).features)(model)
         expected = np.asarray(features) @ np.asarray(model.output.kernel[...])
         np.testing.assert_allclose(score(model, TOKENS), expected, rtol=1e-4, atol=1e-4)
 
     @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
     def test_packed_texts_are_scored_like_separate_ones(self, positions):
         model = language_model(positions=positions, decoder_layers=1)
-        mask = masks.segments(jnp.array([1, 1, 1, 2, 2, 2, 2], jnp.int32))
-        counted = jnp.array([0, 1, 2, 0, 1, 2, 3], jnp.int32)
+        mask = masks.segments(np.array([1, 1, 1, 2, 2, 2, 2]))
+        counted = np.array([0, 1, 2, 0, 1, 2, 3])
         packed = score(model, TOKENS, mask=mask, embedding_positions=counted)
         alone = score(model, TOKENS[:, 3:])
         np.testing.assert_allclose(packed[:, 3:], alone, rtol=1e-4, atol=1e-4)
@@ -109,14 +113,16 @@ class TestDecoding:
     @pytest.mark.parametrize("changes", [{}, {"positions": "rotary", "per_layer": [{"window": 2}]}])
     def test_ragged_prompts(self, changes):
         model, rows = language_model(**changes, decoder_layers=2), jnp.arange(2)
-        lengths = jnp.array([3, 1])
+        lengths = np.array([3, 1])
 
-        @jax.jit
+        @jitted
         def decode(model, prompts, lengths):
             state, first = model.prefill(prompts, lengths, max_tokens=3)
 
             def step(state, place):
-                output, state = model.step(state, TOKENS[rows, place], returning=("weights",))
+                output, state = model.step(
+                    state, jnp.asarray(TOKENS)[rows, place], returning=("weights",)
+                )
                 assert output.logits.shape == (2, V)
                 assert len(output.attention) == 2
                 return state, output.logits
@@ -135,9 +141,9 @@ class TestDecoding:
     def test_positions_that_continue_attend_to_the_last_max_length_tokens(self, positions):
         model = language_model(positions=positions, max_length=3, decoder_layers=1)
 
-        @jax.jit
+        @jitted
         def decode(model):
-            state, first = model.prefill(TOKENS[:, :3], jnp.array([3, 3]), max_tokens=4)
+            state, first = model.prefill(TOKENS[:, :3], np.array([3, 3]), max_tokens=4)
 
             def step(state, token):
                 output, state = model.step(state, token)
@@ -170,14 +176,14 @@ class TestDecoding:
         model = language_model(positions="learned")
         sentence = "a prompt of 7 tokens and max_tokens=18 need 24 positions, .* max_length=23"
         with pytest.raises(ValueError, match=sentence):
-            model.prefill(TOKENS, jnp.array([7, 7]), max_tokens=18)
+            model.prefill(TOKENS, np.array([7, 7]), max_tokens=18)
         with pytest.raises(ValueError, match="max_tokens=24 is longer than max_length=23"):
             small_translator().prefill(SENTENCES, LENGTHS, max_tokens=24)
 
     def test_encoder_decoder(self):
         model, target = small_translator(decoder_layers=1), tokens(B, 5, seed=2)
 
-        @jax.jit
+        @jitted
         def decode(model, source, lengths):
             state, first = model.prefill(source, lengths, max_tokens=5)
             assert first is None

@@ -24,7 +24,10 @@ from attention.modules import (
 )
 from attention.modules.layers import SHALLOW
 from tests.attention.modules.inputs import DIMS, filled
-from tests.attention.primitives.inputs import draw
+from tests.attention.primitives.inputs import (
+    draw,
+    jitted,
+)
 
 B, T, D, F = DIMS["BTDF"]
 (INPUTS,) = draw((B, T, D))
@@ -148,11 +151,11 @@ class TestBlock:
         ids=["by name", "among any keywords"],
     )
     def test_a_layer_with_a_context(self, layer):
-        assert apply_layer(layer, jnp.array([1]), Context(positions=jnp.array([3]))).features == 4
+        assert apply_layer(layer, np.array([1]), Context(positions=np.array([3]))).features == 4
 
     @pytest.mark.parametrize("layer", [lambda x: x + 1, nnx.Sequential(lambda x: x + 1)])
     def test_a_layer_may_have_no_context(self, layer):
-        assert apply_layer(layer, jnp.array([1]), Context()).features == 2
+        assert apply_layer(layer, np.array([1]), Context()).features == 2
 
     def test_a_layer_that_keeps_the_context_from_attention_is_refused(self):
         attention = SelfAttention(4, num_heads=2, rngs=nnx.Rngs(0))
@@ -183,7 +186,7 @@ def test_layers_of_one_structure_are_stacked(kinds, groups, blocks):
         expected = (index + 2) * expected + index
         hidden.append(expected)
     context = Context(returning=("hidden_states",))
-    run = jax.jit(functools.partial(Layers.__call__, context=context))
+    run = jitted(functools.partial(Layers.__call__, context=context))
     for each in (layers, affine_layers(kinds, scan=False), unstack_layers(layers)):
         output = run(each, jnp.ones(1))
         assert output.features.tolist() == [expected]
@@ -200,7 +203,7 @@ def test_layers_of_items_that_repeat_are_made_once_for_each_kind():
         calls.append(item)
         return FeedForward(D, F + item % 2, rngs=rngs)
 
-    @jax.jit
+    @jitted
     def both():
         known = Layers(make, [4, 5, 4, 5, 4, 4, 4], rngs=nnx.Rngs(0))
         kinds = [0, 1, 0, 1, 0, 0, 0]
@@ -220,7 +223,7 @@ def test_scanned_layers_equal_unrolled_ones_with_dropout_and_in_gradient():
     scanned = feed_forward_layers("ababbba")
     assert scanned.groups == ((2, 2), (1, 2), (1, 1))
 
-    @jax.jit
+    @jitted
     @functools.partial(jax.value_and_grad, argnums=(0, 1))
     def run(layers, inputs):
         output = layers(inputs, context=Context(rng=jax.random.key(0)))
@@ -241,7 +244,7 @@ def test_losses_have_gradients_through_a_scan():
     def loss(layers):
         return layers(jnp.ones(1)).losses["size"]
 
-    gradient = jax.jit(jax.grad(loss))(affine_layers("aaaaa"))
+    gradient = jitted(jax.grad(loss))(affine_layers("aaaaa"))
     # The offset of layer i is a part of the features of layer j > i, multiplied by factors 3 to 6.
     expected = [
         1 + 3 + 3 * 4 + 3 * 4 * 5 + 3 * 4 * 5 * 6,
@@ -285,12 +288,12 @@ def test_remat_recomputes_every_layer(scan):
 def test_vmap_over_models_and_over_inputs():
     models = [feed_forward_layers("aa"), unstack_layers(feed_forward_layers("aa"))]
     for layers in models:
-        ensemble = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), layers)
+        ensemble = jax.tree.map(lambda leaf: np.stack([leaf, 2 * np.asarray(leaf)]), layers)
         context = Context(returning=("hidden_states",))
         run = functools.partial(Layers.__call__, context=context)
-        output = jax.jit(jax.vmap(run, in_axes=(0, None)))(ensemble, INPUTS)
+        output = jitted(jax.vmap(run, in_axes=(0, None)))(ensemble, INPUTS)
         chex.assert_shape(output.hidden_states, (2, B, T, D))
-        alone = jax.jit(run)(layers, INPUTS).features
+        alone = jitted(run)(layers, INPUTS).features
         np.testing.assert_allclose(output.features[0], alone, atol=1e-5)
 
 
@@ -301,7 +304,7 @@ def test_layers_of_layers():
     layers = Layers(make, 2, rngs=nnx.Rngs(0))
     apart = unstack_layers(layers)
     assert [len(inner.blocks) for inner in apart.blocks] == [3, 3]
-    expected = jax.jit(Layers.__call__)(layers, INPUTS).features
+    expected = jitted(Layers.__call__)(layers, INPUTS).features
     np.testing.assert_allclose(apart(INPUTS).features, expected, rtol=1e-5)
 
 

@@ -90,7 +90,7 @@ def test_caches_have_the_dtype_of_the_computation_or_their_own(dtype, cache_dtyp
         state, _ = model.prefill(SOURCE, LENGTHS, max_tokens=2, cache_dtype=cache_dtype)
         output, state = model.step(state, TARGET[:, 0])
         prompt, last = language.prefill(
-            TARGET, jnp.array([5, 1, 3]), max_tokens=2, cache_dtype=cache_dtype
+            TARGET, np.array([5, 1, 3]), max_tokens=2, cache_dtype=cache_dtype
         )
         return output.logits, state.cache.layers, *language.step(prompt, last)
 

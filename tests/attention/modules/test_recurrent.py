@@ -23,7 +23,10 @@ from attention.modules.recurrent import (
 from attention.primitives.constant import Constant
 from attention.testing import find_leaks
 from tests.attention.modules.inputs import DIMS, LENGTHS, B, S, T, filled, tokens
-from tests.attention.primitives.inputs import draw
+from tests.attention.primitives.inputs import (
+    draw,
+    jitted,
+)
 
 D, F, V = DIMS["DFV"]
 SOURCE, TARGET = tokens(B, S, seed=1), tokens(B, T, seed=2)
@@ -49,7 +52,7 @@ def build(given):
     return RecurrentEncoderDecoder.from_config(RecurrentConfig(**given), **sizes, rngs=nnx.Rngs(0))
 
 
-@functools.partial(jax.jit, static_argnames="returning")
+@functools.partial(jitted, static_argnames="returning")
 def call(model, source, target, lengths, rng=None, returning=()):
     mask = masks.lengths(lengths)
     return model(source, target, source_mask=mask, encoder_mask=mask, rng=rng, returning=returning)
@@ -188,7 +191,7 @@ class TestPadding:
     def test_padding_may_be_in_front(self):
         model = small("additive")
 
-        @jax.jit
+        @jitted
         def run(source, mask):
             return model(source, TARGET, source_mask=mask, encoder_mask=mask).logits
 
@@ -201,7 +204,7 @@ class TestPadding:
         lengths = np.array([S, 0, 2])
         source = jnp.where(np.arange(S) >= lengths[:, None], 1000, SOURCE)
 
-        @jax.jit
+        @jitted
         @jax.value_and_grad
         def loss(model):
             scores = logits_of(model, source, TARGET, lengths)
@@ -239,17 +242,17 @@ class TestCache:
     @every_model
     def test_pieces_of_several_lengths_per_row(self, kind):
         model = small(kind)
-        lengths = jnp.array([3, 0, 2])  # of the first piece; the others are valid in all rows
+        lengths = np.array([3, 0, 2])  # of the first piece; the others are valid in all rows
         rows = jnp.arange(B)[:, None]
 
-        @jax.jit
+        @jitted
         def in_pieces(model, lengths):
             cache = model.new_cache(model.encode(SOURCE, mask=SOURCE_MASK).features, T)
             logits = jnp.full((B, T + 1, V), jnp.nan)
             for size in (3, 1, 1):
                 columns = cache.lengths[:, None] + jnp.arange(size)[None]
                 output = model.decode(
-                    TARGET.at[rows, columns].get(mode="clip"),
+                    jnp.asarray(TARGET).at[rows, columns].get(mode="clip"),
                     None,
                     encoder_mask=SOURCE_MASK,
                     cache=cache,
@@ -271,7 +274,7 @@ class TestCache:
         allowed = np.random.default_rng(0).random((T, S)) < 0.5
         mask = masks.from_array(allowed)
 
-        @jax.jit
+        @jitted
         def both(model):
             encoder_output = model.encode(SOURCE, mask=None).features
             returning = ("weights",)
@@ -299,10 +302,10 @@ class TestCache:
         )
 
 
-@functools.partial(jax.jit, static_argnames=("returning", "cache_dtype"))
+@functools.partial(jitted, static_argnames=("returning", "cache_dtype"))
 def decode_steps(model, target, returning=(), cache_dtype=None):
     """Return the outputs of T steps, stacked on a leading axis, and the last state."""
-    lengths = jnp.asarray(LENGTHS)
+    lengths = LENGTHS
     state, first = model.prefill(SOURCE, lengths, max_tokens=T, cache_dtype=cache_dtype)
     assert first is None
 
@@ -314,9 +317,9 @@ def decode_steps(model, target, returning=(), cache_dtype=None):
     return *outputs, state
 
 
-@jax.jit
+@jitted
 def prefill(model):
-    return model.prefill(SOURCE, jnp.asarray(LENGTHS), max_tokens=T)[0]
+    return model.prefill(SOURCE, LENGTHS, max_tokens=T)[0]
 
 
 def is_constant(node):
@@ -364,8 +367,8 @@ class TestDecodingProtocol:
         def step(state, token):
             return model.step(state, token)[0].logits
 
-        logits = jax.jit(jax.vmap(step, in_axes=(in_axes, 1)))(hypotheses, TARGET[:, :2])
-        step = jax.jit(step)
+        logits = jitted(jax.vmap(step, in_axes=(in_axes, 1)))(hypotheses, TARGET[:, :2])
+        step = jitted(step)
         for column in range(2):
             assert_close(logits[column], step(state, TARGET[:, column]))
 
@@ -411,7 +414,7 @@ def test_dropout_is_applied_to_embeddings_of_both_sides():
     assert not np.allclose(first, plain, atol=1e-2)
     assert not np.allclose(first, other, atol=1e-2)
 
-    @jax.jit
+    @jitted
     def sides(model, rng):
         encoder_output = model.encode(SOURCE, mask=SOURCE_MASK).features
         dropped = model.encode(SOURCE, mask=SOURCE_MASK, rng=rng).features
@@ -522,7 +525,7 @@ class TestErrors:
             ({"returning": ("weights",)}, ValueError, "without attention cannot return weights"),
             ({"encoder_output": None}, ValueError, "needs an encoder output or a cache of one"),
             ({"lengths": jnp.ones(B)}, TypeError, "lengths must be integers"),
-            ({"lengths": jnp.array([0, 6, 1])}, ValueError, "must lie in 0 to 5 tokens"),
+            ({"lengths": np.array([0, 6, 1])}, ValueError, "must lie in 0 to 5 tokens"),
         ],
         ids=["mask", "weights", "no encoder output", "floats", "too many"],
     )
@@ -542,4 +545,4 @@ class TestErrors:
         with pytest.raises(ValueError, match="a source of 24 tokens is longer than max_length=23"):
             model.encode(tokens(B, 24), mask=None)
         with pytest.raises(ValueError, match="max_tokens=24 is longer than max_length=23"):
-            model.prefill(SOURCE, jnp.asarray(LENGTHS), max_tokens=24)
+            model.prefill(SOURCE, LENGTHS, max_tokens=24)

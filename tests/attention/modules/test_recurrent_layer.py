@@ -25,7 +25,10 @@ from attention.modules import (
 from attention.modules.recurrent import RecurrentLayer
 from attention.testing import find_leaks
 from tests.attention.modules.inputs import DIMS, B, T, filled, tokens
-from tests.attention.primitives.inputs import draw
+from tests.attention.primitives.inputs import (
+    draw,
+    jitted,
+)
 
 D, F, V = DIMS["DFV"]
 (INPUTS,) = draw((B, T, D))
@@ -59,7 +62,7 @@ def assert_close(ours, theirs, tolerance=2e-5):
     np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
 
 
-@jax.jit
+@jitted
 def call(layer, inputs, context):
     return layer(inputs, context=context)
 
@@ -90,26 +93,27 @@ def test_steps_equal_the_full_pass():
 def test_ragged_prefill_and_steps_equal_the_full_pass():
     whole = call(small(), INPUTS, Context()).features
     # Padding of NaN must not reach the state.
-    piece = jnp.where((np.arange(3) < LENGTHS[:, None])[..., None], INPUTS[:, :3], jnp.nan)
-    context = Context(cache=empty(small()), lengths=jnp.asarray(LENGTHS))
+    valid = (np.arange(3) < LENGTHS[:, None])[..., None]
+    piece = np.where(valid, INPUTS[:, :3], np.float32(np.nan))
+    context = Context(cache=empty(small()), lengths=LENGTHS)
     output = call(small(), piece, context)
     for row, length in enumerate(LENGTHS):
         assert_close(output.features[row, :length], whole[row, :length])
     for step in range(2):
-        positions = jnp.asarray(LENGTHS + step)[:, None]
-        piece = jnp.take_along_axis(INPUTS, positions[..., None], axis=1)
+        positions = (LENGTHS + step)[:, None]
+        piece = np.take_along_axis(INPUTS, positions[..., None], axis=1)
         output = call(small(), piece, Context(cache=output.cache, positions=positions))
-        expected = jnp.take_along_axis(whole, positions[..., None], axis=1)
+        expected = np.take_along_axis(whole, positions[..., None], axis=1)
         assert_close(output.features, expected)
 
 
 def test_gradient_is_finite_with_padding_of_nan():
-    piece = jnp.where((np.arange(T) < LENGTHS[:, None])[..., None], INPUTS, jnp.nan)
+    piece = np.where((np.arange(T) < LENGTHS[:, None])[..., None], INPUTS, np.float32(np.nan))
 
-    @jax.jit
+    @jitted
     @jax.grad
     def loss(layer, inputs):
-        context = Context(lengths=jnp.asarray(LENGTHS))
+        context = Context(lengths=LENGTHS)
         return jnp.sum(layer(inputs, context=context).features[:, -1])
 
     for slopes in jax.tree.leaves(loss(small(), piece)):
@@ -133,7 +137,7 @@ def test_state_starts_anew_in_each_packed_sequence(mask):
     assert_close(call(small(), INPUTS, Context(mask=block_mask(mask, T))).features, features)
     # In pieces, the second of which begins a sequence in its middle.
     first = call(small(), INPUTS[:, :2], Context(mask=mask, cache=empty(small())))
-    context = Context(mask=mask, cache=first.cache, positions=jnp.arange(2, T))
+    context = Context(mask=mask, cache=first.cache, positions=np.arange(2, T))
     assert_close(call(small(), INPUTS[:, 2:], context).features, features[:, 2:])
 
 
@@ -151,12 +155,13 @@ def test_causal():
 def test_dtypes():
     layer = small(dtype=jnp.bfloat16)
     chex.assert_type(jax.tree.leaves(layer), jnp.float32)
-    output = layer(INPUTS, context=Context(cache=empty(layer)))
+    output = call(layer, INPUTS, Context(cache=empty(layer)))
     chex.assert_type(output.features, jnp.bfloat16)
     chex.assert_type(output.cache, jnp.float32)
-    assert_close(output.features.astype(jnp.float32), small()(INPUTS).features, tolerance=0.1)
+    expected = call(small(), INPUTS, Context()).features
+    assert_close(output.features.astype(np.float32), expected, tolerance=0.1)
     chex.assert_type(empty(layer, dtype=jnp.bfloat16), jnp.bfloat16)
-    half = layer(INPUTS, context=Context(cache=empty(layer, dtype=jnp.bfloat16)))
+    half = call(layer, INPUTS, Context(cache=empty(layer, dtype=jnp.bfloat16)))
     chex.assert_type(half.cache, jnp.bfloat16)
 
 
@@ -195,10 +200,10 @@ class TestHybrid:
 
     def test_steps_after_a_ragged_prompt_equal_the_full_pass(self):
         model = filled(hybrid)
-        inputs, prompt_lengths = tokens(B, T, seed=4), jnp.array([3, 1, 2])
-        rows, places = jnp.arange(B), prompt_lengths[None] - 1 + jnp.arange(3)[:, None]
+        inputs, prompt_lengths = tokens(B, T, seed=4), np.array([3, 1, 2])
+        rows, places = np.arange(B), prompt_lengths[None] - 1 + np.arange(3)[:, None]
 
-        @jax.jit
+        @jitted
         def decode(model):
             state, first = model.prefill(inputs[:, :3], prompt_lengths, max_tokens=T)
 
@@ -210,16 +215,16 @@ class TestHybrid:
 
         first, logits = decode(model)
         np.testing.assert_array_equal(first, inputs[rows, places[0]])
-        whole = jax.jit(model)(inputs).logits
+        whole = jitted(model)(inputs).logits
         assert_close(logits, whole[rows, places], tolerance=1e-4)
 
     def test_packed_texts_equal_separate_texts(self):
         model, inputs = filled(hybrid), tokens(B, T, seed=4)
-        positions = jnp.array([0, 1, 2, 0, 1])
+        positions = np.array([0, 1, 2, 0, 1])
         options = {"mask": PACKED["batch of segments"], "embedding_positions": positions}
-        packed = jax.jit(lambda m: m(inputs, **options).logits)(model)
+        packed = jitted(lambda m: m(inputs, **options).logits)(model)
         for part in (slice(3), slice(3, T)):
-            alone = jax.jit(model)(inputs[:, part]).logits
+            alone = jitted(model)(inputs[:, part]).logits
             assert_close(packed[:, part], alone, tolerance=1e-4)
 
     def test_layers_repeat_with_period_3(self):

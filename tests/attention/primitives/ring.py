@@ -18,7 +18,7 @@ from attention.modules import LanguageModel, TransformerConfig
 from attention.primitives import tile_layout
 from attention.testing import EVERYTHING, check_attention
 from tests.attention.primitives import sharding
-from tests.attention.primitives.inputs import draw
+from tests.attention.primitives.inputs import changed, draw
 
 B, N, K, H, HV = 2, 4, 2, 3, 5
 PER_DEVICE = 7  # tokens: a prime number, in two tiles of different sizes
@@ -119,7 +119,7 @@ def check_arrays_and_nonfinite_inputs():
     """A bool array, a bias array, other keys than queries, visible and masked NaN."""
     num_queries, num_keys = 4 * PER_DEVICE, 4 * 3
     query, key, value, cotangent = inputs(num_queries, num_keys)
-    key, query = key.at[0, 2].set(jnp.nan), query.at[1, 5].set(jnp.inf)
+    key, query = changed(key, (0, 2), np.nan), changed(query, (1, 5), np.inf)
     allowed = np.random.default_rng(0).random((B, N, num_queries, num_keys)) < 0.4
     allowed[0, :, ::2, 2] = False  # the other queries attend to the key that is not finite
     allowed[:, :, 3] = False

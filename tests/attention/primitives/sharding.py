@@ -19,9 +19,9 @@ COLLECTIVES = re.compile(
 B, T, N, K, H = 8, 40, 8, 4, 4
 AXES = ("batch", "heads")
 SPEC = P("batch", None, "heads", None)
-LENGTHS = jnp.array([40, 3, 17, 20, 33, 0, 8, 39])
+LENGTHS = np.array([40, 3, 17, 20, 33, 0, 8, 39])
 INPUTS = draw((B, T, N, H), (B, T, K, H), (B, T, K, H), (B, T, N, H))
-HEADS = jnp.arange(N)
+HEADS = np.arange(N)
 ARRAYS = draw((N,), (N,), (N, 8), (N, T, T))  # of score functions, with one entry for each head
 
 
@@ -157,9 +157,8 @@ def main():
     shape, auto, explicit = (2, 4), AxisType.Auto, AxisType.Explicit
     for axis_type in (auto, explicit):
         check_one_query(shape, axis_type)
-    for implementation, axis_type, numbered in (
+    for implementation, axis_type, numbered in (  # each pair of settings at least once
         ("tiled", auto, False),
-        ("tiled", explicit, False),
         ("tiled", explicit, True),
         ("reference", auto, True),
         ("reference", explicit, False),

@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 from attention import attend, block_mask, masks
 from attention.primitives.block_mask import EMPTY, FULL, PARTIAL, Pattern
 from attention.primitives.masks import PositionTiles, TileBounds
-from tests.attention.primitives.inputs import draw
+from tests.attention.primitives.inputs import (
+    draw,
+    jitted,
+)
 
 T, S, ROWS, COLUMNS = 12, 15, 4, 5  # rows and columns of a tile
-ARRAY = jnp.asarray(np.random.default_rng(0).random((40, 40)) < 0.1)
+ARRAY = np.random.default_rng(0).random((40, 40)) < 0.1
 
 LEAVES = st.one_of(
     st.just(masks.causal()),
@@ -25,11 +28,11 @@ LEAVES = st.one_of(
     st.just(masks.from_array(ARRAY)),
     st.just(masks.from_function(lambda query, key: (query * key) % 7 == 0)),
     st.builds(
-        lambda cuts: masks.segments(jnp.asarray(np.searchsorted(sorted(cuts), np.arange(40)))),
+        lambda cuts: masks.segments(np.searchsorted(sorted(cuts), np.arange(40))),
         st.lists(st.integers(0, 40), max_size=5),
     ),
     st.builds(
-        lambda cuts: masks.cu_seqlens(jnp.asarray([0, *sorted(cuts)])),
+        lambda cuts: masks.cu_seqlens([0, *sorted(cuts)]),
         st.lists(st.integers(0, 40), min_size=3, max_size=3),
     ),
 )
@@ -56,6 +59,12 @@ def bounds_of(mask, queries, keys):
     return mask.tile_bounds(PositionTiles.of(query), PositionTiles.of(key))
 
 
+@jitted
+def both_bounds(mask, queries, keys):
+    return exact_bounds(mask, queries, keys), bounds_of(mask, queries, keys)
+
+
+@jitted
 def kinds_of(blocks):
     """Return EMPTY, PARTIAL or FULL for every tile: [..., rows, columns]."""
     columns = -(-blocks.lengths[1] // blocks.tile_sizes[1])
@@ -83,12 +92,12 @@ def test_tile_bounds_and_block_mask_are_conservative(mask, shift, shuffle):
     queries, keys = np.arange(T) + shift, np.arange(S)
     if shuffle:
         queries, keys = (np.random.default_rng(1).permutation(x) for x in (queries, keys))
-    queries, keys = (jnp.asarray(x, jnp.int32) for x in (queries, keys))
-    exact, found = exact_bounds(mask, queries, keys), bounds_of(mask, queries, keys)
+    queries, keys = (x.astype(np.int32) for x in (queries, keys))
+    exact, found = both_bounds(mask, queries, keys)
     assert (found.any | ~exact.any).all()
     assert (~found.all | exact.all).all()
     blocks = block_mask(mask, T, S, positions=(queries, keys), tile_sizes=(ROWS, COLUMNS))
-    kinds = np.asarray(kinds_of(blocks))
+    kinds = kinds_of(blocks)
     assert not (exact.any & (kinds == EMPTY)).any()
     assert not (~exact.all & (kinds == FULL)).any()
 
@@ -96,8 +105,9 @@ def test_tile_bounds_and_block_mask_are_conservative(mask, shift, shuffle):
 @given(mask=MASKS)
 def test_visible_keys_are_inside_the_band(mask):
     if mask.band_width() is not None:
-        queries, keys = jnp.nonzero(mask(jnp.arange(40)[:, None], jnp.arange(40)[None, :]))
-        distances = np.asarray(keys - queries)
+        places = np.arange(40, dtype=np.int32)
+        queries, keys = np.nonzero(mask(places[:, None], places[None, :]))
+        distances = keys - queries
         assert not distances.size or np.ptp(distances) < mask.band_width()
 
 
@@ -110,7 +120,7 @@ SIMPLE = [
     masks.block(5),
     masks.prefix(4),
     ~masks.causal(),
-    masks.segments(jnp.arange(40) // 6),
+    masks.segments(np.arange(40) // 6),
     masks.cu_seqlens([0, 3, 3, 10, 40]),
     masks.from_array(ARRAY),
     masks.from_function(lambda query, key: (query * key) % 7 == 0),
@@ -123,8 +133,8 @@ def name(mask):
 
 @pytest.mark.parametrize("mask", SIMPLE, ids=name)
 def test_tile_bounds_and_block_mask_of_simple_masks_are_exact(mask):
-    queries, keys = jnp.arange(T), jnp.arange(S)
-    exact, found = exact_bounds(mask, queries, keys), bounds_of(mask, queries, keys)
+    queries, keys = np.arange(T, dtype=np.int32), np.arange(S, dtype=np.int32)
+    exact, found = both_bounds(mask, queries, keys)
     np.testing.assert_array_equal(found.any, exact.any)
     np.testing.assert_array_equal(found.all, exact.all)
     blocks = block_mask(mask, T, S, positions=(queries, keys), tile_sizes=(ROWS, COLUMNS))
@@ -134,8 +144,9 @@ def test_tile_bounds_and_block_mask_of_simple_masks_are_exact(mask):
 def test_block_mask_of_lengths_per_example():
     lengths = [3, 15]
     blocks = block_mask(masks.lengths(lengths), T, S, tile_sizes=(ROWS, COLUMNS))
+    queries, keys = np.arange(T, dtype=np.int32), np.arange(S, dtype=np.int32)
     for b, length in enumerate(lengths):
-        exact = exact_bounds(masks.lengths(length), jnp.arange(T), jnp.arange(S))
+        exact, _ = both_bounds(masks.lengths(length), queries, keys)
         np.testing.assert_array_equal(kinds_of(blocks)[b], exact_kinds(exact))
 
 
@@ -147,7 +158,7 @@ def test_last_tiles_may_be_smaller():
         [FULL, PARTIAL, EMPTY],
         [FULL, FULL, PARTIAL],
     ]
-    found = np.asarray(kinds_of(blocks))
+    found = kinds_of(blocks)
     np.testing.assert_array_equal(found, expected)
 
 
@@ -182,16 +193,16 @@ QUERY, KEY, VALUE = draw((2, T, 2, 3), (2, S, 2, 3), (2, S, 2, 3))
     "mask",
     [
         masks.causal() & masks.lengths([14, 6]),
-        masks.segments(jnp.arange(40) // 6),
+        masks.segments(np.arange(40) // 6),
         masks.window(2, 1) | ~masks.window(6, 6),
     ],
     ids=["intervals per example", "segments", "composed"],
 )
 def test_attend_with_a_block_mask_equals_its_mask(mask):
-    positions = jnp.arange(T) + 3, jnp.arange(S)
+    positions = np.arange(T) + 3, np.arange(S)
     blocks = block_mask(mask, T, S, positions=positions, tile_sizes=(ROWS, COLUMNS))
 
-    @jax.jit
+    @jitted
     def gradient(inputs, blocks):
         return jax.value_and_grad(lambda x: jnp.sum(jnp.sin(attend(*x, mask=blocks))))(inputs)
 
@@ -200,7 +211,7 @@ def test_attend_with_a_block_mask_equals_its_mask(mask):
         return jnp.sum(jnp.sin(output))
 
     inputs = QUERY, KEY, VALUE
-    actual, expected = gradient(inputs, blocks), jax.jit(jax.value_and_grad(reference))(inputs)
+    actual, expected = gradient(inputs, blocks), jitted(jax.value_and_grad(reference))(inputs)
     for ours, theirs in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 

@@ -15,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attention import attend, masks
+from attention.primitives import dense_mask
 from attention.primitives.cache import EMPTY_SLOT
-from attention.primitives.dense_mask import allowed_pairs
 from tests.attention.primitives.inputs import S, T, draw, in_tiles, query_key_value
 
 B = 2  # examples of a batched mask
+allowed_pairs = jax.jit(dense_mask.allowed_pairs)  # else each operation is a program of its own
 EVEN = np.array([[(row * column) % 2 == 0 for column in range(S)] for row in range(T)])
 
 
@@ -184,8 +185,7 @@ def by_loops(case, queries, keys):
     return np.array([case.allows(*pair) for pair in pairs]).reshape(B, T, S)
 
 
-def dense(mask, queries, keys):
-    return np.broadcast_to(allowed_pairs(mask, jnp.asarray(queries), jnp.asarray(keys)), (B, T, S))
+returned_with_pairs = jax.jit(lambda mask, *at: (dense_mask.allowed_pairs(mask, *at), mask))
 
 
 @pytest.mark.parametrize(
@@ -213,8 +213,8 @@ def dense(mask, queries, keys):
 )
 def test_mask_equals_its_definition(leaf):
     """At positions from -3 to 9, also outside the arrays of the mask."""
-    everywhere = np.arange(-3, 10)
-    pairs = allowed_pairs(leaf.mask, jnp.asarray(everywhere), jnp.asarray(everywhere))
+    everywhere = np.arange(-3, 10, dtype=np.int32)
+    pairs = allowed_pairs(leaf.mask, everywhere, everywhere)
     triples = itertools.product(range(B), everywhere.tolist(), everywhere.tolist())
     expected = np.array([leaf.allows(*triple) for triple in triples]).reshape(B, 13, 13)
     np.testing.assert_array_equal(np.broadcast_to(pairs, expected.shape), expected)
@@ -223,13 +223,12 @@ def test_mask_equals_its_definition(leaf):
 @given(MIXED, QUERIES, KEYS)
 @settings(max_examples=15)  # each expression is compiled
 def test_composed_mask_equals_its_definition(case, queries, keys):
-    """Under jit, of which the mask is an input and an output, and without."""
-    pairs, returned = jax.jit(lambda mask, *at: (allowed_pairs(mask, *at), mask))(
-        case.mask, queries, keys
-    )
+    """Under jit, of which the mask is an input and an output."""
+    pairs, returned = returned_with_pairs(case.mask, queries, keys)
+    again, _ = returned_with_pairs(returned, queries, keys)
     expected = by_loops(case, queries, keys)
-    np.testing.assert_array_equal(np.broadcast_to(pairs, expected.shape), expected)
-    np.testing.assert_array_equal(dense(returned, queries, keys), expected)
+    for found in (pairs, again):
+        np.testing.assert_array_equal(np.broadcast_to(found, expected.shape), expected)
 
 
 @given(MIXED)
@@ -242,22 +241,23 @@ def test_mask_is_rebuilt_from_its_leaves(case):
 
 
 @given(expressions(leaves(B)).filter(lambda case: jax.tree.leaves(case.mask)), QUERIES, KEYS)
-@settings(max_examples=20)
+@settings(max_examples=15)
 def test_vmap_over_masks_equals_one_at_a_time(case, queries, keys):
-    queries, keys = jnp.asarray(queries), jnp.asarray(keys)
-    together = jax.vmap(lambda mask: allowed_pairs(mask, queries, keys))(case.mask)
+    mapped = jax.vmap(dense_mask.allowed_pairs, (0, None, None))
+    together = np.asarray(jax.jit(mapped)(case.mask, queries, keys))
+    arrays = jax.tree.map(np.asarray, case.mask)
     for b in range(B):
-        one = jax.tree.map(lambda leaf, b=b: leaf[b], case.mask)
+        one = jax.tree.map(lambda leaf, b=b: leaf[b], arrays)
         np.testing.assert_array_equal(together[b], allowed_pairs(one, queries, keys))
 
 
 @pytest.mark.parametrize("in_queries, in_keys", [(True, True), (True, False), (False, True)])
 def test_examples_may_have_different_positions(in_queries, in_keys):
     random = np.random.default_rng(0)
-    queries, keys = random.integers(-3, 9, (B, T)), random.integers(-3, 9, (B, S))
+    queries, keys = (random.integers(-3, 9, (B, size), dtype=np.int32) for size in (T, S))
     queries, keys = queries if in_queries else queries[0], keys if in_keys else keys[0]
     case = conjunction(disjunction(causal(), lengths([2, 5])), array(EVEN))
-    actual = allowed_pairs(case.mask, jnp.asarray(queries), jnp.asarray(keys))
+    actual = np.asarray(allowed_pairs(case.mask, queries, keys))
     rows, columns = np.broadcast_to(queries, (B, T)), np.broadcast_to(keys, (B, S))
     for b in range(B):
         expected = by_loops(case, rows[b], columns[b])[b]
@@ -272,7 +272,8 @@ def test_mask_equals_its_dense_form_in_attend():
     query, key, value = query_key_value((B,))
     mask = masks.segments([0, 0, 1, 1, 2], [0, 0, 0, 1, 1, 2, 2]) & masks.lengths([6, 3])
     structured = attend(query, key, value, mask=mask)
-    dense_form = attend(query, key, value, mask=allowed_pairs(mask, np.arange(T), np.arange(S)))
+    positions = (np.arange(size, dtype=np.int32) for size in (T, S))
+    dense_form = attend(query, key, value, mask=allowed_pairs(mask, *positions))
     np.testing.assert_array_equal(structured, dense_form)
 
 
@@ -328,14 +329,18 @@ def test_picture_of_a_rectangle():
 
 
 def test_window_without_limit_before_is_causal():
-    everywhere = np.arange(-3, 10)[:, None], np.arange(-3, 10)[None, :]
-    np.testing.assert_array_equal(masks.window(None, 0)(*everywhere), masks.causal()(*everywhere))
+    everywhere = np.arange(-3, 10, dtype=np.int32), np.arange(-3, 10, dtype=np.int32)
+    window, causal = (
+        allowed_pairs(m, *everywhere) for m in (masks.window(None, 0), masks.causal())
+    )
+    np.testing.assert_array_equal(window, causal)
 
 
 def test_window_masks_empty_slots():
     """An empty slot of a cache has the largest position; the distance to it exceeds int32."""
+    query, key = np.array([-5], np.int32), np.array([EMPTY_SLOT], np.int32)
     for mask in (masks.window(None, 0), masks.window(3), masks.window(3, 3)):
-        assert not mask(jnp.int32(-5), jnp.int32(EMPTY_SLOT))
+        assert not allowed_pairs(mask, query, key)
 
 
 @pytest.mark.parametrize("size", [3, 2**31 - 1, 2**40])
@@ -343,10 +348,10 @@ def test_blocks_at_the_bounds_of_int32(size):
     """As `window`, no block has the last position of int32, which marks an empty slot."""
     lowest, highest = -(2**31), 2**31 - 1
     positions = [lowest, lowest + 1, lowest + 2, -1, 0, 5, highest - 2, highest - 1, highest]
-    queries, keys = np.array(positions, np.int32)[:, None], np.array(positions, np.int32)[None, :]
     size = min(size, highest)
     expected = [[q // size == k // size and k < highest for k in positions] for q in positions]
-    np.testing.assert_array_equal(masks.block(size)(queries, keys), expected)
+    found = allowed_pairs(masks.block(size), *[np.array(positions, np.int32)] * 2)
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_causal_cu_seqlens_align_the_ends_of_sequences():
@@ -362,8 +367,8 @@ def test_causal_cu_seqlens_align_the_ends_of_sequences():
 def test_queries_beyond_their_length_are_fully_masked():
     mask = masks.lengths([6, 3], query_lengths=[4, 2])
     inputs = query_key_value((B,))
-    output = attend(*inputs, mask=mask, **in_tiles("tiled", 2, 2))
-    plain = attend(*inputs, mask=masks.lengths([6, 3]))
+    output = np.asarray(attend(*inputs, mask=mask, **in_tiles("tiled", 2, 2)))
+    plain = np.asarray(attend(*inputs, mask=masks.lengths([6, 3])))
     for b, length in enumerate([4, 2]):
         np.testing.assert_allclose(output[b, :length], plain[b, :length], rtol=1e-5, atol=1e-6)
         assert not output[b, length:].any()
@@ -371,8 +376,8 @@ def test_queries_beyond_their_length_are_fully_masked():
 
 def test_lengths_mask_left_padding():
     """Keys at negative positions are padding."""
-    query, key, value = query_key_value()
-    padded = [jnp.concatenate([jnp.full_like(array[:3], 9.0), array]) for array in (key, value)]
+    query, key, value = map(np.asarray, query_key_value())
+    padded = [np.concatenate([np.full_like(array[:3], 9.0), array]) for array in (key, value)]
     positions = np.arange(T) + 2, np.arange(S + 3) - 3
     mask = masks.causal() & masks.lengths(S)
     run = functools.partial(attend, query, mask=mask, **in_tiles("tiled", 2, 2))

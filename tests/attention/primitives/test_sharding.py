@@ -41,7 +41,7 @@ def test_fewer_key_heads_than_explicit_shards():
 def value_and_gradient(implementation):
     def loss(query, key):
         call = functools.partial(attend, mask=masks.causal(), **in_tiles(implementation, 4, 4))
-        output = call(query, key, key, positions=(jnp.arange(7), jnp.arange(11)))
+        output = call(query, key, key, positions=(np.arange(7), np.arange(11)))
         return jnp.sin(output).sum(), output
 
     def call(query, key):
@@ -135,7 +135,7 @@ def test_collectives_are_detected():
 def test_windows_of_examples_with_lengths():
     """Devices visit all tiles of their own examples, also outside of the window."""
     mesh = sharding.mesh_of(BATCH, AxisType.Auto)
-    inputs = *draw((2, 29, 1, 4)), jnp.array([29, 11])
+    inputs = *draw((2, 29, 1, 4)), np.array([29, 11])
 
     def loss(query, lengths, options):
         mask = masks.window(5) & masks.lengths(lengths)
@@ -154,8 +154,8 @@ def test_windows_of_examples_with_lengths():
 def test_vmap_over_masks_of_sharded_examples(packed):
     """No union of the tiles of all examples, which would be a collective."""
     mesh = sharding.mesh_of(BATCH, AxisType.Auto)
-    ids = jnp.array([[0] * 9 + [1] * 20, [0] * 23 + [1] * 6])
-    inputs = *draw((2, 29, 1, 4)), ids if packed else jnp.array([29, 11])
+    ids = np.array([[0] * 9 + [1] * 20, [0] * 23 + [1] * 6])
+    inputs = *draw((2, 29, 1, 4)), ids if packed else np.array([29, 11])
 
     def loss(query, numbers, options):
         mask = masks.segments(numbers) if packed else masks.window(5) & masks.lengths(numbers)
@@ -186,7 +186,7 @@ def loss_with_closures(query, weight, documents, implementation):
     return jnp.sum(jnp.sin(output))
 
 
-CLOSED_OVER = *draw((2, 11, 2, 3)), jnp.float32(0.7), jnp.arange(11) // 4
+CLOSED_OVER = *draw((2, 11, 2, 3)), jnp.float32(0.7), np.arange(11) // 4
 
 
 @functools.cache
@@ -234,7 +234,7 @@ def test_explicitly_sharded_inputs_outside_jit_and_set_mesh():
     mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Explicit,))
     (query,) = draw((2, 11, 2, 3))
     sharded = jax.device_put(query, NamedSharding(mesh, P("data")))
-    mask = masks.causal() & masks.lengths(jnp.array([11, 7]))
+    mask = masks.causal() & masks.lengths(np.array([11, 7]))
     output = attend(sharded, sharded, sharded, mask=mask)
     assert output.sharding.is_equivalent_to(sharded.sharding, 4)
     np.testing.assert_allclose(output, attend(query, query, query, mask=mask), rtol=1e-5, atol=1e-6)
@@ -244,7 +244,7 @@ def test_replicated_scores_get_summed_gradients_inside_shard_map():
     """The slopes do not vary over the mesh, so their gradient is summed over it."""
     mesh = jax.make_mesh((2,), ("data",))
     data, same = P("data"), P()
-    inputs = *draw((2, 7, 2, 3), (2,)), jnp.array([7, 3])
+    inputs = *draw((2, 7, 2, 3), (2,)), np.array([7, 3])
 
     def loss(query, slopes, lengths):
         mask, score = masks.causal() & masks.lengths(lengths), scores.alibi(slopes)

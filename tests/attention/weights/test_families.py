@@ -16,6 +16,7 @@ from attention import weights
 from attention.decoding import generate
 from attention.modules import Layers, unstack_layers
 from attention.primitives import masks
+from tests.attention.primitives.inputs import jitted
 from tests.attention.weights.checkpoints import (
     FAMILIES,
     FOLDER,
@@ -31,7 +32,6 @@ from tests.attention.weights.checkpoints import (
 TOLERANCE = 1e-5
 
 
-@jax.jit
 def logits_and_valid(model, given):
     """Return logits and, for each position, whether it is valid."""
     if "pixels" in given:
@@ -47,9 +47,12 @@ def logits_and_valid(model, given):
     return model(given["ids"]).logits, valid
 
 
+run = jitted(logits_and_valid)
+
+
 def assert_close(model, given, tolerance=TOLERANCE):
     """Compare the logits at valid positions with those of Hugging Face."""
-    logits, valid = map(np.asarray, logits_and_valid(model, given))
+    logits, valid = run(model, given)
     assert logits.shape == given["logits"].shape
     wanted = np.asarray(given["logits"])[valid]
     difference = np.abs(np.asarray(logits, wanted.dtype)[valid] - wanted).max()
@@ -131,7 +134,7 @@ def test_computation_in_bfloat16_with_parameters_in_float32(name):
 
 
 def test_gradients_change_what_is_exported(tmp_path):
-    model = jax.tree.map(lambda leaf: leaf + 1, model_of("gpt2"))
+    model = jax.tree.map(lambda leaf: np.asarray(leaf) + np.float32(1), model_of("gpt2"))
     weights.save(model, tmp_path)
     for name, tensor in tensors_of(FOLDER / "gpt2").items():
         np.testing.assert_array_equal(tensors_of(tmp_path)[name], tensor + 1)
