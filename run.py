@@ -24,7 +24,7 @@ python run.py --mode=sweep --grid.train.learning_rate=1e-3,3e-3
 python run.py --mode=prepare                        store the data of a configuration
 python run.py --mode=describe                       parameters, cache and FLOPs of a model
 python run.py --mode=benchmark                      measure attention beside its peers
-python run.py --mode=ledger                         results of all runs, as JSON and a page
+python run.py --mode=ledger                         results of all runs, as JSON and in tables
 python run.py --help --config=NAME                  modes, configurations, flags and fields
 """
 

@@ -6,11 +6,9 @@ toy language.
 
 command    python run.py --config=configs/char_lm.py
 hardware   two CPU cores
-time       134 s of training
-score      perplexity 2.12 of a character on the last tenth of the toy text; loss 1.669 on that of
-           tiny Shakespeare, by --config.data.path=FILE (published for these sizes and steps: 1.88;
-           seed 0)
-           measured with weight decay on all parameters (train.decay_all)
+time       2.2 min of training
+score      char_lm_shakespeare: validation loss 1.669 (for comparison: 1.88 (nanoGPT: random windows
+           of the last tenth of the text; here all of the first half of it)); seed 0, commit 98e193c
 """
 
 from ml_collections import ConfigDict
@@ -23,6 +21,10 @@ def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = defaults.new("language_model", "characters", steps=2_000)
     data, batch, model, train = config.data, config.batch, config.model, config.train
+
+    reported = "1.88 (nanoGPT: random windows of the last tenth of the text; here all of the first "
+    config.literature = ConfigDict({"validation": {"loss": reported + "half of it)"}})
+    config.literature.validation.text = "0e712a378161997e"  # of tiny Shakespeare, as in texts.json
 
     batch.tokens = 12 * 64
     batch.row_length = 64

@@ -2,9 +2,8 @@
 
 command    python run.py --config=configs/copy.py
 hardware   two CPU cores
-time       25 s of training
-score      validation perplexity 1.000, exact match 100 % on test (seed 0)
-           measured with weight decay on all parameters (train.decay_all)
+time       2.3 min of training
+score      test exact match 100.00%; seed 0, commit 11b1b84
 """
 
 from ml_collections import ConfigDict

@@ -2,9 +2,8 @@
 
 command    python run.py --config=configs/digits.py
 hardware   two CPU cores
-time       48 s of training, on a busy machine
-score      accuracy 97.8 % on test (seed 0)
-           measured with weight decay on all parameters (train.decay_all)
+time       0.4 min of training
+score      validation accuracy 94.44%, test accuracy 97.78%; seed 0, commit e562c25
 """
 
 from ml_collections import ConfigDict

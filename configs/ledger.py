@@ -12,11 +12,12 @@ from configs.forms import FULL, is_tiny
 
 
 def get_config(form: str = FULL) -> ConfigDict:
-    """Return the folders that are read and written; the tiny form is the same."""
+    """Return the files that are read and written; the tiny form is the same."""
     is_tiny(form)  # or it is refused
     config = ConfigDict()
     config.task = "ledger"
     config.folder = "workdirs"
     config.results = "results"
-    config.page = "experiments/RESULTS.md"
+    config.documents = ("README.md", "docs/**/*.md", "experiments/RESULTS.md")
+    config.configs = "configs"
     return config

@@ -2,10 +2,9 @@
 
 command    python run.py --config=configs/masked_lm.py
 hardware   two CPU cores
-time       6 minutes of training (compilation and validation included), on a busy machine
-score      accuracy 46.8 % of masked words, perplexity 5.5; senses of ambiguous words 93.2 %
-           (seed 0)
-           measured with weight decay on all parameters (train.decay_all)
+time       6.0 min of training
+score      test accuracy 46.80%, test perplexity 5.500, senses accuracy 93.20%; seed 0, commit
+           d5155ee
 """
 
 from ml_collections import ConfigDict

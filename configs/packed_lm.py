@@ -2,9 +2,8 @@
 
 command    python run.py --config=configs/packed_lm.py
 hardware   two CPU cores
-time       30 s of training
-score      validation perplexity 12.6 per word, 1.8 % of the positions are padding (seed 0)
-           measured with weight decay on all parameters (train.decay_all)
+time       0.5 min of training
+score      validation perplexity 12.600; seed 0, commit 882aa75
 """
 
 from ml_collections import ConfigDict

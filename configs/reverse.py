@@ -2,17 +2,20 @@
 
 command    python run.py --config=configs/reverse.py
 hardware   two CPU cores
-time       about 3 minutes of training, on a busy machine
-score      exact match 100 % at trained lengths, 1.8 % at 26 to 30 integers (seed 0)
-           measured with weight decay on all parameters (train.decay_all)
-
-Every position encoding, two to three minutes of training each:
-
-command    python run.py --mode=compare --config=configs/reverse.py
-           --grid.model.positions=none,sinusoidal,learned,rotary,alibi,relative
-score      exact match in range and of lengths 26 to 30: rotary 99.6 and 76.6 %, relative 99.0 and
-           47.2 %, ALiBi 97.2 and 9.8 %, sinusoidal 100 and 1.8 %, learned 100 and 0 %, none 6.7 and
-           0 % (seed 0; train.decay_all)
+time       3.0 min of training
+score      in_range exact match 100.00%, longer exact match 1.80%; seed 0, commit 068a44e
+score      reverse_positions/alibi: in_range exact match 97.20%, longer exact match 9.80%; seed 0,
+           commit d5155ee
+score      reverse_positions/learned: in_range exact match 100.00%, longer exact match 0.00%; seed
+           0, commit d5155ee
+score      reverse_positions/none: in_range exact match 6.70%, longer exact match 0.00%; seed 0,
+           commit d5155ee
+score      reverse_positions/relative: in_range exact match 99.00%, longer exact match 47.20%; seed
+           0, commit d5155ee
+score      reverse_positions/rotary: in_range exact match 99.60%, longer exact match 76.60%; seed 0,
+           commit d5155ee
+score      reverse_positions/sinusoidal: in_range exact match 100.00%, longer exact match 1.80%;
+           seed 0, commit d5155ee
 """
 
 from ml_collections import ConfigDict

@@ -2,10 +2,9 @@
 
 command    python run.py --config=configs/reverse_rnn.py
 hardware   two CPU cores
-time       73 s of training
-score      BLEU 99.9 on test (published: 95.2), exact match 100.0 % at trained lengths, 97.4 % at 26
-           to 30 integers (seed 0)
-           measured with weight decay on all parameters (train.decay_all)
+time       1.2 min of training
+score      test BLEU 99.92 (for comparison: 95.19 (JoeyNMT tutorial: other sequences, checkpoint
+           chosen by validation)); seed 0, commit e562c25
 """
 
 from ml_collections import ConfigDict
@@ -17,7 +16,8 @@ from configs.forms import FULL, is_tiny
 def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = reverse.get_config(form)
-    config.literature = ConfigDict({"test": {"bleu": "95.19 (JoeyNMT tutorial)"}})
+    reported = "95.19 (JoeyNMT tutorial: other sequences, checkpoint chosen by validation)"
+    config.literature = ConfigDict({"test": {"bleu": reported}})
     config.architecture = "recurrent"
     config.model = model = defaults.recurrent()
     model.embedding_width = 16

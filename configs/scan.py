@@ -4,9 +4,9 @@ The files are those of Lake and Baroni 2018; `data.path` is their folder.
 
 command    python run.py --config=configs/scan.py --config.data.path=FOLDER
 hardware   two CPU cores
-time       9 minutes of training (compilation and validation included), on a busy machine
-score      exact match 99.8 % (published: about 100 %; seed 0)
-           measured with weight decay on all parameters (train.decay_all)
+time       9.0 min of training
+score      test exact match 99.80% (for comparison: about 100 % (Lake and Baroni 2018: recurrent
+           models)); seed 0, commit d5155ee
 """
 
 from ml_collections import ConfigDict
@@ -20,7 +20,8 @@ def get_config(form: str = FULL) -> ConfigDict:
     config = defaults.new("translation", "scan", steps=3_000)
     batch, model = config.batch, config.model
 
-    config.literature = ConfigDict({"test": {"exact_match": "about 100 % (Lake and Baroni 2018)"}})
+    reported = "about 100 % (Lake and Baroni 2018: recurrent models)"
+    config.literature = ConfigDict({"test": {"exact_match": reported}})
 
     batch.bucket_lengths = (12, 20, 30)
     batch.tokens = 2_048

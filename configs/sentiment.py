@@ -2,10 +2,9 @@
 
 command    python run.py --config=configs/sentiment.py
 hardware   two CPU cores
-time       116 s of training, on a busy machine
-score      accuracy 99.3 % on test, 87.5 % with longer-range negation (seed 0); logistic regression
-           on counts of words 53 %, of pairs of words 56 %
-           measured with weight decay on all parameters (train.decay_all)
+time       1.9 min of training
+score      test accuracy 99.30% (for comparison: 53 % (logistic regression on counts of words)),
+           longer accuracy 87.50%; seed 0, commit 068a44e
 """
 
 from ml_collections import ConfigDict
@@ -17,6 +16,8 @@ from configs.forms import FULL, is_tiny
 def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = defaults.new("classification", "sentiment", steps=1_200)
+    baseline = "53 % (logistic regression on counts of words)"
+    config.literature = ConfigDict({"test": {"accuracy": baseline}, "longer": {}})
     data, model = config.data, config.model
 
     model.width = 64

@@ -2,9 +2,8 @@
 
 command    python run.py --config=configs/summary.py
 hardware   two CPU cores
-time       4 minutes of training (compilation and validation included), on a busy machine
-score      exact match 89.1 %, BLEU 93.9 (seed 0)
-           measured with weight decay on all parameters (train.decay_all)
+time       4.0 min of training
+score      test exact match 89.10%, test BLEU 93.90; seed 0, commit 2f76f1b
 """
 
 from ml_collections import ConfigDict

@@ -7,8 +7,8 @@ prepared once, on a machine with TensorFlow and a network; reading it needs neit
 
 command    python run.py --config=configs/tfds_translation.py --config.data.path=FOLDER
 hardware   two CPU cores
-time       not measured yet
-score      not measured yet
+time       not run
+score      not run
 """
 
 from ml_collections import ConfigDict

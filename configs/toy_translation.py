@@ -2,9 +2,10 @@
 
 command    python run.py                (or: python run.py --config=configs/toy_translation.py)
 hardware   two CPU cores
-time       88 s of training by `make train` (compilation, validation and samples included)
-score      exact match 99.3 ± 0.1 % on test, 98.7 ± 0.5 % on compositional, 40.2 ± 8.7 % on longer
-           (mean and standard deviation of seeds 0, 1 and 2, by --mode=sweep --seeds=0,1,2)
+time       1.5 min of training
+score      test exact match 99.33% ± 0.12%, agreement exact match 99.09% ± 0.23%, order exact match
+           99.48% ± 0.16%, polysemy exact match 100.00% ± 0.00%, compositional exact match 98.73% ±
+           0.47%, longer exact match 40.20% ± 8.66%; seeds 0, 1, 2, commit ae98183; b8bb8ea
 """
 
 from ml_collections import ConfigDict

@@ -2,9 +2,9 @@
 
 command    python run.py --config=configs/toy_translation_gqa.py
 hardware   two CPU cores
-time       103 s of training (compilation, validation and samples included)
-score      exact match 99.3 % on test, 96.5 % on compositional, 24.2 % on longer (seed 0)
-           measured with weight decay on all parameters (train.decay_all)
+time       1.7 min of training
+score      test exact match 99.30%, compositional exact match 96.50%, longer exact match 24.20%;
+           seed 0, commit d274832
 """
 
 from ml_collections import ConfigDict

@@ -2,9 +2,10 @@
 
 command    python run.py --config=configs/toy_translation_llama.py
 hardware   two CPU cores
-time       155 s of training
-score      exact match 99.2 % on test, 95.7 % on compositional, 16.6 % on longer (seed 0)
-           measured with weight decay on all parameters (train.decay_all)
+time       2.6 min of training
+score      test exact match 99.20%, compositional exact match 95.70%, longer exact match 16.60%,
+           agreement exact match 98.60%, order exact match 99.00%, polysemy exact match 100.00%;
+           seed 0, commit cebcb9e
 """
 
 from ml_collections import ConfigDict

@@ -2,9 +2,9 @@
 
 command    python run.py --config=configs/toy_translation_postnorm.py
 hardware   two CPU cores
-time       101 s of training (compilation, validation and samples included)
-score      exact match 98.8 % on test, 96.3 % on compositional, 5.4 % on longer (seed 0)
-           measured with weight decay on all parameters (train.decay_all)
+time       1.7 min of training
+score      test exact match 98.80%, compositional exact match 96.30%, longer exact match 5.40%; seed
+           0, commit d274832
 """
 
 from ml_collections import ConfigDict

@@ -2,10 +2,10 @@
 
 command    python run.py --config=configs/toy_translation_rnn.py
 hardware   two CPU cores
-time       152 s of training
-score      exact match 97.1 % on test, 96.8 % on compositional, 91.8 % on longer; agreement 98.4 %,
-           order 97.2 %, words with several senses 89.5 % (seed 0)
-           measured with weight decay on all parameters (train.decay_all)
+time       17.5 min of training
+score      test exact match 95.40%, agreement exact match 98.17%, order exact match 95.90%, polysemy
+           exact match 83.11%, compositional exact match 94.10%, longer exact match 88.00%; seed 0,
+           commit 62e9e16+
 """
 
 from ml_collections import ConfigDict

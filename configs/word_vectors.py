@@ -2,9 +2,9 @@
 
 command    python run.py --config=configs/word_vectors.py
 hardware   two CPU cores
-time       11 s of training
-score      sense of an ambiguous word by a probe of the vector of the word 46.6 % (most frequent
-           sense: 50.7 %), of the mean vector of the words around it 84.9 % (seed 0)
+time       0.2 min of training
+score      word accuracy 46.60%, word majority 0.507, neighbours accuracy 84.90%; seed 0, commit
+           068a44e
 """
 
 from ml_collections import ConfigDict

@@ -41,7 +41,7 @@ MODES = {
     "prepare": "store the data of a configuration in the cache, as the first training does",
     "describe": "count the parameters, cache and FLOPs of a model, and draw its masks",
     "benchmark": "measure time, memory and error of attention beside other libraries",
-    "ledger": "write the results of all runs in workdirs/ as JSON and as one page",
+    "ledger": "write the results of all runs in workdirs/ as JSON and into the documents",
 }
 ANSWERS = ("generate", "translate")  # other names of the mode predict, which get a hint
 USES = ("evaluate", "predict", "explain")  # modes that need a trained model

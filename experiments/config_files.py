@@ -63,9 +63,9 @@ def _config_path(name: str) -> tuple[Path, list[str]]:
     raise UsageError(f"there is no configuration {stem!r}{hint or '; --help lists all'}")
 
 
-def config_files() -> list[Path]:
-    """List the files of `configs` that define a configuration."""
-    files = sorted((REPOSITORY / "configs").glob("*.py"))
+def config_files(folder: Path = REPOSITORY / "configs") -> list[Path]:
+    """List the files of a folder that define a configuration."""
+    files = sorted(folder.glob("*.py"))
     return [path for path in files if "\ndef get_config(" in path.read_text(encoding="utf-8")]
 
 

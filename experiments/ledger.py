@@ -1,59 +1,63 @@
-"""Page of the results of all runs beside published ones, made from one JSON file for each."""
+"""Results of all runs: a JSON file for each, and the tables of the documents made from them."""
 
 import json
-from collections.abc import Iterator, Sequence
-from itertools import chain, groupby
+from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
-from statistics import mean
 
 from ml_collections import ConfigDict
 
 from experiments.config.differences import differences
 from experiments.errors import UsageError
+from experiments.explanations import explanations
 from experiments.files import write_whole
-from experiments.records import Record, Run, label_of, table, warn_skipped
+from experiments.records import Record, Run, warn_skipped
+from experiments.result_tables import Results
 from experiments.results import deciding
 from experiments.workdir import Workdir
 
-INTRODUCTION = """\
-# Results
-
-Results of runs of this repository, beside published ones. Figures of several seeds are mean ±
-standard deviation (n - 1). `results/` contains a JSON file for each row of runs; this command
-updates the files of the runs in `workdirs/` and writes this page from all of them:
-
-```sh
-python run.py --mode=ledger
-```
-
-"""
-
 
 def ledger(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
-    """Write the records of the runs of a folder, and a page of all records.
+    """Write the records of the runs of a folder, and the results in the documents.
 
     Args:
-        config: `folder` of workdirs, `results`, the folder of records, and `page`, a file.
+        config: `folder` of workdirs, "" for none; `results`, the folder of records; `documents`,
+            patterns of files with blocks of results; and `configs`, the folder of configurations.
         workdir: unused: the runs have their own.
         cache: unused.
 
     Raises:
-        UsageError: no run and no record, or a damaged record.
+        UsageError: no such folder, no record, a record that is damaged or was changed, or a block
+            of results with an unknown run or figure.
     """
     del workdir, cache
     results = Path(config.results)
-    for record in records_below(Path(config.folder)):
+    if config.folder and not Path(config.folder).is_dir():
+        raise UsageError(
+            f"folder={config.folder} does not exist: name a folder of workdirs, or none by "
+            "--config.folder= to write the documents from the records alone"
+        )
+    for record in records_below(Path(config.folder)) if config.folder else ():
         path = results / f"{record.run}.json"
         if reason := differs(path, record):
             warn_skipped(record.run, f"{reason}; rename its workdir, or remove the file")
         else:
             record.save(path)
-    records = [Record.load(path) for path in results.rglob("*.json")]
-    if not records:
+    found = Results.load(results, Path(config.configs))
+    if not found.records:
         raise UsageError(f"folder={config.folder} contains no run that was measured: train one")
-    text = page(sorted(records, key=lambda record: record.run))
-    write_whole(Path(config.page), text)
-    print(text)
+    updated = {path: found.updated(path) for path in documents(config)}
+    for path, text in updated.items():
+        if text != path.read_text(encoding="utf-8"):
+            write_whole(path, text)
+            print(path)
+    print(f"{len(found.records)} records in {results}, results in {len(updated)} documents")
+
+
+def documents(config: ConfigDict) -> list[Path]:
+    """List the files that contain results: documents, and cards of configurations."""
+    patterns = (*config.documents, f"{config.configs}/*.py")
+    return sorted(path for pattern in patterns for path in Path().glob(pattern))
 
 
 def records_below(folder: Path) -> Iterator[Record]:
@@ -61,9 +65,13 @@ def records_below(folder: Path) -> Iterator[Record]:
     runs = []
     for path in sorted(path.parent for path in folder.rglob("results.json")):
         try:
-            runs.append(Run.read(path, path.relative_to(folder).as_posix()))
+            run = Run.read(path, path.relative_to(folder).as_posix())
+            explained = [Record.of(each.name, [each]) for each in explanations(run, path)]
         except UsageError as error:
             warn_skipped(path.name, error)
+            continue
+        runs.append(run)
+        yield from explained
     names: set[str] = set()
     for _, group in groupby(sorted(runs, key=_order), key=_kind):
         first, *others = group
@@ -79,12 +87,15 @@ def records_below(folder: Path) -> Iterator[Record]:
 def differs(path: Path, record: Record) -> str:
     """Return how the configuration in the file of a record differs, "" if it is the same.
 
-    Fields that only one of them has are those of another version. A file without a configuration
-    is compared by the number of parameters, and is never replaced by a shorter training.
+    A file of more seeds is kept too. Fields that only one of them has are those of another version.
+    A file without a configuration is compared by the number of parameters, and is never replaced by
+    a shorter training.
     """
     if not path.exists():
         return ""
     kept = Record.load(path)
+    if len(kept.seeds) > len(record.seeds):
+        return f"{path} is of more seeds ({', '.join(map(str, kept.seeds))})"
     if kept.config is None or record.config is None:
         other = kept.parameters not in (None, record.parameters)
         fields = ["parameters"] * other + ["steps"] * (max(record.steps) < max(kept.steps))
@@ -108,29 +119,3 @@ def _kind(run: Run) -> str:
 
 def _order(run: Run) -> tuple[str, int]:
     return _kind(run), run.config.seed
-
-
-def page(records: Sequence[Record]) -> str:
-    """Return Markdown: a row for each figure, and the command of each run."""
-    commands = [f"- {record.run}: `{record.command}`\n" for record in records]
-    rows = [*chain.from_iterable(map(_rows, records))]
-    return "".join([INTRODUCTION, table(rows), "\nThe commands of the runs:\n\n", *commands])
-
-
-def _rows(record: Record) -> Iterator[dict[str, str]]:
-    steps = ", ".join(dict.fromkeys(f"{step:,}" for step in record.steps))
-    if record.planned_steps is not None:
-        steps = f"**{steps} of {record.planned_steps:,}**"
-    for split, published in record.published.items():
-        for score, figure in (published or {record.headline(split): ""}).items():
-            yield {
-                "run": record.run,
-                "figure": f"{split} {label_of(score)}{record.decoding}",
-                "ours": record.written(split, score),
-                "published": figure,
-                "seeds": ", ".join(map(str, record.seeds)),
-                "steps": steps,
-                "training": f"{mean(record.seconds) / 60:.1f} min",
-                "commit": record.commit,
-                "machine": record.machine,
-            }

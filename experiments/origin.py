@@ -1,8 +1,9 @@
-"""Origin of a result: command, commit and machine."""
+"""Origin of a result: command, commit, machine and date."""
 
 import shlex
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 from experiments.config_files import REPOSITORY
@@ -10,12 +11,13 @@ from experiments.environment import environment
 
 
 def origin() -> dict[str, str]:
-    """Return the command of this process, the commit of this code, and this machine."""
+    """Return the command of this process, the commit of this code, this machine and the date."""
     where = environment()
     return {
         "command": shlex.join(["python", *sys.argv]),
         "commit": commit(REPOSITORY),
         "machine": f"{where['device']}, {where['cores']} cores, jax {where['jax']}",
+        "date": datetime.now(UTC).date().isoformat(),
     }
 
 

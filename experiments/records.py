@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 from ml_collections import ConfigDict
 
 from experiments.config.differences import flat, is_within
+from experiments.data.fingerprint import fingerprint
 from experiments.errors import UsageError
 from experiments.files import write_whole
 from experiments.json_files import read_json
@@ -29,7 +30,7 @@ class Run(NamedTuple):
         config: of the run.
         results: as `results.report` wrote them.
         texts: a fingerprint of each split.
-        starts: command, commit and machine of each start of the training.
+        starts: command, commit, machine and date of each start of the training.
         scores: numbers of each split of the results, and of the last validation of the training.
     """
 
@@ -75,17 +76,17 @@ class Run(NamedTuple):
         Raises:
             UsageError: the split was not measured.
         """
-        splits = self.results["splits"]
+        literature = self.config.get("literature", {split: {} for split in self.results["splits"]})
         published = {}
-        for split, found in self.config.get("literature", {split: {} for split in splits}).items():
-            if not splits.get(split):
+        for split, found in literature.items():
+            if not self.scores.get(split):
                 raise UsageError(f"{self.name} has no scores of {split}: {MEASURE_AGAIN}")
             figures = dict(found)
             is_same_text = figures.pop("text", None) in (None, self.texts.get(split))
             published[split] = {
                 score: figure if is_same_text else ""
                 for score, figure in figures.items()
-                if score in splits[split]
+                if score in self.scores[split]
             }
         return published
 
@@ -98,7 +99,7 @@ class Record(NamedTuple):
 
     Attributes:
         run: their name, without the seed.
-        command: of the first one; commit and machine of all.
+        command: of the first one; commit, machine and date of all.
         seeds: of each run.
         steps: that each was trained.
         planned_steps: of the config, if the runs did not reach their end; else None.
@@ -115,6 +116,7 @@ class Record(NamedTuple):
     command: str
     commit: str
     machine: str
+    date: str
     seeds: list[int]
     steps: list[int]
     planned_steps: int | None
@@ -144,6 +146,7 @@ class Record(NamedTuple):
             command=_distinct(runs[:1], "command"),
             commit=_distinct(runs, "commit"),
             machine=_distinct(runs, "machine"),
+            date=_distinct(runs, "date"),
             seeds=[run.config.seed for run in runs],
             steps=[run.results["step"] for run in runs],
             planned_steps=None if first.is_whole else first.config.train.steps,
@@ -160,15 +163,38 @@ class Record(NamedTuple):
         """Read the file of a record.
 
         Raises:
-            UsageError: it is damaged.
+            UsageError: it is damaged, or was changed by hand.
         """
         found = read_json(path, FIELDS)
-        return cls(**{name: found.get(name) for name in cls._fields})
+        record = cls(**{name: found.get(name) for name in cls._fields})
+        if found["digest"] != record.digest:
+            raise UsageError(
+                f"{path} was changed after it was written, its digest is not that of its contents: "
+                "restore the file, or measure the run again"
+            )
+        return record
 
     def save(self, path: Path) -> None:
         """Write the file of a record."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(self._asdict(), indent=2) + "\n")
+        fields = self._asdict() | {"digest": self.digest}
+        write_whole(path, json.dumps(fields, indent=2) + "\n")
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hexadecimal digits that follow from all fields."""
+        return fingerprint([json.dumps(self._asdict(), sort_keys=True)])
+
+    @property
+    def shown(self) -> dict[tuple[str, str], str]:
+        """Split and score of each figure that is shown, and the published figure or ""."""
+        shown = {}
+        for split, published in self.published.items():
+            headline = self.headline(split)
+            others = [headline] if headline in SHOWN else self.scores[split]
+            for score in published or others:
+                shown[split, score] = published.get(score, "")
+        return shown
 
     def headline(self, split: str) -> str:
         """Return the name of the score of a split that is shown if no other one is asked for."""
@@ -186,7 +212,7 @@ class Record(NamedTuple):
 
 
 FIELDS = {
-    **dict.fromkeys(("run", "command", "commit", "machine", "decoding"), str),
+    **dict.fromkeys(("run", "command", "commit", "machine", "date", "decoding", "digest"), str),
     **dict.fromkeys(("seeds", "steps", "seconds"), list),
     **dict.fromkeys(("scores", "published"), dict),
     **dict.fromkeys(("planned_steps", "parameters"), int | None),
@@ -257,5 +283,5 @@ def _numbers(scores: Mapping[str, Any]) -> dict[str, float]:
 
 def _distinct(runs: Sequence[Run], field: str) -> str:
     """Return what the starts of all runs contain in a field, without repetitions."""
-    found = dict.fromkeys(start[field] for run in runs for start in run.starts)
-    return "; ".join(found) or "unknown"
+    found = dict.fromkeys(start.get(field) for run in runs for start in run.starts)
+    return "; ".join(filter(None, found)) or "unknown"

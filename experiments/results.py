@@ -24,6 +24,7 @@ SHOWN = {
     "word_perplexity": ("per word", "{:.3f}"),
 }
 NOT_SHOWN = ("loss", "nll", "tokens", "sentences")  # numbers that are in results.json alone
+BOOTSTRAP = "paired bootstrap over sentences; it ignores the variance between seeds"
 # Fields of `decoding` that do not change a translation.
 FIELDS_WITHOUT_EFFECT_ON_OUTPUT = {"hypotheses", "n_best", "metrics"}
 
@@ -70,7 +71,7 @@ def report(
     measured = "" if step == last else f"; measured: step {step:,}"
     print(f"{last:,} steps, {results['training_seconds']} s of training{measured}")
     for split, scores in splits.items():
-        print(f"{split:13s} {'   '.join(_shown(scores))}")
+        print(line_of(split, scores))
         if data := scores.get("data"):
             print(f"{'':14s}{', '.join(f'{name}={value}' for name, value in data.items())}")
         if other := scores.get("against"):
@@ -78,7 +79,7 @@ def report(
             score = " ".join(_shown(other)[0].split())
             print(
                 f"{'':14s}against {other['workdir']}{decoding}: {score}, p = {other['p']:.3f} that "
-                "chance alone makes them differ so (paired bootstrap)"
+                f"chance alone makes them differ so ({BOOTSTRAP})"
             )
     print(f"everything is in {workdir.path}")
 
@@ -96,6 +97,11 @@ def differing(decoding: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
     """Return the fields of `decoding` that differ from `usual`, in parentheses."""
     fields = [f"{name}={value}" for name, value in decoding.items() if usual.get(name) != value]
     return f" (decoding: {', '.join(fields)})" if fields else ""
+
+
+def line_of(split: str, scores: Scores) -> str:
+    """Return the scores of a split in a line."""
+    return f"{split:13s} {'   '.join(_shown(scores))}"
 
 
 def _shown(scores: Scores) -> list[str]:

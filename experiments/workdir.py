@@ -48,7 +48,7 @@ RESULTS = {
 HYPOTHESIS = "source", "reference", "hypothesis"
 # Files that training appends to. A checkpoint contains their lengths.
 GROWING = "metrics.jsonl", "timing.jsonl", "samples.txt", "maps.jsonl"
-START = {"command": str, "commit": str, "machine": str}
+START = {"command": str, "commit": str, "machine": str, "date": str | None}
 
 
 class Workdir:
@@ -302,7 +302,7 @@ class Workdir:
         return self.path / f"hypotheses.{split}.jsonl"
 
     def keep_start(self, start: Mapping[str, str]) -> None:
-        """Append command, commit and machine of a start, unless they equal those before."""
+        """Append the origin of a start, unless it equals the one before."""
         starts = self.load_starts()
         if starts[-1:] != [start]:
             lines = [json.dumps(one) + "\n" for one in (*starts, start)]

@@ -19,6 +19,7 @@ from experiments.errors import UsageError
 from experiments.evaluation.scores import paired_bootstrap
 from experiments.records import Record, Run, table
 from experiments.registry import SOURCES, TASKS
+from experiments.results import BOOTSTRAP
 from experiments.workdir import Workdir
 
 LENGTHS = (8, 16, 32, 64, 128)  # of sentences, at which a training step is timed
@@ -49,7 +50,8 @@ def compare(runs: Mapping[str, Config], workdir: Workdir, cache: Path) -> None:
         chance = chances.get(row["split"], {}).get(row["run"])
         row[f"p against {records[0].run}"] = "" if chance is None else f"{chance:.3f}"
     sizes = [_cost(record) | _milliseconds(costs.get(record.run, {})) for record in records]
-    text = f"{table(scores)}\n{table(sizes)}"
+    note = f"\np: {BOOTSTRAP}\n" if chances else ""
+    text = f"{table(scores)}{note}\n{table(sizes)}"
     written = {
         "runs": [record._asdict() for record in records],
         "p": chances,

@@ -76,6 +76,9 @@ def paired_bootstrap(
 ) -> dict[str, float]:
     """Return the p-values of differences in BLEU, by paired bootstrap (Koehn 2004).
 
+    The sentences are resampled, and the systems are not: the variance between training seeds is
+    ignored, so a small p does not show that another seed would have the difference.
+
     Args:
         systems: translations of the same sentences by name; each is compared with the first.
         references: one correct translation of each sentence.

@@ -226,6 +226,7 @@ def test_comparison_with_another_run(place, own, run_command, other):
     against = {"workdir": str(other), "bleu": scores["bleu"], "p": p}
     assert scores["against"] == against | {"decoding": {"num_beams": 1, "length_penalty": 0.0}}
     assert f"against {other}: BLEU {scores['bleu']:.2f}, p = {p:.3f} that chance" in output
+    assert "it ignores the variance between seeds" in output
     beams = run_command(*longer, "--config.decoding.num_beams=2", f"--against={other}", workdir=own)
     assert f"against {other} (decoding: num_beams=1): BLEU " in beams[1]
 

@@ -55,13 +55,14 @@ def test_scores_chances_and_costs(tmp_path, monkeypatch, capsys):
     assert all(run["8"] > 0 for run in written["seconds_by_length"].values())
     table = (place / "comparison.md").read_text()
     assert table in capsys.readouterr().out
-    scores, costs = (part.splitlines() for part in table.strip().split("\n\n"))
+    scores, note, costs = (part.splitlines() for part in table.strip().split("\n\n"))
     assert scores == [
         "| run | split | seeds | exact match | BLEU | p against cell=lstm |",
         "| --- | --- | --- | --- | --- | --- |",
         "| cell=lstm | test | 0 | 50.00% | 50.00 |  |",
         "| cell=gru | test | 0 | 50.00% | 50.00 | 1.000 |",
     ]
+    assert note == ["p: paired bootstrap over sentences; it ignores the variance between seeds"]
     assert costs[0] == "| run | parameters | seconds of training | ms at 8 |"
     assert costs[2].startswith("| cell=lstm | 1,234 | 1.5 | ")
 

@@ -2,7 +2,9 @@
 
 The files are those of the authors' repository, github.com/brendenlake/SCAN. Of its splits there are
 `simple`, at random, and `length`: commands of more than `cutoff` actions are for tests, all others
-for training. The cutoff of the authors is 22; Csordás et al. (EMNLP 2021) have others too.
+for training. The cutoff of the authors is 22; Csordás et al. (EMNLP 2021) have others too. With
+`validation_from` the longest commands up to the cutoff are the validation split, so that a model
+can be chosen by its scores on longer commands than it was trained on, without the test split.
 """
 
 from pathlib import Path
@@ -16,7 +18,7 @@ from experiments.data.source import Source
 
 
 def load(config: ScanData, split: str, cache: Path) -> list[SentencePair]:
-    """Return a split; validation is a part of the training commands of the authors."""
+    """Return a split; train and validation have no command in common."""
     del cache
     return _split(config)[split]
 
@@ -33,18 +35,31 @@ def _split(config: ScanData) -> dict[str, list[SentencePair]]:
                 f"data.cutoff={config.cutoff} leaves nothing to test or nothing to learn: the "
                 f"longest command of {config.path} has {longest} actions"
             )
-    if config.validation >= len(train):
+    train, validation = _held_out(config, train)
+    return {"train": train, "validation": validation, "test": test}
+
+
+def _held_out(
+    config: ScanData, commands: list[SentencePair]
+) -> tuple[list[SentencePair], list[SentencePair]]:
+    """Return the commands that are learned, and those of the validation split."""
+    if shortest := config.validation_from:
+        train = [pair for pair in commands if _actions(pair) < shortest]
+        validation = [pair for pair in commands if _actions(pair) >= shortest]
+        if not train or not validation:
+            raise ValueError(
+                f"data.validation_from={shortest} leaves nothing to validate or nothing to learn: "
+                f"the commands have up to {max(map(_actions, commands))} actions"
+            )
+        return train, validation
+    if config.validation >= len(commands):
         raise ValueError(
-            f"data.validation must be less than the {len(train)} commands that there are to learn, "
-            f"got {config.validation}"
+            f"data.validation must be less than the {len(commands)} commands that there are to "
+            f"learn, got {config.validation}"
         )
-    order = generator(config.seed, "validation").permutation(len(train))
+    order = generator(config.seed, "validation").permutation(len(commands))
     held_out, learned = np.split(order, [config.validation])
-    return {
-        "train": [train[i] for i in learned],
-        "validation": [train[i] for i in held_out],
-        "test": test,
-    }
+    return [commands[i] for i in learned], [commands[i] for i in held_out]
 
 
 def _actions(pair: SentencePair) -> int:

@@ -147,6 +147,9 @@ def test_split_sizes(name, load):
         ("scan", {"path": "no/scan"}, "no/scan has no file simple_train.txt: name its folder by "),
         ("scan", {"validation": 6}, "data.validation must be less than the 6 commands that there"),
         ("scan", {"split": "length", "cutoff": 28}, "data.cutoff=28 leaves nothing to test"),
+        ("scan", {"validation_from": 2}, "must be from 0 to 0, the cutoff with split"),
+        ("scan", {"split": "length", "validation_from": 23}, "must be from 0 to 22, the cutoff wi"),
+        ("scan", {"split": "length", "validation_from": 1}, "data.validation_from=1 leaves not"),
         ("denoising", {"rates.mask": 1.5}, "data.rates.mask must be in [0, 1], got 1.5"),
         ("denoising", {"sizes.test": 1}, "data.sizes.test must be at least 2, got 1"),
         ("summary", {"longest": 3}, "data.longest must be at least 4, got 3"),
@@ -230,6 +233,13 @@ def test_scan_by_length_has_its_own_split(load, cutoff, tested):
     assert commands(splits["test"]) == tested
     everything = splits["train"] + splits["validation"] + splits["test"]
     assert commands(everything) == [*range(1, 10)]
+
+
+def test_scan_validation_has_the_longest_commands_up_to_the_cutoff(load):
+    splits = load("scan", split="length", cutoff=23, validation_from=22)
+    assert commands(splits["validation"]) == [6, 7]  # 23 and 22 actions
+    assert commands(splits["train"]) == [1, 2, 3, 4]
+    assert commands(splits["test"]) == [5, 8, 9]
 
 
 def test_invalid_scan_line_raises(data, tmp_path):
