@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from attention.modules.axes import axis_names
 from attention.primitives.sequence_parallel import RingAttention
@@ -194,13 +194,18 @@ def shard_rows(tree: Tree, mesh: Mesh, *, multiple: int = 1) -> Tree:
     return jax.tree.map(lambda array: _constrained(array, mesh, axes or None), tree)
 
 
+def shards_of(name: str, mesh: Mesh | AbstractMesh) -> int:
+    """Return over how many devices the table shards an axis with this name."""
+    return _ways(_axes(name, mesh), mesh)
+
+
 def row_shards(features: Array) -> tuple[int, ...]:
     """Return over how many devices the axes B and T of `[B, T, *]` are sharded; () if over one."""
     mesh = jax.typeof(features).sharding.mesh
     if features.ndim != 3 or any(name not in mesh.axis_names for name in MESH_AXES):
         return ()
     names = zip(("batch", "sequence"), features.shape, strict=False)
-    shards = tuple(math.gcd(size, _ways(_axes(name, mesh), mesh)) for name, size in names)
+    shards = tuple(math.gcd(size, shards_of(name, mesh)) for name, size in names)
     return shards if math.prod(shards) > 1 else ()
 
 
