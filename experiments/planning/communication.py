@@ -9,11 +9,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import AbstractMesh
 
-from experiments.planning.weights import Weight, attentions, weights
-from experiments.training.sharding import shards_of, spec
+from attention.modules import Attention
+from experiments.planning.weights import Shard, attentions, weights
+from experiments.training.sharding import shards_of
 
 KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
 STATISTICS = 8  # float32 numbers of each token that the loss reduces over a sharded vocabulary
@@ -25,12 +27,17 @@ class Batch(NamedTuple):
     Attributes:
         rows: B.
         length: T, of a source and of a target.
-        itemsize: bytes of a number in the computation.
+        dtype: of the computation.
     """
 
     rows: int
     length: int
-    itemsize: int = 4
+    dtype: str = "float32"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a number in the computation."""
+        return jnp.dtype(self.dtype).itemsize
 
     def rows_of_device(self, mesh: AbstractMesh) -> int:
         """Return the rows of each device, padding included."""
@@ -81,99 +88,98 @@ def communicated(
     """
     total = dict.fromkeys(KINDS, 0.0)
     for weight in weights(model):
-        arrays = _Arrays(weight, batch, mesh)
-        found = [*arrays.gathered(), *arrays.gradients(reduce_scatter), *arrays.activations()]
+        shard = Shard.of(weight, mesh)
+        found = [
+            *_gathered(shard, batch),
+            *_gradients(shard, batch, reduce_scatter),
+            *_activations(shard, batch),
+        ]
         for each in found:
             total[each.kind] += weight.layers * each.on_ring(mesh)
-    for each in _around_ring(model, batch, mesh):
-        total[each.kind] += each.on_ring(mesh)
+    for module, layers, recomputed in attentions(model):
+        for each in _of_attention(module, recomputed, batch, mesh):
+            total[each.kind] += layers * each.on_ring(mesh)
     return total
 
 
-class _Arrays:
-    """What a parameter makes the devices communicate in each of its layers."""
-
-    def __init__(self, weight: Weight, batch: Batch, mesh: AbstractMesh) -> None:
-        self.weight, self.batch, self.mesh = weight, batch, mesh
-        what = ".".join(map(str, weight.path))
-        found = spec(weight.names, weight.shape, mesh, what)
-        axes = [{axis} if isinstance(axis, str) else {*(axis or ())} for axis in found]
-        self.is_sharded = any("fsdp" in axis for axis in axes)
-        self.tensor = [sorted(axis - {"fsdp"}) for axis in axes]
-        shards = math.prod(mesh.shape[name] for axis in self.tensor for name in axis)
-        self.bytes = batch.itemsize * weight.size / shards  # on a device, once gathered
-
-    def gathered(self) -> Iterator[Sent]:
-        """Gather a parameter that "fsdp" shards, for each pass."""
-        if not self.is_sharded:
-            return
-        weight, times = self.weight, 1
-        is_scale = weight.path[-1] == "scale"
-        if weight.num_inputs and weight.in_layers:
-            times = 2 + (weight.recomputed and not self._is_gathered_once())
-        elif not weight.is_matrix and not weight.lookups:
-            times += is_scale + weight.recomputed
-        yield Sent("all-gather", self.bytes, ["fsdp"], times)
-
-    def _is_gathered_once(self) -> bool:
-        """Return whether the compiler merges the gathers of recomputation and gradient.
-
-        The gradient by the inputs uses a kernel with several axes of outputs as a matrix, which is
-        gathered apart, except on a mesh with an axis "sequence" (`attention.modules.linear`). And
-        groups of devices that are a part of the mesh are listed in two orders.
-        """
-        weight, shape = self.weight, self.mesh.shape
-        if len(weight.shape) - weight.num_inputs > 1:
-            return shape["sequence"] > 1
-        is_part = shape["data"] * shape["sequence"] > 1
-        return len(weight.shape) > 2 or not (is_part and any(self.tensor))
-
-    def gradients(self, reduce_scatter: bool) -> Iterator[Sent]:
-        """Add up the gradient, apart for each use of a table."""
-        weight, size = self.weight, self.bytes
-        times = weight.lookups + weight.is_output if weight.lookups else 1
-        by_parts = reduce_scatter or (weight.in_layers and weight.is_matrix)
-        if self.is_sharded and by_parts:
-            yield Sent("reduce-scatter" if reduce_scatter else "all-reduce", size, ["fsdp"], times)
-            part = size / self.mesh.shape["fsdp"]
-            yield Sent("all-reduce", part, ["data", "sequence"], times)
-        else:
-            yield Sent("all-reduce", size, ["data", "fsdp"], times)
-            yield Sent("all-reduce", size, ["sequence"], times)
-
-    def activations(self) -> Iterator[Sent]:
-        """Add up what devices computed with their parts of a kernel or a table."""
-        weight, tokens = self.weight, self.batch.tokens_of_device(self.mesh)
-        *_, width = weight.shape
-        if weight.lookups and (axis := self.tensor[0]):
-            size = self.batch.itemsize * tokens * width
-            yield Sent("all-reduce", size, axis, weight.lookups + weight.is_output)
-        for number, axis in enumerate(self.tensor if weight.num_inputs else ()):
-            is_input = number < weight.num_inputs
-            others = weight.shape[weight.num_inputs :] if is_input else weight.shape[: weight.num_inputs]
-            size = self.batch.itemsize * tokens * math.prod(others)
-            if axis:  # outputs in each pass, or the gradient of inputs
-                yield Sent("all-reduce", size, axis, 1 + (is_input and weight.recomputed))
-        if weight.is_output and (axis := self.tensor[weight.names.index("vocab")]):
-            yield Sent("all-reduce", 4 * tokens, axis, STATISTICS)
+def _gathered(shard: Shard, batch: Batch) -> Iterator[Sent]:
+    """Gather what "fsdp" shards of a parameter for each pass, and a vocabulary that is padded."""
+    weight, mesh = shard.weight, shard.mesh
+    if shard.is_padded:
+        size = 4 * shard.size * math.prod(mesh.shape[axis] for axis in shard.tensor_axes)
+        state = 3  # the new parameter and two moments of Adam are stored whole
+        yield Sent("all-gather", size / shard.fsdp, shard.tensor_axes, state)
+    times = 1
+    if weight.num_inputs and weight.in_layers:
+        times = 2 + (weight.recomputed and not _is_gathered_once(shard))
+    elif not weight.is_matrix and not weight.lookups:
+        times += (weight.path[-1] == "scale") + weight.recomputed
+    if shard.fsdp > 1:
+        yield Sent("all-gather", batch.itemsize * shard.size, ["fsdp"], times)
 
 
-def _around_ring(model: nnx.Module, batch: Batch, mesh: AbstractMesh) -> Iterator[Sent]:
-    """Move keys and values, whether they are finite, and their positions around the devices.
+def _is_gathered_once(shard: Shard) -> bool:
+    """Return whether the compiler merges the gathers for recomputation and for the gradient.
 
-    The gradients of keys and values move with them, in float32 at least.
+    The gradient by the inputs uses a kernel with several axes of outputs as a matrix, which is
+    gathered apart, except on a mesh with an axis "sequence" (`attention.modules.linear`). On a part
+    of a mesh the compiler lists the groups of devices in two orders, and merges nothing either.
     """
-    steps = shards_of("sequence", mesh)
-    if steps == 1:
-        return
-    tokens, positions = batch.tokens_of_device(mesh), batch.length // steps
-    for module, layers, recomputed in attentions(model):
-        *_, kv_heads, head_width = module.key.kernel.shape
-        rows = tokens * kv_heads // shards_of("kv_heads", mesh)
-        width = head_width + module.value.kernel.shape[-1]
-        forward = rows * (width * batch.itemsize + 4)
+    weight, sizes = shard.weight, shard.mesh.shape
+    if len(weight.shape) - weight.num_inputs > 1:
+        return sizes["sequence"] > 1
+    is_part = sizes["data"] * sizes["sequence"] > 1
+    return len(weight.shape) > 2 or not (is_part and shard.tensor_axes)
+
+
+def _gradients(shard: Shard, batch: Batch, reduce_scatter: bool) -> Iterator[Sent]:
+    """Add up the gradient, separately for each use of a table."""
+    weight, size = shard.weight, batch.itemsize * shard.size
+    times = weight.lookups + weight.is_output if weight.lookups else 1
+    by_parts = reduce_scatter or (weight.in_layers and weight.is_matrix)
+    if shard.fsdp > 1 and by_parts:
+        yield Sent("reduce-scatter" if reduce_scatter else "all-reduce", size, ["fsdp"], times)
+        yield Sent("all-reduce", size / shard.fsdp, ["data", "sequence"], times)
+    else:
+        yield Sent("all-reduce", size, ["data", "fsdp"], times)
+        yield Sent("all-reduce", size, ["sequence"], times)
+
+
+def _activations(shard: Shard, batch: Batch) -> Iterator[Sent]:
+    """Add up what devices computed with their parts of a kernel or a table."""
+    weight, tokens = shard.weight, batch.tokens_of_device(shard.mesh)
+    inputs, outputs = weight.shape[: weight.num_inputs], weight.shape[weight.num_inputs :]
+    vectors = batch.itemsize * tokens
+    if weight.num_inputs:
+        of_inputs, of_outputs = shard.axes[: weight.num_inputs], shard.axes[weight.num_inputs :]
+        for axes in filter(None, of_inputs):  # outputs, in each pass
+            yield Sent("all-reduce", vectors * math.prod(outputs), axes, 1 + weight.recomputed)
+        for axes in filter(None, of_outputs):  # gradients of inputs
+            yield Sent("all-reduce", vectors * math.prod(inputs), axes)
+    elif weight.lookups and shard.tensor_axes:
+        times = weight.lookups + weight.is_output
+        yield Sent("all-reduce", vectors * weight.shape[-1], shard.tensor_axes, times)
+    if weight.is_output and shard.tensor_axes:
+        yield Sent("all-reduce", 4 * tokens, shard.tensor_axes, STATISTICS)
+
+
+def _of_attention(
+    module: Attention, recomputed: bool, batch: Batch, mesh: AbstractMesh
+) -> Iterator[Sent]:
+    """Move keys and values around the devices of "sequence", and share a single head of them.
+
+    Whether keys are finite and their positions move along; in the backward pass gradients do, in
+    float32 at least.
+    """
+    *_, kv_heads, head_width = module.key.kernel.shape
+    passes, tokens = 1 + recomputed, batch.tokens_of_device(mesh)
+    width = head_width + module.value.kernel.shape[-1]
+    shards, steps = shards_of("kv_heads", mesh), shards_of("sequence", mesh)
+    if kv_heads < shards:
+        size = batch.itemsize * tokens * width
+        yield Sent("all-reduce", size, ["tensor"], passes + 2)
+    if steps > 1:
+        rows = tokens * max(1, kv_heads // shards)
+        forward = rows * (width * batch.itemsize + 4) + 4 * batch.length // steps
         backward = rows * width * (batch.itemsize + max(4, batch.itemsize))
-        passes = 1 + recomputed
-        times = steps * layers
-        yield Sent("collective-permute", forward * passes + backward, ["sequence"], times)
-        yield Sent("collective-permute", 4 * positions * passes, ["sequence"], times)
+        yield Sent("collective-permute", forward * passes + backward, ["sequence"], steps)

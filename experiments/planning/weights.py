@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from flax import nnx
+from jax.sharding import AbstractMesh
 
 from attention.modules import Attention, Block, EncoderDecoder, Layers, Residual
 from attention.modules.axes import axis_names
 from attention.modules.context import AxisNames
+from experiments.training.sharding import LOOKED_UP, mesh_axes, shards_of, spec
 
 Path = tuple[str | int, ...]
 
@@ -49,6 +51,50 @@ class Weight(NamedTuple):
         return self.num_inputs > 0 or self.is_output
 
 
+class Shard(NamedTuple):
+    """The part of a parameter that a device computes with.
+
+    Attributes:
+        weight: the parameter.
+        mesh: of the devices.
+        axes: of the mesh for each axis of the parameter, without "fsdp".
+        size: entries in one layer, once those of "fsdp" are gathered.
+        fsdp: shards of what is stored.
+        is_padded: whether computations pad an axis that is stored whole.
+    """
+
+    weight: Weight
+    mesh: AbstractMesh
+    axes: tuple[tuple[str, ...], ...]
+    size: int
+    fsdp: int
+    is_padded: bool
+
+    @classmethod
+    def of(cls, weight: Weight, mesh: AbstractMesh) -> "Shard":
+        """Return the part of a parameter.
+
+        Raises:
+            UsageError: a size that the mesh does not divide.
+        """
+        stored = spec(weight.names, weight.shape, mesh, ".".join(map(str, weight.path)))
+        stored = [{axis} if isinstance(axis, str) else {*(axis or ())} for axis in stored]
+        axes, size, is_padded = [], 1, False
+        for name, length, used in zip(weight.names, weight.shape, stored, strict=True):
+            own = tuple(sorted(used - {"fsdp"}))
+            if name in LOOKED_UP and length % shards_of(name, mesh):
+                own, is_padded = mesh_axes(name, mesh), True
+            axes.append(own)
+            size *= -(-length // math.prod(mesh.shape[axis] for axis in own))
+        fsdp = mesh.shape["fsdp"] if any("fsdp" in used for used in stored) else 1
+        return cls(weight, mesh, tuple(axes), size, fsdp, is_padded)
+
+    @property
+    def tensor_axes(self) -> tuple[str, ...]:
+        """Axes of the mesh that shard it in computations."""
+        return tuple(name for axis in self.axes for name in axis)
+
+
 def weights(model: nnx.Module) -> Iterator[Weight]:
     """Yield the parameters of a Transformer; layers that repeat have one."""
     stacks = _stacks(model)
@@ -58,7 +104,9 @@ def weights(model: nnx.Module) -> Iterator[Weight]:
         names = axis_names(parameter)[repeats:]
         num_inputs = parameter.get_metadata().get("num_inputs", 0)
         lookups = _lookups(model, path) if path[-1] in ("tokens", "token_types", "table") else 0
-        is_output = "vocab" in names and len(names) > 1 and (num_inputs > 0 or _is_tied(model, path))
+        is_output = (
+            "vocab" in names and len(names) > 1 and (num_inputs > 0 or _is_tied(model, path))
+        )
         yield Weight(
             path=path,
             names=names,
