@@ -157,8 +157,9 @@ def _activations(shard: Shard, batch: Batch) -> Iterator[Sent]:
         for axes in filter(None, of_outputs):  # gradients of inputs
             yield Sent("all-reduce", vectors * math.prod(inputs), axes)
     elif weight.lookups and shard.tensor_axes:
-        times = weight.lookups + weight.is_output
-        yield Sent("all-reduce", vectors * weight.shape[-1], shard.tensor_axes, times)
+        lookups = weight.lookups if shard.fsdp > 1 or not shard.is_padded else 0
+        size = vectors * weight.shape[-1]
+        yield Sent("all-reduce", size, shard.tensor_axes, lookups + weight.is_output)
     if weight.is_output and shard.tensor_axes:
         yield Sent("all-reduce", 4 * tokens, shard.tensor_axes, STATISTICS)
 

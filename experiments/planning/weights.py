@@ -79,14 +79,15 @@ class Shard(NamedTuple):
         """
         stored = spec(weight.names, weight.shape, mesh, ".".join(map(str, weight.path)))
         stored = [{axis} if isinstance(axis, str) else {*(axis or ())} for axis in stored]
+        fsdp = mesh.shape["fsdp"] if any("fsdp" in used for used in stored) else 1
+        may_pad = weight.is_output or fsdp > 1  # a look-up alone uses the whole table
         axes, size, is_padded = [], 1, False
         for name, length, used in zip(weight.names, weight.shape, stored, strict=True):
             own = tuple(sorted(used - {"fsdp"}))
-            if name in LOOKED_UP and length % shards_of(name, mesh):
+            if may_pad and name in LOOKED_UP and length % shards_of(name, mesh):
                 own, is_padded = mesh_axes(name, mesh), True
             axes.append(own)
             size *= -(-length // math.prod(mesh.shape[axis] for axis in own))
-        fsdp = mesh.shape["fsdp"] if any("fsdp" in used for used in stored) else 1
         return cls(weight, mesh, tuple(axes), size, fsdp, is_padded)
 
     @property
