@@ -2,7 +2,7 @@
 
 They are those of algorithms on a ring: of an array of S bytes on n devices a device sends
 (n - 1) / n · S in an all-gather or a reduce-scatter, twice as many in an all-reduce, and S in each
-collective-permute. `tests/experiments/planned.py` counts the same in compiled programs.
+collective-permute. `tests/experiments/planning/compare.py` counts the same in compiled programs.
 """
 
 import math
@@ -122,14 +122,17 @@ def _is_gathered_once(shard: Shard) -> bool:
     """Return whether the compiler merges the gathers for recomputation and for the gradient.
 
     The gradient by the inputs uses a kernel with several axes of outputs as a matrix, which is
-    gathered apart, except on a mesh with an axis "sequence" (`attention.modules.linear`). On a part
-    of a mesh the compiler lists the groups of devices in two orders, and merges nothing either.
+    gathered apart, except on a mesh with an axis "sequence" (`attention.modules.linear`). And equal
+    groups of devices are different to the compiler if it lists them and if it numbers them, as it
+    does for a mesh of several axes.
     """
     weight, sizes = shard.weight, shard.mesh.shape
+    others = [name for name in ("data", "sequence", "tensor") if sizes[name] > 1]
+    if len(others) == 3:
+        return False
     if len(weight.shape) - weight.num_inputs > 1:
         return sizes["sequence"] > 1
-    is_part = sizes["data"] * sizes["sequence"] > 1
-    return len(weight.shape) > 2 or not (is_part and shard.tensor_axes)
+    return len(weight.shape) > 2 or len(others) < 2 or not shard.tensor_axes
 
 
 def _gradients(shard: Shard, batch: Batch, reduce_scatter: bool) -> Iterator[Sent]:

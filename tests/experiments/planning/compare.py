@@ -1,7 +1,7 @@
 """Compare plans with compiled training steps, on as many simulated devices as a mesh has.
 
-JAX_NUM_CPU_DEVICES=8 python -m tests.experiments.planned
-JAX_NUM_CPU_DEVICES=512 python -m tests.experiments.planned gpt fsdp=64,tensor=8
+JAX_NUM_CPU_DEVICES=8 python -m tests.experiments.planning.compare
+JAX_NUM_CPU_DEVICES=512 python -m tests.experiments.planning.compare gpt fsdp=64,tensor=8
 """
 
 import math
@@ -24,7 +24,7 @@ from experiments.planning.memory import flops, state_bytes
 from experiments.planning.plan import abstract_mesh
 from experiments.registry import TASKS
 from experiments.training.sharding import shards_of
-from tests.experiments.compiled_text import product_flops, sent_by_kind
+from tests.experiments.planning.compiled_text import product_flops, sent_by_kind
 
 WORDS, LENGTH = 512, 32
 LIMITS = {"FLOPs": 0.05, "arguments": 0.01}

@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -108,8 +107,3 @@ def _devices(line: str) -> int:
     sizes = dict(re.findall(r"('\w+')=(\d+)", found[1]))
     parts = re.findall(r"('\w+')(?::\(\d+\)(\d+))?", found[2])
     return math.prod(int(part or sizes[axis]) for axis, part in parts)
-
-
-def operations(text: str) -> Counter[str]:
-    """Return how many instructions of each kind a program contains."""
-    return Counter(each.kind for each in instructions(text))
