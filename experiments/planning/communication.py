@@ -122,17 +122,11 @@ def _is_gathered_once(shard: Shard) -> bool:
     """Return whether the compiler merges the gathers for recomputation and for the gradient.
 
     The gradient by the inputs uses a kernel with several axes of outputs as a matrix, which is
-    gathered apart, except on a mesh with an axis "sequence" (`attention.modules.linear`). And equal
-    groups of devices are different to the compiler if it lists them and if it numbers them, as it
-    does for a mesh of several axes.
+    gathered apart, except on a mesh with an axis "sequence" (`attention.modules.linear`).
     """
-    weight, sizes = shard.weight, shard.mesh.shape
-    others = [name for name in ("data", "sequence", "tensor") if sizes[name] > 1]
-    if len(others) == 3:
-        return False
-    if len(weight.shape) - weight.num_inputs > 1:
-        return sizes["sequence"] > 1
-    return len(weight.shape) > 2 or len(others) < 2 or not shard.tensor_axes
+    weight = shard.weight
+    is_vector = len(weight.shape) - weight.num_inputs == 1
+    return is_vector or shard.mesh.shape["sequence"] > 1
 
 
 def _gradients(shard: Shard, batch: Batch, reduce_scatter: bool) -> Iterator[Sent]:

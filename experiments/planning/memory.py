@@ -48,17 +48,17 @@ def flops(model: nnx.Module, batch: Batch, mesh: AbstractMesh) -> int:
     """Return the FLOPs of matrix products on a device, recomputation included.
 
     A token attends to all keys, or to those of its window: implementations that skip masked tiles
-    compute fewer.
+    compute fewer. The backward pass of attention computes the scores once more.
     """
     tokens, total = batch.tokens_of_device(mesh), 0
     for weight in filter(lambda weight: weight.is_matrix, weights(model)):
         products = 2 * Shard.of(weight, mesh).size * tokens
         total += (3 + weight.recomputed) * products * weight.layers
     for module, layers, recomputed in attentions(model):
-        heads = module.query.kernel.shape[-2] // shards_of("heads", mesh)
-        width = module.query.kernel.shape[-1] + module.value.kernel.shape[-1]
+        (heads, width), value_width = module.query.kernel.shape[-2:], module.value.kernel.shape[-1]
         keys = min(batch.length, getattr(module, "window", None) or batch.length)
-        total += (3 + recomputed) * 2 * heads * width * keys * tokens * layers
+        pairs = heads // shards_of("heads", mesh) * keys * tokens
+        total += 2 * pairs * layers * ((3 + recomputed) * (width + value_width) + width)
     return total
 
 
