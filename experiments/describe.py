@@ -79,7 +79,8 @@ def planned(config: Config | ConfigDict, model: nnx.Module) -> str:
         mesh = build(MeshPart, config.mesh.to_dict(), "mesh.")
         settings = TransformerConfig(**config.model)
     length = getattr(config.batch, "row_length", 0) or config.model.max_length
-    batch = Batch(max(1, config.batch.tokens // length), length, train.dtype)
+    rows, parts = max(1, config.batch.tokens // length), config.batch.microbatches
+    batch = Batch(rows, length, train.dtype, parts)
     return Planner(model, settings, train, batch).text(mesh)
 
 

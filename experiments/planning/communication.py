@@ -28,11 +28,13 @@ class Batch(NamedTuple):
         rows: B.
         length: T, of a source and of a target.
         dtype: of the computation.
+        parts: microbatches, one after another.
     """
 
     rows: int
     length: int
     dtype: str = "float32"
+    parts: int = 1
 
     @property
     def itemsize(self) -> int:
@@ -40,11 +42,11 @@ class Batch(NamedTuple):
         return jnp.dtype(self.dtype).itemsize
 
     def rows_of_device(self, mesh: AbstractMesh) -> int:
-        """Return the rows of each device, padding included."""
-        return -(-self.rows // shards_of("batch", mesh))
+        """Return the rows of a part on each device, padding included."""
+        return -(-self.rows // (self.parts * shards_of("batch", mesh)))
 
     def tokens_of_device(self, mesh: AbstractMesh) -> int:
-        """Return the tokens of each device."""
+        """Return the tokens of a part on each device."""
         return self.rows_of_device(mesh) * self.length // shards_of("sequence", mesh)
 
 
@@ -94,11 +96,13 @@ def communicated(
             *_gradients(shard, batch, reduce_scatter),
             *_activations(shard, batch),
         ]
-        for each in found:
-            total[each.kind] += weight.layers * each.on_ring(mesh)
+        for each in found:  # what is gathered outside the layers is gathered for all parts
+            is_once = each.kind == "all-gather" and not weight.in_layers
+            parts = 1 if is_once else batch.parts
+            total[each.kind] += weight.layers * parts * each.on_ring(mesh)
     for module, layers, recomputed in attentions(model):
         for each in _of_attention(module, recomputed, batch, mesh):
-            total[each.kind] += layers * each.on_ring(mesh)
+            total[each.kind] += layers * batch.parts * each.on_ring(mesh)
     return total
 
 

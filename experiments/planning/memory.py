@@ -50,7 +50,7 @@ def flops(model: nnx.Module, batch: Batch, mesh: AbstractMesh) -> int:
     A token attends to all keys, or to those of its window: implementations that skip masked tiles
     compute fewer. The backward pass of attention computes the scores once more.
     """
-    tokens, total = batch.tokens_of_device(mesh), 0
+    tokens, total = batch.parts * batch.tokens_of_device(mesh), 0
     for weight in filter(lambda weight: weight.is_matrix, weights(model)):
         products = 2 * Shard.of(weight, mesh).size * tokens
         total += (3 + weight.recomputed) * products * weight.layers

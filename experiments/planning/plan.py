@@ -79,7 +79,7 @@ class Planner:
         return Plan(
             state | {"gradients": state["parameters"]},
             self._activations(mesh),
-            self._cache_of_row * self.batch.rows_of_device(mesh) / shards,
+            self._cache_of_row * self.batch.rows / shards_of("batch", mesh) / shards,
             flops(self.model, self.batch, mesh),
             communicated(self.model, self.batch, mesh),
         )
@@ -98,7 +98,7 @@ class Planner:
         for number in NUMBERS:
             for name in ("data", "fsdp", "tensor", "sequence"):
                 mesh = abstract_mesh(MeshPart(**{"data": 1, name: number}))
-                if self.batch.rows % shards_of("batch", mesh):
+                if self.batch.rows % (self.batch.parts * shards_of("batch", mesh)):
                     continue
                 try:
                     yield f"{name}={number}", self.plan(mesh)
@@ -114,7 +114,7 @@ class Planner:
         mesh = abstract_mesh(part)
         own = self.plan(mesh)
         sizes = " ".join(f"{name}={size}" for name, size in mesh.shape.items())
-        rows = [[f"each device of {sizes}", ""]]
+        rows = [["of each device", sizes]]
         rows += [[name, quantity(size, "B")] for name, size in own.state.items()]
         rows.append(["activations", quantity(own.activations, "B")])
         rows.append(["cache", quantity(own.cache, "B")])

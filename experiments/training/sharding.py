@@ -152,7 +152,9 @@ def context_options(mesh: Mesh) -> dict[str, Callable[..., Any]]:
     """Return the fields of a `Context` that shard the activations of a model over a mesh."""
     if mesh.size == 1:
         return {}
-    batch, sequence, heads = (mesh_axes(name, mesh) or None for name in ("batch", "sequence", "heads"))
+    batch, sequence, heads = (
+        mesh_axes(name, mesh) or None for name in ("batch", "sequence", "heads")
+    )
     kind = RingAttention if sequence else ShardedAttention
     of_shards = kind(mesh, PartitionSpec(batch, sequence, heads))
 

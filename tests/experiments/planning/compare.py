@@ -83,7 +83,9 @@ def arrays(name, rows):
     lengths = np.full(rows, LENGTH, np.int32)
     if MODELS[name][0] is toy_translation:
         return PairBatch(ids, lengths, ids, ids)
-    return MaskedBatch(ids, lengths, ids, counted) if "bert" in name else TextBatch(ids, ids, counted)
+    return (
+        MaskedBatch(ids, lengths, ids, counted) if "bert" in name else TextBatch(ids, ids, counted)
+    )
 
 
 def compared(name, sizes):

@@ -8,7 +8,6 @@ import sys
 import jax
 import pytest
 from flax import nnx
-from jax.sharding import AbstractMesh
 
 from attention.modules import EncoderDecoder, LanguageModel, TransformerConfig
 from experiments.config.mesh import MeshPart
@@ -100,6 +99,36 @@ def test_rows_are_padded_to_the_devices():
     assert flops(model(), few, mesh(data=8)) == flops(model(), BATCH, mesh(data=8))
 
 
+def test_parts_of_a_batch_gather_and_reduce_again():
+    """What is gathered outside the layers is gathered once."""
+    whole, parts = BATCH, Batch(B, T, parts=2)
+    one, two = (communicated(model(), batch, mesh(fsdp=4)) for batch in (whole, parts))
+    assert two["reduce-scatter"] == 2 * one["reduce-scatter"]
+    outside = 3 / 4 * 4 * (2 * D + V * D)
+    assert two["all-gather"] == 2 * one["all-gather"] - outside
+    assert flops(model(), parts, mesh(fsdp=4)) == flops(model(), whole, mesh(fsdp=4))
+
+
+def test_a_vocabulary_that_the_mesh_does_not_divide_is_padded_in_computations():
+    def sent(words, **sizes):
+        make = LanguageModel.from_config
+        shapes = jax.eval_shape(lambda: make(CONFIG, vocab_size=words, rngs=nnx.Rngs(0)))
+        return communicated(shapes, BATCH, mesh(**sizes))
+
+    stored = 3 * 3 / 4 * 4 * 48 * D  # parameter and moments, whole on each device
+    assert sent(47, tensor=4)["all-gather"] == stored
+    look_up = 2 * 3 / 4 * 4 * B * T * D  # in the whole table
+    assert sent(48, tensor=4)["all-reduce"] - sent(47, tensor=4)["all-reduce"] == look_up
+
+
+def test_devices_share_the_only_head_of_keys_and_values():
+    one, many = (communicated(model(num_kv_heads=heads), BATCH, mesh(tensor=4)) for heads in (1, 4))
+    gradients = 2 * B * T * D  # of the inputs of keys and values: no device needs another's
+    shared = 4 * B * T * 2 * H
+    difference = 2 * 3 / 4 * 4 * LAYERS * (shared - gradients)
+    assert one["all-reduce"] - many["all-reduce"] == difference
+
+
 def test_a_device_stores_its_part_of_parameters_and_moments():
     whole = state_bytes(model(), TrainPart(), mesh())
     parts = state_bytes(model(), TrainPart(), mesh(fsdp=4, tensor=2))
@@ -134,9 +163,9 @@ def test_the_table_has_the_strategies_that_the_sizes_allow():
 
 
 def test_a_mesh_that_does_not_divide_the_rows_is_refused():
-    with pytest.raises(UsageError, match="mesh.sequence=3 does not divide rows of 8 tokens"):
+    with pytest.raises(UsageError, match=r"mesh\.sequence=3 does not divide rows of 8 tokens"):
         planner().plan(mesh(sequence=3))
-    with pytest.raises(UsageError, match="size 4, not divisible by mesh.tensor=8"):
+    with pytest.raises(UsageError, match=r"size 4, not divisible by mesh\.tensor=8"):
         planner().plan(mesh(tensor=8))
 
 
