@@ -120,6 +120,8 @@ class Planner:
         rows.append(["cache", quantity(own.cache, "B")])
         rows.append(["FLOPs of a step", quantity(own.flops, "")])
         rows += [[f"sent by {kind}", quantity(size, "B")] for kind, size in own.sent.items()]
+        *_, intensity = _cells(own)
+        rows.append(["FLOPs per byte sent", intensity])
         titles = ["mesh", "state", "activations", "FLOPs", "sent", "FLOPs per byte sent"]
         table = [titles, *([name, *_cells(plan)] for name, plan in self.strategies())]
         note = NOTE.format(**self.batch._asdict())

@@ -91,7 +91,7 @@ def arrays(name, rows):
 def compared(name, sizes):
     """Yield (name, number of the plan, number of the compiled step) for every number."""
     training, mesh = learner(name, sizes), abstract_mesh(MeshPart(**{"data": 1, **sizes}))
-    batch = Batch(8 * max(8, shards_of("batch", mesh)), LENGTH)
+    batch = Batch(16 * max(8, shards_of("batch", mesh)), LENGTH)
     given = arrays(name, batch.rows)
     program = training.train_step.lower(training.abstract_state, given).compile()
     text, model = program.as_text(), training.abstract_model
