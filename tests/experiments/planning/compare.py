@@ -26,7 +26,7 @@ from experiments.registry import TASKS
 from experiments.training.sharding import shards_of
 from tests.experiments.planning.compiled_text import product_flops, sent_by_kind
 
-WORDS, LENGTH = 512, 32  # of a device with fewer tokens than hidden units, gathers are repeated
+WORDS, LENGTH = 512, 32  # a device has more tokens than hidden units
 LIMITS = {"FLOPs": 0.05, "arguments": 0.01}
 LIMIT = 0.02  # of bytes of each kind of communication
 SIZES = {"width": 64, "num_heads": 8, "hidden": 256, "max_length": LENGTH}
@@ -91,7 +91,7 @@ def arrays(name, rows):
 def compared(name, sizes):
     """Yield (name, number of the plan, number of the compiled step) for every number."""
     training, mesh = learner(name, sizes), abstract_mesh(MeshPart(**{"data": 1, **sizes}))
-    batch = Batch(16 * max(8, shards_of("batch", mesh)), LENGTH)
+    batch = Batch(32 * max(8, shards_of("batch", mesh)), LENGTH)
     given = arrays(name, batch.rows)
     program = training.train_step.lower(training.abstract_state, given).compile()
     text, model = program.as_text(), training.abstract_model
