@@ -25,7 +25,7 @@ def gpt2_small() -> ConfigDict:
             "task": "preset",
             "vocab_size": 50_257,
             "model": _gpt(width=768, num_heads=12, layers=12, max_length=1024),
-            "batch": {"tokens": 512 * 1024, "microbatches": 1},  # Radford et al. 2019, section 2.3
+            "batch": {"tokens": 512 * 1024},  # Radford et al. 2019, section 2.3
             "published": {
                 "parameters": 124_439_808,
                 "source": "the released checkpoint of Radford et al. 2019",
@@ -42,10 +42,7 @@ def gpt3_175b() -> ConfigDict:
             "task": "preset",
             "vocab_size": 50_257,
             "model": _gpt(width=12_288, num_heads=96, layers=96, max_length=2048),
-            "batch": {
-                "tokens": 1536 * 2048,
-                "microbatches": 1,
-            },  # Brown et al. 2020, table 2.1: 3.2 million
+            "batch": {"tokens": 1536 * 2048},  # Brown et al. 2020, table 2.1: 3.2 million
             "published": {
                 "parameters": 175_000_000_000,
                 "source": "Brown et al. 2020, table 2.1, to the billion",
@@ -80,10 +77,7 @@ def llama3_8b() -> ConfigDict:
                 "use_bias": False,
                 "embedding_scale": 1.0,
             },
-            "batch": {
-                "tokens": 512 * 8192,
-                "microbatches": 1,
-            },  # 4 million, the first of Dubey et al. 2024, 3.4.1
+            "batch": {"tokens": 512 * 8192},  # as 405B begins, Dubey et al. 2024, 3.4.1
             "published": {
                 "parameters": 8_030_261_248,
                 "source": "the released checkpoint of Dubey et al. 2024, table 3",
@@ -125,7 +119,7 @@ def bert_base() -> ConfigDict:
                 "dropout": 0.1,
                 "attention_dropout": 0.1,
             },
-            "batch": {"tokens": 256 * 512, "microbatches": 1},  # Devlin et al. 2019, appendix A.2
+            "batch": {"tokens": 256 * 512},  # Devlin et al. 2019, appendix A.2
             "published": {
                 "parameters": 109_482_240,
                 "source": "the released checkpoint of Devlin et al. 2019",
@@ -163,10 +157,7 @@ def transformer_base() -> ConfigDict:
                 "use_bias": True,
                 "dropout": 0.1,
             },
-            "batch": {
-                "tokens": 48 * 512,
-                "microbatches": 1,
-            },  # section 5.1: 25,000 tokens on either side
+            "batch": {"tokens": 48 * 512},  # section 5.1: 25,000 tokens on either side
             "published": {
                 "parameters": 65_000_000,
                 "source": "Vaswani et al. 2017, table 3, to the million",
@@ -219,6 +210,7 @@ def get_config(name: str = "") -> ConfigDict:
             f"got {name!r}{hint}"
         )
     config = PRESETS[name]()
+    config.batch.microbatches = 1
     config.mesh = as_config_dict(MeshPart())
     config.train = ConfigDict({"dtype": "float32"})
     return config

@@ -38,7 +38,7 @@ MODES = {
     "explain": "draw and measure what a trained model attends to",
     "compare": "train several configurations on the same data, and compare scores and speed",
     "sweep": "train with several seeds or values of fields: mean and standard deviation",
-    "describe": "count the parameters, cache and FLOPs of a model, plan its training, draw its masks",
+    "describe": "count parameters, cache and FLOPs of a model, plan its training, draw its masks",
     "benchmark": "measure time, memory and error of attention beside other libraries",
     "ledger": "write the results of all runs in workdirs/ as JSON and as one page",
 }

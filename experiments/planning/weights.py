@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from flax import nnx
 from jax.sharding import AbstractMesh
@@ -41,11 +41,6 @@ class Weight(NamedTuple):
     is_output: bool
 
     @property
-    def size(self) -> int:
-        """Number of entries in one layer."""
-        return math.prod(self.shape)
-
-    @property
     def is_matrix(self) -> bool:
         """Whether vectors of tokens are multiplied with it."""
         return self.num_inputs > 0 or self.is_output
@@ -71,7 +66,7 @@ class Shard(NamedTuple):
     is_padded: bool
 
     @classmethod
-    def of(cls, weight: Weight, mesh: AbstractMesh) -> "Shard":
+    def of(cls, weight: Weight, mesh: AbstractMesh) -> Self:
         """Return the part of a parameter.
 
         Raises:
