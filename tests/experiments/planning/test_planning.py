@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import jax
 import pytest
@@ -36,7 +37,7 @@ NORMS = (2 * LAYERS + 1) * D
 
 
 def model(**sizes):
-    config = CONFIG if not sizes else TransformerConfig(**{**vars(CONFIG), **sizes})
+    config = replace(CONFIG, **sizes)
     make = LanguageModel.from_config
     return jax.eval_shape(lambda: make(config, vocab_size=V, rngs=nnx.Rngs(0)))
 
@@ -148,6 +149,18 @@ def test_activations_are_divided_by_rows_positions_and_heads():
     assert blocks < kept() < 3 * blocks + 4 * 4 * B * T * V  # inputs of layers, and logits
     assert kept(data=8) == kept(fsdp=8) == kept(sequence=8) == kept() / 8
     assert kept() / 4 < kept(tensor=4) < kept()  # inputs of layers are whole
+
+
+def test_hidden_units_that_are_kept_are_those_of_the_device():
+    def kept(hidden, tensor):
+        config = replace(CONFIG, hidden=hidden, decoder_layers=1, remat=False)
+        make = LanguageModel.from_config
+        shapes = jax.eval_shape(lambda: make(config, vocab_size=V, rngs=nnx.Rngs(0)))
+        return activation_bytes(shapes, config, BATCH, mesh(tensor=tensor))
+
+    of_more_units = kept(2 * F, 1) - kept(F, 1)
+    assert of_more_units >= 4 * B * T * F
+    assert kept(2 * F, 4) - kept(F, 4) == of_more_units / 4
 
 
 def test_activations_of_an_encoder_decoder_are_traced():
