@@ -1,7 +1,7 @@
 """The parameters and the attention of a model, and how often each is computed."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Self
 
 from flax import nnx
@@ -10,7 +10,7 @@ from jax.sharding import AbstractMesh
 from attention.modules import Attention, Block, EncoderDecoder, Layers, Residual
 from attention.modules.axes import axis_names
 from attention.modules.context import AxisNames
-from experiments.training.sharding import LOOKED_UP, mesh_axes, shards_of, spec
+from experiments.training.sharding import LOOKED_UP, shards_of, spec
 
 Path = tuple[str | int, ...]
 
@@ -72,23 +72,28 @@ class Shard(NamedTuple):
         Raises:
             UsageError: a size that the mesh does not divide.
         """
-        stored = spec(weight.names, weight.shape, mesh, ".".join(map(str, weight.path)))
-        stored = [{axis} if isinstance(axis, str) else {*(axis or ())} for axis in stored]
+        what = ".".join(map(str, weight.path))
+        stored = _axes(weight.names, weight.shape, mesh, what)
         fsdp = mesh.shape["fsdp"] if any("fsdp" in used for used in stored) else 1
-        may_pad = weight.is_output or fsdp > 1  # a look-up alone uses the whole table
-        axes, size, is_padded = [], 1, False
-        for name, length, used in zip(weight.names, weight.shape, stored, strict=True):
-            own = tuple(sorted(used - {"fsdp"}))
-            if may_pad and name in LOOKED_UP and length % shards_of(name, mesh):
-                own, is_padded = mesh_axes(name, mesh), True
-            axes.append(own)
-            size *= -(-length // math.prod(mesh.shape[axis] for axis in own))
-        return cls(weight, mesh, tuple(axes), size, fsdp, is_padded)
+        sizes = weight.shape
+        if weight.is_output or fsdp > 1:  # a look-up alone uses the whole table
+            ways = [shards_of(name, mesh) if name in LOOKED_UP else 1 for name in weight.names]
+            sizes = [-(-size // way) * way for size, way in zip(sizes, ways, strict=True)]
+        used = _axes(weight.names, sizes, mesh, what)
+        axes = tuple(tuple(sorted(axis - {"fsdp"})) for axis in used)
+        size = math.prod(sizes) // math.prod(mesh.shape[name] for axis in axes for name in axis)
+        return cls(weight, mesh, axes, size, fsdp, is_padded=sum(sizes) > sum(weight.shape))
 
     @property
     def tensor_axes(self) -> tuple[str, ...]:
         """Axes of the mesh that shard it in computations."""
         return tuple(name for axis in self.axes for name in axis)
+
+
+def _axes(names: AxisNames, shape: Sequence[int], mesh: AbstractMesh, what: str) -> list[set[str]]:
+    """Return the axes of the mesh that shard each axis of a parameter."""
+    found = spec(names, shape, mesh, what)
+    return [{axis} if isinstance(axis, str) else {*(axis or ())} for axis in found]
 
 
 def weights(model: nnx.Module) -> Iterator[Weight]:

@@ -89,7 +89,7 @@ def spec(names: Sequence[str | None], shape: Sequence[int], mesh: Mesh, what: st
     """
     axes: list[tuple[str, ...]] = []
     for name, size in zip(names, shape, strict=True):
-        axis = mesh_axes(name, mesh)
+        axis = _axes(name, mesh)
         ways = _ways(axis, mesh)
         if repeated := [each for each in axis if any(each in other for other in axes)]:
             raise UsageError(f"{what}: two of its axes {_listed(names)} use mesh.{repeated[0]}")
@@ -142,7 +142,7 @@ def constrain(mesh: Mesh, array: Array, names: Sequence[str | None]) -> Array:
         return array
     axes, used = [], set()
     for name in names:
-        free = tuple(axis for axis in mesh_axes(name, mesh) if axis not in used)
+        free = tuple(axis for axis in _axes(name, mesh) if axis not in used)
         axes.append(free or None)
         used.update(free)
     return _constrained(array, mesh, *axes)
@@ -152,9 +152,7 @@ def context_options(mesh: Mesh) -> dict[str, Callable[..., Any]]:
     """Return the fields of a `Context` that shard the activations of a model over a mesh."""
     if mesh.size == 1:
         return {}
-    batch, sequence, heads = (
-        mesh_axes(name, mesh) or None for name in ("batch", "sequence", "heads")
-    )
+    batch, sequence, heads = (_axes(name, mesh) or None for name in ("batch", "sequence", "heads"))
     kind = RingAttention if sequence else ShardedAttention
     of_shards = kind(mesh, PartitionSpec(batch, sequence, heads))
 
@@ -165,6 +163,11 @@ def context_options(mesh: Mesh) -> dict[str, Callable[..., Any]]:
             raise UsageError(str(error)) from error
 
     return {"constrain": partial(constrain, mesh), "attend": attend}
+
+
+def shards_of(name: str, mesh: Mesh | AbstractMesh) -> int:
+    """Return over how many devices the table shards an axis with this name."""
+    return _ways(_axes(name, mesh), mesh)
 
 
 def gather_tables(parameters: Tree, mesh: Mesh) -> Tree:
@@ -179,7 +182,7 @@ def gather_tables(parameters: Tree, mesh: Mesh) -> Tree:
     def gathered(leaf: Any) -> Any:  # noqa: ANN401 - a part of any pytree
         if not isinstance(leaf, nnx.Variable) or not {*LOOKED_UP} & {*axis_names(leaf)}:
             return leaf
-        axes = [mesh_axes(name, mesh) for name in axis_names(leaf)]
+        axes = [_axes(name, mesh) for name in axis_names(leaf)]
         kept = (tuple(each for each in axis if each != "fsdp") or None for axis in axes)
         return leaf.replace(_constrained(leaf[...], mesh, *kept))
 
@@ -188,17 +191,12 @@ def gather_tables(parameters: Tree, mesh: Mesh) -> Tree:
 
 def shard_rows(tree: Tree, mesh: Mesh, *, multiple: int = 1) -> Tree:
     """Shard the rows of arrays `[B, *]`, after rows of zeros until `multiple` parts divide them."""
-    axes = mesh_axes("batch", mesh)
+    axes = _axes("batch", mesh)
     number = multiple * _ways(axes, mesh)
     tree = jax.tree.map(lambda array: padded_rows(array, number), tree)
     if mesh.size == 1:
         return tree
     return jax.tree.map(lambda array: _constrained(array, mesh, axes or None), tree)
-
-
-def shards_of(name: str, mesh: Mesh | AbstractMesh) -> int:
-    """Return over how many devices the table shards an axis with this name."""
-    return _ways(mesh_axes(name, mesh), mesh)
 
 
 def row_shards(features: Array) -> tuple[int, ...]:
@@ -275,7 +273,7 @@ def _constrained(array: Array, mesh: Mesh, *axes: MeshAxes) -> Array:
     return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, PartitionSpec(*axes)))
 
 
-def mesh_axes(name: str | None, mesh: Mesh | AbstractMesh) -> tuple[str, ...]:
+def _axes(name: str | None, mesh: Mesh) -> tuple[str, ...]:
     """Return the axes of the mesh, of more than one device, that the table has for a name."""
     axes = TABLE.get(name) or ()
     axes = (axes,) if isinstance(axes, str) else axes
