@@ -210,7 +210,7 @@ def abstract_model(command: Command, config: Config | ConfigDict) -> Any:  # noq
         task = task.load(config, Workdir(command.workdir), command.cache)
     else:
         task = task.prepare(config, command.cache)
-    return task.learner.abstract_model
+    return import_module("experiments.describe").shapes_of(task.model)
 
 
 def options(command: Command) -> dict[str, Any]:

@@ -39,7 +39,7 @@ MODES = {
     "compare": "train several configurations on the same data, and compare scores and speed",
     "sweep": "train with several seeds or values of fields: mean and standard deviation",
     "prepare": "store the data of a configuration in the cache, as the first training does",
-    "describe": "count the parameters, cache and FLOPs of a model, and draw its masks",
+    "describe": "count parameters, cache and FLOPs of a model, plan its training, draw its masks",
     "benchmark": "measure time, memory and error of attention beside other libraries",
     "ledger": "write the results of all runs in workdirs/ as JSON and into the documents",
 }

@@ -1,5 +1,6 @@
 """Parameters, cache, FLOPs and masks of a model; no parameter is allocated."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -16,7 +17,13 @@ from attention.modules import (
 from experiments.analysis.description import Description
 from experiments.analysis.mask_text import masks_of
 from experiments.config import Config
+from experiments.config.build import build
+from experiments.config.mesh import MeshPart
+from experiments.config.train import TrainPart
 from experiments.errors import UsageError, as_usage_errors
+from experiments.planning.communication import Batch
+from experiments.planning.plan import Planner
+from experiments.planning.weights import weights
 
 TRANSFORMERS = EncoderDecoder, LanguageModel, MaskedLanguageModel
 
@@ -35,7 +42,7 @@ def describe(config: Config | ConfigDict, model: nnx.Module) -> None:
         model: of this config, with shapes for arrays.
 
     Raises:
-        UsageError: it is no Transformer.
+        UsageError: it is no Transformer, or the mesh does not divide a size.
     """
     if isinstance(model, RecurrentEncoderDecoder) or not isinstance(model, TRANSFORMERS):
         raise UsageError(
@@ -44,11 +51,37 @@ def describe(config: Config | ConfigDict, model: nnx.Module) -> None:
             "architecture='transformer' can"
         )
     description = Description.of(model, context=config.model.max_length)
+    needs = planned(config, model)
     print(description, end="\n\n")
     if published := getattr(config, "published", None):
         print(compared(published, description.parameters), end="\n\n")
     print(NOTE)
+    print(f"\n{needs}")
     print(f"\nmasks of the first positions\n{masks_of(model)}")
+
+
+def planned(config: Config | ConfigDict, model: nnx.Module) -> str:
+    """Return what each device of the mesh of a config needs in training, and of other meshes.
+
+    Args:
+        config: of a preset or of a run.
+        model: of this config, with shapes for arrays.
+
+    Raises:
+        UsageError: a mesh that does not divide a size of the model or the rows.
+    """
+    if any("experts" in weight.names for weight in weights(model)):
+        return "communication is not planned for a mixture of experts"
+    if isinstance(config, Config):
+        train, mesh, settings = config.train, config.mesh, config.model.library()
+    else:
+        train = build(TrainPart, config.train.to_dict(), "train.")
+        mesh = build(MeshPart, config.mesh.to_dict(), "mesh.")
+        settings = TransformerConfig(**config.model)
+    length = getattr(config.batch, "row_length", 0) or config.model.max_length
+    rows, parts = max(1, config.batch.tokens // length), config.batch.microbatches
+    batch = Batch(rows, length, train.dtype, parts)
+    return Planner(model, settings, train, batch).text(mesh)
 
 
 def compared(published: ConfigDict, parameters: int) -> str:
@@ -89,4 +122,17 @@ def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:
     vocabularies = dict.fromkeys(sizes, config.vocab_size)
     with as_usage_errors("model: "):
         model = TransformerConfig(**config.model)
-        return jax.eval_shape(lambda: kind.from_config(model, **vocabularies, rngs=nnx.Rngs(0)))
+    return shapes_of(lambda rngs: kind.from_config(model, **vocabularies, rngs=rngs))
+
+
+def shapes_of(make_model: Callable[[nnx.Rngs], nnx.Module]) -> nnx.Module:
+    """Return a model with shapes for arrays.
+
+    Args:
+        make_model: builds it with its initial parameters.
+
+    Raises:
+        UsageError: a model that cannot be made.
+    """
+    with as_usage_errors("model: "):
+        return jax.eval_shape(lambda: make_model(nnx.Rngs(0)))

@@ -109,7 +109,7 @@ class Description(NamedTuple):
             ("FLOPs in training", "training_flops"),
         ):
             costs.append([name, *(f"{getattr(one, field):,}" for one in self.costs)])
-        return "\n".join([*_aligned(parts), "", *_aligned(costs)])
+        return "\n".join([*aligned(parts), "", *aligned(costs)])
 
 
 def _parts(model: nnx.Module) -> tuple[Part, ...]:
@@ -219,7 +219,8 @@ def _parameters(model: nnx.Module) -> Iterator[tuple[Path, nnx.Param]]:
     yield from nnx.to_flat_state(nnx.state(model, nnx.Param))
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table, whose columns but the first are aligned to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for first, *rest in rows:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from attention.modules.axes import axis_names
 from attention.primitives.sequence_parallel import RingAttention
@@ -165,6 +165,11 @@ def context_options(mesh: Mesh) -> dict[str, Callable[..., Any]]:
     return {"constrain": partial(constrain, mesh), "attend": attend}
 
 
+def shards_of(name: str, mesh: Mesh | AbstractMesh) -> int:
+    """Return over how many devices the table shards an axis with this name."""
+    return _ways(_axes(name, mesh), mesh)
+
+
 def gather_tables(parameters: Tree, mesh: Mesh) -> Tree:
     """Gather what "fsdp" shards of tables that are looked up by ids, for use in a computation.
 
@@ -200,7 +205,7 @@ def row_shards(features: Array) -> tuple[int, ...]:
     if features.ndim != 3 or any(name not in mesh.axis_names for name in MESH_AXES):
         return ()
     names = zip(("batch", "sequence"), features.shape, strict=False)
-    shards = tuple(math.gcd(size, _ways(_axes(name, mesh), mesh)) for name, size in names)
+    shards = tuple(math.gcd(size, shards_of(name, mesh)) for name, size in names)
     return shards if math.prod(shards) > 1 else ()
 
 

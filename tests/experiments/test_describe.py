@@ -27,6 +27,7 @@ from tests.experiments.data.corpora import learn, load_split
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TRAINING = (REPOSITORY / "docs" / "training.md").read_text(encoding="utf-8")
+SCALING = (REPOSITORY / "docs" / "scaling.md").read_text(encoding="utf-8")
 NOWHERE = Path("nowhere")
 
 # One layer: XLA counts the body of a loop over layers once. N H differs from D.
@@ -252,6 +253,43 @@ def test_a_preset_with_a_changed_field(run_command):
     assert "fewer" in output
 
 
+def without_activations(line):
+    """The words of a line of a plan, but for the activations of a row of its table."""
+    words = line.split()
+    return words[:3] + words[5:] if words and "=" in words[0] else words
+
+
+def test_a_mesh_of_more_devices_than_there_are(run_command):
+    start = time.process_time()
+    sizes = ("--config.mesh.fsdp=64", "--config.mesh.tensor=8", "--config.train.dtype=bfloat16")
+    status, output, _ = run_command("--mode=describe", LLAMA, *sizes)
+    assert time.process_time() - start < 60
+    assert status == 0
+    tables = output.partition(NOTE)[2].partition("A step reads")[0].splitlines()
+    lines = [without_activations(line) for line in tables if not line.startswith("activations")]
+    assert ["parameters", "62.8", "MB"] in lines  # 4 · 8,030,261,248 / 512
+    documented = [without_activations(line) for line in SCALING.splitlines()]
+    assert [line for line in lines if line not in documented] == []
+    assert [line[0] for line in lines if line and "=" in line[0]] == [
+        *("data=8", "fsdp=8", "tensor=8", "sequence=8"),
+        *("data=64", "fsdp=64", "sequence=64"),
+        *("data=512", "fsdp=512", "sequence=512"),
+    ]
+
+
+def test_experts_have_no_plan(run_command):
+    status, output, _ = run_command("--mode=describe", "--config=char_lm_moe:tiny")
+    assert status == 0
+    assert "communication is not planned for a mixture of experts" in output
+
+
+def test_a_task_is_planned_for_a_mesh_of_more_devices_than_there_are(run_command):
+    command = "--mode=describe", "--config=char_lm:tiny", "--config.mesh.fsdp=4"
+    status, output, _ = run_command(*command)
+    assert status == 0
+    assert "data=1 fsdp=4 sequence=1 tensor=1" in output
+
+
 def test_the_run_of_a_workdir_is_described_and_left_as_it_is(run_command, tmp_path):
     place = tmp_path / "run"
     Workdir(place).claim(presets.get_config("llama3_8b"))
@@ -266,6 +304,8 @@ def test_the_run_of_a_workdir_is_described_and_left_as_it_is(run_command, tmp_pa
     "arguments, sentence",
     [
         (["--config=configs/presets.py:lama3"], "got 'lama3'; did you mean 'llama3_8b'?"),
+        ([LLAMA, "--config.mesh.tensor=64"], "size 8, not divisible by mesh.tensor=64"),
+        ([LLAMA, "--config.mesh.fsdp=0"], "mesh.fsdp must be at least 1, got 0"),
         (["--config=configs/presets.py"], "must be one of gpt2_small, gpt3_175b, llama3_8b, "),
         ([LLAMA, "--config.model.num_kv_heads=3"], "cannot be shared evenly by num_kv_heads=3"),
         ([LLAMA, "--mode=train"], "preset has no mode 'train', it has describe"),
