@@ -182,8 +182,12 @@ def gather_tables(parameters: Tree, mesh: Mesh) -> Tree:
     def gathered(leaf: Any) -> Any:  # noqa: ANN401 - a part of any pytree
         if not isinstance(leaf, nnx.Variable) or not {*LOOKED_UP} & {*axis_names(leaf)}:
             return leaf
-        axes = [_axes(name, mesh) for name in axis_names(leaf)]
-        kept = (tuple(each for each in axis if each != "fsdp") or None for axis in axes)
+        axes = [
+            tuple(each for each in _axes(name, mesh) if each != "fsdp")
+            for name in axis_names(leaf)
+        ]
+        sizes = zip(axes, leaf.shape, strict=True)  # a size that is not divided is stored whole
+        kept = (axis if axis and size % _ways(axis, mesh) == 0 else None for axis, size in sizes)
         return leaf.replace(_constrained(leaf[...], mesh, *kept))
 
     return jax.tree.map(gathered, parameters, is_leaf=_is_variable)

@@ -16,7 +16,8 @@ from experiments.data.words import SPACED
 from experiments.registry import TASKS
 from experiments.tasks.translation import Translation
 
-LETTERS = WordTokenizer(Vocabulary((*SPECIALS, *"abcdefghijklm")), SPACED)  # 16 words
+SOURCE = WordTokenizer(Vocabulary((*SPECIALS, *"abcdefghijklm")), SPACED)  # 16 words
+TARGET = WordTokenizer(Vocabulary((*SPECIALS, *"abcdefghijklmn")), SPACED)  # 17: is stored whole
 STEPS, ROWS, LENGTH = 20, 12, 24  # eight devices do not divide twelve rows
 MESHES = (
     {"data": 8},
@@ -45,7 +46,7 @@ def learner(mesh, parts=1):
     config.model.update({"width": 32, "num_heads": 4, "hidden": 64, "attention_dropout": 0.1})
     config.mesh.update({"data": 0, **mesh})
     config.batch.microbatches = parts
-    return Translation(Config.read(config.to_dict()), Tokenizers(LETTERS, LETTERS)).learner
+    return Translation(Config.read(config.to_dict()), Tokenizers(SOURCE, TARGET)).learner
 
 
 def batches():
