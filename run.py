@@ -30,8 +30,10 @@ python run.py --help --config=NAME                  modes, configurations, flags
 import errno
 import os
 import sys
+import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -39,11 +41,10 @@ from typing import Any, NamedTuple
 from absl import logging
 from ml_collections import ConfigDict
 
-from experiments.cli import SUFFIXES, USES, Command, parse
+from experiments.cli import SUFFIXES, TOGETHER, USES, Command, parse
 from experiments.config import Config
-from experiments.errors import UsageError, as_usage_errors, one_of
+from experiments.errors import Stopped, UsageError, as_usage_errors, one_of
 from experiments.registry import TASKS
-from experiments.training.interruption import Stopped
 from experiments.workdir import Workdir
 
 
@@ -152,13 +153,16 @@ def read_runs(runs: Mapping[str, ConfigDict]) -> dict[str, Config]:
 
 
 def start_jax(command: Command) -> None:
-    """Import jax, make each core a device, and keep compiled programs in the cache folder."""
+    """Import jax, make each core a device, connect the processes, and set the cache of programs."""
     import jax
 
     from experiments.environment import num_cores
+    from experiments.processes import cores_of, start_processes
     from experiments.training.sharding import cores_as_devices
 
-    cores_as_devices(num_cores())
+    cores_as_devices(cores_of(num_cores(), command.coordinator, command.num_processes))
+    if command.mode in TOGETHER:
+        start_processes(command.coordinator, command.num_processes, command.process_id)
     if command.mode != "benchmark":  # which times compiling too
         # Programs compiled by one run start the next one in seconds.
         jax.config.update("jax_compilation_cache_dir", str((command.cache / "jax").absolute()))
@@ -169,7 +173,20 @@ def start_jax(command: Command) -> None:
 
 def run(command: Command, config: Config | ConfigDict | Mapping[str, Config]) -> int:
     """Call the experiment that the configuration names; return the exit status."""
-    workdir, cache = Workdir(command.weights or command.workdir), command.cache
+    workdir = Workdir(command.weights or command.workdir)
+    if command.mode in TOGETHER:
+        from experiments.processes import own_workdir
+
+        with own_workdir(workdir) as own:
+            return call(command, config, own)
+    return call(command, config, workdir)
+
+
+def call(
+    command: Command, config: Config | ConfigDict | Mapping[str, Config], workdir: Workdir
+) -> int:
+    """Call the experiment with a workdir; return the exit status."""
+    cache = command.cache
     if command.runs:
         do = getattr(import_module(f"experiments.commands.{command.mode}"), command.mode)
         flags = {"cluster": command.cluster, "wandb": command.wandb}
@@ -233,6 +250,27 @@ def silence_threads() -> None:
     sys.unraisablehook = lambda _: None
 
 
+@contextmanager
+def ends_at_once() -> Iterator[None]:
+    """End one of several processes after an error, without waiting for the others, which end too.
+
+    After success they wait for each other when Python ends.
+    """
+    try:
+        yield
+    except BaseException as error:
+        jax = sys.modules.get("jax")
+        is_success = isinstance(error, SystemExit) and not error.code
+        if is_success or jax is None or not jax.distributed.is_initialized():
+            raise
+        if not isinstance(error, SystemExit):
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(error.code if isinstance(error, SystemExit) else 1)
+
+
 if __name__ == "__main__":
     silence_threads()
-    sys.exit(main(sys.argv))
+    with ends_at_once():
+        sys.exit(main(sys.argv))

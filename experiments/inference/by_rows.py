@@ -9,6 +9,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from experiments.compilation import compiled
+from experiments.training.interruption import stop_point
 from experiments.training.sharding import is_replicated, one_copy, padded_rows
 
 FEWEST_ROWS = 8  # of a device: fewer are not worth the copies of the parameters
@@ -43,19 +44,21 @@ def by_rows(function: Callable[..., Any], jit: Callable[..., Any] = compiled) ->
     independent, whole = jit(shared), jit(function)
 
     def run(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - the same
+        stop_point()
         if not is_replicated(parameters):
             return whole(parameters, *arrays)
         mesh = _mesh_of_rows(len(arrays[0]))
         if mesh.size == 1:
             return independent(one_copy(parameters), *arrays)
-        return independent(
-            jax.device_put(parameters, NamedSharding(mesh, PartitionSpec())), *arrays
-        )
+        if jax.process_count() > 1:  # a copy of all devices cannot be moved
+            parameters = one_copy(parameters)
+        copies = jax.device_put(parameters, NamedSharding(mesh, PartitionSpec()))
+        return independent(copies, *arrays)
 
     return run
 
 
 def _mesh_of_rows(rows: int) -> Mesh:
-    """Return a mesh of the most devices with at least `FEWEST_ROWS` rows each."""
-    number = max(1, min(jax.device_count(), rows // FEWEST_ROWS))
-    return Mesh(np.array(jax.devices()[:number]), ("data",))
+    """Return a mesh of the most devices of this process with at least `FEWEST_ROWS` rows each."""
+    number = max(1, min(jax.local_device_count(), rows // FEWEST_ROWS))
+    return Mesh(np.array(jax.local_devices()[:number]), ("data",))

@@ -230,7 +230,7 @@ class _Newest(ocp.checkpoint_managers.PreservationPolicy):
 
 
 def _with_sharding(leaf: Any) -> jax.ShapeDtypeStruct:  # noqa: ANN401 - an array or its shape
-    sharding = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.devices()[0])
+    sharding = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 

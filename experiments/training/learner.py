@@ -12,9 +12,10 @@ from experiments.compilation import compiled
 from experiments.config import Config
 from experiments.errors import as_usage_errors
 from experiments.training.flops import matrix_flops
+from experiments.training.interruption import stop_point
 from experiments.training.loss import per_token
 from experiments.training.optimizer import optimizer, schedule
-from experiments.training.sharding import make_mesh, one_copy, shardings
+from experiments.training.sharding import make_mesh, one_copy, place_rows, shardings
 from experiments.training.step import Batch, LossFunction, TrainState, make_steps
 
 
@@ -51,6 +52,7 @@ class Learner:
                 the model or the devices.
         """
         train, self.mesh = config.train, make_mesh(config.mesh)
+        self._microbatches = config.batch.microbatches
         self._implementation = getattr(config.model, "implementation", None)
         with as_usage_errors("model: "):
             self.abstract_model = jax.eval_shape(lambda: make_model(nnx.Rngs(0)))
@@ -92,10 +94,14 @@ class Learner:
             mesh=self.mesh,
             state_shardings=of_state,
             dtype=jax.numpy.dtype(train.dtype),
-            microbatches=config.batch.microbatches,
+            microbatches=self._microbatches,
             decay=train.ema,
             skips_nonfinite=train.skip_nonfinite > 0,
         )
+
+    def place(self, batch: Batch) -> Batch:
+        """Put a training batch onto the devices, each of which takes its rows."""
+        return place_rows(batch, self.mesh, multiple=self._microbatches)
 
     def trace(self, batch: Batch) -> None:
         """Trace the loss, and the training step if the config names an implementation of attention.
@@ -130,7 +136,11 @@ class Learner:
         One batch is computed at a time: the threads of a CPU with two cores can all wait for sums
         over devices if several programs with such sums run at once.
         """
-        sums = [jax.device_get(self.evaluate_step(parameters, batch)) for batch in batches]
+        sums = []
+        for batch in batches:
+            stop_point()
+            placed = place_rows(batch, self.mesh)
+            sums.append(jax.device_get(self.evaluate_step(parameters, placed)))
         total = jax.tree.map(lambda *parts: sum(parts), *sums)
         return {name: float(value) for name, value in per_token(total).items()}
 

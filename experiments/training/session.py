@@ -3,18 +3,20 @@
 import io
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol, Self
 
 import jax
 import numpy as np
+from jax import Array
 
 from experiments.config import Config
 from experiments.environment import bits_depend_on
 from experiments.errors import UsageError
 from experiments.files import remove_abandoned, write_whole
 from experiments.origin import origin
+from experiments.processes import per_process
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.interruption import Interruption
 from experiments.training.learner import Learner
@@ -120,7 +122,7 @@ def fit_in(
             state, progress = checkpoints.restore(learner.abstract_state)
             lengths = progress["lengths"]
             warn_of_other_bits(workdir, progress["bits_depend_on"])
-        first, train_step, run = int(state.step), learner.train_step, None
+        first, train_step, run = int(state.step), _placed(learner), None
         if not _has_ended(state, progress, config):
             workdir.keep_start(origin())
             if profile:
@@ -155,6 +157,16 @@ def fit_in(
             finally:
                 checkpoints.wait()
         return Trained.of(checkpoints, state, progress, config)
+
+
+def _placed(learner: Learner) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
+    """Return the training step for batches and requests that are not on the devices yet."""
+
+    def train_step(state: TrainState, batch: Any, *requests: Sequence[bool]) -> Any:  # noqa: ANN401 - of any task
+        flags = [per_process(each, learner.mesh) for each in requests]
+        return learner.train_step(state, learner.place(batch), *flags)
+
+    return train_step
 
 
 def _sample(workdir: Workdir, task: Trainable, state: TrainState) -> Callable[[], str]:
