@@ -164,7 +164,7 @@ def test_flipped_bit_is_reported_and_the_checkpoint_before_is_read(two, capsys):
 def test_other_values_than_those_saved_are_refused(two, part, monkeypatch):
     (two / "1").rename(two / "1.gone")
     with Checkpoints(two) as checkpoints:
-        read = checkpoints._manager.restore
+        read = checkpoints._reader.restore
 
         def damaged(step, args):
             found = read(step, args=args)
@@ -174,7 +174,7 @@ def test_other_values_than_those_saved_are_refused(two, part, monkeypatch):
             parameters = {**found.state.parameters, "weights": jnp.arange(3.0)}
             return type(found)(**{**found, "state": found.state._replace(parameters=parameters)})
 
-        monkeypatch.setattr(checkpoints._manager, "restore", damaged)
+        monkeypatch.setattr(checkpoints._reader, "restore", damaged)
         name = {"digests": "array parameters/weights", "progress": "progress"}[part]
         with pytest.raises(
             UsageError, match=rf"2 cannot be read \(its {name} is not what was saved\), and none"
