@@ -252,16 +252,18 @@ def silence_threads() -> None:
 
 @contextmanager
 def ends_at_once() -> Iterator[None]:
-    """End one of several processes after an error, without waiting for the others, which end too.
+    """End one of several processes: after success with the others, and after an error at once.
 
-    After success they wait for each other when Python ends.
+    The others then end too. A process that waited for them would wait for ever.
     """
     try:
         yield
     except BaseException as error:
         jax = sys.modules.get("jax")
-        is_success = isinstance(error, SystemExit) and not error.code
-        if is_success or jax is None or not jax.distributed.is_initialized():
+        if jax is None or not jax.distributed.is_initialized():
+            raise
+        if isinstance(error, SystemExit) and not error.code:
+            jax.distributed.shutdown()
             raise
         if not isinstance(error, SystemExit):
             traceback.print_exc()

@@ -24,7 +24,14 @@ def forked() -> multiprocessing.context.BaseContext:
     return context
 
 
-def train(place: Path, workdir: str, flags: tuple[str, ...] = (), patch: str = "") -> None:
+def train(
+    place: Path,
+    workdir: str,
+    flags: tuple[str, ...] = (),
+    patch: str = "",
+    told: str = "",
+    base: tuple[str, ...] = FLAGS,
+) -> None:
     """Train a run to its end, without measuring the test split, and exit as `run.py`.
 
     Args:
@@ -32,8 +39,10 @@ def train(place: Path, workdir: str, flags: tuple[str, ...] = (), patch: str = "
         workdir: name of the workdir.
         flags: more of the command line.
         patch: Python code that runs before.
+        told: name of the file of what the process prints; that of the workdir by default.
+        base: the first part of the command line.
     """
-    told = place / f"{workdir.replace('/', '.')}.txt"
+    told = place / f"{told or workdir.replace('/', '.')}.txt"
     os.dup2(os.open(told, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
     os.dup2(1, 2)
     import run
@@ -43,5 +52,6 @@ def train(place: Path, workdir: str, flags: tuple[str, ...] = (), patch: str = "
     exec(patch)
     run.silence_threads()
     folders = f"--workdir={place / workdir}", f"--cache={place / 'cache'}"
-    sys.argv = ["run.py", *folders, *FLAGS, *flags]
-    sys.exit(run.main(sys.argv))
+    sys.argv = ["run.py", *folders, *base, *flags]
+    with run.ends_at_once():
+        sys.exit(run.main(sys.argv))
