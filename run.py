@@ -29,7 +29,9 @@ python run.py --help --config=NAME                  modes, configurations, flags
 
 import errno
 import os
+import re
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -72,6 +74,8 @@ EXPERIMENTS = {
     "step_benchmark": Experiment("experiments.benchmarks.steps.suite", ("benchmark",)),
     "ledger": Experiment("experiments.ledger", ("ledger",)),
 }
+LOST = re.compile("gloo|nccl|connection", re.IGNORECASE)  # in errors after a process has ended
+NAMED_SECONDS = 15  # in which jax ends a process that has lost another one, with its number
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota or a file is full
 
 
@@ -265,7 +269,11 @@ def ends_at_once() -> Iterator[None]:
         if isinstance(error, SystemExit) and not error.code:
             jax.distributed.shutdown()
             raise
-        if not isinstance(error, SystemExit):
+        if LOST.search(str(error)):
+            rank = f"process {jax.process_index()} of {jax.process_count()}"
+            print(f"{rank} lost contact with another, named below", file=sys.stderr, flush=True)
+            time.sleep(NAMED_SECONDS)
+        elif not isinstance(error, SystemExit):
             traceback.print_exc()
         sys.stdout.flush()
         sys.stderr.flush()

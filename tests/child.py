@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ FLAGS = (
     "--config.train.sample_every=10",
     "--config.train.checkpoint_every=4",
 )
+ONE_DEVICE = "import jax; jax.config.update('jax_num_cpu_devices', 1)\n"
 
 
 def forked() -> multiprocessing.context.BaseContext:
@@ -22,6 +24,30 @@ def forked() -> multiprocessing.context.BaseContext:
     modules = "experiments.commands.train", "experiments.tasks.classification", "sklearn.datasets"
     context.set_forkserver_preload(["run", *modules])
     return context
+
+
+def train_together(
+    place: Path,
+    workdir: str,
+    number: int,
+    flags: tuple[str, ...] = (),
+    patch: str = "",
+    base: tuple[str, ...] = FLAGS,
+) -> list[multiprocessing.Process]:
+    """Start several processes, each with one device, that train one run.
+
+    Process r prints into the file "WORKDIR.r.txt". The arguments are those of `train`.
+    """
+    with socket.socket() as trial:
+        trial.bind(("", 0))
+        address = f"--coordinator=localhost:{trial.getsockname()[1]}", f"--num_processes={number}"
+    processes = []
+    for rank in range(number):
+        given = (*address, f"--process_id={rank}", *flags)
+        arguments = place, workdir, given, ONE_DEVICE + patch, f"{workdir}.{rank}", base
+        processes.append(forked().Process(target=train, args=arguments))
+        processes[-1].start()
+    return processes
 
 
 def train(

@@ -57,15 +57,15 @@ class Checkpoints:
             # orbax leaves those that it had only just created, and cannot save the step again.
             for unfinished in directory.glob(f"*{UNFINISHED}*"):
                 shutil.rmtree(unfinished)
-        self._manager = ocp.CheckpointManager(directory.absolute(), options=options)
-        # Each process reads for itself: in one that all read with, the others would wait for one
-        # that finds damage.
-        own = jax.process_index()
-        alone = ocp.options.MultiprocessingOptions(
-            primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"reader{own}"
-        )
-        options = ocp.CheckpointManagerOptions(read_only=True, multiprocessing_options=alone)
-        self._reader = ocp.CheckpointManager(directory.absolute(), options=options)
+        self._manager = self._reader = ocp.CheckpointManager(directory.absolute(), options=options)
+        if jax.process_count() > 1:
+            # Each reads for itself: those that read together wait for one that finds damage.
+            own = jax.process_index()
+            alone = ocp.options.MultiprocessingOptions(
+                primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"reader{own}"
+            )
+            options = ocp.CheckpointManagerOptions(read_only=True, multiprocessing_options=alone)
+            self._reader = ocp.CheckpointManager(directory.absolute(), options=options)
 
     def latest_step(self) -> int | None:
         """Return the step of the newest checkpoint, None without one."""
@@ -226,8 +226,8 @@ class Checkpoints:
 
     def __exit__(self, *exception: object) -> None:
         """Wait for a save, and close."""
-        self._manager.close()
-        self._reader.close()
+        for each in {self._manager, self._reader}:
+            each.close()
 
 
 class _Newest(ocp.checkpoint_managers.PreservationPolicy):
