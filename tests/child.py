@@ -75,7 +75,7 @@ def train(
     from experiments.commands import train as command
 
     command.measure = command.draw_learning_curve = lambda *_: None
-    exec(patch)
+    exec(patch, {})
     run.silence_threads()
     folders = f"--workdir={place / workdir}", f"--cache={place / 'cache'}"
     sys.argv = ["run.py", *folders, *base, *flags]

@@ -181,23 +181,23 @@ class Checkpoints:
             state=ocp.args.StandardRestore(jax.tree.map(_with_sharding, like)),
             progress=ocp.args.JsonRestore(),
         )
-        damage = None
+        damage = ""
         try:
             restored = self._reader.restore(step, args=arguments)
             progress, written = restored.progress["progress"], restored.progress["digests"]
             if restored.progress["checksum"] != _checksum(progress, written):
-                raise ValueError("its progress is not what was saved")
+                damage = "its progress is not what was saved"
         except Exception as error:  # its type depends on the damaged part
-            damage = error
-        if not any_process(damage is not None):
-            names = [
-                name for name, each in digests(restored.state).items() if written[name] != each
-            ]
-            if not names:
-                return restored.state, progress
-            damage = ValueError(f"its array {names[0]} is not what was saved")
-        cause = _cause(damage) if damage else "by another process"
-        raise UsageError(f"the checkpoint {self._path(step)} cannot be read ({cause})") from damage
+            damage = _cause(error)
+        if any_process(bool(damage)):
+            damage = damage or "by another process"
+        else:
+            found = digests(restored.state).items()
+            damage = next((name for name, digest in found if written[name] != digest), "")
+            damage = damage and f"its array {damage} is not what was saved"
+        if damage:
+            raise UsageError(f"the checkpoint {self._path(step)} cannot be read ({damage})")
+        return restored.state, progress
 
     def _set_aside(self, steps: Iterable[int]) -> None:
         """Rename the folders of checkpoints, so that they are not read again."""
