@@ -6,6 +6,7 @@ python run.py --config=NAME:tiny                    its tiny form, which ends in
 python run.py --config.model.num_kv_heads=1         change any field of a configuration
 python run.py --workdir=FOLDER                      continue the run in a folder
 python run.py --workdir=FOLDER --config.train.steps=MORE                extend it
+python run.py --coordinator=HOST:PORT --num_processes=4 --process_id=2  one process of four
 python run.py --profile                             record a profiler trace of some steps
 python run.py --wandb=PROJECT                       send the metrics to Weights & Biases too
 python run.py --mode=evaluate                       measure a trained model
@@ -181,7 +182,7 @@ def run(command: Command, config: Config | ConfigDict | Mapping[str, Config]) ->
     if command.mode in TOGETHER:
         from experiments.processes import own_workdir
 
-        with own_workdir(workdir) as own:
+        with own_workdir(workdir, config) as own:
             return call(command, config, own)
     return call(command, config, workdir)
 

@@ -5,6 +5,7 @@ import shutil
 import socket
 import sys
 import threading
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -51,7 +52,7 @@ def start_processes(
         _check_port(coordinator)
     # `Interruption` has the signals: this service would replace its handler of SIGTERM.
     jax.config.update("jax_enable_preemption_service", False)
-    late = threading.Timer(START_SECONDS, _end_late, [coordinator])
+    late = threading.Timer(START_SECONDS, _end_late, [coordinator or "of the launcher"])
     late.daemon = True
     late.start()
     try:
@@ -99,19 +100,24 @@ def per_process(flags: Sequence[bool], mesh: Mesh) -> Array:
 
 
 @contextmanager
-def own_workdir(workdir: Workdir) -> Iterator[Workdir]:
+def own_workdir(workdir: Workdir, config: object) -> Iterator[Workdir]:
     """Return the workdir to process 0, and to the others a temporary copy of its files.
 
     So one process writes the files of a run, and code that writes files, also that of plugins, is
     the same for any number of processes. All write the checkpoints, which are not copied.
 
+    Args:
+        workdir: of the run.
+        config: of the run.
+
     Raises:
-        UsageError: a process sees another folder, or the error of the block, with the name of the
-            workdir in place of that of its copy.
+        UsageError: a process has another config or sees another folder; or the error of the block,
+            with the name of the workdir in place of that of its copy.
     """
     if jax.process_count() == 1:
         yield workdir
         return
+    _check_same(f"{workdir.path.name} {config}")
     _check_shared(workdir.path)
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         own = workdir
@@ -145,20 +151,29 @@ def _check_port(coordinator: str) -> None:
             ) from error
 
 
-def _end_late(coordinator: str | None) -> None:
+def _end_late(coordinator: str) -> None:
     """End the process with a sentence, where jax would abort it with a stack trace."""
-    where = f" at {coordinator}" if coordinator else ""
     print(
-        f"{os.path.basename(sys.argv[0])}: the processes did not all reach the coordinator{where} "
-        f"in {START_SECONDS} s: start process 0 on that host and --num_processes of them",
+        f"{os.path.basename(sys.argv[0])}: not all processes reached the coordinator {coordinator} "
+        f"in {START_SECONDS} s: start all, process 0 on that host, or one with --num_processes=1",
         file=sys.stderr,
         flush=True,
     )
     os._exit(2)
 
 
+def _check_same(text: str) -> None:
+    """Check that all processes have the same text."""
+    found = multihost_utils.process_allgather(np.uint32(zlib.crc32(text.encode())))
+    if other := np.flatnonzero(found != found[0]).tolist():
+        raise UsageError(
+            f"process {_listed(other)} has another --workdir or another config than process 0: "
+            "start all with the same flags"
+        )
+
+
 def _check_shared(folder: Path) -> None:
-    """Check that all processes see the same folder, or the same parent of a missing one."""
+    """Check that all processes see a file in this folder, or in a parent if it is missing."""
     token = np.frombuffer(uuid4().bytes, np.uint8)
     name = f"{bytes(multihost_utils.broadcast_one_to_all(token)).hex()}{PART}"
     places = [folder, *folder.absolute().parents]
@@ -168,11 +183,11 @@ def _check_shared(folder: Path) -> None:
     multihost_utils.sync_global_devices("mark")
     try:
         sees = any((place / name).exists() for place in places)
-        blind = np.flatnonzero(~multihost_utils.process_allgather(np.array(sees)))
+        blind = np.flatnonzero(~multihost_utils.process_allgather(np.array(sees))).tolist()
     finally:
         if jax.process_index() == 0:
             mark.unlink()
-    if len(blind):
+    if blind:
         raise UsageError(
             f"{folder} is not the same folder in process {_listed(blind)} as in process 0: put "
             "--workdir on a file system that all processes share"

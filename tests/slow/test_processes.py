@@ -157,3 +157,41 @@ def test_examples_are_the_same_for_any_number_of_processes(place):
         found = pattern.findall(told(place, "elastic", rank))
         assert found and all(expected[step] == examples for step, examples in found)
     assert {step for step, _ in pattern.findall(told(place, "elastic", 0))} == {*expected}
+
+
+def test_coordinator_that_does_not_answer_is_one_sentence(place):
+    given = "--coordinator=localhost:9", "--num_processes=2", "--process_id=1"
+    soon = "import experiments.processes as processes; processes.START_SECONDS = 1"
+    assert ended(alone(place, "no_coordinator", given, soon)) == [2]
+    message = (place / "no_coordinator.txt").read_text()
+    assert message.startswith(
+        "run.py: not all processes reached the coordinator localhost:9 in 1 s"
+    )
+    assert message.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("folders", "message"),
+    [
+        (("here/run", "there/run"), "is not the same folder in process 1 as in process 0: put"),
+        (("here/run", "here/other"), "process 1 has another --workdir or another config than"),
+    ],
+)
+def test_processes_without_a_common_workdir_are_refused(place, folders, message):
+    own = (
+        "import sys, jax, run, experiments.processes as processes\n"
+        "from pathlib import Path\n"
+        "from experiments.workdir import Workdir\n"
+        "shared = processes.own_workdir\n"
+        f"folders = {folders}\n"
+        "def each(workdir, config):\n"
+        "  path = workdir.path.parent / folders[jax.process_index()]\n"
+        "  path.parent.mkdir(exist_ok=True)\n"
+        "  return shared(Workdir(path), config)\n"
+        "processes.own_workdir = each"
+    )
+    workdir = folders[1].replace("/", ".")
+    assert ended(train_together(place, workdir, 2, (MESH,), own)) == [2, 2]
+    for rank in range(2):
+        assert message in told(place, workdir, rank)
+    assert not (place / folders[0]).exists()
