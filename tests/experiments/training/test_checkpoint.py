@@ -14,6 +14,9 @@ from experiments.training.checkpoint import Checkpoints
 from experiments.training.digest import digests
 from experiments.training.step import TrainState
 
+# tensorstore may call back when the read of a damaged array has ended, as in `run.silence_threads`.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 
 def state(step):
     parameters = {"weights": jnp.arange(3.0) * step, "bias": jnp.float32(2.0**step)}
