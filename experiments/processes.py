@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import jax
@@ -23,6 +24,7 @@ from experiments.errors import UsageError
 from experiments.files import PART
 from experiments.workdir import Workdir
 
+Tree = TypeVar("Tree")
 START_SECONDS = 300  # in which all processes must have started
 HEARTBEAT_SECONDS = 10  # without a sign of life after which a process is lost
 # Variables of SLURM and Open MPI: the number of processes.
@@ -97,6 +99,17 @@ def per_process(flags: Sequence[bool], mesh: Mesh) -> Array:
     sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     own = np.array([flags])
     return jax.make_array_from_callback((mesh.size, len(flags)), sharding, lambda _: own)
+
+
+def readable(tree: Tree) -> Tree:
+    """Return a pytree with whole arrays in place of those of which other processes have parts."""
+
+    def whole(leaf: Any) -> Any:  # noqa: ANN401 - a leaf of any pytree
+        if not isinstance(leaf, Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
+            return leaf
+        return multihost_utils.process_allgather(leaf, tiled=True)
+
+    return jax.tree.map(whole, tree)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from jax import Array
 from experiments.compilation import compiled
 from experiments.config import Config
 from experiments.errors import as_usage_errors
+from experiments.processes import readable
 from experiments.training.flops import matrix_flops
 from experiments.training.interruption import stop_point
 from experiments.training.loss import per_token
@@ -152,7 +153,7 @@ class Learner:
         program = compiled(
             lambda parameters, *arrays: method(nnx.merge(self.definition, parameters), *arrays)
         )
-        return lambda parameters, *arrays: program(one_copy(parameters), *arrays)
+        return lambda parameters, *arrays: readable(program(one_copy(parameters), *arrays))
 
 
 def _with_parameters(state: TrainState, parameters: Mapping[Any, Any]) -> TrainState:
