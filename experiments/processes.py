@@ -130,12 +130,12 @@ def own_workdir(workdir: Workdir, config: object) -> Iterator[Workdir]:
     if jax.process_count() == 1:
         yield workdir
         return
-    _check_same(f"{workdir.path.name} {config}")
+    _check_same(f"{workdir.path.absolute().name} {config}")
     _check_shared(workdir.path)
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         own = workdir
         if jax.process_index():
-            own = Workdir(Path(folder) / workdir.path.name)
+            own = Workdir(Path(folder) / workdir.path.absolute().name)
             own.checkpoints = workdir.checkpoints
             _copy_files(workdir.path, own.path)
         multihost_utils.sync_global_devices("workdir")  # process 0 writes when all have copied

@@ -16,6 +16,13 @@ FLAGS = (
 )
 ONE_DEVICE = "import jax; jax.config.update('jax_num_cpu_devices', 1)\n"
 
+SLOW_STEPS = """
+import time
+from experiments.training.learner import Learner
+place = Learner.place
+Learner.place = lambda self, batch: time.sleep(0.1) or place(self, batch)
+"""
+
 
 def forked() -> multiprocessing.context.BaseContext:
     """Return a context whose processes start in a hundredth of a second."""

@@ -127,7 +127,7 @@ def fit_in(
             workdir.keep_start(origin())
             if profile:
                 train_step = profiled(train_step, workdir.path, config.train.steps - first)
-            if wandb:
+            if wandb and jax.process_index() == 0:
                 run = start_wandb(wandb, workdir.path, config.to_dict())
         workdir.cut(lengths)
         if config.train.sample_maps and first == 0:

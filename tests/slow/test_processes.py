@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.training.metrics import read_metrics
-from tests.child import forked, train, train_together
+from tests.child import SLOW_STEPS, forked, train, train_together
 
 pytestmark = pytest.mark.slow
 
@@ -35,12 +35,6 @@ def slow():
 learner.stop_point = slow
 """
 SLOW_COMPILATION = "import jax; jax.config.update('jax_enable_compilation_cache', False)"
-SLOW_STEPS = """
-import time
-from experiments.training.learner import Learner
-place = Learner.place
-Learner.place = lambda self, batch: time.sleep(0.1) or place(self, batch)
-"""
 WHEN = {  # text that process 0 prints before the signal, and code that runs before
     "training": ("tokens/s", SLOW_STEPS),
     "evaluation": ("evaluates", SLOW_EVALUATION),
