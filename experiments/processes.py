@@ -62,6 +62,7 @@ def start_processes(
             coordinator,
             num_processes,
             process_id,
+            cluster_detection_method="deactivate" if coordinator else None,
             initialization_timeout=2 * START_SECONDS,  # after it, jax aborts the process
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         )

@@ -16,7 +16,6 @@ from experiments.processes import any_process
 
 SIGNALS = signal.SIGTERM, signal.SIGINT
 
-
 _measuring: "Interruption | None" = None  # within `raising`
 
 
