@@ -53,7 +53,6 @@ class Learner:
                 the model or the devices.
         """
         train, self.mesh = config.train, make_mesh(config.mesh)
-        self._microbatches = config.batch.microbatches
         self._implementation = getattr(config.model, "implementation", None)
         with as_usage_errors("model: "):
             self.abstract_model = jax.eval_shape(lambda: make_model(nnx.Rngs(0)))
@@ -95,14 +94,10 @@ class Learner:
             mesh=self.mesh,
             state_shardings=of_state,
             dtype=jax.numpy.dtype(train.dtype),
-            microbatches=self._microbatches,
+            microbatches=config.batch.microbatches,
             decay=train.ema,
             skips_nonfinite=train.skip_nonfinite > 0,
         )
-
-    def place(self, batch: Batch) -> Batch:
-        """Put a training batch onto the devices, each of which takes its rows."""
-        return place_rows(batch, self.mesh, multiple=self._microbatches)
 
     def trace(self, batch: Batch) -> None:
         """Trace the loss, and the training step if the config names an implementation of attention.

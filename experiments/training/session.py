@@ -25,6 +25,7 @@ from experiments.training.measurements import NonFiniteError
 from experiments.training.metrics import Metrics, read_metrics
 from experiments.training.plateau import best_step, out_of_patience
 from experiments.training.profile import profiled
+from experiments.training.sharding import place_rows
 from experiments.training.step import TrainState
 from experiments.training.weights_and_biases import start_wandb
 from experiments.workdir import Workdir
@@ -122,7 +123,7 @@ def fit_in(
             state, progress = checkpoints.restore(learner.abstract_state)
             lengths = progress["lengths"]
             warn_of_other_bits(workdir, progress["bits_depend_on"])
-        first, train_step, run = int(state.step), _placed(learner), None
+        first, train_step, run = int(state.step), _placed(task), None
         if not _has_ended(state, progress, config):
             workdir.keep_start(origin())
             if profile:
@@ -159,12 +160,14 @@ def fit_in(
         return Trained.of(checkpoints, state, progress, config)
 
 
-def _placed(learner: Learner) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
+def _placed(task: Trainable) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
     """Return the training step for batches and requests that are not on the devices yet."""
+    learner, parts = task.learner, task.config.batch.microbatches
 
     def train_step(state: TrainState, batch: Any, *requests: Sequence[bool]) -> Any:  # noqa: ANN401 - of any task
         flags = [per_process(each, learner.mesh) for each in requests]
-        return learner.train_step(state, learner.place(batch), *flags)
+        placed = place_rows(batch, learner.mesh, multiple=parts)
+        return learner.train_step(state, placed, *flags)
 
     return train_step
 
