@@ -272,7 +272,11 @@ def ends_at_once() -> Iterator[None]:
             raise
         if LOST.search(str(error)):
             rank = f"process {jax.process_index()} of {jax.process_count()}"
-            print(f"{rank} lost contact with another, named below", file=sys.stderr, flush=True)
+            print(
+                f"run.py: {rank} lost contact with another, named below",
+                file=sys.stderr,
+                flush=True,
+            )
             time.sleep(NAMED_SECONDS)
         elif not isinstance(error, SystemExit):
             traceback.print_exc()
