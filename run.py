@@ -6,6 +6,7 @@ python run.py --config=NAME:tiny                    its tiny form, which ends in
 python run.py --config.model.num_kv_heads=1         change any field of a configuration
 python run.py --workdir=FOLDER                      continue the run in a folder
 python run.py --workdir=FOLDER --config.train.steps=MORE                extend it
+python run.py --coordinator=HOST:PORT --num_processes=4 --process_id=2  one process of four
 python run.py --profile                             record a profiler trace of some steps
 python run.py --wandb=PROJECT                       send the metrics to Weights & Biases too
 python run.py --mode=evaluate                       measure a trained model
@@ -30,9 +31,13 @@ python run.py --help --config=NAME                  modes, configurations, flags
 
 import errno
 import os
+import re
 import sys
+import time
+import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -40,11 +45,10 @@ from typing import Any, NamedTuple
 from absl import logging
 from ml_collections import ConfigDict
 
-from experiments.cli import SUFFIXES, USES, Command, parse
+from experiments.cli import SUFFIXES, TOGETHER, USES, Command, parse
 from experiments.config import Config
-from experiments.errors import UsageError, as_usage_errors, one_of
+from experiments.errors import Stopped, UsageError, as_usage_errors, one_of
 from experiments.registry import TASKS
-from experiments.training.interruption import Stopped
 from experiments.workdir import Workdir
 
 
@@ -72,6 +76,8 @@ EXPERIMENTS = {
     "step_benchmark": Experiment("experiments.benchmarks.steps.suite", ("benchmark",)),
     "ledger": Experiment("experiments.ledger", ("ledger",)),
 }
+LOST = re.compile("gloo|nccl|connection", re.IGNORECASE)  # in errors after a process has ended
+NAMED_SECONDS = 15  # in which jax ends a process that has lost another one, with its number
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota or a file is full
 
 
@@ -153,13 +159,16 @@ def read_runs(runs: Mapping[str, ConfigDict]) -> dict[str, Config]:
 
 
 def start_jax(command: Command) -> None:
-    """Import jax, make each core a device, and keep compiled programs in the cache folder."""
+    """Import jax, make each core a device, connect the processes, and set the cache of programs."""
     import jax
 
     from experiments.environment import num_cores
+    from experiments.processes import cores_of, start_processes
     from experiments.training.sharding import cores_as_devices
 
-    cores_as_devices(num_cores())
+    cores_as_devices(cores_of(num_cores(), command.coordinator, command.num_processes))
+    if command.mode in TOGETHER:
+        start_processes(command.coordinator, command.num_processes, command.process_id)
     if command.mode != "benchmark":  # which times compiling too
         # Programs compiled by one run start the next one in seconds.
         jax.config.update("jax_compilation_cache_dir", str((command.cache / "jax").absolute()))
@@ -170,7 +179,20 @@ def start_jax(command: Command) -> None:
 
 def run(command: Command, config: Config | ConfigDict | Mapping[str, Config]) -> int:
     """Call the experiment that the configuration names; return the exit status."""
-    workdir, cache = Workdir(command.weights or command.workdir), command.cache
+    workdir = Workdir(command.weights or command.workdir)
+    if command.mode in TOGETHER:
+        from experiments.processes import own_workdir
+
+        with own_workdir(workdir, config) as own:
+            return call(command, config, own)
+    return call(command, config, workdir)
+
+
+def call(
+    command: Command, config: Config | ConfigDict | Mapping[str, Config], workdir: Workdir
+) -> int:
+    """Call the experiment with a workdir; return the exit status."""
+    cache = command.cache
     if command.runs:
         do = getattr(import_module(f"experiments.commands.{command.mode}"), command.mode)
         flags = {"cluster": command.cluster, "wandb": command.wandb}
@@ -245,6 +267,37 @@ def silence_threads() -> None:
     sys.unraisablehook = lambda _: None
 
 
+@contextmanager
+def ends_at_once() -> Iterator[None]:
+    """End one of several processes: after success with the others, and after an error at once.
+
+    The others then end too. A process that waited for them would wait for ever.
+    """
+    try:
+        yield
+    except BaseException as error:
+        jax = sys.modules.get("jax")
+        if jax is None or not jax.distributed.is_initialized():
+            raise
+        if isinstance(error, SystemExit) and not error.code:
+            jax.distributed.shutdown()
+            raise
+        if LOST.search(str(error)):
+            rank = f"process {jax.process_index()} of {jax.process_count()}"
+            print(
+                f"run.py: {rank} lost contact with another, named below",
+                file=sys.stderr,
+                flush=True,
+            )
+            time.sleep(NAMED_SECONDS)
+        elif not isinstance(error, SystemExit):
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(error.code if isinstance(error, SystemExit) else 1)
+
+
 if __name__ == "__main__":
     silence_threads()
-    sys.exit(main(sys.argv))
+    with ends_at_once():
+        sys.exit(main(sys.argv))

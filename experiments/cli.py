@@ -46,6 +46,7 @@ MODES = {
 ANSWERS = ("generate", "translate")  # other names of the mode predict, which get a hint
 USES = ("evaluate", "predict", "explain")  # modes that need a trained model
 FORMATS = ("text", "json")
+TOGETHER = ("train", "evaluate")  # modes in which several processes compute one run
 FOR_MODES = {  # modes that have a flag
     "split": ("evaluate", "explain"),
     "against": ("evaluate",),
@@ -55,6 +56,9 @@ FOR_MODES = {  # modes that have a flag
     "beam": ("prepare",),
     "profile": ("train",),
     "wandb": ("train", "sweep"),
+    "coordinator": TOGETHER,
+    "num_processes": TOGETHER,
+    "process_id": TOGETHER,
     "sentence": ("explain",),
     "file": ("explain",),
     "gold": ("explain",),
@@ -98,6 +102,13 @@ FLAGS = {
     "seeds": (None, "with --mode=sweep: the seeds of the runs, as in 0,1,2"),
     "cluster": (None, "with --mode=sweep: train in jobs of submitit, local or slurm"),
     "beam": (None, "with --mode=prepare: options of Apache Beam, as in --runner=DirectRunner"),
+    "coordinator": (
+        None,
+        "with several processes: HOST:PORT, where process 0 listens; not needed by SLURM, Open MPI "
+        "and Kubernetes",
+    ),
+    "num_processes": (None, "with --coordinator: their number; 1 for one process alone"),
+    "process_id": (None, "with --coordinator: the number of this process, from 0"),
     "plugin": (None, "Python file or module that registers datasets, tasks and the like"),
 }
 CLUSTERS = ("local", "slurm")
@@ -129,6 +140,9 @@ class Command(NamedTuple):
         cluster: where submitit trains the runs; None for here, one after another.
         profile: whether some steps are traced.
         wandb: project of Weights & Biases.
+        coordinator: host and port of process 0, if several processes compute one run.
+        num_processes: their number.
+        process_id: of this one.
     """
 
     mode: str
@@ -151,6 +165,9 @@ class Command(NamedTuple):
     cluster: str | None = None
     profile: bool = False
     wandb: str | None = None
+    coordinator: str | None = None
+    num_processes: int | None = None
+    process_id: int | None = None
 
 
 def parse(argv: Sequence[str]) -> Command:
@@ -231,6 +248,9 @@ def _parse_one(mode: str, argv: Sequence[str], name: str | None = None) -> Comma
         layer=_number("layer", values.layer),
         head=_number("head", values.head),
         beam=values.beam,
+        coordinator=values.coordinator,
+        num_processes=_number("num_processes", values.num_processes),
+        process_id=_number("process_id", values.process_id, least=0),
         cluster=values.cluster,
         profile=values.profile,
         wandb=values.wandb,
@@ -341,6 +361,7 @@ def _check_combination(mode: str, arguments: Sequence[str], *, is_config_given: 
             raise UsageError('--cluster needs an extra: pip install "attention[cluster]"')
         if given["cluster"] == "slurm" and which("srun") is None:
             raise UsageError("--cluster=slurm needs the command srun, which is not installed here")
+    _check_processes(given)
     if given["weights"] and (
         mode not in ("predict", "explain") or (mode == "predict" and given["workdir"])
     ):
@@ -363,9 +384,28 @@ def _check_combination(mode: str, arguments: Sequence[str], *, is_config_given: 
         raise UsageError("--mode=describe takes a --config or a --workdir, got both")
 
 
-def _number(name: str, given: str | None) -> int | None:
+def _check_processes(given: Mapping[str, str | None]) -> None:
+    """Raise a `UsageError` for an incomplete set of the flags of several processes."""
+    names = ("coordinator", "num_processes", "process_id")
+    missing = [f"--{name}" for name in names if given[name] is None]
+    if len(missing) == len(names) or (given["num_processes"] == "1" and len(missing) == 2):
+        return
+    if missing:
+        flags = ", ".join(f"--{name}" for name in names)
+        raise UsageError(f"{flags} belong together: {' and '.join(missing)} missing")
+    host, _, port = given["coordinator"].rpartition(":")
+    if not host or not port.isdecimal():
+        raise UsageError(f"--coordinator is HOST:PORT, got {given['coordinator']!r}")
+    number, place = (_number(name, given[name], least=0) for name in names[1:])
+    if place >= number:
+        raise UsageError(
+            f"--process_id is from 0 to {number - 1} with --num_processes={number}, got {place}"
+        )
+
+
+def _number(name: str, given: str | None, least: int = 1) -> int | None:
     if given is not None and not given.isdecimal():
-        raise UsageError(f"--{name} is a whole number from 1, got {given!r}")
+        raise UsageError(f"--{name} is a whole number from {least}, got {given!r}")
     return None if given is None else int(given)
 
 

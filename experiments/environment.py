@@ -17,7 +17,7 @@ def num_cores() -> int:
 
 def free_memory() -> float:
     """Free bytes of the first device; infinite if they are unknown."""
-    stats = jax.devices()[0].memory_stats() or {}
+    stats = jax.local_devices()[0].memory_stats() or {}
     if "bytes_limit" in stats:
         return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
     memory = Path("/proc/meminfo")
@@ -28,7 +28,7 @@ def free_memory() -> float:
 
 def peak_memory() -> int:
     """Return the most bytes that were in use so far: of the first device, else of this process."""
-    stats = jax.devices()[0].memory_stats() or {}
+    stats = jax.local_devices()[0].memory_stats() or {}
     if "peak_bytes_in_use" in stats:
         return stats["peak_bytes_in_use"]
     unit = 1 if platform.system() == "Darwin" else 1024
@@ -44,6 +44,7 @@ def bits_depend_on() -> dict[str, str]:
     return {
         "device": device.device_kind,
         "devices": str(jax.device_count()),
+        "processes": str(jax.process_count()),
         "cores": os.environ.get("NPROC") or str(num_cores()),
         "machine": platform.machine(),
         "jax": jax.__version__,

@@ -15,6 +15,10 @@ class UsageError(Exception):
     """One sentence: what was given, and what is allowed. `run.py` prints it without a traceback."""
 
 
+class Stopped(BaseException):
+    """A training was stopped by a signal; no `except Exception` of a metric may catch it."""
+
+
 @contextmanager
 def as_usage_errors(where: str = "") -> Iterator[None]:
     """Raise each `ValueError` of the library as a `UsageError`.

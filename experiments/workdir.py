@@ -35,6 +35,7 @@ CHANGEABLE = (
     "train.checkpoint_every",
     "train.checkpoint_minutes",
     "train.skip_nonfinite",
+    "train.step_timeout",
 )
 # Fields of files that are read again, and their types.
 RESULTS = {

@@ -46,6 +46,11 @@ class TrainPart:
     checkpoint_minutes: float = option(
         10.0, "minutes after which a checkpoint is saved between those; 0: never"
     )
+    step_timeout: float = option(
+        0.0,
+        "seconds after which a step that has not ended, compilation included, ends the process "
+        "with the stacks of its threads; 0: never",
+    )
     skip_nonfinite: int = option(
         0,
         "steps in a row with a loss or gradient that is not finite that end the training, each "
@@ -80,6 +85,7 @@ class TrainPart:
             ("patience", 0),
             ("skip_nonfinite", 0),
             ("checkpoint_minutes", 0),
+            ("step_timeout", 0),
         ):
             check_at_least(name, getattr(self, name), least)
         for name in ("learning_rate", "clip_norm", "epsilon"):

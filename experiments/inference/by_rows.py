@@ -1,14 +1,18 @@
 """Independent rows on several devices."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 from jax import Array
+from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from experiments.compilation import compiled
+from experiments.processes import readable
+from experiments.training.interruption import stop_point
 from experiments.training.sharding import is_replicated, one_copy, padded_rows
 
 FEWEST_ROWS = 8  # of a device: fewer are not worth the copies of the parameters
@@ -17,7 +21,8 @@ FEWEST_ROWS = 8  # of a device: fewer are not worth the copies of the parameters
 def by_rows(function: Callable[..., Any], jit: Callable[..., Any] = compiled) -> Callable[..., Any]:
     """Compile `function(parameters, *arrays)` with the rows of its arrays on several devices.
 
-    Parameters that are sharded stay so. Of replicated ones, each device uses its own copy.
+    Parameters that are sharded stay so. Of replicated ones, each device uses its own copy; several
+    processes have to call the function with the same arrays.
 
     Args:
         function: maps parameters and arrays `[B, *]` to arrays `[B, *]`, each row independent of
@@ -42,20 +47,37 @@ def by_rows(function: Callable[..., Any], jit: Callable[..., Any] = compiled) ->
 
     independent, whole = jit(shared), jit(function)
 
-    def run(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - the same
-        if not is_replicated(parameters):
-            return whole(parameters, *arrays)
+    def local(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - the same
         mesh = _mesh_of_rows(len(arrays[0]))
         if mesh.size == 1:
             return independent(one_copy(parameters), *arrays)
-        return independent(
-            jax.device_put(parameters, NamedSharding(mesh, PartitionSpec())), *arrays
-        )
+        copies = jax.device_put(parameters, NamedSharding(mesh, PartitionSpec()))
+        return independent(copies, *arrays)
+
+    def run(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - the same
+        stop_point()
+        compute = local if is_replicated(parameters) else whole
+        if jax.process_count() == 1:
+            return compute(parameters, *arrays)
+        arrays = [np.asarray(array) for array in arrays]  # for the devices of all processes
+        if compute is whole:
+            return readable(whole(parameters, *arrays))
+        return _of_all_processes(partial(local, one_copy(parameters)), arrays)
 
     return run
 
 
+def _of_all_processes(function: Callable[..., Any], arrays: Sequence[np.ndarray]) -> Any:  # noqa: ANN401 - any pytree
+    """Compute some rows in each process, and return those of all processes to each."""
+    rows, number = len(arrays[0]), jax.process_count()
+    if rows < FEWEST_ROWS * number:
+        return function(*arrays)
+    parts = (np.split(padded_rows(array, number), number) for array in arrays)
+    found = process_allgather(function(*(part[jax.process_index()] for part in parts)), tiled=True)
+    return jax.tree.map(lambda array: array[:rows], found)
+
+
 def _mesh_of_rows(rows: int) -> Mesh:
-    """Return a mesh of the most devices with at least `FEWEST_ROWS` rows each."""
-    number = max(1, min(jax.device_count(), rows // FEWEST_ROWS))
-    return Mesh(np.array(jax.devices()[:number]), ("data",))
+    """Return a mesh of the most devices of this process with at least `FEWEST_ROWS` rows each."""
+    number = max(1, min(jax.local_device_count(), rows // FEWEST_ROWS))
+    return Mesh(np.array(jax.local_devices()[:number]), ("data",))

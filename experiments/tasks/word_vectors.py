@@ -17,6 +17,7 @@ from experiments.analysis.senses import (
 from experiments.data.skip_grams import SkipGramBatch, SkipGramBatches
 from experiments.data.vocabulary import SPECIALS
 from experiments.inference.prediction import Prediction
+from experiments.processes import readable
 from experiments.tasks.task import Measured, Task
 from experiments.training.loss import TokenLosses, negative_sampling_losses
 from experiments.training.step import TrainState
@@ -71,7 +72,8 @@ class WordVectors(Task[SkipGramBatch]):
 
     def vectors(self, state: TrainState) -> np.ndarray:
         """Return the vector of each word, `[V, D]`."""
-        return np.asarray(nnx.merge(self.learner.definition, state.parameters).centers[...])
+        parameters = readable(state.parameters)
+        return np.asarray(nnx.merge(self.learner.definition, parameters).centers[...])
 
     def measure(self, state: TrainState, split: str) -> Measured:
         """Measure the loss, and on the test split of toy data the senses of words.

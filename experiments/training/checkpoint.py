@@ -20,6 +20,7 @@ import orbax.checkpoint as ocp
 from jax.sharding import SingleDeviceSharding
 
 from experiments.errors import UsageError
+from experiments.processes import any_process
 from experiments.training.digest import digests
 from experiments.training.step import TrainState
 
@@ -56,7 +57,15 @@ class Checkpoints:
             # orbax leaves those that it had only just created, and cannot save the step again.
             for unfinished in directory.glob(f"*{UNFINISHED}*"):
                 shutil.rmtree(unfinished)
-        self._manager = ocp.CheckpointManager(directory.absolute(), options=options)
+        self._manager = self._reader = ocp.CheckpointManager(directory.absolute(), options=options)
+        if jax.process_count() > 1:
+            # Each reads for itself: those that read together wait for one that finds damage.
+            own = jax.process_index()
+            alone = ocp.options.MultiprocessingOptions(
+                primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"reader{own}"
+            )
+            options = ocp.CheckpointManagerOptions(read_only=True, multiprocessing_options=alone)
+            self._reader = ocp.CheckpointManager(directory.absolute(), options=options)
 
     def latest_step(self) -> int | None:
         """Return the step of the newest checkpoint, None without one."""
@@ -172,26 +181,31 @@ class Checkpoints:
             state=ocp.args.StandardRestore(jax.tree.map(_with_sharding, like)),
             progress=ocp.args.JsonRestore(),
         )
+        damage = ""
         try:
-            restored = self._manager.restore(step, args=arguments)
+            restored = self._reader.restore(step, args=arguments)
             progress, written = restored.progress["progress"], restored.progress["digests"]
             if restored.progress["checksum"] != _checksum(progress, written):
-                raise ValueError("its progress is not what was saved")
-            for name, digest in digests(restored.state).items():
-                if written[name] != digest:
-                    raise ValueError(f"its array {name} is not what was saved")
+                damage = "its progress is not what was saved"
         except Exception as error:  # its type depends on the damaged part
-            raise UsageError(
-                f"the checkpoint {self._path(step)} cannot be read ({_cause(error)})"
-            ) from error
+            damage = _cause(error)
+        if any_process(bool(damage)):
+            damage = damage or "by another process"
+        else:
+            found = digests(restored.state).items()
+            damage = next((name for name, digest in found if written[name] != digest), "")
+            damage = damage and f"its array {damage} is not what was saved"
+        if damage:
+            raise UsageError(f"the checkpoint {self._path(step)} cannot be read ({damage})")
         return restored.state, progress
 
     def _set_aside(self, steps: Iterable[int]) -> None:
         """Rename the folders of checkpoints, so that they are not read again."""
-        for step in steps:
+        for step in steps if jax.process_index() == 0 else ():
             aside = self._path(step).with_name(f"{step}.damaged")
             shutil.rmtree(aside, ignore_errors=True)
             self._path(step).rename(aside)
+        any_process(False)  # all wait for the first
         self._manager.reload()
 
     def _path(self, step: int) -> Path:
@@ -212,7 +226,8 @@ class Checkpoints:
 
     def __exit__(self, *exception: object) -> None:
         """Wait for a save, and close."""
-        self._manager.close()
+        for each in {self._manager, self._reader}:
+            each.close()
 
 
 class _Newest(ocp.checkpoint_managers.PreservationPolicy):
@@ -230,7 +245,7 @@ class _Newest(ocp.checkpoint_managers.PreservationPolicy):
 
 
 def _with_sharding(leaf: Any) -> jax.ShapeDtypeStruct:  # noqa: ANN401 - an array or its shape
-    sharding = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.devices()[0])
+    sharding = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: a training saves its state and ends."""
+"""SIGTERM and Ctrl-C: a training saves its state and ends, in all its processes."""
 
 import os
 import signal
@@ -9,11 +9,23 @@ from threading import Thread, current_thread, main_thread
 from types import FrameType
 from typing import Any, Self
 
+import jax
+
+from experiments.errors import Stopped
+from experiments.processes import any_process
+
 SIGNALS = signal.SIGTERM, signal.SIGINT
 
+_measuring: "Interruption | None" = None  # within `raising`
 
-class Stopped(BaseException):
-    """A training was stopped by a signal; no `except Exception` of a metric may catch it."""
+
+def stop_point() -> None:
+    """Raise `Stopped` in a measurement in training, if a signal has come to any process.
+
+    All processes call it between two parts of a measurement.
+    """
+    if _measuring is not None and any_process(_measuring.requested):
+        raise Stopped
 
 
 class Interruption:
@@ -24,7 +36,7 @@ class Interruption:
     the handler in C writes into a pipe.
 
     Attributes:
-        requested: whether a signal has come.
+        requested: whether a signal has come to this process.
     """
 
     def __init__(self) -> None:
@@ -35,14 +47,17 @@ class Interruption:
 
     @contextmanager
     def raising(self) -> Iterator[None]:
-        """Raise `Stopped` in this block at a signal, when the running call has ended."""
-        self._raises = True
+        """Raise `Stopped` in this block at a signal, when the running call has ended.
+
+        Several processes raise it together, at the next `stop_point`.
+        """
+        global _measuring
+        self._raises, _measuring = jax.process_count() == 1, self
         try:
-            if self.requested:
-                raise Stopped
+            stop_point()
             yield
         finally:
-            self._raises = False
+            self._raises, _measuring = False, None
 
     def __enter__(self) -> Self:
         """Take the signals; in a thread other than the main one, none can be taken."""

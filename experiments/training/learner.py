@@ -11,10 +11,12 @@ from jax import Array
 from experiments.compilation import compiled
 from experiments.config import Config
 from experiments.errors import as_usage_errors
+from experiments.processes import readable
 from experiments.training.flops import matrix_flops
+from experiments.training.interruption import stop_point
 from experiments.training.loss import per_token
 from experiments.training.optimizer import optimizer, schedule
-from experiments.training.sharding import make_mesh, one_copy, shardings
+from experiments.training.sharding import make_mesh, one_copy, place_rows, shardings
 from experiments.training.step import Batch, LossFunction, TrainState, make_steps
 
 
@@ -130,7 +132,11 @@ class Learner:
         One batch is computed at a time: the threads of a CPU with two cores can all wait for sums
         over devices if several programs with such sums run at once.
         """
-        sums = [jax.device_get(self.evaluate_step(parameters, batch)) for batch in batches]
+        sums = []
+        for batch in batches:
+            stop_point()
+            placed = place_rows(batch, self.mesh)
+            sums.append(jax.device_get(self.evaluate_step(parameters, placed)))
         total = jax.tree.map(lambda *parts: sum(parts), *sums)
         return {name: float(value) for name, value in per_token(total).items()}
 
@@ -142,7 +148,7 @@ class Learner:
         program = compiled(
             lambda parameters, *arrays: method(nnx.merge(self.definition, parameters), *arrays)
         )
-        return lambda parameters, *arrays: program(one_copy(parameters), *arrays)
+        return lambda parameters, *arrays: readable(program(one_copy(parameters), *arrays))
 
 
 def _with_parameters(state: TrainState, parameters: Mapping[Any, Any]) -> TrainState:

@@ -1,16 +1,20 @@
 """The training loop."""
 
+import faulthandler
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
+import jax
 import numpy as np
 from jax import Array
 from tqdm import tqdm
 
 from experiments.config.train import MONITORED, TrainPart
-from experiments.training.interruption import Interruption, Stopped
+from experiments.errors import Stopped
+from experiments.training.interruption import Interruption
 from experiments.training.measurements import NonFiniteError, Speed, StepMeasurements
 from experiments.training.metrics import Metrics
 from experiments.training.plateau import best_step, monitored_loss, out_of_patience, stalls
@@ -34,7 +38,7 @@ class Batches(Protocol):
 def fit(
     state: TrainState,
     batches: Batches,
-    train_step: Callable[[TrainState, Any], tuple[TrainState, dict[str, Array]]],
+    train_step: Callable[..., tuple[TrainState, dict[str, Array]]],
     *,
     config: TrainPart,
     metrics: Metrics,
@@ -50,7 +54,7 @@ def fit(
     Args:
         state: the training state; its memory is reused.
         batches: the batch of each step, counted from 0.
-        train_step: of `make_steps`.
+        train_step: of `make_steps`; with requests if there are several processes.
         config: steps, the intervals between measurements, samples and checkpoints, the monitored
             value, patience, and the fields of the "plateau" schedule.
         metrics: takes the measurements.
@@ -82,11 +86,12 @@ def fit(
 def _run(
     loop: "_Loop",
     batches: Batches,
-    train_step: Callable[[TrainState, Any], tuple[TrainState, dict[str, Array]]],
+    train_step: Callable[..., tuple[TrainState, dict[str, Array]]],
     config: TrainPart,
     flops: Callable[[Any], float],
 ) -> None:
-    with tqdm(total=config.steps, initial=loop.step, unit="step", mininterval=0.5) as bar:
+    how = {"unit": "step", "mininterval": 0.5, "disable": jax.process_index() > 0}
+    with tqdm(total=config.steps, initial=loop.step, **how) as bar:
         try:
             # An unknown name ends the run at step 0.
             if not loop.losses and config.monitor not in MONITORED:
@@ -102,11 +107,14 @@ def _run(
                 bar.update()
                 loop.write_row(bar)
                 loop.finish_step(bar)
+            loop.check_stop()
         except Stopped:
             loop.save_stopped()
             raise Stopped(
                 f"stopped at step {loop.step:,} of {config.steps:,}: the same command continues"
             ) from None
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
 
 class _Loop:
@@ -151,11 +159,14 @@ class _Loop:
 
     def take_step(
         self,
-        train_step: Callable[[TrainState, Any], tuple[TrainState, dict[str, Array]]],
+        train_step: Callable[..., tuple[TrainState, dict[str, Array]]],
         batch: Any,  # noqa: ANN401 - what `train_step` takes
         work: float,
     ) -> None:
-        self.state, measured = train_step(self.state, batch)
+        if seconds := self._config.step_timeout:
+            faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
+        requests = () if jax.process_count() == 1 else (self._own_requests,)
+        self.state, measured = train_step(self.state, batch, *requests)
         self.step += 1
         self._measured.add(self.step, measured)
         self._speed.add(work)
@@ -186,9 +197,9 @@ class _Loop:
         """Measure what is left to measure of the state, and save it where this is due."""
         config, is_measured = self._config, bool(self._left)
         is_changed = is_measured or not self.is_saved
-        is_late = 0 < 60 * config.checkpoint_minutes <= time.monotonic() - self._saved_at
-        is_due = is_changed and (is_late or self._is_due(config.checkpoint_interval))
+        is_due = is_changed and (self._requests[0] or self._is_due(config.checkpoint_interval))
         if is_measured or is_due:
+            faulthandler.cancel_dump_traceback_later()
             self._measured.collect()  # speeds are those of the steps alone
             self._speed.pause()
             while self._left:
@@ -196,8 +207,13 @@ class _Loop:
             if is_due:
                 self._save_state()
             self._speed.resume()
-        if self._stop.requested:
+        if self._requests[1]:
             raise Stopped
+
+    def check_stop(self) -> None:
+        """Raise `Stopped` if it was asked for too late for the last steps."""
+        with self._stop.raising():
+            pass
 
     def write_nonfinite(self, step: int) -> None:
         """Write a last row, whose last step is one with a loss or gradient that is not finite."""
@@ -207,6 +223,17 @@ class _Loop:
         """Save the state, unless the newest checkpoint has the same."""
         if not self.is_saved:
             self._save_state()
+
+    @property
+    def _own_requests(self) -> tuple[bool, bool]:
+        """Whether this process asks for a checkpoint, and whether for a stop."""
+        minutes = (time.monotonic() - self._saved_at) / 60
+        return 0 < self._config.checkpoint_minutes <= minutes, self._stop.requested
+
+    @property
+    def _requests(self) -> Sequence[bool]:
+        """Requests that are followed now: of several processes, those that a step has collected."""
+        return self._own_requests if jax.process_count() == 1 else self._measured.requests
 
     def _measure(self, bar: tqdm) -> None:
         """Measure the first of what is left; a stop within it leaves no trace of it."""
@@ -231,6 +258,7 @@ class _Loop:
         self.saved = self.progress
         self._save(self.state, self.saved)
         self._saved_step, self._saved_at = self.step, time.monotonic()
+        self._measured.requests = False, self._measured.requests[1]
 
     def _is_due(self, interval: int) -> bool:
         return self.step % interval == 0 or self.step == self._config.steps

@@ -12,6 +12,7 @@ from experiments.environment import peak_memory
 from experiments.training.flops import peak_flops
 
 CHECKED = "loss", "gradient_norm"
+NO_REQUESTS = False, False  # for a checkpoint, and for a stop
 
 
 class NonFiniteError(FloatingPointError):
@@ -33,6 +34,7 @@ class StepMeasurements:
     Attributes:
         pending: of each step, as numbers of Python: equal after they were written as JSON.
         skipped: number of steps in a row that were skipped.
+        requests: of any process in the last step that was collected, as in `make_steps`.
     """
 
     def __init__(self, pending: Sequence[Mapping[str, float]], skipped: int, most: int) -> None:
@@ -45,6 +47,7 @@ class StepMeasurements:
                 is not skipped by the training step.
         """
         self.pending, self.skipped, self._most = [*pending], skipped, most
+        self.requests: Sequence[bool] = NO_REQUESTS
         self._running: tuple[int, Mapping[str, Any]] | None = None
 
     def add(self, step: int, measured: Mapping[str, Any]) -> None:
@@ -65,7 +68,9 @@ class StepMeasurements:
         if self._running is None:
             return
         step, measured = self._running
-        values = {name: float(value) for name, value in jax.device_get(measured).items()}
+        found = dict(jax.device_get(measured))
+        self.requests = found.pop("requests", NO_REQUESTS)
+        values = {name: float(value) for name, value in found.items()}
         self.pending.append(values)
         self._running = None
         name = next((name for name in CHECKED if not math.isfinite(values[name])), None)

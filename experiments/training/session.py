@@ -3,18 +3,20 @@
 import io
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol, Self
 
 import jax
 import numpy as np
+from jax import Array
 
 from experiments.config import Config
 from experiments.environment import bits_depend_on
 from experiments.errors import UsageError
 from experiments.files import remove_abandoned, write_whole
 from experiments.origin import origin
+from experiments.processes import per_process
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.interruption import Interruption
 from experiments.training.learner import Learner
@@ -23,6 +25,7 @@ from experiments.training.measurements import NonFiniteError
 from experiments.training.metrics import Metrics, read_metrics
 from experiments.training.plateau import best_step, out_of_patience
 from experiments.training.profile import profiled
+from experiments.training.sharding import place_rows
 from experiments.training.step import TrainState
 from experiments.training.weights_and_biases import start_wandb
 from experiments.workdir import Workdir
@@ -120,12 +123,12 @@ def fit_in(
             state, progress = checkpoints.restore(learner.abstract_state)
             lengths = progress["lengths"]
             warn_of_other_bits(workdir, progress["bits_depend_on"])
-        first, train_step, run = int(state.step), learner.train_step, None
+        first, train_step, run = int(state.step), _placed(task), None
         if not _has_ended(state, progress, config):
             workdir.keep_start(origin())
             if profile:
                 train_step = profiled(train_step, workdir.path, config.train.steps - first)
-            if wandb:
+            if wandb and jax.process_index() == 0:
                 run = start_wandb(wandb, workdir.path, config.to_dict())
         workdir.cut(lengths)
         if config.train.sample_maps and first == 0:
@@ -155,6 +158,18 @@ def fit_in(
             finally:
                 checkpoints.wait()
         return Trained.of(checkpoints, state, progress, config)
+
+
+def _placed(task: Trainable) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
+    """Return the training step for batches and requests that are not on the devices yet."""
+    learner, parts = task.learner, task.config.batch.microbatches
+
+    def train_step(state: TrainState, batch: Any, *requests: Sequence[bool]) -> Any:  # noqa: ANN401 - of any task
+        flags = [per_process(each, learner.mesh) for each in requests]
+        placed = place_rows(batch, learner.mesh, multiple=parts)
+        return learner.train_step(state, placed, *flags)
+
+    return train_step
 
 
 def _sample(workdir: Workdir, task: Trainable, state: TrainState) -> Callable[[], str]:

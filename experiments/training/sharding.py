@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import Array
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
@@ -65,6 +66,11 @@ def make_mesh(config: MeshPart) -> Mesh:
     if sizes["data"] == 0 and number % others:
         raise UsageError(f"{given} do not divide the {number} devices: set mesh.data")
     sizes["data"] = sizes["data"] or number // others
+    if (used := math.prod(sizes.values())) < number and jax.process_count() > 1:
+        raise UsageError(
+            f"the mesh has {used} devices, and {jax.process_count()} processes need all of their "
+            f"{number}: set mesh.data=0"
+        )
     devices = jax.devices()[: math.prod(sizes.values())]
     kinds = (AxisType.Auto,) * len(sizes)
     return jax.make_mesh(tuple(sizes.values()), tuple(sizes), kinds, devices=devices)
@@ -203,6 +209,29 @@ def shard_rows(tree: Tree, mesh: Mesh, *, multiple: int = 1) -> Tree:
     return jax.tree.map(lambda array: _constrained(array, mesh, axes or None), tree)
 
 
+def place_rows(tree: Tree, mesh: Mesh, *, multiple: int = 1) -> Tree:
+    """Put a batch of the host, arrays `[B, *]`, onto the devices, each of which takes its rows.
+
+    Each process has the whole batch, and its devices take their rows of it.
+
+    Args:
+        tree: arrays of the host.
+        mesh: of the devices.
+        multiple: parts of the batch that are computed one after another, as in `shard_rows`.
+    """
+    axes = _axes("batch", mesh)
+    number, sharding = (
+        multiple * _ways(axes, mesh),
+        NamedSharding(mesh, PartitionSpec(axes or None)),
+    )
+
+    def place(array: np.ndarray) -> Array:
+        array = padded_rows(array, number)
+        return jax.make_array_from_callback(array.shape, sharding, lambda rows: array[rows])
+
+    return jax.tree.map(place, tree)
+
+
 def row_shards(features: Array) -> tuple[int, ...]:
     """Return over how many devices the axes B and T of `[B, T, *]` are sharded; () if over one."""
     mesh = jax.typeof(features).sharding.mesh
@@ -270,7 +299,8 @@ def is_replicated(tree: Any) -> bool:  # noqa: ANN401 - any pytree
 def padded_rows(array: Array, number: int) -> Array:
     """Append rows of zeros until `number` divides the rows."""
     missing = -len(array) % number
-    return jnp.pad(array, [(0, missing), *[(0, 0)] * (array.ndim - 1)]) if missing else array
+    pad = np.pad if isinstance(array, np.ndarray) else jnp.pad
+    return pad(array, [(0, missing), *[(0, 0)] * (array.ndim - 1)]) if missing else array
 
 
 def _constrained(array: Array, mesh: Mesh, *axes: MeshAxes) -> Array:

@@ -57,7 +57,7 @@ def make_steps(
     decay: float = 0.0,
     skips_nonfinite: bool = False,
 ) -> tuple[
-    Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]],
+    Callable[..., tuple[TrainState, dict[str, Array]]],
     Callable[[nnx.State, Batch], TokenLosses],
 ]:
     """Return the jitted training step and evaluation step of a model.
@@ -78,9 +78,10 @@ def make_steps(
             parameters, average and optimizer as they are; the metrics then count it as "skipped".
 
     Returns:
-        `train_step(state, batch) -> state, metrics`, which reuses the memory of its state; and
-        `evaluate_step(parameters, batch) -> sums`, without dropout. Both are one program on all
-        devices of the mesh.
+        `train_step(state, batch, requests=None) -> state, metrics`, which reuses the memory of its
+        state; and `evaluate_step(parameters, batch) -> sums`, without dropout. Both are one program
+        on all devices of the mesh. Requests are bool `[devices, kinds]`; the metrics then contain
+        the kinds that any process has set.
     """
 
     def summed(parameters: nnx.State, batch: Batch, rng: Array) -> tuple[Array, TokenLosses]:
@@ -90,7 +91,9 @@ def make_steps(
         sums = add_auxiliary(sums, losses, to_objective=True)
         return sums.loss, sums
 
-    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
+    def train_step(
+        state: TrainState, batch: Batch, requests: Array | None = None
+    ) -> tuple[TrainState, dict[str, Array]]:
         rng = jax.random.fold_in(state.rng, state.step)
         gradient = jax.grad(summed, has_aux=True)
         gradients, sums = accumulated(gradient, state.parameters, batch, rng, microbatches, mesh)
@@ -109,6 +112,8 @@ def make_steps(
             unchanged = state._replace(step=after.step)
             after = jax.tree.map(partial(jnp.where, finite), after, unchanged)
             metrics["skipped"] = 1 - finite.astype(jnp.float32)
+        if requests is not None:
+            metrics["requests"] = requests.any(axis=0)
         return after, metrics
 
     def evaluate_step(parameters: nnx.State, batch: Batch) -> TokenLosses:
@@ -116,8 +121,11 @@ def make_steps(
         sums, losses = loss_function(model, shard_rows(batch, mesh), None)
         return add_auxiliary(sums, losses, to_objective=False)
 
-    out = state_shardings, NamedSharding(mesh, PartitionSpec())
-    return compiled(train_step, donate=(0,), out_shardings=out), compiled(evaluate_step)
+    replicated = NamedSharding(mesh, PartitionSpec())
+    return (
+        compiled(train_step, donate=(0,), out_shardings=(state_shardings, replicated)),
+        compiled(evaluate_step, out_shardings=replicated),
+    )
 
 
 def cast(tree: Any, dtype: jnp.dtype) -> Any:  # noqa: ANN401 - any pytree

@@ -15,6 +15,8 @@ from experiments.config import Config
 from experiments.workdir import Workdir
 from tests.command_line.command import REPOSITORY, command, make_untrained
 
+TWO = ("--num_processes=2",)
+
 
 @pytest.mark.parametrize(
     "arguments, sentence",
@@ -48,6 +50,12 @@ from tests.command_line.command import REPOSITORY, command, make_untrained
         (["--config.batch.tokens=40"], "batch.tokens=40 does not fit a sentence of"),
         (["--config.train.learning_rate=nan"], "train.learning_rate must be a number above 0"),
         (["--config.train.beta1=2.0"], "train.beta1 must lie in [0, 1), got 2.0"),
+        (["--process_id=0"], "belong together: --coordinator and --num_processes missing"),
+        (["--num_processes=2"], "belong together: --coordinator and --process_id missing"),
+        ([*TWO, "--coordinator=host", "--process_id=0"], "--coordinator is HOST:PORT, got 'host'"),
+        ([*TWO, "--coordinator=host:1", "--process_id=2"], "--process_id is from 0 to 1 with"),
+        ([*TWO, "--coordinator=host:1", "--process_id=x"], "--process_id is a whole number from 0"),
+        ([*TWO, "--mode=predict"], "--num_processes is for --mode=train and --mode=evaluate alone"),
         (["--mode=trian"], "got 'trian'; did you mean 'train'?"),
         (["train"], "unexpected argument 'train': arguments are flags, --name=value"),
         (["--config.model.num_kv_heads=3"], "num_heads=4 is not divisible by num_kv_heads=3"),

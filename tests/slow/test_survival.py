@@ -18,7 +18,7 @@ import pytest
 from experiments.training.checkpoint import UNFINISHED, Checkpoints
 from experiments.training.digest import digests
 from experiments.training.session import restore
-from tests.slow.child import forked, train
+from tests.child import forked, train
 
 pytestmark = pytest.mark.slow
 

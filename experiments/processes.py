@@ -1,0 +1,220 @@
+"""Several processes that train one model: their start, what they agree on, and who writes."""
+
+import os
+import shutil
+import socket
+import sys
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import jax
+import numpy as np
+from jax import Array
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from experiments.errors import UsageError
+from experiments.files import PART
+from experiments.workdir import Workdir
+
+Tree = TypeVar("Tree")
+START_SECONDS = 300  # in which all processes must have started
+HEARTBEAT_SECONDS = 10  # without a sign of life after which a process is lost
+# Variables of SLURM and Open MPI: the number of processes.
+SIZES = "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"
+INDEX = "JOB_COMPLETION_INDEX"  # of a process in an indexed job of Kubernetes
+LOCAL = "localhost", "127.0.0.1", "[::1]"
+
+
+def start_processes(
+    coordinator: str | None, num_processes: int | None, process_id: int | None
+) -> None:
+    """Connect this process with the others of its run; before jax uses a device.
+
+    Without arguments, jax finds the processes of SLURM, Open MPI or an indexed job of Kubernetes.
+
+    Args:
+        coordinator: HOST:PORT, where process 0 listens.
+        num_processes: of the run; 1 for this process alone, whatever launcher started it.
+        process_id: from 0.
+
+    Raises:
+        UsageError: the port is in use, or jax cannot find the processes of a launcher.
+    """
+    if num_processes == 1 or (coordinator is None and not _is_launched()):
+        return
+    if process_id == 0:
+        _check_port(coordinator)
+    # `Interruption` has the signals: this service would replace its handler of SIGTERM.
+    jax.config.update("jax_enable_preemption_service", False)
+    late = threading.Timer(START_SECONDS, _end_late, [coordinator or "of the launcher"])
+    late.daemon = True
+    late.start()
+    try:
+        jax.distributed.initialize(
+            coordinator,
+            num_processes,
+            process_id,
+            cluster_detection_method="deactivate" if coordinator else None,
+            initialization_timeout=2 * START_SECONDS,  # after it, jax aborts the process
+            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+        )
+    except (ValueError, RuntimeError) as error:
+        text = " ".join(str(error).split())
+        raise UsageError(
+            f"jax does not find the other processes ({text}): give --coordinator, --num_processes "
+            "and --process_id, or --num_processes=1 for this process alone"
+        ) from error
+    finally:
+        late.cancel()
+    if jax.process_index():
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - as long as the process runs
+
+
+def cores_of(cores: int, coordinator: str | None, num_processes: int | None) -> int:
+    """Return how many of the cores that a process may use are its own.
+
+    Launchers bind processes to cores. Processes with a coordinator on this very machine share them.
+    """
+    if coordinator is None or coordinator.rpartition(":")[0] not in LOCAL:
+        return cores
+    return max(1, cores // (num_processes or 1))
+
+
+def any_process(flag: bool) -> bool:
+    """Return whether a flag is set in any process; all have to call it, while no step runs."""
+    if jax.process_count() == 1:
+        return flag
+    return bool(multihost_utils.process_allgather(np.array(flag)).any())
+
+
+def per_process(flags: Sequence[bool], mesh: Mesh) -> Array:
+    """Return the flags of each process, bool `[devices, flags]`; each process knows its own."""
+    sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+    own = np.array([flags])
+    return jax.make_array_from_callback((mesh.size, len(flags)), sharding, lambda _: own)
+
+
+def readable(tree: Tree) -> Tree:
+    """Return a pytree with whole arrays in place of those of which other processes have parts."""
+
+    def whole(leaf: Any) -> Any:  # noqa: ANN401 - a leaf of any pytree
+        if not isinstance(leaf, Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
+            return leaf
+        return multihost_utils.process_allgather(leaf, tiled=True)
+
+    return jax.tree.map(whole, tree)
+
+
+@contextmanager
+def own_workdir(workdir: Workdir, config: object) -> Iterator[Workdir]:
+    """Return the workdir to process 0, and to the others a temporary copy of its files.
+
+    So one process writes the files of a run, and code that writes files, also that of plugins, is
+    the same for any number of processes. All write the checkpoints, which are not copied.
+
+    Args:
+        workdir: of the run.
+        config: of the run.
+
+    Raises:
+        UsageError: a process has another config or sees another folder; or the error of the block,
+            with the name of the workdir in place of that of its copy.
+    """
+    if jax.process_count() == 1:
+        yield workdir
+        return
+    _check_same(f"{workdir.path.absolute().name} {config}")
+    _check_shared(workdir.path)
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        own = workdir
+        if jax.process_index():
+            own = Workdir(Path(folder) / workdir.path.absolute().name)
+            own.checkpoints = workdir.checkpoints
+            _copy_files(workdir.path, own.path)
+        multihost_utils.sync_global_devices("workdir")  # process 0 writes when all have copied
+        try:
+            yield own
+        except UsageError as error:
+            raise UsageError(str(error).replace(str(own.path), str(workdir.path))) from error
+
+
+def _is_launched() -> bool:
+    """Return whether a launcher has started several processes, or Kubernetes an indexed job."""
+    if any(int(os.environ.get(name, 1)) > 1 for name in SIZES):
+        return True
+    return INDEX in os.environ and find_spec("kubernetes") is not None
+
+
+def _check_port(coordinator: str) -> None:
+    port = int(coordinator.rpartition(":")[2])
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind(("", port))
+        except OSError as error:
+            raise UsageError(
+                f"--coordinator={coordinator} needs port {port}: {error.strerror}"
+            ) from error
+
+
+def _end_late(coordinator: str) -> None:
+    """End the process with a sentence, where jax would abort it with a stack trace."""
+    print(
+        f"{os.path.basename(sys.argv[0])}: not all processes reached the coordinator {coordinator} "
+        f"in {START_SECONDS} s: start all, process 0 on that host, or one with --num_processes=1",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(2)
+
+
+def _check_same(text: str) -> None:
+    """Check that all processes have the same text."""
+    found = multihost_utils.process_allgather(np.uint32(zlib.crc32(text.encode())))
+    if other := np.flatnonzero(found != found[0]).tolist():
+        raise UsageError(
+            f"process {_listed(other)} has another --workdir or another config than process 0: "
+            "start all with the same flags"
+        )
+
+
+def _check_shared(folder: Path) -> None:
+    """Check that all processes see a file in this folder, or in a parent if it is missing."""
+    token = np.frombuffer(uuid4().bytes, np.uint8)
+    name = f"{bytes(multihost_utils.broadcast_one_to_all(token)).hex()}{PART}"
+    places = [folder, *folder.absolute().parents]
+    mark = next(place for place in places if place.is_dir()) / name
+    if jax.process_index() == 0:
+        mark.touch()
+    multihost_utils.sync_global_devices("mark")
+    try:
+        sees = any((place / name).exists() for place in places)
+        blind = np.flatnonzero(~multihost_utils.process_allgather(np.array(sees))).tolist()
+    finally:
+        if jax.process_index() == 0:
+            mark.unlink()
+    if blind:
+        raise UsageError(
+            f"{folder} is not the same folder in process {_listed(blind)} as in process 0: put "
+            "--workdir on a file system that all processes share"
+        )
+
+
+def _copy_files(source: Path, target: Path) -> None:
+    if source.is_dir():
+        target.mkdir()
+        for path in source.iterdir():
+            if path.is_file() and not path.name.endswith(PART):
+                shutil.copy2(path, target)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))

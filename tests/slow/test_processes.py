@@ -1,0 +1,190 @@
+"""Several processes: signals and kills of each, and another number of processes later."""
+
+import os
+import re
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from experiments.training.metrics import read_metrics
+from tests.child import SLOW_STEPS, forked, train, train_together
+
+pytestmark = pytest.mark.slow
+
+MESH = "--config.mesh.data=0"
+# Four examples of each step, which every process prints.
+NAMES_EXAMPLES = """
+import sys
+from experiments.data.windows import Windows
+get = Windows.__getitem__
+def told(self, step):
+    print("examples", step, self.members(step)[:4].tolist(), file=sys.stderr, flush=True)
+    return get(self, step)
+Windows.__getitem__ = told
+"""
+SLOW_EVALUATION = """
+import sys, time
+from experiments.training import learner
+point = learner.stop_point
+def slow():
+    print("evaluates", file=sys.stderr, flush=True)
+    time.sleep(0.5)
+    point()
+learner.stop_point = slow
+"""
+SLOW_COMPILATION = "import jax; jax.config.update('jax_enable_compilation_cache', False)"
+WHEN = {  # text that process 0 prints before the signal, and code that runs before
+    "training": ("tokens/s", SLOW_STEPS),
+    "evaluation": ("evaluates", SLOW_EVALUATION),
+    "compilation": ("0/30 [", SLOW_COMPILATION),
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("processes")
+
+
+def told(place, workdir, rank):
+    path = place / f"{workdir}.{rank}.txt"
+    return path.read_text() if path.exists() else ""
+
+
+def wait_for(text, place, workdir, processes):
+    while text not in told(place, workdir, 0) and processes[0].is_alive():
+        time.sleep(0.001)
+
+
+def ended(processes, timeout=900):
+    for process in processes:
+        process.join(timeout)
+    return [process.exitcode for process in processes]
+
+
+def steps(place, workdir):
+    return sorted(int(path.name) for path in (place / workdir / "checkpoints").iterdir())
+
+
+def alone(place, workdir, *arguments):
+    process = forked().Process(target=train, args=(place, workdir, *arguments))
+    process.start()
+    return [process]
+
+
+@pytest.fixture(scope="module")
+def unbroken(place):
+    """The metrics of a run of one process with all devices."""
+    assert ended(alone(place, "unbroken", (MESH,))) == [0]
+    return read_metrics(place / "unbroken")
+
+
+def assert_equal(found, expected):
+    assert [row["step"] for row in found] == [row["step"] for row in expected]
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("when", WHEN)
+@pytest.mark.parametrize(("number", "rank"), [(2, 0), (2, 1), (4, 0), (4, 3)])
+def test_signal_to_one_stops_all_at_the_same_step(place, unbroken, number, rank, when):
+    text, patch = WHEN[when]
+    workdir = f"{when}.{number}.{rank}"
+    processes = train_together(place, workdir, number, (MESH,), patch)
+    wait_for(text, place, workdir, processes)
+    os.kill(processes[rank].pid, signal.SIGTERM)
+    assert ended(processes) == [0] * number, told(place, workdir, 0)
+    step = steps(place, workdir)[-1]
+    assert step < 30
+    for each in range(number):
+        assert f"stopped at step {step} of 30: the same" in told(place, workdir, each)
+    processes = train_together(place, workdir, number, (MESH,))
+    assert ended(processes) == [0] * number, told(place, workdir, 0)
+    assert_equal(read_metrics(place / workdir), unbroken)
+
+
+@pytest.mark.parametrize(("number", "rank"), [(2, 0), (2, 1), (4, 0), (4, 2)])
+def test_killed_process_ends_all_and_is_named(place, unbroken, number, rank):
+    workdir = f"killed.{number}.{rank}"
+    processes = train_together(place, workdir, number, (MESH,), SLOW_STEPS)
+    wait_for("tokens/s", place, workdir, processes)
+    os.kill(processes[rank].pid, signal.SIGKILL)
+    killed = time.monotonic()
+    assert all(ended(processes))
+    assert time.monotonic() - killed < 15
+    for each in {*range(number)} - {rank}:
+        name = r"leader \(usually slice 0 task 0\)" if rank == 0 else rf"heartbeats\):\n{rank}\n"
+        assert re.search(name, told(place, workdir, each))
+    assert ended(train_together(place, workdir, number, (MESH,))) == [0] * number
+    assert_equal(read_metrics(place / workdir), unbroken)
+
+
+def test_stuck_process_is_ended_with_its_stacks(place):
+    stuck = (
+        "import experiments.training.session as session, time, jax\n"
+        "place = session.per_process\n"
+        "def slow(flags, mesh, steps=[]):\n"
+        "  steps.append(1)\n"
+        "  time.sleep(999 if len(steps) == 10 and jax.process_index() else 0)\n"
+        "  return place(flags, mesh)\n"
+        "session.per_process = slow"
+    )
+    processes = train_together(place, "stuck", 2, (MESH, "--config.train.step_timeout=60"), stuck)
+    first, last = ended(processes)
+    assert first and last == 1  # the first ends by its own timeout, or since the last is lost
+    assert "Timeout (0:01:00)!" in told(place, "stuck", 1) and "in slow" in told(place, "stuck", 1)
+
+
+def test_examples_are_the_same_for_any_number_of_processes(place):
+    """A run of 1, 2, 4 and again 1 process reads the examples of an unbroken one in each."""
+    warmup = "--config.train.warmup_steps=4"
+    for number, steps in ((1, 8), (2, 16), (4, 24), (1, 30)):
+        flags = MESH, warmup, f"--config.train.steps={steps}"
+        processes = train_together(place, "elastic", number, flags, NAMES_EXAMPLES)
+        assert ended(processes) == [0] * number, told(place, "elastic", 0)
+    assert ended(alone(place, "whole", (MESH, warmup), NAMES_EXAMPLES)) == [0]
+    pattern = re.compile(r"examples (\d+) (\[.*\])")
+    expected = dict(pattern.findall((place / "whole.txt").read_text()))
+    for rank in range(4):
+        found = pattern.findall(told(place, "elastic", rank))
+        assert found and all(expected[step] == examples for step, examples in found)
+    assert {step for step, _ in pattern.findall(told(place, "elastic", 0))} == {*expected}
+
+
+def test_coordinator_that_does_not_answer_is_one_sentence(place):
+    given = "--coordinator=localhost:9", "--num_processes=2", "--process_id=1"
+    soon = "import experiments.processes as processes; processes.START_SECONDS = 1"
+    assert ended(alone(place, "no_coordinator", given, soon)) == [2]
+    message = (place / "no_coordinator.txt").read_text()
+    assert message.startswith(
+        "run.py: not all processes reached the coordinator localhost:9 in 1 s"
+    )
+    assert message.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("folders", "message"),
+    [
+        (("here/run", "there/run"), "is not the same folder in process 1 as in process 0: put"),
+        (("here/run", "here/other"), "process 1 has another --workdir or another config than"),
+    ],
+)
+def test_processes_without_a_common_workdir_are_refused(place, folders, message):
+    own = (
+        "import sys, jax, run, experiments.processes as processes\n"
+        "from pathlib import Path\n"
+        "from experiments.workdir import Workdir\n"
+        "shared = processes.own_workdir\n"
+        f"folders = {folders}\n"
+        "def each(workdir, config):\n"
+        "  path = workdir.path.parent / folders[jax.process_index()]\n"
+        "  path.parent.mkdir(exist_ok=True)\n"
+        "  return shared(Workdir(path), config)\n"
+        "processes.own_workdir = each"
+    )
+    workdir = folders[1].replace("/", ".")
+    assert ended(train_together(place, workdir, 2, (MESH,), own)) == [2, 2]
+    for rank in range(2):
+        assert message in told(place, workdir, rank)
+    assert not (place / folders[0]).exists()
