@@ -189,8 +189,7 @@ def gather_tables(parameters: Tree, mesh: Mesh) -> Tree:
         if not isinstance(leaf, nnx.Variable) or not {*LOOKED_UP} & {*axis_names(leaf)}:
             return leaf
         axes = [
-            tuple(each for each in _axes(name, mesh) if each != "fsdp")
-            for name in axis_names(leaf)
+            tuple(each for each in _axes(name, mesh) if each != "fsdp") for name in axis_names(leaf)
         ]
         sizes = zip(axes, leaf.shape, strict=True)  # a size that is not divided is stored whole
         kept = (axis if axis and size % _ways(axis, mesh) == 0 else None for axis, size in sizes)

@@ -323,7 +323,7 @@ def test_the_run_of_a_workdir_is_described_and_left_as_it_is(run_command, tmp_pa
         ),
         (
             ["--mode=benchmark", "--config=configs/toy_translation.py"],
-            "it has train, evaluate, predict, explain, describe",
+            "it has train, evaluate, predict, explain, prepare",
         ),
         (["--config.model.width=130"], "width=130 is not divisible by num_heads=4"),
     ],
