@@ -6,9 +6,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from experiments.errors import UsageError
+from experiments.json_files import read_json
 from experiments.records import Run, Scores
 from experiments.results import SHOWN
+from experiments.workdir import START
 
+ORIGIN = "origin.json"  # command and commit that made the tables, and the step of the run
 TABLES = ("alignment", "agreement", "replaced_weights", "senses")
 
 
@@ -20,7 +23,7 @@ def explanations(run: Run, path: Path) -> Iterator[Run]:
         path: of the workdir.
 
     Raises:
-        UsageError: a table that cannot be read.
+        UsageError: a table, or the file of its origin, that cannot be read.
     """
     for folder in sorted(path.glob("explain/*/")):
         scores: dict[str, dict[str, float]] = {}
@@ -28,13 +31,15 @@ def explanations(run: Run, path: Path) -> Iterator[Run]:
             if (folder / f"{table}.csv").exists():
                 scores |= _read(folder / f"{table}.csv")
         if scores:
+            start = read_json(folder / ORIGIN, {**START, "step": int})
             config = run.config.copy_and_resolve_references()
             if "literature" in config:
                 del config.literature
             yield run._replace(
                 name=f"{run.name}/explain_{folder.name}",
                 config=config,
-                results=run.results | {"splits": {}},
+                results=run.results | {"splits": {}, "step": start["step"]},
+                starts=[start],
                 scores=scores,
             )
 

@@ -1,5 +1,6 @@
 """Draw and measure what a trained model attends to."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +44,9 @@ from experiments.config import Config
 from experiments.config.mesh import MeshPart
 from experiments.config_files import REPOSITORY
 from experiments.errors import UsageError, as_usage_errors, one_of
+from experiments.explanations import ORIGIN
 from experiments.files import write_whole
+from experiments.origin import origin
 from experiments.records import Record
 from experiments.registry import TASKS
 from experiments.tasks.task import Task
@@ -156,9 +159,15 @@ def explain(
             measure_senses(task, state, folder)
     elif CROSS in found[0].maps:
         align_file(task, state, read, links, folder)
+    write_origin(folder, int(state.step))
     sources = [pair.source for pair in read.pairs[:IN_PAGE]]
     targets = [pair.target for pair in read.pairs[:IN_PAGE]] if file else ()
     write_explanation(page, task, state, sources, targets, heads, notes)
+
+
+def write_origin(folder: Path, step: int) -> None:
+    """Write beside tables which command of which commit has made them, of which step of the run."""
+    write_whole(folder / ORIGIN, json.dumps(origin() | {"step": step}) + "\n")
 
 
 def planted_cue() -> str:

@@ -95,6 +95,7 @@ def test_split(explain, made, monkeypatch):
         assert row["entropy"] == row["entropy untrained"]
         assert {*COLUMNS} < {*row}
     links = (folder / "alignment.pharaoh").read_text().splitlines()
+    assert '"step": ' in (folder / "origin.json").read_text()
     with (folder / "alignment.csv").open(newline="") as file:
         names = [row["alignment"] for row in csv.DictReader(file)]
     assert len(names) == 2 * 2 * (2 + 2) + 3  # two heads, the mean of both, and the norms of both

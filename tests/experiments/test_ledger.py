@@ -232,6 +232,8 @@ def test_tables_of_explanations_have_a_record(tmp_path, rows):
     folder = run(tmp_path, "one", 0, 40.0).explanation / "test"
     folder.mkdir(parents=True)
     (folder / "senses.csv").write_text("vector,accuracy,moved by\nlayer 1; all,99.5,\n")
+    made = {"command": "python run.py --mode=explain", "commit": "b", "machine": "m", "step": 90}
+    (folder / "origin.json").write_text(json.dumps(made))
     assert [(row["run"], row["result"]) for row in rows()] == [
         ("one", "40.00"),
         ("one/explain_test", "in its file"),
@@ -239,6 +241,7 @@ def test_tables_of_explanations_have_a_record(tmp_path, rows):
     record = Record.load(tmp_path / "results" / "one" / "explain_test.json")
     assert record.scores == {"senses: layer 1, all": {"accuracy, %": summary([99.5])}}
     assert (record.seeds, record.published) == ([0], {})
+    assert (record.command, record.commit, record.steps) == (made["command"], "b", [90])
 
 
 def test_no_run_and_no_record(rows):
