@@ -45,7 +45,8 @@ def ledger(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
             record.save(path)
     found = Results.load(results, Path(config.configs))
     if not found.records:
-        raise UsageError(f"folder={config.folder} contains no run that was measured: train one")
+        place = f", and folder={config.folder} contains no run that was measured: train one"
+        raise UsageError(f"{results} contains no record{place if config.folder else ''}")
     updated = {path: found.updated(path) for path in documents(config)}
     for path, text in updated.items():
         if text != path.read_text(encoding="utf-8"):

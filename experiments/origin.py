@@ -14,11 +14,30 @@ def origin() -> dict[str, str]:
     """Return the command of this process, the commit of this code, this machine and the date."""
     where = environment()
     return {
-        "command": shlex.join(["python", *sys.argv]),
+        "command": shlex.join(["python", *map(without_place, sys.argv)]),
         "commit": commit(REPOSITORY),
         "machine": f"{where['device']}, {where['cores']} cores, jax {where['jax']}",
         "date": datetime.now(UTC).date().isoformat(),
     }
+
+
+def without_place(argument: str) -> str:
+    """Return an argument of a command, without the folders of this machine.
+
+    Paths in the repository are relative to it. Outside of it, programs, configurations and workdirs
+    keep their name, and others are FILE or FOLDER. The path of data is FILE or FOLDER everywhere.
+    """
+    is_flag = argument.startswith("-")
+    flag, equals, value = argument.partition("=") if is_flag else ("", "", argument)
+    path = Path(value)
+    if path.is_relative_to(REPOSITORY):
+        value = str(path.relative_to(REPOSITORY))
+    is_outside = Path(value).is_absolute() or ".." in path.parts
+    if is_outside and (path.suffix.startswith(".py") or flag == "--workdir"):
+        value = path.name
+    elif is_outside or (flag.endswith(".path") and value):
+        value = "FILE" if path.is_file() else "FOLDER"
+    return f"{flag}{equals}{value}"
 
 
 def commit(repository: Path) -> str:

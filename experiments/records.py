@@ -103,7 +103,7 @@ class Record(NamedTuple):
         seeds: of each run.
         steps: that each was trained.
         planned_steps: of the config, if the runs did not reach their end; else None.
-        seconds: of the training of each.
+        seconds: of the training of each; none if unknown. Other work of the machine lengthens it.
         parameters: of the model; None if unknown.
         decoding: " (decoding: num_beams=5)" if it is not that of the config.
         scores: "values" of each run, "mean" and "std" (n - 1; None for one value), by split and

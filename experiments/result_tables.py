@@ -37,6 +37,7 @@ BLOCK = re.compile(f"({HEAD}).*?{END}", re.DOTALL)
 CARD = re.compile(r'^time  .*?(?=""")', re.DOTALL | re.MULTILINE)
 DEFAULT = "toy_translation"  # configuration of a command without --config
 NOT_RUN = "not run"
+UNKNOWN = "unknown"
 IN_RESULTS_ALONE = ("steps", "date", "machine")  # columns that other documents leave out
 
 Figure = tuple[str, str]  # split and score
@@ -58,11 +59,16 @@ class Results(NamedTuple):
         """Read two folders.
 
         Raises:
-            UsageError: a record that is damaged or was changed.
+            UsageError: a record that is damaged, was changed, or is in the file of another run.
         """
-        records = [Record.load(path) for path in results.rglob("*.json")]
+        records = {}
+        for path in results.rglob("*.json"):
+            record = Record.load(path)
+            if path != results / f"{record.run}.json":
+                raise UsageError(f"{path} is the record of {record.run}: rename or remove it")
+            records[record.run] = record
         return cls(
-            {each.run: each for each in sorted(records, key=lambda record: record.run)},
+            dict(sorted(records.items())),
             {path.stem: path for path in config_files(configs) if _trains(path)},
         )
 
@@ -160,7 +166,7 @@ class Results(NamedTuple):
 
     def _link(self, run: str, path: Path) -> str:
         """Return the name of a run as a link to its configuration, and what that is about."""
-        name = run if run in self.configs else _configuration(self.records[run])
+        name = run if run in self.configs else self._configuration(self.records[run])
         if name not in self.configs:
             return f"`{run}`"
         target = os.path.relpath(self.configs[name], path.parent)
@@ -181,10 +187,13 @@ class Results(NamedTuple):
         records = {
             run: record
             for run, record in self.records.items()
-            if _configuration(record) == name and record.shown
+            if self._configuration(record) == name and record.shown
         }
-        timed = records.get(name) or next(iter(records.values()), None)
-        time = NOT_RUN if timed is None else f"{_minutes(timed)} of training"
+        timed = [run for run in (name, *records) if run in records and records[run].seconds]
+        time = UNKNOWN if records else NOT_RUN
+        if timed:
+            run = timed[0]
+            time = f"{_minutes(records[run])} of training" + f" ({run})" * (run != name)
         scores = [_entry(record, "" if run == name else run) for run, record in records.items()]
         entries = [("time", time), *(("score", score) for score in scores or [NOT_RUN])]
         lines = [
@@ -199,6 +208,18 @@ class Results(NamedTuple):
         ]
         return "\n".join(lines) + "\n"
 
+    def _configuration(self, record: Record) -> str:
+        """Return the name of the configuration of a record; "copy_tiny" for "copy:tiny".
+
+        A command can name several or none; then it is the last one in the name of the run.
+        """
+        found = re.findall(r"--config[= ](?:\S*/)?(\w+)(?:\.py)?:?(\w*)", record.command)
+        names = ["_".join(filter(None, parts)) for parts in found]
+        parts = reversed(re.split(r"[/,+]", record.run))
+        return next(
+            (part for part in parts if part in (names or self.configs)), [*names, DEFAULT][0]
+        )
+
 
 def _trains(path: Path) -> bool:
     """Return whether a configuration without a form trains a model."""
@@ -207,12 +228,6 @@ def _trains(path: Path) -> bool:
 
 def _docstring(path: Path) -> str:
     return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or path.stem
-
-
-def _configuration(record: Record) -> str:
-    """Return the name of the configuration in the command of a record."""
-    found = re.search(r"--config=(?:\S*/)?(\w+)", record.command)
-    return found[1] if found else DEFAULT
 
 
 def _figures(text: str) -> list[Figure]:
@@ -230,7 +245,7 @@ def _result(record: Record | None, split: str, score: str) -> str:
     if record is None:
         return NOT_RUN
     if not split:
-        return "in its file"
+        return f"in results/{record.run}.json"
     if score not in record.scores.get(split, {}):
         known = [f"{split}/{name}" for split, each in record.scores.items() for name in each]
         hint = nearest(f"{split}/{score}", known)
@@ -249,8 +264,8 @@ def _origin(record: Record | None) -> dict[str, str]:
 
 
 def _minutes(record: Record) -> str:
-    """Return the time of the fastest seed: other work on the machine slows the others."""
-    return f"{min(record.seconds) / 60:.1f} min"
+    """Return the time of the fastest seed, "" if it is unknown."""
+    return f"{min(record.seconds) / 60:.1f} min" if record.seconds else ""
 
 
 def _steps(record: Record) -> str:
@@ -261,13 +276,13 @@ def _steps(record: Record) -> str:
 def _entry(record: Record, name: str) -> str:
     """Return the scores of a record as an entry of a card."""
     figures = [
-        f"{split} {label_of(score)} {record.written(split, score)}"
+        f"{split} {label_of(score)}: {record.written(split, score)}"
         + (f" (for comparison: {figure})" if figure else "")
         for (split, score), figure in record.shown.items()
     ]
     seeds = ", ".join(map(str, record.seeds))
     origin = f"{'seeds' if len(record.seeds) > 1 else 'seed'} {seeds}, commit {record.commit}"
-    return f"{name and f'{name}: '}{', '.join(figures)}; {origin}"
+    return f"{name and f'{name}: '}{'; '.join(figures)}; {origin}"
 
 
 def _output(record: Record | None) -> str:
@@ -279,5 +294,6 @@ def _output(record: Record | None) -> str:
         for split, scores in record.scores.items()
         if split != "validation"
     }
-    first = f"{record.steps[0]:,} steps, {record.seconds[0]} s of training"
+    time = f", {record.seconds[0]} s of training" if record.seconds else ""
+    first = f"{record.steps[0]:,} steps{time}"
     return "\n".join(["```", first, *map(line_of, splits, splits.values()), "```", ""])

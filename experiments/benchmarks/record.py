@@ -12,7 +12,7 @@ from experiments.config_files import REPOSITORY
 from experiments.environment import environment
 from experiments.errors import UsageError
 from experiments.files import write_whole
-from experiments.origin import commit
+from experiments.origin import commit, without_place
 
 PACKAGES = "flax", "torch", "tokamax", "ctranslate2"
 Record = Mapping[str, Any]  # field → JSON
@@ -28,14 +28,6 @@ def origin() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
-
-
-def without_place(argument: str) -> str:
-    """Return an argument of a command, without the folders of this machine."""
-    name, _, value = argument.rpartition("=")
-    if not Path(value).is_absolute():
-        return argument
-    return f"{name}={'FILE' if Path(value).is_file() else 'FOLDER'}".removeprefix("=")
 
 
 def beginning(introduction: str, where: Mapping[str, str]) -> str:

@@ -10,7 +10,6 @@ from ml_collections import ConfigDict
 from experiments import ledger
 from experiments.config import Config
 from experiments.errors import UsageError
-from experiments.origin import commit
 from experiments.records import Record, summary
 from experiments.workdir import Workdir
 
@@ -236,7 +235,7 @@ def test_tables_of_explanations_have_a_record(tmp_path, rows):
     (folder / "origin.json").write_text(json.dumps(made))
     assert [(row["run"], row["result"]) for row in rows()] == [
         ("one", "40.00"),
-        ("one/explain_test", "in its file"),
+        ("one/explain_test", "in results/one/explain_test.json"),
     ]
     record = Record.load(tmp_path / "results" / "one" / "explain_test.json")
     assert record.scores == {"senses: layer 1, all": {"accuracy, %": summary([99.5])}}
@@ -245,8 +244,11 @@ def test_tables_of_explanations_have_a_record(tmp_path, rows):
 
 
 def test_no_run_and_no_record(rows):
-    with pytest.raises(UsageError, match="workdirs contains no run that was measured: train one"):
+    sentence = "results contains no record"
+    with pytest.raises(UsageError, match=f"^{sentence}, and folder=workdirs contains no run that"):
         rows()
+    with pytest.raises(UsageError, match=f"^{sentence}$"):
+        ledger.ledger(ConfigDict(PLACES | {"folder": ""}), None, None)
 
 
 def test_a_damaged_record_is_named(tmp_path, rows):
@@ -263,7 +265,3 @@ def test_a_record_that_was_changed_is_named(tmp_path, rows):
     path.write_text(path.read_text().replace("40.0", "41.0"))
     with pytest.raises(UsageError, match=r"results/one\.json was changed after it was written"):
         rows()
-
-
-def test_commit_is_unknown_without_git(tmp_path):
-    assert commit(tmp_path / "nowhere") == "unknown"

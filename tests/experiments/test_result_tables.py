@@ -44,15 +44,19 @@ def record(run, exact_match, command="python run.py --config=copy", published=""
     )
 
 
+def save(record, folder):
+    record.save(folder / "results" / f"{record.run}.json")
+
+
 @pytest.fixture
 def written(tmp_path):
     """Return a function that writes a page with a block, and returns it with new tables."""
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "copy.py").write_text(CARD)
     (tmp_path / "configs" / "waiting.py").write_text(CARD.replace("Copy", "Waiting"))
-    record("copy", [0.5, 0.75]).save(tmp_path / "results" / "copy.json")
+    save(record("copy", [0.5, 0.75]), tmp_path)
     longer = record("copy_longer", [0.25], published="100 %", longer={"exact_match": [0.125]})
-    longer.save(tmp_path / "results" / "copy_longer.json")
+    save(longer, tmp_path)
 
     def written(text, name="page.md"):
         path = tmp_path / name
@@ -135,11 +139,40 @@ def test_a_card_has_time_and_scores_of_its_runs(written):
     assert card == CARD.replace(
         "time       an hour\nscore      very good\n",
         "time       1.0 min of training\n"
-        "score      test exact match 62.50% ± 17.68%; seeds 0, 1, commit abc1234\n"
-        "score      copy_longer: test exact match 25.00% (for comparison: 100 %); seed 0, commit "
+        "score      test exact match: 62.50% ± 17.68%; seeds 0, 1, commit abc1234\n"
+        "score      copy_longer: test exact match: 25.00% (for comparison: 100 %); seed 0, commit "
         "abc1234\n",
     )
     assert "\ntime       not run\nscore      not run\n" in written(CARD, "configs/waiting.py")
+
+
+def test_a_card_names_the_run_of_its_time(written, tmp_path):
+    other = record("waiting_wide", [0.5], "python run.py --config=waiting")
+    save(other, tmp_path)
+    card = written(CARD, "configs/waiting.py")
+    assert "\ntime       1.0 min of training (waiting_wide)\nscore      waiting_wide: " in card
+    save(other._replace(seconds=[]), tmp_path)
+    assert "\ntime       unknown\nscore      waiting_wide: " in written(CARD, "configs/waiting.py")
+    (row,) = lines(written, "results: test/bleu\nwaiting_wide\n")[1:]
+    assert row.endswith(" | 99.50 | 0 | abc1234 |")  # without a column of times
+
+
+@pytest.mark.parametrize(
+    "run, flags, name",
+    [
+        ("both/copy", "--mode=compare --config=copy --config=waiting", "copy"),
+        ("copy+waiting/waiting", "--mode=compare --config=copy --config=waiting", "waiting"),
+        ("other", "--config waiting", "waiting"),
+        ("other", "--config=configs/waiting.py --config.data.path=FOLDER", "waiting"),
+        ("waiting_tiny", "--config=waiting:tiny", None),
+        ("copy_tiny", "--config=configs/copy.py:tiny", None),
+        ("waiting/explain_test", "--mode=explain --workdir=workdirs/waiting", "waiting"),
+    ],
+)
+def test_a_run_belongs_to_the_configuration_of_its_command(written, tmp_path, run, flags, name):
+    save(record(run, [0.5], f"python run.py {flags}"), tmp_path)
+    row = lines(written, f"results: test/bleu\n{run}\n")[1]
+    assert row.startswith(f"| [`{run}`](configs/{name}.py): " if name else f"| `{run}` | ")
 
 
 @pytest.mark.parametrize(
@@ -163,3 +196,9 @@ def test_unknown_run_and_figure_are_named_with_the_page(written, block, message)
 def test_a_block_without_an_end_is_refused(written):
     with pytest.raises(UsageError, match="must have one line '<!-- end of results -->' after each"):
         written("<!-- results:\ncopy\n-->\n")
+
+
+def test_a_record_in_the_file_of_another_run_is_refused(written, tmp_path):
+    record("copy", [0.5]).save(tmp_path / "results" / "copy_old.json")
+    with pytest.raises(UsageError, match=r"copy_old\.json is the record of copy: rename or remove"):
+        written("")
