@@ -5,8 +5,8 @@ is logged as `balance`.
 
 command    python run.py --config=configs/char_lm_moe.py
 hardware   two CPU cores
-time       9.1 min of training
-score      char_lm_moe_shakespeare: validation loss 1.668; seed 0, commit ad01531
+time       9.1 min of training (char_lm_moe_shakespeare)
+score      char_lm_moe_shakespeare: validation loss: 1.668; seed 0, commit ad01531
 """
 
 from ml_collections import ConfigDict

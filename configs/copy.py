@@ -3,7 +3,7 @@
 command    python run.py --config=configs/copy.py
 hardware   two CPU cores
 time       2.3 min of training
-score      test exact match 100.00%; seed 0, commit 11b1b84
+score      test exact match: 100.00%; seed 0, commit 11b1b84
 """
 
 from ml_collections import ConfigDict

@@ -3,7 +3,7 @@
 command    python run.py --config=configs/masked_lm.py
 hardware   two CPU cores
 time       6.0 min of training
-score      test accuracy 46.80%, test perplexity 5.500, senses accuracy 93.20%; seed 0, commit
+score      test accuracy: 46.80%; test perplexity: 5.500; senses accuracy: 93.20%; seed 0, commit
            d5155ee
 """
 

@@ -7,9 +7,9 @@ use allow research and education.
 command    python run.py --config=configs/multi30k.py --config.data.path=FOLDER
 hardware   two CPU cores
 time       159.6 min of training
-score      test tokenized BLEU 41.61 (for comparison: 41.02 (Wu et al. 2021: other subwords)); seed
+score      test tokenized BLEU: 41.61 (for comparison: 41.02 (Wu et al. 2021: other subwords)); seed
            0, commit a1e3819
-score      multi30k_half_an_hour: test tokenized BLEU 37.01 (for comparison: 41.02 (Wu et al. 2021:
+score      multi30k_half_an_hour: test tokenized BLEU: 37.01 (for comparison: 41.02 (Wu et al. 2021:
            other subwords, six times as many steps)); seed 0, commit 869f655
 """
 

@@ -3,12 +3,12 @@
 command    python run.py --config=configs/planted_cue.py
 hardware   two CPU cores
 time       1.1 min of training
-score      test exact match 100.00%, cue ranked first attention after rollout of the encoder 1.000,
-           cue ranked first attention, layer 1 1.000, cue ranked first attention, mean of layers
-           1.000, cue ranked first gradient times input 0.450, cue ranked first integrated gradients
-           1.000, cue ranked first occlusion by an empty vector 1.000, cue ranked first occlusion by
-           the mean word 1.000, cue ranked first weighted value norms, layer 1 0.995, cue ranked
-           first random order 0.116; seed 0, commit 679a499
+score      test exact match: 100.00%; cue ranked first attention after rollout of the encoder:
+           1.000; cue ranked first attention, layer 1: 1.000; cue ranked first attention, mean of
+           layers: 1.000; cue ranked first gradient times input: 0.450; cue ranked first integrated
+           gradients: 1.000; cue ranked first occlusion by an empty vector: 1.000; cue ranked first
+           occlusion by the mean word: 1.000; cue ranked first weighted value norms, layer 1: 0.995;
+           cue ranked first random order: 0.116; seed 0, commit 679a499
 """
 
 from ml_collections import ConfigDict

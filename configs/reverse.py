@@ -3,18 +3,18 @@
 command    python run.py --config=configs/reverse.py
 hardware   two CPU cores
 time       3.0 min of training
-score      in_range exact match 100.00%, longer exact match 1.80%; seed 0, commit 068a44e
-score      reverse_positions/alibi: in_range exact match 97.20%, longer exact match 9.80%; seed 0,
+score      in_range exact match: 100.00%; longer exact match: 1.80%; seed 0, commit 068a44e
+score      reverse_positions/alibi: in_range exact match: 97.20%; longer exact match: 9.80%; seed 0,
            commit d5155ee
-score      reverse_positions/learned: in_range exact match 100.00%, longer exact match 0.00%; seed
+score      reverse_positions/learned: in_range exact match: 100.00%; longer exact match: 0.00%; seed
            0, commit d5155ee
-score      reverse_positions/none: in_range exact match 6.70%, longer exact match 0.00%; seed 0,
+score      reverse_positions/none: in_range exact match: 6.70%; longer exact match: 0.00%; seed 0,
            commit d5155ee
-score      reverse_positions/relative: in_range exact match 99.00%, longer exact match 47.20%; seed
+score      reverse_positions/relative: in_range exact match: 99.00%; longer exact match: 47.20%;
+           seed 0, commit d5155ee
+score      reverse_positions/rotary: in_range exact match: 99.60%; longer exact match: 76.60%; seed
            0, commit d5155ee
-score      reverse_positions/rotary: in_range exact match 99.60%, longer exact match 76.60%; seed 0,
-           commit d5155ee
-score      reverse_positions/sinusoidal: in_range exact match 100.00%, longer exact match 1.80%;
+score      reverse_positions/sinusoidal: in_range exact match: 100.00%; longer exact match: 1.80%;
            seed 0, commit d5155ee
 """
 

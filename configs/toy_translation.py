@@ -2,10 +2,11 @@
 
 command    python run.py                (or: python run.py --config=configs/toy_translation.py)
 hardware   two CPU cores
-time       1.5 min of training
-score      test exact match 99.33% ± 0.12%, agreement exact match 99.09% ± 0.23%, order exact match
-           99.48% ± 0.16%, polysemy exact match 100.00% ± 0.00%, compositional exact match 98.73% ±
-           0.47%, longer exact match 40.20% ± 8.66%; seeds 0, 1, 2, commit ae98183; b8bb8ea
+time       1.5 min of training (toy_translation_seeds)
+score      toy_translation_seeds: test exact match: 99.33% ± 0.12%; agreement exact match: 99.09% ±
+           0.23%; order exact match: 99.48% ± 0.16%; polysemy exact match: 100.00% ± 0.00%;
+           compositional exact match: 98.73% ± 0.47%; longer exact match: 40.20% ± 8.66%; seeds 0,
+           1, 2, commit ae98183; b8bb8ea
 """
 
 from ml_collections import ConfigDict

@@ -3,7 +3,7 @@
 command    python run.py --config=configs/toy_translation_gqa.py
 hardware   two CPU cores
 time       1.7 min of training
-score      test exact match 99.30%, compositional exact match 96.50%, longer exact match 24.20%;
+score      test exact match: 99.30%; compositional exact match: 96.50%; longer exact match: 24.20%;
            seed 0, commit d274832
 """
 

@@ -3,8 +3,8 @@
 command    python run.py --config=configs/toy_translation_llama.py
 hardware   two CPU cores
 time       2.6 min of training
-score      test exact match 99.20%, compositional exact match 95.70%, longer exact match 16.60%,
-           agreement exact match 98.60%, order exact match 99.00%, polysemy exact match 100.00%;
+score      test exact match: 99.20%; compositional exact match: 95.70%; longer exact match: 16.60%;
+           agreement exact match: 98.60%; order exact match: 99.00%; polysemy exact match: 100.00%;
            seed 0, commit cebcb9e
 """
 

@@ -3,8 +3,8 @@
 command    python run.py --config=configs/toy_translation_postnorm.py
 hardware   two CPU cores
 time       1.7 min of training
-score      test exact match 98.80%, compositional exact match 96.30%, longer exact match 5.40%; seed
-           0, commit d274832
+score      test exact match: 98.80%; compositional exact match: 96.30%; longer exact match: 5.40%;
+           seed 0, commit d274832
 """
 
 from ml_collections import ConfigDict

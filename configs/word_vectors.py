@@ -3,7 +3,7 @@
 command    python run.py --config=configs/word_vectors.py
 hardware   two CPU cores
 time       0.2 min of training
-score      word accuracy 46.60%, word majority 0.507, neighbours accuracy 84.90%; seed 0, commit
+score      word accuracy: 46.60%; word majority: 0.507; neighbours accuracy: 84.90%; seed 0, commit
            068a44e
 """
 
