@@ -14,11 +14,16 @@ def origin() -> dict[str, str]:
     """Return the command of this process, the commit of this code, this machine and the date."""
     where = environment()
     return {
-        "command": shlex.join(["python", *map(without_place, sys.argv)]),
+        "command": command(),
         "commit": commit(REPOSITORY),
         "machine": f"{where['device']}, {where['cores']} cores, jax {where['jax']}",
         "date": datetime.now(UTC).date().isoformat(),
     }
+
+
+def command() -> str:
+    """Return the command of this process, without the folders of this machine."""
+    return shlex.join(["python", *map(without_place, sys.argv)])
 
 
 def without_place(argument: str) -> str:

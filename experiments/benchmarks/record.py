@@ -1,8 +1,6 @@
 """A record of what was measured, as JSON, and the page that is made from it alone."""
 
 import json
-import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,7 +10,7 @@ from experiments.config_files import REPOSITORY
 from experiments.environment import environment
 from experiments.errors import UsageError
 from experiments.files import write_whole
-from experiments.origin import commit, without_place
+from experiments.origin import command, commit
 
 PACKAGES = "flax", "torch", "tokamax", "ctranslate2"
 Record = Mapping[str, Any]  # field → JSON
@@ -20,8 +18,7 @@ Record = Mapping[str, Any]  # field → JSON
 
 def origin() -> dict[str, str]:
     """Return the command of this process, the commit of this code, the machine and the versions."""
-    command = shlex.join(["python", *map(without_place, sys.argv)])
-    found = {"command": command, "commit": commit(REPOSITORY), **environment()}
+    found = {"command": command(), "commit": commit(REPOSITORY), **environment()}
     for package in PACKAGES:
         try:
             found[package] = version(package)

@@ -11,7 +11,7 @@ from experiments.benchmarks import products
 from experiments.benchmarks.cases import CASES, named
 from experiments.benchmarks.goals import goals
 from experiments.benchmarks.models import suite as models
-from experiments.benchmarks.record import as_json, without_place
+from experiments.benchmarks.record import as_json
 from experiments.benchmarks.report import page
 from experiments.benchmarks.results import Deviation, Measurement, Results
 from experiments.benchmarks.selection import selected
@@ -133,13 +133,6 @@ def test_each_page_with_a_record_equals_it():
     for path in DOCS.glob("*.json"):
         made = PAGES[path.stem](json.loads(path.read_text()))
         assert made == path.with_suffix(".md").read_text(), path.stem
-
-
-def test_command_has_no_folder_of_this_machine(tmp_path):
-    (tmp_path / "text").touch()
-    given = ["run.py", f"--a.path={tmp_path}", f"--b={tmp_path / 'text'}", str(tmp_path), "--c=d"]
-    found = [without_place(argument) for argument in given]
-    assert found == ["run.py", "--a.path=FOLDER", "--b=FILE", "FOLDER", "--c=d"]
 
 
 def test_products_are_timed_and_counted(monkeypatch):
