@@ -2,8 +2,8 @@
 
 command    python run.py --config=configs/digits.py
 hardware   two CPU cores
-time       0.4 min of training
-score      validation accuracy: 94.44%; test accuracy: 97.78%; seed 0, commit e562c25
+time       0.3 min of training
+score      test accuracy: 97.50% ± 0.73%; seeds 0, 1, 2, commit f4d00e2
 """
 
 from ml_collections import ConfigDict

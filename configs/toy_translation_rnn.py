@@ -2,10 +2,10 @@
 
 command    python run.py --config=configs/toy_translation_rnn.py
 hardware   two CPU cores
-time       17.5 min of training
-score      test exact match: 95.40%; agreement exact match: 98.17%; order exact match: 95.90%;
-           polysemy exact match: 83.11%; compositional exact match: 94.10%; longer exact match:
-           88.00%; seed 0, commit 62e9e16+
+time       2.1 min of training
+score      test exact match: 95.90%; agreement exact match: 97.95%; order exact match: 96.05%;
+           polysemy exact match: 85.39%; compositional exact match: 93.80%; longer exact match:
+           87.80%; seed 0, commit f4d00e2
 """
 
 from ml_collections import ConfigDict
