@@ -139,7 +139,7 @@ def _frames(program: str) -> dict[int, str]:
         file = Path(files[int(location["file_name_id"])])
         # XLA writes the number of the parent plus 1, and 1 without a parent.
         caller = found.get(int(fields["parent_frame_id"]) - 1)
-        if file.is_relative_to(REPOSITORY):
+        if file.is_relative_to(REPOSITORY) and "site-packages" not in file.parts:
             name = file.relative_to(REPOSITORY).as_posix()
             found[number] = caller if caller and name == LINEAR else name
         elif caller:
