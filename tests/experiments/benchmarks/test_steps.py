@@ -43,7 +43,7 @@ def test_a_linear_layer_belongs_to_its_caller():
 FileNames
 1 "{REPOSITORY}/attention/modules/block.py"
 2 "{REPOSITORY}/attention/modules/linear.py"
-3 "/elsewhere/optax/update.py"
+3 "{REPOSITORY}/.venv/lib/python3.11/site-packages/optax/update.py"
 
 FileLocations
 1 {{file_name_id=1 function_name_id=1 line=7}}
