@@ -120,6 +120,22 @@ def test_killed_process_ends_all_and_is_named(place, unbroken, number, rank):
     assert_equal(read_metrics(place / workdir), unbroken)
 
 
+def test_failed_save_of_one_process_ends_all(place):
+    """No file of process 0 may exceed 10 KiB; a checkpoint does, written in the background."""
+    limit = (
+        "import jax, resource, run\n"
+        "start = run.start_jax\n"
+        "def limited(command):\n"
+        "  start(command)\n"
+        "  if jax.process_index() == 0:\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (10 * 1024,) * 2)\n"
+        "run.start_jax = limited"
+    )
+    first, other = ended(train_together(place, "full", 2, (MESH,), limit), timeout=120)
+    assert first == 2 and other, told(place, "full", 0)
+    assert "/4 cannot be written (File too large)" in told(place, "full", 0)
+
+
 def test_stuck_process_is_ended_with_its_stacks(place):
     stuck = (
         "import experiments.training.session as session, time, jax\n"
