@@ -285,12 +285,12 @@ def ends_at_once() -> Iterator[None]:
         if LOST.search(str(error)):
             rank = f"process {jax.process_index()} of {jax.process_count()}"
             print(
-                f"run.py: {rank} lost contact with another, named below",
+                f"run.py: {rank} cannot reach another, which jax names below if it has ended",
                 file=sys.stderr,
                 flush=True,
             )
             time.sleep(NAMED_SECONDS)
-        elif not isinstance(error, SystemExit):
+        if not isinstance(error, SystemExit):
             traceback.print_exc()
         sys.stdout.flush()
         sys.stderr.flush()

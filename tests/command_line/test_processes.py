@@ -4,6 +4,10 @@ import os
 import signal
 import time
 
+import jax
+import pytest
+
+import run
 from experiments.commands import train
 from tests.child import SLOW_STEPS, train_together
 
@@ -38,3 +42,21 @@ def test_two_processes_equal_one_and_continue_as_one(place, run_command, monkeyp
     # The sum of two numbers has the same bits in any order, so even the text is equal.
     found, expected = ((place / name / "metrics.jsonl").read_text() for name in ("two", "one"))
     assert found == expected
+
+
+@pytest.fixture
+def connected(monkeypatch):
+    """The exit statuses of this process, which is one of several."""
+    statuses = []
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(os, "_exit", statuses.append)
+    return statuses
+
+
+def test_error_that_resembles_a_lost_process_has_its_traceback(connected, monkeypatch, capsys):
+    monkeypatch.setattr(run, "NAMED_SECONDS", 0)
+    with run.ends_at_once():
+        raise RuntimeError("NCCL: invalid usage")
+    error = capsys.readouterr().err
+    assert connected == [1] and "process 0 of 1 cannot reach another" in error
+    assert "Traceback" in error and error.endswith("RuntimeError: NCCL: invalid usage\n")
