@@ -93,7 +93,7 @@ def main(argv: Sequence[str]) -> int:
         return status
     except BrokenPipeError:  # the program that reads our output has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return int(is_one_of_several())  # the others have not ended: no success
     except (UsageError, FloatingPointError, OSError) as error:  # of a full disk, for instance
         print(f"{os.path.basename(argv[0])}: {error}", file=sys.stderr)
         return 2
@@ -267,6 +267,12 @@ def silence_threads() -> None:
     sys.unraisablehook = lambda _: None
 
 
+def is_one_of_several() -> bool:
+    """Return whether this process is connected with the others of its run."""
+    jax = sys.modules.get("jax")
+    return jax is not None and jax.distributed.is_initialized()
+
+
 @contextmanager
 def ends_at_once() -> Iterator[None]:
     """End one of several processes: after success with the others, and after an error at once.
@@ -276,9 +282,10 @@ def ends_at_once() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        jax = sys.modules.get("jax")
-        if jax is None or not jax.distributed.is_initialized():
+        if not is_one_of_several():
             raise
+        import jax
+
         if isinstance(error, SystemExit) and not error.code:
             jax.distributed.shutdown()
             raise

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 
 import jax
@@ -60,3 +61,15 @@ def test_error_that_resembles_a_lost_process_has_its_traceback(connected, monkey
     error = capsys.readouterr().err
     assert connected == [1] and "process 0 of 1 cannot reach another" in error
     assert "Traceback" in error and error.endswith("RuntimeError: NCCL: invalid usage\n")
+
+
+def test_closed_output_of_one_of_several_processes_is_no_success(connected, monkeypatch):
+    def parse(argv):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(run, "parse", parse)
+    with open(os.devnull, "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        assert run.main(["run.py"]) == 1
+        monkeypatch.setattr(jax.distributed, "is_initialized", lambda: False)
+        assert run.main(["run.py"]) == 0
