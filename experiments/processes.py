@@ -113,6 +113,23 @@ def readable(tree: Tree) -> Tree:
     return jax.tree.map(whole, tree)
 
 
+def check_same(text: str, difference: str) -> None:
+    """Check that all processes have the same text.
+
+    Args:
+        text: of this process.
+        difference: of a process with another text, for the error.
+
+    Raises:
+        UsageError: in all processes.
+    """
+    if jax.process_count() == 1:
+        return
+    found = multihost_utils.process_allgather(np.uint32(zlib.crc32(text.encode())))
+    if other := np.flatnonzero(found != found[0]).tolist():
+        raise UsageError(f"process {_listed(other)} {difference}")
+
+
 @contextmanager
 def own_workdir(workdir: Workdir, config: object) -> Iterator[Workdir]:
     """Return the workdir to process 0, and to the others a temporary copy of its files.
@@ -131,7 +148,10 @@ def own_workdir(workdir: Workdir, config: object) -> Iterator[Workdir]:
     if jax.process_count() == 1:
         yield workdir
         return
-    _check_same(f"{workdir.path.absolute().name} {config}")
+    check_same(
+        f"{workdir.path.absolute().name} {config}",
+        "has another --workdir or another config than process 0: start all with the same flags",
+    )
     _check_shared(workdir.path)
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         own = workdir
@@ -174,16 +194,6 @@ def _end_late(coordinator: str) -> None:
         flush=True,
     )
     os._exit(2)
-
-
-def _check_same(text: str) -> None:
-    """Check that all processes have the same text."""
-    found = multihost_utils.process_allgather(np.uint32(zlib.crc32(text.encode())))
-    if other := np.flatnonzero(found != found[0]).tolist():
-        raise UsageError(
-            f"process {_listed(other)} has another --workdir or another config than process 0: "
-            "start all with the same flags"
-        )
 
 
 def _check_shared(folder: Path) -> None:

@@ -179,6 +179,19 @@ def test_coordinator_that_does_not_answer_is_one_sentence(place):
     assert message.count("\n") == 1
 
 
+def test_processes_that_read_other_data_are_refused(place):
+    other = (
+        "import jax\n"
+        "from experiments.data.store import ImageStore\n"
+        "ImageStore.fingerprint = property(lambda _: str(jax.process_index()))"
+    )
+    assert ended(train_together(place, "other_data", 2, (MESH,), other)) == [2, 2]
+    for rank in range(2):
+        message = "process 1 reads other digits data than process 0: give all the same files"
+        assert message in told(place, "other_data", rank)
+    assert not (place / "other_data").exists()
+
+
 @pytest.mark.parametrize(
     ("folders", "message"),
     [
