@@ -55,6 +55,7 @@ class Checkpoints:
             preservation_policy=_Newest(every, keep),
             read_only=read_only,
             async_options=ocp.options.AsyncOptions(barrier_sync_fn=_barrier),
+            single_host_load_and_broadcast=True,  # else each process may list other checkpoints
         )
         if not read_only and jax.process_index() == 0:
             # orbax leaves those that it had only just created, and cannot save the step again.
@@ -131,7 +132,8 @@ class Checkpoints:
             try:
                 found = self._read(step, like)
             except UsageError as error:
-                if not self._path(step).exists():  # the training has deleted it meanwhile
+                # The training may have deleted it meanwhile.
+                if any_process(not self._path(step).exists()):
                     raise
                 damaged[step] = error
                 continue
@@ -192,13 +194,12 @@ class Checkpoints:
                 damage = "its progress is not what was saved"
         except Exception as error:  # its type depends on the damaged part
             damage = _cause(error)
-        if any_process(bool(damage)):
-            damage = damage or "by another process"
-        else:
+        if not any_process(bool(damage)):
             found = digests(restored.state).items()
             damage = next((name for name, digest in found if written[name] != digest), "")
             damage = damage and f"its array {damage} is not what was saved"
-        if damage:
+        if any_process(bool(damage)):
+            damage = damage or "by another process"
             raise UsageError(f"the checkpoint {self._path(step)} cannot be read ({damage})")
         return restored.state, progress
 
