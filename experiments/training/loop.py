@@ -199,8 +199,8 @@ class _Loop:
         is_changed = is_measured or not self.is_saved
         is_due = is_changed and (self._requests[0] or self._is_due(config.checkpoint_interval))
         if is_measured or is_due:
-            faulthandler.cancel_dump_traceback_later()
             self._measured.collect()  # speeds are those of the steps alone
+            faulthandler.cancel_dump_traceback_later()
             self._speed.pause()
             while self._left:
                 self._measure(bar)
@@ -255,6 +255,7 @@ class _Loop:
 
     def _save_state(self) -> None:
         self._measured.collect()  # no checkpoint follows a non-finite loss
+        faulthandler.cancel_dump_traceback_later()  # saving may take longer than a step
         self.saved = self.progress
         self._save(self.state, self.saved)
         self._saved_step, self._saved_at = self.step, time.monotonic()
