@@ -3,7 +3,7 @@
 import faulthandler
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from tqdm import tqdm
 from experiments.config.train import MONITORED, TrainPart
 from experiments.errors import Stopped
 from experiments.training.interruption import Interruption
-from experiments.training.measurements import NonFiniteError, Speed, StepMeasurements
+from experiments.training.measurements import NonFiniteError, Requests, Speed, StepMeasurements
 from experiments.training.metrics import Metrics
 from experiments.training.plateau import best_step, monitored_loss, out_of_patience, stalls
 from experiments.training.step import TrainState
@@ -197,7 +197,7 @@ class _Loop:
         """Measure what is left to measure of the state, and save it where this is due."""
         config, is_measured = self._config, bool(self._left)
         is_changed = is_measured or not self.is_saved
-        is_due = is_changed and (self._requests[0] or self._is_due(config.checkpoint_interval))
+        is_due = is_changed and (self._requests.save or self._is_due(config.checkpoint_interval))
         if is_measured or is_due:
             self._measured.collect()  # speeds are those of the steps alone
             faulthandler.cancel_dump_traceback_later()
@@ -207,7 +207,7 @@ class _Loop:
             if is_due:
                 self._save_state()
             self._speed.resume()
-        if self._requests[1]:
+        if self._requests.stop:
             raise Stopped
 
     def check_stop(self) -> None:
@@ -225,13 +225,13 @@ class _Loop:
             self._save_state()
 
     @property
-    def _own_requests(self) -> tuple[bool, bool]:
-        """Whether this process asks for a checkpoint, and whether for a stop."""
+    def _own_requests(self) -> Requests:
         minutes = (time.monotonic() - self._saved_at) / 60
-        return 0 < self._config.checkpoint_minutes <= minutes, self._stop.requested
+        is_due = 0 < self._config.checkpoint_minutes <= minutes
+        return Requests(save=is_due, stop=self._stop.requested)
 
     @property
-    def _requests(self) -> Sequence[bool]:
+    def _requests(self) -> Requests:
         """Requests that are followed now: of several processes, those that a step has collected."""
         return self._own_requests if jax.process_count() == 1 else self._measured.requests
 
@@ -259,7 +259,7 @@ class _Loop:
         self.saved = self.progress
         self._save(self.state, self.saved)
         self._saved_step, self._saved_at = self.step, time.monotonic()
-        self._measured.requests = False, self._measured.requests[1]
+        self._measured.requests = self._measured.requests._replace(save=False)
 
     def _is_due(self, interval: int) -> bool:
         return self.step % interval == 0 or self.step == self._config.steps
