@@ -76,7 +76,7 @@ def fit(
     stop = stop or Interruption()
     loop = _Loop(state, config, metrics, save, evaluate, sample, progress, stop)
     try:
-        _run(loop, batches, train_step, config, flops)
+        _run(loop, batches, train_step, config, flops, stop)
     except NonFiniteError as error:
         loop.write_nonfinite(error.step)
         raise
@@ -89,6 +89,7 @@ def _run(
     train_step: Callable[..., tuple[TrainState, dict[str, Array]]],
     config: TrainPart,
     flops: Callable[[Any], float],
+    stop: Interruption,
 ) -> None:
     how = {"unit": "step", "mininterval": 0.5, "disable": jax.process_index() > 0}
     with tqdm(total=config.steps, initial=loop.step, **how) as bar:
@@ -107,7 +108,8 @@ def _run(
                 bar.update()
                 loop.write_row(bar)
                 loop.finish_step(bar)
-            loop.check_stop()
+            with stop.raising():  # a stop that was asked for too late for the last steps
+                pass
         except Stopped:
             loop.save_stopped()
             raise Stopped(
@@ -209,11 +211,6 @@ class _Loop:
             self._speed.resume()
         if self._requests.stop:
             raise Stopped
-
-    def check_stop(self) -> None:
-        """Raise `Stopped` if it was asked for too late for the last steps."""
-        with self._stop.raising():
-            pass
 
     def write_nonfinite(self, step: int) -> None:
         """Write a last row, whose last step is one with a loss or gradient that is not finite."""
