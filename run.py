@@ -45,7 +45,7 @@ from typing import Any, NamedTuple
 from absl import logging
 from ml_collections import ConfigDict
 
-from experiments.cli import SUFFIXES, TOGETHER, USES, Command, parse
+from experiments.cli import MULTI_PROCESS_MODES, SUFFIXES, USES, Command, parse
 from experiments.config import Config
 from experiments.errors import Stopped, UsageError, as_usage_errors, one_of
 from experiments.registry import TASKS
@@ -163,11 +163,11 @@ def start_jax(command: Command) -> None:
     import jax
 
     from experiments.environment import num_cores
-    from experiments.processes import cores_of, start_processes
+    from experiments.processes import cores_per_process, start_processes
     from experiments.training.sharding import cores_as_devices
 
-    cores_as_devices(cores_of(num_cores(), command.coordinator, command.num_processes))
-    if command.mode in TOGETHER:
+    cores_as_devices(cores_per_process(num_cores(), command.coordinator, command.num_processes))
+    if command.mode in MULTI_PROCESS_MODES:
         start_processes(command.coordinator, command.num_processes, command.process_id)
     if command.mode != "benchmark":  # which times compiling too
         # Programs compiled by one run start the next one in seconds.
@@ -180,7 +180,7 @@ def start_jax(command: Command) -> None:
 def run(command: Command, config: Config | ConfigDict | Mapping[str, Config]) -> int:
     """Call the experiment that the configuration names; return the exit status."""
     workdir = Workdir(command.weights or command.workdir)
-    if command.mode in TOGETHER:
+    if command.mode in MULTI_PROCESS_MODES:
         from experiments.processes import own_workdir
 
         with own_workdir(workdir, config) as own:
@@ -274,10 +274,11 @@ def is_one_of_several() -> bool:
 
 
 @contextmanager
-def ends_at_once() -> Iterator[None]:
-    """End one of several processes: after success with the others, and after an error at once.
+def exit_process() -> Iterator[None]:
+    """Exit: shut down jax.distributed after success; after an error without the barrier.
 
-    The others then end too. A process that waited for them would wait for ever.
+    The other processes exit when they miss the heartbeat of this one. They would not reach the
+    barrier.
     """
     try:
         yield
@@ -306,5 +307,5 @@ def ends_at_once() -> Iterator[None]:
 
 if __name__ == "__main__":
     silence_threads()
-    with ends_at_once():
+    with exit_process():
         sys.exit(main(sys.argv))

@@ -47,7 +47,7 @@ ANSWERS = ("generate", "translate")  # other names of the mode predict, which ge
 USES = ("evaluate", "predict", "explain")  # modes that need a trained model
 FORMATS = ("text", "json")
 MAX_PORT = 65_535
-TOGETHER = ("train", "evaluate")  # modes in which several processes compute one run
+MULTI_PROCESS_MODES = ("train", "evaluate")  # modes in which several processes compute one run
 FOR_MODES = {  # modes that have a flag
     "split": ("evaluate", "explain"),
     "against": ("evaluate",),
@@ -57,9 +57,9 @@ FOR_MODES = {  # modes that have a flag
     "beam": ("prepare",),
     "profile": ("train",),
     "wandb": ("train", "sweep"),
-    "coordinator": TOGETHER,
-    "num_processes": TOGETHER,
-    "process_id": TOGETHER,
+    "coordinator": MULTI_PROCESS_MODES,
+    "num_processes": MULTI_PROCESS_MODES,
+    "process_id": MULTI_PROCESS_MODES,
     "sentence": ("explain",),
     "file": ("explain",),
     "gold": ("explain",),

@@ -11,7 +11,7 @@ from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from experiments.compilation import compiled
-from experiments.processes import readable
+from experiments.processes import gather_to_host
 from experiments.training.interruption import stop_point
 from experiments.training.sharding import is_replicated, one_copy, padded_rows
 
@@ -61,7 +61,7 @@ def by_rows(function: Callable[..., Any], jit: Callable[..., Any] = compiled) ->
             return compute(parameters, *arrays)
         arrays = [np.asarray(array) for array in arrays]  # for the devices of all processes
         if compute is whole:
-            return readable(whole(parameters, *arrays))
+            return gather_to_host(whole(parameters, *arrays))
         return _of_all_processes(partial(local, one_copy(parameters)), arrays)
 
     return run

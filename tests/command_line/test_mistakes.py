@@ -140,9 +140,9 @@ def test_what_a_disk_refuses_is_one_sentence(run_command, monkeypatch, error, se
         raise error
 
     monkeypatch.setattr(commands, "train", train)
-    status, output, told = run_command("--config=configs/toy_translation.py:tiny", workdir="full")
-    assert (status, output, told.count("\n")) == (2, "", 1)
-    assert told.startswith("run.py: ") and told.endswith(f"{sentence}\n")
+    status, output, found = run_command("--config=configs/toy_translation.py:tiny", workdir="full")
+    assert (status, output, found.count("\n")) == (2, "", 1)
+    assert found.startswith("run.py: ") and found.endswith(f"{sentence}\n")
 
 
 def test_another_error_of_a_library_keeps_its_traceback(run_command, monkeypatch):

@@ -31,10 +31,10 @@ def test_two_processes_equal_one_and_continue_as_one(place, run_command, monkeyp
     os.kill(processes[1].pid, signal.SIGTERM)
     for process in processes:
         process.join(60)
-    told = [(place / f"two.{rank}.txt").read_text() for rank in range(2)]
-    assert [process.exitcode for process in processes] == [0, 0], told
+    logs = [(place / f"two.{rank}.txt").read_text() for rank in range(2)]
+    assert [process.exitcode for process in processes] == [0, 0], logs
     (step,) = [path.name for path in (place / "two" / "checkpoints").iterdir()]
-    assert all(f"stopped at step {step} of 80" in each for each in told)
+    assert all(f"stopped at step {step} of 80" in each for each in logs)
     for name in ("measure", "draw_learning_curve"):
         monkeypatch.setattr(train, name, lambda *_: None)
     status, _, error = run_command(*FLAGS, workdir="two")
@@ -56,7 +56,7 @@ def connected(monkeypatch):
 
 def test_error_that_resembles_a_lost_process_has_its_traceback(connected, monkeypatch, capsys):
     monkeypatch.setattr(run, "NAMED_SECONDS", 0)
-    with run.ends_at_once():
+    with run.exit_process():
         raise RuntimeError("NCCL: invalid usage")
     error = capsys.readouterr().err
     assert connected == [1] and "process 0 of 1 cannot reach another" in error
