@@ -45,7 +45,7 @@ from typing import Any, NamedTuple
 from absl import logging
 from ml_collections import ConfigDict
 
-from experiments.cli import SUFFIXES, TOGETHER, USES, Command, parse
+from experiments.cli import MULTI_PROCESS_MODES, SUFFIXES, USES, Command, parse
 from experiments.config import Config
 from experiments.errors import Stopped, UsageError, as_usage_errors, one_of
 from experiments.registry import TASKS
@@ -93,7 +93,7 @@ def main(argv: Sequence[str]) -> int:
         return status
     except BrokenPipeError:  # the program that reads our output has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return int(is_one_of_several())  # the others have not ended: no success
     except (UsageError, FloatingPointError, OSError) as error:  # of a full disk, for instance
         print(f"{os.path.basename(argv[0])}: {error}", file=sys.stderr)
         return 2
@@ -163,11 +163,11 @@ def start_jax(command: Command) -> None:
     import jax
 
     from experiments.environment import num_cores
-    from experiments.processes import cores_of, start_processes
+    from experiments.processes import cores_per_process, start_processes
     from experiments.training.sharding import cores_as_devices
 
-    cores_as_devices(cores_of(num_cores(), command.coordinator, command.num_processes))
-    if command.mode in TOGETHER:
+    cores_as_devices(cores_per_process(num_cores(), command.coordinator, command.num_processes))
+    if command.mode in MULTI_PROCESS_MODES:
         start_processes(command.coordinator, command.num_processes, command.process_id)
     if command.mode != "benchmark":  # which times compiling too
         # Programs compiled by one run start the next one in seconds.
@@ -180,7 +180,7 @@ def start_jax(command: Command) -> None:
 def run(command: Command, config: Config | ConfigDict | Mapping[str, Config]) -> int:
     """Call the experiment that the configuration names; return the exit status."""
     workdir = Workdir(command.weights or command.workdir)
-    if command.mode in TOGETHER:
+    if command.mode in MULTI_PROCESS_MODES:
         from experiments.processes import own_workdir
 
         with own_workdir(workdir, config) as own:
@@ -267,30 +267,38 @@ def silence_threads() -> None:
     sys.unraisablehook = lambda _: None
 
 
-@contextmanager
-def ends_at_once() -> Iterator[None]:
-    """End one of several processes: after success with the others, and after an error at once.
+def is_one_of_several() -> bool:
+    """Return whether this process is connected with the others of its run."""
+    jax = sys.modules.get("jax")
+    return jax is not None and jax.distributed.is_initialized()
 
-    The others then end too. A process that waited for them would wait for ever.
+
+@contextmanager
+def exit_process() -> Iterator[None]:
+    """Exit: shut down jax.distributed after success; after an error without the barrier.
+
+    The other processes exit when they miss the heartbeat of this one. They would not reach the
+    barrier.
     """
     try:
         yield
     except BaseException as error:
-        jax = sys.modules.get("jax")
-        if jax is None or not jax.distributed.is_initialized():
+        if not is_one_of_several():
             raise
+        import jax
+
         if isinstance(error, SystemExit) and not error.code:
             jax.distributed.shutdown()
             raise
         if LOST.search(str(error)):
             rank = f"process {jax.process_index()} of {jax.process_count()}"
             print(
-                f"run.py: {rank} lost contact with another, named below",
+                f"run.py: {rank} cannot reach another, which jax names below if it has ended",
                 file=sys.stderr,
                 flush=True,
             )
             time.sleep(NAMED_SECONDS)
-        elif not isinstance(error, SystemExit):
+        if not isinstance(error, SystemExit):
             traceback.print_exc()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -299,5 +307,5 @@ def ends_at_once() -> Iterator[None]:
 
 if __name__ == "__main__":
     silence_threads()
-    with ends_at_once():
+    with exit_process():
         sys.exit(main(sys.argv))

@@ -46,7 +46,8 @@ MODES = {
 ANSWERS = ("generate", "translate")  # other names of the mode predict, which get a hint
 USES = ("evaluate", "predict", "explain")  # modes that need a trained model
 FORMATS = ("text", "json")
-TOGETHER = ("train", "evaluate")  # modes in which several processes compute one run
+MAX_PORT = 65_535
+MULTI_PROCESS_MODES = ("train", "evaluate")  # modes in which several processes compute one run
 FOR_MODES = {  # modes that have a flag
     "split": ("evaluate", "explain"),
     "against": ("evaluate",),
@@ -56,9 +57,9 @@ FOR_MODES = {  # modes that have a flag
     "beam": ("prepare",),
     "profile": ("train",),
     "wandb": ("train", "sweep"),
-    "coordinator": TOGETHER,
-    "num_processes": TOGETHER,
-    "process_id": TOGETHER,
+    "coordinator": MULTI_PROCESS_MODES,
+    "num_processes": MULTI_PROCESS_MODES,
+    "process_id": MULTI_PROCESS_MODES,
     "sentence": ("explain",),
     "file": ("explain",),
     "gold": ("explain",),
@@ -385,7 +386,7 @@ def _check_combination(mode: str, arguments: Sequence[str], *, is_config_given: 
 
 
 def _check_processes(given: Mapping[str, str | None]) -> None:
-    """Raise a `UsageError` for an incomplete set of the flags of several processes."""
+    """Raise a `UsageError` for flags of several processes that are incomplete or wrong."""
     names = ("coordinator", "num_processes", "process_id")
     missing = [f"--{name}" for name in names if given[name] is None]
     if len(missing) == len(names) or (given["num_processes"] == "1" and len(missing) == 2):
@@ -394,17 +395,21 @@ def _check_processes(given: Mapping[str, str | None]) -> None:
         flags = ", ".join(f"--{name}" for name in names)
         raise UsageError(f"{flags} belong together: {' and '.join(missing)} missing")
     host, _, port = given["coordinator"].rpartition(":")
-    if not host or not port.isdecimal():
-        raise UsageError(f"--coordinator is HOST:PORT, got {given['coordinator']!r}")
-    number, place = (_number(name, given[name], least=0) for name in names[1:])
-    if place >= number:
+    if not host or not port.isdecimal() or not 1 <= int(port) <= MAX_PORT:
         raise UsageError(
-            f"--process_id is from 0 to {number - 1} with --num_processes={number}, got {place}"
+            f"--coordinator is HOST:PORT with a port from 1 to {MAX_PORT}, got "
+            f"{given['coordinator']!r}"
+        )
+    number = _number("num_processes", given["num_processes"])
+    process = _number("process_id", given["process_id"], least=0)
+    if process >= number:
+        raise UsageError(
+            f"--process_id is from 0 to {number - 1} with --num_processes={number}, got {process}"
         )
 
 
 def _number(name: str, given: str | None, least: int = 1) -> int | None:
-    if given is not None and not given.isdecimal():
+    if given is not None and not (given.isdecimal() and int(given) >= least):
         raise UsageError(f"--{name} is a whole number from {least}, got {given!r}")
     return None if given is None else int(given)
 

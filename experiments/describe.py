@@ -21,7 +21,7 @@ from experiments.config.build import build
 from experiments.config.mesh import MeshPart
 from experiments.config.train import TrainPart
 from experiments.errors import UsageError, as_usage_errors
-from experiments.planning.communication import Batch
+from experiments.planning.communication import BatchShape
 from experiments.planning.plan import Planner
 from experiments.planning.weights import weights
 
@@ -80,7 +80,7 @@ def planned(config: Config | ConfigDict, model: nnx.Module) -> str:
         settings = TransformerConfig(**config.model)
     length = getattr(config.batch, "row_length", 0) or config.model.max_length
     rows, parts = max(1, config.batch.tokens // length), config.batch.microbatches
-    batch = Batch(rows, length, train.dtype, parts)
+    batch = BatchShape(rows, length, train.dtype, parts)
     return Planner(model, settings, train, batch).text(mesh)
 
 

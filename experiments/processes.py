@@ -1,4 +1,4 @@
-"""Several processes that train one model: their start, what they agree on, and who writes."""
+"""Several processes that train one model: start, agreement, and the process that writes."""
 
 import os
 import shutil
@@ -28,8 +28,9 @@ Tree = TypeVar("Tree")
 START_SECONDS = 300  # in which all processes must have started
 HEARTBEAT_SECONDS = 10  # without a sign of life after which a process is lost
 # Variables of SLURM and Open MPI: the number of processes.
-SIZES = "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"
-INDEX = "JOB_COMPLETION_INDEX"  # of a process in an indexed job of Kubernetes
+NUM_TASKS_VARIABLES = "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"
+# Variable of an indexed job of Kubernetes: the number of the process.
+JOB_INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 LOCAL = "localhost", "127.0.0.1", "[::1]"
 
 
@@ -78,8 +79,8 @@ def start_processes(
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - as long as the process runs
 
 
-def cores_of(cores: int, coordinator: str | None, num_processes: int | None) -> int:
-    """Return how many of the cores that a process may use are its own.
+def cores_per_process(cores: int, coordinator: str | None, num_processes: int | None) -> int:
+    """Return the number of cores that each process of this machine computes on.
 
     Launchers bind processes to cores. Processes with a coordinator on this very machine share them.
     """
@@ -95,22 +96,39 @@ def any_process(flag: bool) -> bool:
     return bool(multihost_utils.process_allgather(np.array(flag)).any())
 
 
-def per_process(flags: Sequence[bool], mesh: Mesh) -> Array:
-    """Return the flags of each process, bool `[devices, flags]`; each process knows its own."""
+def flags_array(flags: Sequence[bool], mesh: Mesh) -> Array:
+    """Return flags, bool `[devices, flags]`, one row for each device, set by its process."""
     sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     own = np.array([flags])
     return jax.make_array_from_callback((mesh.size, len(flags)), sharding, lambda _: own)
 
 
-def readable(tree: Tree) -> Tree:
-    """Return a pytree with whole arrays in place of those of which other processes have parts."""
+def gather_to_host(tree: Tree) -> Tree:
+    """Gather arrays that are sharded over processes, as NumPy arrays in each of them."""
 
-    def whole(leaf: Any) -> Any:  # noqa: ANN401 - a leaf of any pytree
+    def gather(leaf: Any) -> Any:  # noqa: ANN401 - a leaf of any pytree
         if not isinstance(leaf, Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
             return leaf
         return multihost_utils.process_allgather(leaf, tiled=True)
 
-    return jax.tree.map(whole, tree)
+    return jax.tree.map(gather, tree)
+
+
+def check_same(text: str, difference: str) -> None:
+    """Check that all processes have the same text.
+
+    Args:
+        text: of this process.
+        difference: of a process with another text, for the error.
+
+    Raises:
+        UsageError: in all processes.
+    """
+    if jax.process_count() == 1:
+        return
+    found = multihost_utils.process_allgather(np.uint32(zlib.crc32(text.encode())))
+    if other := np.flatnonzero(found != found[0]).tolist():
+        raise UsageError(f"process {_listed(other)} {difference}")
 
 
 @contextmanager
@@ -125,13 +143,16 @@ def own_workdir(workdir: Workdir, config: object) -> Iterator[Workdir]:
         config: of the run.
 
     Raises:
-        UsageError: a process has another config or sees another folder; or the error of the block,
+        UsageError: a process has another config or another folder; or the error of the block,
             with the name of the workdir in place of that of its copy.
     """
     if jax.process_count() == 1:
         yield workdir
         return
-    _check_same(f"{workdir.path.absolute().name} {config}")
+    check_same(
+        f"{workdir.path.absolute().name} {config}",
+        "has another --workdir or another config than process 0: start all with the same flags",
+    )
     _check_shared(workdir.path)
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         own = workdir
@@ -148,9 +169,9 @@ def own_workdir(workdir: Workdir, config: object) -> Iterator[Workdir]:
 
 def _is_launched() -> bool:
     """Return whether a launcher has started several processes, or Kubernetes an indexed job."""
-    if any(int(os.environ.get(name, 1)) > 1 for name in SIZES):
+    if any(int(os.environ.get(name, 1)) > 1 for name in NUM_TASKS_VARIABLES):
         return True
-    return INDEX in os.environ and find_spec("kubernetes") is not None
+    return JOB_INDEX_VARIABLE in os.environ and find_spec("kubernetes") is not None
 
 
 def _check_port(coordinator: str) -> None:
@@ -176,35 +197,26 @@ def _end_late(coordinator: str) -> None:
     os._exit(2)
 
 
-def _check_same(text: str) -> None:
-    """Check that all processes have the same text."""
-    found = multihost_utils.process_allgather(np.uint32(zlib.crc32(text.encode())))
-    if other := np.flatnonzero(found != found[0]).tolist():
-        raise UsageError(
-            f"process {_listed(other)} has another --workdir or another config than process 0: "
-            "start all with the same flags"
-        )
-
-
 def _check_shared(folder: Path) -> None:
-    """Check that all processes see a file in this folder, or in a parent if it is missing."""
+    """Check that a file in this folder, or in a parent if it is missing, exists for all."""
     token = np.frombuffer(uuid4().bytes, np.uint8)
     name = f"{bytes(multihost_utils.broadcast_one_to_all(token)).hex()}{PART}"
-    places = [folder, *folder.absolute().parents]
-    mark = next(place for place in places if place.is_dir()) / name
+    folders = [folder, *folder.absolute().parents]
+    marker = next(each for each in folders if each.is_dir()) / name
     if jax.process_index() == 0:
-        mark.touch()
-    multihost_utils.sync_global_devices("mark")
+        marker.touch()
+    multihost_utils.sync_global_devices("marker")
     try:
-        sees = any((place / name).exists() for place in places)
-        blind = np.flatnonzero(~multihost_utils.process_allgather(np.array(sees))).tolist()
+        is_visible = any((each / name).exists() for each in folders)
+        found = multihost_utils.process_allgather(np.array(is_visible))
+        missing_on = np.flatnonzero(~found).tolist()
     finally:
         if jax.process_index() == 0:
-            mark.unlink()
-    if blind:
+            marker.unlink()
+    if missing_on:
         raise UsageError(
-            f"{folder} is not the same folder in process {_listed(blind)} as in process 0: put "
-            "--workdir on a file system that all processes share"
+            f"{folder} is not the same folder in process {_listed(missing_on)} as in process 0: "
+            "put --workdir on a file system that all processes share"
         )
 
 

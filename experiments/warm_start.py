@@ -1,5 +1,6 @@
 """Warm start: parameters of another run, or of released weights, in place of initial ones."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ from flax import nnx
 
 from experiments.config import Config
 from experiments.config.differences import is_within
+from experiments.config.mesh import MeshPart
 from experiments.errors import UsageError, as_usage_errors
 from experiments.registry import TASKS
 from experiments.tasks.task import Task
@@ -30,7 +32,7 @@ def parameters_to_start_from(task: Task, cache: Path) -> Parameters:
     train = task.config.train
     if not train.start_from:
         return {}
-    found = dict(nnx.to_flat_state(_load(Path(train.start_from), cache)))
+    found = dict(nnx.to_flat_state(_load(Path(train.start_from), cache, task.config.mesh)))
     wanted = {
         path: variable.shape
         for path, variable in nnx.to_flat_state(task.learner.abstract_state.parameters)
@@ -70,10 +72,11 @@ def _name(path: tuple[Any, ...]) -> str:
     return ".".join(map(str, path))
 
 
-def _load(folder: Path, cache: Path) -> nnx.State:
+def _load(folder: Path, cache: Path, mesh: MeshPart) -> nnx.State:
+    """Return the parameters in a folder; those of a run are restored onto this mesh."""
     run = Workdir(folder)
     if run.checkpoints.is_dir():
-        config = Config.read(run.load_config().to_dict())
+        config = replace(Config.read(run.load_config().to_dict()), mesh=mesh)
         return restore(run, TASKS[config.task].load(config, run, cache)).state.parameters
     try:
         from attention.weights import load

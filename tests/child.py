@@ -62,7 +62,7 @@ def train(
     workdir: str,
     flags: tuple[str, ...] = (),
     patch: str = "",
-    told: str = "",
+    log: str = "",
     base: tuple[str, ...] = FLAGS,
 ) -> None:
     """Train a run to its end, without measuring the test split, and exit as `run.py`.
@@ -72,11 +72,11 @@ def train(
         workdir: name of the workdir.
         flags: more of the command line.
         patch: Python code that runs before.
-        told: name of the file of what the process prints; that of the workdir by default.
+        log: name of the file of what the process prints; that of the workdir by default.
         base: the first part of the command line.
     """
-    told = place / f"{told or workdir.replace('/', '.')}.txt"
-    os.dup2(os.open(told, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
+    log = place / f"{log or workdir.replace('/', '.')}.txt"
+    os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
     os.dup2(1, 2)
     import run
     from experiments.commands import train as command
@@ -86,5 +86,5 @@ def train(
     run.silence_threads()
     folders = f"--workdir={place / workdir}", f"--cache={place / 'cache'}"
     sys.argv = ["run.py", *folders, *base, *flags]
-    with run.ends_at_once():
+    with run.exit_process():
         sys.exit(run.main(sys.argv))

@@ -22,15 +22,15 @@ def prepare(config: Config, workdir: Workdir, cache: Path, *, beam: str | None =
     Raises:
         UsageError: data that cannot be read or learned from, or that does not fit; no Beam.
     """
-    cache, mapped = cache.absolute(), map  # workers of Beam may be in other folders
+    cache, map_function = cache.absolute(), map  # workers of Beam may be in other folders
     if beam is not None:
         if find_spec("apache_beam") is None:
             raise UsageError('--beam needs an extra: pip install "attention[prepare]"')
         from experiments.data.beam import BeamMap
 
-        mapped = BeamMap(cache / "ids", beam.split())
+        map_function = BeamMap(cache / "ids", beam.split())
     print(f"reading the {config.data.name} data")
-    task = TASKS[config.task].prepare(config, cache, workdir, mapped)
+    task = TASKS[config.task].prepare(config, cache, workdir, map_function)
     for split in task.known_splits:
         print(f"{split}: {len(task.ids(split)):,} examples")
     print(f"{cache} contains the prepared data")

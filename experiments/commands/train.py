@@ -5,6 +5,7 @@ from pathlib import Path
 from experiments.analysis.curves import draw_learning_curve
 from experiments.commands.evaluate import measure
 from experiments.config import Config
+from experiments.processes import check_same
 from experiments.registry import TASKS
 from experiments.results import results_so_far
 from experiments.training.session import fit_in
@@ -41,9 +42,14 @@ def train(
         task.ids(split)  # raises for an example that does not fit
     batches = task.training_batches()
     task.learner.trace(batches[0])
+    texts = {name: task.splits[name].fingerprint for name in task.known_splits}
+    check_same(
+        f"{texts} {task.config.train.steps}",
+        f"reads other {config.data.name} data than process 0: give all the same files",
+    )
     parameters = {} if workdir.newest_step() else parameters_to_start_from(task, cache)
     workdir.claim(task.config)
-    workdir.keep_texts({name: task.splits[name].fingerprint for name in task.known_splits})
+    workdir.keep_texts(texts)
     task.tokenizers.keep(workdir.path)
     before = results_so_far(workdir)
     sizes = " and ".join(f"{len(each):,}" for each in task.tokenizers if each is not None)

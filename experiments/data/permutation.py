@@ -1,4 +1,4 @@
-"""A random order of any number of examples, computed place by place, in no memory."""
+"""A pseudorandom permutation, evaluated at any positions in O(1) memory."""
 
 import numpy as np
 
@@ -9,8 +9,9 @@ MULTIPLIERS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # of SplitMix64 (Steele et
 def permuted(places: np.ndarray, number: int, seed: np.random.SeedSequence) -> np.ndarray:
     """Return the numbers at some places of a random order of 0, …, number - 1.
 
-    The order is a Feistel network over the smallest even number of bits that has room; a result
-    that is too large is permuted again (cycle walking, Black and Rogaway 2002).
+    The order is a Feistel network over the smallest even number of bits that can represent
+    number - 1; a result that is too large is permuted again (cycle walking, Black and Rogaway
+    2002).
 
     Args:
         places: integers in [0, number), of any shape.

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from experiments.data.store import ImageStore, Mapped, TextStore, store_text
+from experiments.data.store import ImageStore, MapFunction, TextStore, store_text
 from experiments.errors import as_usage_errors, one_of
 from experiments.registry import SOURCES
 
@@ -32,7 +32,7 @@ class Splits(dict[str, TextStore | ImageStore]):
         cache: Path,
         *,
         has_targets: bool = True,
-        mapped: Mapped = map,
+        map_function: MapFunction = map,
     ) -> None:
         """Read nothing yet.
 
@@ -40,10 +40,10 @@ class Splits(dict[str, TextStore | ImageStore]):
             config: `config.data`.
             cache: folder of prepared data.
             has_targets: whether the task reads targets; otherwise a dataset may lack them.
-            mapped: as in `store_ids`, for the ids of the splits.
+            map_function: as in `store_ids`, for the ids of the splits.
         """
         super().__init__()
-        self.cache, self.mapped = cache, mapped
+        self.cache, self.map_function = cache, map_function
         lacks = not has_targets and SOURCES[config.name].may_lack_target
         self._config = replace(config, target="") if lacks else config
 

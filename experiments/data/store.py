@@ -23,7 +23,7 @@ from experiments.files import PART, publish, remove_abandoned, write_whole
 
 CHUNK = 4_096  # examples that are read at once
 
-Mapped = Callable[[Callable[[int], Any], Iterable[int]], Iterable[Any]]  # such as `map`
+MapFunction = Callable[[Callable[[int], Any], Iterable[int]], Iterable[Any]]  # such as `map`
 
 
 class TextStore(Sequence[SentencePair]):
@@ -153,8 +153,8 @@ def store_ids(
     cache: Path,
     texts: TextStore,
     tokenizers: Tokenizers,
-    most: int | None = None,
-    mapped: Mapped = map,
+    max_ids: int | None = None,
+    map_function: MapFunction = map,
 ) -> IdStore:
     """Write the ids of sentence pairs, if they are not stored yet, and open them.
 
@@ -162,17 +162,17 @@ def store_ids(
         cache: folder of prepared data.
         texts: the pairs.
         tokenizers: of their sides.
-        most: ids of an example; the rest of a longer source becomes further examples. No limit if
+        max_ids: of an example; the rest of a longer source becomes further examples. No limit if
             None.
-        mapped: calls a function for each of some items, and returns the results in their order;
-            see `experiments.data.beam` for one that uses several machines.
+        map_function: calls a function for each of some items, and returns the results in their
+            order; see `experiments.data.beam` for one that uses several machines.
 
     Raises:
         ValueError: an unknown word.
     """
     known = [tokenizer for tokenizer in tokenizers if tokenizer is not None]
     tokens = chain.from_iterable((each.FILE.encode(), each.as_bytes()) for each in known)
-    limit = f".{most}" if most else ""
+    limit = f".{max_ids}" if max_ids else ""
     folder = cache / "ids" / f"{texts.path.stem}.{_digest(tokens)}{limit}"
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -180,8 +180,8 @@ def store_ids(
         with TemporaryDirectory(dir=folder.parent, suffix=PART) as temporary:
             part = Path(temporary) / "ids"
             part.mkdir()
-            encode = partial(_encoded, texts, tokenizers, most)
-            _write_ids(part, mapped(encode, range(0, len(texts), CHUNK)))
+            encode = partial(_encoded, texts, tokenizers, max_ids)
+            _write_ids(part, map_function(encode, range(0, len(texts), CHUNK)))
             try:
                 publish(part, folder)
             except OSError:
@@ -191,7 +191,7 @@ def store_ids(
 
 
 def _encoded(
-    texts: TextStore, tokenizers: Tokenizers, most: int | None, start: int
+    texts: TextStore, tokenizers: Tokenizers, max_ids: int | None, start: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Encode a chunk of pairs.
 
@@ -202,7 +202,7 @@ def _encoded(
 
     def ids() -> Iterator[int]:
         examples = (tokenizers.encode(pair)[:sides] for pair in texts[start : start + CHUNK])
-        for example in _pieces(examples, most) if most else examples:
+        for example in _pieces(examples, max_ids) if max_ids else examples:
             for side in example:
                 sizes.append(len(side))
                 yield from side
@@ -212,11 +212,11 @@ def _encoded(
 
 
 def _pieces(
-    examples: Iterable[Sequence[Sequence[int]]], most: int
+    examples: Iterable[Sequence[Sequence[int]]], max_ids: int
 ) -> Iterator[Sequence[Sequence[int]]]:
-    """Split sources into pieces of at most `most` ids."""
+    """Split sources into pieces of at most `max_ids` ids."""
     for (source,) in examples:
-        yield from ((source[place : place + most],) for place in range(0, len(source), most))
+        yield from ((source[place : place + max_ids],) for place in range(0, len(source), max_ids))
 
 
 def _write_ids(folder: Path, chunks: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:

@@ -11,7 +11,7 @@ from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from experiments.compilation import compiled
-from experiments.processes import readable
+from experiments.processes import gather_to_host
 from experiments.training.interruption import stop_point
 from experiments.training.sharding import is_replicated, one_copy, padded_rows
 
@@ -51,8 +51,7 @@ def by_rows(function: Callable[..., Any], jit: Callable[..., Any] = compiled) ->
         mesh = _mesh_of_rows(len(arrays[0]))
         if mesh.size == 1:
             return independent(one_copy(parameters), *arrays)
-        copies = jax.device_put(parameters, NamedSharding(mesh, PartitionSpec()))
-        return independent(copies, *arrays)
+        return independent(replicas(parameters, mesh), *arrays)
 
     def run(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - the same
         stop_point()
@@ -61,10 +60,25 @@ def by_rows(function: Callable[..., Any], jit: Callable[..., Any] = compiled) ->
             return compute(parameters, *arrays)
         arrays = [np.asarray(array) for array in arrays]  # for the devices of all processes
         if compute is whole:
-            return readable(whole(parameters, *arrays))
-        return _of_all_processes(partial(local, one_copy(parameters)), arrays)
+            return gather_to_host(whole(parameters, *arrays))
+        return _of_all_processes(partial(local, parameters), arrays)
 
     return run
+
+
+def replicas(parameters: Any, mesh: Mesh) -> Any:  # noqa: ANN401 - any pytree
+    """Replicate parameters over devices of this process, without a copy where a replica exists."""
+    sharding, devices = NamedSharding(mesh, PartitionSpec()), [*mesh.devices.flat]
+
+    def replicate(leaf: Any) -> Array:  # noqa: ANN401 - an array of the host or of devices
+        if not isinstance(leaf, Array):
+            return jax.device_put(leaf, sharding)
+        copies = {shard.device: shard.data for shard in leaf.addressable_shards}
+        copy = leaf.addressable_data(0)
+        parts = [copies[each] if each in copies else jax.device_put(copy, each) for each in devices]
+        return jax.make_array_from_single_device_arrays(leaf.shape, sharding, parts)
+
+    return jax.tree.map(replicate, parameters)
 
 
 def _of_all_processes(function: Callable[..., Any], arrays: Sequence[np.ndarray]) -> Any:  # noqa: ANN401 - any pytree

@@ -16,7 +16,7 @@ from experiments.data.tokenizers import Tokenizer
 from experiments.data.vocabulary import EOS
 from experiments.inference.prediction import Prediction
 from experiments.inference.sentence import Sentence, read_sentence
-from experiments.processes import readable
+from experiments.processes import gather_to_host
 from experiments.training.sharding import one_copy
 
 
@@ -122,7 +122,7 @@ class TextGenerator:
             "buckets": (self._prompt_size(len(ids)),),
             "compile": compiled,
         }
-        return nnx.merge(self._definition, readable(one_copy(parameters))), ids, options
+        return nnx.merge(self._definition, gather_to_host(one_copy(parameters))), ids, options
 
     def _prompt_size(self, length: int) -> int:
         """Return the length that prompts are padded to, the same for all prompts.

@@ -21,7 +21,7 @@ KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective
 STATISTICS = 8  # float32 numbers of each token that the loss reduces over a sharded vocabulary
 
 
-class Batch(NamedTuple):
+class BatchShape(NamedTuple):
     """What a step reads.
 
     Attributes:
@@ -73,7 +73,7 @@ class Sent(NamedTuple):
 
 
 def communicated(
-    model: nnx.Module, batch: Batch, mesh: AbstractMesh, *, reduce_scatter: bool = True
+    model: nnx.Module, batch: BatchShape, mesh: AbstractMesh, *, reduce_scatter: bool = True
 ) -> dict[str, float]:
     """Return the bytes that each device sends in a step, by the names in `KINDS`.
 
@@ -106,7 +106,7 @@ def communicated(
     return total
 
 
-def _gathered(shard: Shard, batch: Batch) -> Iterator[Sent]:
+def _gathered(shard: Shard, batch: BatchShape) -> Iterator[Sent]:
     """Gather what "fsdp" shards of a parameter for each pass, and a vocabulary that is padded."""
     weight, mesh = shard.weight, shard.mesh
     if shard.is_padded:
@@ -133,7 +133,7 @@ def _is_gathered_once(shard: Shard) -> bool:
     return is_vector or shard.mesh.shape["sequence"] > 1
 
 
-def _gradients(shard: Shard, batch: Batch, reduce_scatter: bool) -> Iterator[Sent]:
+def _gradients(shard: Shard, batch: BatchShape, reduce_scatter: bool) -> Iterator[Sent]:
     """Add up the gradient, separately for each use of a table."""
     weight, size = shard.weight, batch.itemsize * shard.size
     times = weight.lookups + weight.is_output if weight.lookups else 1
@@ -146,7 +146,7 @@ def _gradients(shard: Shard, batch: Batch, reduce_scatter: bool) -> Iterator[Sen
         yield Sent("all-reduce", size, ["sequence"], times)
 
 
-def _activations(shard: Shard, batch: Batch) -> Iterator[Sent]:
+def _activations(shard: Shard, batch: BatchShape) -> Iterator[Sent]:
     """Add up what devices computed with their parts of a kernel or a table."""
     weight, tokens = shard.weight, batch.tokens_of_device(shard.mesh)
     inputs, outputs = weight.shape[: weight.num_inputs], weight.shape[weight.num_inputs :]
@@ -166,7 +166,7 @@ def _activations(shard: Shard, batch: Batch) -> Iterator[Sent]:
 
 
 def _of_attention(
-    module: Attention, recomputed: bool, batch: Batch, mesh: AbstractMesh
+    module: Attention, recomputed: bool, batch: BatchShape, mesh: AbstractMesh
 ) -> Iterator[Sent]:
     """Move keys and values around the devices of "sequence", and share a single head of them.
 

@@ -14,7 +14,7 @@ from jax.sharding import AbstractMesh
 
 from attention.modules import EncoderDecoder, TransformerConfig
 from experiments.config.train import TrainPart
-from experiments.planning.communication import Batch
+from experiments.planning.communication import BatchShape
 from experiments.planning.weights import Shard, attentions, weights
 from experiments.training.loss import token_losses
 from experiments.training.optimizer import optimizer
@@ -44,7 +44,7 @@ def state_bytes(model: nnx.Module, train: TrainPart, mesh: AbstractMesh) -> dict
     return {"parameters": own, "optimizer": on_device(state) + (own if train.ema else 0)}
 
 
-def flops(model: nnx.Module, batch: Batch, mesh: AbstractMesh) -> int:
+def flops(model: nnx.Module, batch: BatchShape, mesh: AbstractMesh) -> int:
     """Return the FLOPs of matrix products on a device, recomputation included.
 
     A token attends to all keys, or to those of its window: implementations that skip masked tiles
@@ -63,7 +63,7 @@ def flops(model: nnx.Module, batch: Batch, mesh: AbstractMesh) -> int:
 
 
 def activation_bytes(
-    model: nnx.Module, config: TransformerConfig, batch: Batch, mesh: AbstractMesh
+    model: nnx.Module, config: TransformerConfig, batch: BatchShape, mesh: AbstractMesh
 ) -> float:
     """Return the bytes of the activations that a device keeps for the backward pass.
 
@@ -97,7 +97,7 @@ def activation_bytes(
 
 
 def _part_of_device(
-    model: nnx.Module, config: TransformerConfig, batch: Batch, mesh: AbstractMesh
+    model: nnx.Module, config: TransformerConfig, batch: BatchShape, mesh: AbstractMesh
 ) -> nnx.Module:
     """Return a model of the same kind, with the heads, hidden units and words of one device."""
     config = replace(

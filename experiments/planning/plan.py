@@ -12,7 +12,7 @@ from experiments.analysis.description import Description, aligned
 from experiments.config.mesh import MeshPart
 from experiments.config.train import TrainPart
 from experiments.errors import UsageError
-from experiments.planning.communication import Batch, communicated
+from experiments.planning.communication import BatchShape, communicated
 from experiments.planning.memory import activation_bytes, flops, state_bytes
 from experiments.training.sharding import MESH_AXES, shards_of
 
@@ -49,9 +49,9 @@ class Planner:
     """Plans the steps of one model on meshes of any size."""
 
     def __init__(
-        self, model: nnx.Module, config: TransformerConfig, train: TrainPart, batch: Batch
+        self, model: nnx.Module, config: TransformerConfig, train: TrainPart, batch: BatchShape
     ) -> None:
-        """Prepare.
+        """Count the cache of a row; models are traced when they are planned.
 
         Args:
             model: with shapes for arrays.

@@ -1,7 +1,7 @@
 """The parameters and the attention of a model, and how often each is computed."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Self
 
 from flax import nnx
@@ -100,7 +100,7 @@ def weights(model: nnx.Module) -> Iterator[Weight]:
     """Yield the parameters of a Transformer; layers that repeat have one."""
     stacks = _stacks(model)
     for path, parameter in nnx.to_flat_state(nnx.state(model, nnx.Param)):
-        stack = next((stacks[at] for at in stacks if path[: len(at)] == at), None)
+        stack = _stack_of(path, stacks)
         repeats = axis_names(parameter).count("layers")
         names = axis_names(parameter)[repeats:]
         num_inputs = parameter.get_metadata().get("num_inputs", 0)
@@ -126,7 +126,7 @@ def attentions(model: nnx.Module) -> Iterator[tuple[Attention, int, bool]]:
     stacks = _stacks(model)
     for path, module in nnx.iter_modules(model):
         if isinstance(module, Attention):
-            stack = next((stacks[at] for at in stacks if path[: len(at)] == at), None)
+            stack = _stack_of(path, stacks)
             repeats = axis_names(module.query.kernel).count("layers")
             layers = math.prod(module.query.kernel.shape[:repeats])
             yield module, layers, stack is not None and stack.remat
@@ -134,6 +134,11 @@ def attentions(model: nnx.Module) -> Iterator[tuple[Attention, int, bool]]:
 
 def _stacks(model: nnx.Module) -> dict[Path, Layers]:
     return {path: part for path, part in nnx.iter_modules(model) if isinstance(part, Layers)}
+
+
+def _stack_of(path: Path, stacks: Mapping[Path, Layers]) -> Layers | None:
+    """Return the stack of layers that contains a path."""
+    return next((stacks[at] for at in stacks if path[: len(at)] == at), None)
 
 
 def _is_last(stack: Layers, path: Path) -> bool:

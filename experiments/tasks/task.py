@@ -24,7 +24,7 @@ from experiments.data.sources import Splits
 from experiments.data.store import (
     IdStore,
     ImageStore,
-    Mapped,
+    MapFunction,
     TextStore,
     store_ids,
     store_text,
@@ -106,7 +106,11 @@ class Task(ABC, Generic[Batch]):
 
     @classmethod
     def prepare(
-        cls, config: Config, cache: Path, workdir: Workdir | None = None, mapped: Mapped = map
+        cls,
+        config: Config,
+        cache: Path,
+        workdir: Workdir | None = None,
+        map_function: MapFunction = map,
     ) -> Self:
         """Read the training data, learn its tokens, and count the steps of `train.duration`.
 
@@ -115,12 +119,12 @@ class Task(ABC, Generic[Batch]):
             cache: folder of generated data.
             workdir: of the run; one that was started from another run, and has a checkpoint, keeps
                 its tokens.
-            mapped: as in `store_ids`.
+            map_function: as in `store_ids`.
 
         Raises:
             UsageError: data that cannot be read or learned from.
         """
-        splits = Splits(config.data, cache, has_targets=cls.has_targets, mapped=mapped)
+        splits = Splits(config.data, cache, has_targets=cls.has_targets, map_function=map_function)
         if config.train.start_from and workdir and workdir.newest_step():
             tokenizers = cls.load_tokenizers(config, workdir.path)
         else:
@@ -387,10 +391,10 @@ class Task(ABC, Generic[Batch]):
             )
         return examples, ids
 
-    def _stored(self, examples: TextStore, most: int | None = None) -> IdStore:
+    def _stored(self, examples: TextStore, max_ids: int | None = None) -> IdStore:
         """Return the ids of texts, as `store_ids`."""
         splits = self.splits
-        return store_ids(splits.cache, examples, self.tokenizers, most, splits.mapped)
+        return store_ids(splits.cache, examples, self.tokenizers, max_ids, splits.map_function)
 
     def _positions(self, ids: IdStore) -> np.ndarray:
         """Return the number of positions that each example needs."""

@@ -17,7 +17,7 @@ from experiments.analysis.senses import (
 from experiments.data.skip_grams import SkipGramBatch, SkipGramBatches
 from experiments.data.vocabulary import SPECIALS
 from experiments.inference.prediction import Prediction
-from experiments.processes import readable
+from experiments.processes import gather_to_host
 from experiments.tasks.task import Measured, Task
 from experiments.training.loss import TokenLosses, negative_sampling_losses
 from experiments.training.step import TrainState
@@ -72,7 +72,7 @@ class WordVectors(Task[SkipGramBatch]):
 
     def vectors(self, state: TrainState) -> np.ndarray:
         """Return the vector of each word, `[V, D]`."""
-        parameters = readable(state.parameters)
+        parameters = gather_to_host(state.parameters)
         return np.asarray(nnx.merge(self.learner.definition, parameters).centers[...])
 
     def measure(self, state: TrainState, split: str) -> Measured:

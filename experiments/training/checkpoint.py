@@ -25,6 +25,7 @@ from experiments.training.digest import digests
 from experiments.training.step import TrainState
 
 UNFINISHED = ".orbax-checkpoint-tmp"  # in the name of the folder of a save that has not ended
+WRITE_ERRORS = OSError, ValueError  # of a full disk
 
 
 class Checkpoints:
@@ -51,7 +52,10 @@ class Checkpoints:
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=_Newest(every, keep), read_only=read_only
+            preservation_policy=_Newest(every, keep),
+            read_only=read_only,
+            async_options=ocp.options.AsyncOptions(barrier_sync_fn=_barrier),
+            single_host_load_and_broadcast=True,  # else each process may list other checkpoints
         )
         if not read_only and jax.process_index() == 0:
             # orbax leaves those that it had only just created, and cannot save the step again.
@@ -128,7 +132,8 @@ class Checkpoints:
             try:
                 found = self._read(step, like)
             except UsageError as error:
-                if not self._path(step).exists():  # the training has deleted it meanwhile
+                # The training may have deleted it meanwhile.
+                if any_process(not self._path(step).exists()):
                     raise
                 damaged[step] = error
                 continue
@@ -189,13 +194,12 @@ class Checkpoints:
                 damage = "its progress is not what was saved"
         except Exception as error:  # its type depends on the damaged part
             damage = _cause(error)
-        if any_process(bool(damage)):
-            damage = damage or "by another process"
-        else:
+        if not any_process(bool(damage)):
             found = digests(restored.state).items()
             damage = next((name for name, digest in found if written[name] != digest), "")
             damage = damage and f"its array {damage} is not what was saved"
-        if damage:
+        if any_process(bool(damage)):
+            damage = damage or "by another process"
             raise UsageError(f"the checkpoint {self._path(step)} cannot be read ({damage})")
         return restored.state, progress
 
@@ -215,7 +219,7 @@ class Checkpoints:
     def _write_errors(self) -> Iterator[None]:
         try:
             yield
-        except (ValueError, OSError) as error:  # of a full disk
+        except WRITE_ERRORS as error:
             place = self._path(self._saving or 0)
             raise UsageError(
                 f"the checkpoint {place} cannot be written ({_cause(error)})"
@@ -242,6 +246,18 @@ class _Newest(ocp.checkpoint_managers.PreservationPolicy):
         regular = [step for step in steps if step % self._every == 0]
         kept = {*steps[-2:], *regular[-self._keep :]}
         return [step in kept for step in steps]
+
+
+def _barrier(*, key: str, timeout_ms: int) -> None:
+    """Wait in the background for the other processes, unless the save of this one has failed.
+
+    After an error, orbax would wait 20 minutes for processes that wait at another barrier. This
+    process ends with the error instead, and the loss of its heartbeat ends the others.
+    """
+    error = sys.exc_info()[1]
+    if isinstance(error, WRITE_ERRORS):
+        raise error
+    ocp.multihost.get_barrier_sync_fn()(key=key, timeout_ms=timeout_ms)
 
 
 def _with_sharding(leaf: Any) -> jax.ShapeDtypeStruct:  # noqa: ANN401 - an array or its shape

@@ -11,7 +11,7 @@ from jax import Array
 from experiments.compilation import compiled
 from experiments.config import Config
 from experiments.errors import as_usage_errors
-from experiments.processes import readable
+from experiments.processes import gather_to_host
 from experiments.training.flops import matrix_flops
 from experiments.training.interruption import stop_point
 from experiments.training.loss import per_token
@@ -148,7 +148,7 @@ class Learner:
         program = compiled(
             lambda parameters, *arrays: method(nnx.merge(self.definition, parameters), *arrays)
         )
-        return lambda parameters, *arrays: readable(program(one_copy(parameters), *arrays))
+        return lambda parameters, *arrays: gather_to_host(program(one_copy(parameters), *arrays))
 
 
 def _with_parameters(state: TrainState, parameters: Mapping[Any, Any]) -> TrainState:

@@ -3,7 +3,7 @@
 import faulthandler
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from tqdm import tqdm
 from experiments.config.train import MONITORED, TrainPart
 from experiments.errors import Stopped
 from experiments.training.interruption import Interruption
-from experiments.training.measurements import NonFiniteError, Speed, StepMeasurements
+from experiments.training.measurements import NonFiniteError, Requests, Speed, StepMeasurements
 from experiments.training.metrics import Metrics
 from experiments.training.plateau import best_step, monitored_loss, out_of_patience, stalls
 from experiments.training.step import TrainState
@@ -76,7 +76,7 @@ def fit(
     stop = stop or Interruption()
     loop = _Loop(state, config, metrics, save, evaluate, sample, progress, stop)
     try:
-        _run(loop, batches, train_step, config, flops)
+        _run(loop, batches, train_step, config, flops, stop)
     except NonFiniteError as error:
         loop.write_nonfinite(error.step)
         raise
@@ -89,6 +89,7 @@ def _run(
     train_step: Callable[..., tuple[TrainState, dict[str, Array]]],
     config: TrainPart,
     flops: Callable[[Any], float],
+    stop: Interruption,
 ) -> None:
     how = {"unit": "step", "mininterval": 0.5, "disable": jax.process_index() > 0}
     with tqdm(total=config.steps, initial=loop.step, **how) as bar:
@@ -107,7 +108,8 @@ def _run(
                 bar.update()
                 loop.write_row(bar)
                 loop.finish_step(bar)
-            loop.check_stop()
+            with stop.raising():  # a stop that was asked for too late for the last steps
+                pass
         except Stopped:
             loop.save_stopped()
             raise Stopped(
@@ -197,23 +199,18 @@ class _Loop:
         """Measure what is left to measure of the state, and save it where this is due."""
         config, is_measured = self._config, bool(self._left)
         is_changed = is_measured or not self.is_saved
-        is_due = is_changed and (self._requests[0] or self._is_due(config.checkpoint_interval))
+        is_due = is_changed and (self._requests.save or self._is_due(config.checkpoint_interval))
         if is_measured or is_due:
-            faulthandler.cancel_dump_traceback_later()
             self._measured.collect()  # speeds are those of the steps alone
+            faulthandler.cancel_dump_traceback_later()
             self._speed.pause()
             while self._left:
                 self._measure(bar)
             if is_due:
                 self._save_state()
             self._speed.resume()
-        if self._requests[1]:
+        if self._requests.stop:
             raise Stopped
-
-    def check_stop(self) -> None:
-        """Raise `Stopped` if it was asked for too late for the last steps."""
-        with self._stop.raising():
-            pass
 
     def write_nonfinite(self, step: int) -> None:
         """Write a last row, whose last step is one with a loss or gradient that is not finite."""
@@ -225,13 +222,13 @@ class _Loop:
             self._save_state()
 
     @property
-    def _own_requests(self) -> tuple[bool, bool]:
-        """Whether this process asks for a checkpoint, and whether for a stop."""
+    def _own_requests(self) -> Requests:
         minutes = (time.monotonic() - self._saved_at) / 60
-        return 0 < self._config.checkpoint_minutes <= minutes, self._stop.requested
+        is_due = 0 < self._config.checkpoint_minutes <= minutes
+        return Requests(save=is_due, stop=self._stop.requested)
 
     @property
-    def _requests(self) -> Sequence[bool]:
+    def _requests(self) -> Requests:
         """Requests that are followed now: of several processes, those that a step has collected."""
         return self._own_requests if jax.process_count() == 1 else self._measured.requests
 
@@ -255,10 +252,11 @@ class _Loop:
 
     def _save_state(self) -> None:
         self._measured.collect()  # no checkpoint follows a non-finite loss
+        faulthandler.cancel_dump_traceback_later()  # saving may take longer than a step
         self.saved = self.progress
         self._save(self.state, self.saved)
         self._saved_step, self._saved_at = self.step, time.monotonic()
-        self._measured.requests = False, self._measured.requests[1]
+        self._measured.requests = self._measured.requests._replace(save=False)
 
     def _is_due(self, interval: int) -> bool:
         return self.step % interval == 0 or self.step == self._config.steps

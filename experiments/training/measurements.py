@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,7 +12,13 @@ from experiments.environment import peak_memory
 from experiments.training.flops import peak_flops
 
 CHECKED = "loss", "gradient_norm"
-NO_REQUESTS = False, False  # for a checkpoint, and for a stop
+
+
+class Requests(NamedTuple):
+    """Whether a checkpoint is requested, and whether a stop."""
+
+    save: bool = False
+    stop: bool = False
 
 
 class NonFiniteError(FloatingPointError):
@@ -47,7 +53,7 @@ class StepMeasurements:
                 is not skipped by the training step.
         """
         self.pending, self.skipped, self._most = [*pending], skipped, most
-        self.requests: Sequence[bool] = NO_REQUESTS
+        self.requests = Requests()
         self._running: tuple[int, Mapping[str, Any]] | None = None
 
     def add(self, step: int, measured: Mapping[str, Any]) -> None:
@@ -69,7 +75,7 @@ class StepMeasurements:
             return
         step, measured = self._running
         found = dict(jax.device_get(measured))
-        self.requests = found.pop("requests", NO_REQUESTS)
+        self.requests = Requests(*found.pop("requests", ()))
         values = {name: float(value) for name, value in found.items()}
         self.pending.append(values)
         self._running = None

@@ -16,7 +16,7 @@ from experiments.environment import bits_depend_on
 from experiments.errors import UsageError
 from experiments.files import remove_abandoned, write_whole
 from experiments.origin import origin
-from experiments.processes import per_process
+from experiments.processes import flags_array
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.interruption import Interruption
 from experiments.training.learner import Learner
@@ -165,7 +165,7 @@ def _placed(task: Trainable) -> Callable[..., tuple[TrainState, dict[str, Array]
     learner, parts = task.learner, task.config.batch.microbatches
 
     def train_step(state: TrainState, batch: Any, *requests: Sequence[bool]) -> Any:  # noqa: ANN401 - of any task
-        flags = [per_process(each, learner.mesh) for each in requests]
+        flags = [flags_array(each, learner.mesh) for each in requests]
         placed = place_rows(batch, learner.mesh, multiple=parts)
         return learner.train_step(state, placed, *flags)
 

@@ -98,7 +98,9 @@ def spec(names: Sequence[str | None], shape: Sequence[int], mesh: Mesh, what: st
         axis = _axes(name, mesh)
         ways = _ways(axis, mesh)
         if repeated := [each for each in axis if any(each in other for other in axes)]:
-            raise UsageError(f"{what}: two of its axes {_listed(names)} use mesh.{repeated[0]}")
+            raise UsageError(
+                f"{what}: two of its axes {', '.join(map(str, names))} use mesh.{repeated[0]}"
+            )
         if size % ways and size > 1 and name not in LOOKED_UP:
             given = " · ".join(f"mesh.{each}={mesh.shape[each]}" for each in axis)
             raise UsageError(f"{what}: its axis {name!r} has size {size}, not divisible by {given}")
@@ -219,10 +221,8 @@ def place_rows(tree: Tree, mesh: Mesh, *, multiple: int = 1) -> Tree:
         multiple: parts of the batch that are computed one after another, as in `shard_rows`.
     """
     axes = _axes("batch", mesh)
-    number, sharding = (
-        multiple * _ways(axes, mesh),
-        NamedSharding(mesh, PartitionSpec(axes or None)),
-    )
+    number = multiple * _ways(axes, mesh)
+    sharding = NamedSharding(mesh, PartitionSpec(axes or None))
 
     def place(array: np.ndarray) -> Array:
         array = padded_rows(array, number)
@@ -322,7 +322,3 @@ def _ways(axes: Sequence[str], mesh: Mesh) -> int:
 
 def _is_variable(leaf: object) -> bool:
     return isinstance(leaf, nnx.Variable)
-
-
-def _listed(names: Sequence[str | None]) -> str:
-    return ", ".join(map(str, names))

@@ -16,6 +16,7 @@ from experiments.workdir import Workdir
 from tests.command_line.command import REPOSITORY, command, make_untrained
 
 TWO = ("--num_processes=2",)
+ONE_OF = "--coordinator=host:1", "--process_id=0"
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,13 @@ TWO = ("--num_processes=2",)
         (["--config.train.beta1=2.0"], "train.beta1 must lie in [0, 1), got 2.0"),
         (["--process_id=0"], "belong together: --coordinator and --num_processes missing"),
         (["--num_processes=2"], "belong together: --coordinator and --process_id missing"),
-        ([*TWO, "--coordinator=host", "--process_id=0"], "--coordinator is HOST:PORT, got 'host'"),
+        (
+            [*TWO, "--coordinator=host", "--process_id=0"],
+            "HOST:PORT with a port from 1 to 65535, got 'host'",
+        ),
+        ([*TWO, "--coordinator=host:0", "--process_id=0"], "from 1 to 65535, got 'host:0'"),
+        ([*TWO, "--coordinator=host:65536", "--process_id=0"], "65535, got 'host:65536'"),
+        (["--num_processes=0", *ONE_OF], "--num_processes is a whole number from 1, got '0'"),
         ([*TWO, "--coordinator=host:1", "--process_id=2"], "--process_id is from 0 to 1 with"),
         ([*TWO, "--coordinator=host:1", "--process_id=x"], "--process_id is a whole number from 0"),
         ([*TWO, "--mode=predict"], "--num_processes is for --mode=train and --mode=evaluate alone"),
@@ -133,9 +140,9 @@ def test_what_a_disk_refuses_is_one_sentence(run_command, monkeypatch, error, se
         raise error
 
     monkeypatch.setattr(commands, "train", train)
-    status, output, told = run_command("--config=configs/toy_translation.py:tiny", workdir="full")
-    assert (status, output, told.count("\n")) == (2, "", 1)
-    assert told.startswith("run.py: ") and told.endswith(f"{sentence}\n")
+    status, output, found = run_command("--config=configs/toy_translation.py:tiny", workdir="full")
+    assert (status, output, found.count("\n")) == (2, "", 1)
+    assert found.startswith("run.py: ") and found.endswith(f"{sentence}\n")
 
 
 def test_another_error_of_a_library_keeps_its_traceback(run_command, monkeypatch):

@@ -69,10 +69,10 @@ def test_translation(predict, run_command, made):
     assert copied["source"] == [*KNOWN.split(), "girll", "<eos>"]
     assert "girll" in copied["translations"][0]["text"].split()
     assert answers[4:7:2] == [{"error": line.partition(": ")[2]} for line in error.splitlines()[1:]]
-    status, output, told = run_command(
+    status, output, again = run_command(
         "--mode=predict", given=given, workdir=made("toy_translation")
     )
-    assert (status, told) == (1, error)
+    assert (status, again) == (1, error)
     texts = [each.get("translations", [{"text": ""}])[0]["text"] for each in answers]
     assert output.split("\n") == [*texts, ""]
 

@@ -2,8 +2,13 @@
 
 import os
 import signal
+import sys
 import time
 
+import jax
+import pytest
+
+import run
 from experiments.commands import train
 from tests.child import SLOW_STEPS, train_together
 
@@ -26,10 +31,10 @@ def test_two_processes_equal_one_and_continue_as_one(place, run_command, monkeyp
     os.kill(processes[1].pid, signal.SIGTERM)
     for process in processes:
         process.join(60)
-    told = [(place / f"two.{rank}.txt").read_text() for rank in range(2)]
-    assert [process.exitcode for process in processes] == [0, 0], told
+    logs = [(place / f"two.{rank}.txt").read_text() for rank in range(2)]
+    assert [process.exitcode for process in processes] == [0, 0], logs
     (step,) = [path.name for path in (place / "two" / "checkpoints").iterdir()]
-    assert all(f"stopped at step {step} of 80" in each for each in told)
+    assert all(f"stopped at step {step} of 80" in each for each in logs)
     for name in ("measure", "draw_learning_curve"):
         monkeypatch.setattr(train, name, lambda *_: None)
     status, _, error = run_command(*FLAGS, workdir="two")
@@ -38,3 +43,33 @@ def test_two_processes_equal_one_and_continue_as_one(place, run_command, monkeyp
     # The sum of two numbers has the same bits in any order, so even the text is equal.
     found, expected = ((place / name / "metrics.jsonl").read_text() for name in ("two", "one"))
     assert found == expected
+
+
+@pytest.fixture
+def connected(monkeypatch):
+    """The exit statuses of this process, which is one of several."""
+    statuses = []
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(os, "_exit", statuses.append)
+    return statuses
+
+
+def test_error_that_resembles_a_lost_process_has_its_traceback(connected, monkeypatch, capsys):
+    monkeypatch.setattr(run, "NAMED_SECONDS", 0)
+    with run.exit_process():
+        raise RuntimeError("NCCL: invalid usage")
+    error = capsys.readouterr().err
+    assert connected == [1] and "process 0 of 1 cannot reach another" in error
+    assert "Traceback" in error and error.endswith("RuntimeError: NCCL: invalid usage\n")
+
+
+def test_closed_output_of_one_of_several_processes_is_no_success(connected, monkeypatch):
+    def parse(argv):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(run, "parse", parse)
+    with open(os.devnull, "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        assert run.main(["run.py"]) == 1
+        monkeypatch.setattr(jax.distributed, "is_initialized", lambda: False)
+        assert run.main(["run.py"]) == 0

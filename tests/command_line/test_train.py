@@ -241,11 +241,11 @@ def test_nonfinite_loss_stops_the_run_without_a_checkpoint(place, run_command):
     flags = "--config=digits:tiny", "--config.train.learning_rate=1e30"
     status, _, error = run_command(*flags, workdir="diverged")
     assert status == 2
-    (told,) = re.findall(
+    (message,) = re.findall(
         r"^run.py: the (?:loss|gradient norm) became (?:nan|inf) in step .*$", error, re.M
     )
     step, examples = re.search(
-        r"in step (\d+) \(.*of the training examples ([\d, …]+); ", told
+        r"in step (\d+) \(.*of the training examples ([\d, …]+); ", message
     ).groups()
     rows = read_metrics(place / "diverged")
     assert rows[-1]["step"] == int(step) and not np.isfinite(rows[-1]["gradient_norm"])

@@ -7,14 +7,20 @@ import numpy as np
 import pytest
 
 from experiments.errors import UsageError
-from experiments.processes import INDEX, SIZES, cores_of, readable, start_processes
+from experiments.processes import (
+    JOB_INDEX_VARIABLE,
+    NUM_TASKS_VARIABLES,
+    cores_per_process,
+    gather_to_host,
+    start_processes,
+)
 
 
 @pytest.fixture
 def connected(monkeypatch):
     """What `jax.distributed.initialize` was called with, outside of any launcher."""
     calls = []
-    for name in (*SIZES, INDEX):
+    for name in (*NUM_TASKS_VARIABLES, JOB_INDEX_VARIABLE):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(jax.distributed, "initialize", lambda *given, **_: calls.append(given))
     monkeypatch.setattr(jax.config, "update", lambda *_: None)
@@ -30,7 +36,7 @@ def test_one_process_connects_with_no_other(connected, monkeypatch):
     assert connected == []
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", NUM_TASKS_VARIABLES)
 def test_jax_finds_the_processes_of_a_launcher(connected, monkeypatch, name):
     monkeypatch.setenv(name, "4")
     start_processes(None, None, None)
@@ -66,12 +72,12 @@ def test_port_in_use_is_one_sentence(connected):
 
 
 def test_processes_of_one_machine_divide_its_cores():
-    assert cores_of(8, None, None) == cores_of(8, "node1:1", 4) == 8
-    assert cores_of(8, "localhost:1", 4) == 2
-    assert cores_of(2, "127.0.0.1:1", 4) == 1
+    assert cores_per_process(8, None, None) == cores_per_process(8, "node1:1", 4) == 8
+    assert cores_per_process(8, "localhost:1", 4) == 2
+    assert cores_per_process(2, "127.0.0.1:1", 4) == 1
 
 
-def test_arrays_of_this_process_are_readable_as_they_are():
+def test_arrays_of_this_process_are_not_gathered():
     tree = {"device": jax.numpy.ones(3), "host": np.ones(3), "none": None}
-    found = readable(tree)
+    found = gather_to_host(tree)
     assert all(found[name] is each for name, each in tree.items())

@@ -1,6 +1,7 @@
 """Warm start: parameters by path and shape, and folders that contain none."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -8,8 +9,10 @@ import pytest
 from flax import nnx
 
 from configs import char_lm
+from experiments import warm_start
 from experiments.compilation import compiled
 from experiments.config import Config
+from experiments.config.mesh import MeshPart
 from experiments.config_files import load_config
 from experiments.errors import UsageError
 from experiments.registry import TASKS
@@ -84,6 +87,25 @@ def test_released_weights_replace_all_but_the_excepted_parts(tmp_path, monkeypat
             assert same == (path[0] != "embedding"), path
     leaves = [*jax.tree.leaves(state.parameters), *jax.tree.leaves(state.average)]
     assert len({leaf.unsafe_buffer_pointer() for leaf in leaves}) == len(leaves)
+
+
+def test_parameters_of_a_run_are_restored_onto_the_mesh_of_the_task(tmp_path, monkeypatch):
+    """The other run was trained on eight devices, and there are two."""
+    first, run = task(tmp_path), Workdir(tmp_path / "run")
+    run.claim(replace(first.config, mesh=MeshPart(fsdp=8)))
+    run.checkpoints.mkdir()
+    first.tokenizers.keep(run.path)
+
+    def restore(_, task):
+        assert dict(task.learner.mesh.shape) == {"data": 1, "fsdp": 2, "sequence": 1, "tensor": 1}
+        state = nnx.state(task.model(nnx.Rngs(7)))
+        return SimpleNamespace(state=SimpleNamespace(parameters=state))
+
+    monkeypatch.setattr(warm_start, "restore", restore)
+    with jax.numpy_dtype_promotion("standard"):
+        other = task(tmp_path, start_from=str(run.path))
+        other.config = replace(other.config, mesh=MeshPart(fsdp=2))
+        assert parameters_to_start_from(other, tmp_path)
 
 
 def test_a_run_with_vocabularies_of_another_kind_is_named(tmp_path):

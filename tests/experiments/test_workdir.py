@@ -49,17 +49,17 @@ def test_a_run_reads_one_text(workdir):
 
 
 @pytest.mark.parametrize(
-    "change, told",
+    "change, line",
     [
         ({"beams": 4}, "decoding.num_beams: 1 there, 4 here"),
         ({"rate": 0.5}, "train.learning_rate: 0.003 there, 0.5 here"),
     ],
 )
-def test_another_configuration_is_refused(workdir, change, told):
+def test_another_configuration_is_refused(workdir, change, line):
     before = workdir.config.read_text()
     with pytest.raises(UsageError) as refused:
         workdir.claim(configuration(**{"duration": "10 epochs"} | change))
-    assert f"\n  {told}" in str(refused.value)
+    assert f"\n  {line}" in str(refused.value)
     assert workdir.config.read_text() == before
 
 

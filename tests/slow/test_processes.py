@@ -19,10 +19,10 @@ NAMES_EXAMPLES = """
 import sys
 from experiments.data.windows import Windows
 get = Windows.__getitem__
-def told(self, step):
+def log(self, step):
     print("examples", step, self.members(step)[:4].tolist(), file=sys.stderr, flush=True)
     return get(self, step)
-Windows.__getitem__ = told
+Windows.__getitem__ = log
 """
 SLOW_EVALUATION = """
 import sys, time
@@ -47,13 +47,13 @@ def place(tmp_path_factory):
     return tmp_path_factory.mktemp("processes")
 
 
-def told(place, workdir, rank):
+def read_log(place, workdir, rank):
     path = place / f"{workdir}.{rank}.txt"
     return path.read_text() if path.exists() else ""
 
 
 def wait_for(text, place, workdir, processes):
-    while text not in told(place, workdir, 0) and processes[0].is_alive():
+    while text not in read_log(place, workdir, 0) and processes[0].is_alive():
         time.sleep(0.001)
 
 
@@ -94,13 +94,13 @@ def test_signal_to_one_stops_all_at_the_same_step(place, unbroken, number, rank,
     processes = train_together(place, workdir, number, (MESH,), patch)
     wait_for(text, place, workdir, processes)
     os.kill(processes[rank].pid, signal.SIGTERM)
-    assert ended(processes) == [0] * number, told(place, workdir, 0)
+    assert ended(processes) == [0] * number, read_log(place, workdir, 0)
     step = steps(place, workdir)[-1]
     assert step < 30
     for each in range(number):
-        assert f"stopped at step {step} of 30: the same" in told(place, workdir, each)
+        assert f"stopped at step {step} of 30: the same" in read_log(place, workdir, each)
     processes = train_together(place, workdir, number, (MESH,))
-    assert ended(processes) == [0] * number, told(place, workdir, 0)
+    assert ended(processes) == [0] * number, read_log(place, workdir, 0)
     assert_equal(read_metrics(place / workdir), unbroken)
 
 
@@ -115,25 +115,42 @@ def test_killed_process_ends_all_and_is_named(place, unbroken, number, rank):
     assert time.monotonic() - killed < 15
     for each in {*range(number)} - {rank}:
         name = r"leader \(usually slice 0 task 0\)" if rank == 0 else rf"heartbeats\):\n{rank}\n"
-        assert re.search(name, told(place, workdir, each))
+        assert re.search(name, read_log(place, workdir, each))
     assert ended(train_together(place, workdir, number, (MESH,))) == [0] * number
     assert_equal(read_metrics(place / workdir), unbroken)
+
+
+def test_failed_save_of_one_process_ends_all(place):
+    """No file of process 0 may exceed 10 KiB; a checkpoint does, written in the background."""
+    limit = (
+        "import jax, resource, run\n"
+        "start = run.start_jax\n"
+        "def limited(command):\n"
+        "  start(command)\n"
+        "  if jax.process_index() == 0:\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (10 * 1024,) * 2)\n"
+        "run.start_jax = limited"
+    )
+    first, other = ended(train_together(place, "full", 2, (MESH,), limit), timeout=120)
+    assert first == 2 and other, read_log(place, "full", 0)
+    assert "/4 cannot be written (File too large)" in read_log(place, "full", 0)
 
 
 def test_stuck_process_is_ended_with_its_stacks(place):
     stuck = (
         "import experiments.training.session as session, time, jax\n"
-        "place = session.per_process\n"
+        "place = session.flags_array\n"
         "def slow(flags, mesh, steps=[]):\n"
         "  steps.append(1)\n"
         "  time.sleep(999 if len(steps) == 10 and jax.process_index() else 0)\n"
         "  return place(flags, mesh)\n"
-        "session.per_process = slow"
+        "session.flags_array = slow"
     )
     processes = train_together(place, "stuck", 2, (MESH, "--config.train.step_timeout=60"), stuck)
     first, last = ended(processes)
     assert first and last == 1  # the first ends by its own timeout, or since the last is lost
-    assert "Timeout (0:01:00)!" in told(place, "stuck", 1) and "in slow" in told(place, "stuck", 1)
+    log = read_log(place, "stuck", 1)
+    assert "Timeout (0:01:00)!" in log and "in slow" in log
 
 
 def test_examples_are_the_same_for_any_number_of_processes(place):
@@ -142,14 +159,14 @@ def test_examples_are_the_same_for_any_number_of_processes(place):
     for number, steps in ((1, 8), (2, 16), (4, 24), (1, 30)):
         flags = MESH, warmup, f"--config.train.steps={steps}"
         processes = train_together(place, "elastic", number, flags, NAMES_EXAMPLES)
-        assert ended(processes) == [0] * number, told(place, "elastic", 0)
+        assert ended(processes) == [0] * number, read_log(place, "elastic", 0)
     assert ended(alone(place, "whole", (MESH, warmup), NAMES_EXAMPLES)) == [0]
     pattern = re.compile(r"examples (\d+) (\[.*\])")
     expected = dict(pattern.findall((place / "whole.txt").read_text()))
     for rank in range(4):
-        found = pattern.findall(told(place, "elastic", rank))
+        found = pattern.findall(read_log(place, "elastic", rank))
         assert found and all(expected[step] == examples for step, examples in found)
-    assert {step for step, _ in pattern.findall(told(place, "elastic", 0))} == {*expected}
+    assert {step for step, _ in pattern.findall(read_log(place, "elastic", 0))} == {*expected}
 
 
 def test_coordinator_that_does_not_answer_is_one_sentence(place):
@@ -161,6 +178,19 @@ def test_coordinator_that_does_not_answer_is_one_sentence(place):
         "run.py: not all processes reached the coordinator localhost:9 in 1 s"
     )
     assert message.count("\n") == 1
+
+
+def test_processes_that_read_other_data_are_refused(place):
+    other = (
+        "import jax\n"
+        "from experiments.data.store import ImageStore\n"
+        "ImageStore.fingerprint = property(lambda _: str(jax.process_index()))"
+    )
+    assert ended(train_together(place, "other_data", 2, (MESH,), other)) == [2, 2]
+    for rank in range(2):
+        message = "process 1 reads other digits data than process 0: give all the same files"
+        assert message in read_log(place, "other_data", rank)
+    assert not (place / "other_data").exists()
 
 
 @pytest.mark.parametrize(
@@ -186,5 +216,5 @@ def test_processes_without_a_common_workdir_are_refused(place, folders, message)
     workdir = folders[1].replace("/", ".")
     assert ended(train_together(place, workdir, 2, (MESH,), own)) == [2, 2]
     for rank in range(2):
-        assert message in told(place, workdir, rank)
+        assert message in read_log(place, workdir, rank)
     assert not (place / folders[0]).exists()

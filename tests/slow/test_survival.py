@@ -110,19 +110,19 @@ def test_stopped_runs_equal_the_unbroken_run(place, start, unbroken, number):
     while stops < 10:
         name = f"stopped{number}.{next(numbers)}"
         for _ in range(99):
-            told = place / f"{name}.txt"
-            told.touch()
-            size, process = told.stat().st_size, start(name)
-            while process.is_alive() and b"/30 [" not in told.read_bytes()[size:]:
+            log = place / f"{name}.txt"
+            log.touch()
+            size, process = log.stat().st_size, start(name)
+            while process.is_alive() and b"/30 [" not in log.read_bytes()[size:]:
                 time.sleep(0.001)
             process.join(chance.uniform(0, seconds / 4))
             if process.is_alive():
                 os.kill(process.pid, number)
             asked = time.monotonic()
             status = ended(process)
-            if b": the same command continues" not in told.read_bytes()[size:]:
+            if b": the same command continues" not in log.read_bytes()[size:]:
                 break  # the training had ended
-            assert status == 0, told.read_text()
+            assert status == 0, log.read_text()
             assert time.monotonic() - asked < 5
             stops += 1
         assert content(place / name) == expected
@@ -130,12 +130,12 @@ def test_stopped_runs_equal_the_unbroken_run(place, start, unbroken, number):
 
 def test_stop_while_a_program_is_compiled(place, start, unbroken):
     patch = "import jax; jax.config.update('jax_enable_compilation_cache', False)"
-    process, told = start("compiling", patch=patch), place / "compiling.txt"
-    while not told.exists() or b"0/30 [" not in told.read_bytes():
+    process, log = start("compiling", patch=patch), place / "compiling.txt"
+    while not log.exists() or b"0/30 [" not in log.read_bytes():
         time.sleep(0.001)
     os.kill(process.pid, signal.SIGTERM)
     assert ended(process) == 0
-    assert "stopped at step 1 of 30" in told.read_text()
+    assert "stopped at step 1 of 30" in log.read_text()
     assert ended(start("compiling")) == 0
     assert content(place / "compiling") == unbroken[0]
 
@@ -203,12 +203,12 @@ def test_full_disk_is_one_sentence_and_the_run_continues(place, start, unbroken)
                 file.truncate(0)
                 free = shutil.disk_usage(disk).free
                 file.write(bytes(max(0, free - left)))
-            told = place / "disk.run.txt"
-            told.unlink(missing_ok=True)
-            assert ended(start("disk/run")) == 2, told.read_text()
-            sentences = [line for line in LINES.split(told.read_text()) if "run.py: " in line]
+            log = place / "disk.run.txt"
+            log.unlink(missing_ok=True)
+            assert ended(start("disk/run")) == 2, log.read_text()
+            sentences = [line for line in LINES.split(log.read_text()) if "run.py: " in line]
             assert len(sentences) == 1 and "No space left on device" in sentences[0]
-            assert "Traceback" not in told.read_text()
+            assert "Traceback" not in log.read_text()
         filler.unlink()
         assert ended(start("disk/run")) == 0
         assert content(disk / "run") == unbroken[0]

@@ -17,15 +17,15 @@ PAIRS = [("a b", "b"), ("b", "a a b"), ("a b b a", "a"), ("b b", "b a"), ("a", "
 LETTERS = WordTokenizer(Vocabulary((*SPECIALS, "a", "b")), SPACED)
 
 
-@pytest.mark.parametrize("sides, most", [(2, None), (1, None), (1, 2)])
-def test_ids_are_the_same_bytes(sides, most, tmp_path, monkeypatch):
+@pytest.mark.parametrize("sides, max_ids", [(2, None), (1, None), (1, 2)])
+def test_ids_are_the_same_bytes(sides, max_ids, tmp_path, monkeypatch):
     from experiments.data.beam import BeamMap
 
     monkeypatch.setattr(store, "CHUNK", 2)
     tokenizers, found = Tokenizers(LETTERS, LETTERS if sides == 2 else None), []
-    for name, mapped in (("plain", map), ("beam", BeamMap(tmp_path / "beam" / "ids"))):
+    for name, map_function in (("plain", map), ("beam", BeamMap(tmp_path / "beam" / "ids"))):
         texts = store_text(tmp_path / name, lambda: [SentencePair(*pair) for pair in PAIRS])
-        ids = store_ids(tmp_path / name, texts, tokenizers, most, mapped)
+        ids = store_ids(tmp_path / name, texts, tokenizers, max_ids, map_function)
         found.append({path.name: path.read_bytes() for path in ids.path.iterdir()})
         assert [*ids.path.parent.iterdir()] == [ids.path]  # no temporary file is left
     plain, by_beam = found

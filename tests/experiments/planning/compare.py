@@ -19,7 +19,7 @@ from experiments.data.text import TextBatch
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import SPACED
-from experiments.planning.communication import Batch, communicated
+from experiments.planning.communication import BatchShape, communicated
 from experiments.planning.memory import flops, state_bytes
 from experiments.planning.plan import abstract_mesh
 from experiments.registry import TASKS
@@ -91,7 +91,7 @@ def arrays(name, rows):
 def compared(name, sizes):
     """Yield (name, number of the plan, number of the compiled step) for every number."""
     training, mesh = learner(name, sizes), abstract_mesh(MeshPart(**{"data": 1, **sizes}))
-    batch = Batch(32 * max(8, shards_of("batch", mesh)), LENGTH)
+    batch = BatchShape(32 * max(8, shards_of("batch", mesh)), LENGTH)
     given = arrays(name, batch.rows)
     program = training.train_step.lower(training.abstract_state, given).compile()
     text, model = program.as_text(), training.abstract_model

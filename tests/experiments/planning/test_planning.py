@@ -14,7 +14,7 @@ from attention.modules import EncoderDecoder, LanguageModel, TransformerConfig
 from experiments.config.mesh import MeshPart
 from experiments.config.train import TrainPart
 from experiments.errors import UsageError
-from experiments.planning.communication import Batch, communicated
+from experiments.planning.communication import BatchShape, communicated
 from experiments.planning.memory import activation_bytes, flops, state_bytes
 from experiments.planning.plan import Planner, abstract_mesh, quantity
 from tests.experiments.planning import compare
@@ -31,7 +31,7 @@ CONFIG = TransformerConfig(
     use_bias=False,
     norm="rms",
 )
-BATCH = Batch(B, T)
+BATCH = BatchShape(B, T)
 MATRICES = 4 * D * N * H + 2 * D * F  # of a layer
 NORMS = (2 * LAYERS + 1) * D
 
@@ -95,14 +95,14 @@ def test_flops_are_divided_by_the_devices():
 
 
 def test_rows_are_padded_to_the_devices():
-    few = Batch(12, T)
+    few = BatchShape(12, T)
     assert few.rows_of_device(mesh(data=8)) == 2
     assert flops(model(), few, mesh(data=8)) == flops(model(), BATCH, mesh(data=8))
 
 
 def test_parts_of_a_batch_gather_and_reduce_again():
     """What is gathered outside the layers is gathered once."""
-    whole, parts = BATCH, Batch(B, T, parts=2)
+    whole, parts = BATCH, BatchShape(B, T, parts=2)
     one, two = (communicated(model(), batch, mesh(fsdp=4)) for batch in (whole, parts))
     assert two["reduce-scatter"] == 2 * one["reduce-scatter"]
     outside = 3 / 4 * 4 * (2 * D + V * D)

@@ -126,8 +126,8 @@ def test_the_mean_is_over_the_newest(saved, number, kept, capsys):
     np.testing.assert_allclose(averaged.parameters["weights"], np.arange(3) * np.mean(kept))
     np.testing.assert_allclose(averaged.parameters["bias"], np.mean(np.exp2(kept)))
     assert int(averaged.step) == 7 and averaged.optimizer["mean"] == 7
-    told = capsys.readouterr().err
-    assert told.startswith("only 3 of the last 4 checkpoints of ") if number == 4 else not told
+    error = capsys.readouterr().err
+    assert error.startswith("only 3 of the last 4 checkpoints of ") if number == 4 else not error
 
 
 def test_the_mean_may_end_before_the_newest(saved):
@@ -154,9 +154,9 @@ def test_flipped_bit_is_reported_and_the_checkpoint_before_is_read(two, capsys):
         restored, progress = checkpoints.restore(state(0))
     assert (int(restored.step), progress) == (1, {"losses": [[1, 0.5]]})
     assert steps_in(two) == ["1", "2"]
-    told = capsys.readouterr().err
-    assert told.startswith(f"the checkpoint {two / '2'} cannot be read (")
-    assert told.endswith("): the one of step 1 is used\n") and told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"the checkpoint {two / '2'} cannot be read (")
+    assert error.endswith("): the one of step 1 is used\n") and error.count("\n") == 1
     with Checkpoints(two) as checkpoints:
         assert int(checkpoints.restore(state(0))[0].step) == 1
         checkpoints.save(state(2), {})

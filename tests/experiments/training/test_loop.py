@@ -1,5 +1,6 @@
 """The loop with a step that is known beforehand: what is written down of it."""
 
+import faulthandler
 import json
 from contextlib import contextmanager
 
@@ -11,7 +12,7 @@ from experiments.config.train import TrainPart
 from experiments.errors import UsageError
 from experiments.training.interruption import Stopped
 from experiments.training.loop import BEGINNING, fit
-from experiments.training.measurements import NonFiniteError
+from experiments.training.measurements import NonFiniteError, StepMeasurements
 from experiments.training.plateau import best_step, monitored_loss
 from experiments.training.step import TrainState
 
@@ -257,6 +258,43 @@ def test_stopped_training_continues_as_if_unbroken(query):
     assert notes.rows == whole.rows
     assert notes.saved[-1] == whole.saved[-1]
     assert notes.progress["losses"] == whole.progress["losses"]
+
+
+@pytest.fixture
+def timers(monkeypatch):
+    """One entry while the timeout of a step runs."""
+    running = []
+
+    def start(seconds, **_):
+        running[:] = [seconds]
+
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", start)
+    monkeypatch.setattr(faulthandler, "cancel_dump_traceback_later", running.clear)
+    return running
+
+
+def test_step_timeout_does_not_end_the_save_of_a_stopped_training(timers):
+    class Saves(Notes):
+        def save(self, state, progress):
+            assert not timers
+            super().save(state, progress)
+
+    notes = Saves()
+    with pytest.raises(Stopped):
+        learn([0.5] * 3, stop=StopAt(2), notes=notes, steps=9, step_timeout=60)
+    assert len(notes.saved) == 1
+
+
+def test_step_timeout_runs_until_the_step_has_ended(timers, monkeypatch):
+    collect, waits = StepMeasurements.collect, []
+
+    def collected(self):
+        waits.append((self._running is None, bool(timers)))
+        collect(self)
+
+    monkeypatch.setattr(StepMeasurements, "collect", collected)
+    learn([0.5] * 3, steps=6, log_every=6, checkpoint_every=6, step_timeout=60)
+    assert {is_timed for has_ended, is_timed in waits if not has_ended} == {True}
 
 
 def test_checkpoint_after_minutes():

@@ -11,9 +11,9 @@ def test_other_rounding_is_one_sentence(capsys, monkeypatch):
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("NPROC", "97")
     warn_of_other_bits(Workdir("run"), before | {"jaxlib": "0.1"})
-    told = capsys.readouterr().err
+    error = capsys.readouterr().err
     changes = f"cores {before['cores']} before, 97 now; jaxlib 0.1 before, {before['jaxlib']} now"
-    assert told == (
+    assert error == (
         f"run continues with other rounding ({changes}): its bits are not those of an unbroken "
         "run\n"
     )
