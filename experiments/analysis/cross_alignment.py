@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 VALIDATION, TEST = "validation", "test"
 AT_ONCE = 64  # sentences of a pass
 LEARNED_FROM = 20_000  # training pairs of IBM Model 1
-MEASURES = ("weights", "value norms")  # of what attention takes from a key
+WEIGHTS, NORMS = "weights", "value norms"  # measures of what attention takes from a key
 READINGS = ("predicts", "reads")  # the row of a target token: that predicts it, or that reads it
 LINKED = ("target words", "all words")  # that have at least one link, but for those of the end
 
@@ -42,7 +42,7 @@ class Method(NamedTuple):
     Attributes:
         layer: from 1; 0 for all layers.
         head: from 1; 0 for all heads.
-        measure: one of `MEASURES`; of several heads or layers the mean of their weights, or the
+        measure: `WEIGHTS` or `NORMS`; of several heads or layers the mean of their weights, or the
             norm of the sum of their vectors.
         reading: one of `READINGS`.
         linked: one of `LINKED`.
@@ -80,23 +80,23 @@ def alignments(
         values: `[S, N, D]` of each layer, as of `value_vectors`; weights alone are read if a
             layer has none.
     """
-    weights, norms = maps.weights, MEASURES[1]
+    weights = maps.weights
     each = {
-        (layer, head + 1, MEASURES[0]): weights[place, head]
+        (layer, head + 1, WEIGHTS): weights[place, head]
         for place, layer in enumerate(maps.layers)
         for head in range(weights.shape[1])
     }
     if weights.shape[1] > 1:
         means = zip(maps.layers, weights.mean(axis=1), strict=True)
-        each |= {(layer, 0, MEASURES[0]): mean for layer, mean in means}
+        each |= {(layer, 0, WEIGHTS): mean for layer, mean in means}
     if len(maps.layers) > 1:
-        each[0, 0, MEASURES[0]] = weights.mean(axis=(0, 1))
+        each[0, 0, WEIGHTS] = weights.mean(axis=(0, 1))
     if len(values) == len(maps.layers):
         layers = zip(maps.layers, weights, values, strict=True)
-        each |= {(layer, 0, norms): weighted_norms(*of_layer) for layer, *of_layer in layers}
+        each |= {(layer, 0, NORMS): weighted_norms(*of_layer) for layer, *of_layer in layers}
         if len(values) > 1:
             every = np.concatenate(weights), np.concatenate(values, axis=1)
-            each[0, 0, norms] = weighted_norms(*every)
+            each[0, 0, NORMS] = weighted_norms(*every)
     stacked = np.stack([*each.values()])
     found = {}
     for shift, reading in enumerate(READINGS):

@@ -59,12 +59,21 @@ def as_json(record: Record) -> str:
     return "{{\n{}\n}}\n".format(",\n".join(fields))
 
 
-def save(record: Record, make_page: Callable[[Record], str], path: Path) -> str:
-    """Write a record as `path`, a `.json` file, and its page beside it; return the page."""
+def save(record: Record, make_page: Callable[[Record], str], path: Path, copy: str) -> str:
+    """Write a record as JSON, and its page beside it; return the page.
+
+    Args:
+        record: what was measured.
+        make_page: makes the page.
+        path: of the record, a `.json` file.
+        copy: path of another copy of the page, which has a copy of the record beside it; "" for
+            none.
+    """
     text = as_json(record)
     page = make_page(json.loads(text))
-    write_whole(path, text)
-    write_whole(path.with_suffix(".md"), page)
+    for place in [path, *([Path(copy)] if copy else [])]:
+        write_whole(place.with_suffix(".json"), text)
+        write_whole(place.with_suffix(".md"), page)
     return page
 
 

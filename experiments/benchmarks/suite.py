@@ -65,10 +65,8 @@ def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     record["absent"] = [(name, why) for name, why in absent if name in names]
     record["absent"] += [one for one in compared if not isinstance(one, Deviation)]
     record["failed"] = [f"{error.__notes__[-1]}: {first_line(error)}" for error in errors]
-    text = save(record, page, file)
+    text = save(record, page, file, config.page)
     draw_times(Results(measurements, found), workdir.path / "benchmark.png")
-    if config.page:
-        save(record, page, Path(config.page).with_suffix(".json"))
     print(text)
     print(f"everything is in {workdir.path}")
     if errors:

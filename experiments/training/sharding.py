@@ -220,9 +220,8 @@ def place_rows(tree: Tree, mesh: Mesh, *, multiple: int = 1) -> Tree:
         mesh: of the devices.
         multiple: parts of the batch that are computed one after another, as in `shard_rows`.
     """
-    axes = _axes("batch", mesh)
-    number = multiple * _ways(axes, mesh)
-    sharding = NamedSharding(mesh, PartitionSpec(axes or None))
+    number = multiple * shards_of("batch", mesh)
+    sharding = NamedSharding(mesh, PartitionSpec(_axes("batch", mesh) or None))
 
     def place(array: np.ndarray) -> Array:
         array = padded_rows(array, number)

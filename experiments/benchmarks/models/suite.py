@@ -75,9 +75,7 @@ def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
             errors.append(error)
             record["failed"].append(f"{part}: {first_line(error)}")
         write_whole(workdir.path / "models.json", as_json(record))
-    text = save(record, page, workdir.path / "models.json")
-    if config.page:
-        save(record, page, Path(config.page).with_suffix(".json"))
+    text = save(record, page, workdir.path / "models.json", config.page)
     print(text)
     print(f"everything is in {workdir.path}")
     if errors:

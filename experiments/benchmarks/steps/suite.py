@@ -42,9 +42,7 @@ def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         "training": [share._asdict() for share in training(trial, config.steps)],
         "beam_search": [share._asdict() for share in beam_search(trial)],
     }
-    text = save(record, page, workdir.path / "steps.json")
-    if config.page:
-        save(record, page, Path(config.page).with_suffix(".json"))
+    text = save(record, page, workdir.path / "steps.json", config.page)
     print(text)
     print(f"everything is in {workdir.path}")
 
