@@ -158,7 +158,7 @@ def _activations(shard: Shard, batch: BatchShape) -> Iterator[Sent]:
         for axes in filter(None, of_outputs):  # gradients of inputs
             yield Sent("all-reduce", vectors * math.prod(inputs), axes)
     elif weight.lookups and shard.tensor_axes:
-        lookups = weight.lookups if shard.fsdp > 1 or not shard.is_padded else 0
+        lookups = 0 if shard.is_padded else weight.lookups
         size = vectors * weight.shape[-1]
         yield Sent("all-reduce", size, shard.tensor_axes, lookups + weight.is_output)
     if weight.is_output and shard.tensor_axes:

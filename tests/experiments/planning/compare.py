@@ -35,6 +35,7 @@ LLAMA = {"norm": "rms", "gated": True, "activation": "silu", "use_bias": False, 
 # name -> config of the task, fields of the model. Layers are scanned.
 MODELS = {
     "gpt": (char_lm, DEEP),
+    "gpt with 509 words": (char_lm, DEEP | {"words": 509}),
     "gpt without remat": (char_lm, {"decoder_layers": 5, "dropout": 0.1, "remat": False}),
     "llama": (char_lm, DEEP | LLAMA | {"num_kv_heads": 4}),
     "post-norm": (char_lm, DEEP | {"norm_placement": "post", "positions": "learned"}),
@@ -49,6 +50,7 @@ CASES = (
     ("gpt", "data=2,fsdp=2,tensor=2"),
     ("gpt", "data=2,fsdp=2,sequence=2"),
     ("gpt", "fsdp=2,tensor=2,sequence=2"),
+    ("gpt with 509 words", "fsdp=2,tensor=4"),
     ("gpt without remat", "fsdp=4,tensor=2"),
     ("llama", "fsdp=4,tensor=2"),
     ("llama", "tensor=4,sequence=2"),
@@ -71,7 +73,9 @@ def learner(name, sizes):
     else:
         config.batch.bucket_lengths = (LENGTH,)
     gap = recipe is masked_lm  # one more word
-    words = [chr(200 + number) for number in range(WORDS - len(SPECIALS) - gap)]
+    words = [
+        chr(200 + number) for number in range(fields.get("words", WORDS) - len(SPECIALS) - gap)
+    ]
     tokenizer = WordTokenizer(Vocabulary((*SPECIALS, *words)), SPACED)
     config = Config.read(config.to_dict())
     return TASKS[config.task](config, Tokenizers(tokenizer, tokenizer)).learner
