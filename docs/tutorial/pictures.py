@@ -57,12 +57,12 @@ def scale(names: Names) -> "Figure":
 
 
 def shapes(names: Names) -> "Figure":
-    """Draw the bytes of all weights, and those of one row of tiles."""
-    del names
+    """Draw the memory of both implementations."""
     figure, (axes,) = _panels(1)
-    lengths = 2.0 ** np.arange(10, 18)
-    axes.loglog(lengths, 8 * lengths**2 / 1e6, color=MARK, label="all weights: 8 T² bytes")
-    axes.loglog(lengths, 1040 * lengths / 1e6, color=BLUE, label="tiles: about 1,000 T bytes")
+    lengths = [2**n for n in range(9, 15)]
+    for name, color in (("reference", MARK), ("tiled", BLUE)):
+        memory = [names["megabytes"](length, name) for length in lengths]
+        axes.loglog(lengths, memory, "o-", color=color, label=name)
     axes.set(xlabel="T, words", ylabel="MB for one head", title="memory beside inputs and output")
     axes.legend(fontsize=8)
     return figure
@@ -74,12 +74,12 @@ def six_masks(names: Names) -> "Figure":
     figure, panels = _panels(6, height=2.2)
     segments = jnp.array([0, 0, 0, 1, 1, 1, 1, 1])
     shown = {
-        "causal": masks.causal(),
-        "window": masks.window(before=2, after=2),
-        "causal & window": masks.causal() & masks.window(before=2),
-        "prefix": masks.prefix(3),
-        "lengths": masks.lengths(jnp.array(5)),
-        "causal & segments": masks.causal() & masks.segments(segments, segments),
+        "causal()": masks.causal(),
+        "window(before=2, after=2)": masks.window(before=2, after=2),
+        "window(before=2)": masks.window(before=2),
+        "prefix(3)": masks.prefix(3),
+        "lengths(5)": masks.lengths(jnp.array(5)),
+        "causal() & segments(…)": masks.causal() & masks.segments(segments, segments),
     }
     for axes, (title, mask) in zip(panels, shown.items(), strict=True):
         _mask(axes, mask, title)
@@ -100,11 +100,11 @@ def positions(names: Names) -> "Figure":
     del names
     figure, (left, right) = _panels(2)
     left.imshow(sinusoidal(jnp.arange(48), 48).T, cmap="PuOr", aspect="auto")
-    left.set(xlabel="position", ylabel="entry", title="sinusoidal embeddings")
+    left.set(xlabel="position", ylabel="entry", title="sinusoidal embeddings of width 48")
     distance = jnp.arange(48)
     ones = jnp.ones((48, 1, 32))
     product = (rotary(ones, distance)[:, 0] @ ones[0, 0]) / 32
-    right.plot(distance, product, color=BLUE, label="rotary: product of equal vectors")
+    right.plot(distance, product, color=BLUE, label="rotary: equal vectors, ÷ width")
     for slope, style in ((1 / 4, "-"), (1 / 32, "--")):
         label = f"ALiBi, slope 1/{round(1 / slope)}"
         right.plot(distance, -slope * distance, style, color=MARK, label=label)
@@ -154,11 +154,15 @@ def explanation(names: Names) -> "Figure":
     for word, vector in names["table"].items():
         axes.annotate(word, vector, textcoords="offset points", xytext=(5, 5))
         axes.plot(*vector, "o", color="gray")
-    for vectors, color in ((names["for_river"], BLUE), (names["for_money"], MARK)):
+    for vectors, color, beside in (
+        (names["for_river"], BLUE, "bank beside river"),
+        (names["for_money"], MARK, "bank beside teller"),
+    ):
+        axes.annotate(beside, vectors[-1], textcoords="offset points", xytext=(-40, 8), color=color)
         arrow = {"arrowstyle": "->", "color": color, "lw": 2}
         axes.annotate("", vectors[-1].tolist(), names["table"]["bank"], arrowprops=arrow)
     axes.set(xlabel="water", ylabel="money", xlim=(-0.3, 4), ylim=(-0.3, 4), aspect="equal")
-    axes.set_title("bank, beside river and beside teller")
+    axes.set_title("bank before and after attention")
     return figure
 
 

@@ -35,7 +35,7 @@ INPUT, OUTPUT = "input of layer 1", "encoder output"
 def nearest_senses(vectors: np.ndarray, senses: np.ndarray) -> np.ndarray:
     """Return the sense of the nearest other use for each use, by the cosine: `[M]`.
 
-    Equally near uses vote; if their vote is tied, the commonest sense of them all decides.
+    Equally near uses vote; if their vote is tied, the most frequent sense of them all decides.
 
     Args:
         vectors: `[M, D]` of the uses of a word.
@@ -140,7 +140,7 @@ def _vectors(
 def senses_table(found: SenseUses) -> list[dict[str, Any]]:
     """Return a row for each kind of vector: how often the nearest neighbour has the same sense."""
     own = found.held_out
-    common, rows, before = _percent(correct(found, _commonest)), [], None
+    common, rows, before = _percent(correct(found, _most_frequent)), [], None
     for name, vectors in own.vectors.items():
         is_state = name not in (STATIC, NEIGHBOURS)
         moved = ""
@@ -152,7 +152,7 @@ def senses_table(found: SenseUses) -> list[dict[str, Any]]:
                 "vector": name,
                 "accuracy": accuracy(found, name),
                 "held-out neighbours alone": accuracy(own, name),
-                "commonest sense": common,
+                "most frequent sense": common,
                 "moved by": moved,
                 "words": len({one.word for one in own.uses}),
                 "uses": found.asked,
@@ -180,17 +180,17 @@ def nearest(found: SenseUses, name: str) -> Mapping[str, np.ndarray]:
 
 def words_table(found: SenseUses) -> list[dict[str, Any]]:
     """Return a row for each word, with the accuracy of each kind of vector."""
-    columns = {"commonest sense": correct(found, _commonest)}
+    columns = {"most frequent sense": correct(found, _most_frequent)}
     columns |= {name: nearest(found, name) for name in found.vectors}
     train = Counter(one.word for one in found.uses[found.asked :])
     return [
         {"word": word, "uses": len(each), "uses in train": train[word]}
         | {name: 100 * float(np.mean(column[word])) for name, column in columns.items()}
-        for word, each in columns["commonest sense"].items()
+        for word, each in columns["most frequent sense"].items()
     ]
 
 
-def _commonest(places: np.ndarray, senses: np.ndarray) -> np.ndarray:
+def _most_frequent(places: np.ndarray, senses: np.ndarray) -> np.ndarray:
     names, counts = np.unique(senses, return_counts=True)
     return np.repeat(names[counts.argmax()], len(places))
 

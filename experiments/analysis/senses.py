@@ -134,7 +134,7 @@ def sense_accuracy(train: SenseVectors, test: SenseVectors) -> dict[str, float]:
     unknown = sorted(set(test.words.tolist()) - set(train.words.tolist()))
     if unknown:
         raise ValueError(f"no occurrence of {', '.join(unknown)} to learn its senses from")
-    right = commonest = 0
+    right = most_frequent = 0
     for word in sorted(set(test.words.tolist())):
         known, asked = (train.words == word), (test.words == word)
         senses, counts = np.unique(train.senses[known], return_counts=True)
@@ -144,9 +144,9 @@ def sense_accuracy(train: SenseVectors, test: SenseVectors) -> dict[str, float]:
             probe = _probe().fit(train.vectors[known], train.senses[known])
             guesses = probe.predict(test.vectors[asked])
         right += np.sum(test.senses[asked] == guesses)
-        commonest += np.sum(test.senses[asked] == majority)
+        most_frequent += np.sum(test.senses[asked] == majority)
     number = len(test.words)
-    return {"accuracy": float(right / number), "majority": float(commonest / number)}
+    return {"accuracy": float(right / number), "majority": float(most_frequent / number)}
 
 
 def _probe() -> "Pipeline":
