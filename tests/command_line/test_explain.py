@@ -12,6 +12,8 @@ from experiments.commands import explain as command
 from experiments.workdir import Workdir
 from tests.command_line.command import make_untrained
 
+pytestmark = pytest.mark.usefixtures("initial_states")
+
 SMALL = {"model.max_length": 32, "batch.bucket_lengths": (32,), "model.width": 16}
 SMALL |= {"model.num_heads": 2, "model.encoder_layers": 1, "model.decoder_layers": 1}
 
