@@ -6,7 +6,14 @@ import re
 
 import pytest
 
-from experiments.analysis import figures, inputs
+from experiments.analysis import (
+    attribution,
+    collect,
+    contextual_senses,
+    cross_alignment,
+    figures,
+    inputs,
+)
 from experiments.analysis.heads import COLUMNS
 from experiments.commands import explain as command
 from experiments.workdir import Workdir
@@ -25,7 +32,16 @@ def made(place, load_once, compile_once):
 
 
 @pytest.fixture
-def explain(made, run_command):
+def explain(made, run_command, monkeypatch):
+    """Return a function that runs the command.
+
+    Inputs have few shapes, since each is compiled. Scores of an untrained model hardly differ, so
+    integrated gradients stop at the largest number of parts of the path, each with two nodes here.
+    """
+    monkeypatch.setattr(attribution, "NODES", 2)
+    monkeypatch.setattr(collect, "SHORTEST", SMALL["model.max_length"])
+    for module in (contextual_senses, cross_alignment):
+        monkeypatch.setattr(module, "AT_ONCE", command.AT_ONCE)
     return lambda *flags: run_command(
         "--mode=explain", f"--cache={made.parent / 'cache'}", *flags, workdir=made
     )
