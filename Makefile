@@ -36,12 +36,20 @@ test-slow: $(INSTALLED)
 shapes: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --tb=short tests/shapes $(ARGS)
 
-# The tests that another version of Python or jax is most likely to break: they trace, compile and
-# differentiate, store and read checkpoints, and parse flags. Those of tests/attention/testing run
-# the same programs on wrong functions of NumPy, those of a page write HTML, and those of mistakes
-# compare sentences.
-SMOKE = $(addprefix tests/attention/, primitives modules decoding weights) \
-  $(addprefix tests/command_line/test_, help.py train.py evaluate.py predict.py weights.py)
+# One or two files for each part of jax and Python that another version is most likely to break:
+# tracing closures, derivatives, custom rules, meshes and `shard_map`, lowering for GPUs, Pallas and
+# the functions of jax.nn; scanned layers, modules as pytrees, loops of decoding; safetensors;
+# flags, training, checkpoints and prediction. They take half of the time of all tests of these
+# parts. The others run the same programs with other options or compare values.
+tests_of = $(patsubst %,tests/$(1)/test_%.py,$(2))
+SMOKE = $(addprefix tests/attention/primitives/, gpu vendor) \
+  $(call tests_of,attention/primitives,attend closures contract derivatives dispatch dropout errors \
+    imports lowering masks nonfinite_keys ring sharded_attention sharding) \
+  $(call tests_of,attention/modules,adaptation attention config dropout embedding language_model \
+    layers linear recurrent_layer) \
+  $(call tests_of,attention/decoding,beam continuous) \
+  $(call tests_of,attention/weights,files mistakes own tokenizer) \
+  $(call tests_of,command_line,help predict train)
 smoke: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(SMOKE) $(ARGS)
 

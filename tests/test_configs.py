@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+from experiments.analysis import senses
 from experiments.commands import train as training
 from experiments.commands.evaluate import evaluate
 from experiments.config import Config
@@ -149,7 +150,19 @@ def compile_once(monkeypatch):
     monkeypatch.setattr("experiments.tasks.task.Learner", learner)
 
 
-@pytest.mark.usefixtures("compile_once")
+@pytest.fixture
+def rough_probes(monkeypatch):
+    """Fit the probes of senses in few iterations; tests/experiments/analysis tests exact ones."""
+
+    def rough():
+        from sklearn.linear_model import LogisticRegression
+
+        return LogisticRegression(tol=1.0)
+
+    monkeypatch.setattr(senses, "_probe", rough)
+
+
+@pytest.mark.usefixtures("compile_once", "rough_probes")
 @pytest.mark.parametrize("name", TRAINS)
 def test_tiny_form_trains_and_reads_every_field(name, workdir, cache, monkeypatch):
     config = load(name, "tiny")

@@ -13,7 +13,8 @@ from experiments.training.learner import Learner
 from tests.command_line.command import command, in_repository
 from tests.experiments.initial_states import eager_initial_states
 
-MAPS = "sample_maps"  # the field of `train` that changes no step
+MAPS = "sample_maps"  # a field of `train` that changes no step
+FALLING = "linear", "cosine"  # schedules that depend on the number of steps
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,8 @@ def compile_once():
 
     def learner(make_model, loss, config):
         sizes = [each and len(each) for each in make_model.__self__.tokenizers]
-        training = {name: value for name, value in vars(config.train).items() if name != MAPS}
+        same = {MAPS} if config.train.schedule in FALLING else {MAPS, "steps"}
+        training = {name: value for name, value in vars(config.train).items() if name not in same}
         parts = config.task, config.architecture, config.seed, config.batch, config.model
         key = repr([*parts, config.mesh, training, sizes])
         if key not in learners:

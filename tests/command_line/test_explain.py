@@ -6,11 +6,20 @@ import re
 
 import pytest
 
-from experiments.analysis import figures, inputs
+from experiments.analysis import (
+    attribution,
+    collect,
+    contextual_senses,
+    cross_alignment,
+    figures,
+    inputs,
+)
 from experiments.analysis.heads import COLUMNS
 from experiments.commands import explain as command
 from experiments.workdir import Workdir
 from tests.command_line.command import make_untrained
+
+pytestmark = pytest.mark.usefixtures("initial_states")
 
 SMALL = {"model.max_length": 32, "batch.bucket_lengths": (32,), "model.width": 16}
 SMALL |= {"model.num_heads": 2, "model.encoder_layers": 1, "model.decoder_layers": 1}
@@ -23,7 +32,16 @@ def made(place, load_once, compile_once):
 
 
 @pytest.fixture
-def explain(made, run_command):
+def explain(made, run_command, monkeypatch):
+    """Return a function that runs the command.
+
+    Inputs have few shapes, since each is compiled. Scores of an untrained model hardly differ, so
+    integrated gradients stop at the largest number of parts of the path, each with two nodes here.
+    """
+    monkeypatch.setattr(attribution, "NODES", 2)
+    monkeypatch.setattr(collect, "SHORTEST", SMALL["model.max_length"])
+    for module in (contextual_senses, cross_alignment):
+        monkeypatch.setattr(module, "AT_ONCE", command.AT_ONCE)
     return lambda *flags: run_command(
         "--mode=explain", f"--cache={made.parent / 'cache'}", *flags, workdir=made
     )

@@ -36,13 +36,14 @@ def write_run(config, workdir, cache, wandb=None):
 
 
 def test_scores_chances_and_costs(tmp_path, monkeypatch, capsys):
-    """Of recurrent models, which compile faster."""
+    """Of recurrent models without attention, which compile faster."""
     monkeypatch.setattr(sweep, "train", write_run)
     monkeypatch.setattr(comparison, "LENGTHS", (8,))
     command = [
         "run.py",
         "--mode=compare",
         "--config=reverse_rnn:tiny",
+        "--config.model.attention=none",
         "--grid.model.cell=lstm,gru",
     ]
     place = tmp_path / "both"

@@ -9,16 +9,18 @@ import optax
 import pytest
 from flax import nnx
 
-from configs import digits, toy_translation
+from configs import char_lm, digits, toy_translation
 from experiments.analysis.description import Description
 from experiments.compilation import compiled
 from experiments.config import Config
 from experiments.config.mesh import MeshPart
 from experiments.data.rows import EncodedPair, pad_batch
-from experiments.data.tokenizers import Tokenizers, WordTokenizer
+from experiments.data.text import TextBatch
+from experiments.data.tokenizers import CharacterTokenizer, Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import SPACED
 from experiments.tasks.classification import Classification
+from experiments.tasks.language_model import LanguageModeling
 from experiments.tasks.translation import Translation
 from experiments.training import learner
 from experiments.training.digest import digests
@@ -29,16 +31,31 @@ from experiments.training.step import TrainState, make_steps
 LETTERS = WordTokenizer(Vocabulary((*SPECIALS, *"abcdefgh")), SPACED)
 PAIRS = [EncodedPair([3, 4, 5], [6, 7]), EncodedPair([5, 3], [4, 8, 9, 10])]
 BATCH = pad_batch(PAIRS, 3, 7)  # with a row of padding; of one shape, since each is compiled
+TOKENS = np.arange(24).reshape(3, 8) ** 2 % 7
+COUNTED = np.arange(7) < np.array([[7], [2], [0]])  # labels: rows have different numbers of them
+WINDOWS = TextBatch(TOKENS[:, :-1], TOKENS[:, 1:], COUNTED)
 
 
-def task(dropout=0.2, microbatches=1, mesh=MappingProxyType({}), **changes):
+SMALL = MappingProxyType({"width": 8, "num_heads": 2, "hidden": 12, "positions": "sinusoidal"})
+
+
+def task(dropout=0.2, mesh=MappingProxyType({}), **changes):
     config = toy_translation.get_config("tiny")
-    config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "positions": "sinusoidal"})
-    config.model.dropout = dropout
-    config.batch.microbatches = microbatches
+    config.model.update({**SMALL, "dropout": dropout})
     config.mesh.update(mesh)
     config.train.update({"warmup_steps": 0, "average": 1, "label_smoothing": 0.1, **changes})
     return Translation(Config.read(config.to_dict()), Tokenizers(LETTERS, LETTERS)).learner
+
+
+def language_model(microbatches=1, mesh=MappingProxyType({}), **changes):
+    """Return the training of a decoder alone, which compiles in half the time, without dropout."""
+    config = char_lm.get_config("tiny")
+    config.model.update({**SMALL, "dropout": 0.0})
+    config.batch.microbatches = microbatches
+    config.mesh.update(mesh)
+    config.train.update({"warmup_steps": 0, "average": 1, "label_smoothing": 0.1, **changes})
+    tokenizers = Tokenizers(CharacterTokenizer.of(["abcdefgh"]), None)
+    return LanguageModeling(Config.read(config.to_dict()), tokenizers).learner
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +65,9 @@ def shared():
 
 
 @pytest.fixture(scope="module")
-def without_dropout():
+def at_once():
     with jax.numpy_dtype_promotion("standard"):
-        return task(dropout=0.0)
+        return language_model()
 
 
 def close(ours, theirs):
@@ -96,24 +113,21 @@ def test_evaluation_has_no_dropout_and_no_smoothing(shared):
 
 
 @pytest.mark.parametrize(("parts", "mesh"), [(2, {"fsdp": 2}), (3, {"data": 1})])
-def test_parts_of_a_batch_add_up_to_it_and_the_average_moves(
-    parts, mesh, without_dropout, monkeypatch
-):
+def test_parts_of_a_batch_add_up_to_it_and_the_average_moves(parts, mesh, at_once, monkeypatch):
     """Nothing is dropped, as each part drops its own.
 
     By hand: after steps 1 and 2 the average keeps 1/10 and 2/11 of itself, less than its decay.
     """
-    at_once = without_dropout
     if "fsdp" in mesh:  # with a program for the first state, as in a run
         monkeypatch.setattr(learner, "compiled", compiled)
-    in_parts = task(dropout=0.0, microbatches=parts, mesh=mesh, ema=0.9)
+    in_parts = language_model(parts, mesh, ema=0.9)
     plain, parted = at_once.initial_state(), in_parts.initial_state()
     average = plain.parameters
     for keep in (1 / 10, 2 / 11):
         average, before = jax.tree.map(np.array, (average, parted.parameters))
         plain = plain._replace(parameters=jax.tree.map(jnp.array, before))
-        plain, expected = at_once.train_step(plain, BATCH)
-        parted, found = in_parts.train_step(parted, BATCH)
+        plain, expected = at_once.train_step(plain, WINDOWS)
+        parted, found = in_parts.train_step(parted, WINDOWS)
         close((parted.optimizer, found), (plain.optimizer, expected))
         average = jax.tree.map(
             lambda new, old, keep=keep: (1 - keep) * np.asarray(new) + keep * old,
@@ -150,14 +164,14 @@ def test_flops_are_three_times_those_of_the_forward_pass(shared):
     assert shared.flops(BATCH) == tokens * (source.training_flops + target.training_flops)
 
 
-def test_half_the_precision_learns_in_whole_parameters(shared):
-    narrowed = task(dtype="bfloat16")
-    jaxpr = str(jax.make_jaxpr(narrowed.train_step)(narrowed.abstract_state, BATCH))
+def test_half_the_precision_learns_in_whole_parameters(at_once):
+    narrowed = language_model(dtype="bfloat16")
+    jaxpr = str(jax.make_jaxpr(narrowed.train_step)(narrowed.abstract_state, WINDOWS))
     products = [line for line in jaxpr.splitlines() if "dot_general" in line]
     narrow = [line for line in products if "bf16" in line.split("=")[0]]
     assert len(narrow) > len(products) / 2  # attention and the loss stay wide
-    state, ours = narrowed.train_step(narrowed.initial_state(), BATCH)
-    _, theirs = shared.train_step(shared.initial_state(), BATCH)
+    state, ours = narrowed.train_step(narrowed.initial_state(), WINDOWS)
+    _, theirs = at_once.train_step(at_once.initial_state(), WINDOWS)
     assert 0 < abs(ours["nll"] - theirs["nll"]) < 0.01 * theirs["nll"]
     assert {x.dtype for x in jax.tree.leaves(state.parameters)} == {jnp.dtype("float32")}
 
