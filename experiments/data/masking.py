@@ -1,14 +1,14 @@
 """Batches of sentences with gaps, for a masked language model (Devlin et al. 2019, section 3.1)."""
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from experiments.data.batches import Batches, Rows
 from experiments.data.epoch import Epoch
 from experiments.data.rows import Batch
 from experiments.data.vocabulary import SPECIALS
-from experiments.data.windows import Buckets, Examples, Windows, once
+from experiments.data.windows import Buckets, Examples, Once, Windows
 
 CHOSEN, TO_MASK, TO_RANDOM = 0.15, 0.8, 0.1  # shares
 
@@ -42,7 +42,14 @@ class Masked(NamedTuple):
 
 
 def mask_tokens(
-    tokens: np.ndarray, *, words: range, mask_token: int, seed: int, index: int
+    tokens: np.ndarray,
+    *,
+    words: range,
+    mask_token: int,
+    seed: int,
+    index: int,
+    num_rows: int | None = None,
+    rows: slice = slice(None),
 ) -> Masked:
     """Choose 15 % of the words to be predicted.
 
@@ -55,6 +62,8 @@ def mask_tokens(
         mask_token: id of a gap.
         seed: of the training.
         index: of the batch: equal (seed, index) make equal gaps in equal tokens.
+        num_rows: B of the whole batch, if `tokens` are some rows of it.
+        rows: that `tokens` are; their gaps are those that they have in the whole batch.
 
     Raises:
         ValueError: a mask token that is a word.
@@ -64,10 +73,11 @@ def mask_tokens(
             f"mask_token={mask_token} is one of the words {words.start} to {words.stop - 1}"
         )
     random = np.random.default_rng((seed, index))
+    shape = tokens.shape if num_rows is None else (num_rows, *tokens.shape[1:])
     is_word = (words.start <= tokens) & (tokens < words.stop)
-    chosen = is_word & (random.random(tokens.shape) < CHOSEN)
-    fate = random.random(tokens.shape)
-    others = random.integers(words.start, words.stop, tokens.shape, dtype=tokens.dtype)
+    chosen = is_word & (random.random(shape)[rows] < CHOSEN)
+    fate = random.random(shape)[rows]
+    others = random.integers(words.start, words.stop, shape, dtype=tokens.dtype)[rows]
     replaced = np.where(fate < TO_MASK, tokens.dtype.type(mask_token), others)
     changed = chosen & (fate < TO_MASK + TO_RANDOM)
     return Masked(np.where(changed, replaced, tokens), chosen)
@@ -81,19 +91,34 @@ class Masking:
         self._words = range(len(SPECIALS), vocab_size)
         self._seed = seed
 
-    def __call__(self, batch: Batch, index: int) -> MaskedBatch:
-        """Return batch number `index` with its gaps."""
-        masked = self.make(batch.source, index)
+    def __call__(self, batch: Batch, index: int, num_rows: int, rows: slice) -> MaskedBatch:
+        """Return some rows of batch number `index`, which has `num_rows`, with their gaps."""
+        masked = self.make(batch.source, index, num_rows=num_rows, rows=rows)
         return MaskedBatch(masked.inputs, batch.source_lengths, batch.source, masked.chosen)
 
-    def make(self, tokens: np.ndarray, index: int) -> Masked:
-        """Make gaps in ids `[...]`; they depend on the ids, the seed and `index` alone."""
+    def make(
+        self,
+        tokens: np.ndarray,
+        index: int,
+        num_rows: int | None = None,
+        rows: slice = slice(None),
+    ) -> Masked:
+        """Make gaps in ids `[...]`; they depend on the ids, the seed and `index` alone.
+
+        The ids may be some rows of a batch, as in `mask_tokens`.
+        """
         return mask_tokens(
-            tokens, words=self._words, mask_token=self._words.stop, seed=self._seed, index=index
+            tokens,
+            words=self._words,
+            mask_token=self._words.stop,
+            seed=self._seed,
+            index=index,
+            num_rows=num_rows,
+            rows=rows,
         )
 
 
-class MaskedWindows:
+class MaskedWindows(Batches[MaskedBatch]):
     """The batch of each training step, with new gaps in each epoch."""
 
     def __init__(
@@ -106,22 +131,36 @@ class MaskedWindows:
         words = int(np.sum(sentences.lengths[:, 0] - 1))
         self.epoch: Epoch = self._windows.epoch._replace(tokens=round(CHOSEN * words))
 
-    def __getitem__(self, step: int) -> MaskedBatch:
-        """The batch of one training step."""
-        return self._masking(self._windows[step], step)
+    def rows(self, step: int) -> Rows[MaskedBatch]:
+        """The rows of the batch of one training step."""
+        number, read = self._windows.rows(step)
+        return Rows(number, lambda part: self._masking(read(part), step, number, part))
 
     def members(self, step: int) -> np.ndarray:
         """Numbers of the training examples in the batch of a step."""
         return self._windows.members(step)
 
 
-def fixed_masks(
-    sentences: Examples, layout: Buckets[Batch], masking: Masking
-) -> Iterator[MaskedBatch]:
-    """Yield every sentence once, with gaps that depend on its number and not on its batch."""
-    for members, batch in once(sentences, layout):
+class FixedMasks(Batches[MaskedBatch]):
+    """Every sentence once, with gaps that depend on its number and not on its batch."""
+
+    def __init__(self, sentences: Examples, layout: Buckets[Batch], masking: Masking) -> None:
+        """Arrange encoded sentences."""
+        self._batches = Once(sentences, layout)
+        self._masking = masking
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return len(self._batches)
+
+    def rows(self, number: int) -> Rows[MaskedBatch]:
+        """The rows of a batch."""
+        rows, members = self._batches.rows(number), self._batches.members(number)
+        return Rows(rows.number, lambda part: self._masked(rows.read(part), members[part]))
+
+    def _masked(self, batch: Batch, members: np.ndarray) -> MaskedBatch:
         inputs, chosen = batch.source.copy(), np.zeros_like(batch.source, bool)
         for row, (number, length) in enumerate(zip(members, batch.source_lengths, strict=False)):
-            masked = masking.make(batch.source[row, :length], int(number))
+            masked = self._masking.make(batch.source[row, :length], int(number))
             inputs[row, :length], chosen[row, :length] = masked.inputs, masked.chosen
-        yield MaskedBatch(inputs, batch.source_lengths, batch.source, chosen)
+        return MaskedBatch(inputs, batch.source_lengths, batch.source, chosen)

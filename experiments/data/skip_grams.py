@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from experiments.data.batches import Batches, Rows
 from experiments.data.epoch import Epoch
 from experiments.errors import UsageError
 
@@ -55,12 +56,13 @@ def noise(counts: np.ndarray) -> np.ndarray:
     return weights / weights.sum()
 
 
-class SkipGramBatches:
+class SkipGramBatches(Batches[SkipGramBatch]):
     """The batch of each training step, drawn with replacement: a pure function of (seed, step).
 
     Occurrences of frequent words are left out at random, anew for each skip-gram, and distances
     count the words that are kept. A negative may happen to be a neighbour, as in equation 4 of
-    Mikolov et al. 2013.
+    Mikolov et al. 2013. The place of a skip-gram in its batch depends on those that were left out
+    before it, so all of a batch are drawn where some of its rows are read.
     """
 
     padding = 0.0
@@ -106,8 +108,15 @@ class SkipGramBatches:
         number = round(2 * window * len(ids) * self._share)
         self.epoch = Epoch(-(-number // size), examples=number, tokens=number)
 
-    def __getitem__(self, step: int) -> SkipGramBatch:
-        """The batch of one training step."""
+    def rows(self, step: int) -> Rows[SkipGramBatch]:
+        """The rows of the batch of one training step."""
+
+        def read(part: slice) -> SkipGramBatch:
+            return SkipGramBatch(*(array[part] for array in self._batch(step)))
+
+        return Rows(self._size, read)
+
+    def _batch(self, step: int) -> SkipGramBatch:
         random = np.random.default_rng((self._seed, step))
         pairs = np.zeros((0, 2), np.int32)
         while len(pairs) < self._size:

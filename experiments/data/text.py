@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from experiments.data.batches import Batches, Rows
 from experiments.data.epoch import Epoch
 from experiments.errors import UsageError
 
@@ -22,7 +23,7 @@ class TextBatch(NamedTuple):
     counted: np.ndarray
 
 
-class RandomWindows:
+class RandomWindows(Batches[TextBatch]):
     """The batch of each training step, random windows: a pure function of (seed, step)."""
 
     padding = 0.0
@@ -52,38 +53,52 @@ class RandomWindows:
         windows = -(-tokens // self._context)
         return Epoch(-(-windows // self._size), examples=windows, tokens=tokens)
 
-    def __getitem__(self, index: int) -> TextBatch:
-        """The batch of one training step."""
+    def rows(self, index: int) -> Rows[TextBatch]:
+        """The rows of the batch of one training step."""
         random = np.random.default_rng((self._seed, index))
         starts = random.integers(len(self._ids) - self._context, size=self._size)
-        return _windows(self._ids, starts, self._context)
+        return Rows(self._size, lambda part: _windows(self._ids, starts[part], self._context))
 
 
-def fixed_windows(ids: np.ndarray, *, context: int, size: int) -> list[TextBatch]:
-    """Return batches of one shape that count every label of a text once: all ids but the first.
+class FixedWindows(Batches[TextBatch]):
+    """Batches of one shape that count every label of a text once: all ids but the first.
 
     Windows follow one another. The last one ends with the text and counts only labels that are not
     in the window before; it is repeated to fill the last batch, and counts nothing there.
-
-    Args:
-        ids: of the text, `[characters]`.
-        context: T, the ids of a window.
-        size: B, the windows of a batch.
-
-    Raises:
-        UsageError: a text shorter than a window and one more token.
     """
-    _check_context(ids, context)
-    last = len(ids) - 1 - context
-    wanted = np.arange(0, len(ids) - 1, context)
-    wanted = np.append(wanted, np.full(-len(wanted) % size, len(ids)))
-    batches = []
-    for begins in wanted.reshape(-1, size):
-        starts = np.minimum(begins, last)
-        places = starts[:, None] + np.arange(context)
-        windows = _windows(ids, starts, context)
-        batches.append(windows._replace(counted=places >= begins[:, None]))
-    return batches
+
+    def __init__(self, ids: np.ndarray, *, context: int, size: int) -> None:
+        """Place the windows.
+
+        Args:
+            ids: of the text, `[characters]`.
+            context: T, the ids of a window.
+            size: B, the windows of a batch.
+
+        Raises:
+            UsageError: a text shorter than a window and one more token.
+        """
+        _check_context(ids, context)
+        self._ids, self._context = ids, context
+        begins = np.arange(0, len(ids) - 1, context)
+        begins = np.append(begins, np.full(-len(begins) % size, len(ids)))
+        self._begins = begins.reshape(-1, size)
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return len(self._begins)
+
+    def rows(self, number: int) -> Rows[TextBatch]:
+        """The rows of a batch."""
+        begins = self._begins[number]
+        return Rows(len(begins), lambda part: self._windows(begins[part]))
+
+    def _windows(self, begins: np.ndarray) -> TextBatch:
+        """Return windows that count the labels from some places on."""
+        starts = np.minimum(begins, len(self._ids) - 1 - self._context)
+        places = starts[:, None] + np.arange(self._context)
+        windows = _windows(self._ids, starts, self._context)
+        return windows._replace(counted=places >= begins[:, None])
 
 
 def _check_context(ids: np.ndarray, context: int) -> None:

@@ -7,12 +7,13 @@ the data, and a run resumes at any step without state.
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from experiments.data.batches import AnyBatch, Batches, Rows
 from experiments.data.epoch import Epoch
 from experiments.data.packing import pack
 from experiments.data.permutation import permuted
@@ -22,7 +23,7 @@ from experiments.errors import UsageError
 WINDOW = 65_536  # examples of a window: some 0.1 s to pack
 DEVIATIONS = 7  # spare room of a window, in standard deviations of the room that windows need
 
-AnyBatch = TypeVar("AnyBatch", covariant=True)
+Member = TypeVar("Member")
 Units = list[np.ndarray]  # examples of each row, or of each batch if batches have several lengths
 
 
@@ -56,11 +57,17 @@ class Layout(Protocol[AnyBatch]):
     def positions(self, capacity: Any) -> int:  # noqa: ANN401 - its own type
         """Positions of one side of so many units."""
 
-    def batch(self, units: Sequence[Sequence[Any]], longest: int) -> AnyBatch:
-        """The batch of `per_batch` units; the longest example takes `longest` positions."""
+    def rows(self, units: Sequence[Sequence[Member]], longest: int) -> Sequence[Sequence[Member]]:
+        """The members of each row of a batch of `per_batch` units.
+
+        The longest example of the batch takes `longest` positions.
+        """
+
+    def batch(self, rows: Sequence[Sequence[Any]], longest: int) -> AnyBatch:
+        """The arrays of some rows of a batch, of the examples of each."""
 
 
-class Windows(Generic[AnyBatch]):
+class Windows(Batches[AnyBatch]):
     """The batch of each training step, without end, by `windows[step]`.
 
     Every example occurs once in an epoch. The number of rows is an estimate if there are several
@@ -107,15 +114,13 @@ class Windows(Generic[AnyBatch]):
         tokens = int(lengths[:, -1].sum())
         self.epoch = Epoch(steps, examples=len(lengths), tokens=tokens)
 
-    def __getitem__(self, step: int) -> AnyBatch:
-        """The batch of a training step, counted from 0."""
-        units, longest = [], 0
+    def rows(self, step: int) -> Rows[AnyBatch]:
+        """The rows of the batch of a training step, counted from 0."""
+        units = []
         for window, unit in self._places(step):
             examples, arranged = self._window(window)
-            members = arranged[unit]
-            units.append([examples[member] for member in members.tolist()])
-            longest = max(longest, examples.lengths[members].max(initial=0))
-        return self._layout.batch(units, longest)
+            units.append((examples, arranged[unit]))
+        return _rows(self._layout, units)
 
     def members(self, step: int) -> np.ndarray:
         """Numbers of the training examples in the batch of a step."""
@@ -164,27 +169,54 @@ class _Chosen:
         return self._examples[self._members[number]]
 
 
-def once(examples: Examples, layout: Layout[AnyBatch]) -> Iterator[tuple[np.ndarray, AnyBatch]]:
-    """Yield every example once, in a fixed order, as (numbers of the examples, batch).
+class Once(Batches[AnyBatch]):
+    """Batches that contain every example once, in a fixed order.
 
     Shorter examples come first, as it is the longest of a batch that decides its time.
-
-    Raises:
-        UsageError: no example, or one that the layout has no room for.
     """
-    lengths = examples.lengths
-    if not len(lengths):
-        raise UsageError("there is no example to measure")
-    layout.check(lengths)
-    order = np.argsort(lengths.max(axis=1), kind="stable")
-    lengths = lengths[order]
-    units = layout.arrange(lengths, layout.capacity(lengths, 0))
-    for start in range(0, len(units), layout.per_batch):
-        chosen = [order[unit] for unit in units[start : start + layout.per_batch]]
-        filled = [[examples[i] for i in unit.tolist()] for unit in chosen]
-        filled += [[]] * (layout.per_batch - len(filled))
-        members = np.concatenate(chosen)
-        yield members, layout.batch(filled, examples.lengths[members].max(initial=0))
+
+    def __init__(self, examples: Examples, layout: Layout[AnyBatch]) -> None:
+        """Arrange the examples.
+
+        Raises:
+            UsageError: no example, or one that the layout has no room for.
+        """
+        lengths = examples.lengths
+        if not len(lengths):
+            raise UsageError("there is no example to measure")
+        layout.check(lengths)
+        self._examples, self._layout = examples, layout
+        order = np.argsort(lengths.max(axis=1), kind="stable")
+        lengths = lengths[order]
+        units = [order[unit] for unit in layout.arrange(lengths, layout.capacity(lengths, 0))]
+        units += [order[:0]] * (-len(units) % layout.per_batch)
+        starts = range(0, len(units), layout.per_batch)
+        self._units = [units[start : start + layout.per_batch] for start in starts]
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return len(self._units)
+
+    def rows(self, number: int) -> Rows[AnyBatch]:
+        """The rows of a batch."""
+        return _rows(self._layout, [(self._examples, unit) for unit in self._units[number]])
+
+    def members(self, number: int) -> np.ndarray:
+        """Numbers of the examples in a batch, row after row."""
+        return np.concatenate(self._units[number])
+
+
+def _rows(layout: Layout[AnyBatch], units: Sequence[tuple[Examples, np.ndarray]]) -> Rows[AnyBatch]:
+    """Return the rows of a batch of units, each some of its examples, by number."""
+    longest = max(examples.lengths[members].max(initial=0) for examples, members in units)
+    places = [[(examples, member) for member in members.tolist()] for examples, members in units]
+    rows = layout.rows(places, longest)
+
+    def read(part: slice) -> AnyBatch:
+        found = [[examples[member] for examples, member in row] for row in rows[part]]
+        return layout.batch(found, longest)
+
+    return Rows(len(rows), read)
 
 
 class Buckets(Generic[AnyBatch]):
@@ -239,11 +271,19 @@ class Buckets(Generic[AnyBatch]):
         """Positions of one side of all batches."""
         return int(np.sum(capacity * (self._tokens // self._lengths) * self._lengths))
 
-    def batch(self, units: Sequence[Sequence[Any]], longest: int) -> AnyBatch:
-        """The batch of the shortest bucket that has room."""
+    def rows(self, units: Sequence[Sequence[Member]], longest: int) -> list[Sequence[Member]]:
+        """One member in each row, then empty rows."""
         (members,) = units
-        length = int(self._lengths[np.searchsorted(self._lengths, longest)])
-        return self._build(members, self._tokens // length, length)
+        missing = self._tokens // self._length(longest) - len(members)
+        return [*([member] for member in members), *[()] * missing]
+
+    def batch(self, rows: Sequence[Sequence[Any]], longest: int) -> AnyBatch:
+        """Rows of the shortest bucket that has room."""
+        members = [member for row in rows for member in row]
+        return self._build(members, len(rows), self._length(longest))
+
+    def _length(self, longest: int) -> int:
+        return int(self._lengths[np.searchsorted(self._lengths, longest)])
 
 
 class PackedRows:
@@ -288,22 +328,27 @@ class PackedRows:
         """Positions of so many rows: the mean of the sides."""
         return capacity * sum(self.lengths) // len(self.lengths)
 
-    def batch(self, units: Sequence[Sequence[tuple]], longest: int) -> PackedBatch:
-        """The batch of some rows."""
+    def rows(self, units: Sequence[Sequence[Member]], longest: int) -> Sequence[Sequence[Member]]:
+        """The units."""
         del longest  # all rows have the same length
-        return self._side(units, 0)
+        return units
 
-    def _side(self, units: Sequence[Sequence[tuple]], side: int) -> PackedBatch:
-        return pack_batch([[each[side] for each in unit] for unit in units], self.lengths[side])
+    def batch(self, rows: Sequence[Sequence[tuple]], longest: int) -> PackedBatch:
+        """The arrays of some rows."""
+        del longest
+        return self._side(rows, 0)
+
+    def _side(self, rows: Sequence[Sequence[tuple]], side: int) -> PackedBatch:
+        return pack_batch([[each[side] for each in row] for row in rows], self.lengths[side])
 
 
 class PackedPairRows(PackedRows):
     """Several pairs in a row: both sides of a pair are in the same row of their side."""
 
-    def batch(self, units: Sequence[Sequence[tuple]], longest: int) -> PackedPairs:
-        """The batch of some rows."""
+    def batch(self, rows: Sequence[Sequence[tuple]], longest: int) -> PackedPairs:
+        """The arrays of some rows."""
         del longest
-        return PackedPairs(self._side(units, 0), self._side(units, 1))
+        return PackedPairs(self._side(rows, 0), self._side(rows, 1))
 
 
 def _check_tokens(tokens: int, length: int) -> None:

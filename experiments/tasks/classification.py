@@ -15,7 +15,7 @@ from experiments.config import Config
 from experiments.data.rows import EncodedPair
 from experiments.data.tokenizers import Tokenizers, Words
 from experiments.data.vocabulary import PAD, SPECIALS
-from experiments.data.windows import Buckets, Windows, once
+from experiments.data.windows import Buckets, Once, Windows
 from experiments.data.words import WHOLE
 from experiments.inference.images import read_image
 from experiments.inference.prediction import Choice, Prediction
@@ -97,9 +97,9 @@ class Classification(Task[LabelledBatch]):
             windows.padding = 1 - (1 - windows.padding) * filled
         return windows
 
-    def batches(self, split: str) -> list[LabelledBatch]:
+    def batches(self, split: str) -> Once[LabelledBatch]:
         """As in `Task`."""
-        return [batch for _, batch in once(_Counted(self.ids(split)), self._layout)]
+        return Once(_Counted(self.ids(split)), self._layout)
 
     @property
     def _layout(self) -> Buckets[LabelledBatch]:
@@ -111,8 +111,10 @@ class Classification(Task[LabelledBatch]):
         labels = np.array([target[0] - len(SPECIALS) for _, target in members] + [0] * missing)
         counted, lengths = np.arange(size) < len(members), None
         if self.source.has_images:
-            images = [image for image, _ in members]
-            inputs = np.stack(images + [np.zeros_like(images[0])] * missing)
+            like = (members or self.splits["train"])[0].source
+            inputs = np.zeros((size, *like.shape), like.dtype)
+            for row, (image, _) in enumerate(members):
+                inputs[row] = image
         else:
             inputs = np.full((size, self.config.model.max_length), PAD, np.int32)
             lengths = np.ones(size, np.int32)

@@ -14,9 +14,9 @@ from attention.primitives import masks
 from experiments.analysis.collect import Example
 from experiments.data.pairs import SentencePair
 from experiments.data.rows import PackedBatch
-from experiments.data.text import RandomWindows, TextBatch, fixed_windows
+from experiments.data.text import FixedWindows, RandomWindows, TextBatch
 from experiments.data.vocabulary import BOS
-from experiments.data.windows import PackedRows, Windows, once
+from experiments.data.windows import Once, PackedRows, Windows
 from experiments.errors import UsageError
 from experiments.experts import make_layer
 from experiments.inference.prediction import Prediction
@@ -59,14 +59,13 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
             return RandomWindows(ids.ids, context=batch.row_length, size=size, seed=seed)
         return Windows(ids, PackedRows([batch.row_length], batch.tokens), seed=seed)
 
-    def batches(self, split: str) -> list[TextBatch | PackedBatch]:
+    def batches(self, split: str) -> FixedWindows | Once[PackedBatch]:
         """As in `Task`."""
         ids, batch = self.ids(split), self.config.batch
         if self.source.is_running:
             size = min(EVALUATED_ROWS, -(-len(ids.ids) // batch.row_length))
-            return fixed_windows(ids.ids, context=batch.row_length, size=size)
-        layout = PackedRows([batch.row_length], batch.tokens)
-        return [found for _, found in once(ids, layout)]
+            return FixedWindows(ids.ids, context=batch.row_length, size=size)
+        return Once(ids, PackedRows([batch.row_length], batch.tokens))
 
     def _fitting(self, split: str) -> tuple[Examples, Ids]:
         examples, ids = super()._fitting(split)

@@ -19,10 +19,10 @@ from experiments.analysis.senses import (
     occurrences,
     sense_accuracy,
 )
-from experiments.data.masking import MaskedBatch, MaskedWindows, Masking, fixed_masks
+from experiments.data.masking import FixedMasks, MaskedBatch, MaskedWindows, Masking
 from experiments.data.rows import Batch, Encoded, EncodedPair
 from experiments.data.vocabulary import EOS, SPECIALS
-from experiments.data.windows import Buckets, once
+from experiments.data.windows import Buckets, Once
 from experiments.inference.prediction import Choice, Prediction
 from experiments.inference.sentence import Sentence, read_sentence
 from experiments.tasks.task import Measured, Task
@@ -59,9 +59,9 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
         layout, seed = self._layout(*self.config.batch.bucket_lengths), self.config.seed
         return MaskedWindows(self.ids("train"), layout, self._masking(seed), seed=seed)
 
-    def batches(self, split: str) -> list[MaskedBatch]:
+    def batches(self, split: str) -> FixedMasks:
         """As in `Task`; the gaps are always the same."""
-        return [*fixed_masks(self.ids(split), self._layout(), self._masking(0))]
+        return FixedMasks(self.ids(split), self._layout(), self._masking(0))
 
     def loss(
         self, model: MaskedLanguageModel, batch: MaskedBatch, rng: Array | None
@@ -115,10 +115,11 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
         """Fill the gaps of each line."""
         rows: dict[int, list[np.ndarray]] = {}
         examples = Encoded(EncodedPair(sentence.ids) for _, sentence in inputs)
-        for members, batch in once(examples, self._layout()) if examples else ():
+        batches = Once(examples, self._layout()) if examples else ()
+        for number, batch in enumerate(batches):
             best = self._fill(state.parameters, batch.source, batch.source_lengths)
-            best = [np.asarray(array) for array in best]
-            rows |= {number: [*each] for number, *each in zip(members, *best, strict=False)}
+            best = zip(batches.members(number), *map(np.asarray, best), strict=False)
+            rows |= {member: [*each] for member, *each in best}
         for number, (line, sentence) in enumerate(inputs):
             yield self._prediction(line, sentence, *rows[number])
 
@@ -189,9 +190,11 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
         found, ids = occurrences(self.examples(split)), self.ids(split)
         wanted = sorted({one.sentence for one in found})
         vectors: dict[int, np.ndarray] = {}
-        for members, batch in once(Encoded(ids[number] for number in wanted), self._layout()):
+        batches = Once(Encoded(ids[number] for number in wanted), self._layout())
+        for number, batch in enumerate(batches):
             read = np.asarray(self._encode(state.parameters, batch.source, batch.source_lengths))
-            vectors |= {wanted[i]: row for i, row in zip(members, read, strict=False)}
+            found_here = zip(batches.members(number), read, strict=False)
+            vectors |= {wanted[member]: row for member, row in found_here}
         return SenseVectors.of(found, [vectors[one.sentence][one.place] for one in found])
 
     def sample(self, state: TrainState) -> str:

@@ -16,6 +16,7 @@ from attention.modules import Output
 from experiments.analysis.animation import as_row, shown_maps
 from experiments.analysis.collect import Collector, Example
 from experiments.config import Config
+from experiments.data.batches import Batches
 from experiments.data.epoch import Epoch
 from experiments.data.pairs import SentencePair
 from experiments.data.rows import Encoded, EncodedPair
@@ -48,6 +49,8 @@ Ids = IdStore | Encoded[EncodedPair]
 
 class TrainingBatches(Protocol):
     """The batch of each training step, a pure function of the step.
+
+    Where they are `experiments.data.batches.Batches`, each process reads its rows alone.
 
     Attributes:
         epoch: steps, examples and tokens of all training data once.
@@ -180,8 +183,11 @@ class Task(ABC, Generic[Batch]):
         """
 
     @abstractmethod
-    def batches(self, split: str) -> Iterable[Batch]:
-        """Return batches that contain every example of a split once, in a fixed order."""
+    def batches(self, split: str) -> Batches[Batch] | Sequence[Batch]:
+        """Return batches that contain every example of a split once, in a fixed order.
+
+        Of `Batches`, which have a length, each process reads its rows alone.
+        """
 
     @abstractmethod
     def loss(
@@ -245,8 +251,8 @@ class Task(ABC, Generic[Batch]):
         return {name: value for name, value in found.items() if not isinstance(value, str)}
 
     @cached_property
-    def _validation(self) -> list[Batch]:
-        return [*self.batches("validation")]
+    def _validation(self) -> Batches[Batch] | Sequence[Batch]:
+        return self.batches("validation")
 
     def predict(self, state: TrainState, lines: Sequence[str]) -> Iterator[Prediction]:
         """Answer each line in the terms of the task, in order."""

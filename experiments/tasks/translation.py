@@ -25,7 +25,7 @@ from experiments.data.sources import Splits
 from experiments.data.subword_dropout import PairDropout
 from experiments.data.tokenizers import Tokenizers
 from experiments.data.vocabulary import BOS, EOS, PAD, SPECIALS
-from experiments.data.windows import Buckets, PackedPairRows, Windows, once
+from experiments.data.windows import Buckets, Once, PackedPairRows, Windows
 from experiments.errors import UsageError
 from experiments.evaluation.phenomena import by_phenomenon
 from experiments.inference.prediction import Prediction
@@ -122,13 +122,13 @@ class Translation(Task[Batch | PackedPairs]):
 
         return Windows(ids, layout, seed=config.seed, size=REDRAWN, redraw=redraw)
 
-    def batches(self, split: str) -> list[Batch | PackedPairs]:
+    def batches(self, split: str) -> Once[Batch | PackedPairs]:
         """As in `Task`, in few shapes: compiling takes more time than a little padding."""
         batch, longest = self.config.batch, self.config.model.max_length
         layout = Buckets([max(batch.bucket_lengths), longest], batch.tokens)
         if batch.packed:
             layout = PackedPairRows((longest, longest), batch.tokens)
-        return [found for _, found in once(self.ids(split), layout)]
+        return Once(self.ids(split), layout)
 
     def loss(
         self, model: EncoderDecoder, batch: Batch | PackedPairs, rng: Array | None

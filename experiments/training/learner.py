@@ -1,6 +1,6 @@
 """A model, its loss and its optimizer, without parameters."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -10,13 +10,14 @@ from jax import Array
 
 from experiments.compilation import compiled
 from experiments.config import Config
+from experiments.data.batches import Batches
 from experiments.errors import as_usage_errors
 from experiments.processes import gather_to_host
 from experiments.training.flops import matrix_flops
 from experiments.training.interruption import stop_point
 from experiments.training.loss import per_token
 from experiments.training.optimizer import optimizer, schedule
-from experiments.training.sharding import make_mesh, one_copy, place_rows, shardings
+from experiments.training.sharding import make_mesh, one_copy, place_rows, rows_of, shardings
 from experiments.training.step import Batch, LossFunction, TrainState, make_steps
 
 
@@ -53,6 +54,7 @@ class Learner:
                 the model or the devices.
         """
         train, self.mesh = config.train, make_mesh(config.mesh)
+        self._microbatches = config.batch.microbatches
         self._implementation = getattr(config.model, "implementation", None)
         with as_usage_errors("model: "):
             self.abstract_model = jax.eval_shape(lambda: make_model(nnx.Rngs(0)))
@@ -94,10 +96,14 @@ class Learner:
             mesh=self.mesh,
             state_shardings=of_state,
             dtype=jax.numpy.dtype(train.dtype),
-            microbatches=config.batch.microbatches,
+            microbatches=self._microbatches,
             decay=train.ema,
             skips_nonfinite=train.skip_nonfinite > 0,
         )
+
+    def place(self, batches: Batches[Batch] | Sequence[Batch], step: int) -> Batch:
+        """Read the batch of a training step onto the devices, as in `place_rows`."""
+        return place_rows(rows_of(batches, step), self.mesh, multiple=self._microbatches)
 
     def trace(self, batch: Batch) -> None:
         """Trace the loss, and the training step if the config names an implementation of attention.
@@ -126,16 +132,18 @@ class Learner:
             self._flops[shapes] = 3 * matrix_flops(traced.jaxpr.jaxpr)
         return self._flops[shapes]
 
-    def losses(self, parameters: nnx.State, batches: Iterable[Batch]) -> dict[str, float]:
+    def losses(
+        self, parameters: nnx.State, batches: Batches[Batch] | Sequence[Batch]
+    ) -> dict[str, float]:
         """Return loss and accuracy over all batches together, without dropout.
 
         One batch is computed at a time: the threads of a CPU with two cores can all wait for sums
         over devices if several programs with such sums run at once.
         """
         sums = []
-        for batch in batches:
+        for number in range(len(batches)):
             stop_point()
-            placed = place_rows(batch, self.mesh)
+            placed = place_rows(rows_of(batches, number), self.mesh)
             sums.append(jax.device_get(self.evaluate_step(parameters, placed)))
         total = jax.tree.map(lambda *parts: sum(parts), *sums)
         return {name: float(value) for name, value in per_token(total).items()}

@@ -25,7 +25,6 @@ from experiments.training.measurements import NonFiniteError
 from experiments.training.metrics import Metrics, read_metrics
 from experiments.training.plateau import best_step, out_of_patience
 from experiments.training.profile import profiled
-from experiments.training.sharding import place_rows
 from experiments.training.step import TrainState
 from experiments.training.weights_and_biases import start_wandb
 from experiments.workdir import Workdir
@@ -123,7 +122,7 @@ def fit_in(
             state, progress = checkpoints.restore(learner.abstract_state)
             lengths = progress["lengths"]
             warn_of_other_bits(workdir, progress["bits_depend_on"])
-        first, train_step, run = int(state.step), _placed(task), None
+        first, train_step, run = int(state.step), _with_flags(learner), None
         if not _has_ended(state, progress, config):
             workdir.keep_start(origin())
             if profile:
@@ -142,7 +141,7 @@ def fit_in(
             try:
                 state, progress = fit(
                     state,
-                    batches,
+                    _Placed(learner, batches),
                     train_step,
                     config=config.train,
                     metrics=metrics,
@@ -160,14 +159,22 @@ def fit_in(
         return Trained.of(checkpoints, state, progress, config)
 
 
-def _placed(task: Trainable) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
-    """Return the training step for batches and requests that are not on the devices yet."""
-    learner, parts = task.learner, task.config.batch.microbatches
+class _Placed:
+    """Training batches on the devices; each process reads its rows."""
+
+    def __init__(self, learner: Learner, batches: Batches) -> None:
+        self._learner, self._batches = learner, batches
+
+    def __getitem__(self, step: int) -> Any:  # noqa: ANN401 - a batch of any task
+        return self._learner.place(self._batches, step)
+
+
+def _with_flags(learner: Learner) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
+    """Return the training step for requests that are not on the devices yet."""
 
     def train_step(state: TrainState, batch: Any, *requests: Sequence[bool]) -> Any:  # noqa: ANN401 - of any task
         flags = [flags_array(each, learner.mesh) for each in requests]
-        placed = place_rows(batch, learner.mesh, multiple=parts)
-        return learner.train_step(state, placed, *flags)
+        return learner.train_step(state, batch, *flags)
 
     return train_step
 
@@ -187,7 +194,7 @@ def _sample(workdir: Workdir, task: Trainable, state: TrainState) -> Callable[[]
 
 
 def _with_batch(error: NonFiniteError, workdir: Workdir, batches: Batches) -> str:
-    """Store the batch of a step with a non-finite loss, and return a sentence about both."""
+    """Store the whole batch of a step with a non-finite loss; return a sentence about both."""
     batch, members = batches[error.step - 1], np.array([], int)
     if hasattr(batches, "members"):
         members = batches.members(error.step - 1)

@@ -22,6 +22,7 @@ from attention.modules.axes import axis_names
 from attention.primitives.sequence_parallel import RingAttention
 from attention.primitives.sharded_attention import ShardedAttention
 from experiments.config.mesh import MeshPart
+from experiments.data.batches import Batches, Rows
 from experiments.errors import UsageError, as_usage_errors, one_of
 
 Tree = TypeVar("Tree")
@@ -210,24 +211,46 @@ def shard_rows(tree: Tree, mesh: Mesh, *, multiple: int = 1) -> Tree:
     return jax.tree.map(lambda array: _constrained(array, mesh, axes or None), tree)
 
 
-def place_rows(tree: Tree, mesh: Mesh, *, multiple: int = 1) -> Tree:
-    """Put a batch of the host, arrays `[B, *]`, onto the devices, each of which takes its rows.
+def rows_of(batches: Batches[Tree] | Sequence[Tree], number: int) -> Rows[Tree]:
+    """Return the rows of one of some batches; those of a whole batch are slices of its arrays."""
+    if isinstance(batches, Batches):
+        return batches.rows(number)
+    batch = batches[number]
+    num_rows = len(jax.tree.leaves(batch)[0])
+    return Rows(num_rows, lambda part: jax.tree.map(lambda array: array[part], batch))
 
-    Each process has the whole batch, and its devices take their rows of it.
+
+def place_rows(rows: Rows[Tree], mesh: Mesh, *, multiple: int = 1) -> Tree:
+    """Read a batch onto the devices, arrays `[B, *]`, each of which takes its rows.
+
+    Each process reads the rows of its own devices, from the first to the last of them.
 
     Args:
-        tree: arrays of the host.
+        rows: of the batch.
         mesh: of the devices.
         multiple: parts of the batch that are computed one after another, as in `shard_rows`.
     """
-    number = multiple * shards_of("batch", mesh)
+    number = rows.number + -rows.number % (multiple * shards_of("batch", mesh))
     sharding = NamedSharding(mesh, PartitionSpec(_axes("batch", mesh) or None))
+    own = [
+        index.indices(number)
+        for (index,) in sharding.addressable_devices_indices_map((number,)).values()
+    ]
+    # A process whose rows are all padding reads one row for the shapes.
+    start = min(rows.number - 1, *(first for first, *_ in own))
+    stop = max(stop for _, stop, _ in own)
+    part = rows.read(slice(start, min(stop, rows.number)))
 
     def place(array: np.ndarray) -> Array:
-        array = padded_rows(array, number)
-        return jax.make_array_from_callback(array.shape, sharding, lambda rows: array[rows])
+        array = padded_rows(array, stop - start)
 
-    return jax.tree.map(place, tree)
+        def shard(index: tuple[slice, ...]) -> np.ndarray:
+            first, last, _ = index[0].indices(number)
+            return array[first - start : last - start]
+
+        return jax.make_array_from_callback((number, *array.shape[1:]), sharding, shard)
+
+    return jax.tree.map(place, part)
 
 
 def row_shards(features: Array) -> tuple[int, ...]:

@@ -14,15 +14,19 @@ from tests.child import SLOW_STEPS, forked, train, train_together
 pytestmark = pytest.mark.slow
 
 MESH = "--config.mesh.data=0"
-# Four examples of each step, which every process prints.
+# Four examples of each step, and the rows that are read, which every process prints.
 NAMES_EXAMPLES = """
 import sys
 from experiments.data.windows import Windows
-get = Windows.__getitem__
+get = Windows.rows
 def log(self, step):
     print("examples", step, self.members(step)[:4].tolist(), file=sys.stderr, flush=True)
-    return get(self, step)
-Windows.__getitem__ = log
+    rows = get(self, step)
+    def read(part):
+        print("reads", part.stop - part.start, "of", rows.number, file=sys.stderr, flush=True)
+        return rows.read(part)
+    return rows._replace(read=read)
+Windows.rows = log
 """
 SLOW_EVALUATION = """
 import sys, time
@@ -154,7 +158,10 @@ def test_stuck_process_is_ended_with_its_stacks(place):
 
 
 def test_examples_are_the_same_for_any_number_of_processes(place):
-    """A run of 1, 2, 4 and again 1 process reads the examples of an unbroken one in each."""
+    """A run of 1, 2, 4 and again 1 process has the examples of an unbroken one in each.
+
+    A process reads an equal share of the rows of each step.
+    """
     warmup = "--config.train.warmup_steps=4"
     for number, steps in ((1, 8), (2, 16), (4, 24), (1, 30)):
         flags = MESH, warmup, f"--config.train.steps={steps}"
@@ -164,6 +171,9 @@ def test_examples_are_the_same_for_any_number_of_processes(place):
     pattern = re.compile(r"examples (\d+) (\[.*\])")
     expected = dict(pattern.findall((place / "whole.txt").read_text()))
     for rank in range(4):
+        shares = re.findall(r"reads (\d+) of (\d+)", read_log(place, "elastic", rank))
+        wanted = [{1, 2, 4}, {2, 4}, {4}, {4}][rank]
+        assert {int(rows) / int(read) for read, rows in shares} == wanted
         found = pattern.findall(read_log(place, "elastic", rank))
         assert found and all(expected[step] == examples for step, examples in found)
     assert {step for step, _ in pattern.findall(read_log(place, "elastic", 0))} == {*expected}

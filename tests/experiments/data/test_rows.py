@@ -12,7 +12,7 @@ from attention.modules import EncoderDecoder, LanguageModel, TransformerConfig
 from attention.testing import find_leaks
 from experiments.data.rows import Encoded, EncodedPair, pack_batch, pad_batch
 from experiments.data.vocabulary import BOS, EOS, PAD
-from experiments.data.windows import PackedPairRows, PackedRows, Windows, once
+from experiments.data.windows import Once, PackedPairRows, PackedRows, Windows
 from experiments.tasks.translation import pair_features
 from tests.attention.modules.inputs import filled
 
@@ -65,7 +65,7 @@ def test_an_epoch_has_every_sequence_once_in_one_shape():
     assert {array.shape for batch in batches for array in batch} == {(4, 17)}
     found = sorted(text for batch in batches for text in texts(batch))
     assert found == sorted(sequences * layout.per_batch)
-    measured = [batch for _, batch in once(Encoded((ids,) for ids in sequences), layout)]
+    measured = [*Once(Encoded((ids,) for ids in sequences), layout)]
     assert {array.shape for batch in measured for array in batch} == {(4, 17)}
     assert sorted(text for batch in measured for text in texts(batch)) == sorted(sequences)
     assert sum(batch.counted.sum() for batch in measured) == sum(map(len, sequences)) + 97

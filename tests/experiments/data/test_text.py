@@ -8,7 +8,7 @@ from experiments.data.pairs import SentencePair
 from experiments.data.sequences import text_file
 from experiments.data.sequences.text_file import CUTS, characters, lines, toy_text
 from experiments.data.store import store_text
-from experiments.data.text import RandomWindows, fixed_windows
+from experiments.data.text import FixedWindows, RandomWindows
 from experiments.data.tokenizers import UNKNOWN_CHARACTER, Characters, CharacterTokenizer
 from experiments.errors import UsageError
 
@@ -133,7 +133,7 @@ def test_batch_depends_on_seed_and_index_only():
 
 @pytest.mark.parametrize("length", [8, 9, 14, 15, 29, 36, 53])
 def test_fixed_windows_count_every_label_once(length):
-    batches = fixed_windows(IDS[:length], context=7, size=3)
+    batches = FixedWindows(IDS[:length], context=7, size=3)
     assert {batch.inputs.shape for batch in batches} == {(3, 7)}
     counted = [label for batch in batches for label in batch.labels[batch.counted].tolist()]
     assert counted == IDS[1:length].tolist()
@@ -146,7 +146,7 @@ def test_text_shorter_than_a_window_raises():
     with pytest.raises(UsageError, match=words):
         RandomWindows(IDS[:7], context=7, size=2, seed=0)
     with pytest.raises(UsageError, match=words):
-        fixed_windows(IDS[:7], context=7, size=2)
+        FixedWindows(IDS[:7], context=7, size=2)
 
 
 def test_default_text_is_the_toy_language():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from experiments.data.packing import pack, row_lengths
 from experiments.data.rows import Encoded, EncodedPair
 from experiments.data.vocabulary import EOS, PAD
-from experiments.data.windows import Buckets, PackedPairRows, PackedRows, Windows, once
+from experiments.data.windows import Buckets, Once, PackedPairRows, PackedRows, Windows
 from experiments.errors import UsageError
 
 
@@ -102,12 +102,13 @@ def test_a_window_takes_bounded_memory():
 
 def test_once_meets_every_pair_once_and_returns_its_number():
     for layout in LAYOUTS.values():
-        seen = []
-        for numbers, batch in once(pairs(), layout):
-            assert sorted(members(batch)) == sorted(numbers.tolist())
-            seen += numbers.tolist()
+        batches, seen = Once(pairs(), layout), []
+        for number, batch in enumerate(batches):
+            assert sorted(members(batch)) == sorted(batches.members(number).tolist())
+            seen += batches.members(number).tolist()
         assert sorted(seen) == list(range(53))
-    seen = [i for numbers, _ in once(pairs(), Buckets((5, 18), 36)) for i in numbers]
+    batches = Once(pairs(), Buckets((5, 18), 36))
+    seen = [i for number in range(len(batches)) for i in batches.members(number)]
     needed = [pairs()[i].length for i in seen]
     assert needed == sorted(needed)  # sentences of a batch end at about the same step
 
@@ -138,7 +139,7 @@ def test_padding_is_that_of_the_batches(layout):
     ],
 )
 def test_a_layout_without_room_is_refused(layout, sentence):
-    for arrange in (lambda: Windows(pairs(), layout, seed=0), lambda: next(once(pairs(), layout))):
+    for arrange in (lambda: Windows(pairs(), layout, seed=0), lambda: Once(pairs(), layout)):
         with pytest.raises(UsageError, match=sentence):
             arrange()
 
@@ -147,7 +148,7 @@ def test_no_example_is_refused():
     with pytest.raises(UsageError, match="there is no example to train on"):
         Windows(Encoded(), LAYOUTS["packed"], seed=0)
     with pytest.raises(UsageError, match="there is no example to measure"):
-        next(once(Encoded(), LAYOUTS["packed"]))
+        Once(Encoded(), LAYOUTS["packed"])
     with pytest.raises(UsageError, match=r"packed row has 3: raise batch\.row_length"):
         Windows(Encoded([([1, 2, 3],)]), PackedRows([3], 9), seed=0)
 

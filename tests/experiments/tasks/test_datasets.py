@@ -1,5 +1,6 @@
 """One dataset serves every task that it makes sense for."""
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ import tensorflow_datasets as tfds
 
 from configs import defaults
 from experiments.config import Config
+from experiments.config_files import load_config
 from experiments.data.pairs import SentencePair
 from experiments.data.sources import Splits
 from experiments.data.store import store_text
@@ -118,6 +120,17 @@ def test_classes_of_texts(data, tmp_path):
     assert windows.padding == pytest.approx(1 - filled)
     task.tokenizers.keep(tmp_path)
     assert task.load_tokenizers(task.config, tmp_path) == task.tokenizers
+
+
+def test_rows_of_a_batch_of_images(tmp_path):
+    config = Config.read(load_config("digits:tiny").to_dict())
+    batches = TASKS["classification"].prepare(config, tmp_path).batches("test")
+    last = len(batches) - 1
+    whole, rows = batches[last], batches.rows(last)
+    assert not whole.counted[-1]  # a row of padding alone has the shape of an image too
+    for part in (slice(0, 5), slice(rows.number - 1, rows.number)):
+        expected = jax.tree.map(lambda array, part=part: array[part], whole)
+        chex.assert_trees_all_equal(rows.read(part), expected, strict=True)
 
 
 def test_missing_column_raises_with_those_that_there_are(tmp_path):

@@ -90,7 +90,7 @@ def compare_tasks(cache):
             for batch in (task.training_batches()[step] for step in range(2)):
                 state, measured = task.learner.train_step(state, batch)
                 losses.append(float(measured["loss"]))
-            losses.append(task.learner.losses(state.parameters, task.batches("test")[:1])["loss"])
+            losses.append(task.learner.losses(state.parameters, [task.batches("test")[0]])["loss"])
             expected = expected or losses
             error = max(abs(np.array(losses) / expected - 1))
             print(name, mesh, error, flush=True)

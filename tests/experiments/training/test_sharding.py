@@ -12,6 +12,7 @@ from flax import nnx
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from experiments.config.mesh import MeshPart
+from experiments.data.batches import Rows
 from experiments.errors import UsageError
 from experiments.training import sharding
 from experiments.training.sharding import (
@@ -19,6 +20,7 @@ from experiments.training.sharding import (
     accumulated,
     constrain,
     make_mesh,
+    place_rows,
     shardings,
     spec,
 )
@@ -171,3 +173,38 @@ def test_cores_are_devices_unless_the_environment_says_how_many(environment, num
         [sys.executable, "-c", code], env=environment, capture_output=True, check=True, text=True
     )
     assert int(said.stdout) == number
+
+
+@pytest.mark.parametrize("number", [1, 6, 7, 13])
+def test_each_process_reads_the_rows_of_its_devices(number, monkeypatch):
+    """Each device of the mesh is that of a process; the last rows may be padding."""
+    batch, mesh, multiple = np.arange(1, 3 * number + 1).reshape(-1, 3), make_mesh(MeshPart()), 3
+    of_all, read = NamedSharding.addressable_devices_indices_map, []
+
+    def rows(part):
+        read.append(part)
+        return {"found": batch[part]}
+
+    def placed():
+        return place_rows(Rows(number, rows), mesh, multiple=multiple)["found"]
+
+    def own(shape, sharding, callback):
+        (index,) = sharding.addressable_devices_indices_map(shape).values()
+        assert shape == (padded, 3)
+        return callback(index)
+
+    padded, expected = -(-number // 6) * 6, np.asarray(placed())
+    np.testing.assert_array_equal(expected[:number], batch)
+    assert expected.shape == (padded, 3) and not expected[number:].any()
+    assert read == [slice(0, number)]  # once for both devices
+    monkeypatch.setattr(jax, "make_array_from_callback", own)
+    for process, device in enumerate(mesh.devices.flat):
+        monkeypatch.setattr(
+            NamedSharding,
+            "addressable_devices_indices_map",
+            lambda self, shape, device=device: {device: of_all(self, shape)[device]},
+        )
+        first = process * padded // 2
+        np.testing.assert_array_equal(placed(), expected[first : first + padded // 2])
+        last = min(number, first + padded // 2)
+        assert read[-1] == slice(min(first, number - 1), last)

@@ -1,0 +1,99 @@
+"""Each process reads the rows of its devices, which are those of the whole batch."""
+
+import functools
+
+import chex
+import jax
+import numpy as np
+import pytest
+
+from experiments.data.masking import FixedMasks, MaskedWindows, Masking
+from experiments.data.rows import Encoded, EncodedPair
+from experiments.data.skip_grams import SkipGramBatches
+from experiments.data.text import FixedWindows, RandomWindows
+from experiments.data.windows import Buckets, Once, PackedPairRows, PackedRows, Windows
+
+TEXT = np.arange(7, 211, dtype=np.int32)
+
+
+class Read(Encoded):
+    """Examples that record the numbers of those that were read."""
+
+    numbers: list[int]
+
+    def __getitem__(self, number):
+        self.numbers.append(number)
+        return super().__getitem__(number)
+
+
+def examples():
+    """Example i consists of token 100 + i on both sides."""
+    lengths = [1 + 7 * i % 17 for i in range(53)]
+    found = Read(
+        EncodedPair([100 + i] * n, [100 + i] * (1 + n // 2)) for i, n in enumerate(lengths)
+    )
+    found.numbers = []
+    return found
+
+
+def skip_grams(_):
+    options = {"vocab_size": 230, "window": 3, "threshold": 1.0, "size": 8, "negatives": 2}
+    return SkipGramBatches(TEXT, np.array([97, 204]), seed=3, **options)
+
+
+def packed(found):
+    return Windows(Encoded((each.source,) for each in found), PackedRows([23], 92), seed=3)
+
+
+def redrawn(found):
+    def redraw(numbers, _):
+        return Encoded(found[number] for number in numbers.tolist())
+
+    return Windows(found, PACKED, seed=3, size=20, redraw=redraw)
+
+
+PACKED, BUCKETS = PackedPairRows((23, 19), 92), Buckets((5, 18), 72)
+SOURCES = {
+    "padded": functools.partial(Windows, layout=BUCKETS, seed=3),
+    "packed pairs": functools.partial(Windows, layout=PACKED, seed=3, size=20),
+    "packed": packed,
+    "redrawn": redrawn,
+    "padded once": functools.partial(Once, layout=BUCKETS),
+    "packed once": functools.partial(Once, layout=PACKED),
+    "masked": lambda found: MaskedWindows(found, BUCKETS, Masking(200, 5), seed=3),
+    "masked once": lambda found: FixedMasks(found, BUCKETS, Masking(200, 5)),
+    "text": lambda _: RandomWindows(TEXT, context=7, size=6, seed=3),
+    "text once": lambda _: FixedWindows(TEXT, context=7, size=4),
+    "skip-grams": skip_grams,
+}
+
+
+def halves(number):
+    return slice(0, number // 2), slice(number // 2, number)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_parts_are_the_rows_of_the_whole_batch(name):
+    batches = SOURCES[name](examples())
+    last = len(batches) - 1 if hasattr(batches, "__len__") else 9
+    for step in (0, 1, last):
+        whole, rows = batches[step], batches.rows(step)
+        assert {len(array) for array in jax.tree.leaves(whole)} == {rows.number}
+        for part in (*halves(rows.number), slice(rows.number - 1, rows.number)):
+            expected = jax.tree.map(lambda array, part=part: array[part], whole)
+            chex.assert_trees_all_equal(rows.read(part), expected, strict=True)
+
+
+@pytest.mark.parametrize("name", ["padded", "packed pairs", "padded once", "packed once", "masked"])
+def test_only_the_examples_of_the_rows_are_read(name):
+    found = examples()
+    rows = SOURCES[name](found).rows(1)
+    assert found.numbers == []
+    seen = []
+    for part in halves(rows.number):
+        rows.read(part)
+        seen.append([*found.numbers])
+        found.numbers.clear()
+    assert all(seen) and not {*seen[0]} & {*seen[1]}
+    rows.read(slice(0, rows.number))
+    assert sorted(found.numbers) == sorted([*seen[0], *seen[1]])
