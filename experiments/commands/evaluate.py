@@ -13,6 +13,7 @@ from experiments.registry import TASKS
 from experiments.results import report, results_so_far
 from experiments.tasks.task import Task
 from experiments.training.session import Trained, restore
+from experiments.training.watchdog import step_timeout
 from experiments.workdir import Workdir
 
 
@@ -114,7 +115,8 @@ def measure(
     scores: dict[str, dict[str, Any]] = {}
     rows = {}
     for name, label in labels.items():
-        measured = task.measure(trained.state, name)
+        with step_timeout(task.config.train.step_timeout):
+            measured = task.measure(trained.state, name)
         suffix = label.removeprefix(name)
         scores |= {f"{part}{suffix}": each for part, each in measured.scores.items()}
         if suffix:

@@ -13,6 +13,7 @@ import jax
 
 from experiments.errors import Stopped
 from experiments.processes import any_process
+from experiments.training.watchdog import step_begins
 
 SIGNALS = signal.SIGTERM, signal.SIGINT
 
@@ -22,8 +23,10 @@ _measuring: "Interruption | None" = None  # within `raising`
 def stop_point() -> None:
     """Raise `Stopped` in a measurement in training, if a signal has come to any process.
 
-    All processes call it between two parts of a measurement.
+    All processes call it between two parts of a measurement, each of which is a step for the
+    timeout.
     """
+    step_begins()
     if _measuring is not None and any_process(_measuring.requested):
         raise Stopped
 

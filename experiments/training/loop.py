@@ -1,7 +1,5 @@
 """The training loop."""
 
-import faulthandler
-import sys
 import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -19,6 +17,7 @@ from experiments.training.measurements import NonFiniteError, Requests, Speed, S
 from experiments.training.metrics import Metrics
 from experiments.training.plateau import best_step, monitored_loss, out_of_patience, stalls
 from experiments.training.step import TrainState
+from experiments.training.watchdog import step_begins, step_timeout
 
 # What a checkpoint contains beside the state: seconds of training; the monitored losses with their
 # steps; the measurements of steps after the last row of metrics; steps in a row that were skipped;
@@ -76,7 +75,8 @@ def fit(
     stop = stop or Interruption()
     loop = _Loop(state, config, metrics, save, evaluate, sample, progress, stop)
     try:
-        _run(loop, batches, train_step, config, flops, stop)
+        with step_timeout(config.step_timeout):
+            _run(loop, batches, train_step, config, flops, stop)
     except NonFiniteError as error:
         loop.write_nonfinite(error.step)
         raise
@@ -115,8 +115,6 @@ def _run(
             raise Stopped(
                 f"stopped at step {loop.step:,} of {config.steps:,}: the same command continues"
             ) from None
-        finally:
-            faulthandler.cancel_dump_traceback_later()
 
 
 class _Loop:
@@ -165,8 +163,7 @@ class _Loop:
         batch: Any,  # noqa: ANN401 - what `train_step` takes
         work: float,
     ) -> None:
-        if seconds := self._config.step_timeout:
-            faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
+        step_begins()
         requests = () if jax.process_count() == 1 else (self._own_requests,)
         self.state, measured = train_step(self.state, batch, *requests)
         self.step += 1
@@ -202,7 +199,6 @@ class _Loop:
         is_due = is_changed and (self._requests.save or self._is_due(config.checkpoint_interval))
         if is_measured or is_due:
             self._measured.collect()  # speeds are those of the steps alone
-            faulthandler.cancel_dump_traceback_later()
             self._speed.pause()
             while self._left:
                 self._measure(bar)
@@ -252,7 +248,7 @@ class _Loop:
 
     def _save_state(self) -> None:
         self._measured.collect()  # no checkpoint follows a non-finite loss
-        faulthandler.cancel_dump_traceback_later()  # saving may take longer than a step
+        step_begins()
         self.saved = self.progress
         self._save(self.state, self.saved)
         self._saved_step, self._saved_at = self.step, time.monotonic()

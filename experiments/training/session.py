@@ -26,6 +26,7 @@ from experiments.training.metrics import Metrics, read_metrics
 from experiments.training.plateau import best_step, out_of_patience
 from experiments.training.profile import profiled
 from experiments.training.step import TrainState
+from experiments.training.watchdog import step_timeout
 from experiments.training.weights_and_biases import start_wandb
 from experiments.workdir import Workdir
 
@@ -155,7 +156,8 @@ def fit_in(
             except NonFiniteError as error:
                 raise FloatingPointError(_with_batch(error, workdir, batches)) from error
             finally:
-                checkpoints.wait()
+                with step_timeout(config.train.step_timeout):
+                    checkpoints.wait()
         return Trained.of(checkpoints, state, progress, config)
 
 

@@ -2,7 +2,7 @@
 
 import faulthandler
 import json
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import jax.numpy as jnp
 import numpy as np
@@ -273,16 +273,23 @@ def timers(monkeypatch):
     return running
 
 
-def test_step_timeout_does_not_end_the_save_of_a_stopped_training(timers):
+@pytest.mark.parametrize("stop", [None, 2])
+def test_step_timeout_begins_anew_for_a_save(timers, stop, monkeypatch):
     class Saves(Notes):
         def save(self, state, progress):
-            assert not timers
+            assert timers == [60]
             super().save(state, progress)
 
+    collect = StepMeasurements.collect
+    monkeypatch.setattr(
+        StepMeasurements, "collect", lambda self: (collect(self), timers.append("of a step"))
+    )
     notes = Saves()
-    with pytest.raises(Stopped):
-        learn([0.5] * 3, stop=StopAt(2), notes=notes, steps=9, step_timeout=60)
-    assert len(notes.saved) == 1
+    stopped = nullcontext() if stop is None else pytest.raises(Stopped)
+    with stopped:
+        learn([0.5] * 5, stop=stop and StopAt(stop), notes=notes, steps=8, step_timeout=60)
+    assert len(notes.saved) == (4 if stop is None else 1)
+    assert not timers
 
 
 def test_step_timeout_runs_until_the_step_has_ended(timers, monkeypatch):
