@@ -15,6 +15,7 @@ from experiments.config import Config
 from experiments.config_files import REPOSITORY
 from experiments.errors import UsageError
 from experiments.files import write_whole
+from experiments.launch.slurm import QueuedRun, read_launch, slurm_executor
 from experiments.records import Record, Run, label_of, table, warn_skipped
 from experiments.registry import TASKS
 from experiments.results import SHOWN
@@ -23,7 +24,7 @@ from experiments.training.plateau import best_step, monitored_loss, out_of_patie
 from experiments.training.weights_and_biases import import_wandb
 from experiments.workdir import Workdir
 
-LONGEST_JOB = 24 * 60  # minutes; SBATCH_TIMELIMIT overrides it
+LONGEST_JOB = 24 * 60  # minutes, of a job on this machine
 
 
 def sweep(
@@ -153,8 +154,9 @@ def _submit(
 ) -> None:
     """Train runs in an array of jobs, and wait until all have ended.
 
-    Each job is the command that continues a run by its workdir alone. Partition, GPUs and time
-    limit are those of the variables of Slurm: SBATCH_PARTITION, SBATCH_GPUS, SBATCH_TIMELIMIT.
+    Each job is the command that continues a run by its workdir alone. Jobs of Slurm have the
+    options of `experiments/launch/slurm.sbatch`; its variables, such as SBATCH_PARTITION and
+    SBATCH_TIMELIMIT, override them.
     """
     import submitit
 
@@ -165,9 +167,13 @@ def _submit(
     ]
     if not commands:
         return
-    executor = submitit.AutoExecutor(workdir.path / "jobs", cluster=cluster)
-    executor.update_parameters(name=workdir.path.name, timeout_min=LONGEST_JOB)
-    jobs = executor.submit_array([submitit.helpers.CommandFunction(one) for one in commands])
+    folder, name = workdir.path / "jobs", workdir.path.name
+    if cluster == "slurm":
+        executor, run = slurm_executor(folder, name, REPOSITORY, read_launch()), QueuedRun
+    else:
+        executor, run = submitit.AutoExecutor(folder, cluster), submitit.helpers.CommandFunction
+        executor.update_parameters(name=name, timeout_min=LONGEST_JOB)
+    jobs = executor.submit_array([run(command) for command in commands])
     for name, job in zip(places, jobs, strict=True):
         print(f"== {name}: job {job.job_id}", flush=True)
         if job.exception() is not None:

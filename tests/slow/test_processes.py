@@ -140,21 +140,46 @@ def test_failed_save_of_one_process_ends_all(place):
     assert "/4 cannot be written (File too large)" in read_log(place, "full", 0)
 
 
-def test_stuck_process_is_ended_with_its_stacks(place):
-    stuck = (
-        "import experiments.training.session as session, time, jax\n"
-        "place = session.flags_array\n"
-        "def slow(flags, mesh, steps=[]):\n"
-        "  steps.append(1)\n"
-        "  time.sleep(999 if len(steps) == 10 and jax.process_index() else 0)\n"
-        "  return place(flags, mesh)\n"
-        "session.flags_array = slow"
-    )
-    processes = train_together(place, "stuck", 2, (MESH, "--config.train.step_timeout=60"), stuck)
-    first, last = ended(processes)
+STUCK = """
+import time, jax
+def stuck():
+    time.sleep(999 if jax.process_index() else 0)
+"""
+STUCK_IN = {
+    "step": """
+import experiments.training.session as session
+place, steps = session.flags_array, []
+def slow(flags, mesh):
+    steps.append(1)
+    if len(steps) == 10:
+        stuck()
+    return place(flags, mesh)
+session.flags_array = slow
+""",
+    "evaluation": """
+from experiments.training import learner
+place = learner.place_rows
+def slow(*given, **named):
+    if not named:  # of a measurement
+        stuck()
+    return place(*given, **named)
+learner.place_rows = slow
+""",
+    "save": """
+from experiments.training.checkpoint import Checkpoints
+save = Checkpoints.save
+Checkpoints.save = lambda *given: stuck() or save(*given)
+""",
+}
+
+
+@pytest.mark.parametrize("where", STUCK_IN)
+def test_stuck_process_is_ended_with_its_stacks(place, where):
+    flags, workdir = (MESH, "--config.train.step_timeout=60"), f"stuck.{where}"
+    first, last = ended(train_together(place, workdir, 2, flags, STUCK + STUCK_IN[where]))
     assert first and last == 1  # the first ends by its own timeout, or since the last is lost
-    log = read_log(place, "stuck", 1)
-    assert "Timeout (0:01:00)!" in log and "in slow" in log
+    log = read_log(place, workdir, 1)
+    assert "Timeout (0:01:00)!" in log and "in stuck" in log
 
 
 def test_examples_are_the_same_for_any_number_of_processes(place):

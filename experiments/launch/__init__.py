@@ -1,0 +1,1 @@
+"""Starting runs on clusters."""
