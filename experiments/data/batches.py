@@ -35,3 +35,28 @@ class Batches(ABC, Generic[AnyBatch]):
         """The whole batch."""
         rows = self.rows(number)
         return rows.read(slice(0, rows.number))
+
+
+class Kept(Batches[AnyBatch]):
+    """Batches of which those rows that were read are kept, since they are read again and again."""
+
+    def __init__(self, batches: Batches[AnyBatch]) -> None:
+        """Take batches that end."""
+        self._batches = batches
+        self._found: dict[tuple[int, int, int], AnyBatch] = {}
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return len(self._batches)
+
+    def rows(self, number: int) -> Rows[AnyBatch]:
+        """The rows of a batch."""
+        rows = self._batches.rows(number)
+
+        def read(part: slice) -> AnyBatch:
+            place = number, part.start, part.stop
+            if place not in self._found:
+                self._found[place] = rows.read(part)
+            return self._found[place]
+
+        return Rows(rows.number, read)

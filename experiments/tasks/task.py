@@ -16,7 +16,7 @@ from attention.modules import Output
 from experiments.analysis.animation import as_row, shown_maps
 from experiments.analysis.collect import Collector, Example
 from experiments.config import Config
-from experiments.data.batches import Batches
+from experiments.data.batches import Batches, Kept
 from experiments.data.epoch import Epoch
 from experiments.data.pairs import SentencePair
 from experiments.data.rows import Encoded, EncodedPair
@@ -252,7 +252,8 @@ class Task(ABC, Generic[Batch]):
 
     @cached_property
     def _validation(self) -> Batches[Batch] | Sequence[Batch]:
-        return self.batches("validation")
+        batches = self.batches("validation")
+        return Kept(batches) if isinstance(batches, Batches) else batches
 
     def predict(self, state: TrainState, lines: Sequence[str]) -> Iterator[Prediction]:
         """Answer each line in the terms of the task, in order."""

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from experiments.data.batches import Kept
 from experiments.data.masking import FixedMasks, MaskedWindows, Masking
 from experiments.data.rows import Encoded, EncodedPair
 from experiments.data.skip_grams import SkipGramBatches
@@ -97,3 +98,16 @@ def test_only_the_examples_of_the_rows_are_read(name):
     assert all(seen) and not {*seen[0]} & {*seen[1]}
     rows.read(slice(0, rows.number))
     assert sorted(found.numbers) == sorted([*seen[0], *seen[1]])
+
+
+def test_kept_rows_are_read_once():
+    found = examples()
+    kept = Kept(SOURCES["padded once"](found))
+    for number in range(len(kept)):
+        rows, whole = kept.rows(number), SOURCES["padded once"](examples())[number]
+        for part in (*halves(rows.number), slice(0, rows.number)):
+            expected = jax.tree.map(lambda array, part=part: array[part], whole)
+            chex.assert_trees_all_equal(rows.read(part), expected)
+    assert len(found.numbers) == 2 * 53  # in halves, and whole
+    chex.assert_trees_all_equal(next(iter(kept)), SOURCES["padded once"](examples())[0])
+    assert len(found.numbers) == 2 * 53
