@@ -82,7 +82,7 @@ def read_launch(path: Path = FILE) -> Launch:
 def slurm_executor(
     folder: Path, name: str, repository: Path, launch: Launch
 ) -> "submitit.AutoExecutor":
-    """Return an executor of submitit whose jobs are as a batch file describes them.
+    """Return an executor of submitit whose jobs have the options of a batch file.
 
     Args:
         folder: of the files of the jobs.

@@ -47,7 +47,7 @@ def slurm(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_jobs_of_a_sweep_are_submitted_as_the_batch_file_says(slurm):
+def test_jobs_of_a_sweep_have_the_options_of_the_batch_file(slurm):
     pytest.importorskip("submitit", reason="the extra [cluster] is not installed")
     executor = slurm_executor(slurm / "jobs", "lengths", REPOSITORY, read_launch())
     jobs = executor.submit_array([QueuedRun(["true"]), QueuedRun(["false"])])
