@@ -60,6 +60,12 @@ def clear_programs() -> Iterator[None]:
         jax.clear_caches()
 
 
+def pytest_sessionfinish() -> None:
+    """Look for unreachable objects once: pytest and the interpreter would each do so again."""
+    gc.collect()
+    gc.freeze()
+
+
 def num_mappings() -> float:
     """Return the number of memory mappings of this process, infinity where it is not known."""
     try:

@@ -52,6 +52,7 @@ STRATEGIES = {
     "wide": Beam(3, None, GNMT(0.6), keep_width=True),
 }
 MODELS = {"prompted": (PROMPTED, None), "sourced": (SOURCED, BOS)}
+ONE_BUCKET = {"buckets": (32,)}  # compiles half as many programs
 
 
 def options(name, model):
@@ -247,7 +248,10 @@ def test_observed_results_of_steps():
     expected = reference("beam", "prompted")
     for inputs, more in (
         ({"inputs": INPUTS, "lengths": LENGTHS}, {"observe": lambda result: result.attention}),
-        ({"inputs": PROMPTS}, {"returning": ("weights",), "slots": 4, "max_steps": 3}),
+        (
+            {"inputs": PROMPTS},
+            {"returning": ("weights",), "slots": 4, "max_steps": 3, **ONE_BUCKET},
+        ),
     ):
         found = generate(PROMPTED, **inputs, **given, **more)
         longest = found.tokens.shape[-1]
@@ -377,10 +381,11 @@ def test_answers_end_with_the_first_token_that_completes_a_stop_string(stop, min
     """ "ab" begins in one token and ends in the next, or is a part of one token."""
     strings, model = [stop] if isinstance(stop, str) else stop, SizedModel(PROMPTED.table)
     given = {"max_tokens": 12, "stop": stop, "tokenizer": Syllables(), "min_tokens": min_tokens}
+    given |= ONE_BUCKET
     found = generate(model, PROMPTS, **given, observe=lambda result: result.attention)
     streamed = zip(*stream(model, PROMPTS, **given), strict=True)
     assert ["".join(pieces) for pieces in streamed] == found.text
-    free = generate(model, PROMPTS, max_tokens=12)
+    free = generate(model, PROMPTS, max_tokens=12, **ONE_BUCKET)
     for row, (answer, length) in enumerate(zip(found.tokens, found.lengths, strict=True)):
         at = find_stop(answer[:length], strings, min_tokens)
         assert length == 12 or at is not None
@@ -409,7 +414,7 @@ def test_decoding_ends_with_a_token_that_contains_a_stop_string():
 
 
 def test_answers_of_beams_are_cut_at_stop_strings():
-    given = {"max_tokens": 9, "stop": "ab", "tokenizer": Syllables()}
+    given = {"max_tokens": 9, "stop": "ab", "tokenizer": Syllables(), **ONE_BUCKET}
     found = generate(PROMPTED, PROMPTS, strategy=Beam(3, 2), **given)
     for row, best in enumerate(found.tokens):
         for rank, answer in enumerate(best):

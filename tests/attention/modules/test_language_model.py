@@ -16,6 +16,7 @@ from tests.attention.modules.inputs import (
     LENGTHS,
     B,
     S,
+    call,
     filled,
     language_model,
     small_config,
@@ -204,12 +205,18 @@ class TestMaskedLanguageModel:
     def test_embedding_encoder_and_output(self, tie):
         model = masked_language_model(tie=tie)
         assert (model.output is None) == (tie == "output")
-        features = model.encode(SENTENCES, mask=MASK).features
+
+        @jitted
+        def encode(model):
+            encoded = model.encoder(model.embedding(SENTENCES), context=Context(mask=MASK))
+            return model.encode(SENTENCES, mask=MASK).features, encoded.features
+
+        features, encoded = encode(model)
         assert features.shape == (B, S, D)
-        encoded = model.encoder(model.embedding(SENTENCES), context=Context(mask=MASK))
-        np.testing.assert_allclose(features, encoded.features, rtol=1e-4, atol=1e-4)
-        table = model.embedding.tokens[...].T if tie == "output" else model.output.kernel[...]
-        expected = np.asarray(features) @ np.asarray(table)
+        np.testing.assert_allclose(features, encoded, rtol=1e-4, atol=1e-4)
+        tokens = np.asarray(model.embedding.tokens[...])
+        table = tokens.T if tie == "output" else np.asarray(model.output.kernel[...])
+        expected = features @ table
         ours = score(model, SENTENCES, mask=MASK)
         np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-4)
 
@@ -218,14 +225,20 @@ class TestMaskedLanguageModel:
         changes = {"output_bias": True, "activation": "gelu_exact", "num_token_types": 2}
         changes |= {"embedding_norm": True, "norm_placement": "post"}
         model = masked_language_model(has_head=True, **changes)
-        types = jnp.array([[0] * 4 + [1] * 3] * B)
-        output = model(SENTENCES, mask=MASK, token_types=types)
-        wide = output.features @ model.head.linear.kernel[...]
-        wide = wide + model.head.linear.bias[...][None, None]
-        features = model.head.norm(jax.nn.gelu(wide, approximate=False))
-        expected = features @ model.embedding.tokens[...].T + model.embedding.bias[...][None, None]
-        np.testing.assert_allclose(output.logits, expected, rtol=1e-4, atol=1e-4)
-        other = model(SENTENCES, mask=MASK).logits
+        types = np.array([[0] * 4 + [1] * 3] * B)
+
+        @jitted
+        def expected(model, features):
+            wide = features @ model.head.linear.kernel[...]
+            wide = wide + model.head.linear.bias[...][None, None]
+            features = model.head.norm(jax.nn.gelu(wide, approximate=False))
+            return features @ model.embedding.tokens[...].T + model.embedding.bias[...][None, None]
+
+        output = call(model, SENTENCES, mask=MASK, token_types=types)
+        np.testing.assert_allclose(
+            output.logits, expected(model, output.features), rtol=1e-4, atol=1e-4
+        )
+        other = call(model, SENTENCES, mask=MASK).logits
         assert np.abs(other - output.logits).max() > 1e-2
 
     def test_every_position_depends_on_its_sentence_without_padding(self):

@@ -23,7 +23,7 @@ from attention.modules import (
     unstack_layers,
 )
 from attention.modules.layers import SHALLOW
-from tests.attention.modules.inputs import DIMS, filled
+from tests.attention.modules.inputs import DIMS, call, filled
 from tests.attention.primitives.inputs import (
     draw,
     jitted,
@@ -104,9 +104,10 @@ class TestResidual:
 
     def test_dropout_drops_the_output_of_the_sublayer(self):
         residual = Residual(None, lambda x: 4 * jnp.ones_like(x), dropout=0.5)
-        plain = residual(INPUTS).features
+        plain = call(residual, INPUTS).features
         np.testing.assert_allclose(plain, INPUTS + 4)
-        dropped = residual(INPUTS, context=Context(rng=jax.random.key(0))).features - INPUTS
+        context = Context(rng=jax.random.key(0))
+        dropped = call(residual, INPUTS, context=context).features - INPUTS
         assert set(np.round(np.ravel(dropped)).tolist()) == {0, 8}
 
 
@@ -319,9 +320,9 @@ class TestErrors:
 
         for make in (normed, bare):
             with pytest.raises(ValueError, match=r"layer 2 has width 16, and its inputs .* 14"):
-                Layers(make, 4, rngs=nnx.Rngs(0))(INPUTS)
+                jax.eval_shape(lambda make=make: Layers(make, 4, rngs=nnx.Rngs(0))(INPUTS))
         with pytest.raises(ValueError, match="layer 0 has width 16, and its inputs have width 14"):
-            feed_forward_layers("aaaa", width=16)(INPUTS)
+            jax.eval_shape(lambda: feed_forward_layers("aaaa", width=16)(INPUTS))
 
     def test_a_norm_of_another_width_than_its_sublayer(self):
         def make(index, rngs):

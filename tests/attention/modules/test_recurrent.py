@@ -182,10 +182,10 @@ class TestPadding:
         model = small(kind)
         before = logits_of(model, SOURCE, TARGET, LENGTHS)
         # An id out of range is embedded as NaN, which must not reach the output either.
-        for other in (tokens(B, S, seed=3), jnp.full((B, S), 1000)):
-            changed = jnp.where(PADDING, other, SOURCE)
+        for other in (tokens(B, S, seed=3), np.full((B, S), 1000, np.int32)):
+            changed = np.where(PADDING, other, SOURCE)
             np.testing.assert_array_equal(logits_of(model, changed, TARGET, LENGTHS), before)
-        longer = jnp.concatenate([SOURCE, jnp.full((B, 4), 1000)], axis=1)
+        longer = np.pad(SOURCE, ((0, 0), (0, 4)), constant_values=1000)
         assert_close(logits_of(model, longer, TARGET, LENGTHS), before)
 
     def test_padding_may_be_in_front(self):
@@ -195,14 +195,14 @@ class TestPadding:
         def run(source, mask):
             return model(source, TARGET, source_mask=mask, encoder_mask=mask).logits
 
-        shifted = jnp.concatenate([jnp.full((B, 2), 1000), SOURCE], axis=1)
+        shifted = np.pad(SOURCE, ((0, 0), (2, 0)), constant_values=1000)
         mask = masks.lengths(LENGTHS + 2) & ~masks.lengths(2)
         assert_close(run(shifted, mask), logits_of(model, SOURCE, TARGET, LENGTHS))
 
     @every_model
     def test_gradient_is_finite_with_an_empty_source_and_padding_of_nan(self, kind):
         lengths = np.array([S, 0, 2])
-        source = jnp.where(np.arange(S) >= lengths[:, None], 1000, SOURCE)
+        source = np.where(np.arange(S) >= lengths[:, None], np.int32(1000), SOURCE)
 
         @jitted
         @jax.value_and_grad

@@ -133,9 +133,11 @@ def check_larger(shape, implementation):
 def one_query():
     """Return a decoding step whose keys are cut into parts, its inputs and its results."""
     inputs = draw((8, 1, N, H), (8, 1024, K, H), (8, 1024, K, H), (8, 1, N, H))
-    call = functools.partial(attend, implementation="one_query")
-    function = functools.partial(forward_and_backward, call)
-    return function, inputs, jax.jit(function)(*inputs)
+    function, reference = (
+        functools.partial(forward_and_backward, functools.partial(attend, implementation=name))
+        for name in ("one_query", "reference")
+    )
+    return function, inputs, jax.jit(reference)(*inputs)
 
 
 def check_one_query(shape, axis_type):

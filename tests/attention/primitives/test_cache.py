@@ -176,14 +176,15 @@ class TestPastTheEnd:
 
     def test_known_lengths_give_an_error(self):
         key, value = draw((B, T, K, H), (B, T, K, WIDTH))
-        cache, _ = empty((B,), S).extend(key, value)
+        cache = empty((B,), S).advance(T)
         with pytest.raises(ValueError, match="cache of 7 slots cannot hold 10 tokens: make it lar"):
             cache.extend(key, value)
         with pytest.raises(ValueError, match="7 slots cannot hold 8 tokens"):
             cache.extend(key, value, lengths=np.array([0, 3]))
         with pytest.raises(ValueError, match="lengths must lie in 0 to 5 tokens, got"):
             cache.extend(key, value, lengths=np.array([0, 6]))
-        cache.extend(key, value, lengths=np.array([2, 0]))  # every slot may be used
+        # Every slot may be used.
+        jax.eval_shape(lambda: cache.extend(key, value, lengths=np.array([2, 0])))
 
     def test_jit_knows_shapes_and_constants(self):
         key, value = draw((B, T, K, H), (B, T, K, WIDTH))
@@ -215,9 +216,12 @@ def test_other_shapes_are_refused():
 def test_lengths_of_int64(float64):
     key, value = draw((B, T, K, H), (B, T, K, WIDTH))
     lengths = jnp.array([3, 1], jnp.int64)
-    cache, view = empty((B,), S).extend(key, value, lengths)
+    cache, view = jax.eval_shape(lambda: empty((B,), S).extend(key, value, lengths))
     assert cache.lengths.dtype == view.positions.dtype == jnp.int32
-    cache, view = jax.jit(lambda cache, lengths: cache.extend(key, value, lengths))(cache, lengths)
+    extend = jax.jit(lambda cache, lengths: cache.extend(key, value, lengths))
+    cache = empty((B,), S)
+    for _ in range(2):
+        cache, view = extend(cache, lengths)
     assert cache.lengths.dtype == view.positions.dtype == jnp.int32
     np.testing.assert_array_equal(cache.lengths, [6, 2])
     cache, _ = jax.eval_shape(lambda cache: cache.extend(key[:, :1], value[:, :1]), cache)

@@ -142,8 +142,9 @@ def test_global_heads_equal_a_slice_of_all_heads():
     }
     query, key, value = inputs[:3]
     shard = query[:, :, half], key[:, :, K // 2 :], value[:, :, K // 2 :]
-    output, logsumexp = by_kernel(*shard, heads=np.arange(N)[half], **arguments)
-    every = jax.device_get(by_kernel(query, key, value, **arguments))
+    kernel = jitted(partial(by_kernel, **arguments))
+    output, logsumexp = kernel(*shard, heads=np.arange(N)[half])
+    every = kernel(query, key, value)
     assert_equal((output, logsumexp), (every[0][:, :, half], every[1][:, half]))
 
 
@@ -216,9 +217,9 @@ def test_masked_nan_gives_the_bits_of_a_masked_zero(number):
 def test_given_flags_of_nonfinite_keys_equal_nan():
     query, key, value, *_ = nonfinite_inputs(np.nan)
     flags = np.isnan(key).any(-1) | np.isnan(value).any(-1)
-    expected = by_kernel(query, key, value, mask=NONFINITE_MASK)
+    kernel = jitted(partial(by_kernel, mask=NONFINITE_MASK))
     zeros = (np.nan_to_num(array) for array in (key, value))
-    actual = by_kernel(query, *zeros, mask=NONFINITE_MASK, nonfinite_keys=flags)
+    expected, actual = kernel(query, key, value), kernel(query, *zeros, nonfinite_keys=flags)
     for ours, theirs in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
@@ -260,7 +261,8 @@ def test_empty_tiles_are_not_computed(monkeypatch):
     inputs, constants = split(check_arguments(*random_inputs(num_keys=T)[:3], mask=masks.causal()))
     empty = TileBounds(jnp.zeros((1, 3, 2), bool), jnp.zeros((1, 3, 2), bool))
     monkeypatch.setattr("attention.primitives.gpu.inputs.tile_bounds", lambda *_: empty)
-    output, logsumexp = forward.forward(inputs, constants, "highest", SIZES.forward, True)
+    kernel = jitted(lambda *given: forward.forward(*given, "highest", SIZES.forward, True))
+    output, logsumexp = kernel(inputs, constants)
     assert not output.any()
     assert np.isneginf(logsumexp).all()
 
