@@ -27,6 +27,7 @@ from experiments.config_files import (
 )
 from experiments.errors import UsageError, as_usage_errors, nearest, one_of
 from experiments.grid import axis_flags, expand, read_axes
+from experiments.launch.slurm import SCRIPT, read_options
 from experiments.plugin import import_plugin
 from experiments.registry import TASK_PARTS, datasets_of
 from experiments.workdir import CHANGEABLE, Workdir
@@ -101,7 +102,11 @@ FLAGS = {
     "head": (None, "with --mode=explain: the head that is drawn alone, from 1"),
     "format": (None, "with --mode=predict: text, or json with probabilities and alignments"),
     "seeds": (None, "with --mode=sweep: the seeds of the runs, as in 0,1,2"),
-    "cluster": (None, "with --mode=sweep: train in jobs of submitit, local or slurm"),
+    "cluster": (
+        None,
+        "with --mode=sweep: train in jobs of submitit: local, slurm, or PATH.sbatch, a copy of the "
+        "batch script of slurm with other options",
+    ),
     "beam": (None, "with --mode=prepare: options of Apache Beam, as in --runner=DirectRunner"),
     "coordinator": (
         None,
@@ -112,7 +117,7 @@ FLAGS = {
     "process_id": (None, "with --coordinator: the number of this process, from 0"),
     "plugin": (None, "Python file or module that registers datasets, tasks and the like"),
 }
-CLUSTERS = ("local", "slurm")
+CLUSTERS = ("local", "slurm", "PATH.sbatch")
 PROFILE = "with --mode=train: record a trace of some steps in the folder profile of the workdir"
 HELP = ("--help", "-help", "-h")
 
@@ -138,7 +143,8 @@ class Command(NamedTuple):
         head: its number in the layer.
         runs: the configurations of several runs by name; `config` is the first one.
         beam: options of Apache Beam, which prepares the data.
-        cluster: where submitit trains the runs; None for here, one after another.
+        cluster: where submitit trains the runs, or the path of a batch script; None for here, one
+            after another.
         profile: whether some steps are traced.
         wandb: project of Weights & Biases.
         coordinator: host and port of process 0, if several processes compute one run.
@@ -356,12 +362,7 @@ def _check_combination(mode: str, arguments: Sequence[str], *, is_config_given: 
             modes = " and ".join(f"--mode={one}" for one in SUFFIXES)
             raise UsageError(f"--{name} is for {modes}, got --mode={mode}")
     if given["cluster"]:
-        with as_usage_errors():
-            one_of("--cluster", given["cluster"], CLUSTERS)
-        if find_spec("submitit") is None:
-            raise UsageError('--cluster needs an extra: pip install "attention[cluster]"')
-        if given["cluster"] == "slurm" and which("srun") is None:
-            raise UsageError("--cluster=slurm needs the command srun, which is not installed here")
+        _check_cluster(given["cluster"])
     _check_processes(given)
     if given["weights"] and (
         mode not in ("predict", "explain") or (mode == "predict" and given["workdir"])
@@ -383,6 +384,21 @@ def _check_combination(mode: str, arguments: Sequence[str], *, is_config_given: 
         raise UsageError("--mode=ledger lists all runs below --config.folder: it has no --workdir")
     if mode == "describe" and given["workdir"] and is_config_given:
         raise UsageError("--mode=describe takes a --config or a --workdir, got both")
+
+
+def _check_cluster(given: str) -> None:
+    """Raise a `UsageError` for a cluster that cannot be used, or a batch script with mistakes."""
+    is_script = given.endswith(SCRIPT.suffix)
+    if not is_script:
+        with as_usage_errors():
+            one_of("--cluster", given, CLUSTERS)
+    if find_spec("submitit") is None:
+        raise UsageError('--cluster needs an extra: pip install "attention[cluster]"')
+    if given == "local":
+        return
+    if which("srun") is None:
+        raise UsageError(f"--cluster={given} needs the command srun, which is not installed here")
+    read_options(Path(given) if is_script else SCRIPT)
 
 
 def _check_processes(given: Mapping[str, str | None]) -> None:

@@ -15,7 +15,7 @@ from experiments.config import Config
 from experiments.config_files import REPOSITORY
 from experiments.errors import UsageError
 from experiments.files import write_whole
-from experiments.launch.slurm import QueuedRun, read_launch, slurm_executor
+from experiments.launch.slurm import SCRIPT, ResumableCommand, read_options, slurm_executor
 from experiments.records import Record, Run, label_of, table, warn_skipped
 from experiments.registry import TASKS
 from experiments.results import SHOWN
@@ -40,7 +40,8 @@ def sweep(
         runs: config of each run; names that differ in "seed=N" alone have one row.
         workdir: contains a folder for each run.
         cache: folder of generated data.
-        cluster: where submitit trains the runs, "local" or "slurm"; None for this process.
+        cluster: where submitit trains the runs: "local", "slurm", or the path of a batch script of
+            Slurm; None for this process.
         wandb: project of Weights & Biases that takes the metrics of each run too.
     """
     places = train_all(runs, workdir, cache, cluster, wandb)
@@ -115,7 +116,7 @@ def train_all(
     if cluster:
         plugin = next(iter(resolved.values())).plugin
         flags = {"cache": cache, "plugin": plugin, "wandb": wandb}
-        _submit({name: places[name] for name in waiting}, workdir, cluster, flags)
+        _submit({name: resolved[name] for name in waiting}, workdir, cluster, flags)
     else:
         for name in waiting:
             print(f"== {name}")
@@ -147,7 +148,7 @@ def has_ended(config: Config, workdir: Workdir) -> bool:
 
 
 def _submit(
-    places: Mapping[str, Workdir],
+    runs: Mapping[str, Config],
     workdir: Workdir,
     cluster: str,
     flags: Mapping[str, str | Path | None],
@@ -155,12 +156,13 @@ def _submit(
     """Train runs in an array of jobs, and wait until all have ended.
 
     Each job is the command that continues a run by its workdir alone. Jobs of Slurm have the
-    options of `experiments/launch/slurm.sbatch`; its variables, such as SBATCH_PARTITION and
-    SBATCH_TIMELIMIT, override them.
+    options of a batch script; variables such as SBATCH_PARTITION and SBATCH_TIMELIMIT override
+    them.
     """
     import submitit
 
     common = [f"--{name}={value}" for name, value in flags.items() if value is not None]
+    places = {name: Workdir(workdir.path / name) for name in runs}
     commands = [
         [sys.executable, str(REPOSITORY / "run.py"), f"--workdir={place.path}", *common]
         for place in places.values()
@@ -168,16 +170,19 @@ def _submit(
     if not commands:
         return
     folder, name = workdir.path / "jobs", workdir.path.name
-    if cluster == "slurm":
-        executor, run = slurm_executor(folder, name, REPOSITORY, read_launch()), QueuedRun
-    else:
+    if cluster == "local":
         executor, run = submitit.AutoExecutor(folder, cluster), submitit.helpers.CommandFunction
         executor.update_parameters(name=name, timeout_min=LONGEST_JOB)
+    else:
+        options = read_options(SCRIPT if cluster == "slurm" else Path(cluster))
+        executor, run = slurm_executor(folder, name, REPOSITORY, options), ResumableCommand
     jobs = executor.submit_array([run(command) for command in commands])
-    for name, job in zip(places, jobs, strict=True):
+    for name, job in zip(runs, jobs, strict=True):
         print(f"== {name}: job {job.job_id}", flush=True)
         if job.exception() is not None:
             warn_skipped(name, f"its job failed, see {job.paths.stderr}")
+        elif not has_ended(runs[name], places[name]):  # as after SIGTERM to the training alone
+            warn_skipped(name, f"its job stopped before the end, see {job.paths.stderr}")
 
 
 def score_rows(records: Sequence[Record]) -> list[dict[str, str]]:

@@ -1,47 +1,39 @@
-"""Jobs of Slurm with the options of `slurm.sbatch`, which are queued again until their run ends."""
+"""Jobs of Slurm with the options of a batch script, which continue after their time limit."""
 
 import os
+import re
 import shlex
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from experiments.errors import UsageError
 
 if TYPE_CHECKING:
     import submitit
 
-FILE = Path(__file__).with_suffix(".sbatch")
-OPTION, SRUN = "#SBATCH --", "exec srun "
+SCRIPT = Path(__file__).with_suffix(".sbatch")
+OPTION = re.compile(r"#SBATCH --([a-z0-9-]+)(?:=([^\s\"'#]+))?")
+NEEDED = "nodes", "time"  # submitit would choose one node and five minutes
+OF_SUBMITIT = "array", "error", "job-name", "open-mode", "output"
+SAVE_SECONDS = 120  # from the signal to the time limit, if the batch script does not give them
+MAX_REQUEUES = 100
 
 
-class Launch(NamedTuple):
-    """What a batch file of Slurm asks for.
+class ResumableCommand:
+    """A command that saves its state at SIGTERM, and continues there when it is called again.
 
-    Attributes:
-        options: of sbatch, without their hyphens; True for one without a value.
-        setup: lines of the shell before the processes are started.
-        srun: options of srun.
-    """
-
-    options: dict[str, str | bool]
-    setup: list[str]
-    srun: list[str]
-
-
-class QueuedRun:
-    """A command that trains a run, in each task of a job.
-
-    Slurm sends SIGTERM to all processes of a task, before the time limit and at a preemption. The
-    command then saves its state, and the first task queues the job again, which continues there. A
-    job that was cancelled is not queued again.
+    submitit calls `checkpoint` in the first task of a job, before the time limit, and then requeues
+    the job. The commands of the other tasks stop with that of the first one.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
-        """Take a command, which continues the run if it is called again."""
+        """Take the command."""
         self._command = [*command]
+        self._process: int | None = None
 
     def __call__(self) -> None:
         """Run the command.
@@ -49,67 +41,88 @@ class QueuedRun:
         Raises:
             CalledProcessError: the command failed.
         """
-        stopped = []
-        # submitit ignores SIGTERM; its own signal, after which it queues a job again without
-        # waiting for the command, is not sent.
-        signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
-        process = subprocess.run(self._command)
-        if not stopped:
-            process.check_returncode()
-        elif os.environ.get("SLURM_PROCID", "0") == "0" and _is_running():
-            subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True)
-            raise SystemExit  # without a result, so that submitit waits for the continued job
+        import submitit
+
+        # Slurm may send the signal of submitit to all processes of a job; it would end the command.
+        blocked = [signal.Signals[f"SIG{submitit.JobEnvironment.USR_SIG}"]]
+        # Not `subprocess`: its `wait` holds a lock, and `checkpoint` interrupts it in this thread.
+        self._process = os.posix_spawnp(
+            self._command[0], self._command, os.environ, setsigmask=blocked
+        )
+        _, status = os.waitpid(self._process, 0)
+        if code := os.waitstatus_to_exitcode(status):
+            raise subprocess.CalledProcessError(code, self._command)
+
+    def checkpoint(self) -> "submitit.helpers.DelayedSubmission":
+        """Stop the command, wait until it has saved its state, and return what continues it."""
+        import submitit
+
+        if self._process is not None:
+            with suppress(ProcessLookupError, ChildProcessError):  # it has just ended
+                os.kill(self._process, signal.SIGTERM)
+                os.waitpid(self._process, 0)
+        return submitit.helpers.DelayedSubmission(ResumableCommand(self._command))
 
 
-def read_launch(path: Path = FILE) -> Launch:
-    """Read the options, the setup and the options of srun of a batch file.
+def read_options(path: Path) -> dict[str, str | bool]:
+    """Return the options of sbatch in a batch script.
+
+    Args:
+        path: of the script, with lines `#SBATCH --NAME=VALUE` or `#SBATCH --NAME` before its first
+            command.
+
+    Returns:
+        Values by name, without hyphens; True for an option without a value. Options that submitit
+        sets, such as job-name and output, are left out.
 
     Raises:
-        UsageError: a file without a line that begins with `exec srun`.
+        UsageError: there is no such file; another `#SBATCH` line; no --nodes or no --time.
     """
-    lines = [line.strip() for line in path.read_text().splitlines()]
-    given = (line.removeprefix(OPTION).partition("=") for line in lines if line.startswith(OPTION))
-    options = {name: value if equals else True for name, equals, value in given}
-    commands = [line for line in lines if line and not line.startswith("#")]
-    if not commands or not commands[-1].startswith(SRUN):
-        raise UsageError(f"{path} must end with a line that begins with {SRUN.strip()!r}")
-    *setup, last = commands
-    words = shlex.split(last.removeprefix(SRUN))
-    command = next(place for place, word in enumerate(words) if not word.startswith("-"))
-    return Launch(options, setup, words[:command])
+    if not path.is_file():
+        raise UsageError(f"{path} is no file: --cluster takes a batch script of Slurm")
+    options = {}
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            break  # sbatch reads no options after a command
+        if not line.startswith("#SBATCH"):
+            continue
+        found = OPTION.fullmatch(line.rstrip())
+        if found is None:
+            raise UsageError(
+                f"{path}, line {number}: options are written as '#SBATCH --NAME=VALUE' or '#SBATCH "
+                f"--NAME', got {line!r}"
+            )
+        options[found[1]] = found[2] or True
+    for name in NEEDED:
+        if name not in options:
+            raise UsageError(f"{path} needs a line '#SBATCH --{name}=VALUE'")
+    return {name: value for name, value in options.items() if name not in OF_SUBMITIT}
 
 
 def slurm_executor(
-    folder: Path, name: str, repository: Path, launch: Launch
+    folder: Path, name: str, repository: Path, options: Mapping[str, str | bool]
 ) -> "submitit.AutoExecutor":
-    """Return an executor of submitit whose jobs have the options of a batch file.
+    """Return an executor of submitit whose jobs have the options of a batch script.
 
     Args:
         folder: of the files of the jobs.
         name: of the jobs.
         repository: that contains this package; jobs import it.
-        launch: what the batch file asks for.
+        options: those of `read_options`. The time of `signal` is kept, with the signal of submitit.
     """
     import submitit
 
-    options = {key: value for key, value in launch.options.items() if key != "job-name"}
-    executor = submitit.AutoExecutor(folder, cluster="slurm")
+    _, _, seconds = str(options.get("signal", "")).partition("@")
+    own = {"signal": f"{submitit.JobEnvironment.USR_SIG}@{seconds or SAVE_SECONDS}"}
+    executor = submitit.AutoExecutor(folder, cluster="slurm", slurm_max_num_timeout=MAX_REQUEUES)
     executor.update_parameters(
         name=name,
-        nodes=int(options.pop("nodes", 1)),
-        tasks_per_node=int(options.pop("ntasks-per-node", 1)),
         slurm_setup=[
-            *launch.setup,
+            # Since Slurm 22.05, srun does not take over the CPUs of a task.
+            "export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}",
             f"export PYTHONPATH={shlex.quote(str(repository))}${{PYTHONPATH:+:$PYTHONPATH}}",
         ],
-        slurm_srun_args=launch.srun,
-        slurm_additional_parameters=options,  # in place of those of submitit, as its signal
+        slurm_srun_args=["--kill-on-bad-exit=1"],
+        slurm_additional_parameters={**options, **own},
     )
     return executor
-
-
-def _is_running() -> bool:
-    """Return whether Slurm still runs this job: it was not cancelled."""
-    command = ["squeue", "--noheader", "--format=%T", f"--jobs={os.environ['SLURM_JOB_ID']}"]
-    found = subprocess.run(command, capture_output=True, text=True, check=True)
-    return found.stdout.strip() == "RUNNING"

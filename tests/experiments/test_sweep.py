@@ -199,27 +199,49 @@ def test_workdir_of_a_single_run_is_refused(tmp_path, trained):
 
 
 @pytest.mark.usefixtures("no_figure")
-def test_jobs(tmp_path, monkeypatch, capsys):
-    """The command of a job is replaced by a script that fails for one of the runs."""
+@pytest.mark.parametrize(
+    "cluster, seeds, sentence",
+    [
+        ("local", "0,1", "seed=1 is left out: its job failed, see "),
+        ("job.sbatch", "0,2", "seed=2 is left out: its job stopped before the end, see "),
+    ],
+)
+def test_jobs(tmp_path, monkeypatch, capsys, cluster, seeds, sentence):
+    """The command of a job is replaced by a script that fails with seed 1, and stops with seed 2.
+
+    Jobs of Slurm run on this machine.
+    """
     # Its configuration of logging closes the streams of absl, which are those of pytest.
     monkeypatch.setenv("SUBMITIT_LOG_LEVEL", "NOCONFIG")
-    pytest.importorskip("submitit", reason="the extra [cluster] is not installed")
+    submitit = pytest.importorskip("submitit", reason="the extra [cluster] is not installed")
     results = {"step": 20, "ended": True, "training_seconds": 1.0, "parameters": 7}
     results["splits"] = {"test": {"accuracy": 0.5}}
     (tmp_path / "run.py").write_text(
         "import pathlib, sys\n"
         "workdir = pathlib.Path(sys.argv[1].removeprefix('--workdir='))\n"
         "assert workdir.name != 'seed=1', 'seed 1 failed'\n"
+        "if workdir.name == 'seed=2': sys.exit()\n"
         'row = \'{"step": 1, "split": "train", "nll": 2.0}\'\n'
         "(workdir / 'metrics.jsonl').write_text(row + '\\n')\n"
         f"(workdir / 'results.json').write_text({json.dumps(results)!r})\n"
     )
     monkeypatch.setattr(sweep, "REPOSITORY", tmp_path)
+    script = tmp_path / "job.sbatch"
+    script.write_text("#SBATCH --nodes=2\n#SBATCH --time=1:00\n")
+    read = []
+
+    def local_executor(folder, name, repository, options):
+        read.append(options)
+        return submitit.LocalExecutor(folder)
+
+    monkeypatch.setattr(sweep, "slurm_executor", local_executor)
     place = Workdir(tmp_path / "sweep")
-    sweep.sweep(runs_of("--seeds=0,1"), place, tmp_path, cluster="local")
+    given = cluster if cluster == "local" else str(script)
+    sweep.sweep(runs_of(f"--seeds={seeds}"), place, tmp_path, cluster=given)
+    assert read == ([] if cluster == "local" else [{"nodes": "2", "time": "1:00"}])
     (record,) = json.loads((place.path / "sweep.json").read_text())
     assert record["seeds"] == [0]
-    assert "seed=1 is left out: its job failed, see " in capsys.readouterr().err
+    assert sentence in capsys.readouterr().err
 
 
 def test_requirements_of_cluster(monkeypatch):
@@ -230,6 +252,10 @@ def test_requirements_of_cluster(monkeypatch):
     monkeypatch.setattr(cli, "which", lambda _: None)
     with pytest.raises(UsageError, match="--cluster=slurm needs the command srun"):
         command("--seeds=0", "--cluster=slurm")
+    monkeypatch.setattr(cli, "which", lambda name: name)
+    with pytest.raises(UsageError, match=r"mine[.]sbatch is no file"):
+        command("--seeds=0", "--cluster=mine.sbatch")
+    assert command("--seeds=0", "--cluster=slurm").cluster == "slurm"
 
 
 @pytest.mark.parametrize(
