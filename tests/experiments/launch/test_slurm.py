@@ -77,7 +77,7 @@ def slurm(tmp_path, monkeypatch):
     scripts = {
         "sbatch": f'cp "$1" {tmp_path}/submitted; echo Submitted batch job 12',
         "srun": "exit 1",
-        "scontrol": f'echo "$@" >> {tmp_path}/scontrol',
+        "scontrol": f'echo "$@" after $(cat {tmp_path}/state) >> {tmp_path}/scontrol',
     }
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -110,9 +110,10 @@ def test_jobs_of_a_sweep_have_the_options_of_the_batch_script(slurm):
 
 # Ends with status 0 at SIGTERM, as a training does, and is done when it is called again.
 COMMAND = """
-import pathlib, signal, sys
+import pathlib, signal, sys, time
 state = pathlib.Path({state!r})
 def save(*_):
+    time.sleep(0.2)
     state.write_text("saved")
     sys.exit()
 signal.signal(signal.SIGTERM, save)
@@ -143,8 +144,10 @@ def test_job_continues_after_its_time_limit(slurm):
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-    assert state.read_text() == "saved" and not job.paths.result_pickle.exists()
-    assert (slurm / "scontrol").read_text() == "requeue 12_1\n"  # this job of the array alone
+    # This job of the array alone is requeued.
+    assert (slurm / "scontrol").read_text() == "requeue 12_1 after saved\n"
+    assert not job.paths.result_pickle.exists()
+    assert vars(job.submission().function) == vars(command)
     subprocess.run(task, env=environment, check=True, timeout=60)
     assert state.read_text() == "done" and job.exception() is None
 
