@@ -20,7 +20,7 @@ OPTION = re.compile(r"#SBATCH --([a-z0-9-]+)(?:=([^\s\"'#]+))?")
 NEEDED = "nodes", "time"  # submitit would choose one node and five minutes
 OF_SUBMITIT = "array", "error", "job-name", "open-mode", "output"
 SAVE_SECONDS = 120  # from the signal to the time limit, if the batch script does not give them
-MAX_REQUEUES = 100
+MAX_REQUEUES = 100  # submitit counts each signal, since it does not read --time of the script
 
 
 class ResumableCommand:
