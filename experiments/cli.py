@@ -30,7 +30,7 @@ from experiments.grid import axis_flags, expand, read_axes
 from experiments.launch.slurm import SCRIPT, read_options
 from experiments.plugin import import_plugin
 from experiments.registry import TASK_PARTS, datasets_of
-from experiments.workdir import CHANGEABLE, Workdir
+from experiments.workdir import CHANGEABLE, MESH, Workdir
 
 MODES = {
     "train": "train a model or continue its run, then measure it; the default",
@@ -269,7 +269,7 @@ def _check_training(
 ) -> None:
     """Raise a `UsageError` for a flag that changes the training of a run that is only used."""
     given, trained = {*map(flag_name, arguments)}, workdir.load_config()
-    for name in CHANGEABLE:
+    for name in (name for name in CHANGEABLE if name not in MESH):
         part, _, field = name.partition(".")
         if f"config.{name}" in given and part in trained:
             new, old = (getattr(tree[part], field, None) for tree in (config, trained))

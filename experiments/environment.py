@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import jax
+from jax.sharding import Mesh
 
 
 def num_cores() -> int:
@@ -35,15 +36,16 @@ def peak_memory() -> int:
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def bits_depend_on() -> dict[str, str]:
+def bits_depend_on(mesh: Mesh) -> dict[str, str]:
     """What the bits of a trained model depend on, beside the code and the configuration.
 
     On a CPU, the number of threads divides sums; `NPROC` sets it.
     """
     device = jax.devices()[0]
+    axes = " ".join(f"{name}={size}" for name, size in mesh.shape.items() if size > 1)
     return {
         "device": device.device_kind,
-        "devices": str(jax.device_count()),
+        "mesh": axes or "one device",
         "processes": str(jax.process_count()),
         "cores": os.environ.get("NPROC") or str(num_cores()),
         "machine": platform.machine(),

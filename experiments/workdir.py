@@ -23,7 +23,8 @@ from experiments.json_files import read_json, read_json_lines
 from experiments.plugin import is_imported
 from experiments.registry import TASK_PARTS
 
-IGNORED_WHEN_COMPARING_CONFIGS = "data.path", "literature", "mesh", "plugin"
+IGNORED_WHEN_COMPARING_CONFIGS = "data.path", "literature", "plugin"
+MESH = "mesh.data", "mesh.fsdp", "mesh.sequence", "mesh.tensor"
 # Fields that may change on an existing run: they do not change what it has learned so far.
 CHANGEABLE = (
     "train.steps",
@@ -36,6 +37,7 @@ CHANGEABLE = (
     "train.checkpoint_minutes",
     "train.skip_nonfinite",
     "train.step_timeout",
+    *MESH,
 )
 # Fields of files that are read again, and their types.
 RESULTS = {

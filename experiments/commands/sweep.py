@@ -177,12 +177,17 @@ def _submit(
         options = read_options(SCRIPT if cluster == "slurm" else Path(cluster))
         executor, run = slurm_executor(folder, name, REPOSITORY, options), ResumableCommand
     jobs = executor.submit_array([run(command) for command in commands])
-    for name, job in zip(runs, jobs, strict=True):
-        print(f"== {name}: job {job.job_id}", flush=True)
-        if job.exception() is not None:
-            warn_skipped(name, f"its job failed, see {job.paths.stderr}")
-        elif not has_ended(runs[name], places[name]):  # as after SIGTERM to the training alone
-            warn_skipped(name, f"its job stopped before the end, see {job.paths.stderr}")
+    try:
+        for name, job in zip(runs, jobs, strict=True):
+            print(f"== {name}: job {job.job_id}", flush=True)
+            if job.exception() is not None:
+                warn_skipped(name, f"its job failed, see {job.paths.stderr}")
+            elif not has_ended(runs[name], places[name]):  # as after SIGTERM to the training alone
+                warn_skipped(name, f"its job stopped before the end, see {job.paths.stderr}")
+    except KeyboardInterrupt:
+        numbers = " ".join(job.job_id for job in jobs if not job.done())
+        print(f"these jobs go on, see {folder}: {numbers}", file=sys.stderr)
+        raise
 
 
 def score_rows(records: Sequence[Record]) -> list[dict[str, str]]:

@@ -262,5 +262,5 @@ def _check_finite(name: str, value: float, step: int) -> None:
     if not np.isfinite(value):
         raise FloatingPointError(
             f"the validation {name} became {value} at step {step:,}: lower train.learning_rate or "
-            "train.clip_norm"
+            "train.clip_norm in a new workdir"
         )

@@ -122,7 +122,7 @@ def fit_in(
         else:
             state, progress = checkpoints.restore(learner.abstract_state)
             lengths = progress["lengths"]
-            warn_of_other_bits(workdir, progress["bits_depend_on"])
+            warn_of_other_bits(workdir, progress["bits_depend_on"], bits_depend_on(learner.mesh))
         first, train_step, run = int(state.step), _with_flags(learner), None
         if not _has_ended(state, progress, config):
             workdir.keep_start(origin())
@@ -135,7 +135,7 @@ def fit_in(
             workdir.keep_maps(task.sample_maps(state.to_use()))
 
         def save(state: TrainState, progress: dict[str, Any]) -> None:
-            found = {"lengths": workdir.lengths(), "bits_depend_on": bits_depend_on()}
+            found = {"lengths": workdir.lengths(), "bits_depend_on": bits_depend_on(learner.mesh)}
             checkpoints.save(state, progress | found)
 
         with Metrics(workdir.path, step=first, wandb=run) as metrics:
@@ -154,7 +154,7 @@ def fit_in(
                     stop=stop,
                 )
             except NonFiniteError as error:
-                raise FloatingPointError(_with_batch(error, workdir, batches)) from error
+                raise FloatingPointError(_with_batch(error, workdir, batches, config)) from error
             finally:
                 with step_timeout(config.train.step_timeout):
                     checkpoints.wait()
@@ -195,7 +195,7 @@ def _sample(workdir: Workdir, task: Trainable, state: TrainState) -> Callable[[]
     return keep
 
 
-def _with_batch(error: NonFiniteError, workdir: Workdir, batches: Batches) -> str:
+def _with_batch(error: NonFiniteError, workdir: Workdir, batches: Batches, config: Config) -> str:
     """Store the whole batch of a step with a non-finite loss; return a sentence about both."""
     batch, members = batches[error.step - 1], np.array([], int)
     if hasattr(batches, "members"):
@@ -209,13 +209,13 @@ def _with_batch(error: NonFiniteError, workdir: Workdir, batches: Batches) -> st
     return (
         f"{error}: {workdir.nonfinite_batch} contains its batch"
         + (f", of the training examples {numbers}" if len(members) else "")
-        + "; lower train.learning_rate or train.clip_norm, or set train.skip_nonfinite"
+        + "; lower train.learning_rate or train.clip_norm in a new workdir"
+        + ("" if config.train.skip_nonfinite else ", or set train.skip_nonfinite")
     )
 
 
-def warn_of_other_bits(workdir: Workdir, before: Mapping[str, str]) -> None:
+def warn_of_other_bits(workdir: Workdir, before: Mapping[str, str], now: Mapping[str, str]) -> None:
     """Report on standard error that the run continues where it computes other bits."""
-    now = bits_depend_on()
     differing = [
         f"{name} {before.get(name)} before, {value} now"
         for name, value in now.items()

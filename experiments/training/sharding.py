@@ -61,16 +61,24 @@ def make_mesh(config: MeshPart) -> Mesh:
     """
     sizes = {name: getattr(config, name) for name in MESH_AXES}
     number, others = jax.device_count(), math.prod(size for size in sizes.values() if size)
-    given = ", ".join(f"mesh.{name}={size}" for name, size in sizes.items() if size > 1)
+    large = {name: size for name, size in sizes.items() if size > 1}
+    given = ", ".join(f"mesh.{name}={size}" for name, size in large.items())
     if others > number:
-        raise UsageError(f"{given} need {others} devices, and there are {number}")
+        ones = " ".join(f"--config.mesh.{name}=1" for name in large)
+        raise UsageError(
+            f"a mesh with {given} takes {others} devices, and the number of devices here is "
+            f"{number}: {ones} takes one"
+        )
     if sizes["data"] == 0 and number % others:
-        raise UsageError(f"{given} do not divide the {number} devices: set mesh.data")
+        raise UsageError(
+            f"a mesh with {given} takes a multiple of {others} devices, and the number of devices "
+            f"here is {number}: set mesh.data"
+        )
     sizes["data"] = sizes["data"] or number // others
     if (used := math.prod(sizes.values())) < number and jax.process_count() > 1:
         raise UsageError(
-            f"the mesh has {used} devices, and {jax.process_count()} processes need all of their "
-            f"{number}: set mesh.data=0"
+            f"{jax.process_count()} processes use all of their {number} devices, and the mesh "
+            f"takes {used}: set mesh.data=0"
         )
     devices = jax.devices()[: math.prod(sizes.values())]
     kinds = (AxisType.Auto,) * len(sizes)

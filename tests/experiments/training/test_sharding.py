@@ -38,9 +38,9 @@ def test_devices_left_are_data_parallel():
 @pytest.mark.parametrize(
     ("devices", "sizes", "message"),
     [
-        (2, {"fsdp": 3}, "mesh.fsdp=3 need 3 devices, and there are 2"),
-        (2, {"data": 2, "tensor": 2}, "mesh.data=2, mesh.tensor=2 need 4 devices, and there are 2"),
-        (8, {"fsdp": 3}, "mesh.fsdp=3 do not divide the 8 devices: set mesh.data"),
+        (2, {"fsdp": 3}, "fsdp=3 takes 3 devices, .* here is 2: --config.mesh.fsdp=1 takes one"),
+        (2, {"data": 2, "tensor": 2}, "mesh.data=2, mesh.tensor=2 takes 4 devices, and .* is 2"),
+        (8, {"fsdp": 3}, "mesh.fsdp=3 takes a multiple of 3 devices, .* is 8: set mesh.data"),
     ],
 )
 def test_a_mesh_that_the_devices_do_not_fill_is_refused(devices, sizes, message, monkeypatch):
