@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol
 
 import numpy as np
 
-from experiments.data.batches import AnyBatch, Batches, Rows
+from experiments.data.batches import AnyBatch, Batches, FiniteBatches, Rows
 from experiments.data.epoch import Epoch
 from experiments.data.packing import pack
 from experiments.data.permutation import permuted
@@ -162,7 +162,7 @@ class _Chosen:
         return self._examples[self._members[number]]
 
 
-class Once(Batches[AnyBatch]):
+class Once(FiniteBatches[AnyBatch]):
     """Batches that contain every example once, in a fixed order.
 
     Shorter examples come first, as it is the longest of a batch that decides its time.
