@@ -172,6 +172,16 @@ def test_flops_count_no_rows_that_are_added_for_microbatches(at_once):
     assert in_parts.flops(batch, num_rows) == at_once.flops(ten, 10)
 
 
+def test_calls_of_a_compiled_method_are_steps_of_the_timeout(shared, monkeypatch):
+    begun = []
+    monkeypatch.setattr(learner, "step_begins", lambda: begun.append("step"))
+    double = shared.apply(lambda model, array: 2 * array)
+    parameters = shared.initial_state().parameters
+    for _ in range(2):
+        assert double(parameters, np.float32(3)) == 6
+    assert begun == ["step", "step"]
+
+
 def test_half_the_precision_learns_in_whole_parameters(at_once):
     narrowed = language_model(dtype="bfloat16")
     jaxpr = str(jax.make_jaxpr(narrowed.train_step)(narrowed.abstract_state, WINDOWS))
