@@ -222,10 +222,10 @@ def rows_of_step(batches: TrainingBatches, step: int) -> Rows[Any]:
 
 
 def rows_of_each(batches: Iterable[Tree]) -> Iterator[Rows[Tree]]:
-    """Yield the rows of each of some batches, which end.
+    """Return the rows of each batch of a split, in order.
 
     Raises:
-        UsageError: a whole batch with arrays of different numbers of rows.
+        UsageError: a batch that is read whole, with arrays of different numbers of rows.
     """
     if reads_rows(batches):
         return (batches.rows(number) for number in range(len(batches)))
