@@ -49,8 +49,8 @@ class TrainPart:
     step_timeout: float = option(
         0.0,
         "seconds after which a step that has not ended, compilation included, ends the process "
-        "with the stacks of its threads; a batch that is measured, a sample and a save are steps "
-        "too; 0: never",
+        "with the stacks of its threads; a batch that is measured, an evaluator, a sample and a "
+        "save of a checkpoint are steps too, so it must exceed the time of each; 0: never",
     )
     skip_nonfinite: int = option(
         0,

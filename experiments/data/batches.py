@@ -6,9 +6,27 @@ every process.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeGuard, TypeVar
+
+from experiments.data.epoch import Epoch
 
 AnyBatch = TypeVar("AnyBatch", covariant=True)
+
+
+class TrainingBatches(Protocol):
+    """The batch of each training step, a pure function of the step, so a run resumes at any.
+
+    Where they are `Batches`, each process reads its rows alone.
+
+    Attributes:
+        epoch: steps, examples and tokens of all training data once.
+        padding: share of the positions that is padding.
+    """
+
+    epoch: Epoch
+    padding: float
+
+    def __getitem__(self, step: int, /) -> Any: ...  # noqa: ANN401 - a batch of any task
 
 
 class Rows(NamedTuple, Generic[AnyBatch]):
@@ -25,7 +43,10 @@ class Rows(NamedTuple, Generic[AnyBatch]):
 
 
 class Batches(ABC, Generic[AnyBatch]):
-    """Batches by number; those that end raise an IndexError and have a length."""
+    """Batches by number.
+
+    A subclass that overrides `__getitem__` is read by whole batches.
+    """
 
     @abstractmethod
     def rows(self, number: int) -> Rows[AnyBatch]:
@@ -37,11 +58,19 @@ class Batches(ABC, Generic[AnyBatch]):
         return rows.read(slice(0, rows.number))
 
 
-class Kept(Batches[AnyBatch]):
-    """Batches of which those rows that were read are kept, since they are read again and again."""
+class FiniteBatches(Batches[AnyBatch]):
+    """Batches that end: `rows` raises an IndexError for a number from their length on."""
 
-    def __init__(self, batches: Batches[AnyBatch]) -> None:
-        """Take batches that end."""
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of batches."""
+
+
+class CachedBatches(FiniteBatches[AnyBatch]):
+    """Cache the rows that were read, for a split that is measured repeatedly."""
+
+    def __init__(self, batches: FiniteBatches[AnyBatch]) -> None:
+        """Read nothing yet."""
         self._batches = batches
         self._found: dict[tuple[int, int, int], AnyBatch] = {}
 
@@ -54,9 +83,14 @@ class Kept(Batches[AnyBatch]):
         rows = self._batches.rows(number)
 
         def read(part: slice) -> AnyBatch:
-            place = number, part.start, part.stop
-            if place not in self._found:
-                self._found[place] = rows.read(part)
-            return self._found[place]
+            key = number, part.start, part.stop
+            if key not in self._found:
+                self._found[key] = rows.read(part)
+            return self._found[key]
 
         return Rows(rows.number, read)
+
+
+def reads_rows(batches: object) -> TypeGuard[Batches]:
+    """Return whether rows of batches are read alone: `__getitem__` must be that of `Batches`."""
+    return isinstance(batches, Batches) and type(batches).__getitem__ is Batches.__getitem__

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.data.batches import Batches, Rows
+from experiments.data.batches import Batches, FiniteBatches, Rows
 from experiments.data.epoch import Epoch
 from experiments.data.rows import Batch
 from experiments.data.vocabulary import SPECIALS
@@ -48,8 +48,7 @@ def mask_tokens(
     mask_token: int,
     seed: int,
     index: int,
-    num_rows: int | None = None,
-    rows: slice = slice(None),
+    part: tuple[int, slice] | None = None,
 ) -> Masked:
     """Choose 15 % of the words to be predicted.
 
@@ -62,8 +61,8 @@ def mask_tokens(
         mask_token: id of a gap.
         seed: of the training.
         index: of the batch: equal (seed, index) make equal gaps in equal tokens.
-        num_rows: B of the whole batch, if `tokens` are some rows of it.
-        rows: that `tokens` are; their gaps are those that they have in the whole batch.
+        part: B of the whole batch and the rows of it that `tokens` are, which have the same gaps
+            as in the whole batch, since its random numbers are drawn; None for all rows.
 
     Raises:
         ValueError: a mask token that is a word.
@@ -73,7 +72,8 @@ def mask_tokens(
             f"mask_token={mask_token} is one of the words {words.start} to {words.stop - 1}"
         )
     random = np.random.default_rng((seed, index))
-    shape = tokens.shape if num_rows is None else (num_rows, *tokens.shape[1:])
+    num_rows, rows = part or (len(tokens), slice(None))
+    shape = num_rows, *tokens.shape[1:]
     is_word = (words.start <= tokens) & (tokens < words.stop)
     chosen = is_word & (random.random(shape)[rows] < CHOSEN)
     fate = random.random(shape)[rows]
@@ -91,30 +91,20 @@ class Masking:
         self._words = range(len(SPECIALS), vocab_size)
         self._seed = seed
 
-    def __call__(self, batch: Batch, index: int, num_rows: int, rows: slice) -> MaskedBatch:
-        """Return some rows of batch number `index`, which has `num_rows`, with their gaps."""
-        masked = self.make(batch.source, index, num_rows=num_rows, rows=rows)
+    def __call__(self, batch: Batch, index: int, part: tuple[int, slice]) -> MaskedBatch:
+        """Return some rows of batch number `index` with their gaps; `part` as in `mask_tokens`."""
+        masked = self.make(batch.source, index, part)
         return MaskedBatch(masked.inputs, batch.source_lengths, batch.source, masked.chosen)
 
-    def make(
-        self,
-        tokens: np.ndarray,
-        index: int,
-        num_rows: int | None = None,
-        rows: slice = slice(None),
-    ) -> Masked:
-        """Make gaps in ids `[...]`; they depend on the ids, the seed and `index` alone.
-
-        The ids may be some rows of a batch, as in `mask_tokens`.
-        """
+    def make(self, tokens: np.ndarray, index: int, part: tuple[int, slice] | None = None) -> Masked:
+        """Make gaps in ids `[...]`, as in `mask_tokens`."""
         return mask_tokens(
             tokens,
             words=self._words,
             mask_token=self._words.stop,
             seed=self._seed,
             index=index,
-            num_rows=num_rows,
-            rows=rows,
+            part=part,
         )
 
 
@@ -134,14 +124,14 @@ class MaskedWindows(Batches[MaskedBatch]):
     def rows(self, step: int) -> Rows[MaskedBatch]:
         """The rows of the batch of one training step."""
         number, read = self._windows.rows(step)
-        return Rows(number, lambda part: self._masking(read(part), step, number, part))
+        return Rows(number, lambda part: self._masking(read(part), step, (number, part)))
 
     def members(self, step: int) -> np.ndarray:
         """Numbers of the training examples in the batch of a step."""
         return self._windows.members(step)
 
 
-class FixedMasks(Batches[MaskedBatch]):
+class FixedMasks(FiniteBatches[MaskedBatch]):
     """Every sentence once, with gaps that depend on its number and not on its batch."""
 
     def __init__(self, sentences: Examples, layout: Buckets[Batch], masking: Masking) -> None:

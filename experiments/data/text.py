@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.data.batches import Batches, Rows
+from experiments.data.batches import Batches, FiniteBatches, Rows
 from experiments.data.epoch import Epoch
 from experiments.errors import UsageError
 
@@ -60,7 +60,7 @@ class RandomWindows(Batches[TextBatch]):
         return Rows(self._size, lambda part: _windows(self._ids, starts[part], self._context))
 
 
-class FixedWindows(Batches[TextBatch]):
+class FixedWindows(FiniteBatches[TextBatch]):
     """Batches of one shape that count every label of a text once: all ids but the first.
 
     Windows follow one another. The last one ends with the text and counts only labels that are not

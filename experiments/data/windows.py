@@ -9,11 +9,11 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol
 
 import numpy as np
 
-from experiments.data.batches import AnyBatch, Batches, Rows
+from experiments.data.batches import AnyBatch, Batches, FiniteBatches, Rows
 from experiments.data.epoch import Epoch
 from experiments.data.packing import pack
 from experiments.data.permutation import permuted
@@ -23,7 +23,6 @@ from experiments.errors import UsageError
 WINDOW = 65_536  # examples of a window: some 0.1 s to pack
 DEVIATIONS = 7  # spare room of a window, in standard deviations of the room that windows need
 
-Member = TypeVar("Member")
 Units = list[np.ndarray]  # examples of each row, or of each batch if batches have several lengths
 
 
@@ -57,14 +56,8 @@ class Layout(Protocol[AnyBatch]):
     def positions(self, capacity: Any) -> int:  # noqa: ANN401 - its own type
         """Positions of one side of so many units."""
 
-    def rows(self, units: Sequence[Sequence[Member]], longest: int) -> Sequence[Sequence[Member]]:
-        """The members of each row of a batch of `per_batch` units.
-
-        The longest example of the batch takes `longest` positions.
-        """
-
-    def batch(self, rows: Sequence[Sequence[Any]], longest: int) -> AnyBatch:
-        """The arrays of some rows of a batch, of the examples of each."""
+    def rows(self, units: Sequence[tuple[Examples, np.ndarray]]) -> Rows[AnyBatch]:
+        """The rows of a batch of `per_batch` units, each some of its examples, by number."""
 
 
 class Windows(Batches[AnyBatch]):
@@ -120,7 +113,7 @@ class Windows(Batches[AnyBatch]):
         for window, unit in self._places(step):
             examples, arranged = self._window(window)
             units.append((examples, arranged[unit]))
-        return _rows(self._layout, units)
+        return self._layout.rows(units)
 
     def members(self, step: int) -> np.ndarray:
         """Numbers of the training examples in the batch of a step."""
@@ -169,7 +162,7 @@ class _Chosen:
         return self._examples[self._members[number]]
 
 
-class Once(Batches[AnyBatch]):
+class Once(FiniteBatches[AnyBatch]):
     """Batches that contain every example once, in a fixed order.
 
     Shorter examples come first, as it is the longest of a batch that decides its time.
@@ -199,24 +192,11 @@ class Once(Batches[AnyBatch]):
 
     def rows(self, number: int) -> Rows[AnyBatch]:
         """The rows of a batch."""
-        return _rows(self._layout, [(self._examples, unit) for unit in self._units[number]])
+        return self._layout.rows([(self._examples, unit) for unit in self._units[number]])
 
     def members(self, number: int) -> np.ndarray:
         """Numbers of the examples in a batch, row after row."""
         return np.concatenate(self._units[number])
-
-
-def _rows(layout: Layout[AnyBatch], units: Sequence[tuple[Examples, np.ndarray]]) -> Rows[AnyBatch]:
-    """Return the rows of a batch of units, each some of its examples, by number."""
-    longest = max(examples.lengths[members].max(initial=0) for examples, members in units)
-    places = [[(examples, member) for member in members.tolist()] for examples, members in units]
-    rows = layout.rows(places, longest)
-
-    def read(part: slice) -> AnyBatch:
-        found = [[examples[member] for examples, member in row] for row in rows[part]]
-        return layout.batch(found, longest)
-
-    return Rows(len(rows), read)
 
 
 class Buckets(Generic[AnyBatch]):
@@ -235,7 +215,9 @@ class Buckets(Generic[AnyBatch]):
         Args:
             lengths: positions of a row, one number for each shape.
             tokens: positions of a batch, on either side.
-            build: makes the arrays of a batch from (examples, rows, positions of a row).
+            build: `(examples, rows, positions of a row) -> batch` of the arrays of some rows of a
+                batch: one for each example, then rows of padding. There may be no example. Each
+                row of the arrays depends on its own example alone.
         """
         self._lengths = np.unique(lengths)
         self._tokens = tokens
@@ -271,16 +253,17 @@ class Buckets(Generic[AnyBatch]):
         """Positions of one side of all batches."""
         return int(np.sum(capacity * (self._tokens // self._lengths) * self._lengths))
 
-    def rows(self, units: Sequence[Sequence[Member]], longest: int) -> list[Sequence[Member]]:
-        """One member in each row, then empty rows."""
-        (members,) = units
-        missing = self._tokens // self._length(longest) - len(members)
-        return [*([member] for member in members), *[()] * missing]
+    def rows(self, units: Sequence[tuple[Examples, np.ndarray]]) -> Rows[AnyBatch]:
+        """One example a row of the shortest bucket that has room, then rows of padding."""
+        ((examples, members),) = units
+        length = self._length(examples.lengths[members].max(initial=0))
+        size = self._tokens // length
 
-    def batch(self, rows: Sequence[Sequence[Any]], longest: int) -> AnyBatch:
-        """Rows of the shortest bucket that has room."""
-        members = [member for row in rows for member in row]
-        return self._build(members, len(rows), self._length(longest))
+        def read(part: slice) -> AnyBatch:
+            found = [examples[member] for member in members[part].tolist()]
+            return self._build(found, len(range(size)[part]), length)
+
+        return Rows(size, read)
 
     def _length(self, longest: int) -> int:
         return int(self._lengths[np.searchsorted(self._lengths, longest)])
@@ -328,14 +311,16 @@ class PackedRows:
         """Positions of so many rows: the mean of the sides."""
         return capacity * sum(self.lengths) // len(self.lengths)
 
-    def rows(self, units: Sequence[Sequence[Member]], longest: int) -> Sequence[Sequence[Member]]:
-        """The units."""
-        del longest  # all rows have the same length
-        return units
+    def rows(self, units: Sequence[tuple[Examples, np.ndarray]]) -> Rows[Any]:
+        """A row for each unit."""
 
-    def batch(self, rows: Sequence[Sequence[tuple]], longest: int) -> PackedBatch:
-        """The arrays of some rows."""
-        del longest
+        def read(part: slice) -> PackedBatch | PackedPairs:
+            rows = units[part]
+            return self._build([[examples[n] for n in each.tolist()] for examples, each in rows])
+
+        return Rows(len(units), read)
+
+    def _build(self, rows: Sequence[Sequence[tuple]]) -> PackedBatch | PackedPairs:
         return self._side(rows, 0)
 
     def _side(self, rows: Sequence[Sequence[tuple]], side: int) -> PackedBatch:
@@ -345,9 +330,7 @@ class PackedRows:
 class PackedPairRows(PackedRows):
     """Several pairs in a row: both sides of a pair are in the same row of their side."""
 
-    def batch(self, rows: Sequence[Sequence[tuple]], longest: int) -> PackedPairs:
-        """The arrays of some rows."""
-        del longest
+    def _build(self, rows: Sequence[Sequence[tuple]]) -> PackedPairs:
         return PackedPairs(self._side(rows, 0), self._side(rows, 1))
 
 

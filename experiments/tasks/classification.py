@@ -77,7 +77,7 @@ class Classification(Task[LabelledBatch]):
         """As in `Task`."""
         config, tokenizer = self.config.model.library(), self.tokenizers.source
         if tokenizer is None:
-            shape, patch = self.splits["train"][0].source.shape, self.config.model.patch_size
+            shape, patch = self._blank.shape, self.config.model.patch_size
             embedding = PatchEmbedding.from_config(
                 config, image_shape=shape, patch_size=patch, rngs=rngs
             )
@@ -101,6 +101,11 @@ class Classification(Task[LabelledBatch]):
         """As in `Task`."""
         return Once(_Counted(self.ids(split)), self._layout)
 
+    @cached_property
+    def _blank(self) -> np.ndarray:
+        """An image of zeros, `[height, width, channels]`; all images have its shape."""
+        return np.zeros_like(self.splits["train"][0].source)
+
     @property
     def _layout(self) -> Buckets[LabelledBatch]:
         return Buckets([1], self.config.batch.size, self._batch)
@@ -111,8 +116,7 @@ class Classification(Task[LabelledBatch]):
         labels = np.array([target[0] - len(SPECIALS) for _, target in members] + [0] * missing)
         counted, lengths = np.arange(size) < len(members), None
         if self.source.has_images:
-            like = (members or self.splits["train"])[0].source
-            inputs = np.zeros((size, *like.shape), like.dtype)
+            inputs = np.repeat(self._blank[None], size, axis=0)
             for row, (image, _) in enumerate(members):
                 inputs[row] = image
         else:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import compress
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 from flax import nnx
@@ -16,8 +16,12 @@ from attention.modules import Output
 from experiments.analysis.animation import as_row, shown_maps
 from experiments.analysis.collect import Collector, Example
 from experiments.config import Config
-from experiments.data.batches import Batches, Kept
-from experiments.data.epoch import Epoch
+from experiments.data.batches import (
+    CachedBatches,
+    FiniteBatches,
+    TrainingBatches,
+    reads_rows,
+)
 from experiments.data.pairs import SentencePair
 from experiments.data.rows import Encoded, EncodedPair
 from experiments.data.sequences.corpora import warn_dropped
@@ -40,27 +44,12 @@ from experiments.training.learner import Learner
 from experiments.training.loss import Objective, TokenLosses, objective
 from experiments.training.sharding import context_options
 from experiments.training.step import TrainState
+from experiments.training.watchdog import step_begins
 from experiments.workdir import Workdir
 
 Batch = TypeVar("Batch")
 Examples = TextStore | ImageStore
 Ids = IdStore | Encoded[EncodedPair]
-
-
-class TrainingBatches(Protocol):
-    """The batch of each training step, a pure function of the step.
-
-    Where they are `experiments.data.batches.Batches`, each process reads its rows alone.
-
-    Attributes:
-        epoch: steps, examples and tokens of all training data once.
-        padding: share of the positions that is padding.
-    """
-
-    epoch: Epoch
-    padding: float
-
-    def __getitem__(self, step: int, /) -> Any: ...  # noqa: ANN401 - a batch of the task
 
 
 class Measured(NamedTuple):
@@ -183,10 +172,10 @@ class Task(ABC, Generic[Batch]):
         """
 
     @abstractmethod
-    def batches(self, split: str) -> Batches[Batch] | Sequence[Batch]:
+    def batches(self, split: str) -> FiniteBatches[Batch] | Iterable[Batch]:
         """Return batches that contain every example of a split once, in a fixed order.
 
-        Of `Batches`, which have a length, each process reads its rows alone.
+        Of `FiniteBatches`, each process reads its rows alone; others are read whole.
         """
 
     @abstractmethod
@@ -232,6 +221,7 @@ class Task(ABC, Generic[Batch]):
         self, answers: Sequence[str], split: str, metrics: Sequence[str]
     ) -> dict[str, Any]:
         """Compare answers to a split with its references, by the names of metrics."""
+        step_begins()
         references = [example.target for example in self.examples(split)]
         tokenized = getattr(self.config.data, "tokenized", False)
         return answer_scores(metrics, answers, references, tokenized=tokenized)
@@ -245,15 +235,16 @@ class Task(ABC, Generic[Batch]):
             found |= self.answer_scores(answers, "validation", metrics)
         for name in names:
             if name in EVALUATORS:
+                step_begins()
                 evaluator = EVALUATORS[name]
                 with errors_of(f"the evaluator {name!r}"):
                     found |= evaluator(self, state)
         return {name: value for name, value in found.items() if not isinstance(value, str)}
 
     @cached_property
-    def _validation(self) -> Batches[Batch] | Sequence[Batch]:
+    def _validation(self) -> Iterable[Batch]:
         batches = self.batches("validation")
-        return Kept(batches) if isinstance(batches, Batches) else batches
+        return CachedBatches(batches) if reads_rows(batches) else [*batches]
 
     def predict(self, state: TrainState, lines: Sequence[str]) -> Iterator[Prediction]:
         """Answer each line in the terms of the task, in order."""

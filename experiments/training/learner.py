@@ -1,6 +1,6 @@
 """A model, its loss and its optimizer, without parameters."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -10,15 +10,23 @@ from jax import Array
 
 from experiments.compilation import compiled
 from experiments.config import Config
-from experiments.data.batches import Batches
+from experiments.data.batches import TrainingBatches
 from experiments.errors import as_usage_errors
 from experiments.processes import gather_to_host
 from experiments.training.flops import matrix_flops
 from experiments.training.interruption import stop_point
 from experiments.training.loss import per_token
 from experiments.training.optimizer import optimizer, schedule
-from experiments.training.sharding import make_mesh, one_copy, place_rows, rows_of, shardings
+from experiments.training.sharding import (
+    make_mesh,
+    one_copy,
+    place_rows,
+    rows_of_each,
+    rows_of_step,
+    shardings,
+)
 from experiments.training.step import Batch, LossFunction, TrainState, make_steps
+from experiments.training.watchdog import step_begins
 
 
 class Learner:
@@ -101,9 +109,14 @@ class Learner:
             skips_nonfinite=train.skip_nonfinite > 0,
         )
 
-    def place(self, batches: Batches[Batch] | Sequence[Batch], step: int) -> Batch:
-        """Read the batch of a training step onto the devices, as in `place_rows`."""
-        return place_rows(rows_of(batches, step), self.mesh, multiple=self._microbatches)
+    def place(self, batches: TrainingBatches, step: int) -> tuple[Batch, int]:
+        """Read the batch of a training step onto the devices, as in `place_rows`.
+
+        Returns:
+            The batch, which may end with rows of padding, and the number of its own rows.
+        """
+        rows = rows_of_step(batches, step)
+        return place_rows(rows, self.mesh, multiple=self._microbatches), rows.number
 
     def trace(self, batch: Batch) -> None:
         """Trace the loss, and the training step if the config names an implementation of attention.
@@ -114,17 +127,25 @@ class Learner:
             UsageError: a loss of another shape, or an implementation that cannot compute the model.
         """
         if self._implementation is None:
-            self.flops(batch)  # traces the loss, and the loop needs the number
+            self._padded_flops(batch)  # traces the loss, and the loop needs the number
             return
         with as_usage_errors("model: "):
             jax.eval_shape(self.train_step, self.abstract_state, batch)
 
-    def flops(self, batch: Batch) -> int:
+    def flops(self, batch: Batch, num_rows: int) -> float:
         """Return the FLOPs of a training step: three times those of a forward pass.
 
         These are the FLOPs of the model: the backward pass takes twice those of the forward pass,
         and what is computed again in it does not count (Chowdhery et al. 2022, appendix B).
+
+        Args:
+            batch: `[B, *]`, on the devices.
+            num_rows: its first rows that count; the others are added for devices and microbatches.
         """
+        return self._padded_flops(batch) * num_rows / len(jax.tree.leaves(batch)[0])
+
+    def _padded_flops(self, batch: Batch) -> int:
+        """Return the FLOPs of a training step on all rows of a batch."""
         leaves, structure = jax.tree.flatten(batch)
         shapes = structure, *(leaf.shape for leaf in leaves)
         if shapes not in self._flops:
@@ -132,18 +153,16 @@ class Learner:
             self._flops[shapes] = 3 * matrix_flops(traced.jaxpr.jaxpr)
         return self._flops[shapes]
 
-    def losses(
-        self, parameters: nnx.State, batches: Batches[Batch] | Sequence[Batch]
-    ) -> dict[str, float]:
+    def losses(self, parameters: nnx.State, batches: Iterable[Batch]) -> dict[str, float]:
         """Return loss and accuracy over all batches together, without dropout.
 
         One batch is computed at a time: the threads of a CPU with two cores can all wait for sums
         over devices if several programs with such sums run at once.
         """
         sums = []
-        for number in range(len(batches)):
+        for rows in rows_of_each(batches):
             stop_point()
-            placed = place_rows(rows_of(batches, number), self.mesh)
+            placed = place_rows(rows, self.mesh)
             sums.append(jax.device_get(self.evaluate_step(parameters, placed)))
         total = jax.tree.map(lambda *parts: sum(parts), *sums)
         return {name: float(value) for name, value in per_token(total).items()}
@@ -151,12 +170,18 @@ class Learner:
     def apply(self, method: Callable[..., Array]) -> Callable[..., Array]:
         """Compile `method(model, ...)` as a function of parameters and arrays.
 
-        It runs on one device, unless the parameters are sharded.
+        It runs on one device, unless the parameters are sharded. Each call is a step for the
+        timeout of steps.
         """
         program = compiled(
             lambda parameters, *arrays: method(nnx.merge(self.definition, parameters), *arrays)
         )
-        return lambda parameters, *arrays: gather_to_host(program(one_copy(parameters), *arrays))
+
+        def run(parameters: nnx.State, *arrays: Array) -> Array:
+            step_begins()
+            return gather_to_host(program(one_copy(parameters), *arrays))
+
+        return run
 
 
 def _with_parameters(state: TrainState, parameters: Mapping[Any, Any]) -> TrainState:

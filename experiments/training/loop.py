@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,7 +17,7 @@ from experiments.training.measurements import NonFiniteError, Requests, Speed, S
 from experiments.training.metrics import Metrics
 from experiments.training.plateau import best_step, monitored_loss, out_of_patience, stalls
 from experiments.training.step import TrainState
-from experiments.training.watchdog import step_begins, step_timeout
+from experiments.training.watchdog import step_begins
 
 # What a checkpoint contains beside the state: seconds of training; the monitored losses with their
 # steps; the measurements of steps after the last row of metrics; steps in a row that were skipped;
@@ -28,15 +28,9 @@ BEGINNING: Mapping[str, Any] = MappingProxyType(
 EVALUATION, SAMPLE = "evaluation", "sample"
 
 
-class Batches(Protocol):
-    """Training batches: a pure function of the step, so a run resumes at any of them."""
-
-    def __getitem__(self, step: int, /) -> Any: ...  # noqa: ANN401 - what `train_step` takes
-
-
 def fit(
     state: TrainState,
-    batches: Batches,
+    read_batch: Callable[[int], tuple[Any, int]],
     train_step: Callable[..., tuple[TrainState, dict[str, Array]]],
     *,
     config: TrainPart,
@@ -44,7 +38,7 @@ def fit(
     save: Callable[[TrainState, dict[str, Any]], None],
     evaluate: Callable[[TrainState], dict[str, float]],
     sample: Callable[[TrainState], Callable[[], str]],
-    flops: Callable[[Any], float],
+    flops: Callable[[Any, int], float],
     progress: Mapping[str, Any] = BEGINNING,
     stop: Interruption | None = None,
 ) -> tuple[TrainState, dict[str, Any]]:
@@ -52,7 +46,7 @@ def fit(
 
     Args:
         state: the training state; its memory is reused.
-        batches: the batch of each step, counted from 0.
+        read_batch: returns the batch of a step, counted from 0, and the number of its rows.
         train_step: of `make_steps`; with requests if there are several processes.
         config: steps, the intervals between measurements, samples and checkpoints, the monitored
             value, patience, and the fields of the "plateau" schedule.
@@ -60,7 +54,7 @@ def fit(
         save: takes the states, each with its progress.
         evaluate: measures the validation split.
         sample: shows what the model can do: returns a function that stores and returns a text.
-        flops: of the training step on a batch.
+        flops: of the training step on a batch of so many rows.
         progress: of the newest checkpoint, if the run is resumed.
         stop: ends the training after a step, or in a measurement, which the resumed run repeats.
 
@@ -75,8 +69,7 @@ def fit(
     stop = stop or Interruption()
     loop = _Loop(state, config, metrics, save, evaluate, sample, progress, stop)
     try:
-        with step_timeout(config.step_timeout):
-            _run(loop, batches, train_step, config, flops, stop)
+        _run(loop, read_batch, train_step, config, flops, stop)
     except NonFiniteError as error:
         loop.write_nonfinite(error.step)
         raise
@@ -85,10 +78,10 @@ def fit(
 
 def _run(
     loop: "_Loop",
-    batches: Batches,
+    read_batch: Callable[[int], tuple[Any, int]],
     train_step: Callable[..., tuple[TrainState, dict[str, Array]]],
     config: TrainPart,
-    flops: Callable[[Any], float],
+    flops: Callable[[Any, int], float],
     stop: Interruption,
 ) -> None:
     how = {"unit": "step", "mininterval": 0.5, "disable": jax.process_index() > 0}
@@ -103,8 +96,8 @@ def _run(
                     best = best_step(loop.losses)
                     bar.write(f"the best validation {config.monitor} is of step {best:,}")
                     break
-                batch = batches[loop.step]
-                loop.take_step(train_step, batch, flops(batch))
+                batch, num_rows = read_batch(loop.step)
+                loop.take_step(train_step, batch, flops(batch, num_rows))
                 bar.update()
                 loop.write_row(bar)
                 loop.finish_step(bar)

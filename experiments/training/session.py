@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 
 from experiments.config import Config
+from experiments.data.batches import TrainingBatches
 from experiments.environment import bits_depend_on
 from experiments.errors import UsageError
 from experiments.files import remove_abandoned, write_whole
@@ -20,7 +21,7 @@ from experiments.processes import flags_array
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.interruption import Interruption
 from experiments.training.learner import Learner
-from experiments.training.loop import BEGINNING, Batches, fit
+from experiments.training.loop import BEGINNING, fit
 from experiments.training.measurements import NonFiniteError
 from experiments.training.metrics import Metrics, read_metrics
 from experiments.training.plateau import best_step, out_of_patience
@@ -87,7 +88,7 @@ class Trained(NamedTuple):
 def fit_in(
     workdir: Workdir,
     task: Trainable,
-    batches: Batches,
+    batches: TrainingBatches,
     parameters: Mapping[Any, Any],
     *,
     profile: bool = False,
@@ -131,44 +132,35 @@ def fit_in(
             if wandb and jax.process_index() == 0:
                 run = start_wandb(wandb, workdir.path, config.to_dict())
         workdir.cut(lengths)
-        if config.train.sample_maps and first == 0:
-            workdir.keep_maps(task.sample_maps(state.to_use()))
 
         def save(state: TrainState, progress: dict[str, Any]) -> None:
             found = {"lengths": workdir.lengths(), "bits_depend_on": bits_depend_on(learner.mesh)}
             checkpoints.save(state, progress | found)
 
-        with Metrics(workdir.path, step=first, wandb=run) as metrics:
-            try:
-                state, progress = fit(
-                    state,
-                    _Placed(learner, batches),
-                    train_step,
-                    config=config.train,
-                    metrics=metrics,
-                    save=save,
-                    evaluate=lambda state: task.validate(state.to_use()),
-                    sample=partial(_sample, workdir, task),
-                    flops=learner.flops,
-                    progress=progress,
-                    stop=stop,
-                )
-            except NonFiniteError as error:
-                raise FloatingPointError(_with_batch(error, workdir, batches, config)) from error
-            finally:
-                with step_timeout(config.train.step_timeout):
+        with step_timeout(config.train.step_timeout):
+            if config.train.sample_maps and first == 0:
+                workdir.keep_maps(task.sample_maps(state.to_use()))
+            with Metrics(workdir.path, step=first, wandb=run) as metrics:
+                try:
+                    state, progress = fit(
+                        state,
+                        partial(learner.place, batches),
+                        train_step,
+                        config=config.train,
+                        metrics=metrics,
+                        save=save,
+                        evaluate=lambda state: task.validate(state.to_use()),
+                        sample=partial(_sample, workdir, task),
+                        flops=learner.flops,
+                        progress=progress,
+                        stop=stop,
+                    )
+                except NonFiniteError as error:
+                    why = _with_batch(error, workdir, batches, config)
+                    raise FloatingPointError(why) from error
+                finally:
                     checkpoints.wait()
-        return Trained.of(checkpoints, state, progress, config)
-
-
-class _Placed:
-    """Training batches on the devices; each process reads its rows."""
-
-    def __init__(self, learner: Learner, batches: Batches) -> None:
-        self._learner, self._batches = learner, batches
-
-    def __getitem__(self, step: int) -> Any:  # noqa: ANN401 - a batch of any task
-        return self._learner.place(self._batches, step)
+            return Trained.of(checkpoints, state, progress, config)
 
 
 def _with_flags(learner: Learner) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
@@ -195,7 +187,9 @@ def _sample(workdir: Workdir, task: Trainable, state: TrainState) -> Callable[[]
     return keep
 
 
-def _with_batch(error: NonFiniteError, workdir: Workdir, batches: Batches, config: Config) -> str:
+def _with_batch(
+    error: NonFiniteError, workdir: Workdir, batches: TrainingBatches, config: Config
+) -> str:
     """Store the whole batch of a step with a non-finite loss; return a sentence about both."""
     batch, members = batches[error.step - 1], np.array([], int)
     if hasattr(batches, "members"):

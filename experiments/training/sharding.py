@@ -7,7 +7,8 @@ names of the axes of parameters are their metadata "axes"; modules name those of
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ from attention.modules.axes import axis_names
 from attention.primitives.sequence_parallel import RingAttention
 from attention.primitives.sharded_attention import ShardedAttention
 from experiments.config.mesh import MeshPart
-from experiments.data.batches import Batches, Rows
+from experiments.data.batches import Rows, TrainingBatches, reads_rows
 from experiments.errors import UsageError, as_usage_errors, one_of
 
 Tree = TypeVar("Tree")
@@ -219,19 +220,30 @@ def shard_rows(tree: Tree, mesh: Mesh, *, multiple: int = 1) -> Tree:
     return jax.tree.map(lambda array: _constrained(array, mesh, axes or None), tree)
 
 
-def rows_of(batches: Batches[Tree] | Sequence[Tree], number: int) -> Rows[Tree]:
-    """Return the rows of one of some batches; those of a whole batch are slices of its arrays."""
-    if isinstance(batches, Batches):
-        return batches.rows(number)
-    batch = batches[number]
-    num_rows = len(jax.tree.leaves(batch)[0])
-    return Rows(num_rows, lambda part: jax.tree.map(lambda array: array[part], batch))
+def rows_of_step(batches: TrainingBatches, step: int) -> Rows[Any]:
+    """Return the rows of the batch of a training step.
+
+    Raises:
+        UsageError: as `rows_of_each`.
+    """
+    return batches.rows(step) if reads_rows(batches) else _rows_of(batches[step])
+
+
+def rows_of_each(batches: Iterable[Tree]) -> Iterator[Rows[Tree]]:
+    """Return the rows of each batch of a split, in order.
+
+    Raises:
+        UsageError: a batch that is read whole, with arrays of different numbers of rows.
+    """
+    if reads_rows(batches):
+        return (batches.rows(number) for number in range(len(batches)))
+    return map(_rows_of, batches)
 
 
 def place_rows(rows: Rows[Tree], mesh: Mesh, *, multiple: int = 1) -> Tree:
     """Read a batch onto the devices, arrays `[B, *]`, each of which takes its rows.
 
-    Each process reads the rows of its own devices, from the first to the last of them.
+    Each process reads the rows of its own devices. Rows that follow one another are read at once.
 
     Args:
         rows: of the batch.
@@ -240,25 +252,27 @@ def place_rows(rows: Rows[Tree], mesh: Mesh, *, multiple: int = 1) -> Tree:
     """
     number = rows.number + -rows.number % (multiple * shards_of("batch", mesh))
     sharding = NamedSharding(mesh, PartitionSpec(_axes("batch", mesh) or None))
-    own = [
-        index.indices(number)
-        for (index,) in sharding.addressable_devices_indices_map((number,)).values()
-    ]
+    indices = sharding.addressable_devices_indices_map((number,)).values()
+    own = (index.indices(number) for (index,) in indices)
     # A process whose rows are all padding reads one row for the shapes.
-    start = min(rows.number - 1, *(first for first, *_ in own))
-    stop = max(stop for _, stop, _ in own)
-    part = rows.read(slice(start, min(stop, rows.number)))
+    runs = _merged((min(start, rows.number - 1), stop) for start, stop, _ in own)
+    starts = [start for start, _ in runs]
+    parts = [rows.read(slice(start, min(stop, rows.number))) for start, stop in runs]
 
-    def place(array: np.ndarray) -> Array:
-        array = padded_rows(array, stop - start)
+    def place(*arrays: np.ndarray) -> Array:
+        padded = [
+            padded_rows(array, stop - start)
+            for array, (start, stop) in zip(arrays, runs, strict=True)
+        ]
 
         def shard(index: tuple[slice, ...]) -> np.ndarray:
             first, last, _ = index[0].indices(number)
-            return array[first - start : last - start]
+            run = bisect_right(starts, first) - 1
+            return padded[run][first - starts[run] : last - starts[run]]
 
-        return jax.make_array_from_callback((number, *array.shape[1:]), sharding, shard)
+        return jax.make_array_from_callback((number, *arrays[0].shape[1:]), sharding, shard)
 
-    return jax.tree.map(place, part)
+    return jax.tree.map(place, *parts)
 
 
 def row_shards(features: Array) -> tuple[int, ...]:
@@ -330,6 +344,28 @@ def padded_rows(array: Array, number: int) -> Array:
     missing = -len(array) % number
     pad = np.pad if isinstance(array, np.ndarray) else jnp.pad
     return pad(array, [(0, missing), *[(0, 0)] * (array.ndim - 1)]) if missing else array
+
+
+def _rows_of(batch: Tree) -> Rows[Tree]:
+    """Return the rows of a whole batch: slices of its arrays."""
+    flat, _ = jax.tree.flatten_with_path(batch)
+    shapes = {jax.tree_util.keystr(path): np.shape(array) for path, array in flat}
+    numbers = {shape[:1] for shape in shapes.values()}
+    if len(numbers) != 1 or () in numbers:
+        raise UsageError(f"the arrays of a batch must have equally many rows, got shapes {shapes}")
+    ((number,),) = numbers
+    return Rows(number, lambda part: jax.tree.map(lambda array: array[part], batch))
+
+
+def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the ranges [start, stop) that some ranges cover, in order and not adjacent."""
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(ranges):
+        if merged and start <= merged[-1][1]:
+            start, last = merged.pop()
+            stop = max(stop, last)
+        merged.append((start, stop))
+    return merged
 
 
 def _constrained(array: Array, mesh: Mesh, *axes: MeshAxes) -> Array:

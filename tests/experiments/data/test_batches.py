@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.data.batches import Kept
+from experiments.data.batches import Batches, CachedBatches, FiniteBatches, reads_rows
 from experiments.data.masking import FixedMasks, MaskedWindows, Masking
 from experiments.data.rows import Encoded, EncodedPair
 from experiments.data.skip_grams import SkipGramBatches
@@ -76,7 +76,8 @@ def halves(number):
 @pytest.mark.parametrize("name", SOURCES)
 def test_parts_are_the_rows_of_the_whole_batch(name):
     batches = SOURCES[name](examples())
-    last = len(batches) - 1 if hasattr(batches, "__len__") else 9
+    assert isinstance(batches, Batches) and reads_rows(batches)
+    last = len(batches) - 1 if isinstance(batches, FiniteBatches) else 9
     for step in (0, 1, last):
         whole, rows = batches[step], batches.rows(step)
         assert {len(array) for array in jax.tree.leaves(whole)} == {rows.number}
@@ -100,14 +101,14 @@ def test_only_the_examples_of_the_rows_are_read(name):
     assert sorted(found.numbers) == sorted([*seen[0], *seen[1]])
 
 
-def test_kept_rows_are_read_once():
+def test_cached_rows_are_read_once():
     found = examples()
-    kept = Kept(SOURCES["padded once"](found))
-    for number in range(len(kept)):
-        rows, whole = kept.rows(number), SOURCES["padded once"](examples())[number]
+    cached = CachedBatches(SOURCES["padded once"](found))
+    for number in range(len(cached)):
+        rows, whole = cached.rows(number), SOURCES["padded once"](examples())[number]
         for part in (*halves(rows.number), slice(0, rows.number)):
             expected = jax.tree.map(lambda array, part=part: array[part], whole)
             chex.assert_trees_all_equal(rows.read(part), expected)
     assert len(found.numbers) == 2 * 53  # in halves, and whole
-    chex.assert_trees_all_equal(next(iter(kept)), SOURCES["padded once"](examples())[0])
+    chex.assert_trees_all_equal(next(iter(cached)), SOURCES["padded once"](examples())[0])
     assert len(found.numbers) == 2 * 53

@@ -139,8 +139,8 @@ def translator(positions):
 
 @pytest.fixture(scope="module")
 def paired():
-    rows = [[PAIRS[i] for i in row] for row in ((0, 1, 4), (2, 3))]
-    batch = PackedPairRows((9, 9), tokens=18).batch(rows, longest=5)
+    units = [(PAIRS, np.array(row)) for row in ((0, 1, 4), (2, 3))]
+    batch = PackedPairRows((9, 9), tokens=18).rows(units).read(slice(0, 2))
     assert sorted(batch.source.segments.max(1).tolist()) == [2, 3]
     assert sorted(texts(batch.source)) == sorted(SEQUENCES)
     targets = {tuple(pair.source): pair.target for pair in PAIRS}

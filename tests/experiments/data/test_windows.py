@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.data.batches import Rows
 from experiments.data.packing import pack, row_lengths
 from experiments.data.rows import Encoded, EncodedPair
 from experiments.data.vocabulary import EOS, PAD
@@ -228,7 +229,8 @@ def test_packed_batches_of_small_windows_leave_nothing_out(name):
     rows = row_lengths(lengths, most)
     layout = PackedRows(rows, tokens=8 * max(rows))
     windows = Windows(Lengths(lengths), layout, seed=0, size=-(-len(lengths) // 2))
-    layout.batch = lambda units, longest: units
+    layout.rows = lambda units: Rows(len(units), units.__getitem__)
     steps = int(windows.epoch.steps * layout.per_batch)
-    found = itertools.chain(*(row for step in range(steps) for row in windows[step]))
-    assert (np.bincount([*found]) == layout.per_batch).all()
+    units = itertools.chain(*(windows[step] for step in range(steps)))
+    found = [examples[number] for examples, members in units for number in members]
+    assert (np.bincount(found) == layout.per_batch).all()

@@ -1,5 +1,6 @@
 """The row of numbers of a validation split: losses, metrics of answers, and evaluators."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from experiments.errors import UsageError
 from experiments.evaluation.scores import answer_scores
 from experiments.registry import EVALUATORS, METRICS
+from experiments.tasks import task as tasks
 from experiments.tasks.task import Task
 
 
@@ -35,6 +37,28 @@ def test_metrics_and_evaluators_are_added(task, monkeypatch):
     task.config.train.evaluators = ("bleu", "steps")
     found = Task.validate(task, STATE)
     assert found == {"loss": 1.0, "sentences": 2, "bleu": 50.0, "taken": 7}
+
+
+def test_scores_and_each_evaluator_are_steps_of_the_timeout(task, monkeypatch):
+    begun = []
+    monkeypatch.setattr(tasks, "step_begins", lambda: begun.append("step"))
+    monkeypatch.setattr(tasks, "answer_scores", lambda *given, **_: begun.append("scores") or {})
+    for name in ("first", "second"):
+        evaluator = lambda task, state, name=name: begun.append(name) or {}  # noqa: E731
+        monkeypatch.setitem(EVALUATORS._entries, name, evaluator)
+    task.config.train.evaluators = ("first", "bleu", "second")
+    task.config.data, task.examples = None, lambda split: []
+    task.answer_scores = partial(Task.answer_scores, task)
+    Task.validate(task, STATE)
+    assert begun == ["step", "scores", "step", "first", "step", "second"]
+
+
+@pytest.mark.parametrize("given", [iter, list, tuple])
+def test_validation_batches_may_be_any_iterable(given):
+    """They are measured again and again."""
+    task = SimpleNamespace(batches=lambda split: given([split, "and more"]))
+    found = Task._validation.func(task)
+    assert [*found] == [*found] == ["validation", "and more"]
 
 
 def test_a_metric_or_an_evaluator_that_fails_is_named(task, monkeypatch):

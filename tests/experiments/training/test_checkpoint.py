@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from experiments.errors import UsageError
+from experiments.training import checkpoint
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.digest import digests
 from experiments.training.step import TrainState
@@ -264,3 +265,15 @@ def test_restoring_unpickles_nothing(saved):
     pickle.loads(pickle.dumps(TrainState))
     assert found == ["pickle.find_class"]
     active.clear()
+
+
+def test_waits_and_reads_are_steps_of_the_timeout(two, monkeypatch):
+    begun = []
+    monkeypatch.setattr(checkpoint, "step_begins", lambda: begun.append("step"))
+    with Checkpoints(two) as checkpoints:
+        newest, _ = checkpoints.restore(state(0))
+        assert len(begun) == 1
+        checkpoints.averaged(newest, 2, last=2)  # reads the checkpoint before the newest
+        assert len(begun) == 2
+        checkpoints.wait()
+        assert len(begun) == 3

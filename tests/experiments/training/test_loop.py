@@ -3,6 +3,7 @@
 import faulthandler
 import json
 from contextlib import contextmanager, nullcontext
+from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +16,7 @@ from experiments.training.loop import BEGINNING, fit
 from experiments.training.measurements import NonFiniteError, StepMeasurements
 from experiments.training.plateau import best_step, monitored_loss
 from experiments.training.step import TrainState
+from experiments.training.watchdog import step_timeout
 
 EVERY = dict.fromkeys(("steps", "log_every", "evaluate_every", "sample_every"), 2)
 EVERY |= {"checkpoint_every": 2, "warmup_steps": 0, "schedule": "constant"}
@@ -26,17 +28,18 @@ for each, rate in zip(MEASURED, (0.25, 0.5), strict=True):
     each["learning_rate"] = rate
 
 
-class Batches:
-    def __init__(self, nonfinite=(), skips=False):
-        self.nonfinite, self.skipped = nonfinite, {"skipped": np.float32(0)} if skips else {}
+NUM_ROWS = 3
 
-    def __getitem__(self, step):
-        measured = MEASURED[step % len(MEASURED)]
-        measured = {name: np.float32(value) for name, value in measured.items()}
-        if step + 1 in self.nonfinite:
-            skipped = {name: np.float32(1) for name in self.skipped}
-            return measured | {"loss": np.float32(np.nan)} | skipped
-        return measured | self.skipped
+
+def read_batch(step, nonfinite=(), skips=False):
+    """Return the measurements of a step in place of its batch."""
+    measured = MEASURED[step % len(MEASURED)]
+    measured = {name: np.float32(value) for name, value in measured.items()}
+    if step + 1 in nonfinite:
+        measured["loss"] = np.float32(np.nan)
+    if skips:
+        measured["skipped"] = np.float32(step + 1 in nonfinite)
+    return measured, NUM_ROWS
 
 
 class Notes:
@@ -69,19 +72,21 @@ BEGUN = TrainState(
 def learn(losses, begun=BEGUN, progress=BEGINNING, notes=None, nonfinite=(), stop=None, **changes):
     """Takes steps whose evaluations find these losses, one after the other."""
     notes, losses = notes or Notes(), iter(losses)
-    fit(
-        begun,
-        Batches(nonfinite, skips="skip_nonfinite" in changes),
-        lambda state, batch: (state._replace(step=state.step + 1), batch),
-        config=TrainPart(**(EVERY | changes)),
-        metrics=notes,
-        save=notes.save,
-        evaluate=lambda state: {"loss": 1.0, changes.get("monitor", "loss"): next(losses)},
-        sample=lambda state: lambda: "",
-        flops=lambda batch: 7 * float(batch["tokens"]),
-        progress=progress,
-        stop=stop,
-    )
+    config = TrainPart(**(EVERY | changes))
+    with step_timeout(config.step_timeout):
+        fit(
+            begun,
+            partial(read_batch, nonfinite=nonfinite, skips="skip_nonfinite" in changes),
+            lambda state, batch: (state._replace(step=state.step + 1), batch),
+            config=config,
+            metrics=notes,
+            save=notes.save,
+            evaluate=lambda state: {"loss": 1.0, changes.get("monitor", "loss"): next(losses)},
+            sample=lambda state: lambda: "",
+            flops=lambda batch, num_rows: 7 * float(batch["tokens"]) * num_rows / NUM_ROWS,
+            progress=progress,
+            stop=stop,
+        )
     return notes
 
 

@@ -1,10 +1,21 @@
-"""Training in a workdir: what is reported when a run continues."""
+"""Training in a workdir: what is reported when a run continues, and the timeout of its steps."""
 
+import faulthandler
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
 from jax.sharding import AbstractMesh
 
+from experiments.config.train import TrainPart
 from experiments.environment import bits_depend_on
-from experiments.training.session import warn_of_other_bits
+from experiments.training import session
+from experiments.training.interruption import Stopped
+from experiments.training.loop import BEGINNING
+from experiments.training.session import fit_in, warn_of_other_bits
 from experiments.training.sharding import MESH_AXES
+from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
 
@@ -22,3 +33,43 @@ def test_other_rounding_is_one_sentence(capsys, monkeypatch):
         f"run continues with other rounding ({changes}): its bits are not those of an unbroken "
         "run\n"
     )
+
+
+STATE = TrainState(
+    step=np.int32(0), parameters=None, average=None, optimizer=None, lr_scale=None, rng=None
+)
+
+
+@pytest.mark.parametrize("ends", [None, Stopped])
+def test_timeout_runs_until_checkpoints_are_written_and_read(ends, tmp_path, monkeypatch):
+    timers, timed = [], []
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda each, **_: timers.append(each))
+    monkeypatch.setattr(faulthandler, "cancel_dump_traceback_later", timers.clear)
+
+    def note(name, found=None):
+        timed.append((name, timers[-1:]))
+        return found
+
+    def fit(*_, **__):
+        note("fit")
+        if ends:
+            raise ends
+        return STATE, dict(BEGINNING)
+
+    checkpoints = SimpleNamespace(
+        latest_step=lambda: None,
+        wait=lambda: note("wait"),
+        averaged=lambda state, number, last: note("average", state),
+    )
+    monkeypatch.setattr(session, "fit", fit)
+    monkeypatch.setattr(session, "_checkpoints", lambda *_: nullcontext(checkpoints))
+    config = SimpleNamespace(train=TrainPart(step_timeout=60, sample_maps=True))
+    task = SimpleNamespace(
+        config=config,
+        learner=SimpleNamespace(initial_state=lambda parameters: STATE, place=len, flops=None),
+        sample_maps=lambda state: note("maps", {}),
+    )
+    with pytest.raises(ends) if ends else nullcontext():
+        fit_in(Workdir(tmp_path), task, [], {})
+    names = ["maps", "fit", "wait", *([] if ends else ["average"])]
+    assert timed == [(name, [60]) for name in names] and not timers

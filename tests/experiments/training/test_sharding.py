@@ -12,7 +12,7 @@ from flax import nnx
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from experiments.config.mesh import MeshPart
-from experiments.data.batches import Rows
+from experiments.data.batches import Batches, FiniteBatches, Rows
 from experiments.errors import UsageError
 from experiments.training import sharding
 from experiments.training.sharding import (
@@ -21,6 +21,8 @@ from experiments.training.sharding import (
     constrain,
     make_mesh,
     place_rows,
+    rows_of_each,
+    rows_of_step,
     shardings,
     spec,
 )
@@ -208,3 +210,84 @@ def test_each_process_reads_the_rows_of_its_devices(number, monkeypatch):
         np.testing.assert_array_equal(placed(), expected[first : first + padded // 2])
         last = min(number, first + padded // 2)
         assert read[-1] == slice(min(first, number - 1), last)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "owned", "runs"),
+    [
+        ((2, 4, 1, 1), (0, 1, 4, 5), [slice(0, 4), slice(8, 12)]),
+        ((2, 4, 1, 1), (2, 3, 7), [slice(4, 8), slice(13, 14)]),  # the last ones are padding
+        ((2, 2, 2, 1), (0, 1, 4, 5), [slice(0, 4), slice(8, 12)]),  # two devices have equal rows
+        ((2, 2, 2, 1), (2, 6), [slice(4, 8), slice(12, 14)]),
+        ((2, 4, 1, 1), (6, 7), [slice(12, 14)]),
+    ],
+)
+def test_a_process_reads_no_rows_between_those_of_its_devices(sizes, owned, runs, monkeypatch):
+    """Fourteen rows and two of padding on eight devices, some of which are those of a process."""
+    batch, mesh, read = np.arange(1, 43).reshape(14, 3), AbstractMesh(sizes, sharding.MESH_AXES), []
+    parts = sizes[0] * sizes[1]
+    size = 16 // parts
+    own = {}
+    for device in owned:
+        data, fsdp, *_ = np.unravel_index(device, sizes)
+        start = int(data * sizes[1] + fsdp) * size
+        own[device] = (slice(start, start + size),)
+
+    def rows(part):
+        read.append(part)
+        return batch[part]
+
+    def place(shape, _, callback):
+        assert shape == (16, 3)
+        return {device: callback((*index, slice(None))) for device, index in own.items()}
+
+    monkeypatch.setattr(jax, "make_array_from_callback", place)
+    monkeypatch.setattr(
+        NamedSharding, "addressable_devices_indices_map", lambda self, shape: own, raising=True
+    )
+    found = place_rows(Rows(14, rows), mesh)
+    padded = np.concatenate([batch, np.zeros((2, 3), int)])
+    for device, (index,) in own.items():
+        np.testing.assert_array_equal(found[device], padded[index])
+    assert read == runs
+
+
+class Numbers(FiniteBatches):
+    """Two batches of two rows."""
+
+    def __len__(self):
+        return 2
+
+    def rows(self, number):
+        if number >= 2:
+            raise IndexError
+        return Rows(2, lambda part: np.array([number, 10 + number])[part])
+
+
+class Negative(Numbers):
+    """Changes the batches after they are read."""
+
+    def __getitem__(self, number):
+        return -super().__getitem__(number)
+
+
+@pytest.mark.parametrize(
+    ("batches", "sign"),
+    [(Numbers(), 1), (Negative(), -1), ([*Numbers()], 1), ((each for each in Numbers()), 1)],
+    ids=["rows", "overridden", "list", "generator"],
+)
+def test_rows_are_those_of_the_batches(batches, sign):
+    if isinstance(batches, Batches | list):
+        assert rows_of_step(batches, 1).read(slice(1, 2)).tolist() == [sign * 11]
+    found = [(rows.number, rows.read(slice(0, 2)).tolist()) for rows in rows_of_each(batches)]
+    assert found == [(2, [0, 10 * sign]), (2, [sign, 11 * sign])]
+
+
+@pytest.mark.parametrize("others", [(2,), ()])
+def test_arrays_of_different_numbers_of_rows_are_refused(others):
+    batch = {"inputs": np.zeros((3, 5)), "labels": np.zeros(others)}
+    message = r"equally many rows, got shapes .*'inputs'\W+\(3, 5\)"
+    with pytest.raises(UsageError, match=message):
+        rows_of_step([batch], 0)
+    with pytest.raises(UsageError, match=message):
+        next(rows_of_each([batch]))

@@ -161,7 +161,25 @@ def test_two_devices_drop_the_same_and_share_the_state(shared):
 def test_flops_are_three_times_those_of_the_forward_pass(shared):
     source, target = Description.of(shared.abstract_model, context=7).costs
     tokens = 3 * 7  # padding included
-    assert shared.flops(BATCH) == tokens * (source.training_flops + target.training_flops)
+    assert shared.flops(BATCH, 3) == tokens * (source.training_flops + target.training_flops)
+
+
+def test_flops_count_no_rows_that_are_added_for_microbatches(at_once):
+    in_parts, rows = language_model(microbatches=8), np.arange(10) % 3
+    ten = jax.tree.map(lambda array: array[rows], WINDOWS)
+    batch, num_rows = in_parts.place([ten], 0)
+    assert len(batch.inputs) == 16 and num_rows == 10
+    assert in_parts.flops(batch, num_rows) == at_once.flops(ten, 10)
+
+
+def test_calls_of_a_compiled_method_are_steps_of_the_timeout(shared, monkeypatch):
+    begun = []
+    monkeypatch.setattr(learner, "step_begins", lambda: begun.append("step"))
+    double = shared.apply(lambda model, array: 2 * array)
+    parameters = shared.initial_state().parameters
+    for _ in range(2):
+        assert double(parameters, np.float32(3)) == 6
+    assert begun == ["step", "step"]
 
 
 def test_half_the_precision_learns_in_whole_parameters(at_once):
