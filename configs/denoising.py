@@ -2,8 +2,8 @@
 
 command    python run.py --config=configs/denoising.py
 hardware   two CPU cores
-time       5.0 min of training
-score      test accuracy: 84.80%; test perplexity: 1.900; test BLEU: 63.10; seed 0, commit 591b638
+time       14.0 min of training
+score      test exact match: 0.00%; seed 0, commit 3923081
 """
 
 from ml_collections import ConfigDict

@@ -2,8 +2,9 @@
 
 command    python run.py --config=configs/packed_lm.py
 hardware   two CPU cores
-time       0.5 min of training
-score      validation perplexity: 12.600; seed 0, commit 882aa75
+time       2.1 min of training
+score      test accuracy: 35.44%; compositional accuracy: 33.93%; longer accuracy: 25.09%; seed 0,
+           commit 3923081
 """
 
 from ml_collections import ConfigDict

@@ -2,20 +2,19 @@
 
 command    python run.py --config=configs/reverse.py
 hardware   two CPU cores
-time       3.0 min of training
-score      in_range exact match: 100.00%; longer exact match: 1.80%; seed 0, commit 068a44e
-score      reverse_positions/alibi: in_range exact match: 97.20%; longer exact match: 9.80%; seed 0,
-           commit d5155ee
-score      reverse_positions/learned: in_range exact match: 100.00%; longer exact match: 0.00%; seed
-           0, commit d5155ee
-score      reverse_positions/none: in_range exact match: 6.70%; longer exact match: 0.00%; seed 0,
-           commit d5155ee
-score      reverse_positions/relative: in_range exact match: 99.00%; longer exact match: 47.20%;
-           seed 0, commit d5155ee
-score      reverse_positions/rotary: in_range exact match: 99.60%; longer exact match: 76.60%; seed
-           0, commit d5155ee
-score      reverse_positions/sinusoidal: in_range exact match: 100.00%; longer exact match: 1.80%;
-           seed 0, commit d5155ee
+time       6.6 min of training
+score      test exact match: 83.70%; in_range exact match: 100.00%; longer exact match: 4.60%; seed
+           0, commit 3923081
+score      reverse_positions/positions=alibi: test exact match: 82.70%; in_range exact match:
+           97.40%; longer exact match: 8.20%; seed 0, commit 3923081
+score      reverse_positions/positions=learned: test exact match: 82.90%; in_range exact match:
+           100.00%; longer exact match: 0.00%; seed 0, commit 3923081
+score      reverse_positions/positions=none: test exact match: 5.10%; in_range exact match: 6.10%;
+           longer exact match: 0.00%; seed 0, commit 3923081
+score      reverse_positions/positions=relative: test exact match: 96.00%; in_range exact match:
+           99.70%; longer exact match: 80.40%; seed 0, commit 3923081
+score      reverse_positions/positions=rotary: test exact match: 94.60%; in_range exact match:
+           99.80%; longer exact match: 68.20%; seed 0, commit 3923081
 """
 
 from ml_collections import ConfigDict

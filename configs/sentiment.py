@@ -2,9 +2,9 @@
 
 command    python run.py --config=configs/sentiment.py
 hardware   two CPU cores
-time       1.9 min of training
-score      test accuracy: 99.30% (for comparison: 53 % (logistic regression on counts of words));
-           longer accuracy: 87.50%; seed 0, commit 068a44e
+time       2.7 min of training
+score      longer accuracy: 88.30%; test accuracy: 99.60% (for comparison: 53 % (logistic regression
+           on counts of words)); seed 0, commit 3923081
 """
 
 from ml_collections import ConfigDict

@@ -2,8 +2,8 @@
 
 command    python run.py --config=configs/summary.py
 hardware   two CPU cores
-time       4.0 min of training
-score      test exact match: 89.10%; test BLEU: 93.90; seed 0, commit 2f76f1b
+time       12.1 min of training
+score      test exact match: 80.30%; seed 0, commit 3923081
 """
 
 from ml_collections import ConfigDict

@@ -3,9 +3,9 @@
 command    python run.py                (or: python run.py --config=configs/toy_translation.py)
 hardware   two CPU cores
 time       1.6 min of training
-score      test exact match: 99.20%; agreement exact match: 98.86%; order exact match: 99.29%;
-           polysemy exact match: 100.00%; compositional exact match: 99.10%; longer exact match:
-           46.80%; seed 0, commit f4d00e2
+score      test exact match: 99.50%; agreement exact match: 99.09%; order exact match: 99.58%;
+           polysemy exact match: 100.00%; compositional exact match: 98.60%; longer exact match:
+           43.00%; seed 0, commit 3923081
 score      toy_translation_seeds: test exact match: 99.33% ± 0.12%; agreement exact match: 99.09% ±
            0.23%; order exact match: 99.48% ± 0.16%; polysemy exact match: 100.00% ± 0.00%;
            compositional exact match: 98.73% ± 0.47%; longer exact match: 40.20% ± 8.66%; seeds 0,

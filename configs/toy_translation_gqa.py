@@ -2,9 +2,10 @@
 
 command    python run.py --config=configs/toy_translation_gqa.py
 hardware   two CPU cores
-time       1.7 min of training
-score      test exact match: 99.30%; compositional exact match: 96.50%; longer exact match: 24.20%;
-           seed 0, commit d274832
+time       2.8 min of training
+score      test exact match: 99.10%; agreement exact match: 98.63%; order exact match: 99.01%;
+           polysemy exact match: 99.54%; compositional exact match: 98.50%; longer exact match:
+           26.80%; seed 0, commit 3923081
 """
 
 from ml_collections import ConfigDict

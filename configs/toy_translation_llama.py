@@ -2,10 +2,10 @@
 
 command    python run.py --config=configs/toy_translation_llama.py
 hardware   two CPU cores
-time       2.6 min of training
-score      test exact match: 99.20%; compositional exact match: 95.70%; longer exact match: 16.60%;
-           agreement exact match: 98.60%; order exact match: 99.00%; polysemy exact match: 100.00%;
-           seed 0, commit cebcb9e
+time       2.7 min of training
+score      test exact match: 99.20%; agreement exact match: 98.86%; order exact match: 99.44%;
+           polysemy exact match: 99.54%; compositional exact match: 97.70%; longer exact match:
+           29.20%; seed 0, commit 3923081
 """
 
 from ml_collections import ConfigDict

@@ -2,9 +2,10 @@
 
 command    python run.py --config=configs/toy_translation_postnorm.py
 hardware   two CPU cores
-time       1.7 min of training
-score      test exact match: 98.80%; compositional exact match: 96.30%; longer exact match: 5.40%;
-           seed 0, commit d274832
+time       2.1 min of training
+score      test exact match: 98.67% ± 0.15%; agreement exact match: 98.48% ± 0.26%; order exact
+           match: 98.63% ± 0.08%; polysemy exact match: 98.93% ± 0.26%; compositional exact match:
+           97.77% ± 0.60%; longer exact match: 1.93% ± 1.63%; seeds 0, 1, 2, commit 3923081
 """
 
 from ml_collections import ConfigDict

@@ -5,7 +5,7 @@ hardware   two CPU cores
 time       2.1 min of training
 score      test exact match: 95.90%; agreement exact match: 97.95%; order exact match: 96.05%;
            polysemy exact match: 85.39%; compositional exact match: 93.80%; longer exact match:
-           87.80%; seed 0, commit f4d00e2
+           87.80%; seed 0, commit 3923081
 """
 
 from ml_collections import ConfigDict
