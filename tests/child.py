@@ -18,9 +18,9 @@ ONE_DEVICE = "import jax; jax.config.update('jax_num_cpu_devices', 1)\n"
 
 SLOW_STEPS = """
 import time
-from experiments.training.learner import Learner
-place = Learner.place
-Learner.place = lambda *given: time.sleep(0.1) or place(*given)
+from experiments.training import sharding
+place = sharding.place_rows
+sharding.place_rows = lambda *given, **named: time.sleep(0.1) or place(*given, **named)
 """
 
 

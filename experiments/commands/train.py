@@ -41,7 +41,7 @@ def train(
     for split in task.known_splits:
         task.ids(split)  # raises for an example that does not fit
     batches = task.training_batches()
-    task.learner.trace(task.learner.place(batches, 0)[0])
+    task.learner.trace(task.learner.batch_reader(batches)(0)[0])
     texts = {name: task.splits[name].fingerprint for name in task.known_splits}
     check_same(
         f"{texts} {task.config.train.steps}",

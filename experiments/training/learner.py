@@ -18,11 +18,11 @@ from experiments.training.interruption import stop_point
 from experiments.training.loss import per_token
 from experiments.training.optimizer import optimizer, schedule
 from experiments.training.sharding import (
+    batch_reader,
     make_mesh,
     one_copy,
     place_rows,
     rows_of_each,
-    rows_of_step,
     shardings,
 )
 from experiments.training.step import Batch, LossFunction, TrainState, make_steps
@@ -109,14 +109,9 @@ class Learner:
             skips_nonfinite=train.skip_nonfinite > 0,
         )
 
-    def place(self, batches: TrainingBatches, step: int) -> tuple[Batch, int]:
-        """Read the batch of a training step onto the devices, as in `place_rows`.
-
-        Returns:
-            The batch, which may end with rows of padding, and the number of its own rows.
-        """
-        rows = rows_of_step(batches, step)
-        return place_rows(rows, self.mesh, multiple=self._microbatches), rows.number
+    def batch_reader(self, batches: TrainingBatches) -> Callable[[int], tuple[Batch, int]]:
+        """Return a function that reads the batch of a training step, as in `sharding`."""
+        return batch_reader(batches, self.mesh, multiple=self._microbatches)
 
     def trace(self, batch: Batch) -> None:
         """Trace the loss, and the training step if the config names an implementation of attention.

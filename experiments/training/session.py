@@ -144,7 +144,7 @@ def fit_in(
                 try:
                     state, progress = fit(
                         state,
-                        partial(learner.place, batches),
+                        learner.batch_reader(batches),
                         train_step,
                         config=config.train,
                         metrics=metrics,

@@ -220,15 +220,6 @@ def shard_rows(tree: Tree, mesh: Mesh, *, multiple: int = 1) -> Tree:
     return jax.tree.map(lambda array: _constrained(array, mesh, axes or None), tree)
 
 
-def rows_of_step(batches: TrainingBatches, step: int) -> Rows[Any]:
-    """Return the rows of the batch of a training step.
-
-    Raises:
-        UsageError: as `rows_of_each`.
-    """
-    return batches.rows(step) if reads_rows(batches) else _rows_of(batches[step])
-
-
 def rows_of_each(batches: Iterable[Tree]) -> Iterator[Rows[Tree]]:
     """Return the rows of each batch of a split, in order.
 
@@ -273,6 +264,27 @@ def place_rows(rows: Rows[Tree], mesh: Mesh, *, multiple: int = 1) -> Tree:
         return jax.make_array_from_callback((number, *arrays[0].shape[1:]), sharding, shard)
 
     return jax.tree.map(place, *parts)
+
+
+def batch_reader(
+    batches: TrainingBatches, mesh: Mesh, *, multiple: int = 1
+) -> Callable[[int], tuple[Any, int]]:
+    """Return a function that reads the batch of a training step onto the devices.
+
+    It returns the batch, as `place_rows`, and the number of its own rows, before any padding.
+
+    Args:
+        batches: of the training.
+        mesh: of the devices.
+        multiple: as in `place_rows`.
+    """
+    rows_of = batches.rows if reads_rows(batches) else lambda step: _rows_of(batches[step])
+
+    def read(step: int) -> tuple[Any, int]:
+        rows = rows_of(step)
+        return place_rows(rows, mesh, multiple=multiple), rows.number
+
+    return read
 
 
 def row_shards(features: Array) -> tuple[int, ...]:

@@ -21,14 +21,14 @@ def test_a_step_enters_at_most_twelve_files_outside_the_library(run_command, mon
         if event == "call":
             entered.add(frame.f_code.co_filename)
 
-    def fit(state, batches, train_step, **_):
+    def fit(state, read_batch, train_step, **_):
         frame = sys._getframe(1)
         while frame is not None:
             note(frame, "call", None)
             frame = frame.f_back
         sys.setprofile(note)
         try:
-            jax.eval_shape(lambda state: train_step(state, batches[0]), state)
+            jax.eval_shape(lambda state: train_step(state, read_batch(0)[0]), state)
         finally:
             sys.setprofile(None)
         raise KeyboardInterrupt

@@ -18,11 +18,11 @@ from experiments.training import sharding
 from experiments.training.sharding import (
     TABLE,
     accumulated,
+    batch_reader,
     constrain,
     make_mesh,
     place_rows,
     rows_of_each,
-    rows_of_step,
     shardings,
     spec,
 )
@@ -278,7 +278,8 @@ class Negative(Numbers):
 )
 def test_rows_are_those_of_the_batches(batches, sign):
     if isinstance(batches, Batches | list):
-        assert rows_of_step(batches, 1).read(slice(1, 2)).tolist() == [sign * 11]
+        batch, num_rows = batch_reader(batches, make_mesh(MeshPart()))(1)
+        assert (batch.tolist(), num_rows) == ([sign, sign * 11], 2)
     found = [(rows.number, rows.read(slice(0, 2)).tolist()) for rows in rows_of_each(batches)]
     assert found == [(2, [0, 10 * sign]), (2, [sign, 11 * sign])]
 
@@ -288,6 +289,6 @@ def test_arrays_of_different_numbers_of_rows_are_refused(others):
     batch = {"inputs": np.zeros((3, 5)), "labels": np.zeros(others)}
     message = r"equally many rows, got shapes .*'inputs'\W+\(3, 5\)"
     with pytest.raises(UsageError, match=message):
-        rows_of_step([batch], 0)
+        batch_reader([batch], make_mesh(MeshPart()))(0)
     with pytest.raises(UsageError, match=message):
         next(rows_of_each([batch]))

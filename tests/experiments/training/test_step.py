@@ -167,7 +167,7 @@ def test_flops_are_three_times_those_of_the_forward_pass(shared):
 def test_flops_count_no_rows_that_are_added_for_microbatches(at_once):
     in_parts, rows = language_model(microbatches=8), np.arange(10) % 3
     ten = jax.tree.map(lambda array: array[rows], WINDOWS)
-    batch, num_rows = in_parts.place([ten], 0)
+    batch, num_rows = in_parts.batch_reader([ten])(0)
     assert len(batch.inputs) == 16 and num_rows == 10
     assert in_parts.flops(batch, num_rows) == at_once.flops(ten, 10)
 
