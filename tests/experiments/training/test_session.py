@@ -66,7 +66,9 @@ def test_timeout_runs_until_checkpoints_are_written_and_read(ends, tmp_path, mon
     config = SimpleNamespace(train=TrainPart(step_timeout=60, sample_maps=True))
     task = SimpleNamespace(
         config=config,
-        learner=SimpleNamespace(initial_state=lambda parameters: STATE, batch_reader=len, flops=None),
+        learner=SimpleNamespace(
+            initial_state=lambda parameters: STATE, batch_reader=len, flops=None
+        ),
         sample_maps=lambda state: note("maps", {}),
     )
     with pytest.raises(ends) if ends else nullcontext():
