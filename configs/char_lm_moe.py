@@ -5,8 +5,10 @@ is logged as `balance`.
 
 command    python run.py --config=configs/char_lm_moe.py
 hardware   two CPU cores
-time       9.1 min of training (char_lm_moe_shakespeare)
-score      char_lm_moe_shakespeare: validation loss: 1.668; seed 0, commit ad01531
+time       2.2 min of training (char_lm_moe_shakespeare)
+score      char_lm_moe_shakespeare: validation loss: 1.610 (for comparison: 1.88 (nanoGPT: random
+           windows of the last tenth of the text; here all of the first half of it)); seed 0, commit
+           3923081
 """
 
 from ml_collections import ConfigDict
