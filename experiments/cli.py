@@ -27,7 +27,7 @@ from experiments.config_files import (
 )
 from experiments.errors import UsageError, as_usage_errors, nearest, one_of
 from experiments.grid import axis_flags, expand, read_axes
-from experiments.launch.slurm import SCRIPT, read_options
+from experiments.launch.slurm import SCRIPT, read_options, script_of
 from experiments.plugin import import_plugin
 from experiments.registry import TASK_PARTS, datasets_of
 from experiments.workdir import CHANGEABLE, MESH, Workdir
@@ -269,9 +269,9 @@ def _check_training(
 ) -> None:
     """Raise a `UsageError` for a flag that changes the training of a run that is only used."""
     given, trained = {*map(flag_name, arguments)}, workdir.load_config()
-    for name in (name for name in CHANGEABLE if name not in MESH):
+    for name in CHANGEABLE:
         part, _, field = name.partition(".")
-        if f"config.{name}" in given and part in trained:
+        if name not in MESH and f"config.{name}" in given and part in trained:
             new, old = (getattr(tree[part], field, None) for tree in (config, trained))
             if new != old:
                 raise UsageError(
@@ -388,8 +388,7 @@ def _check_combination(mode: str, arguments: Sequence[str], *, is_config_given: 
 
 def _check_cluster(given: str) -> None:
     """Raise a `UsageError` for a cluster that cannot be used, or a batch script with mistakes."""
-    is_script = given.endswith(SCRIPT.suffix)
-    if not is_script:
+    if not given.endswith(SCRIPT.suffix):
         with as_usage_errors():
             one_of("--cluster", given, CLUSTERS)
     if find_spec("submitit") is None:
@@ -398,7 +397,7 @@ def _check_cluster(given: str) -> None:
         return
     if which("srun") is None:
         raise UsageError(f"--cluster={given} needs the command srun, which is not installed here")
-    read_options(Path(given) if is_script else SCRIPT)
+    read_options(script_of(given))
 
 
 def _check_processes(given: Mapping[str, str | None]) -> None:

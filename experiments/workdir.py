@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from experiments.config import Config
 from experiments.config.build import as_tree
 from experiments.config.differences import differences, flat, in_lines, is_within
 from experiments.config.flags import as_config_dict
+from experiments.config.mesh import MeshPart
 from experiments.errors import UsageError
 from experiments.files import PART, append, cut, write_whole
 from experiments.json_files import read_json, read_json_lines
@@ -24,7 +25,7 @@ from experiments.plugin import is_imported
 from experiments.registry import TASK_PARTS
 
 IGNORED_WHEN_COMPARING_CONFIGS = "data.path", "literature", "plugin"
-MESH = "mesh.data", "mesh.fsdp", "mesh.sequence", "mesh.tensor"
+MESH = tuple(f"mesh.{axis.name}" for axis in fields(MeshPart))
 # Fields that may change on an existing run: they do not change what it has learned so far.
 CHANGEABLE = (
     "train.steps",

@@ -15,7 +15,7 @@ from experiments.config import Config
 from experiments.config_files import REPOSITORY
 from experiments.errors import UsageError
 from experiments.files import write_whole
-from experiments.launch.slurm import SCRIPT, ResumableCommand, read_options, slurm_executor
+from experiments.launch.slurm import ResumableCommand, read_options, script_of, slurm_executor
 from experiments.records import Record, Run, label_of, table, warn_skipped
 from experiments.registry import TASKS
 from experiments.results import SHOWN
@@ -174,7 +174,7 @@ def _submit(
         executor, run = submitit.AutoExecutor(folder, cluster), submitit.helpers.CommandFunction
         executor.update_parameters(name=name, timeout_min=LONGEST_JOB)
     else:
-        options = read_options(SCRIPT if cluster == "slurm" else Path(cluster))
+        options = read_options(script_of(cluster))
         executor, run = slurm_executor(folder, name, REPOSITORY, options), ResumableCommand
     jobs = executor.submit_array([run(command) for command in commands])
     try:

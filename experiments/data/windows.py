@@ -89,10 +89,7 @@ class Windows(Batches[AnyBatch]):
         Raises:
             UsageError: no example, or one that the layout has no room for.
         """
-        lengths = examples.lengths
-        if not len(lengths):
-            raise UsageError("there is no example to train on")
-        layout.check(lengths)
+        lengths = _checked_lengths(examples, layout, "train on")
         self._examples, self._layout, self._redraw, self._seed = examples, layout, redraw, seed
         self._num_windows = -(-len(lengths) // size)
         self._bounds = np.arange(self._num_windows + 1) * len(lengths) // self._num_windows
@@ -174,10 +171,7 @@ class Once(FiniteBatches[AnyBatch]):
         Raises:
             UsageError: no example, or one that the layout has no room for.
         """
-        lengths = examples.lengths
-        if not len(lengths):
-            raise UsageError("there is no example to measure")
-        layout.check(lengths)
+        lengths = _checked_lengths(examples, layout, "measure")
         self._examples, self._layout = examples, layout
         order = np.argsort(lengths.max(axis=1), kind="stable")
         lengths = lengths[order]
@@ -332,6 +326,23 @@ class PackedPairRows(PackedRows):
 
     def _build(self, rows: Sequence[Sequence[tuple]]) -> PackedPairs:
         return PackedPairs(self._side(rows, 0), self._side(rows, 1))
+
+
+def _checked_lengths(examples: Examples, layout: Layout[Any], use: str) -> np.ndarray:
+    """Return the lengths of examples that a layout has room for.
+
+    Args:
+        examples: of a split.
+        layout: of their batches.
+        use: what the examples are for, in the error of a split without any.
+
+    Raises:
+        UsageError: no example, or one that the layout has no room for.
+    """
+    if not len(examples.lengths):
+        raise UsageError(f"there is no example to {use}")
+    layout.check(examples.lengths)
+    return examples.lengths
 
 
 def _check_tokens(tokens: int, length: int) -> None:

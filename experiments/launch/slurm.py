@@ -64,6 +64,11 @@ class ResumableCommand:
         return submitit.helpers.DelayedSubmission(ResumableCommand(self._command))
 
 
+def script_of(cluster: str) -> Path:
+    """Return the batch script of `--cluster`: that of this folder for "slurm", else the path."""
+    return SCRIPT if cluster == "slurm" else Path(cluster)
+
+
 def read_options(path: Path) -> dict[str, str | bool]:
     """Return the options of sbatch in a batch script.
 

@@ -44,7 +44,7 @@ def test_scores_and_each_evaluator_are_steps_of_the_timeout(task, monkeypatch):
     monkeypatch.setattr(tasks, "step_begins", lambda: begun.append("step"))
     monkeypatch.setattr(tasks, "answer_scores", lambda *given, **_: begun.append("scores") or {})
     for name in ("first", "second"):
-        evaluator = lambda task, state, name=name: begun.append(name) or {}  # noqa: E731
+        evaluator = partial(lambda name, task, state: begun.append(name) or {}, name)
         monkeypatch.setitem(EVALUATORS._entries, name, evaluator)
     task.config.train.evaluators = ("first", "bleu", "second")
     task.config.data, task.examples = None, lambda split: []
