@@ -106,7 +106,7 @@ def explain(
     with as_usage_errors():
         one_of("--split", split, task.known_splits)
     state = restore(workdir, task).state
-    untrained = task.learner.initial_state().parameters
+    untrained = task.learner.unpadded(task.learner.initial_state()).parameters
     name = SENTENCE if sentence is not None else file.name if file else split
     folder = workdir.explanation / name
     if sentence is not None:

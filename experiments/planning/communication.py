@@ -107,12 +107,8 @@ def communicated(
 
 
 def _gathered(shard: Shard, batch: BatchShape) -> Iterator[Sent]:
-    """Gather what "fsdp" shards of a parameter for each pass, and a vocabulary that is padded."""
-    weight, mesh = shard.weight, shard.mesh
-    if shard.is_padded:
-        size = 4 * shard.size * math.prod(mesh.shape[axis] for axis in shard.tensor_axes)
-        state = 3  # the new parameter and two moments of Adam are stored whole
-        yield Sent("all-gather", size / shard.fsdp, shard.tensor_axes, state)
+    """Gather what "fsdp" shards of a parameter for each pass."""
+    weight = shard.weight
     times = 1
     if weight.num_inputs and weight.in_layers:
         times = 2 + (weight.recomputed and not _is_gathered_once(shard))
@@ -158,9 +154,8 @@ def _activations(shard: Shard, batch: BatchShape) -> Iterator[Sent]:
         for axes in filter(None, of_outputs):  # gradients of inputs
             yield Sent("all-reduce", vectors * math.prod(inputs), axes)
     elif weight.lookups and shard.tensor_axes:
-        lookups = 0 if shard.is_padded else weight.lookups
         size = vectors * weight.shape[-1]
-        yield Sent("all-reduce", size, shard.tensor_axes, lookups + weight.is_output)
+        yield Sent("all-reduce", size, shard.tensor_axes, weight.lookups + weight.is_output)
     if weight.is_output and shard.tensor_axes:
         yield Sent("all-reduce", 4 * tokens, shard.tensor_axes, STATISTICS)
 

@@ -18,7 +18,7 @@ from experiments.planning.communication import BatchShape
 from experiments.planning.weights import Shard, attentions, weights
 from experiments.training.loss import token_losses
 from experiments.training.optimizer import optimizer
-from experiments.training.sharding import shardings, shards_of
+from experiments.training.sharding import padded_tables, shardings, shards_of
 from experiments.training.tiled_loss import tiled_token_losses
 
 
@@ -37,6 +37,7 @@ def state_bytes(model: nnx.Module, train: TrainPart, mesh: AbstractMesh) -> dict
     state = jax.eval_shape(optimizer(train, parameters).init, parameters)
 
     def on_device(tree: object) -> int:
+        tree = padded_tables(tree, mesh)
         leaves = zip(jax.tree.leaves(tree), jax.tree.leaves(shardings(tree, mesh)), strict=True)
         return sum(math.prod(own.shard_shape(x.shape)) * x.dtype.itemsize for x, own in leaves)
 

@@ -1,7 +1,7 @@
 """The parameters and the attention of a model, and how often each is computed."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Self
 
 from flax import nnx
@@ -10,7 +10,7 @@ from jax.sharding import AbstractMesh
 from attention.modules import Attention, Block, EncoderDecoder, Layers, Residual
 from attention.modules.axes import axis_names
 from attention.modules.context import AxisNames
-from experiments.training.sharding import LOOKED_UP, shards_of, spec
+from experiments.training.sharding import padded_shape, spec
 
 Path = tuple[str | int, ...]
 
@@ -55,7 +55,6 @@ class Shard(NamedTuple):
         axes: of the mesh for each axis of the parameter, without "fsdp".
         size: entries in one layer, once those of "fsdp" are gathered.
         fsdp: shards of what is stored.
-        is_padded: whether computations pad an axis that is stored whole.
     """
 
     weight: Weight
@@ -63,7 +62,6 @@ class Shard(NamedTuple):
     axes: tuple[tuple[str, ...], ...]
     size: int
     fsdp: int
-    is_padded: bool
 
     @classmethod
     def of(cls, weight: Weight, mesh: AbstractMesh) -> Self:
@@ -72,28 +70,19 @@ class Shard(NamedTuple):
         Raises:
             UsageError: a size that the mesh does not divide.
         """
-        what = ".".join(map(str, weight.path))
-        stored = _axes(weight.names, weight.shape, mesh, what)
-        fsdp = mesh.shape["fsdp"] if any("fsdp" in used for used in stored) else 1
-        sizes = weight.shape
-        if weight.is_output or fsdp > 1:  # a look-up alone uses the whole table
-            ways = [shards_of(name, mesh) if name in LOOKED_UP else 1 for name in weight.names]
-            sizes = [-(-size // way) * way for size, way in zip(sizes, ways, strict=True)]
-        used = _axes(weight.names, sizes, mesh, what)
+        names, what = weight.names, ".".join(map(str, weight.path))
+        shape = padded_shape(names, weight.shape, mesh)
+        found = spec(names, shape, mesh, what)
+        used = [{axis} if isinstance(axis, str) else {*(axis or ())} for axis in found]
         axes = tuple(tuple(sorted(axis - {"fsdp"})) for axis in used)
-        size = math.prod(sizes) // math.prod(mesh.shape[name] for axis in axes for name in axis)
-        return cls(weight, mesh, axes, size, fsdp, is_padded=sum(sizes) > sum(weight.shape))
+        size = math.prod(shape) // math.prod(mesh.shape[name] for axis in axes for name in axis)
+        fsdp = mesh.shape["fsdp"] if any("fsdp" in axis for axis in used) else 1
+        return cls(weight, mesh, axes, size, fsdp)
 
     @property
     def tensor_axes(self) -> tuple[str, ...]:
         """Axes of the mesh that shard it in computations."""
         return tuple(name for axis in self.axes for name in axis)
-
-
-def _axes(names: AxisNames, shape: Sequence[int], mesh: AbstractMesh, what: str) -> list[set[str]]:
-    """Return the axes of the mesh that shard each axis of a parameter."""
-    found = spec(names, shape, mesh, what)
-    return [{axis} if isinstance(axis, str) else {*(axis or ())} for axis in found]
 
 
 def weights(model: nnx.Module) -> Iterator[Weight]:

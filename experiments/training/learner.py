@@ -7,6 +7,7 @@ from typing import Any
 import jax
 from flax import nnx
 from jax import Array
+from jax.sharding import Mesh
 
 from experiments.compilation import compiled
 from experiments.config import Config
@@ -21,7 +22,9 @@ from experiments.training.sharding import (
     batch_reader,
     make_mesh,
     one_copy,
+    padded_tables,
     place_rows,
+    resized,
     rows_of_each,
     shardings,
 )
@@ -38,7 +41,8 @@ class Learner:
         definition: the model without its parameters.
         initial_state: `(parameters={}) -> TrainState`, before the first step, with these parameters
             by path in place of initial ones. Each device computes its shards alone.
-        abstract_state: its shapes and shardings.
+        padded_state: its shapes and shardings, with `padded_tables`.
+        abstract_state: the same without, as a model and a checkpoint have them.
         num_parameters: of the model.
         train_step: of `make_steps`.
         evaluate_step: of `make_steps`.
@@ -82,18 +86,14 @@ class Learner:
 
         self.definition = nnx.graphdef(self.abstract_model)
         shapes = jax.eval_shape(make_state)
-        of_state = shardings(shapes, self.mesh)
-        initial_state = compiled(make_state, out_shardings=of_state)
+        initial_state = compiled(make_state, out_shardings=shardings(shapes, self.mesh))
 
         def start(parameters: Mapping[Any, Any] = MappingProxyType({})) -> TrainState:
-            return _with_parameters(initial_state(), parameters)
+            return self.padded(_with_parameters(initial_state(), parameters))
 
         self.initial_state = start
-        self.abstract_state = jax.tree.map(
-            lambda leaf, own: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=own),
-            shapes,
-            of_state,
-        )
+        self.abstract_state = _with_shardings(shapes, self.mesh)
+        self.padded_state = _with_shardings(padded_tables(shapes, self.mesh), self.mesh)
         self.num_parameters = sum(x.size for x in jax.tree.leaves(self.abstract_state.parameters))
         self._flops: dict[tuple[Any, ...], int] = {}
         self.train_step, self.evaluate_step = make_steps(
@@ -102,12 +102,21 @@ class Learner:
             optimizing,
             schedule(train),
             mesh=self.mesh,
-            state_shardings=of_state,
+            parameters=shapes.parameters,
+            state_shardings=jax.tree.map(lambda leaf: leaf.sharding, self.padded_state),
             dtype=jax.numpy.dtype(train.dtype),
             microbatches=self._microbatches,
             decay=train.ema,
             skips_nonfinite=train.skip_nonfinite > 0,
         )
+
+    def padded(self, state: TrainState) -> TrainState:
+        """Return a state as the training step takes it."""
+        return resized(state, self.padded_state)
+
+    def unpadded(self, state: TrainState) -> TrainState:
+        """Return a state as a model or a checkpoint takes it."""
+        return resized(state, self.abstract_state)
 
     def batch_reader(self, batches: TrainingBatches) -> Callable[[int], tuple[Batch, int]]:
         """Return a function that reads the batch of a training step, as in `sharding`."""
@@ -177,6 +186,14 @@ class Learner:
             return gather_to_host(program(one_copy(parameters), *arrays))
 
         return run
+
+
+def _with_shardings(shapes: TrainState, mesh: Mesh) -> TrainState:
+    return jax.tree.map(
+        lambda leaf, own: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=own),
+        shapes,
+        shardings(shapes, mesh),
+    )
 
 
 def _with_parameters(state: TrainState, parameters: Mapping[Any, Any]) -> TrainState:

@@ -4,7 +4,6 @@ import io
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple, Protocol, Self
 
 import jax
@@ -121,8 +120,8 @@ def fit_in(
             _check_new(workdir, config.train.checkpoint_interval)
             state = learner.initial_state(parameters)
         else:
-            state, progress = checkpoints.restore(learner.abstract_state)
-            lengths = progress["lengths"]
+            restored, progress = checkpoints.restore(learner.abstract_state)
+            state, lengths = learner.padded(restored), progress["lengths"]
             warn_of_other_bits(workdir, progress["bits_depend_on"], bits_depend_on(learner.mesh))
         first, train_step, run = int(state.step), _with_flags(learner), None
         if not _has_ended(state, progress, config):
@@ -135,11 +134,11 @@ def fit_in(
 
         def save(state: TrainState, progress: dict[str, Any]) -> None:
             found = {"lengths": workdir.lengths(), "bits_depend_on": bits_depend_on(learner.mesh)}
-            checkpoints.save(state, progress | found)
+            checkpoints.save(learner.unpadded(state), progress | found)
 
         with step_timeout(config.train.step_timeout):
             if config.train.sample_maps and first == 0:
-                workdir.keep_maps(task.sample_maps(state.to_use()))
+                workdir.keep_maps(task.sample_maps(learner.unpadded(state).to_use()))
             with Metrics(workdir.path, step=first, wandb=run) as metrics:
                 try:
                     state, progress = fit(
@@ -149,8 +148,8 @@ def fit_in(
                         config=config.train,
                         metrics=metrics,
                         save=save,
-                        evaluate=lambda state: task.validate(state.to_use()),
-                        sample=partial(_sample, workdir, task),
+                        evaluate=lambda state: task.validate(learner.unpadded(state).to_use()),
+                        sample=lambda state: _sample(workdir, task, learner.unpadded(state)),
                         flops=learner.flops,
                         progress=progress,
                         stop=stop,
@@ -160,7 +159,7 @@ def fit_in(
                     raise FloatingPointError(why) from error
                 finally:
                     checkpoints.wait()
-            return Trained.of(checkpoints, state, progress, config)
+            return Trained.of(checkpoints, learner.unpadded(state), progress, config)
 
 
 def _with_flags(learner: Learner) -> Callable[..., tuple[TrainState, dict[str, Array]]]:

@@ -90,8 +90,8 @@ def spec(names: Sequence[str | None], shape: Sequence[int], mesh: Mesh, what: st
     """Return how a parameter is sharded.
 
     The mesh axis "fsdp" shards every parameter: if the table has no axis of the parameter for it,
-    along an axis that it divides, the largest of those that are whole. A vocabulary that the mesh
-    does not divide is stored whole; the compiler pads it in computations.
+    along an axis that it divides, the largest of those that are whole. Of tables that are looked up
+    by ids, rows that the mesh does not divide are whole: a training pads them (`padded_tables`).
 
     Args:
         names: of the axes.
@@ -146,6 +146,56 @@ def shardings(tree: Any, mesh: Mesh) -> Any:  # noqa: ANN401 - any pytree
     return jax.tree_util.tree_map_with_path(of, tree, is_leaf=_is_variable)
 
 
+def padded_shape(
+    names: Sequence[str | None], shape: Sequence[int], mesh: Mesh | AbstractMesh
+) -> tuple[int, ...]:
+    """Return a shape with more rows for a table that is looked up by ids: the mesh divides them.
+
+    Args:
+        names: of the axes.
+        shape: their sizes.
+        mesh: of the devices.
+    """
+    ways = [shards_of(name, mesh) if name in LOOKED_UP else 1 for name in names]
+    return tuple(size + -size % way for size, way in zip(shape, ways, strict=True))
+
+
+def padded_tables(shapes: Tree, mesh: Mesh | AbstractMesh) -> Tree:
+    """Return the shapes in which a training stores its state: those of tables as `padded_shape`.
+
+    So each device stores a part of a vocabulary of any size. The rows that are added are zeros, and
+    so are their gradients, moments of the optimizer and updates.
+
+    Args:
+        shapes: contains `nnx.Variable`s of shapes with metadata "axes".
+        mesh: of the devices.
+    """
+
+    def padded(leaf: Any) -> Any:  # noqa: ANN401 - a part of any pytree
+        if not _is_variable(leaf):
+            return leaf
+        shape = padded_shape(axis_names(leaf), leaf.shape, mesh)
+        return leaf.replace(jax.ShapeDtypeStruct(shape, leaf.dtype))
+
+    return jax.tree.map(padded, shapes, is_leaf=_is_variable)
+
+
+def resized(tree: Tree, like: Tree) -> Tree:
+    """Cut arrays to the shapes of others, or append zeros; arrays of the same shape are kept.
+
+    Args:
+        tree: arrays.
+        like: shapes, and the shardings of arrays with another shape.
+    """
+
+    def of(array: Array, like: jax.ShapeDtypeStruct) -> Array:
+        if array.shape == like.shape:
+            return array
+        return jax.jit(_resized, static_argnums=1, out_shardings=like.sharding)(array, like.shape)
+
+    return jax.tree.map(of, tree, like)
+
+
 def constrain(mesh: Mesh, array: Array, names: Sequence[str | None]) -> Array:
     """Shard an activation by the table: a mesh axis is used by the first axis that is mapped to it.
 
@@ -198,12 +248,12 @@ def gather_tables(parameters: Tree, mesh: Mesh) -> Tree:
         return parameters
 
     def gathered(leaf: Any) -> Any:  # noqa: ANN401 - a part of any pytree
-        if not isinstance(leaf, nnx.Variable) or not {*LOOKED_UP} & {*axis_names(leaf)}:
+        if not _is_variable(leaf) or {*LOOKED_UP}.isdisjoint(axis_names(leaf)):
             return leaf
         axes = [
             tuple(each for each in _axes(name, mesh) if each != "fsdp") for name in axis_names(leaf)
         ]
-        sizes = zip(axes, leaf.shape, strict=True)  # a size that is not divided is stored whole
+        sizes = zip(axes, leaf.shape, strict=True)  # evaluation takes tables without padding
         kept = (axis if axis and size % _ways(axis, mesh) == 0 else None for axis, size in sizes)
         return leaf.replace(_constrained(leaf[...], mesh, *kept))
 
@@ -378,6 +428,11 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
             stop = max(stop, last)
         merged.append((start, stop))
     return merged
+
+
+def _resized(array: Array, shape: tuple[int, ...]) -> Array:
+    kept = array[tuple(map(slice, shape))]
+    return jnp.pad(kept, [(0, size - own) for size, own in zip(shape, kept.shape, strict=True)])
 
 
 def _constrained(array: Array, mesh: Mesh, *axes: MeshAxes) -> Array:

@@ -104,7 +104,8 @@ def load_trial(config: ConfigDict, cache: Path) -> Trial:
     if not config.translating.workdir:
         found = load_translation(settings, cache)
         stopping = StoppingCriteria(length, stop=EOS, min_tokens=length, pad=PAD)
-        parameters = found.task.learner.initial_state().parameters
+        learner = found.task.learner
+        parameters = learner.unpadded(learner.initial_state()).parameters
         return Trial(found, parameters, stopping, f"{length} tokens each")
     run = Workdir(config.translating.workdir)
     settings = run.as_trained(settings)

@@ -17,7 +17,7 @@ from experiments.registry import TASKS
 from experiments.tasks.translation import Translation
 
 SOURCE = WordTokenizer(Vocabulary((*SPECIALS, *"abcdefghijklm")), SPACED)  # 16 words
-TARGET = WordTokenizer(Vocabulary((*SPECIALS, *"abcdefghijklmn")), SPACED)  # 17: is stored whole
+TARGET = WordTokenizer(Vocabulary((*SPECIALS, *"abcdefghijklmn")), SPACED)  # 17: is padded
 STEPS, ROWS, LENGTH = 20, 12, 24  # eight devices do not divide twelve rows
 MESHES = (
     {"data": 8},

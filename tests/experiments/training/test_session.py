@@ -67,7 +67,10 @@ def test_timeout_runs_until_checkpoints_are_written_and_read(ends, tmp_path, mon
     task = SimpleNamespace(
         config=config,
         learner=SimpleNamespace(
-            initial_state=lambda parameters: STATE, batch_reader=len, flops=None
+            initial_state=lambda parameters: STATE,
+            unpadded=lambda state: state,
+            batch_reader=len,
+            flops=None,
         ),
         sample_maps=lambda state: note("maps", {}),
     )

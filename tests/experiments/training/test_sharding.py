@@ -21,6 +21,7 @@ from experiments.training.sharding import (
     batch_reader,
     constrain,
     make_mesh,
+    padded_shape,
     place_rows,
     rows_of_each,
     shardings,
@@ -56,7 +57,11 @@ def test_a_mesh_that_the_devices_do_not_fill_is_refused(devices, sizes, message,
     [
         (("embed", "heads", "head"), (6, 4, 3), P(("fsdp",), ("tensor",), None)),
         (("layers", "hidden", "embed"), (3, 8, 6), P(None, ("tensor",), ("fsdp",))),
-        (("vocab", "embed"), (7, 6), P(None, ("fsdp",))),  # stored whole along the vocabulary
+        (
+            ("vocab", "embed"),
+            (7, 6),
+            P(None, ("fsdp",)),
+        ),  # as in a checkpoint
         (("embed", "kv_heads", "head"), (6, 1, 3), P(("fsdp",), None, None)),
         # Without an axis for "fsdp", another that it divides.
         (("heads", "head"), (4, 6), P(("tensor",), ("fsdp",))),
@@ -93,6 +98,12 @@ def test_parameters_are_named_in_errors_and_other_arrays_are_replicated():
     with pytest.raises(UsageError, match=r"layer.kernel: its axis 'hidden' has size 3"):
         shardings(state, mesh)
     assert shardings({"step": jnp.int32(0)}, mesh)["step"].is_fully_replicated
+
+
+def test_tables_are_padded_until_the_mesh_divides_their_rows():
+    assert padded_shape(("vocab", "embed"), (7, 3), CUBE) == (8, 3)
+    assert padded_shape(("embed", "vocab"), (3, 8), CUBE) == (3, 8)
+    assert padded_shape(("hidden", "positions"), (3, 7), CUBE) == (3, 7)  # refused, and not sharded
 
 
 def test_the_batch_takes_the_devices_that_shard_parameters():
