@@ -80,14 +80,17 @@ def wrong_value(error: str, base: ConfigDict) -> str:
 def check_field(flag: str, config: ConfigDict) -> None:
     """Raise a `UsageError` for a field that the configuration lacks, with the nearest one."""
     parent, wanted = config, flag.removeprefix("config.")
+    section, _, name = wanted.rpartition(".")
     for part in wanted.split("."):
         if not isinstance(parent, ConfigDict) or part not in parent:
             fields = [name for name, _ in fields_of(config)]
             last = {name.split(".")[-1]: name for name in fields}
             near = get_close_matches(wanted, fields, n=1) or [
-                last[name] for name in get_close_matches(wanted.split(".")[-1], list(last), n=1)
+                last[each] for each in get_close_matches(name, list(last), n=1, cutoff=0.7)
             ]
-            hint = f"; did you mean --config.{near[0]}?" if near else ""
+            is_table = isinstance(parent, ConfigDict) and parent is not config
+            known = f": {section} has {', '.join(parent)}" if is_table else ""
+            hint = f"; did you mean --config.{near[0]}?" if near else known
             raise UsageError(f"the configuration has no field {wanted!r}{hint}")
         parent = parent[part]
 
