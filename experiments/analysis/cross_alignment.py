@@ -139,9 +139,9 @@ class Report(NamedTuple):
 
     Attributes:
         chosen: the method with the lowest error on validation.
-        rows: of a table: the best head and the best of several on validation, for each measure and
-            reading, and baselines.
-        every: rows of all methods.
+        rows: of a table: the best head and the best heads together on validation, for each measure
+            and reading, and baselines.
+        every: these rows and those of all methods.
         links: of the chosen method on test.
     """
 
@@ -171,10 +171,12 @@ def report(
     rows = [_row(str(method), errors[method], scores[method]) for method in ranked]
     best = {}
     for method, row in zip(ranked, rows, strict=True):
-        kind = method.measure, method.reading, bool(method.head)
-        best.setdefault(kind, row)
+        heads = "best head" if method.head else "best heads together"
+        name = f"{heads}: {method.measure}; {method.reading} row"
+        best.setdefault(name, row | {"alignment": name, "chosen": str(method)})
     others = [_row(name, None, score(links, gold[TEST])) for name, links in baselines.items()]
-    return Report(ranked[0], [*best.values(), *others], [*rows, *others], test[ranked[0]])
+    best = [*best.values(), *others]
+    return Report(ranked[0], best, [*best, *rows], test[ranked[0]])
 
 
 def _row(name: str, validation: float | None, test: AlignmentScores) -> dict[str, Any]:
@@ -187,6 +189,7 @@ def _row(name: str, validation: float | None, test: AlignmentScores) -> dict[str
         "to": values["high"],
         "precision": values["precision"],
         "recall": values["recall"],
+        "chosen": "",
     }
 
 
