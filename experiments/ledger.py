@@ -63,16 +63,17 @@ def documents(config: ConfigDict) -> list[Path]:
 
 def records_below(folder: Path) -> Iterator[Record]:
     """Yield the records of all runs of a folder; one line on standard error for unreadable ones."""
-    runs = []
+    runs, explained = [], []
     for path in sorted(path.parent for path in folder.rglob("results.json")):
         try:
             run = Run.read(path, path.relative_to(folder).as_posix())
-            explained = [Record.of(each.name, [each]) for each in explanations(run, path)]
+            explained += explanations(run, path)
         except UsageError as error:
             warn_skipped(path.name, error)
             continue
         runs.append(run)
-        yield from explained
+    for name, group in groupby(sorted(explained, key=_name_and_seed), key=lambda each: each.name):
+        yield Record.of(name, [*group])
     names: set[str] = set()
     for _, group in groupby(sorted(runs, key=_order), key=_kind):
         first, *others = group
@@ -109,6 +110,10 @@ def differs(path: Path, record: Record) -> str:
     name = fields[0]
     values = f"{name}: {there[name]} there, {here[name]} here"
     return f"{path} is of another configuration ({values})"
+
+
+def _name_and_seed(run: Run) -> tuple[str, int]:
+    return run.name, run.config.seed
 
 
 def _kind(run: Run) -> str:

@@ -14,6 +14,7 @@ from experiments.files import read_lines
 Links = frozenset[tuple[int, int]]  # (source word, target word), from 0
 LINK = re.compile(r"(\d+)([-p?])(\d+)")
 NUMBERED = re.compile(r"0*([1-9]\d*) (\d+) (\d+)(?: ([SP]))?(?: [\d.]+)?\s*")  # with a confidence
+BALANCING_ROUNDS = 2  # more find no better links
 RESAMPLED = 1_000  # times that the sentences are drawn anew for an interval
 
 
@@ -167,6 +168,24 @@ def word_weights(
     rows[[*target], np.arange(len(target))] = 1
     rows /= np.maximum(rows.sum(axis=1, keepdims=True), 1)
     return rows @ weights[..., shift : shift + len(target), :] @ columns
+
+
+def balanced(weights: np.ndarray) -> np.ndarray:
+    """Scale source and target words in turn, so that each has about the same sum (Sinkhorn 1964).
+
+    Many target words have some weight on the same source words, such as verbs; scaled, these no
+    longer win against the translation of each. The end of the source is not scaled.
+
+    Args:
+        weights: `[..., target words, source words + 1]`, as of `word_weights`.
+    """
+    for _ in range(BALANCING_ROUNDS):
+        of_source = weights[..., :-1].sum(axis=-2, keepdims=True)
+        scaled = weights[..., :-1] / np.where(of_source, of_source, 1)
+        weights = np.concatenate([scaled, weights[..., -1:]], axis=-1)
+        of_target = weights.sum(axis=-1, keepdims=True)
+        weights = weights / np.where(of_target, of_target, 1)
+    return weights
 
 
 def link_words(weights: np.ndarray, *, both: bool = False) -> Links:

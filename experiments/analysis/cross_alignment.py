@@ -11,6 +11,7 @@ from experiments.analysis.alignment import (
     AlignmentScores,
     Gold,
     Links,
+    balanced,
     diagonal_links,
     link_words,
     score,
@@ -32,7 +33,8 @@ VALIDATION, TEST = "validation", "test"
 AT_ONCE = 64  # sentences of a pass
 LEARNED_FROM = 20_000  # training pairs of IBM Model 1
 WEIGHTS, NORMS = "weights", "value norms"  # measures of what attention takes from a key
-READINGS = ("predicts", "reads")  # the row of a target token: that predicts it, or that reads it
+BALANCED = "balanced "  # before a measure: scaled by `alignment.balanced`
+READINGS = ("predicting", "reading")  # the row that predicts a target token, or that reads it
 LINKED = ("target words", "all words")  # that have at least one link, but for those of the end
 
 
@@ -42,8 +44,8 @@ class Method(NamedTuple):
     Attributes:
         layer: from 1; 0 for all layers.
         head: from 1; 0 for all heads.
-        measure: `WEIGHTS` or `NORMS`; of several heads or layers the mean of their weights, or the
-            norm of the sum of their vectors.
+        measure: `WEIGHTS` or `NORMS`, or one of them after `BALANCED`; of several heads or layers
+            the mean of their weights, or the norm of the sum of their vectors.
         reading: one of `READINGS`.
         linked: one of `LINKED`.
     """
@@ -58,7 +60,7 @@ class Method(NamedTuple):
         """As in a table."""
         layer = f"layer {self.layer}" if self.layer else "all layers"
         head = f"head {self.head}" if self.head else "all heads"
-        how = f"row that {self.reading} the word; links of {self.linked}"
+        how = f"{self.reading} row; links of {self.linked}"
         return f"{layer}, {head}: {self.measure}; {how}"
 
 
@@ -101,10 +103,11 @@ def alignments(
     found = {}
     for shift, reading in enumerate(READINGS):
         every = word_weights(stacked, source, target, shift=shift)
-        for name, words in zip(each, every, strict=True):
-            for linked in LINKED:
-                links = link_words(words, both=linked == LINKED[1])
-                found[Method(*name, reading, linked)] = links
+        for prefix, words in (("", every), (BALANCED, balanced(every))):
+            for (layer, head, measure), own in zip(each, words, strict=True):
+                for linked in LINKED:
+                    links = link_words(own, both=linked == LINKED[1])
+                    found[Method(layer, head, prefix + measure, reading, linked)] = links
     return found
 
 
@@ -136,9 +139,9 @@ class Report(NamedTuple):
 
     Attributes:
         chosen: the method with the lowest error on validation.
-        rows: of a table: the best head and the best of several on validation, for each measure,
-            reading and kind of links, and baselines.
-        every: rows of all methods.
+        rows: of a table: the best head and the best heads together on validation, for each measure
+            and reading, and baselines.
+        every: these rows and those of all methods.
         links: of the chosen method on test.
     """
 
@@ -168,10 +171,12 @@ def report(
     rows = [_row(str(method), errors[method], scores[method]) for method in ranked]
     best = {}
     for method, row in zip(ranked, rows, strict=True):
-        kind = method.measure, method.reading, method.linked, bool(method.head)
-        best.setdefault(kind, row)
+        heads = "best head" if method.head else "best heads together"
+        name = f"{heads}: {method.measure}; {method.reading} row"
+        best.setdefault(name, row | {"alignment": name, "chosen": str(method)})
     others = [_row(name, None, score(links, gold[TEST])) for name, links in baselines.items()]
-    return Report(ranked[0], [*best.values(), *others], [*rows, *others], test[ranked[0]])
+    best = [*best.values(), *others]
+    return Report(ranked[0], best, [*best, *rows], test[ranked[0]])
 
 
 def _row(name: str, validation: float | None, test: AlignmentScores) -> dict[str, Any]:
@@ -184,6 +189,7 @@ def _row(name: str, validation: float | None, test: AlignmentScores) -> dict[str
         "to": values["high"],
         "precision": values["precision"],
         "recall": values["recall"],
+        "chosen": "",
     }
 
 

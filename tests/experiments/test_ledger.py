@@ -227,20 +227,21 @@ def test_a_record_of_more_seeds_is_kept(tmp_path, rows, capsys):
     assert "runs/0.json is of more seeds (0, 1)" in capsys.readouterr().err
 
 
-def test_tables_of_explanations_have_a_record(tmp_path, rows):
-    folder = run(tmp_path, "one", 0, 40.0).explanation / "test"
-    folder.mkdir(parents=True)
-    (folder / "senses.csv").write_text("vector,accuracy,moved by\nlayer 1; all,99.5,\n")
+def test_tables_of_explanations_have_a_record_for_all_seeds(tmp_path, rows):
     made = {"command": "python run.py --mode=explain", "commit": "b", "machine": "m", "step": 90}
-    (folder / "origin.json").write_text(json.dumps(made))
+    for seed, accuracy in ((0, 99.5), (1, 98.5)):
+        folder = run(tmp_path, f"one/seed={seed}", seed, 40.0).explanation / "test"
+        folder.mkdir(parents=True)
+        (folder / "senses.csv").write_text(f"vector,accuracy,by\nlayer 1; all,{accuracy},\n")
+        (folder / "origin.json").write_text(json.dumps(made))
     assert [(row["run"], row["result"]) for row in rows()] == [
-        ("one", "40.00"),
+        ("one", "40.00 ± 0.00"),
         ("one/explain_test", "in results/one/explain_test.json"),
     ]
     record = Record.load(tmp_path / "results" / "one" / "explain_test.json")
-    assert record.scores == {"senses: layer 1, all": {"accuracy, %": summary([99.5])}}
-    assert (record.seeds, record.published) == ([0], {})
-    assert (record.command, record.commit, record.steps) == (made["command"], "b", [90])
+    assert record.scores == {"senses: layer 1, all": {"accuracy, %": summary([99.5, 98.5])}}
+    assert (record.seeds, record.published) == ([0, 1], {})
+    assert (record.command, record.commit, record.steps) == (made["command"], "b", [90, 90])
 
 
 def test_no_run_and_no_record(rows):

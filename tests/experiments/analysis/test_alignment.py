@@ -4,6 +4,7 @@ import pytest
 from experiments.analysis.alignment import (
     Gold,
     as_pharaoh,
+    balanced,
     diagonal_links,
     link_words,
     read_links,
@@ -123,6 +124,19 @@ def test_links_of_all_words():
     assert link_words(weights, both=True) == links("0-0 1-1 2-0")
     weights[:, 2] = 0  # such as a comma that the model does not read
     assert link_words(weights, both=True) == links("0-0 1-1")
+
+
+def test_source_words_that_many_words_attend_to_do_not_win_when_balanced():
+    weights = np.array([[0.6, 0.4, 0.0, 0.0], [0.9, 0.0, 0.0, 0.1]])  # no word attends to the third
+    assert link_words(weights) == links("0-0 0-1")
+    found = balanced(weights)
+    assert link_words(found) == link_words(found, both=True) == links("1-0 0-1")
+    np.testing.assert_allclose(found.sum(axis=1), 1)
+    first = weights[1] / [1.5, 0.4, 1, 1]  # after one round: the column and then the row
+    second = (weights[0] / [1.5, 0.4, 1, 1]) / 1.4, first / 0.7
+    columns = [*np.sum(second, axis=0)[:2], 1, 1]
+    expected = [row / columns / np.sum(row / columns) for row in second]
+    np.testing.assert_allclose(found, expected)
 
 
 def test_weights_of_subwords():

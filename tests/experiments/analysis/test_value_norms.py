@@ -32,6 +32,7 @@ def test_words_are_linked_by_weights_and_by_the_norms_of_what_they_add():
     links = {
         (method.head, method.measure): each
         for method, each in found.items()
-        if (method.reading, method.linked) == ("predicts", "target words")
+        if (method.reading, method.linked) == ("predicting", "target words")
+        and not method.measure.startswith("balanced")
     }
     assert links == {(1, "weights"): {(0, 0)}, (0, "value norms"): {(1, 0)}}
