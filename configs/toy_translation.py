@@ -6,10 +6,6 @@ time       1.6 min of training
 score      test exact match: 99.50%; agreement exact match: 99.09%; order exact match: 99.58%;
            polysemy exact match: 100.00%; compositional exact match: 98.60%; longer exact match:
            43.00%; seed 0, commit 3923081
-score      toy_translation_seeds: test exact match: 99.33% ± 0.12%; agreement exact match: 99.09% ±
-           0.23%; order exact match: 99.48% ± 0.16%; polysemy exact match: 100.00% ± 0.00%;
-           compositional exact match: 98.73% ± 0.47%; longer exact match: 40.20% ± 8.66%; seeds 0,
-           1, 2, commit ae98183; b8bb8ea
 """
 
 from ml_collections import ConfigDict
