@@ -244,17 +244,16 @@ def sum_over_keys(
                 column = jnp.minimum(column, columns - 1)
                 if pattern.kinds is not None:
                     visited &= pattern.kind(row, column) > EMPTY
-            # Cut outside of the condition: its transpose would add arrays of whole heads.
-            tile = cut(at_row, "S", column)
-
             @partial(jax.checkpoint, prevent_cse=False)
-            def of_tile(tile: Tile) -> Tree:
+            def of_tile(at_row: Tile) -> Tree:
+                # Cut outside of the condition: its transpose would add arrays of whole heads.
+                tile = cut(at_row, "S", column)
                 if visited is None:
                     return function(*tile)
                 compute = jax.checkpoint(lambda tile: function(*tile), prevent_cse=False)
                 return jax.lax.cond(visited, compute, lambda _: zeros(), tile)
 
-            return jax.tree.map(jnp.add, total, of_tile(tile)), None
+            return jax.tree.map(jnp.add, total, of_tile(at_row)), None
 
         return jax.lax.scan(visit, zeros(), jnp.arange(settings.max_visits, dtype=jnp.int32))[0]
 
