@@ -218,6 +218,26 @@ def test_gradients_of_narrow_bands(name):
     np.testing.assert_allclose(found, gradient(query, in_tiles("reference")), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("order", ["gradient", "forward over reverse"])
+def test_derivatives_of_rows_of_few_and_many_tiles(order):
+    """Of 16 columns of tiles, segments of two examples visit 1 to 3 or 10 to 12."""
+    length, cuts = 64, np.array([[9, 51, 57], [5, 11, 16]])
+    mask = masks.segments([np.searchsorted(one, np.arange(length), side="right") for one in cuts])
+    inputs = tuple(draw(*[(2, length, 1, H)] * 3))
+
+    def derivatives(options):
+        def loss(inputs):
+            output, extras = attend(*inputs, mask=mask, returning=("entropy",), **options)
+            return jnp.sum(jnp.sin(output)) + jnp.sum(jnp.sin(extras["entropy"]))
+
+        if order == "gradient":
+            return jax.jit(jax.grad(loss))(inputs)
+        return jax.jit(lambda x: jax.jvp(jax.grad(loss), (x,), (x,))[1])(inputs)
+
+    found, expected = derivatives(in_tiles("tiled", 4, 4)), derivatives(in_tiles("reference"))
+    chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_returning_more_keeps_the_bits_of_the_output():
     arguments = check_arguments(QUERY, KEY, VALUE, **MASKED_EXAMPLE, tile_sizes=TILES)
     alone = jax.jit(lambda arguments: attend_in_tiles(arguments)["output"])(arguments)
@@ -527,6 +547,27 @@ def test_packed_segments_per_example_skip_tiles():
     run(*inputs, packed).block_until_ready()  # compiles
     of_packed, of_one = seconds(lambda: run(*inputs, packed), lambda: run(*inputs, one))
     assert of_packed < 0.2 * of_one
+
+
+@pytest.mark.usefixtures("optimised")
+def test_gradient_of_packed_segments_skips_tiles():
+    """Processor time of the gradient of 32 segments, each in one of 32 tiles, over that of one."""
+    length = 2048
+    inputs = draw(*[(1, length, 1, 64)] * 3)
+
+    @jax.jit
+    def gradient(inputs, segments):
+        def loss(inputs):
+            mask = masks.segments(segments)
+            return attend(*inputs, mask=mask, implementation="tiled", tile_sizes=(64, 64)).sum()
+
+        return jax.grad(loss)(inputs)
+
+    one = jnp.zeros((1, length), jnp.int32)
+    packed = jnp.arange(length, dtype=jnp.int32)[None] // 64
+    jax.block_until_ready(gradient(inputs, packed))  # compiles
+    of_packed, of_one = seconds(lambda: gradient(inputs, packed), lambda: gradient(inputs, one))
+    assert of_packed < 0.16 * of_one
 
 
 def test_window_skips_tiles_under_vmap():
