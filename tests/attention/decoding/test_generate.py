@@ -201,6 +201,20 @@ def test_vmap_equals_calls():
         assert_same(jax.tree.map(lambda leaf, at=at: leaf[at], found), expected)
 
 
+@pytest.mark.parametrize("name", ["greedy", "beam"])
+def test_a_step_is_traced_once(name):
+    """For the shapes of its results and for the loop: models take long to trace."""
+    traced = []
+
+    def step(state, tokens):
+        traced.append(tokens.shape)
+        return jnp.zeros((2, V)), state + 1
+
+    start = jnp.array([1, 1])
+    decode(step, jnp.zeros(2), start, STRATEGIES[name], StoppingCriteria(3, END))
+    assert traced == [(2,)]
+
+
 def test_rows_of_a_sample_do_not_depend_on_the_others():
     given = options("sample", "sourced")
     few = generate(SOURCED, PROMPTS[:3], **given)
