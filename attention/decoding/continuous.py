@@ -63,7 +63,8 @@ def run_in_slots(
     num_slots = max(1, min(slots, total))
     refill = max(1, num_slots // SHARE)  # number of slots that are refilled at once
     state, start = jax.eval_shape(prefill, _shapes_of_rows(requests, refill))
-    strategy_states = strategy.begin(loop.options, inputs, loop.shapes(state, start))
+    prediction = loop.shapes(*_shapes_of_rows((state, start), num_slots))
+    strategy_states = strategy.begin(loop.options, inputs, prediction)
     if not total:
         return loop.output(strategy_states, active)
     numbered = jnp.arange(1, total + 1, dtype=jnp.int32)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -54,22 +55,27 @@ class DecodingLoop:
     step: Step
     options: DecodingOptions
 
-    def predict(self, state: State, tokens: Array) -> tuple[Prediction, State]:
-        """Run the step for one hypothesis of each row.
+    @cached_property
+    def predict(self) -> Predict:
+        """The step for one hypothesis of each row, which is traced once for each shape.
 
         Raises:
             ValueError: logits of another batch, of a step that closes over arrays of all rows.
         """
-        result, state = self.step(state, tokens)
-        logits = getattr(result, "logits", result)
-        if logits.ndim != 2 or logits.shape[:1] != tokens.shape:
-            raise ValueError(
-                f"a step that reads tokens {tokens.shape} returns logits ({len(tokens)}, V), "
-                f"got {logits.shape}"
-            )
-        (logits,) = wide(logits)
-        observe = self.options.observe
-        return Prediction(logits, None if observe is None else observe(result)), state
+
+        def predict(state: State, tokens: Array) -> tuple[Prediction, State]:
+            result, state = self.step(state, tokens)
+            logits = getattr(result, "logits", result)
+            if logits.ndim != 2 or logits.shape[:1] != tokens.shape:
+                raise ValueError(
+                    f"a step that reads tokens {tokens.shape} returns logits ({len(tokens)}, V), "
+                    f"got {logits.shape}"
+                )
+            (logits,) = wide(logits)
+            observe = self.options.observe
+            return Prediction(logits, None if observe is None else observe(result)), state
+
+        return jax.jit(predict)
 
     def first(self, state: object, start: Array) -> tuple[Any, Any]:
         """Return the state and the tokens for the first step, repeated for each hypothesis."""

@@ -120,6 +120,7 @@ def assert_same(found, expected):
 def test_lists_equal_single_rows(name, model, slots):
     given = options(name, model) | {"slots": slots}
     given |= {} if slots is None else {"max_steps": lambda length: 3 + length // 16}
+    given |= ONE_BUCKET if name == "beam" else {}
     assert_same(generate(MODELS[model][0], PROMPTS, **given), reference(name, model))
     assert name != "sample" or len(np.unique(reference(name, model).lengths)) > 3
 
@@ -198,6 +199,20 @@ def test_vmap_equals_calls():
     for at in range(2):
         expected = one(*(part[at] for part in groups))
         assert_same(jax.tree.map(lambda leaf, at=at: leaf[at], found), expected)
+
+
+@pytest.mark.parametrize("name", ["greedy", "beam"])
+def test_a_step_is_traced_once(name):
+    """For the shapes of its results and for the loop: models take long to trace."""
+    traced = []
+
+    def step(state, tokens):
+        traced.append(tokens.shape)
+        return jnp.zeros((2, V)), state + 1
+
+    start = jnp.array([1, 1])
+    decode(step, jnp.zeros(2), start, STRATEGIES[name], StoppingCriteria(3, END))
+    assert traced == [(2,)]
 
 
 def test_rows_of_a_sample_do_not_depend_on_the_others():

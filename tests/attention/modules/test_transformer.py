@@ -249,19 +249,6 @@ class TestCausality:
             np.testing.assert_array_equal(after[:, :place], before[:, :place])
             assert (after[:, place:] != before[:, place:]).any(-1).all()
 
-    def test_derivatives_vanish_above_the_diagonal(self):
-        decoder = stack(Decoder, decoder_layers=1)
-        (direction,) = draw((D,))  # the sum of normalised features would be constant
-
-        @jitted
-        @jax.jacrev
-        def derivative(inputs):
-            context = Context(encoder_output=ENCODER_OUTPUT[0])
-            return decoder(inputs, context=context).features @ direction
-
-        depends = (np.asarray(derivative(INPUTS[0])) != 0).any(-1)
-        np.testing.assert_array_equal(depends, np.tri(T, dtype=bool))
-
     @pytest.mark.parametrize("kind", ["mask", "array", "batch of arrays", "row"])
     def test_a_mask_is_added_to_the_causal_one(self, kind):
         lengths = np.array([3, 5, 1])
@@ -477,7 +464,7 @@ class TestDropout:
         model = small_translator(dropout=0.3, attention_dropout=0.2)
         plain = translate(small_translator(), SOURCE, TARGET, LENGTHS)
         without_rng, without_dropout = (
-            jax.jit(logits_of).lower(each, SOURCE, TARGET, LENGTHS).as_text()
+            str(jax.make_jaxpr(logits_of)(each, SOURCE, TARGET, LENGTHS))
             for each in (model, small_translator())
         )
         assert without_rng == without_dropout

@@ -85,7 +85,7 @@ def exact_kinds(bounds):
     return np.where(bounds.all, FULL, np.where(bounds.any, PARTIAL, EMPTY))
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(mask=MASKS, shift=st.integers(0, 9), shuffle=st.booleans())
 def test_tile_bounds_and_block_mask_are_conservative(mask, shift, shuffle):
     """No visible pair is in an empty tile, and no masked pair is in a full tile."""

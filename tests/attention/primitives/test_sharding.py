@@ -150,15 +150,14 @@ def test_windows_of_examples_with_lengths():
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["windows", "segments"])
-def test_vmap_over_masks_of_sharded_examples(packed):
+def test_vmap_over_masks_of_sharded_examples():
     """No union of the tiles of all examples, which would be a collective."""
     mesh = sharding.mesh_of(BATCH, AxisType.Auto)
-    ids = np.array([[0] * 9 + [1] * 20, [0] * 23 + [1] * 6])
-    inputs = *draw((2, 29, 1, 4)), ids if packed else np.array([29, 11])
+    segments = np.array([[0] * 9 + [1] * 20, [0] * 23 + [1] * 6])
+    inputs = *draw((2, 29, 1, 4)), segments, np.array([29, 11])
 
-    def loss(query, numbers, options):
-        mask = masks.segments(numbers) if packed else masks.window(5) & masks.lengths(numbers)
+    def loss(query, segments, lengths, options):
+        mask = masks.segments(segments) & masks.window(5) & masks.lengths(lengths)
         return jnp.sum(jnp.sin(attend(*[query] * 3, mask=mask, **options)))
 
     def gradient(options):

@@ -81,7 +81,6 @@ def compute(implementation, inputs, arguments):
 
 computed = jitted(compute, static_argnums=0)
 MASKED_EXAMPLE = {"mask": masks.lengths([S, 0])}
-PADDED_EXAMPLE = {"mask": masks.lengths([S, 20])}  # of the same structure: both compile once
 
 
 def loss(implementation, inputs, score, arguments, names=DIFFERENTIABLE):
@@ -207,10 +206,7 @@ def test_gradients_of_narrow_bands(name):
 
     def gradient(query, options):
         def loss(query):
-            output, extras = attend(
-                *[query] * 3, mask=BANDS[name], returning=("entropy",), **options
-            )
-            return jnp.sum(jnp.sin(output)) + jnp.sum(jnp.sin(extras["entropy"]))
+            return jnp.sum(jnp.sin(attend(*[query] * 3, mask=BANDS[name], **options)))
 
         return jax.jit(jax.grad(loss))(query)
 
@@ -247,60 +243,57 @@ def test_returning_more_keeps_the_bits_of_the_output():
 
 @pytest.mark.parametrize("number", [np.nan, np.inf])
 def test_nan_reaches_exactly_the_queries_that_attend_to_it(number):
-    """Keys from 20 on are masked in the second example only."""
+    """Keys from 20 on are masked in the second example only; in a program that is compiled."""
+    arguments = dict(CASES["bool array, all kinds of scores, dropout"])
+    lengths = np.array([S, 20])[:, None, None]
+    arguments["mask"] = np.broadcast_to(np.arange(S) < lengths, arguments["mask"].shape)
+    score = arguments.pop("score")
     bad_key, bad_value = changed(KEY, np.s_[:, 20:], number), changed(VALUE, np.s_[:, 20:], number)
+    _, clean = differentiated("tiled", (QUERY, KEY, VALUE), score, arguments)
     for key, value in ((bad_key, VALUE), (KEY, bad_value)):
-        found = computed("tiled", (QUERY, key, value), PADDED_EXAMPLE)
-        clean = computed("tiled", (QUERY, KEY, VALUE), PADDED_EXAMPLE)
+        gradients, found = differentiated("tiled", (QUERY, key, value), score, arguments)
         for name in ("output", "logsumexp", "weights", "entropy"):
             assert np.isnan(found[name][0]).all()
             np.testing.assert_array_equal(found[name][1], clean[name][1])
-    grads, _ = differentiated("tiled", (QUERY, bad_key, bad_value), (), PADDED_EXAMPLE)
-    chex.assert_tree_all_finite([x[1] for x in grads])
-    assert all(np.isnan(x[0]).all() for x in grads)
+        chex.assert_tree_all_finite([x[1] for x in gradients[:3]])
+        assert all(np.isnan(x[0]).all() for x in gradients[:3])
 
 
 def test_low_precision_accumulates_in_float32():
     dtype = "bfloat16"
     low = [x.astype(jnp.dtype(dtype)) for x in (QUERY, KEY, VALUE)]
     high = [x.astype(np.float32) for x in low]
-    found = computed("tiled", low, {})
-    assert found["output"].dtype == dtype
-    expected = computed("definition", high, {})
+
+    @functools.partial(jitted, static_argnums=0)
+    def run(options, inputs):
+        return attend(*inputs, returning=("logsumexp",), **dict(options))
+
+    found, extras = run((("implementation", "tiled"), ("tile_sizes", TILES)), low)
+    assert found.dtype == dtype
+    expected, others = run((("implementation", "reference"),), high)
     unit = float(jnp.finfo(dtype).eps)  # the weights are rounded once, and the output
-    output = found["output"].astype("float32")
-    np.testing.assert_allclose(output, expected["output"], rtol=unit, atol=unit)
-    np.testing.assert_allclose(found["logsumexp"], expected["logsumexp"], rtol=1e-5)
-
-
-@pytest.mark.usefixtures("float64")
-def test_float64_stays_float64():
-    inputs = draw((T, N, H), (S, K, H), (S, K, V), dtype="float64")
-    found, expected = (computed(one, inputs, {}) for one in ("tiled", "definition"))
-    assert found["output"].dtype == jnp.float64
-    for name in ("output", "logsumexp", "entropy"):
-        np.testing.assert_allclose(found[name], expected[name], rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(found.astype("float32"), expected, rtol=unit, atol=unit)
+    np.testing.assert_allclose(extras["logsumexp"], others["logsumexp"], rtol=1e-5)
 
 
 def test_vmap_equals_a_batch():
-    """Mapped over a batch of masks, and over queries with shared keys."""
+    """Mapped over queries and a batch of masks, with shared keys; values and gradients."""
 
-    def one(query, key, value, length):
-        mask = masks.lengths(length)
-        return attend(query, key, value, mask=mask, implementation="tiled", tile_sizes=TILES)
+    def run(query, key, value, lengths):
+        def loss(query):
+            mask = masks.lengths(lengths)
+            options = in_tiles("tiled", *TILES)
+            output = attend(query, key, value, mask=mask, **options)
+            return jnp.sum(jnp.sin(output)), output
+
+        return jax.grad(loss, has_aux=True)(query)
 
     lengths = np.array([30, 4])
-    together = jitted(one)(QUERY, KEY, VALUE, lengths)
-    mapped = jitted(jax.vmap(one))(QUERY, KEY, VALUE, lengths)
-    np.testing.assert_allclose(mapped, together, rtol=1e-6, atol=1e-6)
-
-    def total(query, length):
-        return jnp.sum(jnp.sin(one(query, KEY[0], VALUE[0], length)))
-
-    mapped = jitted(jax.vmap(jax.grad(total)))(QUERY, lengths)
-    gradient = jitted(jax.grad(total))
-    each = [gradient(QUERY[b], lengths[b]) for b in range(B)]
-    np.testing.assert_allclose(mapped, np.stack(each), rtol=1e-5, atol=1e-6)
+    mapped = jitted(jax.vmap(run, (0, None, None, 0)))(QUERY, KEY[0], VALUE[0], lengths)
+    repeated = (np.broadcast_to(x[0], x.shape) for x in (KEY, VALUE))
+    together = jitted(run)(QUERY, *repeated, lengths)
+    for ours, theirs in zip(mapped, together, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("leading", [(3,), (2, 1)])

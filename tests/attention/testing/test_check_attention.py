@@ -21,9 +21,11 @@ def failing(report):
 
 
 def test_attend_passes_every_row():
-    report = check_attention(attend)
+    """Those of unaligned lengths are about tiles: test_conformance.py checks them for "tiled"."""
+    rows = [row for row in ROWS if "unaligned" not in row]
+    report = check_attention(attend, rows=rows)
     report.raise_if_failed()
-    assert [row.verdict for row in report.rows] == ["pass"] * len(ROWS)
+    assert [(row.name, row.verdict) for row in report.rows] == [(row, "pass") for row in rows]
     assert report.ok
 
 

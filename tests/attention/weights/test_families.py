@@ -50,13 +50,13 @@ def logits_and_valid(model, given):
 run = jitted(logits_and_valid)
 
 
-def assert_close(model, given, tolerance=TOLERANCE):
+def assert_close(model, given):
     """Compare the logits at valid positions with those of Hugging Face."""
     logits, valid = run(model, given)
     assert logits.shape == given["logits"].shape
     wanted = np.asarray(given["logits"])[valid]
     difference = np.abs(np.asarray(logits, wanted.dtype)[valid] - wanted).max()
-    assert difference < tolerance * np.abs(wanted).max()
+    assert difference < TOLERANCE * np.abs(wanted).max()
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -64,8 +64,9 @@ def test_logits_equal_hugging_face(name):
     assert_close(model_of(name), expected_of(name))
 
 
-# The other families differ from these in what a cache does not change.
-@pytest.mark.parametrize("name", ["gpt2", "mistral", "bart", "marian", "t5"])
+# The other families differ from these in what a cache does not change: "bart" has the positions of
+# "gpt2" and the layers of "marian".
+@pytest.mark.parametrize("name", ["gpt2", "mistral", "marian", "t5"])
 def test_cached_greedy_continuation_equals_hugging_face(name):
     given, model = expected_of(name), model_of(name)
     output = generate(
@@ -117,8 +118,9 @@ def test_export_in_several_files(tmp_path):
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_parameters_are_cast_while_loading(dtype, tmp_path):
     model = weights.load(FOLDER / "llama", param_dtype=dtype)
-    assert {leaf.dtype for leaf in jax.tree.leaves(model)} == {jnp.dtype(dtype)}
-    assert_close(model, expected_of("llama"), tolerance=0.1)
+    leaves, originals = jax.tree.leaves(model), jax.tree.leaves(model_of("llama"))
+    for ours, original in zip(leaves, originals, strict=True):
+        np.testing.assert_array_equal(ours, np.asarray(original).astype(dtype), strict=True)
     weights.save(model, tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["dtype"] == jnp.dtype(dtype).name
     loaded = weights.load(tmp_path)  # in the dtype of the file
