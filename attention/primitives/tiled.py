@@ -133,9 +133,11 @@ def _kept(settings: Settings, context: Context, weights: Array) -> Array:
 
 def _zero(tree: Tree, dtype: jnp.dtype) -> Array:
     """Return 0 that varies over the same axes of a mesh as the arrays, as `shard_map` requires."""
-    first = (leaf[(0,) * leaf.ndim] for leaf in jax.tree.leaves(tree))
-    never = reduce(operator.or_, ((x == x) & (x != x) for x in first))
-    return jnp.where(never, 1, 0).astype(dtype)
+    leaves = jax.tree.leaves(tree)
+    firsts = (jax.lax.slice(x, (0,) * x.ndim, (1,) * x.ndim).reshape(()) for x in leaves)
+    is_any_nan = reduce(operator.or_, (first != first for first in firsts))
+    zero = jnp.zeros((), dtype)
+    return jnp.where(is_any_nan, zero, zero)
 
 
 def _pattern_of(settings: Settings, head: Head) -> Pattern | None:
