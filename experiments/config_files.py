@@ -80,16 +80,16 @@ def wrong_value(error: str, base: ConfigDict) -> str:
 def check_field(flag: str, config: ConfigDict) -> None:
     """Raise a `UsageError` for a field that the configuration lacks, with the nearest one."""
     parent, wanted = config, flag.removeprefix("config.")
-    section, _, name = wanted.rpartition(".")
-    for part in wanted.split("."):
+    *_, name = parts = wanted.split(".")
+    for depth, part in enumerate(parts):
         if not isinstance(parent, ConfigDict) or part not in parent:
             fields = [name for name, _ in fields_of(config)]
             last = {name.split(".")[-1]: name for name in fields}
             near = get_close_matches(wanted, fields, n=1) or [
                 last[each] for each in get_close_matches(name, list(last), n=1, cutoff=0.7)
             ]
-            is_table = isinstance(parent, ConfigDict) and parent is not config
-            known = f": {section} has {', '.join(parent)}" if is_table else ""
+            is_table = depth > 0 and isinstance(parent, ConfigDict)
+            known = f": {'.'.join(parts[:depth])} has {', '.join(parent)}" if is_table else ""
             hint = f"; did you mean --config.{near[0]}?" if near else known
             raise UsageError(f"the configuration has no field {wanted!r}{hint}")
         parent = parent[part]

@@ -18,8 +18,6 @@ TABLES = ("alignment", "agreement", "replaced_weights", "senses")
 def explanations(run: Run, path: Path) -> Iterator[Run]:
     """Yield for each explained split of a run the run with the figures of its tables as scores.
 
-    Its name is that of runs that differ in their seed alone.
-
     Args:
         run: of the workdir.
         path: of the workdir.
@@ -38,7 +36,7 @@ def explanations(run: Run, path: Path) -> Iterator[Run]:
             if "literature" in config:
                 del config.literature
             yield run._replace(
-                name=f"{run.label or run.name}/explain_{folder.name}",
+                name=f"{run.name}/explain_{folder.name}",
                 config=config,
                 results=run.results | {"splits": {}, "step": start["step"]},
                 starts=[start],

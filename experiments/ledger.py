@@ -63,27 +63,30 @@ def documents(config: ConfigDict) -> list[Path]:
 
 def records_below(folder: Path) -> Iterator[Record]:
     """Yield the records of all runs of a folder; one line on standard error for unreadable ones."""
-    runs, explained = [], []
+    runs, explained = [], {}
     for path in sorted(path.parent for path in folder.rglob("results.json")):
         try:
             run = Run.read(path, path.relative_to(folder).as_posix())
-            explained += explanations(run, path)
+            explained[run.name] = [*explanations(run, path)]
         except UsageError as error:
             warn_skipped(path.name, error)
             continue
         runs.append(run)
-    for name, group in groupby(sorted(explained, key=_name_and_seed), key=lambda each: each.name):
-        yield Record.of(name, [*group])
     names: set[str] = set()
-    for _, group in groupby(sorted(runs, key=_order), key=_kind):
-        first, *others = group
+    for _, kind in groupby(sorted(runs, key=_order), key=_kind):
+        first, *others = kind
         is_taken = not first.is_whole or first.label in ("", *names)
         name = first.name if is_taken else first.label
         names.add(name)
-        try:
-            yield Record.of(name, [first, *others])
-        except UsageError as error:
-            warn_skipped(first.name, error)
+        groups = {name: [first, *others]}
+        for run in (first, *others):
+            for each in explained[run.name]:
+                groups.setdefault(f"{name}/{Path(each.name).name}", []).append(each)
+        for record, group in groups.items():
+            try:
+                yield Record.of(record, group)
+            except UsageError as error:
+                warn_skipped(record, error)
 
 
 def differs(path: Path, record: Record) -> str:
@@ -110,10 +113,6 @@ def differs(path: Path, record: Record) -> str:
     name = fields[0]
     values = f"{name}: {there[name]} there, {here[name]} here"
     return f"{path} is of another configuration ({values})"
-
-
-def _name_and_seed(run: Run) -> tuple[str, int]:
-    return run.name, run.config.seed
 
 
 def _kind(run: Run) -> str:

@@ -92,6 +92,7 @@ class Run(NamedTuple):
 
 
 MEASURE_AGAIN = "measure it again by --mode=evaluate"
+AS_OTHERS = "measure all seeds again by one command"
 
 
 class Record(NamedTuple):
@@ -256,9 +257,9 @@ def _comparable(runs: Iterable[Run]) -> list[Run]:
             for score in scores.keys() - run.scores.get(split, {}).keys()
         ]
         if lacking:
-            warn_skipped(run.name, f"it has no {min(lacking)}: {MEASURE_AGAIN}")
+            warn_skipped(run.name, f"it has no {min(lacking)}, as {first.name} has: {AS_OTHERS}")
         elif other := differing(_decoding(run), _decoding(first)):
-            warn_skipped(run.name, f"it was measured otherwise{other}: {MEASURE_AGAIN}")
+            warn_skipped(run.name, f"it was measured otherwise{other}: {AS_OTHERS}")
         elif (same := kept.setdefault(run.config.seed, run)) is not run:
             warn_skipped(run.name, f"{same.name} has the same seed")
     return [*kept.values()]

@@ -14,7 +14,7 @@ from experiments.files import read_lines
 Links = frozenset[tuple[int, int]]  # (source word, target word), from 0
 LINK = re.compile(r"(\d+)([-p?])(\d+)")
 NUMBERED = re.compile(r"0*([1-9]\d*) (\d+) (\d+)(?: ([SP]))?(?: [\d.]+)?\s*")  # with a confidence
-BALANCING_ROUNDS = 2  # more find no better links
+BALANCING_ROUNDS = 2  # error rates on the validation split do not fall with more
 RESAMPLED = 1_000  # times that the sentences are drawn anew for an interval
 
 
@@ -171,10 +171,10 @@ def word_weights(
 
 
 def balanced(weights: np.ndarray) -> np.ndarray:
-    """Scale source and target words in turn, so that each has about the same sum (Sinkhorn 1964).
+    """Scale source and target words in turn to a sum of 1, except for the end (Sinkhorn 1964).
 
-    Many target words have some weight on the same source words, such as verbs; scaled, these no
-    longer win against the translation of each. The end of the source is not scaled.
+    Of several source words with much weight, a target word is then linked with that to which fewer
+    other words attend. A source word with little weight in all rows may win over all of them.
 
     Args:
         weights: `[..., target words, source words + 1]`, as of `word_weights`.

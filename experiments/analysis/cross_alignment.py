@@ -141,7 +141,7 @@ class Report(NamedTuple):
         chosen: the method with the lowest error on validation.
         rows: of a table: the best head and the best heads together on validation, for each measure
             and reading, and baselines.
-        every: these rows and those of all methods.
+        every: rows of all methods.
         links: of the chosen method on test.
     """
 
@@ -173,10 +173,9 @@ def report(
     for method, row in zip(ranked, rows, strict=True):
         heads = "best head" if method.head else "best heads together"
         name = f"{heads}: {method.measure}; {method.reading} row"
-        best.setdefault(name, row | {"alignment": name, "chosen": str(method)})
+        best.setdefault(name, row | {"alignment": name, "method": str(method)})
     others = [_row(name, None, score(links, gold[TEST])) for name, links in baselines.items()]
-    best = [*best.values(), *others]
-    return Report(ranked[0], best, [*best, *rows], test[ranked[0]])
+    return Report(ranked[0], [*best.values(), *others], rows, test[ranked[0]])
 
 
 def _row(name: str, validation: float | None, test: AlignmentScores) -> dict[str, Any]:
@@ -189,7 +188,7 @@ def _row(name: str, validation: float | None, test: AlignmentScores) -> dict[str
         "to": values["high"],
         "precision": values["precision"],
         "recall": values["recall"],
-        "chosen": "",
+        "method": "",
     }
 
 

@@ -27,7 +27,7 @@ from experiments.analysis.contextual_senses import (
     senses_table,
     words_table,
 )
-from experiments.analysis.cross_alignment import align_task, has_links
+from experiments.analysis.cross_alignment import Report, align_task, has_links
 from experiments.analysis.figures import draw_attributions, draw_deletion, draw_example
 from experiments.analysis.heads import beside, changes, heads_table, repeated_block
 from experiments.analysis.inputs import MEASURED, Read, read_file, read_sentence, read_split
@@ -106,7 +106,7 @@ def explain(
     with as_usage_errors():
         one_of("--split", split, task.known_splits)
     state = restore(workdir, task).state
-    untrained = task.learner.unpadded(task.learner.initial_state()).parameters
+    untrained = task.learner.initial_state().parameters
     name = SENTENCE if sentence is not None else file.name if file else split
     folder = workdir.explanation / name
     if sentence is not None:
@@ -217,11 +217,17 @@ def measure_replaced_weights(task: Task, state: TrainState, split: str, folder: 
 def measure_alignment(task: Translation, state: TrainState, split: str, folder: Path) -> None:
     """Write and print word alignments of a split, and their error."""
     report = align_task(task, state, split)
-    write_tables(report.every, folder / "alignment", 1)
+    write_alignment(report, folder)
     lines = "".join(f"{as_pharaoh(links)}\n" for links in report.links)
     write_whole(folder / "alignment.pharaoh", lines)
     print(f"alignment of the {split} split, in %; methods are chosen on validation")
     print(markdown(report.rows, 1))
+
+
+def write_alignment(report: Report, folder: Path) -> None:
+    """Write the best methods and baselines, and in a file of their own all methods."""
+    write_tables(report.rows, folder / "alignment", 1)
+    write_tables(report.every, folder / "alignment_methods", 1)
 
 
 def align_file(
@@ -237,7 +243,7 @@ def align_file(
     """
     if gold is not None:
         report, links = align_with_gold(task, state, read.pairs, read.measured, gold)
-        write_tables(report.every, folder / "alignment", 1)
+        write_alignment(report, folder)
         print("alignment of the second half of the file, in %; chosen on the first half")
         print(markdown(report.rows, 1))
     else:

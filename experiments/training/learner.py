@@ -40,9 +40,10 @@ class Learner:
         abstract_model: the model with shapes for parameters.
         definition: the model without its parameters.
         initial_state: `(parameters={}) -> TrainState`, before the first step, with these parameters
-            by path in place of initial ones. Each device computes its shards alone.
-        padded_state: its shapes and shardings, with `padded_tables`.
-        abstract_state: the same without, as a model and a checkpoint have them.
+            by path in place of initial ones. Each device computes its shards alone. As all states
+            of a training it has `padded_tables`; `to_use` and `to_save` return others.
+        padded_state: its shapes and shardings.
+        abstract_state: the same without padding, as in a checkpoint.
         num_parameters: of the model.
         train_step: of `make_steps`.
         evaluate_step: of `make_steps`.
@@ -86,14 +87,17 @@ class Learner:
 
         self.definition = nnx.graphdef(self.abstract_model)
         shapes = jax.eval_shape(make_state)
-        initial_state = compiled(make_state, out_shardings=shardings(shapes, self.mesh))
-
-        def start(parameters: Mapping[Any, Any] = MappingProxyType({})) -> TrainState:
-            return self.padded(_with_parameters(initial_state(), parameters))
-
-        self.initial_state = start
         self.abstract_state = _with_shardings(shapes, self.mesh)
         self.padded_state = _with_shardings(padded_tables(shapes, self.mesh), self.mesh)
+        of_state = jax.tree.map(lambda leaf: leaf.sharding, self.padded_state)
+        initial_state = compiled(
+            lambda: resized(make_state(), self.padded_state), out_shardings=of_state
+        )
+
+        def start(parameters: Mapping[Any, Any] = MappingProxyType({})) -> TrainState:
+            return _with_parameters(initial_state(), parameters)
+
+        self.initial_state = start
         self.num_parameters = sum(x.size for x in jax.tree.leaves(self.abstract_state.parameters))
         self._flops: dict[tuple[Any, ...], int] = {}
         self.train_step, self.evaluate_step = make_steps(
@@ -102,21 +106,27 @@ class Learner:
             optimizing,
             schedule(train),
             mesh=self.mesh,
-            parameters=shapes.parameters,
-            state_shardings=jax.tree.map(lambda leaf: leaf.sharding, self.padded_state),
+            parameter_shapes=shapes.parameters,
+            state_shardings=of_state,
             dtype=jax.numpy.dtype(train.dtype),
             microbatches=self._microbatches,
             decay=train.ema,
             skips_nonfinite=train.skip_nonfinite > 0,
         )
 
-    def padded(self, state: TrainState) -> TrainState:
-        """Return a state as the training step takes it."""
-        return resized(state, self.padded_state)
+    def to_use(self, state: TrainState) -> TrainState:
+        """Return a state of the training for a model: `TrainState.to_use` without padding."""
+        state = state.to_use()
+        parameters = resized(state.parameters, self.abstract_state.parameters)
+        return state._replace(parameters=parameters)
 
-    def unpadded(self, state: TrainState) -> TrainState:
-        """Return a state as a model or a checkpoint takes it."""
+    def to_save(self, state: TrainState) -> TrainState:
+        """Return a state of the training without padding, which fits every mesh."""
         return resized(state, self.abstract_state)
+
+    def continued(self, saved: TrainState) -> TrainState:
+        """Return a saved state as the training step takes it."""
+        return resized(saved, self.padded_state)
 
     def batch_reader(self, batches: TrainingBatches) -> Callable[[int], tuple[Batch, int]]:
         """Return a function that reads the batch of a training step, as in `sharding`."""
@@ -134,7 +144,7 @@ class Learner:
             self._padded_flops(batch)  # traces the loss, and the loop needs the number
             return
         with as_usage_errors("model: "):
-            jax.eval_shape(self.train_step, self.abstract_state, batch)
+            jax.eval_shape(self.train_step, self.padded_state, batch)
 
     def flops(self, batch: Batch, num_rows: int) -> float:
         """Return the FLOPs of a training step: three times those of a forward pass.
@@ -204,7 +214,7 @@ def _with_parameters(state: TrainState, parameters: Mapping[Any, Any]) -> TrainS
         for path, array in parameters.items():
             old = flat[path][...]
             # A copy, since the training step reuses the memory of its state.
-            array = jax.device_put(array, old.sharding, may_alias=False)
+            array = jax.device_put(resized(array, old), old.sharding, may_alias=False)
             flat[path] = flat[path].replace(array.astype(old.dtype))
         return nnx.from_flat_state(flat)
 

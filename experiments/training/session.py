@@ -121,7 +121,7 @@ def fit_in(
             state = learner.initial_state(parameters)
         else:
             restored, progress = checkpoints.restore(learner.abstract_state)
-            state, lengths = learner.padded(restored), progress["lengths"]
+            state, lengths = learner.continued(restored), progress["lengths"]
             warn_of_other_bits(workdir, progress["bits_depend_on"], bits_depend_on(learner.mesh))
         first, train_step, run = int(state.step), _with_flags(learner), None
         if not _has_ended(state, progress, config):
@@ -134,11 +134,11 @@ def fit_in(
 
         def save(state: TrainState, progress: dict[str, Any]) -> None:
             found = {"lengths": workdir.lengths(), "bits_depend_on": bits_depend_on(learner.mesh)}
-            checkpoints.save(learner.unpadded(state), progress | found)
+            checkpoints.save(learner.to_save(state), progress | found)
 
         with step_timeout(config.train.step_timeout):
             if config.train.sample_maps and first == 0:
-                workdir.keep_maps(task.sample_maps(learner.unpadded(state).to_use()))
+                workdir.keep_maps(task.sample_maps(learner.to_use(state)))
             with Metrics(workdir.path, step=first, wandb=run) as metrics:
                 try:
                     state, progress = fit(
@@ -148,8 +148,8 @@ def fit_in(
                         config=config.train,
                         metrics=metrics,
                         save=save,
-                        evaluate=lambda state: task.validate(learner.unpadded(state).to_use()),
-                        sample=lambda state: _sample(workdir, task, learner.unpadded(state)),
+                        evaluate=lambda state: task.validate(learner.to_use(state)),
+                        sample=lambda state: _sample(workdir, task, learner.to_use(state)),
                         flops=learner.flops,
                         progress=progress,
                         stop=stop,
@@ -159,7 +159,7 @@ def fit_in(
                     raise FloatingPointError(why) from error
                 finally:
                     checkpoints.wait()
-            return Trained.of(checkpoints, learner.unpadded(state), progress, config)
+            return Trained.of(checkpoints, learner.to_save(state), progress, config)
 
 
 def _with_flags(learner: Learner) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
@@ -174,7 +174,6 @@ def _with_flags(learner: Learner) -> Callable[..., tuple[TrainState, dict[str, A
 
 def _sample(workdir: Workdir, task: Trainable, state: TrainState) -> Callable[[], str]:
     """Return a function that stores the sample of a state."""
-    state = state.to_use()
     maps = task.sample_maps(state) if task.config.train.sample_maps else None
     step, text = int(state.step), task.sample(state)
 

@@ -90,8 +90,8 @@ def spec(names: Sequence[str | None], shape: Sequence[int], mesh: Mesh, what: st
     """Return how a parameter is sharded.
 
     The mesh axis "fsdp" shards every parameter: if the table has no axis of the parameter for it,
-    along an axis that it divides, the largest of those that are whole. Of tables that are looked up
-    by ids, rows that the mesh does not divide are whole: a training pads them (`padded_tables`).
+    along an axis that it divides, the largest of those that are whole. Rows of a lookup table that
+    the mesh does not divide are not sharded; training pads them (`padded_tables`).
 
     Args:
         names: of the axes.
@@ -149,7 +149,7 @@ def shardings(tree: Any, mesh: Mesh) -> Any:  # noqa: ANN401 - any pytree
 def padded_shape(
     names: Sequence[str | None], shape: Sequence[int], mesh: Mesh | AbstractMesh
 ) -> tuple[int, ...]:
-    """Return a shape with more rows for a table that is looked up by ids: the mesh divides them.
+    """Return the shape of a parameter; that of a lookup table with rows that the mesh divides.
 
     Args:
         names: of the axes.
@@ -161,7 +161,7 @@ def padded_shape(
 
 
 def padded_tables(shapes: Tree, mesh: Mesh | AbstractMesh) -> Tree:
-    """Return the shapes in which a training stores its state: those of tables as `padded_shape`.
+    """Return the shapes of a state in training: those of lookup tables as `padded_shape`.
 
     So each device stores a part of a vocabulary of any size. The rows that are added are zeros, and
     so are their gradients, moments of the optimizer and updates.

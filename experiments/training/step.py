@@ -51,7 +51,7 @@ def make_steps(
     schedule: optax.Schedule,
     *,
     mesh: Mesh,
-    parameters: nnx.State,
+    parameter_shapes: nnx.State,
     state_shardings: TrainState,
     dtype: jnp.dtype = jnp.float32,
     microbatches: int = 1,
@@ -70,7 +70,7 @@ def make_steps(
         optimizer: turns gradients into updates.
         schedule: learning rate of each step, which the metrics contain.
         mesh: of the devices.
-        parameters: shapes of those of the model; those of the state may have padded tables.
+        parameter_shapes: of the model; tables of a state may be padded.
         state_shardings: of the state after a step.
         dtype: of the computation in training; parameters, gradients and optimizer keep theirs.
         microbatches: parts of a batch whose gradients are added up, so that a device holds the
@@ -86,11 +86,11 @@ def make_steps(
         the kinds that any process has set.
     """
 
-    def model_of(padded: nnx.State) -> Any:  # noqa: ANN401 - the class is in the definition
-        return nnx.merge(definition, resized(gather_tables(padded, mesh), parameters))
+    def model_of(stored: nnx.State) -> Any:  # noqa: ANN401 - the class is in the definition
+        return nnx.merge(definition, resized(gather_tables(stored, mesh), parameter_shapes))
 
-    def summed(padded: nnx.State, batch: Batch, rng: Array) -> tuple[Array, TokenLosses]:
-        model = model_of(cast(padded, dtype))
+    def summed(stored: nnx.State, batch: Batch, rng: Array) -> tuple[Array, TokenLosses]:
+        model = model_of(cast(stored, dtype))
         sums, losses = loss_function(model, cast(batch, dtype), rng)  # images too
         sums = add_auxiliary(sums, losses, to_objective=True)
         return sums.loss, sums
@@ -104,12 +104,12 @@ def make_steps(
         gradients = optax.tree.scale(1 / jnp.maximum(sums.tokens, 1), gradients)
         updates, opt_state = optimizer.update(gradients, state.optimizer, state.parameters)
         updates = optax.tree.scale(state.lr_scale, updates)
-        updated = optax.apply_updates(state.parameters, updates)
+        parameters = optax.apply_updates(state.parameters, updates)
         metrics = per_token(sums) | {
             "gradient_norm": optax.tree.norm(gradients),  # before clipping
             "learning_rate": schedule(state.step) * state.lr_scale,
         }
-        after = state._replace(step=state.step + 1, parameters=updated, optimizer=opt_state)
+        after = state._replace(step=state.step + 1, parameters=parameters, optimizer=opt_state)
         after = after._replace(average=moved(after, decay))
         if skips_nonfinite:
             finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(metrics["gradient_norm"])
@@ -120,8 +120,8 @@ def make_steps(
             metrics["requests"] = requests.any(axis=0)
         return after, metrics
 
-    def evaluate_step(padded: nnx.State, batch: Batch) -> TokenLosses:
-        sums, losses = loss_function(model_of(padded), shard_rows(batch, mesh), None)
+    def evaluate_step(stored: nnx.State, batch: Batch) -> TokenLosses:
+        sums, losses = loss_function(model_of(stored), shard_rows(batch, mesh), None)
         return add_auxiliary(sums, losses, to_objective=False)
 
     replicated = NamedSharding(mesh, PartitionSpec())

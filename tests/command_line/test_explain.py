@@ -116,8 +116,9 @@ def test_split(explain, made, monkeypatch):
     assert '"step": ' in (folder / "origin.json").read_text()
     with (folder / "alignment.csv").open(newline="") as file:
         names = [row["alignment"] for row in csv.DictReader(file)]
-    # Two heads, the mean of both and the norms of both; the best of each kind; three baselines.
-    assert len(names) == 2 * 2 * 2 * (2 + 2) + 2 * 2 * (1 + 2) + 3
+    assert len(names) == 2 * 2 * (1 + 2) + 3  # one head and both, these also by norms; baselines
+    with (folder / "alignment_methods.csv").open(newline="") as file:
+        assert len([*csv.DictReader(file)]) == 2 * 2 * 2 * (2 + 2)  # two heads, the mean and norms
     assert "IBM Model 1" in names and len(links) > 10
     with (folder / "replaced_weights.csv").open(newline="") as file:
         replaced = [*csv.DictReader(file)]

@@ -26,8 +26,8 @@ ONE_OF = "--coordinator=host:1", "--process_id=0"
         (["--config.model.widht=3"], "no field 'model.widht'; did you mean --config.model.width?"),
         (["--config.widht=3"], "no field 'widht'; did you mean --config.model.width?"),
         (
-            ["--config.mesh.pipeline=2"],
-            "no field 'mesh.pipeline': mesh has data, fsdp, sequence, tensor",
+            ["--config.mesh.zzqq.xx=2"],
+            "no field 'mesh.zzqq.xx': mesh has data, fsdp, sequence, tensor",
         ),
         (["--config.model.width.x=3"], "no field 'model.width.x'"),
         (["--config.model.width=wide"], "--config.model.width must be a whole number, got 'wide'"),

@@ -227,13 +227,16 @@ def test_a_record_of_more_seeds_is_kept(tmp_path, rows, capsys):
     assert "runs/0.json is of more seeds (0, 1)" in capsys.readouterr().err
 
 
-def test_tables_of_explanations_have_a_record_for_all_seeds(tmp_path, rows):
+def explained(folder, accuracy):
+    folder.mkdir(parents=True)
+    (folder / "senses.csv").write_text(f"vector,accuracy,by\nlayer 1; all,{accuracy},\n")
     made = {"command": "python run.py --mode=explain", "commit": "b", "machine": "m", "step": 90}
+    (folder / "origin.json").write_text(json.dumps(made))
+
+
+def test_tables_of_explanations_have_a_record_for_all_seeds(tmp_path, rows):
     for seed, accuracy in ((0, 99.5), (1, 98.5)):
-        folder = run(tmp_path, f"one/seed={seed}", seed, 40.0).explanation / "test"
-        folder.mkdir(parents=True)
-        (folder / "senses.csv").write_text(f"vector,accuracy,by\nlayer 1; all,{accuracy},\n")
-        (folder / "origin.json").write_text(json.dumps(made))
+        explained(run(tmp_path, f"one/seed={seed}", seed, 40.0).explanation / "test", accuracy)
     assert [(row["run"], row["result"]) for row in rows()] == [
         ("one", "40.00 ± 0.00"),
         ("one/explain_test", "in results/one/explain_test.json"),
@@ -241,7 +244,16 @@ def test_tables_of_explanations_have_a_record_for_all_seeds(tmp_path, rows):
     record = Record.load(tmp_path / "results" / "one" / "explain_test.json")
     assert record.scores == {"senses: layer 1, all": {"accuracy, %": summary([99.5, 98.5])}}
     assert (record.seeds, record.published) == ([0, 1], {})
-    assert (record.command, record.commit, record.steps) == (made["command"], "b", [90, 90])
+    command = "python run.py --mode=explain"
+    assert (record.command, record.commit, record.steps) == (command, "b", [90, 90])
+
+
+def test_explanations_of_runs_of_several_records_are_kept_apart(tmp_path, rows):
+    for seed, step in ((0, 100), (1, 50)):  # the second run was cut
+        workdir = run(tmp_path, f"one/seed={seed}", seed, 40.0, step=step, ended=seed == 0)
+        explained(workdir.explanation / "test", 99.5)
+    names = [row["run"] for row in rows()]
+    assert names == ["one", "one/explain_test", "one/seed=1", "one/seed=1/explain_test"]
 
 
 def test_no_run_and_no_record(rows):

@@ -79,7 +79,7 @@ def _batch(settings: ConfigDict) -> TextBatch:
 def _seconds_to_compile(settings: ConfigDict, layers: int) -> float:
     one = learner(language_model(settings), layers)
     start = time.perf_counter()
-    one.train_step.lower(one.abstract_state, _batch(settings)).compile()
+    one.train_step.lower(one.padded_state, _batch(settings)).compile()
     return time.perf_counter() - start
 
 

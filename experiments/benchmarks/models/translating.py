@@ -105,7 +105,7 @@ def load_trial(config: ConfigDict, cache: Path) -> Trial:
         found = load_translation(settings, cache)
         stopping = StoppingCriteria(length, stop=EOS, min_tokens=length, pad=PAD)
         learner = found.task.learner
-        parameters = learner.unpadded(learner.initial_state()).parameters
+        parameters = learner.to_use(learner.initial_state()).parameters
         return Trial(found, parameters, stopping, f"{length} tokens each")
     run = Workdir(config.translating.workdir)
     settings = run.as_trained(settings)

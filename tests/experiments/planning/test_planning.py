@@ -111,13 +111,14 @@ def test_parts_of_a_batch_gather_and_reduce_again():
 
 
 def test_a_vocabulary_that_the_mesh_does_not_divide_costs_as_much_as_a_padded_one():
-    def planned(words):
+    def planned(words, devices):
         make = LanguageModel.from_config
         shapes = jax.eval_shape(lambda: make(CONFIG, vocab_size=words, rngs=nnx.Rngs(0)))
-        state = state_bytes(shapes, TrainPart(), mesh(tensor=4))
-        return state, communicated(shapes, BATCH, mesh(tensor=4))
+        state = state_bytes(shapes, TrainPart(), devices)
+        return state, communicated(shapes, BATCH, devices)
 
-    assert planned(47) == planned(48)
+    for devices in (mesh(tensor=4), mesh(fsdp=2, tensor=2)):
+        assert planned(47, devices) == planned(48, devices)
 
 
 def test_devices_share_the_only_head_of_keys_and_values():

@@ -106,7 +106,8 @@ def compare_meshes():
             error = max(abs(np.array(losses) / expected - 1))
             print(mesh, parts, error, 8 * held, flush=True)
             assert error < 1e-6, (mesh, parts, error)
-            assert held <= 1.01 / mesh.get("fsdp", 1) / mesh.get("tensor", 1) or "tensor" in mesh
+            whole = 0.1 if "tensor" in mesh else 0.01  # norms and biases of the width
+            assert held <= (1 + whole) / mesh.get("fsdp", 1) / mesh.get("tensor", 1)
 
 
 if __name__ == "__main__":

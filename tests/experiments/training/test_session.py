@@ -68,7 +68,8 @@ def test_timeout_runs_until_checkpoints_are_written_and_read(ends, tmp_path, mon
         config=config,
         learner=SimpleNamespace(
             initial_state=lambda parameters: STATE,
-            unpadded=lambda state: state,
+            to_use=lambda state: state,
+            to_save=lambda state: state,
             batch_reader=len,
             flops=None,
         ),

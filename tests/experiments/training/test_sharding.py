@@ -57,11 +57,8 @@ def test_a_mesh_that_the_devices_do_not_fill_is_refused(devices, sizes, message,
     [
         (("embed", "heads", "head"), (6, 4, 3), P(("fsdp",), ("tensor",), None)),
         (("layers", "hidden", "embed"), (3, 8, 6), P(None, ("tensor",), ("fsdp",))),
-        (
-            ("vocab", "embed"),
-            (7, 6),
-            P(None, ("fsdp",)),
-        ),  # as in a checkpoint
+        # As in a checkpoint.
+        (("vocab", "embed"), (7, 6), P(None, ("fsdp",))),
         (("embed", "kv_heads", "head"), (6, 1, 3), P(("fsdp",), None, None)),
         # Without an axis for "fsdp", another that it divides.
         (("heads", "head"), (4, 6), P(("tensor",), ("fsdp",))),
