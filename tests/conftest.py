@@ -3,6 +3,7 @@
 import gc
 import math
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,7 +36,12 @@ if jax.__version_info__[:2] == (0, 10):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {faster}".strip()
 
 # Tracing makes many small objects that stay: to look through all of them so often takes time too.
-gc.set_threshold(100_000, 50, 100)
+gc.set_threshold(1_000_000, 5, 100)
+
+# Images of containers often switch bytecode off: then each process that a test starts would compile
+# every module of this repository again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Half of the time of tracing a model is an error message that is dropped: flax asks for the
 # sharding of the counter of random keys each time that it replaces it, and a tracer has none.

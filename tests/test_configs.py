@@ -23,7 +23,7 @@ from experiments.training.learner import Learner
 from experiments.workdir import Workdir
 from run import EXPERIMENTS, read_config
 from tests.experiments.data.corpora import load_split
-from tests.experiments.initial_states import eager_initial_states
+from tests.experiments.initial_states import drawn_initial_states
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 HELPERS = {"defaults", "forms"}
@@ -68,7 +68,7 @@ def standard_promotion():
 
 @pytest.fixture(autouse=True)
 def initial_states():
-    with eager_initial_states():
+    with drawn_initial_states():
         yield
 
 

@@ -15,7 +15,7 @@ from experiments.cli import parse
 from experiments.config_files import load_config
 from experiments.workdir import Workdir
 from tests.command_line.command import in_repository
-from tests.experiments.initial_states import eager_initial_states
+from tests.experiments.initial_states import drawn_initial_states
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "extending.md"
 SHORT = [
@@ -33,7 +33,7 @@ def own_registries(monkeypatch):
     for each in vars(registry).values():
         if isinstance(each, registry.Registry):
             monkeypatch.setattr(each, "_own", dict(each))
-    with in_repository(), eager_initial_states():
+    with in_repository(), drawn_initial_states():
         yield
 
 

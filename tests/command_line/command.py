@@ -14,7 +14,7 @@ from experiments.registry import TASKS
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.loop import BEGINNING
 from experiments.workdir import Workdir
-from tests.experiments.initial_states import eager_initial_states
+from tests.experiments.initial_states import drawn_initial_states
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # On two devices, as the whole run.
@@ -46,7 +46,7 @@ def make_untrained(place, name, folder=None, **changes):
     config = load_config(f"{name}:tiny")
     config.update_from_flattened_dict(changes)
     workdir = Workdir(place / (folder or name))
-    with in_repository(), eager_initial_states():
+    with in_repository(), drawn_initial_states():
         task = TASKS[config.task].prepare(Config.read(config.to_dict()), place / "cache")
         workdir.claim(task.config)
         workdir.keep_texts({split: task.splits[split].fingerprint for split in task.known_splits})

@@ -6,12 +6,13 @@ import sys
 import pytest
 
 import run
+from experiments.commands import train as training
 from experiments.inference.translator import Translator
 from experiments.tasks.task import Task
 from experiments.tasks.translation import Translation
 from experiments.training.learner import Learner
 from tests.command_line.command import command, in_repository
-from tests.experiments.initial_states import eager_initial_states
+from tests.experiments.initial_states import drawn_initial_states
 
 MAPS = "sample_maps"  # a field of `train` that changes no step
 FALLING = "linear", "cosine"  # schedules that depend on the number of steps
@@ -68,7 +69,7 @@ def load_once():
 @pytest.fixture
 def initial_states():
     """Compile no program for the initial parameters of each model."""
-    with eager_initial_states():
+    with drawn_initial_states():
         yield
 
 
@@ -88,6 +89,7 @@ def run_command(place, capsys, monkeypatch):
 
 @pytest.fixture
 def echoing(monkeypatch):
-    """Replace decoding by its input, because compiling it takes long and is not tested here."""
+    """Replace decoding by its input, and draw nothing: both take long and are not tested here."""
     monkeypatch.setattr(Translator, "__call__", lambda _, __, texts, batch_size: [*texts])
     monkeypatch.setattr(Translation, "artifacts", lambda *_: None)
+    monkeypatch.setattr(training, "draw_learning_curve", lambda *_: None)

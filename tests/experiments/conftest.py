@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from tests.experiments.initial_states import eager_initial_states
+from tests.experiments.initial_states import drawn_initial_states
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 
@@ -21,7 +21,7 @@ def standard_promotion() -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def initial_states() -> Iterator[None]:
     """Compile no program for the initial parameters of each model."""
-    with eager_initial_states():
+    with drawn_initial_states():
         yield
 
 

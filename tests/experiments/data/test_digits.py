@@ -4,7 +4,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 from experiments.config.data import DigitsData
 from experiments.data.digits import SIZES, load
@@ -31,6 +30,8 @@ def test_sizes_and_values(splits):
 
 
 def test_every_image_is_in_one_split_with_its_label(splits):
+    from sklearn.datasets import load_digits  # takes a second, in each worker
+
     data = load_digits()
     ours = [
         (*(16 * example.source.ravel()), int(example.target))

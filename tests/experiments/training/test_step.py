@@ -129,7 +129,7 @@ def test_parts_of_a_batch_add_up_to_it_and_the_average_moves(parts, mesh, at_onc
         monkeypatch.setattr(learner, "compiled", compiled)
     in_parts = language_model(parts, mesh, ema=0.9)
     plain, parted = at_once.initial_state(), in_parts.initial_state()
-    average = plain.parameters
+    average = parted.parameters
     for keep in (1 / 10, 2 / 11):
         average, before = jax.tree.map(np.array, (average, parted.parameters))
         plain = plain._replace(parameters=jax.tree.map(jnp.array, before))
