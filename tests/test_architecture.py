@@ -200,9 +200,6 @@ def test_allowed_import_passes(path, source):
     assert wrong_imports(source, Path(path)) == []
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in files() if path.parts[:2] == ("experiments", "training")], ids=str
-)
 def executing(source: str) -> list[str]:
     """Return what could execute code that a file contains: modules, and calls of builtins."""
     found = []

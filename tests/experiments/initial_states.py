@@ -21,7 +21,7 @@ def drawn_parameters(shapes: Any) -> Any:
         name = jax.tree_util.keystr(path)
         if leaf.ndim < 2 or "'bias'" in name:
             return np.full(leaf.shape, "'scale'" in name, leaf.dtype)
-        return (random.normal(size=leaf.shape) / max(leaf.shape) ** 0.5).astype(leaf.dtype)
+        return (random.normal(size=leaf.shape) / sum(leaf.shape) ** 0.5).astype(leaf.dtype)
 
     return jax.tree_util.tree_map_with_path(draw, shapes)
 

@@ -23,6 +23,7 @@ from experiments.benchmarks.models import (
 from experiments.benchmarks.models.figure import Figure, Peer, Timed
 from experiments.benchmarks.models.sentences import Pair
 from experiments.benchmarks.record import as_json
+from experiments.compilation import compiled
 from experiments.config import Config
 from experiments.data.vocabulary import BOS, EOS, PAD
 from experiments.errors import UsageError
@@ -67,7 +68,9 @@ def test_cached_decoding_equals_recomputation(config):
     assert beam.tokens.shape == (2, config.decoding.num_beams, config.decoding.length)
 
 
-def test_scanned_and_unrolled_layers_are_the_same_model(config):
+def test_scanned_and_unrolled_layers_are_the_same_model(config, monkeypatch):
+    """And have the same initial parameters, of the program that a run has."""
+    monkeypatch.setattr("experiments.training.learner.compiled", compiled)
     small = depth.language_model(config.depth)
     scanned, unrolled = depth.learner(small, 2), depth.learner(small, 2, scan=False)
     assert scanned.num_parameters == unrolled.num_parameters
