@@ -36,7 +36,7 @@ if jax.__version_info__[:2] == (0, 10):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {faster}".strip()
 
 # Tracing makes many small objects that stay: to look through all of them so often takes time too.
-gc.set_threshold(1_000_000, 5, 100)
+gc.set_threshold(100_000, 50, 100)
 
 # Images of containers often switch bytecode off: then each process that a test starts would compile
 # every module of this repository again.

@@ -73,7 +73,7 @@ class Learner:
             self.abstract_model = jax.eval_shape(lambda: make_model(nnx.Rngs(0)))
         optimizing = optimizer(train, nnx.state(self.abstract_model))
 
-        def make_state() -> TrainState:
+        def make_unpadded() -> TrainState:
             model_rng, step_rng = jax.random.split(jax.random.key(config.seed))
             parameters = nnx.state(make_model(nnx.Rngs(model_rng)))
             return TrainState(
@@ -86,13 +86,15 @@ class Learner:
             )
 
         self.definition = nnx.graphdef(self.abstract_model)
-        shapes = jax.eval_shape(make_state)
+        shapes = jax.eval_shape(make_unpadded)
         self.abstract_state = _with_shardings(shapes, self.mesh)
         self.padded_state = _with_shardings(padded_tables(shapes, self.mesh), self.mesh)
         of_state = jax.tree.map(lambda leaf: leaf.sharding, self.padded_state)
-        initial_state = compiled(
-            lambda: resized(make_state(), self.padded_state), out_shardings=of_state
-        )
+
+        def make_state() -> TrainState:
+            return resized(make_unpadded(), self.padded_state)
+
+        initial_state = compiled(make_state, out_shardings=of_state)
 
         def start(parameters: Mapping[Any, Any] = MappingProxyType({})) -> TrainState:
             return _with_parameters(initial_state(), parameters)
