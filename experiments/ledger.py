@@ -81,6 +81,9 @@ def records_below(folder: Path) -> Iterator[Record]:
         groups = {name: [first, *others]}
         for run in (first, *others):
             for each in explained[run.name]:
+                if (step := each.results["step"]) != run.results["step"]:
+                    warn_skipped(each.name, f"it is of step {step}: explain the run again")
+                    continue
                 groups.setdefault(f"{name}/{Path(each.name).name}", []).append(each)
         for record, group in groups.items():
             try:

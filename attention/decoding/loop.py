@@ -75,7 +75,8 @@ class DecodingLoop:
             observe = self.options.observe
             return Prediction(logits, None if observe is None else observe(result)), state
 
-        return jax.jit(predict)
+        # Inlined, as arrays that the step closes over would be constants of the program.
+        return jax.jit(predict, inline=True)
 
     def first(self, state: object, start: Array) -> tuple[Any, Any]:
         """Return the state and the tokens for the first step, repeated for each hypothesis."""

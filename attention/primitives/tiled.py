@@ -36,8 +36,8 @@ from attention.primitives.tile_layout import (
     layout_of,
 )
 
-# Shorter loops save less time than a second loop takes to compile.
-LEAST_VISITS = 5
+# Visits of the shortest loop that saves more time than it takes to compile.
+SHORTEST_LOOP = 5
 
 Tree = Any
 Tile = tuple[Inputs, Context, Tree, Inputs | None]
@@ -135,9 +135,9 @@ def _zero(tree: Tree, dtype: jnp.dtype) -> Array:
     """Return 0 that varies over the same axes of a mesh as the arrays, as `shard_map` requires."""
     leaves = jax.tree.leaves(tree)
     firsts = (jax.lax.slice(x, (0,) * x.ndim, (1,) * x.ndim).reshape(()) for x in leaves)
-    is_any_nan = reduce(operator.or_, (first != first for first in firsts))
+    depends_on_all = reduce(operator.or_, (first != first for first in firsts))
     zero = jnp.zeros((), dtype)
-    return jnp.where(is_any_nan, zero, zero)
+    return jnp.where(depends_on_all, zero, zero)
 
 
 def _pattern_of(settings: Settings, head: Head) -> Pattern | None:
@@ -268,7 +268,7 @@ def sum_over_keys(
         # more than half of the gradient of eight packed sequences of 512 tokens on a CPU. So rows
         # of few tiles have a loop of their own.
         few = settings.max_visits // 3
-        if pattern is None or few < LEAST_VISITS:
+        if pattern is None or few < SHORTEST_LOOP:
             return visits(settings.max_visits)
         is_short = pattern.stop[row] - pattern.start[row] <= few
         return jax.lax.cond(is_short, lambda: visits(few), lambda: visits(settings.max_visits))

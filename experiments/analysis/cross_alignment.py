@@ -175,7 +175,8 @@ def report(
         name = f"{heads}: {method.measure}; {method.reading} row"
         best.setdefault(name, row | {"alignment": name, "method": str(method)})
     others = [_row(name, None, score(links, gold[TEST])) for name, links in baselines.items()]
-    return Report(ranked[0], [*best.values(), *others], rows, test[ranked[0]])
+    best = [*best.values(), *(row | {"method": ""} for row in others)]
+    return Report(ranked[0], best, rows, test[ranked[0]])
 
 
 def _row(name: str, validation: float | None, test: AlignmentScores) -> dict[str, Any]:
@@ -188,7 +189,6 @@ def _row(name: str, validation: float | None, test: AlignmentScores) -> dict[str
         "to": values["high"],
         "precision": values["precision"],
         "recall": values["recall"],
-        "method": "",
     }
 
 

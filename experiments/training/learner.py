@@ -216,7 +216,8 @@ def _with_parameters(state: TrainState, parameters: Mapping[Any, Any]) -> TrainS
         for path, array in parameters.items():
             old = flat[path][...]
             # A copy, since the training step reuses the memory of its state.
-            array = jax.device_put(resized(array, old), old.sharding, may_alias=False)
+            array = resized(array, jax.ShapeDtypeStruct(old.shape, old.dtype))
+            array = jax.device_put(array, old.sharding, may_alias=False)
             flat[path] = flat[path].replace(array.astype(old.dtype))
         return nnx.from_flat_state(flat)
 

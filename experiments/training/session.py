@@ -120,8 +120,8 @@ def fit_in(
             _check_new(workdir, config.train.checkpoint_interval)
             state = learner.initial_state(parameters)
         else:
-            restored, progress = checkpoints.restore(learner.abstract_state)
-            state, lengths = learner.continued(restored), progress["lengths"]
+            state, progress = checkpoints.restore(learner.abstract_state)
+            state, lengths = learner.continued(state), progress["lengths"]
             warn_of_other_bits(workdir, progress["bits_depend_on"], bits_depend_on(learner.mesh))
         first, train_step, run = int(state.step), _with_flags(learner), None
         if not _has_ended(state, progress, config):

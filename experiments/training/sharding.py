@@ -185,7 +185,7 @@ def resized(tree: Tree, like: Tree) -> Tree:
 
     Args:
         tree: arrays.
-        like: shapes, and the shardings of arrays with another shape.
+        like: shapes, and shardings, if any, of arrays with another shape.
     """
 
     def of(array: Array, like: jax.ShapeDtypeStruct) -> Array:

@@ -227,10 +227,10 @@ def test_a_record_of_more_seeds_is_kept(tmp_path, rows, capsys):
     assert "runs/0.json is of more seeds (0, 1)" in capsys.readouterr().err
 
 
-def explained(folder, accuracy):
+def explained(folder, accuracy, step=100):
     folder.mkdir(parents=True)
     (folder / "senses.csv").write_text(f"vector,accuracy,by\nlayer 1; all,{accuracy},\n")
-    made = {"command": "python run.py --mode=explain", "commit": "b", "machine": "m", "step": 90}
+    made = {"command": "python run.py --mode=explain", "commit": "b", "machine": "m", "step": step}
     (folder / "origin.json").write_text(json.dumps(made))
 
 
@@ -245,15 +245,22 @@ def test_tables_of_explanations_have_a_record_for_all_seeds(tmp_path, rows):
     assert record.scores == {"senses: layer 1, all": {"accuracy, %": summary([99.5, 98.5])}}
     assert (record.seeds, record.published) == ([0, 1], {})
     command = "python run.py --mode=explain"
-    assert (record.command, record.commit, record.steps) == (command, "b", [90, 90])
+    assert (record.command, record.commit, record.steps) == (command, "b", [100, 100])
 
 
 def test_explanations_of_runs_of_several_records_are_kept_apart(tmp_path, rows):
     for seed, step in ((0, 100), (1, 50)):  # the second run was cut
         workdir = run(tmp_path, f"one/seed={seed}", seed, 40.0, step=step, ended=seed == 0)
-        explained(workdir.explanation / "test", 99.5)
+        explained(workdir.explanation / "test", 99.5, step)
     names = [row["run"] for row in rows()]
     assert names == ["one", "one/explain_test", "one/seed=1", "one/seed=1/explain_test"]
+
+
+def test_an_explanation_of_an_earlier_step_is_left_out(tmp_path, rows, capsys):
+    explained(run(tmp_path, "one", 0, 40.0).explanation / "test", 99.5, step=90)
+    assert [row["run"] for row in rows()] == ["one"]
+    sentence = "one/explain_test is left out: it is of step 90: explain the run again\n"
+    assert capsys.readouterr().err == sentence
 
 
 def test_no_run_and_no_record(rows):

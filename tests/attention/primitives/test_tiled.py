@@ -206,7 +206,10 @@ def test_gradients_of_narrow_bands(name):
 
     def gradient(query, options):
         def loss(query):
-            return jnp.sum(jnp.sin(attend(*[query] * 3, mask=BANDS[name], **options)))
+            output, extras = attend(
+                *[query] * 3, mask=BANDS[name], returning=("entropy",), **options
+            )
+            return jnp.sum(jnp.sin(output)) + jnp.sum(jnp.sin(extras["entropy"]))
 
         return jax.jit(jax.grad(loss))(query)
 
@@ -216,10 +219,10 @@ def test_gradients_of_narrow_bands(name):
 
 @pytest.mark.parametrize("order", ["gradient", "forward over reverse"])
 def test_derivatives_of_rows_of_few_and_many_tiles(order):
-    """Of 16 columns of tiles, segments of two examples visit 1 to 3 or 10 to 12."""
-    length, cuts = 64, np.array([[9, 51, 57], [5, 11, 16]])
-    mask = masks.segments([np.searchsorted(one, np.arange(length), side="right") for one in cuts])
-    inputs = tuple(draw(*[(2, length, 1, H)] * 3))
+    """Of 16 columns of tiles, segments visit 5, at most a third, or 6."""
+    length = 64
+    mask = masks.segments(np.searchsorted([20, 44], np.arange(length), side="right"))
+    inputs = tuple(draw(*[(length, 1, H)] * 3))
 
     def derivatives(options):
         def loss(inputs):
@@ -243,7 +246,10 @@ def test_returning_more_keeps_the_bits_of_the_output():
 
 @pytest.mark.parametrize("number", [np.nan, np.inf])
 def test_nan_reaches_exactly_the_queries_that_attend_to_it(number):
-    """Keys from 20 on are masked in the second example only; in a program that is compiled."""
+    """Keys from 20 on are masked in the second example only.
+
+    The arguments have the shapes of those of another test, so that both share a compiled program.
+    """
     arguments = dict(CASES["bool array, all kinds of scores, dropout"])
     lengths = np.array([S, 20])[:, None, None]
     arguments["mask"] = np.broadcast_to(np.arange(S) < lengths, arguments["mask"].shape)
@@ -264,16 +270,13 @@ def test_low_precision_accumulates_in_float32():
     low = [x.astype(jnp.dtype(dtype)) for x in (QUERY, KEY, VALUE)]
     high = [x.astype(np.float32) for x in low]
 
-    @functools.partial(jitted, static_argnums=0)
-    def run(options, inputs):
-        return attend(*inputs, returning=("logsumexp",), **dict(options))
-
-    found, extras = run((("implementation", "tiled"), ("tile_sizes", TILES)), low)
-    assert found.dtype == dtype
-    expected, others = run((("implementation", "reference"),), high)
+    found = computed("tiled", low, {})
+    assert found["output"].dtype == dtype
+    expected = computed("definition", high, {})
     unit = float(jnp.finfo(dtype).eps)  # the weights are rounded once, and the output
-    np.testing.assert_allclose(found.astype("float32"), expected, rtol=unit, atol=unit)
-    np.testing.assert_allclose(extras["logsumexp"], others["logsumexp"], rtol=1e-5)
+    output = found["output"].astype("float32")
+    np.testing.assert_allclose(output, expected["output"], rtol=unit, atol=unit)
+    np.testing.assert_allclose(found["logsumexp"], expected["logsumexp"], rtol=1e-5)
 
 
 def test_vmap_equals_a_batch():
@@ -292,8 +295,8 @@ def test_vmap_equals_a_batch():
     mapped = jitted(jax.vmap(run, (0, None, None, 0)))(QUERY, KEY[0], VALUE[0], lengths)
     repeated = (np.broadcast_to(x[0], x.shape) for x in (KEY, VALUE))
     together = jitted(run)(QUERY, *repeated, lengths)
-    for ours, theirs in zip(mapped, together, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    for ours, theirs, rtol in zip(mapped, together, (1e-5, 1e-6), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=1e-6)
 
 
 @pytest.mark.parametrize("leading", [(3,), (2, 1)])

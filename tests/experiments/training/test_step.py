@@ -186,7 +186,10 @@ def test_two_devices_share_a_vocabulary_of_odd_size(at_once, tmp_path, monkeypat
         validate=lambda state: divided.losses(state.parameters, [WINDOWS]),
         sample=lambda state: used.append(state.parameters) or "text",
     )
-    found = fit_in(Workdir(tmp_path), run, [WINDOWS] * task.config.train.steps, {}).state
+    batches = [WINDOWS] * task.config.train.steps
+    found = fit_in(Workdir(tmp_path), run, batches, {}).state
+    again = fit_in(Workdir(tmp_path), run, batches, {}).state  # from its last checkpoint
+    jax.tree.map(np.testing.assert_array_equal, again.parameters, found.parameters)
     expected = language_model().initial_state()
     close(divided.to_save(divided.initial_state()).parameters, expected.parameters)
     for _ in range(task.config.train.steps):
