@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 
 from ml_collections import ConfigDict
@@ -67,7 +67,9 @@ def records_below(folder: Path) -> Iterator[Record]:
     for path in sorted(path.parent for path in folder.rglob("results.json")):
         try:
             run = Run.read(path, path.relative_to(folder).as_posix())
-            explained[run.name] = [*explanations(run, path)]
+            explained[run.name] = [
+                each for each in explanations(run, path) if _is_of_last_step(each, run)
+            ]
         except UsageError as error:
             warn_skipped(path.name, error)
             continue
@@ -79,12 +81,8 @@ def records_below(folder: Path) -> Iterator[Record]:
         name = first.name if is_taken else first.label
         names.add(name)
         groups = {name: [first, *others]}
-        for run in (first, *others):
-            for each in explained[run.name]:
-                if (step := each.results["step"]) != run.results["step"]:
-                    warn_skipped(each.name, f"it is of step {step}: explain the run again")
-                    continue
-                groups.setdefault(f"{name}/{Path(each.name).name}", []).append(each)
+        for each in chain.from_iterable(explained[run.name] for run in groups[name]):
+            groups.setdefault(f"{name}/{Path(each.name).name}", []).append(each)
         for record, group in groups.items():
             try:
                 yield Record.of(record, group)
@@ -116,6 +114,15 @@ def differs(path: Path, record: Record) -> str:
     name = fields[0]
     values = f"{name}: {there[name]} there, {here[name]} here"
     return f"{path} is of another configuration ({values})"
+
+
+def _is_of_last_step(explanation: Run, run: Run) -> bool:
+    """Return whether an explanation is of the step of the results; report one that is not."""
+    step = explanation.results["step"]
+    if step == run.results["step"]:
+        return True
+    warn_skipped(explanation.name, f"it is of step {step}: explain the run again")
+    return False
 
 
 def _kind(run: Run) -> str:
