@@ -2,8 +2,9 @@
 
 command    python run.py --config=configs/masked_lm.py
 hardware   two CPU cores
-time       6.8 min of training
-score      test accuracy: 46.66%; senses accuracy: 93.15%; seed 0, commit 3923081
+time       2.6 min of training
+score      test accuracy: 46.53% ± 0.16%; senses accuracy: 95.13% ± 1.85%; seeds 0, 1, 2, commit
+           854297a
 """
 
 from ml_collections import ConfigDict
