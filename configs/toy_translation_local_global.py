@@ -6,9 +6,10 @@ from cores that other jobs used too.
 
 command    python run.py --config=configs/toy_translation_local_global.py
 hardware   two CPU cores
-time       15.9 min of training
-score      test exact match: 98.80%; compositional exact match: 98.90%; longer exact match: 41.40%;
-           seed 0, commit ad01531
+time       2.5 min of training
+score      test exact match: 98.53% ± 0.96%; agreement exact match: 98.78% ± 0.57%; order exact
+           match: 98.59% ± 0.79%; polysemy exact match: 95.28% ± 4.34%; compositional exact match:
+           98.03% ± 1.59%; longer exact match: 38.87% ± 4.56%; seeds 0, 1, 2, commit 854297a
 """
 
 from ml_collections import ConfigDict
