@@ -1,8 +1,7 @@
 """The main job with alternating local and global attention and softcaps, as in Gemma 2 and 3.
 
 Local layers attend to a few tokens on either side and have a small rotary base; global layers
-attend to all tokens and have a large one. Its training time is
-from cores that other jobs used too.
+attend to all tokens and have a large one.
 
 command    python run.py --config=configs/toy_translation_local_global.py
 hardware   two CPU cores
