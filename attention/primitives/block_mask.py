@@ -4,6 +4,7 @@ Computed inside `attend`, or once by `block_mask` for all layers and steps with 
 FlexAttention (Dong et al. 2024, section 4.2).
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from numbers import Integral
@@ -27,16 +28,21 @@ from attention.primitives.pytree_dataclass import (
 EMPTY, PARTIAL, FULL = 0, 1, 2
 
 
+# Each tile is evaluated in parts along its keys, so that a row may start within a tile.
+PARTS = 4
+
+
 class Pattern(NamedTuple):
-    """The key tiles that each row of query tiles visits.
+    """The keys that each row of query tiles visits.
 
     Attributes:
-        start: int32 `[rows]`, the first key tile that is not empty.
-        stop: int32 `[rows]`, one past the last.
-        full_start: int32 `[rows]`, the first full key tile, if `kinds` is None.
+        start: int32 `[rows]`, before the first visible key.
+        stop: int32 `[rows]`, after the last.
+        full_start: int32 `[rows]`, the first key that all queries of the row see, if `kinds` is
+            None.
         full_stop: int32 `[rows]`, one past the last.
-        kinds: uint8 `[rows, columns]`: EMPTY, PARTIAL or FULL; None if the tiles between `start`
-            and `stop` are full inside `[full_start, full_stop)` and partial outside.
+        kinds: uint8 `[rows, columns]`: EMPTY, PARTIAL or FULL; None if all keys of
+            `[start, stop)` may be visible.
     """
 
     start: Array
@@ -45,23 +51,31 @@ class Pattern(NamedTuple):
     full_stop: Array
     kinds: Array | None
 
-    def kind(self, row: Array, column: Array) -> Array:
-        """Return EMPTY, PARTIAL or FULL for one tile."""
-        if self.kinds is not None:
-            return self.kinds[row, column].astype(jnp.int32)
-        full = (self.full_start[row] <= column) & (column < self.full_stop[row])
-        inside = (self.start[row] <= column) & (column < self.stop[row])
-        return jnp.where(inside, jnp.where(full, FULL, PARTIAL), EMPTY)
+    def visits(self, row: Array, size: int, num_keys: int) -> tuple[Array, Array]:
+        """Return where the first visit of a row starts, and how many visits it takes.
+
+        Args:
+            row: of tiles.
+            size: keys per visit.
+            num_keys: of all tiles.
+        """
+        number = -((self.start[row] - self.stop[row]) // size)
+        return jnp.minimum(self.start[row], num_keys - number * size), number
+
+    def is_empty(self, row: Array, start: Array, size: int) -> Array:
+        """Return whether a visit of `size` keys from `start` on, of one or two tiles, is empty."""
+        first, last = start // size, (start + size - 1) // size
+        return (self.kinds[row, first] == EMPTY) & (self.kinds[row, last] == EMPTY)
 
 
-def visited_by_any(pattern: Pattern, columns: int, *, may_shard: bool) -> Pattern:
+def visited_by_any(pattern: Pattern, num_keys: int, *, may_shard: bool) -> Pattern:
     """Return the pattern; under `vmap`, the tiles that any of the examples visits.
 
     So loops and conditions stay scalar: one that differs per example would compute every branch.
 
     Args:
         pattern: without batch axes.
-        columns: of tiles.
+        num_keys: of all tiles.
         may_shard: whether the mapped axis may be sharded. Devices would have to communicate to
             agree on such tiles, so all are visited under `vmap`.
     """
@@ -84,7 +98,7 @@ def visited_by_any(pattern: Pattern, columns: int, *, may_shard: bool) -> Patter
             return merge(array, axis=0)
 
         merges = Pattern(jnp.min, jnp.max, jnp.max, jnp.min, jnp.max)
-        every_tile = Pattern(0, columns, 0, 0, PARTIAL)
+        every_tile = Pattern(0, num_keys, 0, 0, PARTIAL)
         fields = zip(pattern, in_batched[0], merges, every_tile, strict=True)
         pattern = Pattern(*(merged(*field) for field in fields))
         # Again, for a `vmap` around this one.
@@ -186,7 +200,7 @@ def block_mask(
     >>> from attention import masks
     >>> tiles = block_mask(masks.causal(), 1024, tile_sizes=(256, 256))
     >>> tiles.stop.tolist(), tiles.full_stop.tolist()
-    ([1, 2, 3, 4], [0, 1, 2, 3])
+    ([256, 512, 768, 1024], [1, 257, 513, 769])
     """
     num_keys = num_queries if num_keys is None else num_keys
     lengths = num_queries, num_keys
@@ -287,45 +301,46 @@ def pattern_of(
     rows, columns = (
         -(-n // size) for n, size in zip((num_queries, num_keys), tile_sizes, strict=True)
     )
+    parts = math.gcd(tile_sizes[1], PARTS)
     if counted:
         first = jnp.arange(rows, dtype=jnp.int32) * tile_sizes[0]
         last = jnp.minimum(first + tile_sizes[0], num_queries) - 1
         if (ranges := mask.key_range(first)) is not None:
-            return _pattern_of_ranges(ranges, mask.key_range(last), num_keys, tile_sizes[1])
+            return _pattern_of_ranges(ranges, mask.key_range(last), num_keys)
     bounds = mask.tile_bounds(
         PositionTiles.of(_tiled(query_positions, rows, tile_sizes[0])),
-        PositionTiles.of(_tiled(key_positions, columns, tile_sizes[1])),
+        PositionTiles.of(_tiled(key_positions, columns * parts, tile_sizes[1] // parts)),
     )
-    complete = jnp.arange(columns) < num_keys // tile_sizes[1]
-    return pattern_of_bounds(bounds.any, bounds.all & complete[None, :])
+    complete = jnp.arange(columns * parts) < num_keys * parts // tile_sizes[1]
+    return pattern_of_bounds(bounds.any, bounds.all & complete[None, :], tile_sizes[1])
 
 
-def pattern_of_bounds(some: Array, every: Array) -> Pattern:
-    """Return the pattern of tiles that may contain a visible pair, and of fully visible tiles.
+def pattern_of_bounds(some: Array, every: Array, size: int) -> Pattern:
+    """Return the pattern of parts of tiles that may contain, or only contain, visible pairs.
 
     Args:
-        some: bool `[rows, columns]`.
-        every: bool `[rows, columns]`.
+        some: bool `[rows, parts of all tiles]`.
+        every: bool `[rows, parts of all tiles]`.
+        size: keys per tile.
     """
-    kinds = jnp.where(some, jnp.where(every, FULL, PARTIAL), EMPTY).astype(jnp.uint8)
+    parts = math.gcd(size, PARTS)
     start = jnp.argmax(some, axis=1).astype(jnp.int32)
     stop = some.shape[1] - jnp.argmax(some[:, ::-1], axis=1).astype(jnp.int32)
     stop = jnp.where(some.any(axis=1), stop, start)
-    return Pattern(start, stop, start, start, kinds)
+    some, every = (x.reshape(x.shape[0], -1, parts) for x in (some, every))
+    kinds = jnp.where(some.any(axis=2), jnp.where(every.all(axis=2), FULL, PARTIAL), EMPTY)
+    start, stop = (x * (size // parts) for x in (start, stop))
+    return Pattern(start, stop, start, start, kinds.astype(jnp.uint8))
 
 
 def _pattern_of_ranges(
-    first: tuple[Array, Array], last: tuple[Array, Array], num_keys: int, size: int
+    first: tuple[Array, Array], last: tuple[Array, Array], num_keys: int
 ) -> Pattern:
     """Return the pattern from the visible keys of the first and last query of each row."""
-
-    def column(position: Array, up: bool) -> Array:
-        return (jnp.clip(position, 0, num_keys) + (size - 1 if up else 0)) // size
-
-    start, stop = column(first[0], up=False), column(last[1], up=True)
-    stop = jnp.where(last[1] > first[0], jnp.maximum(stop, start), start)
-    full_start, full_stop = column(last[0], up=True), column(first[1], up=False)
-    return Pattern(start, stop, full_start, full_stop, None)
+    start, stop, full_start, full_stop = (
+        jnp.clip(position, 0, num_keys) for position in (first[0], last[1], last[0], first[1])
+    )
+    return Pattern(start, jnp.maximum(start, stop), full_start, full_stop, None)
 
 
 def _tiled(positions: Array, tiles: int, size: int) -> Array:

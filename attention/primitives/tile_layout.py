@@ -11,7 +11,7 @@ from jax import Array
 
 from attention.primitives.arguments import Arguments
 from attention.primitives.batch import over_batch, to_batch
-from attention.primitives.block_mask import Pattern, pattern_of, pattern_of_bounds
+from attention.primitives.block_mask import PARTS, Pattern, pattern_of, pattern_of_bounds
 from attention.primitives.lift import Plan, possible_shards, split
 from attention.primitives.masks import Mask
 from attention.primitives.nonfinite import nan_where, replace_nonfinite
@@ -226,7 +226,7 @@ def _max_visits(
     varies = may_shard and jax.tree.leaves((arguments.mask, arguments.block_mask))
     if width is None or varies:
         return tiles[1]
-    return min(tiles[1], -(-(sizes[0] + width) // sizes[1]) + 1)
+    return min(tiles[1], math.ceil((sizes[0] + width) / sizes[1]))
 
 
 def _pattern(
@@ -260,8 +260,8 @@ def _pattern_of_array(
 
     def example(allowed: Array) -> Pattern:
         cut = _pad(_pad(allowed[0], 0, tiles[0] * sizes[0]), 1, tiles[1] * sizes[1])
-        cut = cut.reshape(tiles[0], sizes[0], tiles[1], sizes[1])
-        return pattern_of_bounds(cut.any(axis=(1, 3)), cut.all(axis=(1, 3)))
+        cut = cut.reshape(tiles[0], sizes[0], -1, sizes[1] // math.gcd(sizes[1], PARTS))
+        return pattern_of_bounds(cut.any(axis=(1, 3)), cut.all(axis=(1, 3)), sizes[1])
 
     return over_batch(example, (allowed,), (3,), allowed.shape[:-3])
 

@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial, reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from jax import Array
 from jax.custom_derivatives import SymbolicZero
 
 from attention.primitives.arguments import Arguments
-from attention.primitives.block_mask import EMPTY, Pattern, visited_by_any
+from attention.primitives.block_mask import Pattern, visited_by_any
 from attention.primitives.dot_product import product
 from attention.primitives.dropout import keep_pairs
 from attention.primitives.lift import Plan, lift
@@ -40,33 +40,51 @@ from attention.primitives.tile_layout import (
 SHORTEST_LOOP = 5
 
 Tree = Any
-Tile = tuple[Inputs, Context, Tree, Inputs | None]
 
 
-def cut_to(settings: Settings, tree: Tree, axes: Tree, letter: str, index: Array) -> Tree:
-    """Cut the arrays of a head to row ("T") or column ("S") `index` of its tiles."""
+class Tile(NamedTuple):
+    """What `sum_over_keys` passes to its function, for one head, or cut to one tile."""
 
-    def part_of(part: Tree, axes: str) -> Tree:
-        return jax.tree.map(lambda array: _cut(settings, array, axes, letter, index), part)
+    inputs: Inputs
+    context: Context
+    rows: Tree
+    more: Inputs | None
 
-    return type(tree)(*map(part_of, tree, axes))
 
+def _cut(settings: Settings, tree: Tree, axes: Tree, letter: str, start: Array) -> Tree:
+    """Cut arrays to the queries ("T") or keys ("S") of a tile, from `start` on.
 
-def _cut(settings: Settings, array: Array, axes: str, letter: str, index: Array) -> Array:
+    Args:
+        settings: with the size of the tile.
+        tree: arrays, or a named tuple of trees.
+        axes: of the arrays, or of those of each tree.
+        letter: of the axis to cut.
+        start: a number of a query or key.
+    """
+    if not isinstance(axes, str):
+        parts = zip(tree, axes, strict=True)
+        return type(tree)(*(_cut(settings, *part, letter, start) for part in parts))
     axis, size = axes.find(letter), settings.tile_sizes["TS".index(letter)]
-    if axis == -1 or array.shape[axis] == 1:
-        return array
-    return jax.lax.dynamic_slice_in_dim(array, index * size, size, axis)
+
+    def cut(array: Array) -> Array:
+        if axis == -1 or array.shape[axis] == 1:
+            return array
+        return jax.lax.dynamic_slice_in_dim(array, start, size, axis)
+
+    return jax.tree.map(cut, tree)
 
 
-def tile_of(settings: Settings, head: Head, row: Array, column: Array) -> tuple[Inputs, Context]:
-    """Cut a head to the tile at (row, column)."""
-    inputs = cut_to(settings, head.inputs, INPUT_AXES, "T", row)
-    context = cut_to(settings, head.context, CONTEXT_AXES, "T", row)
-    return (
-        cut_to(settings, inputs, INPUT_AXES, "S", column),
-        cut_to(settings, context, CONTEXT_AXES, "S", column),
-    )
+def _row_of(settings: Settings, head: Head, row: Array) -> tuple[Inputs, Context]:
+    """Cut a head to the queries of a row of tiles."""
+    start = row * settings.tile_sizes[0]
+    inputs = _cut(settings, head.inputs, INPUT_AXES, "T", start)
+    return inputs, _cut(settings, head.context, CONTEXT_AXES, "T", start)
+
+
+def _visits(settings: Settings, pattern: Pattern | None, row: Array) -> tuple[Array, Array]:
+    """Return the first key that a row of tiles visits, and how many visits it takes."""
+    num_tiles, size = settings.tiles[1], settings.tile_sizes[1]
+    return (0, num_tiles) if pattern is None else pattern.visits(row, size, num_tiles * size)
 
 
 def _product(settings: Settings, equation: str, left: Array, right: Array) -> Array:
@@ -144,7 +162,8 @@ def _pattern_of(settings: Settings, head: Head) -> Pattern | None:
     """Return the tiles to visit, which all examples of a `vmap` share; None: all."""
     if head.pattern is None:
         return None
-    return visited_by_any(head.pattern, settings.tiles[1], may_shard=settings.may_shard)
+    num_keys = settings.tiles[1] * settings.tile_sizes[1]
+    return visited_by_any(head.pattern, num_keys, may_shard=settings.may_shard)
 
 
 def forward(
@@ -159,13 +178,19 @@ def forward(
     """
     pattern = _pattern_of(settings, head)
     zero, lowest = _zero(head, settings.dtype), jnp.finfo(settings.dtype).min
-    value_width = head.inputs.value.shape[1]
+    value_width, size = head.inputs.value.shape[1], settings.tile_sizes
 
     def row(number: Array) -> tuple[Array, Array, Array]:
-        def visit(column: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        start, visits = _visits(settings, pattern, number)
+        row_inputs, row_context = _row_of(settings, head, number)
+
+        def visit(index: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            keys = start + index * size[1]
+
             def tile() -> tuple[Array, Array, Array]:
                 peak, total, output = carry
-                inputs, context = tile_of(settings, head, number, column)
+                inputs = _cut(settings, row_inputs, INPUT_AXES, "S", keys)
+                context = _cut(settings, row_context, CONTEXT_AXES, "S", keys)
                 scores = scores_of(settings, inputs, context)
                 scores += context.query_nan[:, None] + context.key_nan[None, :]
                 scores = _masked(context, scores)
@@ -179,20 +204,16 @@ def forward(
 
             if pattern is None or pattern.kinds is None:
                 return tile()
-            return jax.lax.cond(pattern.kind(number, column) > EMPTY, tile, lambda: carry)
+            return jax.lax.cond(pattern.is_empty(number, keys, size[1]), lambda: carry, tile)
 
-        size = settings.tile_sizes[0]
-        zeros = jnp.zeros(size, settings.dtype) + zero
-        carry = zeros + lowest, zeros, jnp.zeros((size, value_width), settings.dtype) + zero
+        zeros = jnp.zeros(size[0], settings.dtype) + zero
+        carry = zeros + lowest, zeros, jnp.zeros((size[0], value_width), settings.dtype) + zero
         if before is not None:
-            output, logsumexp, peak = (_cut(settings, x, "T", "T", number) for x in before)
+            output, logsumexp, peak = _cut(settings, before, "T", "T", number * size[0])
             empty = jnp.isneginf(logsumexp)
             total = jnp.where(empty, 0, jnp.exp(logsumexp - peak))
             carry = jnp.where(empty, lowest, peak), total, output * total[:, None]
-        start, stop = 0, settings.tiles[1]
-        if pattern is not None:
-            start, stop = pattern.start[number], pattern.stop[number]
-        peak, total, output = jax.lax.fori_loop(start, stop, visit, carry)
+        peak, total, output = jax.lax.fori_loop(0, visits, visit, carry)
         empty = total == 0
         total = jnp.where(empty, 1, total)
         logsumexp = jnp.where(empty, -jnp.inf, jnp.log(total) + peak)
@@ -220,18 +241,14 @@ def sum_over_keys(
     """
     pattern = _pattern_of(settings, head)
     zero = _zero((head, rows), settings.dtype)
-    columns = settings.tiles[1]
+    size = settings.tile_sizes
+    last = (settings.tiles[1] - 1) * size[1]
+    axes = Tile(INPUT_AXES, CONTEXT_AXES, "T", "" if more is None else INPUT_AXES)
 
-    def cut(tile: Tile, letter: str, index: Array) -> Tile:
-        inputs, context, rows, more = tile
-        return (
-            cut_to(settings, inputs, INPUT_AXES, letter, index),
-            cut_to(settings, context, CONTEXT_AXES, letter, index),
-            jax.tree.map(lambda x: _cut(settings, x, "T", letter, index), rows),
-            None if more is None else cut_to(settings, more, INPUT_AXES, letter, index),
-        )
+    def cut(tile: Tile, letter: str, start: Array) -> Tile:
+        return _cut(settings, tile, axes, letter, start)
 
-    whole = head.inputs, head.context, rows, more
+    whole = Tile(head.inputs, head.context, rows, more)
     shapes = jax.eval_shape(lambda: function(*cut(cut(whole, "T", 0), "S", 0)))
 
     def zeros() -> Tree:
@@ -239,21 +256,20 @@ def sum_over_keys(
 
     @partial(jax.checkpoint, prevent_cse=False)
     def of_row(row: Array) -> Tree:
-        at_row = cut(whole, "T", row)
+        at_row = cut(whole, "T", row * size[0])
+        start, needed = _visits(settings, pattern, row)
 
-        def visit(total: Tree, column: Array) -> tuple[Tree, None]:
-            visited = None
+        def visit(total: Tree, index: Array) -> tuple[Tree, None]:
+            keys, visited = start + index * size[1], None
             if pattern is not None:
-                column += pattern.start[row]
-                visited = column < pattern.stop[row]
-                column = jnp.minimum(column, columns - 1)
+                keys, visited = jnp.minimum(keys, last), index < needed
                 if pattern.kinds is not None:
-                    visited &= pattern.kind(row, column) > EMPTY
+                    visited &= ~pattern.is_empty(row, keys, size[1])
 
             @partial(jax.checkpoint, prevent_cse=False)
             def of_tile(at_row: Tile) -> Tree:
                 # Cut outside of the condition: its transpose would add arrays of whole heads.
-                tile = cut(at_row, "S", column)
+                tile = cut(at_row, "S", keys)
                 if visited is None:
                     return function(*tile)
                 compute = jax.checkpoint(lambda tile: function(*tile), prevent_cse=False)
@@ -270,8 +286,7 @@ def sum_over_keys(
         few = settings.max_visits // 3
         if pattern is None or few < SHORTEST_LOOP:
             return visits(settings.max_visits)
-        is_short = pattern.stop[row] - pattern.start[row] <= few
-        return jax.lax.cond(is_short, lambda: visits(few), lambda: visits(settings.max_visits))
+        return jax.lax.cond(needed <= few, lambda: visits(few), lambda: visits(settings.max_visits))
 
     rows_of_tiles = jnp.arange(settings.tiles[0], dtype=jnp.int32)
     _, sums = jax.lax.scan(lambda _, row: (None, of_row(row)), None, rows_of_tiles)
@@ -462,7 +477,7 @@ def _all_weights(settings: Settings, head: Head, logsumexp: Array) -> Array:
 
     @partial(jax.checkpoint, prevent_cse=False)
     def row(number: Array) -> Array:
-        inputs, context = tile_of(wide, head, number, 0)
+        inputs, context = _row_of(wide, head, number)
         size = wide.tile_sizes[0]
         rows = jax.lax.dynamic_slice_in_dim(logsumexp, number * size, size)
         return weights_of(wide, inputs, context, rows)
@@ -480,9 +495,11 @@ def _strongest(
 
     def row(row: Array) -> tuple[Array, Array]:
         rows = jax.lax.dynamic_slice_in_dim(logsumexp, row * size, size)
+        row_inputs, row_context = _row_of(settings, head, row)
 
         def visit(carry: tuple[Array, Array], column: Array) -> tuple[tuple[Array, Array], None]:
-            inputs, context = tile_of(settings, head, row, column)
+            inputs = _cut(settings, row_inputs, INPUT_AXES, "S", column * width)
+            context = _cut(settings, row_context, CONTEXT_AXES, "S", column * width)
             weights = weights_of(settings, inputs, context, rows)
             keys = column * width + jnp.arange(width, dtype=jnp.int32)
             keys = jnp.broadcast_to(keys, weights.shape)

@@ -64,21 +64,16 @@ def both_bounds(mask, queries, keys):
     return exact_bounds(mask, queries, keys), bounds_of(mask, queries, keys)
 
 
-@jitted
 def kinds_of(blocks):
     """Return EMPTY, PARTIAL or FULL for every tile: [..., rows, columns]."""
-    columns = -(-blocks.lengths[1] // blocks.tile_sizes[1])
-
-    def example(pattern):
-        rows = jnp.arange(pattern.start.shape[0])
-        found = pattern.kind(rows[:, None], jnp.arange(columns)[None, :])
-        inside = jnp.arange(columns)[None, :]
-        inside = (inside >= pattern.start[:, None]) & (inside < pattern.stop[:, None])
-        return jnp.where(inside, found, EMPTY)
-
-    for _ in blocks.start.shape[:-1]:
-        example = jax.vmap(example)
-    return example(blocks.pattern)
+    num_keys, size = blocks.lengths[1], blocks.tile_sizes[1]
+    first = np.arange(0, num_keys, size)
+    end = np.minimum(first + size, num_keys)
+    start, stop, full_start, full_stop = (np.array(x)[..., None] for x in blocks.pattern[:4])
+    inside = (first < stop) & (end > start)
+    full = (first >= full_start) & (end <= full_stop)
+    kinds = np.where(full, FULL, PARTIAL) if blocks.kinds is None else blocks.kinds
+    return np.where(inside, kinds, EMPTY)
 
 
 def exact_kinds(bounds):
@@ -257,12 +252,27 @@ def test_function_with_tile_bounds_is_not_evaluated_per_pair():
     np.testing.assert_array_equal(found.all, np.tril(np.ones((3, 3), bool), -1))
 
 
-def test_pattern_of_intervals_and_of_kinds_agree():
-    """Tiles 1 to 3 of 5 are visited, and tile 2 is full."""
-    start, stop, full_start, full_stop = (jnp.array([n]) for n in (1, 4, 2, 3))
-    intervals = Pattern(start, stop, full_start, full_stop, None)
-    kinds = jnp.array([[EMPTY, PARTIAL, FULL, PARTIAL, EMPTY]], jnp.uint8)
-    written = Pattern(start, stop, full_start, full_stop, kinds)
-    for column in range(5):
-        assert int(intervals.kind(0, column)) == int(kinds[0, column])
-        assert int(written.kind(0, column)) == int(kinds[0, column])
+def test_visits_start_at_the_first_visible_key():
+    """Keys 6 to 13 of 16 take two visits of 4 from key 6 on; keys 14 and 15 take one from 12 on."""
+    start, stop = jnp.array([6, 14, 3]), jnp.array([14, 16, 3])
+    pattern = Pattern(start, stop, start, start, None)
+    found = [pattern.visits(row, 4, 16) for row in range(3)]
+    assert [(int(first), int(number)) for first, number in found] == [(6, 2), (12, 1), (3, 0)]
+
+
+def test_visit_is_empty_if_both_of_its_tiles_are():
+    kinds = jnp.array([[PARTIAL, EMPTY, EMPTY, FULL]], jnp.uint8)
+    pattern = Pattern(jnp.array([2]), jnp.array([16]), None, None, kinds)
+    assert [bool(pattern.is_empty(0, start, 4)) for start in (2, 4, 6, 10)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_rows_start_at_a_quarter_of_a_tile():
+    """Ten keys of each segment: rows of ten queries visit 10, in tiles of 8, from key 0, 10, 20."""
+    blocks = block_mask(masks.segments(np.arange(40) // 10), 40, tile_sizes=(10, 8))
+    assert blocks.start.tolist() == [0, 10, 20, 30]
+    assert blocks.stop.tolist() == [10, 20, 30, 40]
