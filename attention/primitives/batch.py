@@ -1,4 +1,4 @@
-"""From one example to any batch axes, by `vmap`."""
+"""From one example to any batch axes, by `vmap` or in a loop."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ def over_batch(
     operands: Sequence[Tree],
     ranks: Sequence[int | None],
     batch: Sequence[int],
+    map_axis: Callable[..., Callable] = jax.vmap,
 ) -> Result:
     """Map a function of single examples over leading batch axes.
 
@@ -28,6 +29,7 @@ def over_batch(
         ranks: the rank of each operand for one example; None for a pytree dataclass, whose fields
             declare it.
         batch: the sizes of the batch axes.
+        map_axis: `jax.vmap`, or another function with its arguments.
 
     Returns:
         The results of the function with the batch axes in front.
@@ -48,7 +50,7 @@ def over_batch(
         return function(*jax.tree.unflatten(structure, leaves))
 
     for size in reversed(batch):
-        flat = jax.vmap(flat, in_axes=axes, axis_size=size)
+        flat = map_axis(flat, in_axes=axes, axis_size=size)
     return flat(*leaves)
 
 

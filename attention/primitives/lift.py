@@ -110,6 +110,13 @@ def lift(
     return lifted(*leaves)
 
 
+def one_at_a_time(
+    function: Callable[..., Tree], in_axes: Sequence[int | None], axis_size: int
+) -> Callable[..., Tree]:
+    """Map a function as `jax.vmap` does, but in a loop, which keeps nothing for derivatives."""
+    return _in_chunks(function, [axis == 0 for axis in in_axes], (1, axis_size, 1), remat=True)
+
+
 def _mapped(
     function: Callable[..., Tree], mapped: Sequence[bool], size: int
 ) -> Callable[..., Tree]:
@@ -140,6 +147,8 @@ def _in_chunks(
 
     def run(*leaves: Array) -> Tree:
         def steps_first(array: Array) -> Array:
+            if size == 1:  # The compiler would copy what it moves, even past an axis of one.
+                return array
             array = array.reshape(shards, steps, at_once, *array.shape[1:])
             return jnp.moveaxis(array, 1, 0)
 

@@ -28,8 +28,8 @@ from attention.primitives.first_order import (
 )
 from attention.primitives.lift import Plan, lift, over_kv_heads, rank_of
 from attention.primitives.precision import score_dtype
-from attention.primitives.tile_layout import Context, Head, Inputs, Settings, layout_of
-from attention.primitives.tiled import derivative, finish, forward
+from attention.primitives.tile_layout import Head, Inputs, Settings, layout_of
+from attention.primitives.tiled import finish, forward, known_results
 
 Tree = Any
 AxisName = str | tuple[str, ...]
@@ -211,7 +211,7 @@ def _backward(
             inputs = join_floats(floats, others)
             block = floats.key, floats.value, *moving[2:]
             inputs = ring.at(plan, head._replace(inputs=inputs), block, number).inputs
-            return _results_by_block(settings, plan, inputs, here[1:], results)
+            return known_results(settings, plan, inputs, here[1:], results)
 
         def added() -> Inputs:
             block = floats._replace(key=moving[0], value=moving[1])
@@ -228,26 +228,6 @@ def _backward(
     carry = jax.tree.map(zeros, floats), _moving(head)
     (total, _), _ = jax.lax.scan(step, carry, jnp.arange(ring.size, dtype=jnp.int32))
     return jax.tree.map(lambda x, y: x.astype(y.dtype), total, floats)
-
-
-@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _results_by_block(
-    settings: Settings,
-    plan: Plan,
-    inputs: Inputs,
-    fixed: tuple[Context, Pattern | None],
-    results: tuple[Array, Array],
-) -> tuple[Array, Array]:
-    """Return output and logsumexp of all blocks, to differentiate them by the inputs of one."""
-    return results
-
-
-@partial(_results_by_block.defjvp, symbolic_zeros=True)
-def _results_by_block_jvp(
-    settings: Settings, plan: Plan, primals: Tree, tangents: Tree
-) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    inputs, fixed, results = primals
-    return results, derivative(settings, plan, Head(inputs, *fixed), *results, tangents[0])
 
 
 def unless_empty(pattern: Pattern | None, function: Callable[[], Tree], otherwise: Tree) -> Tree:

@@ -107,16 +107,34 @@ class Lifted:
     axes: str
 
 
+def tile_sizes_of(arguments: Arguments, platform: str) -> tuple[int, int]:
+    """Return queries and keys per tile."""
+    return _sizes(arguments, platform)[0]
+
+
+def examples_skip_own_tiles(arguments: Arguments, platform: str) -> bool:
+    """Return whether each example of a batch has a pattern of its own."""
+    sizes, tiles, shards = _sizes(arguments, platform)
+    pattern = jax.eval_shape(lambda given: _pattern(given, sizes, tiles), arguments)
+    return pattern is not None and pattern.start.ndim > 1 and shards == 1
+
+
+def _sizes(arguments: Arguments, platform: str) -> tuple[tuple[int, int], tuple[int, int], int]:
+    """Return queries and keys per tile, rows and columns of tiles, and `possible_shards`."""
+    lengths = arguments.query.shape[-3], arguments.key.shape[-3]
+    shards = possible_shards(arguments.query, arguments.key, arguments.value)
+    sizes = _tile_sizes(arguments, platform, lengths, may_shard=shards > 1)
+    tiles = tuple(-(-length // size) for length, size in zip(lengths, sizes, strict=True))
+    return sizes, tiles, shards
+
+
 def layout_of(arguments: Arguments, platform: str) -> tuple[Settings, Plan, Head]:
     """Return the sizes of tiles, the order of computation, and all heads."""
     if arguments.allowed is not None:  # the compiler would take seconds to fold a constant array
         allowed = jax.lax.optimization_barrier(arguments.allowed)
         arguments = replace(arguments, allowed=allowed)
     num_heads, num_kv_heads = arguments.query.shape[-2], arguments.key.shape[-2]
-    lengths = arguments.query.shape[-3], arguments.key.shape[-3]
-    shards = possible_shards(arguments.query, arguments.key, arguments.value)
-    sizes = _tile_sizes(arguments, platform, lengths, may_shard=shards > 1)
-    tiles = tuple(-(-length // size) for length, size in zip(lengths, sizes, strict=True))
+    sizes, tiles, shards = _sizes(arguments, platform)
     pattern = _pattern(arguments, sizes, tiles)
     own_tiles = pattern is not None and pattern.start.ndim > 1
     if own_tiles and shards > 1:

@@ -19,10 +19,11 @@ from jax import Array
 from jax.custom_derivatives import SymbolicZero
 
 from attention.primitives.arguments import Arguments
+from attention.primitives.batch import over_batch
 from attention.primitives.block_mask import Pattern, visited_by_any
 from attention.primitives.dot_product import product
 from attention.primitives.dropout import keep_pairs
-from attention.primitives.lift import Plan, lift
+from attention.primitives.lift import Plan, lift, one_at_a_time
 from attention.primitives.nonfinite import nan_rows
 from attention.primitives.softmax import share_with_sinks
 from attention.primitives.statistics import SUMS, strongest
@@ -33,13 +34,16 @@ from attention.primitives.tile_layout import (
     Head,
     Inputs,
     Settings,
+    examples_skip_own_tiles,
     layout_of,
+    tile_sizes_of,
 )
 
 # Visits of the shortest loop that saves more time than it takes to compile.
 SHORTEST_LOOP = 5
 
 Tree = Any
+Results = tuple[Array, Array, Array]  # of `_attention`: output, logsumexp, largest score
 
 
 class Tile(NamedTuple):
@@ -356,15 +360,7 @@ def derivative(
         logsumexp: `[..., K, G, T]`, of these keys and any others.
         tangents: of `head.inputs`, with symbolic zeros.
     """
-
-    def is_zero(leaf: Any) -> bool:  # noqa: ANN401 - an array or a symbolic zero
-        return isinstance(leaf, SymbolicZero) or leaf.dtype == jax.dtypes.float0
-
-    moving = jax.tree.map(
-        lambda leaf: None if is_zero(leaf) else leaf,
-        tangents,
-        is_leaf=lambda leaf: isinstance(leaf, SymbolicZero),
-    )
+    moving = _moving(tangents)
     structure = jax.tree.structure(head.inputs)
     moving_axes = [
         axes
@@ -380,6 +376,39 @@ def derivative(
         (moving, moving_axes),
         remat=True,
     )
+
+
+def _moving(tangents: Tree) -> Tree:
+    """Return tangents with None in place of symbolic zeros."""
+
+    def is_zero(leaf: Any) -> bool:  # noqa: ANN401 - an array or a symbolic zero
+        return isinstance(leaf, SymbolicZero) or leaf.dtype == jax.dtypes.float0
+
+    return jax.tree.map(
+        lambda leaf: None if is_zero(leaf) else leaf,
+        tangents,
+        is_leaf=lambda leaf: isinstance(leaf, SymbolicZero),
+    )
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def known_results(
+    settings: Settings,
+    plan: Plan,
+    inputs: Inputs,
+    fixed: tuple[Context, Pattern | None],
+    results: tuple[Array, Array],
+) -> tuple[Array, Array]:
+    """Return known output and logsumexp, to differentiate them by inputs they depend on."""
+    return results
+
+
+@partial(known_results.defjvp, symbolic_zeros=True)
+def _known_results_jvp(
+    settings: Settings, plan: Plan, primals: Tree, tangents: Tree
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    inputs, fixed, results = primals
+    return results, derivative(settings, plan, Head(inputs, *fixed), *results, tangents[0])
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
@@ -436,8 +465,55 @@ def attend_in_tiles(arguments: Arguments, platform: str = "cpu") -> dict[str, Ar
         arguments: with at least one query and one key.
         platform: for the default tile sizes.
     """
+    if examples_skip_own_tiles(arguments, platform):
+        sizes = tile_sizes_of(arguments, platform)
+        return _by_example(platform, replace(arguments, tile_sizes=sizes))[0]
+    return _in_tiles(platform, arguments)[0]
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _by_example(platform: str, arguments: Arguments) -> tuple[dict[str, Array], Results]:
+    """Lift `_in_tiles` over examples that skip their own tiles, in a loop.
+
+    The arrays that are laid out for tiles are then those of one example.
+    """
+    function = partial(_in_tiles, platform)
+    return over_batch(function, (arguments,), (None,), arguments.batch, one_at_a_time)
+
+
+@partial(_by_example.defjvp, symbolic_zeros=True)
+def _by_example_jvp(
+    platform: str, primals: tuple[Arguments], tangents: tuple[Arguments]
+) -> tuple[Tree, Tree]:
+    (arguments,) = primals
+    found, results = _by_example(platform, arguments)
+    leaves, structure = jax.tree.flatten(arguments)
+    directions = structure.flatten_up_to(_moving(tangents[0]))
+    moving = [n for n, leaf in enumerate(directions) if leaf is not None]
+
+    def given_results(*moved: Array) -> tuple[dict[str, Array], Results]:
+        now = list(leaves)
+        for n, leaf in zip(moving, moved, strict=True):
+            now[n] = leaf
+        operands = jax.tree.unflatten(structure, now), *results
+        function, ranks = partial(_in_tiles, platform), (None, 4, 3, 3)
+        return over_batch(function, operands, ranks, arguments.batch, one_at_a_time)
+
+    given = [leaves[n] for n in moving], [directions[n] for n in moving]
+    return (found, results), jax.jvp(given_results, *given)[1]
+
+
+def _in_tiles(
+    platform: str, arguments: Arguments, *known: Array
+) -> tuple[dict[str, Array], Results]:
+    """Return what `attend` returns, and the results of `_attention`, unless they are known."""
     settings, plan, head = layout_of(arguments, platform)
-    results = finish(arguments, *_attention(settings, plan, head.inputs, head[1:]))
+    if known:
+        moving = known_results(settings, plan, head.inputs, head[1:], known[:2])
+        found = *moving, known[2]
+    else:
+        found = _attention(settings, plan, head.inputs, head[1:])
+    results = finish(arguments, *found)
     for name in arguments.returning:
         if name not in results:
             rows, length = results["logsumexp"], settings.tile_sizes[0] * settings.tiles[0]
@@ -448,11 +524,11 @@ def attend_in_tiles(arguments: Arguments, platform: str = "cpu") -> dict[str, Ar
             given = head, rows
             if name == "strongest":
                 given = jax.lax.stop_gradient(given)
-            found = lift(plan, function, (given[0], plan.axes), (given[1], "BKG"))
-            results[name] = jax.tree.map(partial(_by_head, arguments), found)
+            statistic = lift(plan, function, (given[0], plan.axes), (given[1], "BKG"))
+            results[name] = jax.tree.map(partial(_by_head, arguments), statistic)
     if "weights" in results:
         results["weights"] = results["weights"][..., : arguments.key.shape[-3]]
-    return results
+    return results, found
 
 
 def _statistic(name: str, number: int, settings: Settings, head: Head, logsumexp: Array) -> Tree:
