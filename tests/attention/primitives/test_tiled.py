@@ -378,6 +378,20 @@ def test_memory_of_the_gradient_is_linear():
     assert mebibytes < 130
 
 
+def test_batch_that_skips_own_tiles_takes_the_memory_of_one_example():
+    """Inputs are transposed and padded for tiles one example after another."""
+    segments = np.random.default_rng(0).integers(0, 2, (8, 1024)).cumsum(axis=1)
+
+    def of_batch(size):
+        def attention(query, key, value):
+            mask = masks.segments(segments[:size])
+            return attend(query, key, value, mask=mask, implementation="tiled")
+
+        return scratch(attention, *[(size, 1024, 4, 32)] * 3)
+
+    assert of_batch(8) < 1.5 * of_batch(1)
+
+
 def test_memory_of_higher_derivatives_and_statistics_is_linear():
     """One head of 32k tokens has 4 GiB of weights."""
     shape = (1, 32768, 1, 16)
