@@ -264,7 +264,7 @@ def _check_positions(
         array = to_int32(name, given, 0)
         if array.ndim == 0 or array.shape[-1] != size:
             raise ValueError(f"{name} must end in an axis of {size}, got shape {array.shape}")
-        checked.append(to_batch(name, array, batch, rank=1))
+        checked.append(to_batch(array, 1, batch, name))
     return checked[0], checked[1]
 
 

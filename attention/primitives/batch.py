@@ -1,6 +1,7 @@
 """From one example to any batch axes, by `vmap` or in a loop."""
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, TypeVar
 
 import jax
@@ -29,7 +30,8 @@ def over_batch(
         ranks: the rank of each operand for one example; None for a pytree dataclass, whose fields
             declare it.
         batch: the sizes of the batch axes.
-        map_axis: `jax.vmap`, or another function with its arguments.
+        map_axis: `jax.vmap`, or another function of a function, in_axes (each 0 or None) and
+            axis_size.
 
     Returns:
         The results of the function with the batch axes in front.
@@ -39,9 +41,7 @@ def over_batch(
         declared = rank is None
         leaf_ranks += [each for _, each in arrays_of(operand)] if declared else [rank]
     leaves, structure = jax.tree.flatten(tuple(operands))
-    leaves = [
-        to_batch("array", leaf, batch, rank) for leaf, rank in zip(leaves, leaf_ranks, strict=True)
-    ]
+    leaves = [to_batch(leaf, rank, batch) for leaf, rank in zip(leaves, leaf_ranks, strict=True)]
     axes = tuple(
         None if leaf.ndim == rank else 0 for leaf, rank in zip(leaves, leaf_ranks, strict=True)
     )
@@ -54,12 +54,16 @@ def over_batch(
     return flat(*leaves)
 
 
-def to_batch(name: str, array: Array | None, batch: Sequence[int], rank: int) -> Array | None:
-    """Give an array all batch axes, or return it unchanged if it has none."""
+def to_batch(
+    array: Array | None, rank: int, batch: Sequence[int], name: str = "array"
+) -> Array | None:
+    """Give an array all batch axes, or none if several examples share it."""
     if array is None or array.ndim == rank:
         return array
     leading, core = array.shape[: array.ndim - rank], array.shape[array.ndim - rank :]
     check_broadcasts(name, leading, batch)
+    if prod(leading) == 1 < prod(batch):
+        return array.reshape(core)
     return jnp.broadcast_to(array, (*batch, *core))
 
 

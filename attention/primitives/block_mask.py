@@ -5,7 +5,6 @@ FlexAttention (Dong et al. 2024, section 4.2).
 """
 
 import math
-from collections.abc import Callable
 from functools import partial
 from numbers import Integral
 from typing import NamedTuple, NoReturn
@@ -36,8 +35,9 @@ class Pattern(NamedTuple):
     """The keys that each row of query tiles visits.
 
     Attributes:
-        start: int32 `[rows]`, before the first visible key.
-        stop: int32 `[rows]`, after the last.
+        start: int32 `[rows]`, the number of the first key to visit: at most that of the first
+            visible key.
+        stop: int32 `[rows]`, one past the last key to visit; `start` if there is none.
         full_start: int32 `[rows]`, the first key that all queries of the row see, if `kinds` is
             None.
         full_stop: int32 `[rows]`, one past the last.
@@ -54,13 +54,19 @@ class Pattern(NamedTuple):
     def visits(self, row: Array, size: int, num_keys: int) -> tuple[Array, Array]:
         """Return where the first visit of a row starts, and how many visits it takes.
 
+        It starts at a tile, so that visits of empty tiles can be skipped, unless fewer visits are
+        needed from the first key on.
+
         Args:
             row: of tiles.
             size: keys per visit.
             num_keys: of all tiles.
         """
-        number = -((self.start[row] - self.stop[row]) // size)
-        return jnp.minimum(self.start[row], num_keys - number * size), number
+        start, stop = self.start[row], self.stop[row]
+        tile = start // size * size
+        number, of_tiles = -((start - stop) // size), -((tile - stop) // size)
+        first = jnp.minimum(start, num_keys - number * size)
+        return jnp.where(number < of_tiles, first, tile), number
 
     def is_empty(self, row: Array, start: Array, size: int) -> Array:
         """Return whether a visit of `size` keys from `start` on, of one or two tiles, is empty."""
@@ -89,27 +95,39 @@ def visited_by_any(pattern: Pattern, num_keys: int, *, may_shard: bool) -> Patte
         axis_size: int, in_batched: list[Pattern], pattern: Pattern
     ) -> tuple[Pattern, Pattern]:
         del axis_size
-
-        def merged(array: Array, batched: bool, merge: Callable, fill: int) -> Array:
-            if not batched:
-                return array
-            if may_shard:
-                return jnp.full(array.shape[1:], fill, array.dtype)
-            return merge(array, axis=0)
-
-        merges = Pattern(jnp.min, jnp.max, jnp.max, jnp.min, jnp.max)
-        every_tile = Pattern(0, num_keys, 0, 0, PARTIAL)
-        fields = zip(pattern, in_batched[0], merges, every_tile, strict=True)
-        pattern = Pattern(*(merged(*field) for field in fields))
+        if may_shard:
+            every_tile = Pattern(0, num_keys, 0, 0, PARTIAL)
+            filled = zip(pattern, in_batched[0], every_tile, strict=True)
+            pattern = Pattern(
+                *(
+                    jnp.full(x.shape[1:], fill, x.dtype) if batched else x
+                    for x, batched, fill in filled
+                )
+            )
+        else:
+            pattern = _merged(
+                jax.tree.map(lambda x, batched: x if batched else x[None], pattern, in_batched[0]),
+                num_keys,
+            )
         # Again, for a `vmap` around this one.
         return visited(pattern), jax.tree.map(lambda _: False, pattern)
 
     return visited(pattern)
 
 
+def _merged(pattern: Pattern, num_keys: int) -> Pattern:
+    """Merge patterns along axis 0; a row that is empty in one of them adds nothing."""
+    is_empty = pattern.stop <= pattern.start
+    start = jnp.where(is_empty, num_keys, pattern.start).min(axis=0)
+    stop = jnp.where(is_empty, 0, pattern.stop).max(axis=0)
+    full_start, full_stop = pattern.full_start.max(axis=0), pattern.full_stop.min(axis=0)
+    kinds = None if pattern.kinds is None else pattern.kinds.max(axis=0)
+    return Pattern(start, jnp.maximum(start, stop), full_start, full_stop, kinds)
+
+
 @pytree_dataclass
 class BlockMask:
-    """A mask with its empty, partial and full tiles; pass it to `attend` as `mask`.
+    """A mask and the keys and tiles that it leaves visible; pass it to `attend` as `mask`.
 
     Attributes:
         mask: the predicate.
@@ -311,8 +329,9 @@ def pattern_of(
         PositionTiles.of(_tiled(query_positions, rows, tile_sizes[0])),
         PositionTiles.of(_tiled(key_positions, columns * parts, tile_sizes[1] // parts)),
     )
-    complete = jnp.arange(columns * parts) < num_keys * parts // tile_sizes[1]
-    return pattern_of_bounds(bounds.any, bounds.all & complete[None, :], tile_sizes[1])
+    starts = jnp.arange(columns * parts)[None, :] * (tile_sizes[1] // parts)
+    exists, complete = starts < num_keys, starts + tile_sizes[1] // parts <= num_keys
+    return pattern_of_bounds(bounds.any & exists, bounds.all & complete, tile_sizes[1])
 
 
 def pattern_of_bounds(some: Array, every: Array, size: int) -> Pattern:

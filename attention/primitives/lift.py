@@ -113,7 +113,13 @@ def lift(
 def one_at_a_time(
     function: Callable[..., Tree], in_axes: Sequence[int | None], axis_size: int
 ) -> Callable[..., Tree]:
-    """Map a function as `jax.vmap` does, but in a loop, which keeps nothing for derivatives."""
+    """Map a function as `jax.vmap` does, but in a loop, whose derivatives compute each step again.
+
+    Args:
+        function: of arrays.
+        in_axes: 0 or None for each array.
+        axis_size: the number of steps.
+    """
     return _in_chunks(function, [axis == 0 for axis in in_axes], (1, axis_size, 1), remat=True)
 
 

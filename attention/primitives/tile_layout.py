@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -112,11 +113,21 @@ def tile_sizes_of(arguments: Arguments, platform: str) -> tuple[int, int]:
     return _sizes(arguments, platform)[0]
 
 
-def examples_skip_own_tiles(arguments: Arguments, platform: str) -> bool:
-    """Return whether each example of a batch has a pattern of its own."""
+def laid_out_by_example(arguments: Arguments, platform: str) -> bool:
+    """Return whether to lay out one example of a batch after another, as each skips its own tiles.
+
+    Not with an array of biases, which would be padded and aligned again for each example.
+    """
     sizes, tiles, shards = _sizes(arguments, platform)
-    pattern = jax.eval_shape(lambda given: _pattern(given, sizes, tiles), arguments)
-    return pattern is not None and pattern.start.ndim > 1 and shards == 1
+    biased = any(isinstance(score, BiasArray) for score in arguments.scores)
+    if prod(arguments.batch) == 1 or shards > 1 or biased:
+        return False
+    return _differs(jax.eval_shape(lambda given: _pattern(given, sizes, tiles), arguments))
+
+
+def _differs(pattern: Pattern | None) -> bool:
+    """Return whether examples skip different tiles."""
+    return pattern is not None and prod(pattern.start.shape[:-1]) > 1
 
 
 def _sizes(arguments: Arguments, platform: str) -> tuple[tuple[int, int], tuple[int, int], int]:
@@ -136,7 +147,7 @@ def layout_of(arguments: Arguments, platform: str) -> tuple[Settings, Plan, Head
     num_heads, num_kv_heads = arguments.query.shape[-2], arguments.key.shape[-2]
     sizes, tiles, shards = _sizes(arguments, platform)
     pattern = _pattern(arguments, sizes, tiles)
-    own_tiles = pattern is not None and pattern.start.ndim > 1
+    own_tiles = _differs(pattern)
     if own_tiles and shards > 1:
         pattern = None  # devices that skip different tiles would have to agree on it
     settings = Settings(
@@ -244,7 +255,7 @@ def _max_visits(
     varies = may_shard and jax.tree.leaves((arguments.mask, arguments.block_mask))
     if width is None or varies:
         return tiles[1]
-    return min(tiles[1], math.ceil((sizes[0] + width) / sizes[1]))
+    return min(tiles[1], math.ceil((sizes[0] + width - 1) / sizes[1]))
 
 
 def _pattern(
@@ -256,7 +267,7 @@ def _pattern(
     if tiles == (1, 1):
         return None
     if arguments.allowed is not None:
-        return _pattern_of_array(arguments.allowed, sizes, tiles)
+        return _pattern_of_array(to_batch(arguments.allowed, 3, arguments.batch), sizes, tiles)
     if arguments.mask is None:
         return None
 
@@ -264,9 +275,10 @@ def _pattern(
         return pattern_of(mask, query, key, sizes, counted=arguments.counted)
 
     positions = arguments.query_positions, arguments.key_positions
-    batched = any(batch_shapes(arguments.mask)) or any(x.ndim > 1 for x in positions)
+    mask = map_arrays(arguments.mask, partial(to_batch, batch=arguments.batch))
+    batched = any(batch_shapes(mask)) or any(x.ndim > 1 for x in positions)
     batch = arguments.batch if batched else ()
-    return over_batch(example, (arguments.mask, *positions), (None, 1, 1), batch)
+    return over_batch(example, (mask, *positions), (None, 1, 1), batch)
 
 
 def _pattern_of_array(
@@ -290,10 +302,9 @@ def _of_pattern(array: Array, arguments: Arguments) -> Lifted:
 
 
 def _of_batch(array: Array, rank: int, batch: tuple[int, ...]) -> Lifted:
-    """Give an array all batch axes, or none if all examples share it."""
-    if prod(array.shape[: array.ndim - rank]) == 1:
-        array = array.reshape(array.shape[array.ndim - rank :])
-    return Lifted(to_batch("array", array, batch, rank), "B" if array.ndim > rank else "")
+    """Give an array all batch axes, or none if several examples share it."""
+    array = to_batch(array, rank, batch)
+    return Lifted(array, "B" if array.ndim > rank else "")
 
 
 def _inputs_and_context(

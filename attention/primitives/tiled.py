@@ -34,7 +34,7 @@ from attention.primitives.tile_layout import (
     Head,
     Inputs,
     Settings,
-    examples_skip_own_tiles,
+    laid_out_by_example,
     layout_of,
     tile_sizes_of,
 )
@@ -360,7 +360,7 @@ def derivative(
         logsumexp: `[..., K, G, T]`, of these keys and any others.
         tangents: of `head.inputs`, with symbolic zeros.
     """
-    moving = _moving(tangents)
+    moving = _nonzero(tangents)
     structure = jax.tree.structure(head.inputs)
     moving_axes = [
         axes
@@ -378,7 +378,7 @@ def derivative(
     )
 
 
-def _moving(tangents: Tree) -> Tree:
+def _nonzero(tangents: Tree) -> Tree:
     """Return tangents with None in place of symbolic zeros."""
 
     def is_zero(leaf: Any) -> bool:  # noqa: ANN401 - an array or a symbolic zero
@@ -399,7 +399,11 @@ def known_results(
     fixed: tuple[Context, Pattern | None],
     results: tuple[Array, Array],
 ) -> tuple[Array, Array]:
-    """Return known output and logsumexp, to differentiate them by inputs they depend on."""
+    """Return known output and logsumexp, with their derivatives by `inputs`.
+
+    The tangents of `results` are ignored: they are what attention gives for these inputs and, in a
+    ring, for those of other devices.
+    """
     return results
 
 
@@ -465,7 +469,7 @@ def attend_in_tiles(arguments: Arguments, platform: str = "cpu") -> dict[str, Ar
         arguments: with at least one query and one key.
         platform: for the default tile sizes.
     """
-    if examples_skip_own_tiles(arguments, platform):
+    if laid_out_by_example(arguments, platform):
         sizes = tile_sizes_of(arguments, platform)
         return _by_example(platform, replace(arguments, tile_sizes=sizes))[0]
     return _in_tiles(platform, arguments)[0]
@@ -485,13 +489,14 @@ def _by_example(platform: str, arguments: Arguments) -> tuple[dict[str, Array], 
 def _by_example_jvp(
     platform: str, primals: tuple[Arguments], tangents: tuple[Arguments]
 ) -> tuple[Tree, Tree]:
+    """Differentiate the loop given its results; else it would attend again."""
     (arguments,) = primals
-    found, results = _by_example(platform, arguments)
+    returned, results = _by_example(platform, arguments)
     leaves, structure = jax.tree.flatten(arguments)
-    directions = structure.flatten_up_to(_moving(tangents[0]))
+    directions = structure.flatten_up_to(_nonzero(tangents[0]))
     moving = [n for n, leaf in enumerate(directions) if leaf is not None]
 
-    def given_results(*moved: Array) -> tuple[dict[str, Array], Results]:
+    def with_known_results(*moved: Array) -> tuple[dict[str, Array], Results]:
         now = list(leaves)
         for n, leaf in zip(moving, moved, strict=True):
             now[n] = leaf
@@ -499,8 +504,8 @@ def _by_example_jvp(
         function, ranks = partial(_in_tiles, platform), (None, 4, 3, 3)
         return over_batch(function, operands, ranks, arguments.batch, one_at_a_time)
 
-    given = [leaves[n] for n in moving], [directions[n] for n in moving]
-    return (found, results), jax.jvp(given_results, *given)[1]
+    at, along = [leaves[n] for n in moving], [directions[n] for n in moving]
+    return (returned, results), jax.jvp(with_known_results, at, along)[1]
 
 
 def _in_tiles(
@@ -509,14 +514,14 @@ def _in_tiles(
     """Return what `attend` returns, and the results of `_attention`, unless they are known."""
     settings, plan, head = layout_of(arguments, platform)
     if known:
-        moving = known_results(settings, plan, head.inputs, head[1:], known[:2])
-        found = *moving, known[2]
+        output, logsumexp = known_results(settings, plan, head.inputs, head[1:], known[:2])
+        results = output, logsumexp, known[2]
     else:
-        found = _attention(settings, plan, head.inputs, head[1:])
-    results = finish(arguments, *found)
+        results = _attention(settings, plan, head.inputs, head[1:])
+    returned = finish(arguments, *results)
     for name in arguments.returning:
-        if name not in results:
-            rows, length = results["logsumexp"], settings.tile_sizes[0] * settings.tiles[0]
+        if name not in returned:
+            rows, length = returned["logsumexp"], settings.tile_sizes[0] * settings.tiles[0]
             missing = length - rows.shape[-1]
             rows = jnp.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, missing)])
             rows = rows.reshape(*arguments.batch, arguments.key.shape[-2], -1, length)
@@ -525,10 +530,10 @@ def _in_tiles(
             if name == "strongest":
                 given = jax.lax.stop_gradient(given)
             statistic = lift(plan, function, (given[0], plan.axes), (given[1], "BKG"))
-            results[name] = jax.tree.map(partial(_by_head, arguments), statistic)
-    if "weights" in results:
-        results["weights"] = results["weights"][..., : arguments.key.shape[-3]]
-    return results, found
+            returned[name] = jax.tree.map(partial(_by_head, arguments), statistic)
+    if "weights" in returned:
+        returned["weights"] = returned["weights"][..., : arguments.key.shape[-3]]
+    return returned, results
 
 
 def _statistic(name: str, number: int, settings: Settings, head: Head, logsumexp: Array) -> Tree:

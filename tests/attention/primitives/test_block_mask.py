@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attention import attend, block_mask, masks
-from attention.primitives.block_mask import EMPTY, FULL, PARTIAL, Pattern
+from attention.primitives.block_mask import EMPTY, FULL, PARTIAL, Pattern, visited_by_any
 from attention.primitives.masks import PositionTiles, TileBounds
 from tests.attention.primitives.inputs import (
     draw,
@@ -260,6 +260,33 @@ def test_visits_start_at_the_first_visible_key():
     assert [(int(first), int(number)) for first, number in found] == [(6, 2), (12, 1), (3, 0)]
 
 
+def test_visits_start_at_a_tile_unless_that_takes_more_of_them():
+    """16 tiles of 16, every other one visible, and four keys of padding."""
+    mask = masks.from_function(lambda q, k: ((q // 16) % 2 == (k // 16) % 2) & (k >= 4))
+    pattern = block_mask(mask, 256, tile_sizes=(16, 16)).pattern
+    visits = [(row, *map(int, pattern.visits(row, 16, 256))) for row in range(16)]
+    starts = [(row, first + 16 * n) for row, first, number in visits for n in range(number)]
+    assert sum(not pattern.is_empty(row, start, 16) for row, start in starts) == 128
+
+
+def test_keys_that_do_not_exist_are_not_visited():
+    blocks = block_mask(masks.segments([0] * 38 + [1] * 3), 41, tile_sizes=(8, 16))
+    assert blocks.stop.tolist() == [40, 40, 40, 40, 44, 44]
+
+
+@pytest.mark.parametrize("empty", [0, 1])
+def test_empty_rows_do_not_widen_the_rows_of_other_examples(empty):
+    """Under `vmap`, the tiles of a row are those of any example."""
+    bounds = jnp.array([[8, 16], [3, 3]])[:: 1 - 2 * empty]
+    found = jax.vmap(
+        lambda pair: visited_by_any(
+            Pattern(pair[:1], pair[1:], pair[:1], pair[1:], None), 32, may_shard=False
+        ),
+        out_axes=None,
+    )(bounds)
+    assert (found.start.tolist(), found.stop.tolist()) == ([8], [16])
+
+
 def test_visit_is_empty_if_both_of_its_tiles_are():
     kinds = jnp.array([[PARTIAL, EMPTY, EMPTY, FULL]], jnp.uint8)
     pattern = Pattern(jnp.array([2]), jnp.array([16]), None, None, kinds)
@@ -271,8 +298,8 @@ def test_visit_is_empty_if_both_of_its_tiles_are():
     ]
 
 
-def test_rows_start_at_a_quarter_of_a_tile():
-    """Ten keys of each segment: rows of ten queries visit 10, in tiles of 8, from key 0, 10, 20."""
+def test_rows_visit_the_keys_of_their_segment():
+    """Each row of ten queries is one segment of ten keys; tiles have 8 keys, and parts have 2."""
     blocks = block_mask(masks.segments(np.arange(40) // 10), 40, tile_sizes=(10, 8))
     assert blocks.start.tolist() == [0, 10, 20, 30]
     assert blocks.stop.tolist() == [10, 20, 30, 40]

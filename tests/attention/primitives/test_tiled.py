@@ -392,6 +392,18 @@ def test_batch_that_skips_own_tiles_takes_the_memory_of_one_example():
     assert of_batch(8) < 1.5 * of_batch(1)
 
 
+@pytest.mark.parametrize("axes", [(), (1,)], ids=["no axis", "axis of one"])
+def test_shared_bias_is_not_repeated_for_examples_that_skip_own_tiles(axes):
+    """[N, T, S] and [1, N, T, S] take one copy and its gradient: 1 MiB, where 8 would take 8."""
+
+    def loss(bias, query, key, value):
+        mask, score = masks.lengths(np.arange(8) * 30 + 40), scores.bias_array(bias)
+        return attend(query, key, value, mask=mask, score=score, implementation="tiled").sum()
+
+    inputs = [(8, 256, 4, 8)] * 3
+    assert scratch(jax.grad(loss), (*axes, 4, 256, 256), *inputs) < 8
+
+
 def test_memory_of_higher_derivatives_and_statistics_is_linear():
     """One head of 32k tokens has 4 GiB of weights."""
     shape = (1, 32768, 1, 16)
