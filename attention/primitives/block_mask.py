@@ -38,8 +38,8 @@ class Pattern(NamedTuple):
         start: int32 `[rows]`, the number of the first key to visit: at most that of the first
             visible key.
         stop: int32 `[rows]`, one past the last key to visit; `start` if there is none.
-        full_start: int32 `[rows]`, the first key that all queries of the row see, if `kinds` is
-            None.
+        full_start: int32 `[rows]`, the first key that all queries of the row may attend to, if
+            `kinds` is None.
         full_stop: int32 `[rows]`, one past the last.
         kinds: uint8 `[rows, columns]`: EMPTY, PARTIAL or FULL; None if all keys of
             `[start, stop)` may be visible.

@@ -113,7 +113,7 @@ def lift(
 def one_at_a_time(
     function: Callable[..., Tree], in_axes: Sequence[int | None], axis_size: int
 ) -> Callable[..., Tree]:
-    """Map a function as `jax.vmap` does, but in a loop, whose derivatives compute each step again.
+    """Map a function as `jax.vmap` does, but in a loop. Derivatives compute each step again.
 
     Args:
         function: of arrays.

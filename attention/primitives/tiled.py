@@ -8,7 +8,7 @@ of derivative, none of which keeps a tile in memory.
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Any, NamedTuple
@@ -78,11 +78,23 @@ def _cut(settings: Settings, tree: Tree, axes: Tree, letter: str, start: Array) 
     return jax.tree.map(cut, tree)
 
 
-def _row_of(settings: Settings, head: Head, row: Array) -> tuple[Inputs, Context]:
-    """Cut a head to the queries of a row of tiles."""
-    start = row * settings.tile_sizes[0]
-    inputs = _cut(settings, head.inputs, INPUT_AXES, "T", start)
-    return inputs, _cut(settings, head.context, CONTEXT_AXES, "T", start)
+def _part_of(
+    settings: Settings, part: tuple[Inputs, Context], letter: str, start: Array
+) -> tuple[Inputs, Context]:
+    """Cut the inputs and context of a head as `_cut` does."""
+    inputs, context = part
+    return (
+        _cut(settings, inputs, INPUT_AXES, letter, start),
+        _cut(settings, context, CONTEXT_AXES, letter, start),
+    )
+
+
+def _with_leaves(tree: Tree, numbers: list[int], given: Iterable[Array]) -> Tree:
+    """Return a tree with other arrays in place of its leaves of some numbers."""
+    leaves, structure = jax.tree.flatten(tree)
+    for n, leaf in zip(numbers, given, strict=True):
+        leaves[n] = leaf
+    return jax.tree.unflatten(structure, leaves)
 
 
 def _visits(settings: Settings, pattern: Pattern | None, row: Array) -> tuple[Array, Array]:
@@ -186,15 +198,14 @@ def forward(
 
     def row(number: Array) -> tuple[Array, Array, Array]:
         start, visits = _visits(settings, pattern, number)
-        row_inputs, row_context = _row_of(settings, head, number)
+        at_row = _part_of(settings, head[:2], "T", number * size[0])
 
         def visit(index: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             keys = start + index * size[1]
 
             def tile() -> tuple[Array, Array, Array]:
                 peak, total, output = carry
-                inputs = _cut(settings, row_inputs, INPUT_AXES, "S", keys)
-                context = _cut(settings, row_context, CONTEXT_AXES, "S", keys)
+                inputs, context = _part_of(settings, at_row, "S", keys)
                 scores = scores_of(settings, inputs, context)
                 scores += context.query_nan[:, None] + context.key_nan[None, :]
                 scores = _masked(context, scores)
@@ -321,10 +332,7 @@ def tangent(
         leaves = jax.tree.leaves(inputs)
 
         def scores(*moved: Array) -> Array:
-            now = list(leaves)
-            for n, leaf in zip(moving, moved, strict=True):
-                now[n] = leaf
-            return scores_of(settings, jax.tree.unflatten(structure, now), context)
+            return scores_of(settings, _with_leaves(inputs, moving, moved), context)
 
         directions = jax.tree.leaves(tangents)
         scores, d_scores = jax.jvp(scores, [leaves[n] for n in moving], directions)
@@ -497,10 +505,7 @@ def _by_example_jvp(
     moving = [n for n, leaf in enumerate(directions) if leaf is not None]
 
     def with_known_results(*moved: Array) -> tuple[dict[str, Array], Results]:
-        now = list(leaves)
-        for n, leaf in zip(moving, moved, strict=True):
-            now[n] = leaf
-        operands = jax.tree.unflatten(structure, now), *results
+        operands = _with_leaves(arguments, moving, moved), *results
         function, ranks = partial(_in_tiles, platform), (None, 4, 3, 3)
         return over_batch(function, operands, ranks, arguments.batch, one_at_a_time)
 
@@ -558,9 +563,9 @@ def _all_weights(settings: Settings, head: Head, logsumexp: Array) -> Array:
 
     @partial(jax.checkpoint, prevent_cse=False)
     def row(number: Array) -> Array:
-        inputs, context = _row_of(wide, head, number)
-        size = wide.tile_sizes[0]
-        rows = jax.lax.dynamic_slice_in_dim(logsumexp, number * size, size)
+        start = number * wide.tile_sizes[0]
+        inputs, context = _part_of(wide, head[:2], "T", start)
+        rows = _cut(wide, logsumexp, "T", "T", start)
         return weights_of(wide, inputs, context, rows)
 
     return jax.lax.map(row, jnp.arange(settings.tiles[0])).reshape(-1, num_keys)
@@ -575,12 +580,11 @@ def _strongest(
     shape = size, number
 
     def row(row: Array) -> tuple[Array, Array]:
-        rows = jax.lax.dynamic_slice_in_dim(logsumexp, row * size, size)
-        row_inputs, row_context = _row_of(settings, head, row)
+        rows = _cut(settings, logsumexp, "T", "T", row * size)
+        at_row = _part_of(settings, head[:2], "T", row * size)
 
         def visit(carry: tuple[Array, Array], column: Array) -> tuple[tuple[Array, Array], None]:
-            inputs = _cut(settings, row_inputs, INPUT_AXES, "S", column * width)
-            context = _cut(settings, row_context, CONTEXT_AXES, "S", column * width)
+            inputs, context = _part_of(settings, at_row, "S", column * width)
             weights = weights_of(settings, inputs, context, rows)
             keys = column * width + jnp.arange(width, dtype=jnp.int32)
             keys = jnp.broadcast_to(keys, weights.shape)
