@@ -27,9 +27,10 @@ from attention.primitives.first_order import (
     split_floats,
 )
 from attention.primitives.lift import Plan, lift, over_kv_heads, rank_of
+from attention.primitives.one_head import forward
 from attention.primitives.precision import score_dtype
 from attention.primitives.tile_layout import Head, Inputs, Settings, layout_of
-from attention.primitives.tiled import finish, forward, known_results
+from attention.primitives.tiled import finish, known_results
 
 Tree = Any
 AxisName = str | tuple[str, ...]
