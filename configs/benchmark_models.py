@@ -50,7 +50,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.training = ConfigDict()
     config.training.steps = 15  # of each
     config.translating = translating = ConfigDict()
-    translating.workdir = ""  # a run of that configuration, for its parameters
+    translating.workdir = ""  # a run on that text, for its configuration and parameters
     translating.length = 20  # tokens of each answer without a workdir: parameters are random
     translating.seconds = 30.0  # of one measurement
 

@@ -14,7 +14,7 @@ from experiments.benchmarks.models.sentences import Pair
 from experiments.config import Config
 from experiments.data.rows import PackedPairs
 from experiments.data.text import TextBatch
-from experiments.errors import as_usage_errors
+from experiments.errors import UsageError, as_usage_errors
 from experiments.registry import SOURCES
 from experiments.tasks import translation as tasks
 from experiments.tasks.language_model import LanguageModeling
@@ -51,6 +51,19 @@ class Translation(NamedTuple):
     train: list[Pair]
     batches: Iterator[PackedPairs]
     test: list[Pair]
+
+
+def config_of(run: Workdir, settings: Config) -> Config:
+    """Return the config of a run of translation, with the text in the folder that `settings` names.
+
+    Raises:
+        UsageError: it is a run of another task, or has no checkpoint.
+    """
+    trained = run.load_config()
+    if trained.task != settings.task:
+        raise UsageError(f"{run.path} contains a run of {trained.task}, not of {settings.task}")
+    trained.data.path = settings.data.path
+    return run.as_trained(Config.read(trained.to_dict()))
 
 
 def load_translation(settings: Config, cache: Path, run: Workdir | None = None) -> Translation:

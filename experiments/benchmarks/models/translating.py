@@ -27,6 +27,7 @@ from attention.decoding import StoppingCriteria
 from experiments.benchmarks.models.figure import Figure, Peer, Timed
 from experiments.benchmarks.models.ours import (
     Translation,
+    config_of,
     load_translation,
     make_translate,
     trained_parameters,
@@ -77,7 +78,7 @@ def measure(config: ConfigDict, cache: Path) -> Iterator[Figure]:
         UsageError: as `load_trial`.
     """
     trial = load_trial(config, cache)
-    number, beam = len(trial.found.test), config.translation.decoding.num_beams
+    number, beam = len(trial.found.test), trial.found.task.config.decoding.num_beams
     ours = make_translate(*trial[:3])
     ours()  # compiles
     for name, make, limit in (
@@ -98,7 +99,7 @@ def load_trial(config: ConfigDict, cache: Path) -> Trial:
         cache: folder of learned subwords.
 
     Raises:
-        UsageError: the run has another config or another text, or has no checkpoint.
+        UsageError: the run has another task or another text, or has no checkpoint.
     """
     settings, length = Config.read(config.translation.to_dict()), config.translating.length
     if not config.translating.workdir:
@@ -108,7 +109,7 @@ def load_trial(config: ConfigDict, cache: Path) -> Trial:
         parameters = learner.to_use(learner.initial_state()).parameters
         return Trial(found, parameters, stopping, f"{length} tokens each")
     run = Workdir(config.translating.workdir)
-    settings = run.as_trained(settings)
+    settings = config_of(run, settings)
     found = load_translation(settings, cache, run)
     parameters = trained_parameters(found, run)
     return Trial(found, parameters, found.task.stopping, "by a trained model")

@@ -203,7 +203,9 @@ def test_all_translators_have_equal_outputs(captions, tmp_path, longest):
 
 def test_trial_loads_the_parameters_of_a_run(captions, tmp_path):
     captions.translating.workdir = str(tmp_path / "run")
+    captions.translation.train.label_smoothing = 0.2  # the recipe of the run is its own
     trained, settings = Workdir(tmp_path / "run"), Config.read(captions.translation.to_dict())
+    captions.translation.train.label_smoothing = 0.1
     with pytest.raises(UsageError, match="holds no run: train one with"):
         translating.load_trial(captions, tmp_path)
     trained.claim(settings)
@@ -217,6 +219,7 @@ def test_trial_loads_the_parameters_of_a_run(captions, tmp_path):
     chex.assert_trees_all_equal(trial.parameters, state.parameters)
     assert trial.described == "by a trained model"
     assert trial.stopping == trial.found.task.stopping
+    assert trial.found.task.config == settings
     trained.keep_texts({"test": "another"})
     with pytest.raises(UsageError, match="the test split is another text than"):
         translating.load_trial(captions, tmp_path)
