@@ -19,7 +19,7 @@ def drawn_parameters(shapes: Any) -> Any:
 
     def draw(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> np.ndarray:
         name = jax.tree_util.keystr(path)
-        if leaf.ndim < 2 or "'bias'" in name:
+        if leaf.ndim < 2 or "'bias'" in name or "'scale'" in name:
             return np.full(leaf.shape, "'scale'" in name, leaf.dtype)
         return (random.normal(size=leaf.shape) / sum(leaf.shape) ** 0.5).astype(leaf.dtype)
 

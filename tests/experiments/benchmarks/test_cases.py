@@ -56,7 +56,8 @@ COMPUTED = [
 
 @pytest.mark.parametrize("name, pattern", COMPUTED)
 def test_contenders_compute_the_same(name, pattern):
-    case = Case(pattern, 264, "float32", pattern == "window", 1)  # longer than the window
+    gradient = pattern == "window" and name != "torch:flex_attention"  # it has none on CPUs
+    case = Case(pattern, 264, "float32", gradient, 1)  # longer than the window
     numbers = inputs(case)
     try:
         program = CONTENDERS[name].prepare(case, numbers)
