@@ -29,7 +29,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     )
     config.contenders = "all"
     config.accuracy = "full_1024_*_gradient causal_1024_*_gradient"  # of one example, not a batch
-    config.seconds = 1.5  # of one contender in a case, after a first call
+    config.seconds = 1.5  # of the timed calls of a contender in a case
     config.rounds = 6  # at most
     config.memory_gib = 16.0  # of scratch memory; a contender that needs more is left out
     config.page = ""  # a .md file: the report is written there too, its figures beside it as JSON

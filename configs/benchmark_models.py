@@ -27,7 +27,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     decoding.length = 64
     decoding.batches = (1, 32)
     decoding.num_beams = 5
-    decoding.seconds = 10.0  # of one measurement
+    decoding.seconds = 10.0  # of the timed calls of one measurement
 
     # A language model with the sizes of char_lm and different depths.
     config.depth = depth = ConfigDict()
@@ -50,9 +50,9 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.training = ConfigDict()
     config.training.steps = 15  # of each
     config.translating = translating = ConfigDict()
-    translating.workdir = ""  # a run on that text, for its configuration and parameters
+    translating.workdir = ""  # a run on that text, for its recipe and parameters
     translating.length = 20  # tokens of each answer without a workdir: parameters are random
-    translating.seconds = 30.0  # of one measurement
+    translating.seconds = 30.0  # of the timed calls of one measurement
 
     if is_tiny(form):
         config.rounds = 2

@@ -22,7 +22,7 @@ def get_config(form: str = FULL) -> ConfigDict:
 
     config.translation = multi30k.get_config(form)
     config.translating = translating = ConfigDict()
-    translating.workdir = ""  # a run of that configuration, for its parameters
+    translating.workdir = ""  # a run on that text, for its recipe and parameters
     translating.length = 20  # tokens of each answer without a workdir: parameters are random
 
     if is_tiny(form):

@@ -15,29 +15,33 @@ def seconds_of(run: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
+def seconds_of_second(run: Callable[[], object]) -> float:
+    """Return the seconds of the second of two calls.
+
+    The first one also waits for the pages of memory that another program has given back.
+    """
+    run()
+    return seconds_of(run)
+
+
 def round_robin(
     runs: Mapping[str, Callable[[], object]],
-    warm_ups: Mapping[str, float],
+    first: Mapping[str, float],
     *,
     seconds: float,
     rounds: int,
 ) -> dict[str, tuple[float, ...]]:
-    """Return the seconds of each timed call, by name.
-
-    Before each timed call comes one of the same function that is not timed: after a function that
-    needs much memory, the next one waits until the system has given it pages again.
+    """Return the seconds by `seconds_of_second` in each round, by name.
 
     Args:
-        runs: functions by name; each has been called once.
-        warm_ups: seconds of that call. If it took longer than `seconds`, it is the measurement: a
-            call that long gains little from an earlier one.
-        seconds: a function is called until its timed calls have taken this long.
-        rounds: most timed calls of a function.
+        runs: functions by name.
+        first: their times in the first round.
+        seconds: a function takes part until its times add up to this.
+        rounds: most times of a function.
     """
-    times = {name: [warm_ups[name]] if warm_ups[name] > seconds else [] for name in runs}
-    for _ in range(rounds):
+    times = {name: [first[name]] for name in runs}
+    for _ in range(rounds - 1):
         for name, run in runs.items():
             if sum(times[name]) < seconds:
-                run()
-                times[name].append(seconds_of(run))
+                times[name].append(seconds_of_second(run))
     return {name: tuple(taken) for name, taken in times.items()}

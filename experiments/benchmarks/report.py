@@ -12,12 +12,13 @@ INTRODUCTION = f"""\
 # Benchmarks
 
 Time, scratch memory and error of `attend` and of the attention functions of other libraries, in one
-process: each round calls every contender twice and times the second call, so that other load of the
-machine slows down all of them and none waits for memory that another one has given back, and the
-median over the rounds is reported. N {NUM_HEADS}, H {HEAD_WIDTH}, S = T; *gradient* is forward and
-backward. Each peer is called as its documentation recommends: with a flag if it has one, else with
-a dense mask, or the block mask of FlexAttention, that is made before the clock starts. This command
-writes the page, from the figures in `BENCHMARKS.json` beside it:
+process: the contenders take turns, so that other load of the machine slows down all of them. In its
+turn each is called twice and the second call is timed: the first one also waits for memory that
+another contender has given back. The median over the turns is reported; contenders that take
+seconds have fewer turns. N {NUM_HEADS}, H {HEAD_WIDTH}, S = T; *gradient* is forward and backward.
+Each peer is called as its documentation recommends: with a flag if it has one, else with a dense
+mask, or the block mask of FlexAttention, that is made before the clock starts. This command writes
+the page, from the figures in `BENCHMARKS.json` beside it:
 """
 
 

@@ -19,7 +19,7 @@ class Measurement:
         contender: name.
         version: of the contender.
         chosen: whether `attend` chooses this implementation by default.
-        times: seconds of each call; empty if not measured.
+        times: seconds of each timed call; empty if not measured.
         scratch: bytes of memory beside inputs and outputs; None if unknown.
         reason: for which it was not measured.
     """

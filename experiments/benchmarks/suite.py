@@ -25,7 +25,7 @@ from experiments.benchmarks.record import as_json, check_page, origin, save
 from experiments.benchmarks.report import page
 from experiments.benchmarks.results import Deviation, Measurement, Results
 from experiments.benchmarks.selection import selected
-from experiments.clock import round_robin, seconds_of
+from experiments.clock import round_robin, seconds_of_second
 from experiments.environment import free_memory
 from experiments.errors import as_usage_errors, check_at_least, check_positive
 from experiments.files import write_whole
@@ -109,14 +109,14 @@ def measure(
         errors: exceptions of our contenders are appended; these have no measurement.
     """
     print(f"{case.name} …", file=sys.stderr, flush=True)
-    numbers, programs, warm_ups, reasons = inputs(case), {}, {}, {}
+    numbers, programs, first, reasons = inputs(case), {}, {}, {}
     for one in contenders:
         try:
-            programs[one.name], warm_ups[one.name] = _ready(one.prepare(case, numbers), config)
+            programs[one.name], first[one.name] = _ready(one.prepare(case, numbers), config)
         except Exception as error:  # the other contenders are measured
             reasons[one.name] = _reason(error, one, case, errors)
     runs = {name: program.run for name, program in programs.items()}
-    times = round_robin(runs, warm_ups, seconds=config.seconds, rounds=config.rounds)
+    times = round_robin(runs, first, seconds=config.seconds, rounds=config.rounds)
     chosen = ours.chosen(case)
     for one in contenders:
         known = {"case": case, "contender": one.name, "version": one.version}
@@ -128,14 +128,14 @@ def measure(
 
 
 def _ready(program: Program, config: ConfigDict) -> tuple[Program, float]:
-    """Run a program once, if there is enough memory, and return it with the seconds it took."""
+    """Return a program and its time in the first round, if there is enough memory."""
     allowed = min(config.memory_gib * 2**30, free_memory())  # swapping would slow down the others
     if program.scratch is not None and program.scratch > allowed:
         needed, allowed = program.scratch / 2**30, allowed / 2**30
         raise RefusalError(
             f"needs {needed:.1f} GiB of scratch memory, and {allowed:.1f} are allowed"
         )
-    return program, seconds_of(program.run)
+    return program, seconds_of_second(program.run)
 
 
 def deviations(

@@ -1,6 +1,7 @@
 """Our models, data and training in the benchmarks of models: all imports of the tasks are here."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,14 +15,14 @@ from experiments.benchmarks.models.sentences import Pair
 from experiments.config import Config
 from experiments.data.rows import PackedPairs
 from experiments.data.text import TextBatch
-from experiments.errors import UsageError, as_usage_errors
+from experiments.errors import as_usage_errors
 from experiments.registry import SOURCES
 from experiments.tasks import translation as tasks
 from experiments.tasks.language_model import LanguageModeling
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, token_losses
 from experiments.training.session import restore
-from experiments.workdir import Workdir
+from experiments.workdir import CHANGEABLE, IGNORED_WHEN_COMPARING_CONFIGS, Workdir
 
 
 def check_translation(settings: Config) -> None:
@@ -53,24 +54,27 @@ class Translation(NamedTuple):
     test: list[Pair]
 
 
-def config_of(run: Workdir, settings: Config) -> Config:
-    """Return the config of a run of translation, with the text in the folder that `settings` names.
+# Fields in which a run may differ: the peers copy the rest of the model.
+RECIPE = "batch", "decoding", "model.attention_dropout", "model.dropout", "seed", "text", "train"
+
+
+def trained_config(run: Workdir, settings: Config) -> Config:
+    """Return `settings` with the recipe of a trained run, but the decoding of `settings`.
 
     Raises:
-        UsageError: it is a run of another task, or has no checkpoint.
+        UsageError: the run has another task, text or model, or no checkpoint.
     """
-    trained = run.load_config()
-    if trained.task != settings.task:
-        raise UsageError(f"{run.path} contains a run of {trained.task}, not of {settings.task}")
+    but = (*RECIPE, *IGNORED_WHEN_COMPARING_CONFIGS, *CHANGEABLE)
+    trained = run.check_same(settings, but=but)
     trained.data.path = settings.data.path
-    return run.as_trained(Config.read(trained.to_dict()))
+    return replace(run.as_trained(Config.read(trained.to_dict())), decoding=settings.decoding)
 
 
 def load_translation(settings: Config, cache: Path, run: Workdir | None = None) -> Translation:
     """Read the parallel text in `data.path`.
 
     Args:
-        settings: `translation` of the benchmark, a config like `configs/multi30k.py`.
+        settings: a config like `configs/multi30k.py`: that of the benchmark, or of `run`.
         cache: folder of learned subwords.
         run: a workdir with a trained tokenizer; by default, one is learned.
 

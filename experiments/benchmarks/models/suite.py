@@ -12,7 +12,7 @@ from attention.modules import TransformerConfig
 from experiments.benchmarks.contender import first_line
 from experiments.benchmarks.models import characters, decoding, depth, training, translating
 from experiments.benchmarks.models.figure import Figure
-from experiments.benchmarks.models.ours import check_translation, config_of
+from experiments.benchmarks.models.ours import check_translation, trained_config
 from experiments.benchmarks.record import (
     Record,
     as_json,
@@ -112,7 +112,7 @@ def check(config: ConfigDict) -> None:
     if run := config.translating.workdir:
         if not config.translation.data.path:
             raise UsageError(f"translating.workdir={run} needs sentences: translation.data.path")
-        config_of(Workdir(run), settings)
+        check_translation(trained_config(Workdir(run), settings))
 
 
 def check_sizes(part: str, config: ConfigDict) -> None:

@@ -27,16 +27,16 @@ from attention.decoding import StoppingCriteria
 from experiments.benchmarks.models.figure import Figure, Peer, Timed
 from experiments.benchmarks.models.ours import (
     Translation,
-    config_of,
     load_translation,
     make_translate,
+    trained_config,
     trained_parameters,
 )
 from experiments.benchmarks.models.sentences import padded
 from experiments.benchmarks.peers import torch_beam
 from experiments.benchmarks.peers.ctranslate import make_ctranslator, token_names
 from experiments.benchmarks.peers.torch_transformer import TorchTransformer
-from experiments.clock import round_robin, seconds_of
+from experiments.clock import round_robin, seconds_of_second
 from experiments.config import Config
 from experiments.data.vocabulary import EOS, PAD
 from experiments.workdir import Workdir
@@ -99,7 +99,7 @@ def load_trial(config: ConfigDict, cache: Path) -> Trial:
         cache: folder of learned subwords.
 
     Raises:
-        UsageError: the run has another task or another text, or has no checkpoint.
+        UsageError: the run has another task, text or model, or has no checkpoint.
     """
     settings, length = Config.read(config.translation.to_dict()), config.translating.length
     if not config.translating.workdir:
@@ -109,7 +109,7 @@ def load_trial(config: ConfigDict, cache: Path) -> Trial:
         parameters = learner.to_use(learner.initial_state()).parameters
         return Trial(found, parameters, stopping, f"{length} tokens each")
     run = Workdir(config.translating.workdir)
-    settings = config_of(run, settings)
+    settings = trained_config(run, settings)
     found = load_translation(settings, cache, run)
     parameters = trained_parameters(found, run)
     return Trial(found, parameters, found.task.stopping, "by a trained model")
@@ -119,12 +119,12 @@ def _compared(ours: Translate, peer: Peer, config: ConfigDict) -> tuple[Timed, T
     """Return the median seconds of both, called in turn, and the number of equal outputs."""
     runs = {"ours": ours, "theirs": partial(peer.run, lambda translate: translate())}
     outputs: dict[str, list[Ids]] = {}
-    warm_ups = {
-        name: seconds_of(lambda name=name, run=run: outputs.update({name: run()}))
+    first = {
+        name: seconds_of_second(lambda name=name, run=run: outputs.update({name: run()}))
         for name, run in runs.items()
     }
     seconds = config.translating.seconds
-    times = round_robin(runs, warm_ups, seconds=seconds, rounds=config.rounds)
+    times = round_robin(runs, first, seconds=seconds, rounds=config.rounds)
     our_time, their_time = (float(np.median(taken)) for taken in times.values())
     if peer.failure:
         return Timed(our_time), Timed(None, peer.failure)

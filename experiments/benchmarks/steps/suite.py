@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from experiments.benchmarks.models.ours import check_translation
+from experiments.benchmarks.models.ours import check_translation, trained_config
 from experiments.benchmarks.models.suite import check_length
 from experiments.benchmarks.models.translating import load_trial
 from experiments.benchmarks.record import Record, beginning, check_page, origin, save, table
@@ -60,6 +60,8 @@ def check(config: ConfigDict) -> None:
     settings = Config.read(config.translation.to_dict())
     if settings.data.path:
         check_translation(settings)
+        if run := config.translating.workdir:
+            trained_config(Workdir(run), settings)
 
 
 def page(record: Record) -> str:

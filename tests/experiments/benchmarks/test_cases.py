@@ -56,7 +56,7 @@ COMPUTED = [
 
 @pytest.mark.parametrize("name, pattern", COMPUTED)
 def test_contenders_compute_the_same(name, pattern):
-    gradient = pattern == "window" and name != "torch:flex_attention"  # it has none on CPUs
+    gradient = pattern == "window" and name != "torch:flex_attention"  # no gradient on CPUs
     case = Case(pattern, 264, "float32", gradient, 1)  # longer than the window
     numbers = inputs(case)
     try:

@@ -184,7 +184,7 @@ def test_all_translators_have_equal_outputs(captions, tmp_path, longest):
     limits = {"max_tokens": longest, "min_tokens": 5 if longest == 5 else 0}
     if longest != 5:
         table = parameters["target_embedding"]["tokens"]
-        table[...] = table[...].at[EOS].multiply(6)
+        table[...] = table[...].at[EOS].multiply(6)  # so that some end
     stopping = replace(trial.stopping, **limits)
     trial = trial._replace(parameters=parameters, stopping=stopping)
     outputs = [list(ids) for ids in ours.make_translate(*trial[:3])()]
@@ -203,7 +203,7 @@ def test_all_translators_have_equal_outputs(captions, tmp_path, longest):
 
 def test_trial_loads_the_parameters_of_a_run(captions, tmp_path):
     captions.translating.workdir = str(tmp_path / "run")
-    captions.translation.train.label_smoothing = 0.2  # the recipe of the run is its own
+    captions.translation.train.label_smoothing = 0.2  # the run has its own recipe
     trained, settings = Workdir(tmp_path / "run"), Config.read(captions.translation.to_dict())
     captions.translation.train.label_smoothing = 0.1
     with pytest.raises(UsageError, match="holds no run: train one with"):
@@ -220,6 +220,10 @@ def test_trial_loads_the_parameters_of_a_run(captions, tmp_path):
     assert trial.described == "by a trained model"
     assert trial.stopping == trial.found.task.stopping
     assert trial.found.task.config == settings
+    captions.translation.model.norm_placement = "pre"  # the peers copy the model
+    with pytest.raises(UsageError, match="norm_placement"):
+        translating.load_trial(captions, tmp_path)
+    captions.translation.model.norm_placement = "post"
     trained.keep_texts({"test": "another"})
     with pytest.raises(UsageError, match="the test split is another text than"):
         translating.load_trial(captions, tmp_path)
