@@ -39,7 +39,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     depth.batch, depth.length = 12, 64
     depth.layers = (4, 24)
     depth.compilations = 3
-    depth.seconds = 5.0
+    depth.seconds = 5.0  # as above
 
     # That language model with its configuration.
     config.characters = small

@@ -4,7 +4,7 @@ Each array field declares its rank for one example; further leading axes are bat
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
@@ -61,3 +61,11 @@ def arrays_of(tree: object) -> list[tuple[Array, int]]:
 def batch_shapes(tree: object) -> list[tuple[int, ...]]:
     """Return the batch axes of each array in the tree."""
     return [array.shape[: array.ndim - rank] for array, rank in arrays_of(tree)]
+
+
+def replace_leaves(tree: Node, numbers: Sequence[int], values: Iterable[Array]) -> Node:
+    """Return a pytree with other arrays in place of its leaves of some numbers."""
+    leaves, structure = jax.tree.flatten(tree)
+    for number, value in zip(numbers, values, strict=True):
+        leaves[number] = value
+    return jax.tree.unflatten(structure, leaves)

@@ -27,14 +27,13 @@ from attention.primitives.first_order import (
     split_floats,
 )
 from attention.primitives.lift import Plan, lift, over_kv_heads, rank_of
-from attention.primitives.one_head import forward
 from attention.primitives.precision import score_dtype
 from attention.primitives.tile_layout import Head, Inputs, Settings, layout_of
 from attention.primitives.tiled import finish, known_results
+from attention.primitives.tiled_head import Results, forward
 
 Tree = Any
 AxisName = str | tuple[str, ...]
-Results = tuple[Array, Array, Array]  # as `tiled.forward` returns them
 
 RETURNING = ("logsumexp", "largest_score")
 

@@ -1,4 +1,4 @@
-"""From the arguments of `attend` to the heads of `one_head.py`: axes, padding, tile sizes."""
+"""From the arguments of `attend` to the heads of `tiled_head.py`: axes, padding, tile sizes."""
 
 import math
 from dataclasses import dataclass, replace

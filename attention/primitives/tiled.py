@@ -1,6 +1,7 @@
-"""`attend` in tiles: the attention of one head lifted by `vmap`, and its derivative.
+"""`attend` in tiles, with memory linear in T and S: `tiled_head.py` for all heads and examples.
 
-The rule for the derivative is given output and logsumexp, so that nothing attends again.
+The functions of one head are lifted by `vmap` and loops. The rules for derivatives are given output
+and logsumexp, so that the forward pass is not computed again.
 """
 
 from dataclasses import replace
@@ -17,7 +18,7 @@ from attention.primitives.batch import over_batch
 from attention.primitives.block_mask import Pattern
 from attention.primitives.lift import Plan, lift, one_at_a_time
 from attention.primitives.nonfinite import nan_rows
-from attention.primitives.one_head import forward, statistic, tangent, with_leaves
+from attention.primitives.pytree_dataclass import replace_leaves
 from attention.primitives.softmax import share_with_sinks
 from attention.primitives.tile_layout import (
     Context,
@@ -28,12 +29,12 @@ from attention.primitives.tile_layout import (
     layout_of,
     tile_sizes_of,
 )
+from attention.primitives.tiled_head import Results, forward, forward_jvp, statistic
 
 Tree = Any
-Results = tuple[Array, Array, Array]  # of `_attention`: output, logsumexp, largest score
 
 
-def derivative(
+def _lifted_jvp(
     settings: Settings,
     plan: Plan,
     head: Head,
@@ -41,7 +42,7 @@ def derivative(
     logsumexp: Array,
     tangents: Inputs,
 ) -> tuple[Array, Array]:
-    """Lift `tangent`: the derivatives of output and logsumexp, shaped as in `_attention`.
+    """Lift `forward_jvp`: the derivatives of output and logsumexp, shaped as in `_attention`.
 
     Args:
         settings: sizes.
@@ -51,20 +52,17 @@ def derivative(
         logsumexp: `[..., K, G, T]`, of these keys and any others.
         tangents: of `head.inputs`, with symbolic zeros.
     """
-    moving = _nonzero(tangents)
-    structure = jax.tree.structure(head.inputs)
-    moving_axes = [
-        axes
-        for axes, leaf in zip(plan.axes, structure.flatten_up_to(moving), strict=False)
-        if leaf is not None
-    ]
+    tangents = _nonzero(tangents)
+    leaves = jax.tree.structure(head.inputs).flatten_up_to(tangents)
+    input_axes = plan.axes[: len(leaves)]
+    tangent_axes = [axes for axes, x in zip(input_axes, leaves, strict=True) if x is not None]
     return lift(
         plan,
-        partial(tangent, settings),
+        partial(forward_jvp, settings),
         (head, plan.axes),
         (output, "BKG"),
         (logsumexp, "BKG"),
-        (moving, moving_axes),
+        (tangents, tangent_axes),
         remat=True,
     )
 
@@ -90,10 +88,10 @@ def known_results(
     fixed: tuple[Context, Pattern | None],
     results: tuple[Array, Array],
 ) -> tuple[Array, Array]:
-    """Return known output and logsumexp, with their derivatives by `inputs`.
+    """Return output and logsumexp as given; their derivative is that of attention by `inputs`.
 
-    The tangents of `results` are ignored: they are what attention gives for these inputs and, in a
-    ring, for those of other devices.
+    Tangents of `results` are ignored: the results already depend on `inputs`. In a ring they are
+    those over the keys of all devices.
     """
     return results
 
@@ -103,13 +101,13 @@ def _known_results_jvp(
     settings: Settings, plan: Plan, primals: Tree, tangents: Tree
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     inputs, fixed, results = primals
-    return results, derivative(settings, plan, Head(inputs, *fixed), *results, tangents[0])
+    return results, _lifted_jvp(settings, plan, Head(inputs, *fixed), *results, tangents[0])
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _attention(
     settings: Settings, plan: Plan, inputs: Inputs, fixed: tuple[Context, Pattern | None]
-) -> tuple[Array, Array, Array]:
+) -> Results:
     """Lift `forward`: output `[..., K, G, T, Hv]`, logsumexp and largest score `[..., K, G, T]`."""
     return lift(plan, partial(forward, settings), (Head(inputs, *fixed), plan.axes))
 
@@ -120,11 +118,11 @@ def _attention_jvp(
     plan: Plan,
     primals: tuple[Inputs, tuple[Context, Pattern | None]],
     tangents: tuple[Inputs, tuple[Context, Pattern | None]],
-) -> tuple[tuple[Array, Array, Array], tuple[Array, Array, Array]]:
+) -> tuple[Results, Results]:
     inputs, fixed = primals
     output, logsumexp, largest = _attention(settings, plan, inputs, fixed)
-    moved = derivative(settings, plan, Head(inputs, *fixed), output, logsumexp, tangents[0])
-    return (output, logsumexp, largest), (*moved, jnp.zeros_like(largest))
+    derivatives = _lifted_jvp(settings, plan, Head(inputs, *fixed), output, logsumexp, tangents[0])
+    return (output, logsumexp, largest), (*derivatives, jnp.zeros_like(largest))
 
 
 def finish(
@@ -186,19 +184,22 @@ def _by_example(platform: str, arguments: Arguments) -> tuple[dict[str, Array], 
 def _by_example_jvp(
     platform: str, primals: tuple[Arguments], tangents: tuple[Arguments]
 ) -> tuple[Tree, Tree]:
-    """Differentiate the loop given its results; else it would attend again."""
+    """Differentiate the loop given its results; else it would compute them again."""
     (arguments,) = primals
     returned, results = _by_example(platform, arguments)
     leaves, structure = jax.tree.flatten(arguments)
     directions = structure.flatten_up_to(_nonzero(tangents[0]))
-    moving = [n for n, leaf in enumerate(directions) if leaf is not None]
+    varied = [n for n, leaf in enumerate(directions) if leaf is not None]
 
-    def with_known_results(*moved: Array) -> tuple[dict[str, Array], Results]:
-        operands = with_leaves(arguments, moving, moved), *results
-        function, ranks = partial(_in_tiles, platform), (None, 4, 3, 3)
+    def with_known_results(*values: Array) -> tuple[dict[str, Array], Results]:
+        operands = replace_leaves(arguments, varied, values), *results
+        function, ranks = (
+            partial(_in_tiles, platform),
+            (None, 4, 3, 3),
+        )  # of [K, G, T, Hv] and so on
         return over_batch(function, operands, ranks, arguments.batch, one_at_a_time)
 
-    at, along = [leaves[n] for n in moving], [directions[n] for n in moving]
+    at, along = [leaves[n] for n in varied], [directions[n] for n in varied]
     return (returned, results), jax.jvp(with_known_results, at, along)[1]
 
 
@@ -213,11 +214,11 @@ def _in_tiles(
     else:
         results = _attention(settings, plan, head.inputs, head[1:])
     returned = finish(arguments, *results)
-    of_weights = [name for name in arguments.returning if name not in returned]
-    if of_weights:
+    statistics = [name for name in dict.fromkeys(arguments.returning) if name not in returned]
+    if statistics:
         length = settings.tile_sizes[0] * settings.tiles[0]
         rows = _by_group(arguments, returned["logsumexp"], length)
-    for name in of_weights:
+    for name in statistics:
         function = partial(statistic, name, arguments.num_strongest, settings)
         given = jax.lax.stop_gradient((head, rows)) if name == "strongest" else (head, rows)
         lifted = lift(plan, function, (given[0], plan.axes), (given[1], "BKG"))

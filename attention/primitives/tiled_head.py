@@ -2,13 +2,14 @@
 
 The forward pass visits the tiles of a row with an online softmax (Milakov and Gimelshein 2018,
 section 3; Rabe and Staats 2021). Once the logsumexp is known, each weight is exp(score - logsumexp)
-on its own, so the derivative and the statistics are sums over tiles. They are written in ordinary
-JAX operations, with `jax.checkpoint` around each tile: JAX derives from them every order and mode
-of derivative, none of which keeps a tile in memory.
+on its own, so the derivative of `forward` (`forward_jvp`), entropy and mean distance are sums over
+tiles. `jax.checkpoint` is around each tile: JAX derives from these sums every order and mode of
+derivative, none of which keeps a tile in memory. `forward` itself is not differentiated: `tiled.py`
+declares `forward_jvp` as its derivative.
 """
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from jax import Array
 from attention.primitives.block_mask import Pattern, visited_by_any
 from attention.primitives.dot_product import product
 from attention.primitives.dropout import keep_pairs
+from attention.primitives.pytree_dataclass import replace_leaves
 from attention.primitives.statistics import SUMS, strongest
 from attention.primitives.tile_layout import (
     CONTEXT_AXES,
@@ -34,26 +36,28 @@ from attention.primitives.tile_layout import (
 SHORTEST_LOOP = 5
 
 Tree = Any
+Results = tuple[Array, Array, Array]  # output, logsumexp, largest score
+Carry = tuple[Array, Array, Array]  # largest score, sum of weights, sum of weighted values
 
 
-class Tile(NamedTuple):
-    """What `sum_over_keys` passes to its function, for one head, or cut to one tile."""
+class Operands(NamedTuple):
+    """Arguments of a function of tiles, for a whole head or cut to one tile."""
 
     inputs: Inputs
     context: Context
-    rows: Tree
-    more: Inputs | None
+    logsumexp: Array
+    tangents: Inputs | None
 
 
 def _cut(settings: Settings, tree: Tree, axes: Tree, letter: str, start: Array) -> Tree:
-    """Cut arrays to the queries ("T") or keys ("S") of a tile, from `start` on.
+    """Cut arrays to one tile along T or S; an axis of one is kept, since it broadcasts.
 
     Args:
         settings: with the size of the tile.
         tree: arrays, or a named tuple of trees.
-        axes: of the arrays, or of those of each tree.
+        axes: the letters of the axes of the arrays, or of those of each tree, as in `INPUT_AXES`.
         letter: of the axis to cut.
-        start: a number of a query or key.
+        start: the first query or key.
     """
     if not isinstance(axes, str):
         parts = zip(tree, axes, strict=True)
@@ -77,14 +81,6 @@ def _part_of(
         _cut(settings, inputs, INPUT_AXES, letter, start),
         _cut(settings, context, CONTEXT_AXES, letter, start),
     )
-
-
-def with_leaves(tree: Tree, numbers: list[int], given: Iterable[Array]) -> Tree:
-    """Return a tree with other arrays in place of its leaves of some numbers."""
-    leaves, structure = jax.tree.flatten(tree)
-    for n, leaf in zip(numbers, given, strict=True):
-        leaves[n] = leaf
-    return jax.tree.unflatten(structure, leaves)
 
 
 def _visits(settings: Settings, pattern: Pattern | None, row: Array) -> tuple[Array, Array]:
@@ -123,14 +119,14 @@ def _weights_of(settings: Settings, inputs: Inputs, context: Context, logsumexp:
 
 
 def _normalized(context: Context, scores: Array, logsumexp: Array) -> Array:
-    """exp(score - logsumexp), which is 0 where masked even in a row of NaN."""
+    """Return exp(score - logsumexp), which is 0 where masked even if the logsumexp is NaN."""
     logsumexp = jnp.where(jnp.isneginf(logsumexp), 0, logsumexp)
     return _exp(_masked(context, scores - logsumexp[:, None]))
 
 
 @jax.custom_jvp
 def _exp(exponents: Array) -> Array:
-    """exp(min(exponents, 0)): rounding must not let a huge score exceed its logsumexp."""
+    """Return exp(min(exponents, 0)): a rounded score may exceed its logsumexp."""
     return jnp.exp(jnp.minimum(exponents, 0))
 
 
@@ -172,67 +168,80 @@ def _pattern_of(settings: Settings, head: Head) -> Pattern | None:
     return visited_by_any(head.pattern, num_keys, may_shard=settings.may_shard)
 
 
-def forward(
-    settings: Settings, head: Head, before: tuple[Array, Array, Array] | None = None
-) -> tuple[Array, Array, Array]:
+def forward(settings: Settings, head: Head, before: Results | None = None) -> Results:
     """Return output `[T, Hv]`, logsumexp `[T]` and largest score `[T]`.
+
+    Its derivative is `forward_jvp`, not the one that JAX would derive.
 
     Args:
         settings: sizes.
         head: what the tiles are cut from.
-        before: the results over other keys, to which these keys are added.
+        before: the results over other keys, to which these keys are added (ring attention).
     """
-    pattern = _pattern_of(settings, head)
-    zero, lowest = _zero(head, settings.dtype), jnp.finfo(settings.dtype).min
-    value_width, size = head.inputs.value.shape[1], settings.tile_sizes
+    pattern, size = _pattern_of(settings, head), settings.tile_sizes
+    zero = _zero(head, settings.dtype)
 
-    def row(number: Array) -> tuple[Array, Array, Array]:
-        start, visits = _visits(settings, pattern, number)
-        at_row = _part_of(settings, head[:2], "T", number * size[0])
+    def of_row(row: Array) -> Results:
+        start, num_visits = _visits(settings, pattern, row)
+        at_row = _part_of(settings, head[:2], "T", row * size[0])
 
-        def visit(index: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        def visit(index: Array, carry: Carry) -> Carry:
             keys = start + index * size[1]
 
-            def tile() -> tuple[Array, Array, Array]:
-                peak, total, output = carry
-                inputs, context = _part_of(settings, at_row, "S", keys)
-                scores = _scores_of(settings, inputs, context)
-                scores += context.query_nan[:, None] + context.key_nan[None, :]
-                scores = _masked(context, scores)
-                higher = jnp.maximum(peak, scores.max(axis=-1))
-                weights = jnp.exp(jnp.minimum(scores - higher[:, None], 0))
-                shrink = jnp.exp(peak - higher)
-                kept = _kept(settings, context, weights).astype(inputs.value.dtype)
-                part = _product(settings, "TS,SH->TH", kept, inputs.value)
-                total = total * shrink + weights.sum(axis=-1)
-                return higher, total, output * shrink[:, None] + part
+            def of_tile() -> Carry:
+                return _add_tile(settings, *_part_of(settings, at_row, "S", keys), carry)
 
             if pattern is None or pattern.kinds is None:
-                return tile()
-            return jax.lax.cond(pattern.is_empty(number, keys, size[1]), lambda: carry, tile)
+                return of_tile()
+            return jax.lax.cond(pattern.is_empty(row, keys, size[1]), lambda: carry, of_tile)
 
-        zeros = jnp.zeros(size[0], settings.dtype) + zero
-        carry = zeros + lowest, zeros, jnp.zeros((size[0], value_width), settings.dtype) + zero
         if before is not None:
-            output, logsumexp, peak = _cut(settings, before, "T", "T", number * size[0])
-            empty = jnp.isneginf(logsumexp)
-            total = jnp.where(empty, 0, jnp.exp(logsumexp - peak))
-            carry = jnp.where(empty, lowest, peak), total, output * total[:, None]
-        peak, total, output = jax.lax.fori_loop(0, visits, visit, carry)
-        empty = total == 0
-        total = jnp.where(empty, 1, total)
-        logsumexp = jnp.where(empty, -jnp.inf, jnp.log(total) + peak)
-        return output / total[:, None], logsumexp, jnp.where(empty, -jnp.inf, peak)
+            carry = _carry_of(_cut(settings, before, "T", "T", row * size[0]))
+        else:
+            zeros = jnp.zeros(size[0], settings.dtype) + zero
+            output = jnp.zeros((size[0], head.inputs.value.shape[1]), settings.dtype) + zero
+            carry = zeros + jnp.finfo(settings.dtype).min, zeros, output
+        return _results_of(jax.lax.fori_loop(0, num_visits, visit, carry))
 
-    rows = jax.lax.map(row, jnp.arange(settings.tiles[0]))
+    rows = jax.lax.map(of_row, jnp.arange(settings.tiles[0]))
     return tuple(array.reshape(-1, *array.shape[2:]) for array in rows)
 
 
-def sum_over_keys(
+def _add_tile(settings: Settings, inputs: Inputs, context: Context, carry: Carry) -> Carry:
+    """Add the keys of a tile to those before it."""
+    peak, total, output = carry
+    scores = _scores_of(settings, inputs, context)
+    scores += context.query_nan[:, None] + context.key_nan[None, :]
+    scores = _masked(context, scores)
+    higher = jnp.maximum(peak, scores.max(axis=-1))
+    weights = jnp.exp(jnp.minimum(scores - higher[:, None], 0))
+    shrink = jnp.exp(peak - higher)
+    kept = _kept(settings, context, weights).astype(inputs.value.dtype)
+    part = _product(settings, "TS,SH->TH", kept, inputs.value)
+    total = total * shrink + weights.sum(axis=-1)
+    return higher, total, output * shrink[:, None] + part
+
+
+def _carry_of(results: Results) -> Carry:
+    output, logsumexp, peak = results
+    empty = jnp.isneginf(logsumexp)
+    total = jnp.where(empty, 0, jnp.exp(logsumexp - peak))
+    return jnp.where(empty, jnp.finfo(peak.dtype).min, peak), total, output * total[:, None]
+
+
+def _results_of(carry: Carry) -> Results:
+    peak, total, output = carry
+    empty = total == 0
+    total = jnp.where(empty, 1, total)
+    logsumexp = jnp.where(empty, -jnp.inf, jnp.log(total) + peak)
+    return output / total[:, None], logsumexp, jnp.where(empty, -jnp.inf, peak)
+
+
+def _sum_over_keys(
     settings: Settings,
     head: Head,
-    rows: Tree,
-    more: Inputs | None,
+    logsumexp: Array,
+    tangents: Inputs | None,
     function: Callable[..., Tree],
 ) -> Tree:
     """Sum a function of tiles over the keys of each query, with derivatives in linear memory.
@@ -240,20 +249,20 @@ def sum_over_keys(
     Args:
         settings: sizes.
         head: what the tiles are cut from.
-        rows: arrays `[T, ...]`, cut along T.
-        more: inputs that are cut like those of `head`, such as tangents; None where absent.
-        function: takes the inputs, context, rows and more of a tile; returns arrays `[T, ...]`.
+        logsumexp: `[T]`.
+        tangents: of the inputs, None where they are constant.
+        function: takes the `Operands` of a tile; returns arrays `[T, ...]`.
     """
     pattern = _pattern_of(settings, head)
-    zero = _zero((head, rows), settings.dtype)
+    zero = _zero((head, logsumexp), settings.dtype)
     size = settings.tile_sizes
     last = (settings.tiles[1] - 1) * size[1]
-    axes = Tile(INPUT_AXES, CONTEXT_AXES, "T", "" if more is None else INPUT_AXES)
+    axes = Operands(INPUT_AXES, CONTEXT_AXES, "T", "" if tangents is None else INPUT_AXES)
 
-    def cut(tile: Tile, letter: str, start: Array) -> Tile:
-        return _cut(settings, tile, axes, letter, start)
+    def cut(operands: Operands, letter: str, start: Array) -> Operands:
+        return _cut(settings, operands, axes, letter, start)
 
-    whole = Tile(head.inputs, head.context, rows, more)
+    whole = Operands(head.inputs, head.context, logsumexp, tangents)
     shapes = jax.eval_shape(lambda: function(*cut(cut(whole, "T", 0), "S", 0)))
 
     def zeros() -> Tree:
@@ -272,7 +281,7 @@ def sum_over_keys(
                     visited &= ~pattern.is_empty(row, keys, size[1])
 
             @partial(jax.checkpoint, prevent_cse=False)
-            def of_tile(at_row: Tile) -> Tree:
+            def of_tile(at_row: Operands) -> Tree:
                 # Cut outside of the condition: its transpose would add arrays of whole heads.
                 tile = cut(at_row, "S", keys)
                 if visited is None:
@@ -282,26 +291,26 @@ def sum_over_keys(
 
             return jax.tree.map(jnp.add, total, of_tile(at_row)), None
 
-        def visits(number: int) -> Tree:
-            return jax.lax.scan(visit, zeros(), jnp.arange(number, dtype=jnp.int32))[0]
+        def sum_of(num_visits: int) -> Tree:
+            return jax.lax.scan(visit, zeros(), jnp.arange(num_visits, dtype=jnp.int32))[0]
 
         # A visit of an empty tile takes time too, as its transpose adds zeros to the derivatives:
         # more than half of the gradient of eight packed sequences of 512 tokens on a CPU. So rows
         # of few tiles have a loop of their own.
         few = settings.max_visits // 3
         if pattern is None or few < SHORTEST_LOOP:
-            return visits(settings.max_visits)
-        return jax.lax.cond(needed <= few, lambda: visits(few), lambda: visits(settings.max_visits))
+            return sum_of(settings.max_visits)
+        return jax.lax.cond(needed <= few, lambda: sum_of(few), lambda: sum_of(settings.max_visits))
 
     rows_of_tiles = jnp.arange(settings.tiles[0], dtype=jnp.int32)
     _, sums = jax.lax.scan(lambda _, row: (None, of_row(row)), None, rows_of_tiles)
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), sums)
 
 
-def tangent(
+def forward_jvp(
     settings: Settings, head: Head, output: Array, logsumexp: Array, tangents: Inputs
 ) -> tuple[Array, Array]:
-    """Return the derivatives of output `[T, Hv]` and logsumexp `[T]` along tangents.
+    """Return the derivatives of output `[T, Hv]` and logsumexp `[T]` of `forward` along tangents.
 
     With weights p = exp(s - L), scores s and logsumexp L: dL = Σ p ds, and for the output
     do = Σ p (ds v + dv) - dL o.
@@ -314,18 +323,18 @@ def tangent(
         tangents: None marks a constant.
     """
     structure = jax.tree.structure(head.inputs)
-    moving = [n for n, leaf in enumerate(structure.flatten_up_to(tangents)) if leaf is not None]
+    varied = [n for n, leaf in enumerate(structure.flatten_up_to(tangents)) if leaf is not None]
 
     def of_tile(
         inputs: Inputs, context: Context, logsumexp: Array, tangents: Inputs
     ) -> tuple[Array, Array]:
         leaves = jax.tree.leaves(inputs)
 
-        def scores(*moved: Array) -> Array:
-            return _scores_of(settings, with_leaves(inputs, moving, moved), context)
+        def scores(*values: Array) -> Array:
+            return _scores_of(settings, replace_leaves(inputs, varied, values), context)
 
         directions = jax.tree.leaves(tangents)
-        scores, d_scores = jax.jvp(scores, [leaves[n] for n in moving], directions)
+        scores, d_scores = jax.jvp(scores, [leaves[n] for n in varied], directions)
         weights = _normalized(context, scores, logsumexp)
         dtype, d_weights = inputs.value.dtype, weights * d_scores
         kept = _kept(settings, context, d_weights).astype(dtype)
@@ -335,24 +344,30 @@ def tangent(
             d_output += _product(settings, "TS,SH->TH", kept, tangents.value)
         return d_output, d_weights.sum(axis=-1)
 
-    d_output, d_logsumexp = sum_over_keys(settings, head, logsumexp, tangents, of_tile)
+    d_output, d_logsumexp = _sum_over_keys(settings, head, logsumexp, tangents, of_tile)
     output = jnp.where(jnp.isnan(output), 0, output)  # 0 · NaN of a NaN row would reach masked keys
     return d_output - d_logsumexp[:, None] * output, d_logsumexp
 
 
-def statistic(name: str, number: int, settings: Settings, head: Head, logsumexp: Array) -> Tree:
-    """Return a statistic of the weights of one head, `[T, ...]`."""
+def statistic(
+    name: str, num_strongest: int, settings: Settings, head: Head, logsumexp: Array
+) -> Tree:
+    """Return a statistic of the weights of one head.
+
+    It is `[T]`, all weights `[T, S]`, or the strongest weights and their keys, both
+    `[T, num_strongest]`.
+    """
     if name == "weights":
         return _all_weights(settings, head, logsumexp)
     if name == "strongest":
-        return _strongest(settings, head, logsumexp, number)
+        return _strongest(settings, head, logsumexp, num_strongest)
 
     def of_tile(inputs: Inputs, context: Context, logsumexp: Array, _: None) -> Array:
         weights = _weights_of(settings, inputs, context, logsumexp)
         query, key = context.query_positions[:, None], context.key_positions[None, :]
         return SUMS[name](weights, jnp.abs(query - key))
 
-    return sum_over_keys(settings, head, logsumexp, None, of_tile)
+    return _sum_over_keys(settings, head, logsumexp, None, of_tile)
 
 
 def _all_weights(settings: Settings, head: Head, logsumexp: Array) -> Array:
@@ -361,35 +376,34 @@ def _all_weights(settings: Settings, head: Head, logsumexp: Array) -> Array:
     wide = replace(settings, tile_sizes=(settings.tile_sizes[0], num_keys))
 
     @partial(jax.checkpoint, prevent_cse=False)
-    def row(number: Array) -> Array:
-        start = number * wide.tile_sizes[0]
+    def of_row(row: Array) -> Array:
+        start = row * wide.tile_sizes[0]
         inputs, context = _part_of(wide, head[:2], "T", start)
-        rows = _cut(wide, logsumexp, "T", "T", start)
-        return _weights_of(wide, inputs, context, rows)
+        return _weights_of(wide, inputs, context, _cut(wide, logsumexp, "T", "T", start))
 
-    return jax.lax.map(row, jnp.arange(settings.tiles[0])).reshape(-1, num_keys)
+    return jax.lax.map(of_row, jnp.arange(settings.tiles[0])).reshape(-1, num_keys)
 
 
 def _strongest(
-    settings: Settings, head: Head, logsumexp: Array, number: int
+    settings: Settings, head: Head, logsumexp: Array, num_strongest: int
 ) -> tuple[Array, Array]:
-    """Return the largest weights and their keys, both `[T, number]`."""
+    """Return the largest weights and their keys, both `[T, num_strongest]`."""
     zero = _zero(head, settings.dtype)
     size, width = settings.tile_sizes
-    shape = size, number
+    shape = size, num_strongest
 
-    def row(row: Array) -> tuple[Array, Array]:
-        rows = _cut(settings, logsumexp, "T", "T", row * size)
+    def of_row(row: Array) -> tuple[Array, Array]:
+        logsumexp_at_row = _cut(settings, logsumexp, "T", "T", row * size)
         at_row = _part_of(settings, head[:2], "T", row * size)
 
         def visit(carry: tuple[Array, Array], column: Array) -> tuple[tuple[Array, Array], None]:
             inputs, context = _part_of(settings, at_row, "S", column * width)
-            weights = _weights_of(settings, inputs, context, rows)
+            weights = _weights_of(settings, inputs, context, logsumexp_at_row)
             keys = column * width + jnp.arange(width, dtype=jnp.int32)
             keys = jnp.broadcast_to(keys, weights.shape)
             weights = jnp.concatenate([carry[0], weights], axis=-1)
             keys = jnp.concatenate([carry[1], keys], axis=-1)
-            return strongest(weights, keys, number), None
+            return strongest(weights, keys, num_strongest), None
 
         start = (
             jnp.zeros(shape, settings.dtype) + zero,
@@ -397,5 +411,5 @@ def _strongest(
         )
         return jax.lax.scan(visit, start, jnp.arange(settings.tiles[1], dtype=jnp.int32))[0]
 
-    found = jax.lax.map(row, jnp.arange(settings.tiles[0], dtype=jnp.int32))
-    return jax.tree.map(lambda x: x.reshape(-1, number), found)
+    results = jax.lax.map(of_row, jnp.arange(settings.tiles[0], dtype=jnp.int32))
+    return jax.tree.map(lambda x: x.reshape(-1, num_strongest), results)
