@@ -3,7 +3,7 @@
 command    python run.py --mode=benchmark    (or: --mode=benchmark --config=configs/benchmark.py)
            with --config.cases=all for the whole grid, which takes hours on a CPU
 hardware   two CPU cores, 24 GiB of memory; runs on a GPU unchanged
-time       14 minutes
+time       19 minutes
 score      docs/BENCHMARKS.md, measured against the goals of experiments/benchmarks/goals.py
 """
 
