@@ -2,7 +2,7 @@
 
 command    python run.py --mode=benchmark --config=configs/benchmark_models.py
 hardware   two CPU cores
-time       9 minutes
+time       17 minutes
 score      docs/MODELS.md
 """
 
