@@ -2,10 +2,10 @@
 
 command    python run.py --config=configs/toy_translation_llama.py
 hardware   two CPU cores
-time       2.7 min of training
-score      test exact match: 99.20%; agreement exact match: 98.86%; order exact match: 99.44%;
-           polysemy exact match: 99.54%; compositional exact match: 97.70%; longer exact match:
-           29.20%; seed 0, commit 3923081
+time       1.5 min of training
+score      test exact match: 99.13% ± 0.12%; agreement exact match: 98.78% ± 0.13%; order exact
+           match: 99.20% ± 0.29%; polysemy exact match: 99.70% ± 0.26%; compositional exact match:
+           97.70% ± 1.40%; longer exact match: 26.13% ± 6.74%; seeds 0, 1, 2, commit f36d398
 """
 
 from ml_collections import ConfigDict
