@@ -26,19 +26,21 @@ def seconds_of_second(run: Callable[[], object]) -> float:
 
 def round_robin(
     runs: Mapping[str, Callable[[], object]],
-    first: Mapping[str, float],
     *,
     seconds: float,
     rounds: int,
+    first: Mapping[str, float] | None = None,
 ) -> dict[str, tuple[float, ...]]:
     """Return the seconds by `seconds_of_second` in each round, by name.
 
     Args:
         runs: functions by name.
-        first: their times in the first round.
         seconds: a function takes part until its times add up to this.
         rounds: most times of a function.
+        first: the times of the first round, where they are known; they are measured by default.
     """
+    if first is None:
+        first = {name: seconds_of_second(run) for name, run in runs.items()}
     times = {name: [first[name]] for name in runs}
     for _ in range(rounds - 1):
         for name, run in runs.items():

@@ -193,10 +193,8 @@ def _by_example_jvp(
 
     def with_known_results(*values: Array) -> tuple[dict[str, Array], Results]:
         operands = replace_leaves(arguments, varied, values), *results
-        function, ranks = (
-            partial(_in_tiles, platform),
-            (None, 4, 3, 3),
-        )  # of [K, G, T, Hv] and so on
+        ranks = None, 4, 3, 3  # the arguments, [K, G, T, Hv], and twice [K, G, T]
+        function = partial(_in_tiles, platform)
         return over_batch(function, operands, ranks, arguments.batch, one_at_a_time)
 
     at, along = [leaves[n] for n in varied], [directions[n] for n in varied]

@@ -116,7 +116,7 @@ def measure(
         except Exception as error:  # the other contenders are measured
             reasons[one.name] = _reason(error, one, case, errors)
     runs = {name: program.run for name, program in programs.items()}
-    times = round_robin(runs, first, seconds=config.seconds, rounds=config.rounds)
+    times = round_robin(runs, seconds=config.seconds, rounds=config.rounds, first=first)
     chosen = ours.chosen(case)
     for one in contenders:
         known = {"case": case, "contender": one.name, "version": one.version}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.clock import round_robin, seconds_of_second
+from experiments.clock import round_robin
 from experiments.commands.sweep import score_rows, train_all, write_report
 from experiments.config import Config
 from experiments.config.differences import differences, in_lines
@@ -119,8 +119,7 @@ def seconds_by_length(
     seconds: dict[str, dict[int, float]] = {name: {} for name in runs}
     for length in LENGTHS:
         steps = {name: _step(run, places[name], cache, length) for name, run in runs.items()}
-        first = {name: seconds_of_second(step) for name, step in steps.items()}
-        times = round_robin(steps, first, seconds=math.inf, rounds=REPEATS)
+        times = round_robin(steps, seconds=math.inf, rounds=REPEATS)
         for name, taken in times.items():
             seconds[name][length] = float(np.median(taken))
     return seconds

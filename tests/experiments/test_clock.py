@@ -25,15 +25,18 @@ def scripted(monkeypatch):
 def test_runs_take_turns_until_their_time_is_up(scripted):
     Run, order = scripted
     runs = {"quick": Run("quick", 1.0), "slow": Run("slow", 3.0)}
-    times = clock.round_robin(runs, {"quick": 2.0, "slow": 4.0}, seconds=5.0, rounds=4)
+    times = clock.round_robin(runs, seconds=5.0, rounds=4, first={"quick": 2.0, "slow": 4.0})
     assert times == {"quick": (2.0, 1.0, 1.0, 1.0), "slow": (4.0, 3.0)}
     assert order == ["quick", "slow", "quick", "quick"]
+    order.clear()
+    assert clock.round_robin(runs, seconds=5.0, rounds=1) == {"quick": (1.0,), "slow": (3.0,)}
+    assert order == ["quick", "slow"]
 
 
 def test_a_first_time_longer_than_the_limit_is_the_only_one(scripted):
     Run, order = scripted
     runs = {"quick": Run("quick", 1.0), "endless": Run("endless", 9.0)}
-    times = clock.round_robin(runs, {"quick": 1.0, "endless": 11.0}, seconds=5.0, rounds=2)
+    times = clock.round_robin(runs, seconds=5.0, rounds=2, first={"quick": 1.0, "endless": 11.0})
     assert times == {"quick": (1.0, 1.0), "endless": (11.0,)}
     assert order == ["quick"]
 

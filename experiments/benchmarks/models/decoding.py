@@ -22,7 +22,7 @@ from attention.decoding import (
 from attention.modules import EncoderDecoder, TransformerConfig, unstack_layers
 from experiments.benchmarks.models.figure import Figure, Timed
 from experiments.benchmarks.models.recompute import recompute
-from experiments.clock import round_robin, seconds_of_second
+from experiments.clock import round_robin
 
 VOCABULARY = 200
 FIRST = 3  # first id that is neither padding nor an end token
@@ -38,8 +38,7 @@ def measure(config: ConfigDict) -> Iterator[Figure]:
     length, beam = settings.length, settings.num_beams
     for batch in settings.batches:
         runs = programs(settings, batch)
-        first = {name: seconds_of_second(run) for name, run in runs.items()}  # the first compiles
-        times = round_robin(runs, first, seconds=settings.seconds, rounds=config.rounds)
+        times = round_robin(runs, seconds=settings.seconds, rounds=config.rounds)
         median = {name: float(np.median(taken)) for name, taken in times.items()}
         where = f"{length} tokens, B {batch}"
         for name, ours, theirs, limit in (

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from experiments.benchmarks.models.figure import Figure, Timed
 from experiments.benchmarks.models.ours import Learner, TextBatch, make_learner
-from experiments.clock import round_robin, seconds_of_second
+from experiments.clock import round_robin
 from experiments.config import Config
 
 VOCABULARY = 65
@@ -37,8 +37,7 @@ def measure(config: ConfigDict) -> Iterator[Figure]:
             "scanned": _Step(settings, learner(language_model(settings), layers)),
             "unrolled": _Step(settings, learner(language_model(settings), layers, scan=False)),
         }
-        first = {name: seconds_of_second(step) for name, step in steps.items()}
-        times = round_robin(steps, first, seconds=settings.seconds, rounds=10 * config.rounds)
+        times = round_robin(steps, seconds=settings.seconds, rounds=10 * config.rounds)
         ours, theirs = (float(np.median(times[name])) for name in ("scanned", "unrolled"))
         name = f"a training step, {layers} layers, scanned ÷ unrolled"
         yield Figure(name, 1.0, Timed(ours), Timed(theirs))

@@ -12,7 +12,7 @@ from attention.modules import TransformerConfig
 from experiments.benchmarks.contender import first_line
 from experiments.benchmarks.models import characters, decoding, depth, training, translating
 from experiments.benchmarks.models.figure import Figure
-from experiments.benchmarks.models.ours import check_translation, trained_config
+from experiments.benchmarks.models.translating import check_trial
 from experiments.benchmarks.record import (
     Record,
     as_json,
@@ -106,13 +106,7 @@ def check(config: ConfigDict) -> None:
         check_length("translating", config.translating.length, "translation", config.translation)
         check_positive("translating.seconds", config.translating.seconds)
     Config.read(config.characters.to_dict())
-    settings = Config.read(config.translation.to_dict())
-    if settings.data.path:
-        check_translation(settings)
-    if run := config.translating.workdir:
-        if not config.translation.data.path:
-            raise UsageError(f"translating.workdir={run} needs sentences: translation.data.path")
-        check_translation(trained_config(Workdir(run), settings))
+    check_trial(config)
 
 
 def check_sizes(part: str, config: ConfigDict) -> None:

@@ -27,6 +27,7 @@ from attention.decoding import StoppingCriteria
 from experiments.benchmarks.models.figure import Figure, Peer, Timed
 from experiments.benchmarks.models.ours import (
     Translation,
+    check_translation,
     load_translation,
     make_translate,
     trained_config,
@@ -36,9 +37,10 @@ from experiments.benchmarks.models.sentences import padded
 from experiments.benchmarks.peers import torch_beam
 from experiments.benchmarks.peers.ctranslate import make_ctranslator, token_names
 from experiments.benchmarks.peers.torch_transformer import TorchTransformer
-from experiments.clock import round_robin, seconds_of_second
+from experiments.clock import round_robin
 from experiments.config import Config
 from experiments.data.vocabulary import EOS, PAD
+from experiments.errors import UsageError
 from experiments.workdir import Workdir
 
 Ids = Sequence[int]
@@ -91,6 +93,19 @@ def measure(config: ConfigDict, cache: Path) -> Iterator[Figure]:
         yield Figure(f"translating {what} ÷ {name}", limit, *times)
 
 
+def check_trial(config: ConfigDict) -> None:
+    """Check the sentences, and the run in `translating.workdir`, if they are named.
+
+    Raises:
+        UsageError: as `load_trial`, or a run is named without sentences.
+    """
+    settings, run = Config.read(config.translation.to_dict()), config.translating.workdir
+    if run and not settings.data.path:
+        raise UsageError(f"translating.workdir={run} needs sentences: translation.data.path")
+    if settings.data.path:
+        check_translation(trained_config(Workdir(run), settings) if run else settings)
+
+
 def load_trial(config: ConfigDict, cache: Path) -> Trial:
     """Read the sentences, and the parameters of the run in `translating.workdir`, if any.
 
@@ -117,14 +132,13 @@ def load_trial(config: ConfigDict, cache: Path) -> Trial:
 
 def _compared(ours: Translate, peer: Peer, config: ConfigDict) -> tuple[Timed, Timed]:
     """Return the median seconds of both, called in turn, and the number of equal outputs."""
-    runs = {"ours": ours, "theirs": partial(peer.run, lambda translate: translate())}
+    functions = {"ours": ours, "theirs": partial(peer.run, lambda translate: translate())}
     outputs: dict[str, list[Ids]] = {}
-    first = {
-        name: seconds_of_second(lambda name=name, run=run: outputs.update({name: run()}))
-        for name, run in runs.items()
+    runs = {
+        name: lambda name=name, function=function: outputs.update({name: function()})
+        for name, function in functions.items()
     }
-    seconds = config.translating.seconds
-    times = round_robin(runs, first, seconds=seconds, rounds=config.rounds)
+    times = round_robin(runs, seconds=config.translating.seconds, rounds=config.rounds)
     our_time, their_time = (float(np.median(taken)) for taken in times.values())
     if peer.failure:
         return Timed(our_time), Timed(None, peer.failure)

@@ -5,14 +5,12 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from experiments.benchmarks.models.ours import check_translation, trained_config
 from experiments.benchmarks.models.suite import check_length
-from experiments.benchmarks.models.translating import load_trial
+from experiments.benchmarks.models.translating import check_trial, load_trial
 from experiments.benchmarks.record import Record, beginning, check_page, origin, save, table
 from experiments.benchmarks.steps.notes import BEAM_SEARCH, INTRODUCTION, TRAINING
 from experiments.benchmarks.steps.programs import beam_search, training
 from experiments.benchmarks.steps.shares import GAPS, Share
-from experiments.config import Config
 from experiments.errors import UsageError, as_usage_errors, check_at_least
 from experiments.workdir import Workdir
 
@@ -57,11 +55,7 @@ def check(config: ConfigDict) -> None:
     with as_usage_errors():
         check_at_least("steps", config.steps, 1)
         check_length("translating", config.translating.length, "translation", config.translation)
-    settings = Config.read(config.translation.to_dict())
-    if settings.data.path:
-        check_translation(settings)
-        if run := config.translating.workdir:
-            trained_config(Workdir(run), settings)
+    check_trial(config)
 
 
 def page(record: Record) -> str:
