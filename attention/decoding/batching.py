@@ -5,6 +5,7 @@ Arrays of lists are NumPy arrays, which are made and indexed without compiling a
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -149,6 +150,7 @@ def _stack(rows: list[GenerationOutput], pad: int) -> GenerationOutput:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
 
 
+@partial(jax.jit, static_argnums=1)
 def _first_rows(output: GenerationOutput, number: int) -> GenerationOutput:
     """Return the first rows `[B, *]` of leaves `[R, T, *]`."""
     return jax.tree.map(lambda leaf: merge_slots(leaf)[:number], output)

@@ -171,8 +171,7 @@ def save(
     def tensor(name: str) -> np.ndarray:
         ordered = sorted(parts[name], key=lambda part: part[0].start)
         written = [
-            rule.layout.write(np.asarray(parameter.of_layer(index)))
-            for rule, parameter, index in ordered
+            rule.layout.write(parameter.of_layer(index)) for rule, parameter, index in ordered
         ]
         axis = ordered[0][0].axis
         return written[0] if axis is None else np.concatenate(written, axis=axis)

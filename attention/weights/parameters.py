@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 from flax import nnx
 
 from attention.modules.layers import Layers
@@ -32,9 +33,13 @@ class Parameter:
         """Shape of the parameter of one layer."""
         return self.value.shape[1:] if self.is_stacked else self.value.shape
 
-    def of_layer(self, index: int) -> Any:  # noqa: ANN401 - an array
-        """Return the parameter of one of the layers, by its place in `layers`."""
-        return self.value[index] if self.is_stacked else self.value
+    def of_layer(self, index: int) -> np.ndarray:
+        """Return the parameter of one of the layers, by its place in `layers`.
+
+        NumPy takes it: jax would compile a program for each shape.
+        """
+        value = np.asarray(self.value)
+        return value[index] if self.is_stacked else value
 
 
 def parameters_of(model: nnx.Module) -> list[Parameter]:

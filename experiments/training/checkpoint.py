@@ -173,6 +173,8 @@ class Checkpoints:
             here = f"{len(older) + 1} of the last {number} checkpoints of {self._directory}"
             print(f"only {here} are there: the mean is of these", file=sys.stderr)
         state = (newest if newest.step == last else self._read(last, newest)[0]).to_use()
+        if not older:
+            return state
         total, count = state.parameters, 1
         for step in older:
             try:

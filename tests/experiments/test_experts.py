@@ -1,5 +1,7 @@
 """Mixture of experts: routing, capacity, cached decoding, and the balance loss in training."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,13 +16,14 @@ from experiments.data.text import TextBatch
 from experiments.data.tokenizers import CharacterTokenizer, Tokenizers
 from experiments.experts import Experts, make_layer
 from experiments.tasks.language_model import LanguageModeling
+from tests.attention.modules.inputs import filled
 
 LETTERS = Tokenizers(CharacterTokenizer.of(["abcdefg"]), None)
 INPUTS = jnp.asarray(np.random.default_rng(0).normal(size=(2, 7, 6)), jnp.float32)
 
 
 def experts(number=3, **options):
-    return Experts(6, 5, number, **options, rngs=nnx.Rngs(0))
+    return filled(lambda: Experts(6, 5, number, **options, rngs=nnx.Rngs(0)))
 
 
 @jax.jit
@@ -138,11 +141,9 @@ def config(**changes):
 
 def test_cached_decoding_equals_full_pass():
     settings = TransformerConfig(width=8, num_heads=2, hidden=6, decoder_layers=2)
-    model = LanguageModel.from_config(
-        settings,
-        vocab_size=9,
-        rngs=nnx.Rngs(0),
-        make_layer=lambda index, rngs: make_layer(settings, config().model.experts, index, rngs),
+    make = functools.partial(make_layer, settings, config().model.experts)
+    model = filled(
+        lambda: LanguageModel.from_config(settings, vocab_size=9, rngs=nnx.Rngs(0), make_layer=make)
     )
     tokens = jax.random.randint(jax.random.key(1), (2, 6), 0, 9)
     cache = model.new_cache((2,), 6)

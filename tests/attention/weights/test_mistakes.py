@@ -12,6 +12,7 @@ pytest.importorskip("tokenizers", reason="needs the extra attention[weights]")
 
 from attention import weights
 from attention.modules import LanguageModel, TransformerConfig
+from tests.attention.modules.inputs import filled
 from tests.attention.weights.checkpoints import FOLDER, changed_copy, model_of
 
 NORM = "transformer.h.1.ln_2.weight"
@@ -101,7 +102,7 @@ def language_model(**fields):
     config = TransformerConfig(
         width=16, num_heads=4, hidden=24, positions="learned", max_length=32, **fields
     )
-    return LanguageModel.from_config(config, vocab_size=53, rngs=nnx.Rngs(0))
+    return filled(lambda: LanguageModel.from_config(config, vocab_size=53, rngs=nnx.Rngs(0)))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from attention.modules import (
     TransformerConfig,
 )
 from experiments.analysis.replaced_weights import notes, permuted, replace_weights, uniform
+from tests.attention.modules.inputs import filled
 
 WEIGHTS = jnp.array([[[0.7, 0.2, 0.1, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]]])
 OWN = dict.fromkeys(("encoder", "decoder", "cross"), lambda weights: weights)
@@ -43,16 +44,18 @@ def outputs(model):
 def transformer():
     sizes = {"width": 8, "num_heads": 2, "num_kv_heads": 1, "hidden": 8, "softcap": 0.5}
     sizes |= {"encoder_layers": 2, "decoder_layers": 1, "max_length": 8, "positions": "alibi"}
-    return EncoderDecoder.from_config(
-        TransformerConfig(**sizes), source_vocab_size=9, target_vocab_size=9, rngs=nnx.Rngs(0)
-    )
+    config = TransformerConfig(**sizes)
+    vocabularies = {"source_vocab_size": 9, "target_vocab_size": 9}
+    return filled(lambda: EncoderDecoder.from_config(config, **vocabularies, rngs=nnx.Rngs(0)))
 
 
 @pytest.fixture(scope="module")
 def recurrent():
     sizes = {"embedding_width": 4, "hidden": 5, "max_length": 8}
-    return RecurrentEncoderDecoder.from_config(
-        RecurrentConfig(**sizes), source_vocab_size=9, target_vocab_size=9, rngs=nnx.Rngs(0)
+    config = RecurrentConfig(**sizes)
+    vocabularies = {"source_vocab_size": 9, "target_vocab_size": 9}
+    return filled(
+        lambda: RecurrentEncoderDecoder.from_config(config, **vocabularies, rngs=nnx.Rngs(0))
     )
 
 

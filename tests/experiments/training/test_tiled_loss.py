@@ -14,6 +14,7 @@ from experiments.config.mesh import MeshPart
 from experiments.training.loss import cross_entropy, token_losses
 from experiments.training.sharding import constrain, make_mesh
 from experiments.training.tiled_loss import tiled_token_losses
+from tests.attention.modules.inputs import filled
 
 B, T, D, V = 3, 7, 5, 11
 KEYS = jax.random.split(jax.random.key(0), 5)
@@ -160,7 +161,7 @@ def test_a_narrow_head_is_added_up_in_float32():
 def test_output_layers_of_models(choices):
     """The loss and the gradients of all parameters equal those of all logits at once."""
     config = TransformerConfig(width=8, num_heads=2, hidden=12, decoder_layers=1, **choices)
-    model = LanguageModel.from_config(config, vocab_size=V, rngs=nnx.Rngs(0))
+    model = filled(lambda: LanguageModel.from_config(config, vocab_size=V, rngs=nnx.Rngs(0)))
     bias = model.embedding.bias if choices["tie"] == "output" else model.output.bias
     bias[...] = HEAD["bias"]
 
