@@ -5,7 +5,6 @@ Arrays of lists are NumPy arrays, which are made and indexed without compiling a
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -61,7 +60,8 @@ def generate_array(
     """Generate answers for all rows of a batch with one program."""
     number = len(rows["active"])
     slots = max(1, number if slots is None else min(slots, number))
-    return _first_rows(run(program, rows, slots, max(1, -(-number // slots))), number)
+    output = run(program, rows, slots, max(1, -(-number // slots)))
+    return jax.jit(_first_rows, static_argnums=1)(output, number)  # one program for all arrays
 
 
 def generate_lists(
@@ -150,7 +150,6 @@ def _stack(rows: list[GenerationOutput], pad: int) -> GenerationOutput:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
 
 
-@partial(jax.jit, static_argnums=1)
 def _first_rows(output: GenerationOutput, number: int) -> GenerationOutput:
     """Return the first rows `[B, *]` of leaves `[R, T, *]`."""
     return jax.tree.map(lambda leaf: merge_slots(leaf)[:number], output)
