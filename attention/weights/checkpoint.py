@@ -143,7 +143,7 @@ def save(
         model: to save.
         folder: is made if it does not exist.
         config: the config of `from_config`, so that `load` can make the model again; or the content
-            of a config.json whose `model_type` is in `FAMILIES`, for its layout.
+            of a config.json with a `model_type` in `FAMILIES`, for its layout.
         max_bytes: of one file.
 
     Raises:

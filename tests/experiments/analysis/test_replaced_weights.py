@@ -15,6 +15,7 @@ from experiments.analysis.replaced_weights import notes, permuted, replace_weigh
 from tests.attention.modules.inputs import filled
 
 WEIGHTS = jnp.array([[[0.7, 0.2, 0.1, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]]])
+VOCABULARIES = {"source_vocab_size": 9, "target_vocab_size": 9}
 OWN = dict.fromkeys(("encoder", "decoder", "cross"), lambda weights: weights)
 SOURCE, TARGET = jnp.array([[3, 4, 5, 0], [5, 6, 3, 4]]), jnp.array([[1, 4, 5], [1, 6, 3]])
 LENGTHS = jnp.array([3, 4])
@@ -45,17 +46,15 @@ def transformer():
     sizes = {"width": 8, "num_heads": 2, "num_kv_heads": 1, "hidden": 8, "softcap": 0.5}
     sizes |= {"encoder_layers": 2, "decoder_layers": 1, "max_length": 8, "positions": "alibi"}
     config = TransformerConfig(**sizes)
-    vocabularies = {"source_vocab_size": 9, "target_vocab_size": 9}
-    return filled(lambda: EncoderDecoder.from_config(config, **vocabularies, rngs=nnx.Rngs(0)))
+    return filled(lambda: EncoderDecoder.from_config(config, **VOCABULARIES, rngs=nnx.Rngs(0)))
 
 
 @pytest.fixture(scope="module")
 def recurrent():
     sizes = {"embedding_width": 4, "hidden": 5, "max_length": 8}
     config = RecurrentConfig(**sizes)
-    vocabularies = {"source_vocab_size": 9, "target_vocab_size": 9}
     return filled(
-        lambda: RecurrentEncoderDecoder.from_config(config, **vocabularies, rngs=nnx.Rngs(0))
+        lambda: RecurrentEncoderDecoder.from_config(config, **VOCABULARIES, rngs=nnx.Rngs(0))
     )
 
 

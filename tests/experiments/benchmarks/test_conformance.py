@@ -50,10 +50,8 @@ def test_every_implementation_is_a_candidate_or_has_a_reason():
 
 
 # Tests of tiles in tests/attention compute more cases of these rows.
-IN_OTHER_TESTS = {"closures in masks", "closures in scores", "sharded batch", "sharded heads"}
-IN_OTHER_TESTS |= {"dropout: reproducible", "dropout: rate and scale", "dropout: gradients"}
-IN_OTHER_TESTS |= {"dropout: same pairs as attend", "cost of vmap"}
-IN_OTHER_TESTS |= {"forward mode", "second derivatives"}
+IN_OTHER_TESTS = {"closures in masks", "closures in scores", "dropout: reproducible"}
+IN_OTHER_TESTS |= {"dropout: rate and scale", "dropout: same pairs as attend"}
 
 
 def test_tiled_attention_passes_every_row():

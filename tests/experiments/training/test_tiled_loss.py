@@ -56,7 +56,7 @@ def test_loss_and_gradients_do_not_depend_on_the_tile_size(tile):
     chex.assert_trees_all_close(alone, expected[0][1], rtol=1e-5)
 
 
-def test_tiles_are_alike():
+def test_tiles_have_nearly_equal_sizes():
     """21 tokens in tiles of at most 20 are 11 and 10, not 20 and 1 beside 19 of padding."""
     seen = set()
 
@@ -109,7 +109,7 @@ def test_padding_has_no_gradient():
 
 
 def test_it_takes_less_than_half_the_memory_of_all_logits():
-    """4,096 tokens of a vocabulary of 10,000, whose logits take 156 MiB."""
+    """4,096 tokens of a vocabulary of 10,000: the logits take 156 MiB."""
     shapes = [(10_000, 128), (4_096, 128)]
     arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
     labels = jnp.zeros(4_096, jnp.int32)
