@@ -7,12 +7,10 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from attention import attend, masks
 from attention.primitives.sharded_attention import ShardedAttention
+from tests.attention.primitives.inputs import draw
 
 MESH = jax.make_mesh((2,), ("shards",), (AxisType.Auto,))
-QUERY, KEY, VALUE = (
-    jax.random.normal(key, (4, 7, heads, 3))
-    for key, heads in zip(jax.random.split(jax.random.key(0), 3), (4, 2, 2), strict=True)
-)
+QUERY, KEY, VALUE = draw((4, 7, 4, 3), (4, 7, 2, 3), (4, 7, 2, 3))
 MASK = masks.causal() & masks.lengths(np.array([7, 5, 3, 1]))
 
 

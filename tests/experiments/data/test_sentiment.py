@@ -4,8 +4,6 @@ import itertools
 import re
 
 import pytest
-from sklearn.feature_extraction.text import CountVectorizer
-from sklearn.linear_model import LogisticRegression
 
 from experiments.config.data import SentimentSizes as Sizes
 from experiments.data import sentiment
@@ -112,6 +110,9 @@ def test_split_longer_has_longer_scopes(splits):
 
 @pytest.mark.parametrize("longest", [1, 2], ids=["words", "bigrams"])
 def test_bag_of_words_does_not_predict_the_label(splits, longest):
+    from sklearn.feature_extraction.text import CountVectorizer  # takes a second, in each worker
+    from sklearn.linear_model import LogisticRegression
+
     texts, labels = zip(*splits["train"], strict=True)
     count = CountVectorizer(token_pattern=r"\S+", ngram_range=(1, longest))
     model = LogisticRegression(max_iter=500, C=0.1).fit(count.fit_transform(texts), labels)
