@@ -10,7 +10,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AbstractMesh, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 import attention
 from attention import (
@@ -59,7 +59,7 @@ CACHE = {
     "nonfinite_keys": "bool [..., S, K]",
     "positions": "int32 [S]",
 }
-ONE_DEVICE = AbstractMesh((1,), ("sequence",))
+ONE_DEVICE = AbstractMesh((1,), ("sequence",), axis_types=(AxisType.Auto,))
 PIECE = {"lengths": "int32 [...]", "key": "[..., T, K, H]", "value": "[..., T, K, Hv]"}
 
 
