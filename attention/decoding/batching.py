@@ -61,7 +61,8 @@ def generate_array(
     number = len(rows["active"])
     slots = max(1, number if slots is None else min(slots, number))
     output = run(program, rows, slots, max(1, -(-number // slots)))
-    return jax.jit(_first_rows, static_argnums=1)(output, number)  # one program for all arrays
+    # Outside of jit, each array would compile three programs.
+    return jax.jit(_first_rows, static_argnums=1)(output, number)
 
 
 def generate_lists(

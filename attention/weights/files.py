@@ -121,7 +121,7 @@ def write_checkpoint(
             single = len(shards) == 1
             file = SINGLE if single else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
             index |= dict.fromkeys(names, file)
-            tensors = {name: np.ascontiguousarray(read(name)) for name in names}
+            tensors = {name: np.asarray(read(name), order="C") for name in names}
             save_file(tensors, temporary / file, metadata={"format": "pt"})
         if len(shards) > 1:
             content = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": index}

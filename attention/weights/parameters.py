@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 from flax import nnx
+from jax import Array
 
 from attention.modules.layers import Layers
 
@@ -36,10 +37,16 @@ class Parameter:
     def of_layer(self, index: int) -> np.ndarray:
         """Return the parameter of one of the layers, by its place in `layers`.
 
-        NumPy takes it: jax would compile a program for each shape.
+        Only this layer is copied to the host.
         """
-        value = np.asarray(self.value)
-        return value[index] if self.is_stacked else value
+        value = _layer(self.value, np.int32(index)) if self.is_stacked else self.value
+        return np.asarray(value)
+
+
+@jax.jit
+def _layer(value: Array, index: Array) -> Array:
+    """Return one layer of a stacked parameter; compiled once for each shape, not for each index."""
+    return jax.lax.dynamic_index_in_dim(value, index, keepdims=False)
 
 
 def parameters_of(model: nnx.Module) -> list[Parameter]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from flax import nnx
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractMesh, AxisType
 
 from attention.modules import TransformerConfig
 from experiments.analysis.description import Description, aligned
@@ -130,7 +130,8 @@ class Planner:
 
 def abstract_mesh(part: MeshPart) -> AbstractMesh:
     """Return a mesh without devices; `data=0` means 1."""
-    return AbstractMesh(tuple(max(1, getattr(part, name)) for name in MESH_AXES), MESH_AXES)
+    sizes = tuple(max(1, getattr(part, name)) for name in MESH_AXES)
+    return AbstractMesh(sizes, MESH_AXES, axis_types=(AxisType.Auto,) * len(sizes))
 
 
 def quantity(number: float, unit: str) -> str:

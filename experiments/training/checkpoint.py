@@ -173,8 +173,6 @@ class Checkpoints:
             here = f"{len(older) + 1} of the last {number} checkpoints of {self._directory}"
             print(f"only {here} are there: the mean is of these", file=sys.stderr)
         state = (newest if newest.step == last else self._read(last, newest)[0]).to_use()
-        if not older:
-            return state
         total, count = state.parameters, 1
         for step in older:
             try:
@@ -183,6 +181,8 @@ class Checkpoints:
                 print(f"{error}: the mean is of the others", file=sys.stderr)
                 continue
             total, count = jax.tree.map(jnp.add, total, parameters), count + 1
+        if count == 1:
+            return state
         return state._replace(parameters=jax.tree.map(lambda leaf: leaf / count, total))
 
     def _read(self, step: int, like: TrainState) -> tuple[TrainState, dict[str, Any]]:

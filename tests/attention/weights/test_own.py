@@ -122,6 +122,16 @@ def test_stacked_and_unstacked_layers_have_the_same_names(tmp_path):
         np.testing.assert_array_equal(stacked[kernel.format(index)], wanted)
 
 
+def test_a_parameter_of_no_axes_keeps_its_shape(tmp_path):
+    class Temperature(nnx.Module):
+        def __init__(self):
+            self.logarithm = nnx.Param(np.float32(0.5))
+
+    weights.save(Temperature(), tmp_path)
+    loaded = weights.load(tmp_path, model=nnx.eval_shape(Temperature))
+    np.testing.assert_array_equal(loaded.logarithm[...], np.float32(0.5))
+
+
 def test_model_of_any_class(tmp_path):
     def layer(index, rngs):
         del index
