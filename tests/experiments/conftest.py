@@ -18,6 +18,12 @@ def standard_promotion() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def keep_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the compiled programs when a sweep would free them: other files of tests share them."""
+    monkeypatch.setattr(jax, "clear_caches", lambda: None)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def initial_states() -> Iterator[None]:
     """Compile no program for the initial parameters of each model."""
