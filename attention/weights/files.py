@@ -37,7 +37,7 @@ class Tensor:
     def read(self, slices: tuple[slice, ...] | None = None) -> np.ndarray:
         """Return the tensor, or the part of it with these indices.
 
-        The file is read without a memory map, whose pages would count as memory of the process.
+        The file is read without a memory map: its pages would count as memory of the process.
         """
         with safe_open(self.path, framework="numpy", backend="pread") as file:
             if slices is None:

@@ -38,7 +38,7 @@ def real_data() -> Callable[[str], Path]:
     def find(name: str) -> Path:
         path = SHARED / name
         if not path.exists():
-            pytest.skip(f"the data {name} does not stand in ../shared/data")
+            pytest.skip(f"the data {name} is not in ../shared/data")
         return path
 
     return find

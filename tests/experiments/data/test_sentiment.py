@@ -110,7 +110,7 @@ def test_split_longer_has_longer_scopes(splits):
 
 @pytest.mark.parametrize("longest", [1, 2], ids=["words", "bigrams"])
 def test_bag_of_words_does_not_predict_the_label(splits, longest):
-    from sklearn.feature_extraction.text import CountVectorizer  # takes a second
+    from sklearn.feature_extraction.text import CountVectorizer  # imported here: it takes a second
     from sklearn.linear_model import LogisticRegression
 
     texts, labels = zip(*splits["train"], strict=True)
