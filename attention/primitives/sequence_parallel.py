@@ -21,7 +21,7 @@ class RingAttention:
     each device sends its block to the next one. Pass it to a model as `attend`.
 
     Attributes:
-        mesh: of devices.
+        mesh: of devices; its axes are all Auto or all Explicit.
         spec: sharding of query, key and value `[..., T, N, H]`; T is sharded and H is not.
 
     >>> import jax

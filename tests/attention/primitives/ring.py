@@ -26,11 +26,11 @@ TILES = {"tile_sizes": (4, 4)}
 RETURNING = {"returning": ("logsumexp",)}
 
 
-def mesh_of(*shape):
+def mesh_of(*shape, kind=AxisType.Auto):
     """Return a mesh of devices along data, sequence and tensor."""
     devices = jax.devices()[: np.prod(shape)]
     names = ("data", "sequence", "tensor")
-    return jax.make_mesh(shape, names, axis_types=(AxisType.Auto,) * 3, devices=devices)
+    return jax.make_mesh(shape, names, axis_types=(kind,) * 3, devices=devices)
 
 
 def inputs(num_queries, num_keys):
@@ -116,7 +116,7 @@ def check_closures_in_zigzag():
 
 
 def check_arrays_and_nonfinite_inputs():
-    """A bool array, a bias array, other keys than queries, visible and masked NaN."""
+    """A bool array, a bias array, other keys than queries, visible and masked NaN; any mesh."""
     num_queries, num_keys = 4 * PER_DEVICE, 4 * 3
     query, key, value, cotangent = inputs(num_queries, num_keys)
     key, query = changed(key, (0, 2), np.nan), changed(query, (1, 5), np.inf)
@@ -129,8 +129,9 @@ def check_arrays_and_nonfinite_inputs():
         score = scores.bias_array(bias)
         return attention(query, key, value, mask=allowed, score=score, **RETURNING)
 
-    ring = RingAttention(mesh_of(1, 4, 1), P(None, "sequence"))
-    check(function, ring, query, key, value, cotangent, bias)
+    for kind in AxisType.Auto, AxisType.Explicit:
+        ring = RingAttention(mesh_of(1, 4, 1, kind=kind), P(None, "sequence"))
+        check(function, ring, query, key, value, cotangent, bias)
 
 
 def check_inside_shard_map():
