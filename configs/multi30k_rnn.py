@@ -8,10 +8,10 @@ epochs: recurrent models cost more a step, and overfit sooner.
 command    python run.py --mode=compare --config=configs/multi30k_rnn.py --config.data.path=FOLDER
            --grid.model.attention=additive,none
 hardware   two CPU cores
-time       49.1 min of training (multi30k_rnn/additive)
-score      multi30k_rnn/additive: test tokenized BLEU: 35.75 (for comparison: 28.11 with attention
-           (bentrevett/pytorch-seq2seq, notebook 4: whole words, epoch chosen by validation loss));
-           seed 0, commit 2ccf349
+time       41.5 min of training (multi30k_rnn/additive)
+score      multi30k_rnn/additive: test tokenized BLEU: 35.71 ± 0.05 (for comparison: 28.11 with
+           attention (bentrevett/pytorch-seq2seq, notebook 4: whole words, epoch chosen by
+           validation loss)); seeds 0, 1, commit 2ccf349; c7fee21
 score      multi30k_rnn/none: test tokenized BLEU: 22.81 (for comparison: no BLEU
            (bentrevett/pytorch-seq2seq, notebook 2: perplexity of whole words 34.7, with attention
            23.2)); seed 0, commit f809877
