@@ -24,14 +24,16 @@ def lines(config: CsvData, split: str) -> Iterator[tuple[Line, ...]]:
 
     Raises:
         ValueError: a file that is missing, or that has not the columns.
-        UsageError: a file that cannot be read.
+        UsageError: a file that cannot be read, such as one with a quote that nothing closes.
     """
     (path,) = find_files(config, split, [[f"{getattr(config.files, split)}.csv"]])
+    last = 0  # line of the last row that was read
     try:
         with io.TextIOWrapper(open_file(path), encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
+            reader = csv.DictReader(file, strict=True)  # else a stray quote joins rows
             if (columns := reader.fieldnames) is None:
                 raise ValueError(f"{path} is empty")
+            last = reader.line_num
             sides = {side: getattr(config, side) for side in ("source", "target")}
             sides = {side: column for side, column in sides.items() if column}
             for side, wanted in sides.items():
@@ -42,13 +44,18 @@ def lines(config: CsvData, split: str) -> Iterator[tuple[Line, ...]]:
                         f"{', '.join(columns)}"
                     )
             for row in reader:
-                place = f"{path}, line {reader.line_num}"
+                last = reader.line_num
+                place = f"{path}, line {last}"
                 if more := row.get(None):  # a comma in a text without quotes moves the columns
                     fault = f"{len(columns) + len(more)} fields, not {len(columns)}"
                     yield tuple(Line(place, "", fault) for _ in sides)
                 else:
                     yield tuple(_cell(place, row, column) for column in sides.values())
-    except (OSError, EOFError, zlib.error, csv.Error, UnicodeDecodeError) as error:
+    except csv.Error as error:
+        raise UsageError(
+            f"{path}: the row after line {last} cannot be read, check its quotes: {error}"
+        ) from error
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
 
 

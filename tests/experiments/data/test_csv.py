@@ -46,6 +46,8 @@ def test_columns_are_found_by_name(name, content, tmp_path):
         (b"text,label\n,yes\n", "line 2, column 'text': an empty field; data.faults=drop leaves"),
         (b"text,label\na film\n", "line 2, column 'label': a missing field; data.faults=drop"),
         (b"text,label\na film, a good one,yes\n", "line 2: 3 fields, not 2; data.faults=drop"),
+        (b'text,label\na,no\n"bad,no\n', "csv: the row after line 2 cannot be read, check its q"),
+        (b'text,label\n"good" film,yes\n', "csv: the row after line 1 cannot be read, check its q"),
         (b"text,label\n\xff,yes\n", "cannot be read: 'utf-8' codec can't decode byte 0xff"),
         (b"text,label\n", "the train split of the csv data has no pairs"),
         (
