@@ -57,22 +57,25 @@ def lines(config: TfdsData, split: str) -> Iterator[tuple[Line, ...]]:
     """
     part, builder = getattr(config.splits, split), _builder(config)
     _check(config, builder.info, split)
-    label = builder.info.features[config.target] if config.target else None
-    has_classes = isinstance(label, tfds.features.ClassLabel)
     try:
         stored = builder.as_data_source(split=part)
         for start in range(0, len(stored), CHUNK):
             places = range(start, min(start + CHUNK, len(stored)))
             for number, example in zip(places, stored.__getitems__(places), strict=True):
                 place = f"{config.dataset}, {part}, example {number}"
-                if has_classes:
-                    example[config.target] = label.int2str(example[config.target]).encode()
                 yield tuple(
-                    Line.of(f"{place}, {name}", example[name])
+                    _line(f"{place}, {name}", builder.info.features[name], example[name])
                     for name in filter(None, (config.source, config.target))
                 )
     except RuntimeError as error:  # of array_record
         raise UsageError(f"{builder.data_dir} cannot be read: {error}") from error
+
+
+def _line(place: str, feature: tfds.features.FeatureConnector, value: bytes | int) -> Line:
+    """Return a text, or the name of a class; TFDS has -1 for an example without one."""
+    if not isinstance(feature, tfds.features.ClassLabel):
+        return Line.of(place, value)
+    return Line(place, "", "no class") if value < 0 else Line(place, feature.int2str(value))
 
 
 def _builder(config: TfdsData) -> tfds.core.DatasetBuilder:

@@ -122,6 +122,15 @@ def test_classes_of_texts(data, tmp_path):
     assert task.load_tokenizers(task.config, tmp_path) == task.tokenizers
 
 
+def test_example_without_a_class_raises(tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "REVIEWS", [*REVIEWS, ("a film", -1)])  # as TFDS stores it
+    tfds.disable_progress_bar()
+    Reviews(data_dir=str(tmp_path), file_format="array_record").download_and_prepare()
+    fields = {"dataset": "reviews", "source": "text", "target": "label"}
+    with pytest.raises(UsageError, match="reviews, train, example 10, label: no class; data"):
+        task_of("classification", "tfds", tmp_path / "cache", path=str(tmp_path), **fields)
+
+
 def test_rows_of_a_batch_of_images(tmp_path):
     config = Config.read(load_config("digits:tiny").to_dict())
     batches = TASKS["classification"].prepare(config, tmp_path).batches("test")
