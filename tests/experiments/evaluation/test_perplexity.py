@@ -26,6 +26,7 @@ PAIRS = [SentencePair("a b", "b"), SentencePair("b", "a b")]
             3,
             {"perplexity": 4, "word_perplexity": 4 ** (11 / 5)},
         ),  # 3·3 tokens + 2 EOS, 3 words + 2 EOS
+        (2_000, {"perplexity": 4}),  # 4 ** (6_002 / 5) is more than a float holds
     ],
 )
 def test_word_perplexity_counts_words(letters, expected, monkeypatch, tmp_path):
