@@ -1,6 +1,7 @@
 """Translation, and every other task from a sequence to a sequence."""
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -42,6 +43,7 @@ REDRAWN = 8_192  # examples that subword dropout segments at once, some seconds 
 SAMPLED = 3  # sentences of a sample
 EXPLAINED = 200  # examples with a planted cue
 CUE_FIRST = "cue ranked first"  # share of these examples, by explanation
+LARGEST = math.log(sys.float_info.max)  # exponent of a float
 DRAWN = 7  # words of the sentence with a picture of its attention
 
 
@@ -164,14 +166,16 @@ class Translation(Task[Batch | PackedPairs]):
 
         The fewer words a token is, the lower its perplexity: only that of words, ends included,
         compares models with different vocabularies. With subwords it is an upper bound, for a word
-        has other segmentations too.
+        has other segmentations too. It is left out if it is more than a float holds, as it can be
+        for long targets without blanks.
         """
         losses = super().losses(state, split)
         tokens = int(self.ids(split).lengths[:, 1].sum())
         words = sum(len(pair.target.split()) + 1 for pair in self.examples(split))
-        if tokens == words:
+        nll = losses["nll"] * tokens / words
+        if tokens == words or nll > LARGEST:
             return losses
-        return losses | {"word_perplexity": math.exp(losses["nll"] * tokens / words)}
+        return losses | {"word_perplexity": math.exp(nll)}
 
     def example(self, state: TrainState, source: str, target: str | None = None) -> Example:
         """As in `Task`; the target is the translation of the model if None."""

@@ -19,17 +19,15 @@ PAIRS = [SentencePair("a b", "b"), SentencePair("b", "a b")]
 
 
 @pytest.mark.parametrize(
-    ("letters", "expected"),
+    ("letters", "nll", "expected"),
     [
-        (1, {"perplexity": 4}),  # every token is a word
-        (
-            3,
-            {"perplexity": 4, "word_perplexity": 4 ** (11 / 5)},
-        ),  # 3·3 tokens + 2 EOS, 3 words + 2 EOS
-        (2_000, {"perplexity": 4}),  # 4 ** (6_002 / 5) is more than a float holds
+        (1, np.log(4), {"perplexity": 4}),  # every token is a word
+        # 3·3 tokens + 2 EOS, 3 words + 2 EOS
+        (3, np.log(4), {"perplexity": 4, "word_perplexity": 4 ** (11 / 5)}),
+        (12, 100.0, {"perplexity": np.exp(100)}),  # e ** (100 * 38 / 5) is more than a float holds
     ],
 )
-def test_word_perplexity_counts_words(letters, expected, monkeypatch, tmp_path):
+def test_word_perplexity_counts_words(letters, nll, expected, monkeypatch, tmp_path):
     vocabulary = Vocabulary((*SPECIALS, "a", "b"))
     config = Config.read(toy_translation.get_config("tiny").to_dict())
     splits = Splits(config.data, tmp_path)
@@ -38,7 +36,7 @@ def test_word_perplexity_counts_words(letters, expected, monkeypatch, tmp_path):
     task = Translation(config, tokenizers, splits)
     encoded = Encoded(EncodedPair([3], [3] * letters * len(pair.target.split())) for pair in PAIRS)
     monkeypatch.setattr(task, "ids", lambda _: encoded)
-    monkeypatch.setattr(task.learner, "losses", lambda *_: {"nll": np.log(4)})
+    monkeypatch.setattr(task.learner, "losses", lambda *_: {"nll": nll})
     state = jax.eval_shape(task.learner.initial_state)
     found = task.losses(state, "test")
     assert {name: found[name] for name in found if name != "nll"} == pytest.approx(expected)
