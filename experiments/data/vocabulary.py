@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 
+from experiments.errors import UsageError
+
 PAD, BOS, EOS = 0, 1, 2
 SPECIALS = ("<pad>", "<bos>", "<eos>")
 
@@ -25,8 +27,17 @@ class Vocabulary:
 
     @classmethod
     def of(cls, sentences: Iterable[Sequence[str]]) -> "Vocabulary":
-        """Make a vocabulary of all words of tokenized sentences, the most frequent first."""
+        """Make a vocabulary of all words of tokenized sentences, the most frequent first.
+
+        Raises:
+            UsageError: a word that is spelled as a special one.
+        """
         counts = Counter(word for sentence in sentences for word in sentence)
+        if taken := [word for word in SPECIALS if word in counts]:
+            raise UsageError(
+                f"the word or class {taken[0]!r} of the data is a special token of the "
+                "vocabulary: rename it"
+            )
         return cls((*SPECIALS, *sorted(counts, key=lambda word: (-counts[word], word))))
 
     @cached_property

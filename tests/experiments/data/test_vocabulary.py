@@ -3,6 +3,7 @@
 import pytest
 
 from experiments.data.vocabulary import BOS, EOS, PAD, SPECIALS, Vocabulary
+from experiments.errors import UsageError
 
 VOCABULARY = Vocabulary.of([["the", "cat", "sat"], ["the", "dog", "sat"], ["the", "end"]])
 
@@ -31,6 +32,12 @@ def test_unknown_word_raises(word):
 def test_the_nearest_word_is_suggested():
     with pytest.raises(ValueError, match="did you mean 'cat'"):
         VOCABULARY.encode(["catt"])
+
+
+@pytest.mark.parametrize("word", SPECIALS)
+def test_word_that_is_spelled_as_a_special_one_is_a_usage_error(word):
+    with pytest.raises(UsageError, match=f"^the word or class '{word}' of the data is a special"):
+        Vocabulary.of([["the", word]])
 
 
 def test_word_known_in_another_case_is_respelt():
