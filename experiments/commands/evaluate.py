@@ -59,17 +59,20 @@ def label_splits(task: Task, workdir: Workdir, names: Sequence[str]) -> dict[str
     """Store the fingerprints of splits, and return the label of each in the results.
 
     The label is the name of the split, or for another text than that of the run the name and the
-    fields of the data that have changed, as "test@test_2017".
+    fields of the data that have changed, as "test@test_2017"; if that is the label of a third text,
+    digits of the fingerprint follow, as "test@test_2017-1f0c9a".
 
     Raises:
-        UsageError: another text in the same place.
+        UsageError: another text in the place of that of the run.
     """
     known = workdir.load_texts()
     texts = {name: task.splits[name].fingerprint for name in names}
-    labels = {
-        name: name if known.get(name, text) == text else _label(name, _changes(task, workdir, name))
-        for name, text in texts.items()
-    }
+    labels = {}
+    for name, text in texts.items():
+        labels[name] = name
+        if known.get(name, text) != text and (changes := _changes(task, workdir, name)):
+            label = _label(name, changes)
+            labels[name] = label if known.get(label, text) == text else f"{label}-{text[:6]}"
     workdir.keep_texts({labels[name]: text for name, text in texts.items()})
     return labels
 
@@ -87,11 +90,15 @@ def _changes(task: Task, workdir: Workdir, split: str) -> dict[str, Any]:
 
 def _label(split: str, changes: Mapping[str, Any]) -> str:
     """Return the name of a split and the changed values, as text that a file name may contain."""
-    values = [
-        Path(value).name if isinstance(value, str) else f"{name.rpartition('.')[2]}={value}"
-        for name, value in sorted(changes.items())
-    ]
+    values = (_shown(name, value) for name, value in sorted(changes.items()))
     return "@".join([split, *(re.sub(r"[^\w.=+-]+", "_", value) for value in values)])
+
+
+def _shown(name: str, value: Any) -> str:  # noqa: ANN401 - any field
+    """Return what a label contains of a field."""
+    if name == "data.path":
+        return Path(value).resolve().name  # that of "." is empty
+    return Path(value).name if isinstance(value, str) else f"{name.rpartition('.')[2]}={value}"
 
 
 def measure(

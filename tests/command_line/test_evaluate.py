@@ -198,6 +198,31 @@ class TestOtherData:
         scores = json.loads((measured / "results.json").read_text())["splits"]["test@dialogue"]
         assert scores["against"]["p"] == 1
 
+    def test_other_texts_of_one_name_have_results_of_their_own(
+        self, measured, here, run_command, tmp_path, monkeypatch
+    ):
+        def evaluate(folder, text):
+            """Return the labels of the results after a text was measured."""
+            for language in ("en", "de"):
+                (folder / f"test_2016.{language}").write_text(text)
+            monkeypatch.chdir(folder)
+            flags = "--mode=evaluate", "--config.data.path=."
+            status, _, error = run_command(*flags, workdir=measured)
+            assert (status, error) == (0, "")
+            results = json.loads((measured / "results.json").read_text())
+            return [*results["splits"]]
+
+        first, second = (
+            Path(shutil.copytree(here, tmp_path / place / "mine")) for place in ("a", "b")
+        )
+        assert evaluate(first, "eins\n") == ["test", "test@mine"]
+        labels = evaluate(second, "zwei\n")
+        texts = json.loads((measured / "texts.json").read_text())
+        assert labels == ["test", "test@mine", other := f"test@mine-{texts[labels[2]][:6]}"]
+        assert [row["source"] for row in read_rows(measured, other)] == ["zwei"]
+        assert evaluate(second, "zwei\n") == labels == evaluate(first, "eins\n")
+        assert len(evaluate(first, "corrected\n")) == 4
+
 
 @pytest.fixture
 def other(evaluated, tmp_path):
