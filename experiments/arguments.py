@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from os.path import expanduser
 
 
 def flag_name(argument: str) -> str:
@@ -12,6 +13,15 @@ def flag_name(argument: str) -> str:
 def without_negation(arguments: Iterable[str]) -> list[str]:
     """Replace `--noconfig.FIELD` by `--config.FIELD=False`."""
     return [re.sub(r"^--?no(config\.[^=]+)$", r"--\1=False", argument) for argument in arguments]
+
+
+def with_home(arguments: Iterable[str]) -> list[str]:
+    """Replace a `~` at the beginning of each value by the home folder, but not in a sentence."""
+    split = (argument.partition("=") for argument in arguments)
+    return [
+        flag + equals + (value if flag_name(flag) in ("", "sentence") else expanduser(value))
+        for flag, equals, value in split
+    ]
 
 
 def values_of(name: str, arguments: Sequence[str]) -> list[str]:

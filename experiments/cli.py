@@ -14,7 +14,14 @@ from typing import NamedTuple
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from experiments.arguments import flag_name, last_of, values_of, without, without_negation
+from experiments.arguments import (
+    flag_name,
+    last_of,
+    values_of,
+    with_home,
+    without,
+    without_negation,
+)
 from experiments.config import Config
 from experiments.config.build import helps
 from experiments.config_files import (
@@ -191,7 +198,7 @@ def parse(argv: Sequence[str]) -> Command:
         SystemExit: `--help`, after the help is printed.
     """
     program, *arguments = argv
-    arguments = without_negation(arguments)
+    arguments = with_home(without_negation(arguments))
     for name in ("config", *FLAGS):
         if name != "seeds" and "" in values_of(name, arguments):
             what = "a sentence" if name == "sentence" else "a name"

@@ -1,5 +1,6 @@
 """Images from files."""
 
+from os.path import expanduser
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ def read_image(path: str, shape: tuple[int, int, int]) -> np.ndarray:
     """
     height, width, channels = shape
     try:
-        with Image.open(Path(path.strip())) as image:
+        with Image.open(Path(expanduser(path.strip()))) as image:
             if image.size != (width, height):
                 raise ValueError(
                     f"{path} has {image.width} x {image.height} pixels, and the model reads "

@@ -101,6 +101,17 @@ def test_a_configuration_has_a_name_and_a_path(name, monkeypatch, tmp_path):
     assert command.workdir == Path("workdirs/toy_translation_tiny")
 
 
+def test_tilde_is_the_home_folder_except_in_a_sentence(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    names = "workdir", "cache", "config.data.path", "config.train.start_from"
+    command = parse(["run.py", "--config=multi30k:tiny", *(f"--{name}=~/x" for name in names)])
+    config = command.config
+    found = command.workdir, command.cache, config.data.path, config.train.start_from
+    assert [*map(str, found)] == [f"{tmp_path}/x"] * 4
+    command = parse(["run.py", "--mode=explain", "--weights=~/x", "--sentence=~/x"])
+    assert (command.weights, command.sentence) == (tmp_path / "x", "~/x")
+
+
 def test_a_configuration_of_ones_own_may_build_on_ours(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(

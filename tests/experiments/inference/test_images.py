@@ -8,10 +8,12 @@ from experiments.inference.images import read_image
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_shape_and_range(tmp_path, channels):
+def test_shape_and_range(tmp_path, channels, monkeypatch):
     shades = np.arange(6, dtype=np.uint8).reshape(2, 3) * 51  # 0 to 255
     Image.fromarray(shades).save(tmp_path / "a.png")
     image = read_image(f" {tmp_path / 'a.png'} ", (2, 3, channels))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    np.testing.assert_array_equal(read_image("~/a.png", (2, 3, channels)), image)
     assert image.dtype == np.float32
     np.testing.assert_allclose(image, np.stack([shades / 255] * channels, -1), rtol=1e-6)
 
