@@ -1,7 +1,8 @@
 """Continuation of a text by a trained language model."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -34,6 +35,28 @@ def generated(output: GenerationOutput) -> dict[str, Any]:
     """Return the text of one answer and the probability of each of its tokens, as JSON values."""
     log_probs = output.log_probs[0, : int(output.lengths[0])]
     return {"text": output.text[0], "probabilities": [math.exp(each) for each in log_probs]}
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """Decodes what follows a prompt, which may begin with a blank or inside of a word.
+
+    Attributes:
+        tokenizer: of the model.
+        prompt: its ids.
+    """
+
+    tokenizer: Tokenizer
+    prompt: tuple[int, ...]
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text."""
+        return self.tokenizer.encode(text)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text that the ids add to the prompt."""
+        before = self.tokenizer.decode(self.prompt)
+        return self.tokenizer.decode([*self.prompt, *ids]).removeprefix(before)
 
 
 class TextGenerator:
@@ -85,10 +108,11 @@ class TextGenerator:
 
     def predict(self, parameters: nnx.State, prompt: str, sentence: Sentence) -> Prediction:
         """Return a prompt and its continuation, which is generated when it is used."""
-        space = " " if self.begin and prompt else ""
+        if self.begin:
+            prompt = prompt.strip()  # as it is read
 
         def pieces() -> Iterator[str]:
-            yield prompt + space
+            yield prompt
             yield from self(parameters, sentence)
 
         def details() -> dict[str, Any]:
@@ -118,7 +142,7 @@ class TextGenerator:
             "max_tokens": decoding.max_tokens,
             "stop": self._stop,
             "rng": jax.random.key(decoding.seed) if is_sampling else None,
-            "tokenizer": self._tokenizer,
+            "tokenizer": Continuation(self._tokenizer, tuple(ids)),
             "buckets": (self._prompt_size(len(ids)),),
             "compile": compiled,
         }

@@ -158,10 +158,13 @@ def test_invalid_prompts(write):
     ]
 
 
-def test_words_are_continued_from_nothing(predict):
-    status, (first, second), error = predict("packed_lm", "\nthe zzz")
-    assert (status, first["prompt"], bool(first["text"])) == (0, "", True)
-    assert second["prompt"] == "the zzz"
+def test_words_are_continued_from_nothing(predict, run_command, made):
+    given = "\nthe zzz "
+    status, (first, second), error = predict("packed_lm", given)
+    assert (status, first["prompt"], first["text"][:1].strip() != "") == (0, "", True)
+    assert (second["prompt"], second["text"][:1]) == ("the zzz", " ")
+    output = run_command("--mode=predict", given=given, workdir=made("packed_lm"))[1]
+    assert output.splitlines() == [each["prompt"] + each["text"] for each in (first, second)]
     assert error.startswith("line 2: not in the vocabulary, read as ")
 
 

@@ -1,0 +1,27 @@
+"""Continuations: prompt and answer together are the text, also where one token ends a word."""
+
+import pytest
+
+from experiments.config.data import TextPart
+from experiments.data.pairs import SentencePair
+from experiments.data.subwords import Subwords
+from experiments.data.tokenizers import Characters, Words
+from experiments.data.vocabulary import BOS, EOS
+from experiments.data.words import WORDS
+from experiments.inference.text_generator import Continuation
+from tests.experiments.data.corpora import learn
+
+TEXT = "the cat sees l'Afrique and the queens"
+
+
+@pytest.mark.parametrize(
+    ("text", "begin", "end"),
+    [(Subwords(), [BOS], [EOS]), (Words(WORDS), [BOS], [EOS]), (Characters(), [], [])],
+)
+def test_prompt_and_continuation_are_the_text(text, begin, end, tmp_path):
+    config = TextPart(kind="char", size=275)  # no subword contains a blank and a letter
+    tokenizer = learn(text, config, [SentencePair(TEXT, TEXT)], tmp_path).source
+    ids = tokenizer.encode(TEXT)
+    for place in range(len(ids)):
+        continuation = Continuation(tokenizer, (*begin, *ids[:place]))
+        assert tokenizer.decode(ids[:place]) + continuation.decode([*ids[place:], *end]) == TEXT
