@@ -171,7 +171,10 @@ class Beam:
         if self.keep_width:  # so many that num_beams of them do not end
             number = min((1 + max(1, len(stopping.last_ids))) * num_beams, num_beams * vocab_size)
         peak = block_maxima(logits).max(axis=-1)  # `top_indices` uses the same maxima
-        rest = jnp.log(jnp.exp(logits - peak.T[..., None]).sum(axis=-1)).T
+        no_token = peak == -jnp.inf  # of a hypothesis: its extensions have -inf, not NaN
+        peak = jnp.where(no_token, 0, peak)
+        total = jnp.exp(logits - peak.T[..., None]).sum(axis=-1).T
+        rest = jnp.log(jnp.where(no_token, 1, total))
 
         def of_parents(values: Array, places: Array) -> Array:
             return jnp.take_along_axis(values, places // vocab_size, axis=1)[..., None]

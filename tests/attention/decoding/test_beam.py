@@ -335,6 +335,19 @@ def test_fewer_answers_than_n_best_leave_empty_places():
 
 
 @KINDS
+def test_a_hypothesis_without_a_possible_token_does_not_win(keep_width):
+    table = np.full((2, 7, 7, 7), -np.inf, np.float32)
+    table[:, BOS, BOS, [5, 6]] = np.log([0.6, 0.4])
+    table[0, BOS, 6, END] = 0  # in row 1, no hypothesis has a token
+    found = search(
+        table, strategy=Beam(2, keep_width=keep_width), stopping=StoppingCriteria(4, END)
+    )
+    np.testing.assert_array_equal(found.tokens, [[6, END, PAD, PAD], [PAD] * 4])
+    np.testing.assert_array_equal(found.lengths, [2, 0])
+    np.testing.assert_allclose(found.scores, [np.log(0.4), -np.inf], rtol=1e-6)
+
+
+@KINDS
 def test_nan_logits_give_nan_scores(keep_width):
     script = {(BOS, BOS): {5: 0.9, 6: 0.1}, (BOS, 6): {END: 1}}
     found = known(script, n_best=2, keep_width=keep_width)
