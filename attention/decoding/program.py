@@ -104,11 +104,12 @@ class GenerationProgram:
 
     def advance(
         self, model: GenerativeModel, carry: LoopState
-    ) -> tuple[LoopState, tuple[Array, Array]]:
-        """Run one step; return the chosen tokens too, and whether any row needs more."""
+    ) -> tuple[LoopState, tuple[Array, Array, Array]]:
+        """Run one step; return its tokens, lengths of answers, and whether any row needs more."""
         loop = self.loop(model)
         carry = loop.advance(loop.predict, carry)
-        return carry, (carry.tokens, loop.unfinished(carry).any())
+        lengths = self.options.strategy.output(carry.strategy_state).lengths
+        return carry, (carry.tokens, lengths, loop.unfinished(carry).any())
 
     def loop(self, model: GenerativeModel) -> DecodingLoop:
         """Return the loop over the steps of a model."""

@@ -57,34 +57,35 @@ def stream(
         padded = pad_lists(prompts, limit_bucket(model, size, prompts, max_tokens))
         rows |= array_rows(model, *padded)
     begun = compiled(program, "begin", compile)(model, rows)
-    tokens = _tokens(compiled(program, "advance", compile), *begun)
+    steps = _steps(compiled(program, "advance", compile), *begun)
     if tokenizer is None:
-        return (int(one[0]) for one in tokens) if single else tokens
-    pieces = _pieces(tokens, AnswerText(tokenizer, stopping, stop_strings(stop)))
+        return (int(tokens[0]) if single else tokens for tokens, _ in steps)
+    pieces = _pieces(steps, AnswerText(tokenizer, stopping, stop_strings(stop)))
     return (one[0] for one in pieces) if single else pieces
 
 
-def _tokens(
+def _steps(
     advance: Callable[..., Any], model: GenerativeModel, carry: LoopState
-) -> Iterator[Array]:
+) -> Iterator[tuple[Array, Array]]:
+    """Yield the chosen tokens, and the lengths of the answers."""
     more = True
     while more:
-        carry, (tokens, more) = advance(model, carry)
-        yield jax.device_get(tokens)
+        carry, (*step, more) = advance(model, carry)
+        yield jax.device_get(step)
 
 
-def _pieces(tokens: Iterator[Array], answer_text: AnswerText) -> Iterator[list[str]]:
+def _pieces(steps: Iterator[tuple[Array, Array]], answer_text: AnswerText) -> Iterator[list[str]]:
     """Yield what each token adds to the text of its row, until all rows have ended.
 
     Text is held back while it may belong to a stop sequence, a stop string or an incomplete
     character.
     """
     rows: list[tuple[list[int], str, bool]] = []  # ids, text, and whether it has ended
-    for chosen in tokens:
-        rows, pieces = rows or [([], "", False)] * len(chosen), []
-        for row, token in enumerate(chosen.tolist()):
+    for tokens, lengths in steps:
+        rows, pieces = rows or [([], "", False)] * len(tokens), []
+        for row, (token, length) in enumerate(zip(tokens.tolist(), lengths.tolist(), strict=True)):
             ids, before, ended = rows[row]
-            text = before
+            text, ended = before, ended or length <= len(ids)  # no token was possible
             if not ended:
                 ids = [*ids, token]
                 ended = answer_text.ends(ids)

@@ -659,6 +659,9 @@ def test_stream_ends_where_no_token_is_possible():
     given = {"max_tokens": 6, "logit_processors": (exclude_all_of_the_fourth,), "pad": 5}
     tokens = [*stream(PROMPTED, [3], **given)]
     assert len(tokens) == 3 and tokens[-1] == 5
+    before = generate(PROMPTED, [[3]], max_tokens=2, tokenizer=Letters()).text[0]
+    given["pad"] = 4
+    assert "".join(stream(PROMPTED, [3], **given, tokenizer=Letters())) == before
 
 
 def test_stream_refuses_beams():
