@@ -41,16 +41,14 @@ def rotary(settings: Settings) -> Rotary:
     Raises:
         ValueError: a scaling that is not supported, or without one of its fields.
     """
-    given = settings.get("rope_parameters") or {
-        "rope_theta": settings.get("rope_theta", 10_000.0),
-        **(settings.get("rope_scaling") or {}),
-    }
-    fields = Settings(given, model_type=settings["model_type"])
+    given = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
+    base = settings.get("rope_theta", 10_000.0)
+    fields = Settings({"rope_theta": base, **given}, model_type=settings["model_type"])
     for each in (settings, fields):
         each.require("partial_rotary_factor", 1.0, None)
     kind = fields.get("rope_type", fields.get("type", "default"))
     one_of("rope_type", kind, ("default", "linear", "llama3"))
-    base = fields.get("rope_theta", 10_000.0)
+    base = fields["rope_theta"]
     if kind == "default":
         return Rotary(base=base)
     if kind == "linear":

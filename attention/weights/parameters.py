@@ -74,6 +74,8 @@ def fill(model: nnx.Module, values: dict[tuple[Any, ...], jax.Array]) -> nnx.Mod
     definition, state = nnx.split(model)
     flat = []
     for key, leaf in nnx.to_flat_state(state):
-        value = values.pop(key)
-        flat.append((key, leaf.replace(value) if isinstance(leaf, nnx.Variable) else value))
+        if not isinstance(leaf, nnx.RngState):
+            value = values.pop(key)
+            leaf = leaf.replace(value) if isinstance(leaf, nnx.Variable) else value
+        flat.append((key, leaf))
     return nnx.merge(definition, nnx.from_flat_state(flat))

@@ -157,6 +157,9 @@ def test_fields_of_older_versions_of_transformers(tmp_path):
     old["rope_scaling"]["original_max_position_embeddings"] = 32
     folder = changed_copy("llama", tmp_path / "llama", rope_parameters=None, **old)
     assert_close(weights.load(folder), expected_of("llama"))
+    mixed = {"rope_theta": 100.0, "rope_parameters": old["rope_scaling"]}
+    folder = changed_copy("llama", tmp_path / "mixed", **mixed)
+    assert_close(weights.load(folder), expected_of("llama"))
 
     def shorter(tensors):
         named = {name.removeprefix("transformer."): value for name, value in tensors.items()}

@@ -132,6 +132,18 @@ def test_a_parameter_of_no_axes_keeps_its_shape(tmp_path):
     np.testing.assert_array_equal(loaded.logarithm[...], np.float32(0.5))
 
 
+def test_random_state_is_neither_saved_nor_loaded(tmp_path):
+    def make(seed):
+        return nnx.Sequential(
+            nnx.Linear(3, 3, rngs=nnx.Rngs(seed)), nnx.Dropout(0.1, rngs=nnx.Rngs(seed))
+        )
+
+    weights.save(make(0), tmp_path)
+    loaded = weights.load(tmp_path, model=make(1))
+    np.testing.assert_array_equal(loaded.layers[0].kernel[...], make(0).layers[0].kernel[...])
+    assert loaded.layers[1].rngs.key[...] == make(1).layers[1].rngs.key[...]
+
+
 def test_model_of_any_class(tmp_path):
     def layer(index, rngs):
         del index
