@@ -135,7 +135,7 @@ class TransformerConfig:
     per_layer: Sequence[Overrides] | Callable[[int], Overrides] = ()
 
     def __post_init__(self) -> None:
-        """Fill in derived fields and check all of them."""
+        """Check all fields."""
         for name in ("width", "num_heads", "hidden", "max_length", "value_width", "window"):
             if getattr(self, name) is not None:
                 _check_at_least(name, getattr(self, name), 1)
@@ -159,17 +159,14 @@ class TransformerConfig:
         for name in ("kernel_init", "embedding_init"):
             self.initializer(name)
         resolve_scale(self.embedding_scale, self.width)
-        num_kv_heads = resolve_kv_heads(self.num_heads, self.num_kv_heads)
+        resolve_kv_heads(self.num_heads, self.num_kv_heads)
         head_width = resolve_head_width(self.width, self.num_heads, self.head_width)
-        object.__setattr__(self, "num_kv_heads", num_kv_heads)
-        object.__setattr__(self, "head_width", head_width)
         for name, kind in (("rotary", Rotary), ("relative", Relative)):
             object.__setattr__(self, name, _from_fields(name, getattr(self, name), kind))
         even = POSITIONS[self.positions].even
-        if even is not None and getattr(self, even) % 2:
-            raise ValueError(
-                f"{self.positions} positions need an even {even}, got {getattr(self, even)}"
-            )
+        size = head_width if even == "head_width" else getattr(self, even or "width")
+        if even is not None and size % 2:
+            raise ValueError(f"{self.positions} positions need an even {even}, got {size}")
         if isinstance(self.per_layer, Mapping):
             raise ValueError("per_layer must be a list of dicts, or a function, got a dict")
         for index in range(0 if callable(self.per_layer) else len(self.per_layer)):
@@ -190,10 +187,16 @@ class TransformerConfig:
                 "blocks have", overrides, {each.name for each in fields(self)} - MODEL_FIELDS
             )
             config = replace(self, **{"per_layer": (), **overrides})
-            added = POSITIONS[overrides.get("positions", "none")]
-            if added.embed or added.score:
-                name = overrides["positions"]
+            name = overrides.get("positions", self.positions)
+            given, common = POSITIONS[name], POSITIONS[self.positions]
+            if "positions" in overrides and (given.embed or given.score):
                 raise ValueError(f"positions may be 'none' or one that rotates, got {name!r}")
+            is_none = name != self.positions and not given.rotary
+            if is_none and (common.embed or common.score):
+                raise ValueError(
+                    f"{self.positions} positions are those of all layers, so positions cannot be "
+                    f"{name!r} in one of them"
+                )
         except ValueError as error:
             raise ValueError(f"per_layer: {error}") from None
         return config

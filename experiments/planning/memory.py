@@ -101,10 +101,12 @@ def _part_of_device(
     model: nnx.Module, config: TransformerConfig, batch: BatchShape, mesh: AbstractMesh
 ) -> nnx.Module:
     """Return a model of the same kind, with the heads, hidden units and words of one device."""
+    num_kv_heads = config.num_kv_heads or config.num_heads
     config = replace(
         config,
         num_heads=config.num_heads // shards_of("heads", mesh),
-        num_kv_heads=max(1, config.num_kv_heads // shards_of("kv_heads", mesh)),
+        num_kv_heads=max(1, num_kv_heads // shards_of("kv_heads", mesh)),
+        head_width=config.head_width or config.width // config.num_heads,
         hidden=config.hidden // shards_of("hidden", mesh),
         dtype=batch.dtype,
         param_dtype=batch.dtype,

@@ -75,7 +75,8 @@ class Planner:
                 f"mesh.sequence={parts} does not divide rows of {self.batch.length} tokens"
             )
         state = state_bytes(self.model, self.train, mesh)
-        shards = math.gcd(shards_of("kv_heads", mesh), self.config.num_kv_heads)
+        num_kv_heads = self.config.num_kv_heads or self.config.num_heads
+        shards = math.gcd(shards_of("kv_heads", mesh), num_kv_heads)
         return Plan(
             state | {"gradients": state["parameters"]},
             self._activations(mesh),

@@ -166,8 +166,8 @@ def test_defaults():
     expected = {
         "width": 128,
         "num_heads": 4,
-        "num_kv_heads": 4,
-        "head_width": 32,
+        "num_kv_heads": None,
+        "head_width": None,
         "value_width": None,
         "hidden": 512,
         "mixer": "attention",
@@ -241,6 +241,16 @@ class TestPerLayer:
             assert callable(config.per_layer)
             config.layer(0)
         assert str(raised.value).startswith(sentence)
+
+    def test_sizes_that_are_not_given_follow_those_of_the_layer(self):
+        found = parameters(model_of({"num_heads": 6, "per_layer": [{"num_heads": 2}]}))
+        names = [path for path in found if "key" in path and "kernel" in path]
+        assert {found[name][0][-3:] for name in names} == {(12, 2, 6)}
+
+    @pytest.mark.parametrize("positions", ["alibi", "learned"])
+    def test_no_layer_is_without_the_positions_of_all_layers(self, positions):
+        with pytest.raises(ValueError, match=f"^per_layer: {positions} positions are those of all"):
+            TransformerConfig(positions=positions, per_layer=[{"positions": "none"}])
 
     def test_layers_without_positions_between_rotary_ones(self):
         config = TransformerConfig(positions="rotary", per_layer=[{"positions": "none"}, {}])
