@@ -208,8 +208,9 @@ class SelfAttention(Attention):
             ValueError: a cache of another layer, and as `attention.attend` and `Cache.extend`.
         """
         cache, positions, mask = context.cache, context.positions, context.mask
-        key_positions = positions
         num_tokens = inputs.shape[-2]
+        sizes = *inputs.shape[:-1], num_tokens
+        pairs = None if positions is None else (positions, positions)
         query = self._queries(inputs, context)
         key, value = self._keys_and_values(inputs, context)
         if cache is not None:
@@ -222,21 +223,20 @@ class SelfAttention(Attention):
         elif context.lengths is not None:
             valid = masks.lengths(context.lengths)
             if positions is not None:  # which may be others than those that lengths count
-                key_positions = jnp.where(context.valid(num_tokens), positions, EMPTY_SLOT)
+                pairs = positions, jnp.where(context.valid(num_tokens), positions, EMPTY_SLOT)
                 valid = masks.window(None, None)  # every position but EMPTY_SLOT
-            mask = and_mask(valid, mask, num_tokens)
+            mask = and_mask(valid, mask, sizes, pairs)
         if self.window is not None:
             window = masks.window(self.window - 1, self.window - 1)
-            mask = and_mask(window, mask, num_tokens if cache is None else None)
+            mask = and_mask(window, mask, sizes, pairs)
         if self.rotary is not None:
             counted = jnp.arange(num_tokens) if positions is None else positions
             query, key = self.rotary(query, counted), self.rotary(key, counted)
         attend_to = partial(self._attend, query, context=context, score=context.score)
         if cache is None:
-            positions = None if positions is None else (positions, key_positions)
-            return attend_to(key, value, mask=mask, positions=positions)
+            return attend_to(key, value, mask=mask, positions=pairs)
         cache, view = cache.extend(key, value, context.lengths)
-        view = view._replace(mask=and_mask(view.mask, mask))
+        view = view._replace(mask=view.mask & mask)
         output = attend_to(**view.arguments())
         return output._replace(cache=cache)
 

@@ -1,7 +1,7 @@
 """Arguments and results that every layer of every stack has in common."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from jax.typing import DTypeLike
 from attention.primitives import masks
 from attention.primitives.attend import attend
 from attention.primitives.block_mask import BlockMask, block_mask
+from attention.primitives.dense_mask import allowed_pairs
 from attention.primitives.masks import Mask
 from attention.primitives.pytree_dataclass import pytree_dataclass, static
 from attention.primitives.scores import Score
@@ -209,26 +210,35 @@ def check_score(score: object) -> None:
 
 
 def and_mask(
-    mask: Mask, other: Mask | BlockMask | Array | None, num_tokens: int | None = None
-) -> Mask | BlockMask:
-    """AND a mask with another one.
+    mask: Mask,
+    other: Mask | BlockMask | Array | None,
+    sizes: Sequence[int],
+    positions: tuple[Array, Array] | None = None,
+) -> Mask | BlockMask | Array:
+    """AND a mask with another one, or with a bool array, which gives an array.
 
     Args:
         mask: a predicate on positions.
-        other: a mask, None, or a bool array `[..., T, S]` at [query position, key position]. The
-            tiles of a `BlockMask` are computed again.
-        num_tokens: if given, an array is broadcast to this T and S.
+        other: as `mask` in `attention.attend`, or None. The tiles of a `BlockMask` are computed
+            again.
+        sizes: the batch axes, T and S.
+        positions: as in `attention.attend`.
     """
     if other is None:
         return mask
     if isinstance(other, BlockMask):
         options = {"positions": other.positions, "tile_sizes": other.tile_sizes}
         return block_mask(mask & other.mask, *other.lengths, **options)
-    if not isinstance(other, Mask):
-        if num_tokens is not None:
-            other = jnp.broadcast_to(other, (*jnp.shape(other)[:-2], num_tokens, num_tokens))
-        other = masks.from_array(other)
-    return mask & other
+    if isinstance(other, Mask):
+        return mask & other
+    positions = positions or tuple(jnp.arange(size, dtype=jnp.int32) for size in sizes[-2:])
+    rank = len(sizes) - 1
+    pairs = allowed_pairs(
+        mask, *(jnp.expand_dims(each, tuple(range(rank - each.ndim))) for each in positions)
+    )
+    per_head = other.ndim > pairs.ndim
+    other, pairs = jnp.broadcast_arrays(other, pairs[..., None, :, :] if per_head else pairs)
+    return other & pairs
 
 
 def cached_mask(mask: Mask | BlockMask | Array | None) -> Mask | None:

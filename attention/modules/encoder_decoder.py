@@ -176,8 +176,6 @@ class EncoderDecoder(nnx.Module):
         """
         encoder_rng, decoder_rng = split_rng(rng, 2)
         options = {"returning": returning, "constrain": constrain}
-        if source_lengths is not None:
-            encoder_mask = and_mask(masks.lengths(source_lengths), encoder_mask)
         encoded = self.encode(
             source,
             mask=source_mask,
@@ -185,6 +183,9 @@ class EncoderDecoder(nnx.Module):
             rng=encoder_rng,
             **options,
         )
+        if source_lengths is not None:
+            sizes = *target.shape, encoded.features.shape[-2]
+            encoder_mask = and_mask(masks.lengths(source_lengths), encoder_mask, sizes)
         output = self.decode(
             target,
             encoded.features,

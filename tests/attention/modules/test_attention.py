@@ -186,6 +186,15 @@ def test_lengths_mask_the_padding():
     assert Context().valid(4) is None
 
 
+@pytest.mark.parametrize("lengths", [None, np.array([2, T])], ids=["whole", "lengths"])
+def test_rows_and_columns_of_a_bool_array_are_not_positions(lengths):
+    allowed = np.random.default_rng(0).random((T, T)) < 0.5
+    context = Context(mask=allowed, lengths=lengths)
+    shifted = Context(mask=allowed, lengths=lengths, positions=np.arange(T) + 10)
+    module = attention(window=3)
+    assert_close(run(module, context=shifted).features, run(module, context=context).features)
+
+
 def test_a_block_mask_is_combined_with_lengths_and_window():
     module, tiles = attention(window=2), block_mask(masks.causal(), T, tile_sizes=(2, 3))
     lengths = np.array([2, T])

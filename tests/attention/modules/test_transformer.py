@@ -249,7 +249,7 @@ class TestCausality:
             np.testing.assert_array_equal(after[:, :place], before[:, :place])
             assert (after[:, place:] != before[:, place:]).any(-1).all()
 
-    @pytest.mark.parametrize("kind", ["mask", "array", "batch of arrays", "row"])
+    @pytest.mark.parametrize("kind", ["mask", "array", "batch of arrays", "row", "heads"])
     def test_a_mask_is_added_to_the_causal_one(self, kind):
         lengths = np.array([3, 5, 1])
         columns = np.arange(T) < lengths[:, None, None]
@@ -258,6 +258,7 @@ class TestCausality:
             "array": (np.tri(T, k=1, dtype=bool), None),
             "batch of arrays": (np.broadcast_to(columns, (B, T, T)), masks.lengths(lengths)),
             "row": (columns, masks.lengths(lengths)),
+            "heads": (np.broadcast_to(columns[:, None], (B, N, T, T)), masks.lengths(lengths)),
         }[kind]
         decoder = stack(Decoder, decoder_layers=1)
         ours = run(decoder, context=Context(mask=mask, encoder_output=ENCODER_OUTPUT))
@@ -265,6 +266,22 @@ class TestCausality:
         expected = masks.causal() if expected is None else masks.causal() & expected
         context = Context(mask=expected, encoder_output=ENCODER_OUTPUT)
         assert_close(ours.features, run(decoder, context=context).features)
+
+    def test_rows_and_columns_of_a_bool_array_are_not_positions(self):
+        decoder, order = stack(Decoder, decoder_layers=1), np.array([2, 0, 4, 1, 3]) + 10
+        fields = {"positions": order, "encoder_output": ENCODER_OUTPUT}
+        given = Context(**fields), Context(mask=np.ones((T, T), bool), **fields)
+        expected, ours = (run(decoder, context=each).features for each in given)
+        assert_close(ours, expected)
+
+    @pytest.mark.parametrize("shape", [(B, T, S), (B, N, 1, S)], ids=["batch", "heads"])
+    def test_source_lengths_are_added_to_a_bool_array(self, shape):
+        model, allowed = small_translator(), np.arange(S) % 2 == 0
+        options = {"source_lengths": LENGTHS}
+        array = np.broadcast_to(allowed, shape)
+        ours = call(model, SOURCE, TARGET, encoder_mask=array, **options).logits
+        mask = masks.from_function(lambda query, key: key % 2 == 0)
+        assert_close(ours, call(model, SOURCE, TARGET, encoder_mask=mask, **options).logits)
 
     def test_the_causal_mask_is_added_to_a_block_mask_for_all_layers(self):
         mask = masks.segments(np.array([0, 0, 1, 1, 1]))
