@@ -26,7 +26,7 @@ from experiments.config.build import build
 from experiments.config.decoding import PretrainedPart
 from experiments.errors import UsageError, as_usage_errors
 from experiments.inference.prediction import Prediction, predictions, show
-from experiments.inference.text_generator import generated, sampling
+from experiments.inference.text_generator import Continuation, generated, sampling
 from experiments.workdir import Workdir
 
 NEEDS = 'reading weights needs an extra: pip install "attention[weights]"'
@@ -123,6 +123,10 @@ def explain(
 
 
 def _prediction(model: Any, line: str, options: dict[str, Any]) -> Prediction:  # noqa: ANN401 - any model
+    if model.is_prompted:
+        tokenizer = options["tokenizer"]
+        options = options | {"tokenizer": Continuation(tokenizer, tuple(tokenizer.encode(line)))}
+
     def details() -> dict[str, Any]:
         return {"prompt": line, **generated(generate(model, [line], **options))}
 

@@ -1,7 +1,7 @@
 """Continuation of a text by a trained language model."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,9 +49,10 @@ class Continuation:
     tokenizer: Tokenizer
     prompt: tuple[int, ...]
 
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text."""
-        return self.tokenizer.encode(text)
+    @property
+    def encode(self) -> Callable[..., list[int]]:
+        """The function of the tokenizer from a text to ids."""
+        return self.tokenizer.encode
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text that the ids add to the prompt."""

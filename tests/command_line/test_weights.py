@@ -58,6 +58,23 @@ def test_greedy_decoding_and_a_beam_of_several_continue_each_line(generate):
         assert all(0 < each <= 1 for each in answer["probabilities"])
 
 
+def test_a_decoder_that_removes_the_first_blank_keeps_that_after_the_prompt(generate, tmp_path):
+    """As that of Llama 2 and Mistral, in which a word begins with a mark."""
+    tokenizers = pytest.importorskip("tokenizers")
+    folder = tmp_path / "marked"
+    shutil.copytree(Path(CHECKPOINTS) / "gpt2", folder)
+    size = json.loads((folder / "config.json").read_text())["vocab_size"]
+    words = tokenizers.models.WordLevel({f"▁w{i}": i for i in range(size)}, unk_token="▁w1")
+    tokenizer = tokenizers.Tokenizer(words)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    tokenizer.decoder = tokenizers.decoders.Metaspace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    flags = ["--config.decoding.max_tokens=3", "--config.decoding.strategy=greedy"]
+    status, output, error = generate(folder, *flags, given="w4 w5\n")
+    assert (status, error) == (0, "")
+    assert output.startswith("w4 w5 w") and len(output.split()) == 5
+
+
 def test_encoder_decoder_is_greedy_and_uses_generation_config(generate, tmp_path, monkeypatch):
     """Start token from pad, a forced first token, a banned one, the second of two end tokens."""
     weights = pytest.importorskip("attention.weights")
