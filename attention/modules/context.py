@@ -38,8 +38,8 @@ class Context:
     Attributes:
         mask: of self-attention, as in `attention.attend`; a decoder has added the causal mask. A
             `BlockMask` saves each layer the search for tiles, unless it has a window or lengths.
-            Beside a cache, only the mask of a `BlockMask` is used, and a bool array has a row and a
-            column for each position, those of the tokens in the cache included.
+            Beside a cache, only the mask of a `BlockMask` is used, and a bool array has no axis of
+            heads and a row and a column for each position, also of the tokens in the cache.
         score: score functions of the self-attention of every layer, such as ALiBi.
         positions: int32 `[..., T]`, of the inputs in masks, scores and rotary encodings; counted
             from 0 if None. A decoder with a cache counts on from the tokens in the cache.
@@ -215,7 +215,9 @@ def and_mask(
     sizes: Sequence[int],
     positions: tuple[Array, Array] | None = None,
 ) -> Mask | BlockMask | Array:
-    """AND a mask with another one, or with a bool array, which gives an array.
+    """AND a mask with another one; with a bool array by rows and columns, a bool array.
+
+    The result is a predicate where the rows and columns are positions and the same for all heads.
 
     Args:
         mask: a predicate on positions.
@@ -231,14 +233,14 @@ def and_mask(
         return block_mask(mask & other.mask, *other.lengths, **options)
     if isinstance(other, Mask):
         return mask & other
-    positions = positions or tuple(jnp.arange(size, dtype=jnp.int32) for size in sizes[-2:])
-    rank = len(sizes) - 1
-    pairs = allowed_pairs(
-        mask, *(jnp.expand_dims(each, tuple(range(rank - each.ndim))) for each in positions)
-    )
-    per_head = other.ndim > pairs.ndim
-    other, pairs = jnp.broadcast_arrays(other, pairs[..., None, :, :] if per_head else pairs)
-    return other & pairs
+    array = masks.checked_array(other)
+    per_head = array.ndim > len(sizes)
+    if positions is None and not per_head:  # rows and columns are positions
+        return mask & masks.from_array(jnp.broadcast_to(array, (*array.shape[:-2], *sizes[-2:])))
+    positions = positions or tuple(map(jnp.arange, sizes[-2:]))
+    pairs = allowed_pairs(mask, *(masks.to_int32("positions", each, 1) for each in positions))
+    array, pairs = jnp.broadcast_arrays(array, pairs[..., None, :, :] if per_head else pairs)
+    return array & pairs
 
 
 def cached_mask(mask: Mask | BlockMask | Array | None) -> Mask | None:

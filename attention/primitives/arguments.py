@@ -238,7 +238,7 @@ def _check_mask_array(
         if ours not in (1, theirs):
             raise ValueError(f"the mask describes {ours} {axis}, but there are {theirs}")
     leading = expanded.shape[:-3]
-    if leading == (num_heads,) != tuple(batch):
+    if leading == (num_heads,) != tuple(batch) and num_heads > 1:
         raise ValueError(
             f"a mask of shape {array.shape} has the axes [batch, T, S]; for a mask per head, which "
             "has the axes [..., N, T, S], pass mask[None]"

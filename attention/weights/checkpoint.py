@@ -86,9 +86,9 @@ def load(
 
     Args:
         folder: contains config.json, and model.safetensors or several files with an index.
-        model: one of the same structure, for a checkpoint that was saved without a config; its
-            arrays are not read, so that `nnx.eval_shape(make_model)` is enough. The states of its
-            random number generators are kept, since checkpoints have none.
+        model: one of the same structure, for a checkpoint that was saved without a config; only its
+            shapes are used, so that `nnx.eval_shape(make_model)` is enough, and its random states,
+            if it has any: no checkpoint contains them.
         param_dtype: of the parameters; that of the tensors if None.
         options: fields of `TransformerConfig` to change, such as `dtype` (of the computation),
             `scan`, `remat`, `dropout` or `implementation`; none with a model.

@@ -77,5 +77,10 @@ def fill(model: nnx.Module, values: dict[tuple[Any, ...], jax.Array]) -> nnx.Mod
         if not isinstance(leaf, nnx.RngState):
             value = values.pop(key)
             leaf = leaf.replace(value) if isinstance(leaf, nnx.Variable) else value
+        elif isinstance(leaf.get_value(), jax.ShapeDtypeStruct):
+            raise ValueError(
+                f"the random state {'.'.join(map(str, key))} is in no checkpoint: pass a model= "
+                "with arrays, not one of nnx.eval_shape"
+            )
         flat.append((key, leaf))
     return nnx.merge(definition, nnx.from_flat_state(flat))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -49,6 +50,10 @@ class Continuation:
     tokenizer: Tokenizer
     prompt: tuple[int, ...]
 
+    @cached_property
+    def _before(self) -> str:
+        return self.tokenizer.decode(self.prompt)
+
     @property
     def encode(self) -> Callable[..., list[int]]:
         """The function of the tokenizer from a text to ids."""
@@ -56,8 +61,10 @@ class Continuation:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text that the ids add to the prompt."""
-        before = self.tokenizer.decode(self.prompt)
-        return self.tokenizer.decode([*self.prompt, *ids]).removeprefix(before)
+        text = self.tokenizer.decode([*self.prompt, *ids])
+        if text.startswith(self._before):
+            return text[len(self._before) :]
+        return self.tokenizer.decode(ids)  # bytes that are no text may change those before them
 
 
 class TextGenerator:

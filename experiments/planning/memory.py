@@ -101,12 +101,15 @@ def _part_of_device(
     model: nnx.Module, config: TransformerConfig, batch: BatchShape, mesh: AbstractMesh
 ) -> nnx.Module:
     """Return a model of the same kind, with the heads, hidden units and words of one device."""
-    num_kv_heads = config.num_kv_heads or config.num_heads
+    shards, kv_heads = shards_of("heads", mesh), config.num_kv_heads
+    head_width = config.head_width
+    if shards > 1 and head_width is None:
+        head_width = config.width // config.num_heads
     config = replace(
         config,
-        num_heads=config.num_heads // shards_of("heads", mesh),
-        num_kv_heads=max(1, num_kv_heads // shards_of("kv_heads", mesh)),
-        head_width=config.head_width or config.width // config.num_heads,
+        num_heads=config.num_heads // shards,
+        num_kv_heads=kv_heads and max(1, kv_heads // shards_of("kv_heads", mesh)),
+        head_width=head_width,
         hidden=config.hidden // shards_of("hidden", mesh),
         dtype=batch.dtype,
         param_dtype=batch.dtype,

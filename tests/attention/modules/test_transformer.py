@@ -1,6 +1,7 @@
 """Transformer blocks, stacks and the encoder-decoder: values, visibility and parameters."""
 
 import functools
+from dataclasses import replace
 
 import chex
 import jax
@@ -273,6 +274,11 @@ class TestCausality:
         given = Context(**fields), Context(mask=np.ones((T, T), bool), **fields)
         expected, ours = (run(decoder, context=each).features for each in given)
         assert_close(ours, expected)
+
+    def test_a_float_array_is_no_mask(self):
+        decoder = stack(Decoder, decoder_layers=1)
+        with pytest.raises(TypeError, match=r"pass score=scores.bias_array\(array\)"):
+            apply(decoder, context=replace(CROSS, mask=np.zeros((T, T), np.float32)))
 
     @pytest.mark.parametrize("shape", [(B, T, S), (B, N, 1, S)], ids=["batch", "heads"])
     def test_source_lengths_are_added_to_a_bool_array(self, shape):

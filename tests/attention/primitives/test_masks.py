@@ -289,6 +289,12 @@ def test_bool_array_is_indexed_by_row_and_column():
     np.testing.assert_array_equal(by_position, attend(query, key, value, mask=EVEN[::-1, ::-1]))
 
 
+def test_a_bool_array_for_one_head_needs_no_batch_axis():
+    inputs = [np.stack([array[..., :1, :]] * 2) for array in query_key_value()]
+    found = attend(*inputs, mask=EVEN[None, None])
+    np.testing.assert_array_equal(attend(*inputs, mask=EVEN[None]), found)
+
+
 PICTURED = {
     "causal": lambda query, key: key <= query,
     "window": lambda query, key: query - 2 <= key <= query + 1,

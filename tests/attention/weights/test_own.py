@@ -142,6 +142,8 @@ def test_random_state_is_neither_saved_nor_loaded(tmp_path):
     loaded = weights.load(tmp_path, model=make(1))
     np.testing.assert_array_equal(loaded.layers[0].kernel[...], make(0).layers[0].kernel[...])
     assert loaded.layers[1].rngs.key[...] == make(1).layers[1].rngs.key[...]
+    with pytest.raises(ValueError, match=r"the random state layers.1.rngs.* is in no checkpoint"):
+        weights.load(tmp_path, model=nnx.eval_shape(lambda: make(1)))
 
 
 def test_model_of_any_class(tmp_path):

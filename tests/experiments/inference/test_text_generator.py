@@ -25,3 +25,15 @@ def test_prompt_and_continuation_are_the_text(text, begin, end, tmp_path):
     for place in range(len(ids)):
         continuation = Continuation(tokenizer, (*begin, *ids[:place]))
         assert tokenizer.decode(ids[:place]) + continuation.decode([*ids[place:], *end]) == TEXT
+
+
+class Bytes:
+    """Decodes the byte 9 as a character, but a text with the byte 8 as one mark for each byte."""
+
+    def decode(self, ids):
+        return "".join("?" if 8 in ids else "e" for _ in ids)
+
+
+def test_bytes_that_are_no_text_do_not_repeat_the_prompt():
+    assert Continuation(Bytes(), (9, 9)).decode([9]) == "e"
+    assert Continuation(Bytes(), (9, 9)).decode([8]) == "?"

@@ -150,6 +150,13 @@ def test_activations_are_divided_by_rows_positions_and_heads():
     assert kept() / 4 < kept(tensor=4) < kept()  # inputs of layers are whole
 
 
+def test_activations_of_layers_with_other_numbers_of_heads():
+    config = replace(CONFIG, num_kv_heads=None, head_width=None, per_layer=[{"num_heads": 2}, {}])
+    make = LanguageModel.from_config
+    shapes = jax.eval_shape(lambda: make(config, vocab_size=V, rngs=nnx.Rngs(0)))
+    assert activation_bytes(shapes, config, BATCH, mesh()) > 4 * B * T * D * LAYERS
+
+
 def test_hidden_units_that_are_kept_are_those_of_the_device():
     def kept(hidden, tensor):
         config = replace(CONFIG, hidden=hidden, decoder_layers=1, remat=False)
