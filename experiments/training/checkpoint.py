@@ -22,6 +22,7 @@ from jax.sharding import SingleDeviceSharding
 from experiments.errors import UsageError
 from experiments.processes import any_process
 from experiments.training.digest import digests
+from experiments.training.plateau import best_step
 from experiments.training.step import TrainState
 from experiments.training.watchdog import step_begins
 
@@ -33,7 +34,13 @@ class Checkpoints:
     """The newest training states of a run, each with the progress of its run."""
 
     def __init__(
-        self, directory: Path, *, every: int = 1, keep: int = 2, read_only: bool = False
+        self,
+        directory: Path,
+        *,
+        every: int = 1,
+        keep: int = 2,
+        keep_best: bool = False,
+        read_only: bool = False,
     ) -> None:
         """Open a directory of checkpoints; create it if it is missing.
 
@@ -45,15 +52,17 @@ class Checkpoints:
                 minutes have passed: no mean contains them, as they differ between equal runs.
             keep: number of newest regular checkpoints that are kept. The two newest are always
                 kept, in case one is damaged.
+            keep_best: whether the checkpoint with the lowest validation loss is kept too.
             read_only: whether another process may be writing them; then none is saved or deleted.
         """
         self._directory, self._every, self._read_only = directory, every, read_only
         self._saving: int | None = None
+        self._policy, self._keep_best = _Newest(every, keep), keep_best
         # Of the errors of a save, orbax raises the first; asyncio would report the others too.
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=_Newest(every, keep),
+            preservation_policy=self._policy,
             read_only=read_only,
             async_options=ocp.options.AsyncOptions(barrier_sync_fn=_barrier),
             single_host_load_and_broadcast=True,  # else each process may list other checkpoints
@@ -84,7 +93,7 @@ class Checkpoints:
 
         Args:
             state: the training state, with any sharding. Its memory may be reused at once.
-            progress: of the run, as plain JSON.
+            progress: of the run, as plain JSON; its "losses" are those of `best_step`.
 
         Raises:
             UsageError: this one or the one before cannot be written.
@@ -97,6 +106,8 @@ class Checkpoints:
             state=ocp.args.StandardSave(state), progress=ocp.args.JsonSave(written)
         )
         self._saving = step
+        if self._keep_best and progress["losses"]:
+            self._policy.best = best_step(progress["losses"])
         with self._write_errors():
             if step in self._manager.all_steps():  # of a run that was stopped while it measured
                 self._manager.delete(step)
@@ -240,16 +251,17 @@ class Checkpoints:
 
 
 class _Newest(ocp.checkpoint_managers.PreservationPolicy):
-    """Keeps the newest regular checkpoints, and the two newest of all."""
+    """Keeps the newest regular checkpoints, the two newest of all, and that of step `best`."""
 
     def __init__(self, every: int, keep: int) -> None:
         self._every, self._keep = every, keep
+        self.best: int | None = None
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: object) -> list[bool]:
         """Return whether each checkpoint is kept, given the oldest first."""
         steps = [each.step for each in checkpoints]
         regular = [step for step in steps if step % self._every == 0]
-        kept = {*steps[-2:], *regular[-self._keep :]}
+        kept = {*steps[-2:], *regular[-self._keep :], self.best}
         return [step in kept for step in steps]
 
 

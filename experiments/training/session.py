@@ -259,9 +259,14 @@ def _check_new(workdir: Workdir, interval: int) -> None:
 
 
 def _checkpoints(workdir: Workdir, config: Config, *, read_only: bool = False) -> Checkpoints:
-    # Behind the best there are as many as its patience waits for.
-    keep, every = config.train.average + config.train.patience, config.train.checkpoint_interval
-    return Checkpoints(workdir.checkpoints, every=every, keep=keep, read_only=read_only)
+    train = config.train
+    return Checkpoints(
+        workdir.checkpoints,
+        every=train.checkpoint_interval,
+        keep=train.average + train.patience,  # after the best, there are `patience` others
+        keep_best=train.patience > 0,
+        read_only=read_only,
+    )
 
 
 def _has_ended(newest: TrainState, progress: Mapping[str, Any], config: Config) -> bool:

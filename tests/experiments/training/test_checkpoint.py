@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +10,13 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from experiments.config.train import TrainPart
 from experiments.errors import UsageError
-from experiments.training import checkpoint
+from experiments.training import checkpoint, session
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.digest import digests
 from experiments.training.step import TrainState
+from experiments.workdir import Workdir
 
 # tensorstore may call back when the read of a damaged array has ended, as in `run.silence_threads`.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -242,6 +245,20 @@ def test_two_regular_checkpoints_and_the_newest_are_kept(tmp_path):
         averaged = checkpoints.averaged(state(34), 2, last=30)
         np.testing.assert_allclose(averaged.parameters["weights"], np.arange(3) * 25)
     assert steps_in(tmp_path) == ["20", "30", "33", "34"]
+
+
+@pytest.mark.parametrize("patience", [0, 3])
+def test_best_checkpoint_is_kept_with_patience(tmp_path, patience):
+    """The best is the last one of a run that was extended: its step is no regular one."""
+    intervals = {"evaluate_every": 4, "checkpoint_every": 4, "average": 1}
+    train = TrainPart(warmup_steps=0, patience=patience, **intervals)
+    workdir, losses = Workdir(tmp_path), []
+    with session._checkpoints(workdir, SimpleNamespace(train=train)) as checkpoints:
+        for step in (4, 8, 10, 12, 16, 20):
+            losses.append((step, abs(step - 10.0)))
+            checkpoints.save(state(step), {"losses": losses})
+        checkpoints.wait()
+    assert ("10" in steps_in(workdir.checkpoints)) == (patience > 0)
 
 
 def test_checkpoint_of_the_same_step_is_replaced(two):
