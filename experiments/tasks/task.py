@@ -1,6 +1,7 @@
 """What a task has to define, and what is the same for all of them."""
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
@@ -46,6 +47,8 @@ from experiments.training.sharding import context_options
 from experiments.training.step import TrainState
 from experiments.training.watchdog import step_begins
 from experiments.workdir import Workdir
+
+LARGEST_EXPONENT = math.log(sys.float_info.max)  # of a float
 
 Batch = TypeVar("Batch")
 Examples = TextStore | ImageStore
@@ -335,9 +338,14 @@ class Task(ABC, Generic[Batch]):
         return context_options(self.learner.mesh)
 
     def losses(self, state: TrainState, split: str) -> dict[str, float]:
-        """Return loss, accuracy and perplexity of a split."""
+        """Return loss, accuracy and perplexity of a split.
+
+        A perplexity that is more than a float holds is left out.
+        """
         losses = self.learner.losses(state.parameters, self.batches(split))
-        return losses | ({"perplexity": math.exp(losses["nll"])} if self.has_perplexity else {})
+        if not self.has_perplexity or losses["nll"] > LARGEST_EXPONENT:
+            return losses
+        return losses | {"perplexity": math.exp(losses["nll"])}
 
     def examples(self, split: str) -> Examples:
         """Return the examples of a split; in training with `data.faults="drop"` those that fit."""

@@ -1,7 +1,6 @@
 """Translation, and every other task from a sequence to a sequence."""
 
 import math
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -32,7 +31,7 @@ from experiments.evaluation.phenomena import by_phenomenon
 from experiments.inference.prediction import Prediction
 from experiments.inference.sentence import Sentence, read_sentence, word_numbers
 from experiments.inference.translator import Hypothesis, Translator
-from experiments.tasks.task import Measured, Task
+from experiments.tasks.task import LARGEST_EXPONENT, Measured, Task
 from experiments.training.loss import TokenLosses
 from experiments.training.step import TrainState
 from experiments.training.tiled_loss import tiled_token_losses
@@ -43,7 +42,6 @@ REDRAWN = 8_192  # examples that subword dropout segments at once, some seconds 
 SAMPLED = 3  # sentences of a sample
 EXPLAINED = 200  # examples with a planted cue
 CUE_FIRST = "cue ranked first"  # share of these examples, by explanation
-LARGEST = math.log(sys.float_info.max)  # exponent of a float
 DRAWN = 7  # words of the sentence with a picture of its attention
 
 
@@ -173,7 +171,7 @@ class Translation(Task[Batch | PackedPairs]):
         tokens = int(self.ids(split).lengths[:, 1].sum())
         words = sum(len(pair.target.split()) + 1 for pair in self.examples(split))
         nll = losses["nll"] * tokens / words
-        if tokens == words or nll > LARGEST:
+        if tokens == words or nll > LARGEST_EXPONENT:
             return losses
         return losses | {"word_perplexity": math.exp(nll)}
 

@@ -25,6 +25,7 @@ PAIRS = [SentencePair("a b", "b"), SentencePair("b", "a b")]
         # 3·3 tokens + 2 EOS, 3 words + 2 EOS
         (3, np.log(4), {"perplexity": 4, "word_perplexity": 4 ** (11 / 5)}),
         (12, 100.0, {"perplexity": np.exp(100)}),  # e ** (100 * 38 / 5) is more than a float holds
+        (1, 710.0, {}),
     ],
 )
 def test_word_perplexity_counts_words(letters, nll, expected, monkeypatch, tmp_path):
