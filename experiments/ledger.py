@@ -11,7 +11,7 @@ from experiments.config.differences import differences
 from experiments.errors import UsageError
 from experiments.explanations import explanations
 from experiments.files import write_whole
-from experiments.records import Record, Run, warn_skipped
+from experiments.records import Record, Run, deciding_fields, warn_skipped
 from experiments.result_tables import Results
 from experiments.results import deciding
 from experiments.workdir import Workdir
@@ -127,9 +127,9 @@ def _is_of_last_step(explanation: Run, run: Run) -> bool:
 
 def _kind(run: Run) -> str:
     """Return what runs that differ in their seed alone have in common."""
-    fields = {name: value for name, value in run.config.to_dict().items() if name != "seed"}
     cut = None if run.is_whole else run.results["step"]
-    return json.dumps([fields, deciding(run.results.get("decoding", {})), cut], sort_keys=True)
+    decoding = deciding(run.results.get("decoding", {}))
+    return json.dumps([deciding_fields(run.config), decoding, cut], sort_keys=True)
 
 
 def _order(run: Run) -> tuple[str, int]:

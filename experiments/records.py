@@ -156,7 +156,7 @@ class Record(NamedTuple):
             decoding=differing(*decodings),
             scores=scores,
             published=first.published,
-            config=_deciding_fields(first.config),
+            config=deciding_fields(first.config),
         )
 
     @classmethod
@@ -221,7 +221,7 @@ FIELDS = {
 }
 
 
-def _deciding_fields(config: ConfigDict) -> dict[str, Any]:
+def deciding_fields(config: ConfigDict) -> dict[str, Any]:
     """Return the fields of a config that decide the scores of a run, by dotted name."""
     changeable = {*CHANGEABLE} - {"train.steps"}
     ignored = ("seed", *IGNORED_WHEN_COMPARING_CONFIGS, *changeable)

@@ -124,6 +124,13 @@ def test_runs_that_patience_ended_are_whole(tmp_path, rows):
     ]
 
 
+def test_seeds_with_other_intervals_share_a_row(tmp_path, rows):
+    for seed, log_every in enumerate((10, 20)):
+        config = {**CONFIG, "train": {**TRAIN, "log_every": log_every}}
+        run(tmp_path, f"runs/seed={seed}", seed, 40.0, config=config)
+    assert [(row["run"], row["seeds"]) for row in rows()] == [("runs", "0, 1")]
+
+
 def test_a_copy_of_a_run_is_no_other_seed(tmp_path, rows, capsys):
     run(tmp_path, "one", 0, 40.0)
     shutil.copytree(tmp_path / "workdirs" / "one", tmp_path / "workdirs" / "two")
