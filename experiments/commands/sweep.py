@@ -143,6 +143,8 @@ def has_ended(config: Config, workdir: Workdir) -> bool:
         for row in read_metrics(workdir.path)
         if row["split"] == "validation"
     ]
+    if not losses:
+        return False
     is_done = losses[-1][0] >= train.steps or out_of_patience(losses, train.patience)
     return is_done and results["step"] == best_step(losses)
 

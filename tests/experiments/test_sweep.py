@@ -139,6 +139,13 @@ def test_a_run_with_patience_has_ended(tmp_path, steps, patience, best, ended):
     assert sweep.has_ended(config, Workdir(tmp_path)) == ended
 
 
+def test_a_run_with_patience_and_without_metrics_has_not_ended(tmp_path):
+    (config,) = runs_of("--config.train.patience=3", "--grid.seed=0").values()
+    write_results(Workdir(tmp_path), 0.5)
+    (tmp_path / "metrics.jsonl").unlink()
+    assert not sweep.has_ended(config, Workdir(tmp_path))
+
+
 @pytest.mark.usefixtures("no_figure")
 def test_a_sweep_is_continued_by_its_workdir_alone(tmp_path, trained):
     place = Workdir(tmp_path / "sweep")
