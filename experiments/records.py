@@ -187,6 +187,11 @@ class Record(NamedTuple):
         return fingerprint([json.dumps(self._asdict(), sort_keys=True)])
 
     @property
+    def title(self) -> str:
+        """The name, and the decoding if it is not that of the config."""
+        return self.run + self.decoding
+
+    @property
     def shown(self) -> dict[tuple[str, str], str]:
         """Split and score of each figure that is shown, and the published figure or ""."""
         shown = {}

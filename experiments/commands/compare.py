@@ -30,8 +30,8 @@ UNPACKED = {"packed": False, "row_length": 0}  # a row of a timed batch is one p
 def compare(runs: Mapping[str, Config], workdir: Workdir, cache: Path) -> None:
     """Train each run, and write `comparison.json`, `comparison.md` and `comparison.png`.
 
-    Translations are compared with those of the first run by paired bootstrap, and the training step
-    of translation is timed at several lengths.
+    Translations are compared with those of the first run by paired bootstrap, unless they were
+    decoded otherwise, and the training step of translation is timed at several lengths.
 
     Args:
         runs: config of each run.
@@ -43,11 +43,14 @@ def compare(runs: Mapping[str, Config], workdir: Workdir, cache: Path) -> None:
     records = [Record.of(name, [Run.read(place.path, name)]) for name, place in places.items()]
     runs, chances, costs = {name: runs[name] for name in places}, {}, {}
     if all(run.task == "translation" for run in runs.values()):
-        chances = dict(by_chance(runs, places, cache))
+        alike = [record for record in records if record.decoding == records[0].decoding]
+        if len(alike) > 1:
+            chances = dict(by_chance({each.run: runs[each.run] for each in alike}, places, cache))
         costs = seconds_by_length(runs, places, cache)
     scores = score_rows(records)
+    names = {record.title: record.run for record in records}
     for row in scores if chances else []:
-        chance = chances.get(row["split"], {}).get(row["run"])
+        chance = chances.get(row["split"], {}).get(names[row["run"]])
         row[f"p against {records[0].run}"] = "" if chance is None else f"{chance:.3f}"
     sizes = [_cost(record) | _milliseconds(costs.get(record.run, {})) for record in records]
     note = f"\np: {BOOTSTRAP}\n" if chances else ""

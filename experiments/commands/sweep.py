@@ -197,7 +197,7 @@ def score_rows(records: Sequence[Record]) -> list[dict[str, str]]:
     known = {score for record in records for found in record.scores.values() for score in found}
     columns = [score for score in ("loss", *SHOWN) if score in known]
     return [
-        {"run": record.run, "split": split, "seeds": ", ".join(map(str, record.seeds))}
+        {"run": record.title, "split": split, "seeds": ", ".join(map(str, record.seeds))}
         | {label_of(score): record.written(split, score) for score in columns}
         for record in records
         for split in record.scores
@@ -213,5 +213,5 @@ def headlines(records: Sequence[Record]) -> dict[str, dict[str, tuple[float, flo
             is_share, values = "%" in SHOWN.get(score, ("", ""))[1], scores[score]
             factor, unit = (100, " (%)") if is_share else (1, "")
             figures = (factor * values["mean"], factor * (values["std"] or 0))
-            found.setdefault(f"{split} {label_of(score)}{unit}", {})[record.run] = figures
+            found.setdefault(f"{split} {label_of(score)}{unit}", {})[record.title] = figures
     return found

@@ -68,6 +68,23 @@ def test_scores_chances_and_costs(tmp_path, monkeypatch, capsys):
     assert costs[2].startswith("| cell=lstm | 1,234 | 1.5 | ")
 
 
+def test_translations_of_other_decoding_have_no_p(tmp_path, monkeypatch):
+    def write_with_beam(config, workdir, cache, wandb=None):
+        write_run(config, workdir, cache)
+        if workdir.path.name == "reverse_rnn_tiny":
+            found = {**workdir.load_results(), "decoding": {"num_beams": 5}}
+            workdir.results.write_text(json.dumps(found))
+
+    monkeypatch.setattr(sweep, "train", write_with_beam)
+    monkeypatch.setattr(comparison, "seconds_by_length", lambda *_: {})
+    monkeypatch.setattr(sweep, "draw_runs", lambda *_: None)
+    compare(tmp_path / "both")
+    table = (tmp_path / "both" / "comparison.md").read_text()
+    assert "| reverse_rnn_tiny (decoding: num_beams=5) | test | 0 | 50.00% | 50.00 |\n" in table
+    assert "p:" not in table
+    assert json.loads((tmp_path / "both" / "comparison.json").read_text())["p"] == {}
+
+
 def test_diverged_runs_are_left_out(tmp_path, monkeypatch, capsys):
     def diverge(config, workdir, cache, wandb=None):
         raise FloatingPointError("the loss became nan")

@@ -125,6 +125,20 @@ def test_a_run_that_was_decoded_otherwise_is_left_out(tmp_path, capsys):
     )
 
 
+@pytest.mark.usefixtures("no_figure", "trained")
+def test_table_shows_other_decoding(tmp_path):
+    place = Workdir(tmp_path / "sweep")
+    sweep.sweep(runs_of(WIDTHS), place, tmp_path)
+    results = Workdir(place.path / "width=32").results
+    results.write_text(
+        json.dumps({**json.loads(results.read_text()), "decoding": {"num_beams": 5}})
+    )
+    sweep.sweep(runs_of(WIDTHS), place, tmp_path)
+    table = (place.path / "sweep.md").read_text()
+    assert "| width=32 (decoding: num_beams=5) | test |" in table
+    assert "| width=64 | test |" in table
+
+
 @pytest.mark.parametrize(
     ("steps", "patience", "best", "ended"),
     [(20, 5, 8, True), (24, 5, 8, False), (24, 3, 8, True), (20, 5, 4, False)],
