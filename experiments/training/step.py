@@ -77,7 +77,8 @@ def make_steps(
             activations of one part at a time.
         decay: of the average of the parameters, if there is one.
         skips_nonfinite: whether a step with a loss or a gradient that is not finite leaves
-            parameters, average and optimizer as they are; the metrics then count it as "skipped".
+            parameters, average and moments of Adam as they are; the metrics then count it as
+            "skipped".
 
     Returns:
         `train_step(state, batch, requests=None) -> state, metrics`, which reuses the memory of its
@@ -113,7 +114,8 @@ def make_steps(
         after = after._replace(average=moved(after, decay))
         if skips_nonfinite:
             finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(metrics["gradient_norm"])
-            unchanged = state._replace(step=after.step)
+            kept = with_schedule(state.optimizer, opt_state)
+            unchanged = state._replace(step=after.step, optimizer=kept)
             after = jax.tree.map(partial(jnp.where, finite), after, unchanged)
             metrics["skipped"] = 1 - finite.astype(jnp.float32)
         if requests is not None:
@@ -136,6 +138,17 @@ def cast(tree: Any, dtype: jnp.dtype) -> Any:  # noqa: ANN401 - any pytree
     return jax.tree.map(
         lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf,
         tree,
+    )
+
+
+def with_schedule(optimizer: optax.OptState, newer: optax.OptState) -> optax.OptState:
+    """Return a state of the optimizer with the step of the schedule of a newer one."""
+
+    def is_schedule(state: Any) -> bool:  # noqa: ANN401 - any part of a state
+        return isinstance(state, optax.ScaleByScheduleState)
+
+    return jax.tree.map(
+        lambda old, new: new if is_schedule(old) else old, optimizer, newer, is_leaf=is_schedule
     )
 
 
