@@ -119,6 +119,14 @@ class Workdir:
             append(self.changes, json.dumps(row) + "\n")
             write_whole(self.config, trained.to_json(indent=2) + "\n")
 
+    def load_changes(self) -> list[dict[str, Any]]:
+        """Read the changes of the configuration that `claim` wrote, the oldest first.
+
+        Raises:
+            UsageError: they cannot be read.
+        """
+        return read_json_lines(self.changes, {"changed": dict}) if self.changes.exists() else []
+
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Lock the run, so that no other process trains it.

@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 
 from experiments.config import Config
+from experiments.config.train import TrainPart
 from experiments.data.batches import TrainingBatches
 from experiments.environment import bits_depend_on
 from experiments.errors import UsageError
@@ -117,7 +118,7 @@ def fit_in(
         remove_abandoned(workdir.path)
         progress, lengths = BEGINNING, {}
         if checkpoints.latest_step() is None:
-            _check_new(workdir, config.train.checkpoint_interval)
+            _check_new(workdir, config.train)
             state = learner.initial_state(parameters)
         else:
             state, progress = checkpoints.restore(learner.abstract_state)
@@ -245,13 +246,18 @@ def restore(workdir: Workdir, task: Trainable) -> Trained:
                 failed = step
 
 
-def _check_new(workdir: Workdir, interval: int) -> None:
+def _check_new(workdir: Workdir, train: TrainPart) -> None:
     """Refuse to start a run again whose checkpoints were deleted.
 
     Raises:
-        UsageError: there are metrics of steps after the first checkpoint.
+        UsageError: there are metrics of steps after the first checkpoint, by the longest interval
+            that the run has had.
     """
-    if any(row["step"] > interval for row in read_metrics(workdir.path)):
+    field = "train.evaluate_every" if train.patience else "train.checkpoint_every"
+    changes = [row["changed"] for row in workdir.load_changes()]
+    before = [changed[field][0] for changed in changes if field in changed]
+    first = max([train.checkpoint_interval, *before])
+    if any(row["step"] > first for row in read_metrics(workdir.path)):
         raise UsageError(
             f"the checkpoints of {workdir.path} are gone, and its metrics are left as they are: "
             "choose another --workdir"

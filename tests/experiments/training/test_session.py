@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractMesh
 
+from experiments.config import Config
 from experiments.config.train import TrainPart
 from experiments.environment import bits_depend_on
+from experiments.errors import UsageError
 from experiments.training import session
 from experiments.training.interruption import Stopped
 from experiments.training.loop import BEGINNING
@@ -33,6 +35,24 @@ def test_other_rounding_is_one_sentence(capsys, monkeypatch):
         f"run continues with other rounding ({changes}): its bits are not those of an unbroken "
         "run\n"
     )
+
+
+@pytest.mark.parametrize("patience", [0, 3])
+def test_run_killed_before_its_first_checkpoint_may_save_more_often(tmp_path, patience):
+    def claim(interval):
+        train = {"warmup_steps": 0, "patience": patience}
+        train["evaluate_every" if patience else "checkpoint_every"] = interval
+        config = Config.read({"task": "translation", "train": train})
+        workdir.claim(config)
+        session._check_new(workdir, config.train)
+
+    workdir = Workdir(tmp_path / "run")
+    claim(50)
+    (workdir.path / "metrics.jsonl").write_text('{"step": 40, "split": "train"}\n')
+    claim(10)
+    (workdir.path / "metrics.jsonl").write_text('{"step": 60, "split": "train"}\n')
+    with pytest.raises(UsageError, match=r"the checkpoints of .* are gone"):
+        claim(10)
 
 
 STATE = TrainState(
