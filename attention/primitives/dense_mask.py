@@ -7,7 +7,7 @@ from jax import Array
 
 from attention.primitives.arguments import Arguments, check_arguments
 from attention.primitives.batch import over_batch
-from attention.primitives.masks import Mask, leaves_of
+from attention.primitives.masks import Lengths, Mask, leaves_of
 from attention.primitives.pytree_dataclass import batch_shapes
 
 
@@ -52,13 +52,11 @@ def visible_keys(mask: Mask | None, batch: Sequence[int], num_keys: int) -> Arra
         num_keys: S.
 
     Raises:
-        ValueError: a mask that depends on the query position, or an array with an axis of queries.
+        ValueError: any other mask.
     """
     if mask is None:
         return None
-    if not isinstance(mask, Mask) or any(
-        leaf.compares_positions or leaf.extent()[0] is not None for leaf in leaves_of(mask)
-    ):
+    if not isinstance(mask, Mask) or not all(isinstance(leaf, Lengths) for leaf in leaves_of(mask)):
         raise ValueError(
             "this mask depends on the position of the query; here it can only hide padding, the "
             "same for all queries, as masks.lengths does"

@@ -39,7 +39,7 @@ def scaled_dot_product(
     dropout; nonfinite_keys [S]. Returns output [T, Hv], weights [T, S], logsumexp [T].
     """
     dtype = score_dtype(query, key, value)
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scale = jnp.asarray(query.shape[-1] ** -0.5 if scale is None else scale, dtype)
     finite_query, key, value, *flags = replace_nonfinite(query, key, value, nonfinite_keys)
     nan = nan_where(flags[0][:, None] | flags[1][None, :], dtype)
     scores = score(scale * product("TH,SH->TS", finite_query, key, dtype, precision)) + nan

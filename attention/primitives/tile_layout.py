@@ -263,7 +263,10 @@ def _pattern(
 ) -> Pattern | None:
     """Return the tiles to visit, with batch axes; None where all are visited."""
     if arguments.block_mask is not None:
-        return arguments.block_mask.pattern
+        # Its last part may end behind the keys, which would be visited twice.
+        pattern, num_keys = arguments.block_mask.pattern, arguments.key.shape[-3]
+        start, stop = jnp.minimum(pattern.start, num_keys), jnp.minimum(pattern.stop, num_keys)
+        return pattern._replace(start=start, stop=stop)
     if tiles == (1, 1):
         return None
     if arguments.allowed is not None:

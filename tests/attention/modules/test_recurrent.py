@@ -504,9 +504,11 @@ class TestErrors:
             masks.causal() & SOURCE_MASK,
             ~masks.from_array(np.ones((S, S), bool)),
             masks.segments([0] * S),
+            masks.cu_seqlens([0, 2, S]),
+            masks.lengths(S, 2),
             np.ones((S, S), bool),
         ],
-        ids=["causal", "array", "segments", "no mask"],
+        ids=["causal", "array", "segments", "cu_seqlens", "query lengths", "no mask"],
     )
     def test_source_mask_that_depends_on_the_query(self, mask):
         with pytest.raises(ValueError, match="this mask depends on the position of the query"):

@@ -66,6 +66,14 @@ def test_scale_replaces_the_default():
     chex.assert_trees_all_close(actual, tuple(expected), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("implementation", ["reference", "tiled"])
+def test_scale_does_not_change_the_dtype_of_scores(implementation):
+    run = jax.jit(functools.partial(results, implementation=implementation))
+    with jax.numpy_dtype_promotion("strict"):
+        actual = all_of(run(*query_key_value(), scale=jnp.asarray(0.5, jnp.bfloat16)))
+    chex.assert_trees_all_equal(actual, all_of(run(*query_key_value(), scale=jnp.float32(0.5))))
+
+
 @pytest.mark.parametrize("num_kv_heads", [1, 2, 3, 6])
 def test_grouped_queries_equal_repeated_keys(num_kv_heads):
     query, key, value = draw(

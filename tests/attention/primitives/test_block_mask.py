@@ -1,5 +1,8 @@
 """Tile bounds of masks and `block_mask` against every pair of the tiles."""
 
+from functools import partial
+
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -209,6 +212,20 @@ def test_attend_with_a_block_mask_equals_its_mask(mask):
     actual, expected = gradient(inputs, blocks), jitted(jax.value_and_grad(reference))(inputs)
     for ours, theirs in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_keys_of_a_tile_that_is_larger_than_all_keys_are_visited_once():
+    """A row that visited them twice would have the same output, but not the same logsumexp."""
+    (inputs,) = draw((5, 2, 3))
+    mask = masks.causal() | masks.lengths(2)
+
+    def results(mask):
+        attention = partial(attend, mask=mask, implementation="tiled", returning=("logsumexp",))
+        output, pull = jax.vjp(lambda value: attention(inputs, inputs, value), inputs)
+        return output, pull(output)
+
+    expected, found = map(jax.jit(results), (mask, block_mask(mask, 5)))
+    chex.assert_trees_all_close(found, expected, rtol=1e-5)
 
 
 def test_one_block_mask_serves_several_calls():
