@@ -111,8 +111,8 @@ def attend_in_ring(arguments: Arguments, axis_name: AxisName, platform: str) -> 
         (floats, results), (others, fixed) = saved, constants
         head = Head(join_floats(floats, others), *fixed)
         function = partial(_backward, ring, settings)
-        operands = head, results[:2], cotangents[:2]
-        rows = ("BKG",) * 2
+        operands = head, results, cotangents
+        rows = ("BKG",) * 3
         return over_kv_heads(plan, function, operands, (axes, rows, rows), gradient_axes)
 
     results = first_order(
@@ -170,7 +170,7 @@ class _Ring:
 
 
 def _forward(ring: _Ring, settings: Settings, plan: Plan, head: Head) -> Results:
-    """Return output, logsumexp and largest score over the keys of all devices."""
+    """Return the results of `tiled_head.forward` over the keys of all devices."""
 
     def step(carry: tuple[Results, Tree], number: Array) -> tuple[tuple[Results, Tree], None]:
         results, moving = carry
@@ -194,8 +194,8 @@ def _backward(
     settings: Settings,
     plan: Plan,
     head: Head,
-    results: tuple[Array, Array],
-    cotangents: tuple[Array, Array],
+    results: Results,
+    cotangents: Results,
 ) -> Inputs:
     """Return the gradients of all floating-point inputs.
 
@@ -207,7 +207,7 @@ def _backward(
         total, moving = carry
         here = ring.at(plan, head, moving, number)
 
-        def function(floats: Inputs) -> tuple[Array, Array]:
+        def function(floats: Inputs) -> Results:
             inputs = join_floats(floats, others)
             block = floats.key, floats.value, *moving[2:]
             inputs = ring.at(plan, head._replace(inputs=inputs), block, number).inputs

@@ -38,33 +38,33 @@ def _lifted_jvp(
     settings: Settings,
     plan: Plan,
     head: Head,
-    output: Array,
-    logsumexp: Array,
+    results: Results,
     tangents: Inputs,
-) -> tuple[Array, Array]:
-    """Lift `forward_jvp`: the derivatives of output and logsumexp, shaped as in `_attention`.
+) -> Results:
+    """Lift `forward_jvp`: the derivatives of `results`, in which the largest score is constant.
 
     Args:
         settings: sizes.
         plan: how to lift.
         head: all heads.
-        output: `[..., K, G, T, Hv]`, of these keys and any others.
-        logsumexp: `[..., K, G, T]`, of these keys and any others.
+        results: of these keys and any others, shaped as in `_attention`.
         tangents: of `head.inputs`, with symbolic zeros.
     """
     tangents = _nonzero(tangents)
     leaves = jax.tree.structure(head.inputs).flatten_up_to(tangents)
     input_axes = plan.axes[: len(leaves)]
     tangent_axes = [axes for axes, x in zip(input_axes, leaves, strict=True) if x is not None]
-    return lift(
+    output, *logsumexp = results
+    derivatives = lift(
         plan,
         partial(forward_jvp, settings),
         (head, plan.axes),
         (output, "BKG"),
-        (logsumexp, "BKG"),
+        (tuple(logsumexp), ("BKG", "BKG")),
         (tangents, tangent_axes),
         remat=True,
     )
+    return *derivatives, jnp.zeros_like(logsumexp[1])
 
 
 def _nonzero(tangents: Tree) -> Tree:
@@ -86,9 +86,9 @@ def known_results(
     plan: Plan,
     inputs: Inputs,
     fixed: tuple[Context, Pattern | None],
-    results: tuple[Array, Array],
-) -> tuple[Array, Array]:
-    """Return output and logsumexp as given; their derivative is that of attention by `inputs`.
+    results: Results,
+) -> Results:
+    """Return the results of `_attention` as given; their derivative is that by `inputs`.
 
     Tangents of `results` are ignored: the results already depend on `inputs`. In a ring they are
     those over the keys of all devices.
@@ -99,16 +99,16 @@ def known_results(
 @partial(known_results.defjvp, symbolic_zeros=True)
 def _known_results_jvp(
     settings: Settings, plan: Plan, primals: Tree, tangents: Tree
-) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+) -> tuple[Results, Results]:
     inputs, fixed, results = primals
-    return results, _lifted_jvp(settings, plan, Head(inputs, *fixed), *results, tangents[0])
+    return results, _lifted_jvp(settings, plan, Head(inputs, *fixed), results, tangents[0])
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _attention(
     settings: Settings, plan: Plan, inputs: Inputs, fixed: tuple[Context, Pattern | None]
 ) -> Results:
-    """Lift `forward`: output `[..., K, G, T, Hv]`, logsumexp and largest score `[..., K, G, T]`."""
+    """Lift `forward`: output `[..., K, G, T, Hv]`, and terms of the logsumexp `[..., K, G, T]`."""
     return lift(plan, partial(forward, settings), (Head(inputs, *fixed), plan.axes))
 
 
@@ -120,20 +120,18 @@ def _attention_jvp(
     tangents: tuple[Inputs, tuple[Context, Pattern | None]],
 ) -> tuple[Results, Results]:
     inputs, fixed = primals
-    output, logsumexp, largest = _attention(settings, plan, inputs, fixed)
-    derivatives = _lifted_jvp(settings, plan, Head(inputs, *fixed), output, logsumexp, tangents[0])
-    return (output, logsumexp, largest), (*derivatives, jnp.zeros_like(largest))
+    results = _attention(settings, plan, inputs, fixed)
+    return results, _lifted_jvp(settings, plan, Head(inputs, *fixed), results, tangents[0])
 
 
 def finish(
-    arguments: Arguments, output: Array, logsumexp: Array, largest: Array
+    arguments: Arguments, output: Array, logarithm: Array, largest: Array
 ) -> dict[str, Array]:
     """Convert the results of `_attention` to those of `attend`.
 
     The gradient of the rows that are NaN is blocked here, and attention sinks are added.
     """
-    output = nan_rows(output, logsumexp)
-    logsumexp = nan_rows(logsumexp[..., None], logsumexp)[..., 0]
+    output, logsumexp = nan_rows(output, logarithm), _without_gradient_of_nan(logarithm) + largest
     results = {
         "output": jnp.swapaxes(_by_head(arguments, output), -2, -3),
         "logsumexp": _by_head(arguments, logsumexp),
@@ -141,6 +139,10 @@ def finish(
     }
     results = share_with_sinks(results, arguments.sinks)
     return results | {"output": results["output"].astype(arguments.query.dtype)}
+
+
+def _without_gradient_of_nan(logarithm: Array) -> Array:
+    return nan_rows(logarithm[..., None], logarithm)[..., 0]
 
 
 def _by_head(arguments: Arguments, array: Array) -> Array:
@@ -207,19 +209,20 @@ def _in_tiles(
     """Return what `attend` returns, and the results of `_attention`, unless they are known."""
     settings, plan, head = layout_of(arguments, platform)
     if known:
-        output, logsumexp = known_results(settings, plan, head.inputs, head[1:], known[:2])
-        results = output, logsumexp, known[2]
+        results = known_results(settings, plan, head.inputs, head[1:], known)
     else:
         results = _attention(settings, plan, head.inputs, head[1:])
     returned = finish(arguments, *results)
     statistics = [name for name in dict.fromkeys(arguments.returning) if name not in returned]
     if statistics:
-        length = settings.tile_sizes[0] * settings.tiles[0]
-        rows = _by_group(arguments, returned["logsumexp"], length)
+        rows = _without_gradient_of_nan(results[1]), results[2]
+        if arguments.sinks:
+            length = settings.tile_sizes[0] * settings.tiles[0]
+            rows = _by_group(arguments, returned["logsumexp"], length), jnp.zeros_like(rows[1])
     for name in statistics:
         function = partial(statistic, name, arguments.num_strongest, settings)
         given = jax.lax.stop_gradient((head, rows)) if name == "strongest" else (head, rows)
-        lifted = lift(plan, function, (given[0], plan.axes), (given[1], "BKG"))
+        lifted = lift(plan, function, (given[0], plan.axes), (given[1], ("BKG", "BKG")))
         returned[name] = jax.tree.map(partial(_by_head, arguments), lifted)
     if "weights" in returned:
         returned["weights"] = returned["weights"][..., : arguments.key.shape[-3]]

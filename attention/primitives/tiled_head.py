@@ -36,7 +36,8 @@ from attention.primitives.tile_layout import (
 SHORTEST_LOOP = 5
 
 Tree = Any
-Results = tuple[Array, Array, Array]  # output, logsumexp, largest score
+Results = tuple[Array, Array, Array]  # output, and the two terms of the logsumexp
+Logsumexp = tuple[Array, Array]  # its logarithm alone, and the largest score: see `_normalized`
 Carry = tuple[Array, Array, Array]  # largest score, sum of weights, sum of weighted values
 
 
@@ -45,7 +46,7 @@ class Operands(NamedTuple):
 
     inputs: Inputs
     context: Context
-    logsumexp: Array
+    logsumexp: Logsumexp
     tangents: Inputs | None
 
 
@@ -113,15 +114,23 @@ def _masked(context: Context, scores: Array) -> Array:
     return scores
 
 
-def _weights_of(settings: Settings, inputs: Inputs, context: Context, logsumexp: Array) -> Array:
+def _weights_of(
+    settings: Settings, inputs: Inputs, context: Context, logsumexp: Logsumexp
+) -> Array:
     """Return the weights of a tile, given the logsumexp of its rows."""
     return _normalized(context, _scores_of(settings, inputs, context), logsumexp)
 
 
-def _normalized(context: Context, scores: Array, logsumexp: Array) -> Array:
-    """Return exp(score - logsumexp), which is 0 where masked even if the logsumexp is NaN."""
-    logsumexp = jnp.where(jnp.isneginf(logsumexp), 0, logsumexp)
-    return _exp(_masked(context, scores - logsumexp[:, None]))
+def _normalized(context: Context, scores: Array, logsumexp: Logsumexp) -> Array:
+    """Return exp(score - logsumexp), which is 0 where masked even if the logsumexp is NaN.
+
+    The terms are subtracted one after the other: beside a score of -1e9, as of a bias, their sum
+    would lose the logarithm of the number of keys.
+    """
+    empty = jnp.isneginf(logsumexp[0])
+    for term in reversed(logsumexp):
+        scores -= jnp.where(empty, 0, term)[:, None]
+    return _exp(_masked(context, scores))
 
 
 @jax.custom_jvp
@@ -169,7 +178,10 @@ def _pattern_of(settings: Settings, head: Head) -> Pattern | None:
 
 
 def forward(settings: Settings, head: Head, before: Results | None = None) -> Results:
-    """Return output `[T, Hv]`, logsumexp `[T]` and largest score `[T]`.
+    """Return output `[T, Hv]` and the terms of the logsumexp, both `[T]`.
+
+    The first one is the logarithm of the sum of exp(score - largest score), the second one is the
+    largest score.
 
     Its derivative is `forward_jvp`, not the one that JAX would derive.
 
@@ -223,9 +235,9 @@ def _add_tile(settings: Settings, inputs: Inputs, context: Context, carry: Carry
 
 
 def _carry_of(results: Results) -> Carry:
-    output, logsumexp, peak = results
-    empty = jnp.isneginf(logsumexp)
-    total = jnp.where(empty, 0, jnp.exp(logsumexp - peak))
+    output, logarithm, peak = results
+    empty = jnp.isneginf(logarithm)
+    total = jnp.exp(logarithm)
     return jnp.where(empty, jnp.finfo(peak.dtype).min, peak), total, output * total[:, None]
 
 
@@ -233,14 +245,14 @@ def _results_of(carry: Carry) -> Results:
     peak, total, output = carry
     empty = total == 0
     total = jnp.where(empty, 1, total)
-    logsumexp = jnp.where(empty, -jnp.inf, jnp.log(total) + peak)
-    return output / total[:, None], logsumexp, jnp.where(empty, -jnp.inf, peak)
+    logarithm = jnp.where(empty, -jnp.inf, jnp.log(total))
+    return output / total[:, None], logarithm, jnp.where(empty, -jnp.inf, peak)
 
 
 def _sum_over_keys(
     settings: Settings,
     head: Head,
-    logsumexp: Array,
+    logsumexp: Logsumexp,
     tangents: Inputs | None,
     function: Callable[..., Tree],
 ) -> Tree:
@@ -249,7 +261,7 @@ def _sum_over_keys(
     Args:
         settings: sizes.
         head: what the tiles are cut from.
-        logsumexp: `[T]`.
+        logsumexp: its terms, both `[T]`.
         tangents: of the inputs, None where they are constant.
         function: takes the `Operands` of a tile; returns arrays `[T, ...]`.
     """
@@ -308,7 +320,7 @@ def _sum_over_keys(
 
 
 def forward_jvp(
-    settings: Settings, head: Head, output: Array, logsumexp: Array, tangents: Inputs
+    settings: Settings, head: Head, output: Array, logsumexp: Logsumexp, tangents: Inputs
 ) -> tuple[Array, Array]:
     """Return the derivatives of output `[T, Hv]` and logsumexp `[T]` of `forward` along tangents.
 
@@ -319,14 +331,14 @@ def forward_jvp(
         settings: sizes.
         head: the point at which to differentiate.
         output: `[T, Hv]`.
-        logsumexp: `[T]`.
+        logsumexp: its terms, both `[T]`.
         tangents: None marks a constant.
     """
     structure = jax.tree.structure(head.inputs)
     varied = [n for n, leaf in enumerate(structure.flatten_up_to(tangents)) if leaf is not None]
 
     def of_tile(
-        inputs: Inputs, context: Context, logsumexp: Array, tangents: Inputs
+        inputs: Inputs, context: Context, logsumexp: Logsumexp, tangents: Inputs
     ) -> tuple[Array, Array]:
         leaves = jax.tree.leaves(inputs)
 
@@ -350,7 +362,7 @@ def forward_jvp(
 
 
 def statistic(
-    name: str, num_strongest: int, settings: Settings, head: Head, logsumexp: Array
+    name: str, num_strongest: int, settings: Settings, head: Head, logsumexp: Logsumexp
 ) -> Tree:
     """Return a statistic of the weights of one head.
 
@@ -362,7 +374,7 @@ def statistic(
     if name == "strongest":
         return _strongest(settings, head, logsumexp, num_strongest)
 
-    def of_tile(inputs: Inputs, context: Context, logsumexp: Array, _: None) -> Array:
+    def of_tile(inputs: Inputs, context: Context, logsumexp: Logsumexp, _: None) -> Array:
         weights = _weights_of(settings, inputs, context, logsumexp)
         query, key = context.query_positions[:, None], context.key_positions[None, :]
         return SUMS[name](weights, jnp.abs(query - key))
@@ -370,7 +382,7 @@ def statistic(
     return _sum_over_keys(settings, head, logsumexp, None, of_tile)
 
 
-def _all_weights(settings: Settings, head: Head, logsumexp: Array) -> Array:
+def _all_weights(settings: Settings, head: Head, logsumexp: Logsumexp) -> Array:
     """Return all weights `[T, S]`, in tiles that are as wide as S."""
     num_keys = settings.tile_sizes[1] * settings.tiles[1]
     wide = replace(settings, tile_sizes=(settings.tile_sizes[0], num_keys))
@@ -385,7 +397,7 @@ def _all_weights(settings: Settings, head: Head, logsumexp: Array) -> Array:
 
 
 def _strongest(
-    settings: Settings, head: Head, logsumexp: Array, num_strongest: int
+    settings: Settings, head: Head, logsumexp: Logsumexp, num_strongest: int
 ) -> tuple[Array, Array]:
     """Return the largest weights and their keys, both `[T, num_strongest]`."""
     zero = _zero(head, settings.dtype)

@@ -607,3 +607,21 @@ def test_window_skips_tiles_under_vmap():
     window(*inputs), dense(*inputs)
     of_window, of_dense = seconds(lambda: window(*inputs), lambda: dense(*inputs))
     assert of_window < 0.5 * of_dense
+
+
+@pytest.mark.parametrize("score", [-1e9, float(np.finfo(np.float32).min)])
+def test_weights_sum_to_one_where_all_scores_are_large(score):
+    """The logarithm of the number of keys is lost in the logsumexp of such a row."""
+    bias = np.zeros((T, S), np.float32)
+    bias[3] = score
+
+    @jax.jit
+    def run(value):
+        options = {"score": scores.bias_array(bias), "returning": ("weights", "entropy")}
+        return attend(QUERY, KEY, value, implementation="tiled", tile_sizes=TILES, **options)
+
+    _, pull, found = jax.vjp(run, VALUE, has_aux=True)
+    np.testing.assert_allclose(found["weights"].sum(-1), 1, rtol=1e-5)
+    np.testing.assert_allclose(found["entropy"][..., 3], np.log(S), rtol=1e-5)
+    (gradient,) = pull(jnp.zeros((B, T, N, V)).at[:, 3].set(1))
+    np.testing.assert_allclose(gradient.sum(1), N // K, rtol=1e-5)
