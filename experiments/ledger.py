@@ -128,8 +128,8 @@ def _is_of_last_step(explanation: Run, run: Run) -> bool:
 def _kind(run: Run) -> str:
     """Return what runs that differ in their seed alone have in common."""
     cut = None if run.is_whole else run.results["step"]
-    decoding = deciding(run.results.get("decoding", {}))
-    return json.dumps([deciding_fields(run.config), decoding, cut], sort_keys=True)
+    decoding, text = deciding(run.results.get("decoding", {})), run.texts.get("train")
+    return json.dumps([deciding_fields(run.config), text, decoding, cut], sort_keys=True)
 
 
 def _order(run: Run) -> tuple[str, int]:

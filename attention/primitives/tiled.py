@@ -218,7 +218,9 @@ def _in_tiles(
         rows = _without_gradient_of_nan(results[1]), results[2]
         if arguments.sinks:
             length = settings.tile_sizes[0] * settings.tiles[0]
-            rows = _by_group(arguments, returned["logsumexp"], length), jnp.zeros_like(rows[1])
+            before = _by_head(arguments, rows[0] + rows[1])
+            added = jnp.where(jnp.isneginf(before), 0, returned["logsumexp"] - before)
+            rows = rows[0] + _by_group(arguments, added, length), rows[1]
     for name in statistics:
         function = partial(statistic, name, arguments.num_strongest, settings)
         given = jax.lax.stop_gradient((head, rows)) if name == "strongest" else (head, rows)

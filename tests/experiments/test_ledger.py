@@ -131,6 +131,12 @@ def test_seeds_with_other_intervals_share_a_row(tmp_path, rows):
     assert [(row["run"], row["seeds"]) for row in rows()] == [("runs", "0, 1")]
 
 
+def test_runs_on_other_texts_share_no_row(tmp_path, rows):
+    for seed, text in enumerate(("0123456789abcdef", "fedcba9876543210")):
+        run(tmp_path, f"runs/seed={seed}", seed, 40.0).keep_texts({"train": text})
+    assert [row["seeds"] for row in rows()] == ["0", "1"]
+
+
 def test_a_copy_of_a_run_is_no_other_seed(tmp_path, rows, capsys):
     run(tmp_path, "one", 0, 40.0)
     shutil.copytree(tmp_path / "workdirs" / "one", tmp_path / "workdirs" / "two")

@@ -625,3 +625,12 @@ def test_weights_sum_to_one_where_all_scores_are_large(score):
     np.testing.assert_allclose(found["entropy"][..., 3], np.log(S), rtol=1e-5)
     (gradient,) = pull(jnp.zeros((B, T, N, V)).at[:, 3].set(1))
     np.testing.assert_allclose(gradient.sum(1), N // K, rtol=1e-5)
+
+
+def test_weights_of_large_scores_beside_a_sink():
+    bias = scores.bias_array(jnp.full((T, S), 1e9))
+    options = {"score": (bias, SINKS), "returning": ("weights",), "tile_sizes": TILES}
+    _, found = jax.jit(functools.partial(attend, implementation="tiled", **options))(
+        QUERY, KEY, VALUE
+    )
+    np.testing.assert_allclose(found["weights"].sum(-1), 1, rtol=1e-5)
