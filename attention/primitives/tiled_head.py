@@ -37,7 +37,8 @@ SHORTEST_LOOP = 5
 
 Tree = Any
 Results = tuple[Array, Array, Array]  # output, and the two terms of the logsumexp
-Logsumexp = tuple[Array, Array]  # its logarithm alone, and the largest score: see `_normalized`
+# Its terms: log Σ exp(score - largest score), and the largest score. Their sum may be rounded.
+Logsumexp = tuple[Array, Array]
 Carry = tuple[Array, Array, Array]  # largest score, sum of weights, sum of weighted values
 
 

@@ -30,9 +30,9 @@ UNPACKED = {"packed": False, "row_length": 0}  # a row of a timed batch is one p
 def compare(runs: Mapping[str, Config], workdir: Workdir, cache: Path) -> None:
     """Train each run, and write `comparison.json`, `comparison.md` and `comparison.png`.
 
-    Translations are compared with those of the first run by paired bootstrap, unless one was
-    decoded otherwise than its config says, and the training step of translation is timed at several
-    lengths.
+    Translations are compared with those of the first run by paired bootstrap, but not where one of
+    the two has a decoding other than that of its config. The training step of translation is timed
+    at several lengths.
 
     Args:
         runs: config of each run.
