@@ -68,7 +68,7 @@ class Cache:
 
     Position p is stored in slot p. In a ring of S slots it is stored in slot p % S, where it
     replaces position p - S; attention through a ring equals attention with
-    `mask & masks.window(S - 1)`.
+    `mask & masks.window(S - 1, None)`.
 
     Writing past the end raises an error if the lengths are known. If they are traced, all keys of a
     row that is longer than S become non-finite, so `attend` returns NaN for each of its queries
@@ -296,7 +296,7 @@ class Cache:
             jnp.concatenate([self.key, key], axis=-3),
             jnp.concatenate([self.value, value], axis=-3),
             jnp.concatenate([old, new], axis=-1),
-            mask & masks.window(self.size - 1) if self.ring else mask,
+            mask & masks.window(self.size - 1, None) if self.ring else mask,
             jnp.concatenate([self.nonfinite_keys, nonfinite], axis=-2),
             positions,
         )

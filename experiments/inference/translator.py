@@ -223,7 +223,9 @@ class Translator:
     def _hypothesis(self, sentence: Sentence, output: GenerationOutput) -> Hypothesis:
         valid = slice(int(output.lengths))
         ids, log_probs = output.tokens[valid].tolist(), output.log_probs[valid]
-        weights = np.zeros((0, 0)) if output.observed is None else output.observed[valid]
+        weights = np.zeros((0, 0))
+        if output.observed is not None:  # without the padding of the source
+            weights = output.observed[valid, : len(sentence.ids) + 1]
         tokens, text = self.with_copies(ids, weights, sentence.unknown if self.aligns else {})
         confidence = float(np.exp(np.mean(log_probs)))
         return Hypothesis(

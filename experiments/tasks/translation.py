@@ -250,7 +250,11 @@ class Translation(Task[Batch | PackedPairs]):
             return
         shown = min(self.examples("test"), key=lambda pair: abs(len(pair.source.split()) - DRAWN))
         example = self.example(state, shown.source, shown.target)
-        (found,) = self.collector(state.parameters, [example])
+        try:
+            (found,) = self.collector(state.parameters, [example])
+        except UsageError as error:  # the run is complete without it
+            print(f"no picture of the attention: {error}")
+            return
         links = example.token_links(shown.alignment)
         draw_maps(found.maps["cross"], workdir.attention, links=links)
 

@@ -7,6 +7,7 @@ import pytest
 from configs import digits, packed_lm, toy_translation
 from experiments.analysis.collect import Collector, Example
 from experiments.config import Config
+from experiments.data.pairs import SentencePair
 from experiments.data.rows import EncodedPair, pad_batch
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import BOS, SPECIALS, Vocabulary
@@ -18,17 +19,21 @@ from experiments.tasks.language_model import CONTINUED, LanguageModeling
 from experiments.tasks.translation import Translation, pair_features
 
 
+def translation(**fields):
+    config = toy_translation.get_config("tiny")
+    sizes = {"width": 8, "num_heads": 2, "hidden": 12, "max_length": 9, "encoder_layers": 1}
+    config.model.update({**sizes, "decoder_layers": 2, **fields})
+    config.batch.bucket_lengths = (6,)
+    config.train.warmup_steps = 0
+    words = (Vocabulary((*SPECIALS, *letters)) for letters in ("abcdefgh", "vwxyz"))
+    tokenizers = Tokenizers(*(WordTokenizer(each, WORDS) for each in words))
+    return Translation(Config.read(config.to_dict()), tokenizers)
+
+
 @pytest.fixture(scope="module")
 def task():
     with jax.numpy_dtype_promotion("standard"):
-        config = toy_translation.get_config("tiny")
-        sizes = {"width": 8, "num_heads": 2, "hidden": 12, "max_length": 9, "encoder_layers": 1}
-        config.model.update({**sizes, "decoder_layers": 2})
-        config.batch.bucket_lengths = (6,)
-        config.train.warmup_steps = 0
-        words = (Vocabulary((*SPECIALS, *letters)) for letters in ("abcdefgh", "vwxyz"))
-        tokenizers = Tokenizers(*(WordTokenizer(each, WORDS) for each in words))
-        return Translation(Config.read(config.to_dict()), tokenizers)
+        return translation()
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +140,15 @@ def test_tokens_that_a_language_model_adds(monkeypatch):
     assert example.labels["decoder"][:4] == ["<bos>", "b", "c", "a"]
     assert example.continuation == len(example.labels["decoder"]) - 3 == CONTINUED
     assert task.example(state, "b c", "").continuation == 0
+
+
+def test_layers_with_different_numbers_of_heads_are_not_drawn(monkeypatch, capsys):
+    """A training ends with the picture: that there is none is no failure."""
+    task = translation(encoder_layers=2, per_layer=({}, {"num_heads": 1}))
+    monkeypatch.setattr(task, "examples", lambda split: [SentencePair("a b c", "v w")])
+    task.artifacts(task.learner.initial_state(), None)
+    why = "layers with different numbers of heads have no maps of one shape"
+    assert capsys.readouterr().out == f"no picture of the attention: {why}\n"
 
 
 def test_layers_and_heads_out_of_range(found):

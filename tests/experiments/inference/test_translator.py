@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attention.decoding import GNMT, Beam, Greedy, StoppingCriteria, generate
+from attention.decoding import (
+    GNMT,
+    Beam,
+    GenerationOutput,
+    Greedy,
+    StoppingCriteria,
+    generate,
+)
 from configs import toy_translation, toy_translation_rnn
 from experiments.analysis.collect import Collector
 from experiments.config import Config
@@ -136,6 +143,23 @@ def test_copied_words_are_aligned_one_to_one():
     assert copy_words(weights, {1: "b", 2: "c"}) == ({0: "b", 1: "c"}, [])
     assert copy_words(weights[:1], {0: "a", 1: "b"}) == ({0: "b"}, ["a"])
     assert copy_words(weights, {0: "a", 2: "c"}) == ({2: "a"}, ["c"])  # the others translate word 1
+
+
+def test_a_token_whose_largest_weight_is_on_the_end_may_copy_an_unknown_word(task, monkeypatch):
+    """Weights have an axis of the bucket, which is longer than the source."""
+    weights = np.array([[0.4, 0.3, 0.3, 0, 0], [0.1, 0.4, 0.5, 0, 0], [0.2, 0.2, 0.6, 0, 0]])
+    output = GenerationOutput(
+        tokens=np.array([[5, 6, EOS]]),
+        lengths=np.array([3]),
+        scores=np.zeros(1),
+        log_probs=np.zeros((1, 3)),
+        observed=weights[None],
+    )
+    monkeypatch.setattr(Translator, "_generate", lambda *arguments, **options: output)
+    sentence = task.translator.read("a q")
+    ((found,),) = task.translator.hypotheses(None, [sentence], batch_size=1)
+    assert found.text.split() == [*TARGET.decode([5]), "q"]
+    assert found.alignment == [0, 2, 2]
 
 
 def test_translator_uses_the_tokenizer_of_the_data():
