@@ -172,16 +172,19 @@ class TransformerConfig:
         for index in range(0 if callable(self.per_layer) else len(self.per_layer)):
             self.layer(index)
 
+    def overrides(self, index: int) -> Overrides:
+        """Return the fields of `per_layer` for the layer with this index."""
+        if callable(self.per_layer):
+            return self.per_layer(index)
+        return self.per_layer[index % len(self.per_layer)] if self.per_layer else {}
+
     def layer(self, index: int) -> "TransformerConfig":
         """Return the config of the layer with this index.
 
         Raises:
             ValueError: a wrong override.
         """
-        if callable(self.per_layer):
-            overrides = self.per_layer(index)
-        else:
-            overrides = self.per_layer[index % len(self.per_layer)] if self.per_layer else {}
+        overrides = self.overrides(index)
         try:
             _check_fields(
                 "blocks have", overrides, {each.name for each in fields(self)} - MODEL_FIELDS

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -155,36 +155,40 @@ def _costs(model: nnx.Module, context: int) -> tuple[TokenCost, ...]:
         if isinstance(module, Attention):
             query, output = module.query.kernel, module.output.kernel  # [*, D, N, H], [*, N, Hv, D]
             widths = query.size // query.shape[-3] + output.size // output.shape[-1]
-            pairs[side(path)] += 2 * widths * min(context, _reach(path, module) or context)
+            pairs[side(path)] += 2 * widths * min(context, keys_in_window(path, module) or context)
     return tuple(TokenCost(name, caches[name], matrices[name], pairs[name]) for name in sides)
 
 
-def _reach(path: Path, attention: Attention) -> int | None:
-    """Return the number of keys that the window of attention allows; None without a window."""
+def keys_in_window(path: Path, attention: Attention) -> int | None:
+    """Return the largest number of keys that the window of a layer allows; None without one."""
     window = getattr(attention, "window", None)
     is_causal = path[0] == "decoder"
     return window if window is None or is_causal else 2 * window - 1
+
+
+def cache_for(model: nnx.Module, num_sources: int, size: int) -> Any:  # noqa: ANN401 - of `model`
+    """Return an empty cache of one row.
+
+    Args:
+        model: with a method `new_cache`.
+        num_sources: number of tokens that its encoder reads, if it has one.
+        size: number of tokens that its decoder reads.
+    """
+    if not hasattr(model, "encoder"):
+        return model.new_cache((), size)
+    encoded = model.encode(jnp.zeros(num_sources, jnp.int32), mask=None)
+    return model.new_cache(encoded.features, size)
 
 
 def _cache_bytes(model: nnx.Module, context: int) -> dict[str, int]:
     """Return the bytes that a token takes in a cache, for each kind of token."""
     if not hasattr(model, "new_cache"):
         return {"token": 0}
+    of_target = _growth(lambda model, size: cache_for(model, 1, size), model, context)
     if not hasattr(model, "encoder"):
-        return {"token": _growth(lambda model, size: model.new_cache((), size), model, context)}
-
-    def for_source(model: nnx.Module, size: int) -> object:
-        encoded = model.encode(jnp.zeros(size, jnp.int32), mask=None)
-        return model.new_cache(encoded.features, 1)
-
-    def for_target(model: nnx.Module, size: int) -> object:
-        encoded = model.encode(jnp.zeros(1, jnp.int32), mask=None)
-        return model.new_cache(encoded.features, size)
-
-    return {
-        "source token": _growth(for_source, model, context),
-        "target token": _growth(for_target, model, context),
-    }
+        return {"token": of_target}
+    of_source = _growth(lambda model, size: cache_for(model, size, 1), model, context)
+    return {"source token": of_source, "target token": of_target}
 
 
 def _growth(make: Callable[[nnx.Module, int], object], model: nnx.Module, context: int) -> int:

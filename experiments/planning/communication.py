@@ -100,7 +100,7 @@ def communicated(
             is_once = each.kind == "all-gather" and not weight.in_layers
             parts = 1 if is_once else batch.parts
             total[each.kind] += weight.layers * parts * each.on_ring(mesh)
-    for module, layers, recomputed in attentions(model):
+    for _, module, layers, recomputed in attentions(model):
         for each in _of_attention(module, recomputed, batch, mesh):
             total[each.kind] += layers * batch.parts * each.on_ring(mesh)
     return total

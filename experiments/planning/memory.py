@@ -13,6 +13,8 @@ from jax.extend.core import Var
 from jax.sharding import AbstractMesh
 
 from attention.modules import EncoderDecoder, TransformerConfig
+from attention.primitives.cache import Cache
+from experiments.analysis.description import cache_for, keys_in_window
 from experiments.config.train import TrainPart
 from experiments.planning.communication import BatchShape
 from experiments.planning.weights import Shard, attentions, weights
@@ -55,9 +57,9 @@ def flops(model: nnx.Module, batch: BatchShape, mesh: AbstractMesh) -> int:
     for weight in filter(lambda weight: weight.is_matrix, weights(model)):
         products = 2 * Shard.of(weight, mesh).size * tokens
         total += (3 + weight.recomputed) * products * weight.layers
-    for module, layers, recomputed in attentions(model):
+    for path, module, layers, recomputed in attentions(model):
         (heads, width), value_width = module.query.kernel.shape[-2:], module.value.kernel.shape[-1]
-        keys = min(batch.length, getattr(module, "window", None) or batch.length)
+        keys = min(batch.length, keys_in_window(path, module) or batch.length)
         pairs = heads // shards_of("heads", mesh) * keys * tokens
         total += 2 * pairs * layers * ((3 + recomputed) * (width + value_width) + width)
     return total
@@ -101,19 +103,12 @@ def _part_of_device(
     model: nnx.Module, config: TransformerConfig, batch: BatchShape, mesh: AbstractMesh
 ) -> nnx.Module:
     """Return a model of the same kind, with the heads, hidden units and words of one device."""
-    shards, kv_heads = shards_of("heads", mesh), config.num_kv_heads
-    head_width = config.head_width
-    if shards > 1 and head_width is None:
-        head_width = config.width // config.num_heads
-    config = replace(
-        config,
-        num_heads=config.num_heads // shards,
-        num_kv_heads=kv_heads and max(1, kv_heads // shards_of("kv_heads", mesh)),
-        head_width=head_width,
-        hidden=config.hidden // shards_of("hidden", mesh),
-        dtype=batch.dtype,
-        param_dtype=batch.dtype,
-    )
+    whole, dtypes = config, {"dtype": batch.dtype, "param_dtype": batch.dtype}
+
+    def layer(index: int) -> dict[str, Any]:
+        return {**whole.overrides(index), **_sizes_of_device(whole.layer(index), mesh), **dtypes}
+
+    config = replace(whole, **_sizes_of_device(whole, mesh), **dtypes, per_layer=layer)
     if isinstance(model, EncoderDecoder):
         target, source = model.target_embedding.vocab_size, model.source_embedding.vocab_size
         words = {"source_vocab_size": source or target, "target_vocab_size": target}
@@ -121,6 +116,34 @@ def _part_of_device(
         words = {"vocab_size": model.embedding.vocab_size}
     words = {name: -(-size // shards_of("vocab", mesh)) for name, size in words.items()}
     return jax.eval_shape(lambda: type(model).from_config(config, **words, rngs=nnx.Rngs(0)))
+
+
+def _sizes_of_device(config: TransformerConfig, mesh: AbstractMesh) -> dict[str, int | None]:
+    shards, kv_heads = shards_of("heads", mesh), config.num_kv_heads
+    head_width = config.head_width
+    if shards > 1 and head_width is None:
+        head_width = config.width // config.num_heads
+    return {
+        "num_heads": config.num_heads // shards,
+        "num_kv_heads": kv_heads and max(1, kv_heads // shards_of("kv_heads", mesh)),
+        "head_width": head_width,
+        "hidden": config.hidden // shards_of("hidden", mesh),
+    }
+
+
+def cache_bytes(model: nnx.Module, batch: BatchShape, mesh: AbstractMesh) -> float:
+    """Return the bytes of the cache on a device that decodes as many rows as a batch has."""
+    if not hasattr(model, "new_cache"):
+        return 0
+    length, shards = batch.length, shards_of("kv_heads", mesh)
+    tree = jax.eval_shape(lambda model: cache_for(model, length, length), model)
+    of_row = 0
+    for cache in jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, Cache)):
+        if isinstance(cache, Cache):
+            for slots in (cache.key_slots, cache.value_slots):
+                num_kv_heads = slots.shape[-3]
+                of_row += slots.size * slots.dtype.itemsize / math.gcd(shards, num_kv_heads)
+    return of_row * batch.rows / shards_of("batch", mesh)
 
 
 def _loss(model: nnx.Module, tokens: Array) -> Array:

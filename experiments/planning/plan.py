@@ -1,6 +1,5 @@
 """What a training step needs on each device of a mesh, and tables of it."""
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -8,12 +7,12 @@ from flax import nnx
 from jax.sharding import AbstractMesh, AxisType
 
 from attention.modules import TransformerConfig
-from experiments.analysis.description import Description, aligned
+from experiments.analysis.description import aligned
 from experiments.config.mesh import MeshPart
 from experiments.config.train import TrainPart
 from experiments.errors import UsageError
 from experiments.planning.communication import BatchShape, communicated
-from experiments.planning.memory import activation_bytes, flops, state_bytes
+from experiments.planning.memory import activation_bytes, cache_bytes, flops, state_bytes
 from experiments.training.sharding import MESH_AXES, shards_of
 
 NUMBERS = (8, 64, 512)  # of devices in the table
@@ -51,7 +50,7 @@ class Planner:
     def __init__(
         self, model: nnx.Module, config: TransformerConfig, train: TrainPart, batch: BatchShape
     ) -> None:
-        """Count the cache of a row; models are traced when they are planned.
+        """Prepare plans; the model is traced when one is made.
 
         Args:
             model: with shapes for arrays.
@@ -60,8 +59,6 @@ class Planner:
             batch: what a step reads.
         """
         self.model, self.config, self.train, self.batch = model, config, train, batch
-        costs = Description.of(model, context=batch.length).costs
-        self._cache_of_row = batch.length * sum(cost.cache_bytes for cost in costs)
         self._kept: dict[tuple[int, ...], float] = {}
 
     def plan(self, mesh: AbstractMesh) -> Plan:
@@ -75,12 +72,10 @@ class Planner:
                 f"mesh.sequence={parts} does not divide rows of {self.batch.length} tokens"
             )
         state = state_bytes(self.model, self.train, mesh)
-        num_kv_heads = self.config.num_kv_heads or self.config.num_heads
-        shards = math.gcd(shards_of("kv_heads", mesh), num_kv_heads)
         return Plan(
             state | {"gradients": state["parameters"]},
             self._activations(mesh),
-            self._cache_of_row * self.batch.rows / shards_of("batch", mesh) / shards,
+            cache_bytes(self.model, self.batch, mesh),
             flops(self.model, self.batch, mesh),
             communicated(self.model, self.batch, mesh),
         )

@@ -110,15 +110,15 @@ def weights(model: nnx.Module) -> Iterator[Weight]:
         )
 
 
-def attentions(model: nnx.Module) -> Iterator[tuple[Attention, int, bool]]:
-    """Yield each attention module, in how many layers it is, and whether it is recomputed."""
+def attentions(model: nnx.Module) -> Iterator[tuple[Path, Attention, int, bool]]:
+    """Yield path and module of attention, in how many layers it is, whether it is recomputed."""
     stacks = _stacks(model)
     for path, module in nnx.iter_modules(model):
         if isinstance(module, Attention):
             stack = _stack_of(path, stacks)
             repeats = axis_names(module.query.kernel).count("layers")
             layers = math.prod(module.query.kernel.shape[:repeats])
-            yield module, layers, stack is not None and stack.remat
+            yield path, module, layers, stack is not None and stack.remat
 
 
 def _stacks(model: nnx.Module) -> dict[Path, Layers]:

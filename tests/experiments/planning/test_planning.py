@@ -10,7 +10,12 @@ import jax
 import pytest
 from flax import nnx
 
-from attention.modules import EncoderDecoder, LanguageModel, TransformerConfig
+from attention.modules import (
+    EncoderDecoder,
+    LanguageModel,
+    MaskedLanguageModel,
+    TransformerConfig,
+)
 from experiments.config.mesh import MeshPart
 from experiments.config.train import TrainPart
 from experiments.errors import UsageError
@@ -155,6 +160,37 @@ def test_activations_of_layers_with_other_numbers_of_heads():
     make = LanguageModel.from_config
     shapes = jax.eval_shape(lambda: make(config, vocab_size=V, rngs=nnx.Rngs(0)))
     assert activation_bytes(shapes, config, BATCH, mesh()) > 4 * B * T * D * LAYERS
+
+
+@pytest.mark.parametrize("sizes", [{"hidden": 2 * F}, {"num_kv_heads": 1}, {"num_heads": 2 * N}])
+def test_sizes_of_a_layer_are_divided_like_those_of_all(sizes):
+    """Sizes that every layer overrides are planned like the same sizes of the whole model."""
+
+    def planned(config):
+        make = LanguageModel.from_config
+        shapes = jax.eval_shape(lambda: make(config, vocab_size=V, rngs=nnx.Rngs(0)))
+        return Planner(shapes, config, TrainPart(), BATCH).plan(mesh(tensor=4))
+
+    config = replace(CONFIG, head_width=H)
+    assert planned(replace(config, per_layer=[sizes])) == planned(replace(config, **sizes))
+
+
+def test_a_window_of_an_encoder_reaches_in_both_directions():
+    def of_attention(kind, **sizes):
+        config = replace(CONFIG, remat=False, **sizes)
+        make = kind.from_config
+        shapes = jax.eval_shape(lambda: make(config, vocab_size=V, rngs=nnx.Rngs(0)))
+        return flops(shapes, BATCH, mesh())
+
+    for kind, keys in ((LanguageModel, 3), (MaskedLanguageModel, 5)):
+        masked = of_attention(kind) - of_attention(kind, window=3)
+        assert masked == 7 * 2 * B * T * (T - keys) * LAYERS * N * H
+
+
+def test_the_cache_of_a_window_has_a_slot_for_each_of_its_keys():
+    shapes = model(window=3)
+    cache = Planner(shapes, CONFIG, TrainPart(), BATCH).plan(mesh()).cache
+    assert cache == 2 * 4 * B * 3 * N * H * LAYERS
 
 
 def test_hidden_units_that_are_kept_are_those_of_the_device():
