@@ -153,6 +153,12 @@ class TransformerConfig:
         one_of("norm_placement", self.norm_placement, ("pre", "post", "both"))
         one_of("positions", self.positions, tuple(POSITIONS), registry="POSITIONS")
         one_of("tie", self.tie, ("none", "output", "all", "embeddings"))
+        changes_logits = self.logit_scale != 1 or self.logit_softcap is not None
+        if changes_logits and self.tie in ("none", "embeddings"):
+            raise ValueError(
+                "logit_scale and logit_softcap are for an output that is tied: they need "
+                f"tie='output' or tie='all', got tie={self.tie!r}"
+            )
         if self.implementation is not None:
             known = tuple(one.name for one in IMPLEMENTATIONS)
             one_of("implementation", self.implementation, known)

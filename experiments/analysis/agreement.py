@@ -22,7 +22,7 @@ from experiments.analysis.attribution import (
 )
 from experiments.analysis.collect import DECODER, ENCODER, Example, weights_of
 from experiments.analysis.value_norms import cross_attentions, value_vectors, weighted_norms
-from experiments.data.vocabulary import EOS
+from experiments.data.vocabulary import EOS, SPECIALS
 
 if TYPE_CHECKING:
     from experiments.tasks.translation import Translation
@@ -166,8 +166,9 @@ class Explainer:
 
 
 def fits(example: Example) -> bool:
-    """Return whether `Explainer` takes an example."""
-    return max(map(len, example.inputs.values())) <= POSITIONS
+    """Return whether `Explainer` takes an example: a short one with the end of its translation."""
+    is_short = max(map(len, example.inputs.values())) <= POSITIONS
+    return is_short and example.predicted[-1] == SPECIALS[EOS]
 
 
 def explained(

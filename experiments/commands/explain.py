@@ -265,9 +265,12 @@ def align_file(
 def measure_attributions(
     task: Translation, state: TrainState, example: Example, maps: AttentionMaps, folder: Path
 ) -> None:
-    """Draw attributions of an example beside its attention, if it is short enough."""
+    """Draw attributions of an example beside its attention, if `Explainer` takes it."""
     if not fits(example):
-        print(f"no attribution: one side has more than {POSITIONS - 1} tokens")
+        print(
+            "no attribution: a translation has no end, or one side has more than "
+            f"{POSITIONS - 1} tokens"
+        )
         return
     ((found, _),) = task.explainer(state.parameters, [example])
     draw_attributions(found, maps, folder / "attributions")

@@ -40,7 +40,7 @@ def optimizer(config: TrainPart, parameters: nnx.State) -> optax.GradientTransfo
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019) on clipped gradients.
 
     Without weight decay it is Adam (Kingma and Ba 2015). Biases, norms and embeddings do not decay
-    unless `config.decay_all`.
+    unless `config.decay_all`; the vector of a class token does.
 
     Args:
         config: `config.train`.
@@ -60,7 +60,7 @@ def optimizer(config: TrainPart, parameters: nnx.State) -> optax.GradientTransfo
 
 
 def decaying(parameters: nnx.State) -> nnx.State:
-    """Return for each parameter whether it decays: False for biases, norms and embeddings.
+    """Return for each parameter whether it decays: False for biases, norms and tables of vectors.
 
     Args:
         parameters: with logical axis names as metadata "axes", which exclude that of stacked

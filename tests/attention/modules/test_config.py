@@ -325,6 +325,7 @@ def test_registered_names(monkeypatch):
             "rotary.factor=2.0 needs a rotary.scaling: one of linear, ntk, llama3, yarn",
         ),
         ({"tie": "outputs"}, "tie must be one of .* got 'outputs'; did you mean 'output'[?]"),
+        ({"tie": "none", "logit_softcap": 30.0}, "logit_scale and .* got tie='none'$"),
         ({"tie": "xyz"}, "tie must be one of none, output, all, embeddings, got 'xyz'$"),
         (
             {"num_kv_heads": 4},

@@ -6,8 +6,10 @@ from experiments.analysis.agreement import (
     RANDOM,
     agreement_table,
     deletion_curves,
+    fits,
     linked_first,
 )
+from experiments.analysis.collect import Example
 
 # Two sentences: rows are the target words and the end, columns the source words and the end.
 FIRST = np.array([[0.9, 0.1, 0.0], [0.2, 0.3, 0.9], [0.0, 0.0, 1.0]])
@@ -49,3 +51,11 @@ def test_curve_is_a_mean_over_target_tokens(found):
 def test_sentences_without_links(found):
     assert linked_first(found, [[], []]) == {}
     assert {"map", "drop by deletion, nats"} < {*agreement_table(found, [[], []])[0]}
+
+
+@pytest.mark.parametrize(
+    ("number", "last", "is_taken"), [(16, "<eos>", True), (17, "<eos>", False), (16, "b", False)]
+)
+def test_examples_are_short_and_have_an_end(number, last, is_taken):
+    inputs = {"encoder": np.zeros(3), "decoder": np.zeros(number)}
+    assert fits(Example(inputs, {}, {}, ["a"] * (number - 1) + [last])) is is_taken

@@ -171,7 +171,7 @@ def test_sizes_of_a_layer_are_divided_like_those_of_all(sizes):
         shapes = jax.eval_shape(lambda: make(config, vocab_size=V, rngs=nnx.Rngs(0)))
         return Planner(shapes, config, TrainPart(), BATCH).plan(mesh(tensor=4))
 
-    config = replace(CONFIG, head_width=H)
+    config = replace(CONFIG, head_width=H, remat=False)
     assert planned(replace(config, per_layer=[sizes])) == planned(replace(config, **sizes))
 
 
