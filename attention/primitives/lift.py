@@ -193,8 +193,8 @@ def over_kv_heads(
         axes: leading axes of each array.
         result_axes: leading axes of each result; results without "K" are summed.
     """
-    _, steps, at_once = plan.kv_heads
-    function = partial(function, replace(plan, kv_heads=(1, 1, at_once)))
+    shards, steps, at_once = plan.kv_heads
+    function = partial(function, replace(plan, kv_heads=(shards, 1, at_once)))
     if steps == 1:
         return function(*operands)
     leaves, structure = jax.tree.flatten(operands)
@@ -202,16 +202,17 @@ def over_kv_heads(
 
     def cut(x: Array, names: str) -> Array:  # the axis of steps comes first
         axis = rank_of(plan, "B" if "B" in names else "")
-        return jnp.moveaxis(
-            x.reshape(*x.shape[:axis], steps, at_once, *x.shape[axis + 1 :]), axis, 0
-        )
+        x = x.reshape(*x.shape[:axis], shards, steps, at_once, *x.shape[axis + 1 :])
+        x = jnp.moveaxis(x, axis + 1, 0)
+        return x.reshape(*x.shape[: axis + 1], shards * at_once, *x.shape[axis + 3 :])
 
     def join(x: Array, names: str) -> Array:
         if "K" not in names:
             return x.sum(axis=0)
         axis = rank_of(plan, "B" if "B" in names else "")
-        x = jnp.moveaxis(x, 0, axis)
-        return x.reshape(*x.shape[:axis], steps * at_once, *x.shape[axis + 2 :])
+        x = x.reshape(*x.shape[: axis + 1], shards, at_once, *x.shape[axis + 2 :])
+        x = jnp.moveaxis(x, 0, axis + 1)
+        return x.reshape(*x.shape[:axis], shards * steps * at_once, *x.shape[axis + 3 :])
 
     def of_some(chunk: list[Array]) -> Tree:
         chunk = iter(chunk)

@@ -135,18 +135,22 @@ def check_arrays_and_nonfinite_inputs():
 
 
 def check_inside_shard_map():
-    """`ring_attend` with counted positions and an array that is replicated."""
-    mesh, spec = mesh_of(1, 4, 1), P(None, "sequence")
+    """`ring_attend` with counted positions and an array that is replicated.
 
-    def attention(query, key, value, slopes):
+    All axes are manual, or that of the ring alone, and the compiler divides the heads.
+    """
+    mesh, spec = mesh_of(1, 4, 2), P(None, "sequence")
+
+    def attention(axis_names, query, key, value, slopes):
         def on_device(query, key, value, slopes):
             mask, score = masks.causal(), scores.alibi(slopes)
             return ring_attend(query, key, value, axis_name="sequence", mask=mask, score=score)
 
         specs = spec, spec, spec, P()
-        return jax.shard_map(on_device, mesh=mesh, in_specs=specs, out_specs=spec)(
-            query, key, value, slopes
+        lifted = jax.shard_map(
+            on_device, mesh=mesh, in_specs=specs, out_specs=spec, axis_names=axis_names
         )
+        return lifted(query, key, value, slopes)
 
     query, key, value, cotangent = inputs(4 * PER_DEVICE, 4 * PER_DEVICE)
     given = query, key, value, scores.alibi_slopes(N)
@@ -158,12 +162,11 @@ def check_inside_shard_map():
         output, pull = jax.vjp(function, *given)
         return output, pull(cotangent)
 
-    for ours, theirs in zip(
-        jax.tree.leaves(jax.jit(lambda: both(attention))()),
-        jax.tree.leaves(jax.jit(lambda: both(expected))()),
-        strict=True,
-    ):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    theirs = jax.jit(lambda: both(expected))()
+    for axis_names in {*mesh.axis_names}, {"sequence"}:
+        ours = jax.jit(lambda names=axis_names: both(functools.partial(attention, names)))()
+        for found, reference in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+            np.testing.assert_allclose(found, reference, rtol=1e-4, atol=1e-5)
 
 
 def check_model():

@@ -110,6 +110,19 @@ def test_sink_is_a_key_with_value_zero():
     check(expected, score=scores.attention_sinks(SINKS), mask=mask)
 
 
+@pytest.mark.parametrize("implementation", ["reference", "tiled"])
+def test_masked_keys_beside_a_nan_and_sinks_have_weight_0(implementation):
+    query, key, value = (jnp.ones((size, 1, 2)) for size in (1, 3, 3))
+    _, extras = attend(
+        *(query, key.at[0].set(jnp.nan), value),
+        mask=jnp.array([[True, True, False]]),
+        score=scores.attention_sinks(jnp.zeros(1)),
+        returning=("weights",),
+        implementation=implementation,
+    )
+    np.testing.assert_array_equal(extras["weights"][0, 0], [jnp.nan, jnp.nan, 0])
+
+
 def test_largest_score_excludes_sinks():
     def largest(*score):
         _, extras = attend(*query_key_value(), score=score, returning=("largest_score",))
