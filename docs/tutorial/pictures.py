@@ -71,7 +71,7 @@ def shapes(names: Names) -> "Figure":
 def six_masks(names: Names) -> "Figure":
     """Draw six masks of eight positions."""
     del names
-    figure, panels = _panels(6, height=2.2)
+    figure, panels = _panels(6, height=2.6)
     segments = jnp.array([0, 0, 0, 1, 1, 1, 1, 1])
     shown = {
         "causal()": masks.causal(),
@@ -79,7 +79,7 @@ def six_masks(names: Names) -> "Figure":
         "window(before=2)": masks.window(before=2),
         "prefix(3)": masks.prefix(3),
         "lengths(5)": masks.lengths(jnp.array(5)),
-        "causal() & segments(…)": masks.causal() & masks.segments(segments, segments),
+        "causal() & segments(of 3 and 5)": masks.causal() & masks.segments(segments, segments),
     }
     for axes, (title, mask) in zip(panels, shown.items(), strict=True):
         _mask(axes, mask, title)
@@ -128,12 +128,12 @@ def recurrent(names: Names) -> "Figure":
 def models(names: Names) -> "Figure":
     """Draw the masks of an encoder, of a decoder and of both."""
     del names
-    figure, panels = _panels(4, height=2.2)
+    figure, panels = _panels(4, height=2.6)
     everything = ~masks.window(0, 0) | masks.window(0, 0)
     titles = ("encoder", "decoder", "both: the decoder", "both: cross-attention")
     for axes, title in zip(panels, titles, strict=True):
         _mask(axes, everything if title in (titles[0], titles[3]) else masks.causal(), title)
-    panels[3].set(xlabel="word of the encoder", ylabel="word of the decoder")
+    panels[3].set(xlabel="key, of the encoder", ylabel="query, of the decoder")
     return figure
 
 
@@ -152,16 +152,16 @@ def explanation(names: Names) -> "Figure":
     """Draw the vector of *bank* before and after attention."""
     figure, (axes,) = _panels(1)
     for word, vector in names["table"].items():
-        axes.annotate(word, vector, textcoords="offset points", xytext=(5, 5))
+        axes.annotate(word, vector, textcoords="offset points", xytext=(5, -12))
         axes.plot(*vector, "o", color="gray")
     for vectors, color, beside in (
         (names["for_river"], BLUE, "bank beside river"),
         (names["for_money"], MARK, "bank beside teller"),
     ):
-        axes.annotate(beside, vectors[-1], textcoords="offset points", xytext=(-40, 8), color=color)
+        axes.annotate(beside, vectors[-1], textcoords="offset points", xytext=(6, 4), color=color)
         arrow = {"arrowstyle": "->", "color": color, "lw": 2}
         axes.annotate("", vectors[-1].tolist(), names["table"]["bank"], arrowprops=arrow)
-    axes.set(xlabel="water", ylabel="money", xlim=(-0.3, 4), ylim=(-0.3, 4), aspect="equal")
+    axes.set(xlabel="water", ylabel="money", xlim=(-0.3, 6.5), ylim=(-0.6, 4), aspect="equal")
     axes.set_title("bank before and after attention")
     return figure
 
@@ -202,6 +202,7 @@ def _mask(axes: "Axes", mask: masks.Mask, title: str) -> None:
     axes.set_yticks(np.arange(-0.5, 8), [])
     axes.grid(color="white")
     axes.tick_params(length=0)
+    axes.set(xlabel="key", ylabel="query")
     axes.set_title(title, fontsize=10)
 
 
