@@ -77,7 +77,6 @@ def share_with_sinks(
         factor = jnp.swapaxes(share, -1, -2)[..., None]
         results["output"] = (output.astype(before.dtype) * factor).astype(output.dtype)
         if "weights" in results:
-            # The visible weights of a row with a NaN are NaN already; those of masked keys stay 0.
-            factor = jnp.where(jnp.isnan(share), 1, share)[..., None]
-            results["weights"] = results["weights"] * factor
+            weights = results["weights"]  # those of masked keys stay 0 beside a share that is NaN
+            results["weights"] = jnp.where(weights == 0, 0, weights * share[..., None])
     return results

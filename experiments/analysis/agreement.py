@@ -22,7 +22,7 @@ from experiments.analysis.attribution import (
 )
 from experiments.analysis.collect import DECODER, ENCODER, Example, weights_of
 from experiments.analysis.value_norms import cross_attentions, value_vectors, weighted_norms
-from experiments.data.vocabulary import EOS, SPECIALS
+from experiments.data.vocabulary import EOS
 
 if TYPE_CHECKING:
     from experiments.tasks.translation import Translation
@@ -165,10 +165,15 @@ class Explainer:
         return maps
 
 
-def fits(example: Example) -> bool:
-    """Return whether `Explainer` takes an example: a short one with the end of its translation."""
+def fits(example: Example, end: str) -> bool:
+    """Return whether `Explainer` takes an example: a short one with the end of its translation.
+
+    Args:
+        example: of a translation.
+        end: label of the end, `token(EOS)` of the target tokenizer.
+    """
     is_short = max(map(len, example.inputs.values())) <= POSITIONS
-    return is_short and example.predicted[-1] == SPECIALS[EOS]
+    return is_short and example.predicted[-1] == end
 
 
 def explained(
@@ -185,7 +190,7 @@ def explained(
     examples, alignments = [], []
     for pair in task.first_examples(split, 3 * most):
         example = task.example(state, pair.source, pair.target)
-        if fits(example) and len(examples) < most:
+        if fits(example, task.tokenizers.target.token(EOS)) and len(examples) < most:
             examples.append(example)
             alignments.append(example.token_links(pair.alignment))
     return [*task.explainer(state.parameters, examples)], alignments

@@ -43,6 +43,7 @@ from experiments.analysis.tables import markdown, write_tables
 from experiments.config import Config
 from experiments.config.mesh import MeshPart
 from experiments.config_files import REPOSITORY
+from experiments.data.vocabulary import EOS
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.explanations import ORIGIN
 from experiments.files import write_whole
@@ -266,7 +267,7 @@ def measure_attributions(
     task: Translation, state: TrainState, example: Example, maps: AttentionMaps, folder: Path
 ) -> None:
     """Draw attributions of an example beside its attention, if `Explainer` takes it."""
-    if not fits(example):
+    if not fits(example, task.tokenizers.target.token(EOS)):
         print(
             "no attribution: a translation has no end, or one side has more than "
             f"{POSITIONS - 1} tokens"

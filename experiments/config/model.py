@@ -71,8 +71,6 @@ class _Transformer:
     use_bias: bool = option(True, "whether the linear layers of blocks have biases")
     window: int | None = option(None, "tokens on either side that attention may attend to")
     softcap: float | None = option(None, "bound of attention scores")
-    logit_scale: float = option(1.0, "factor of the scores of a tied vocabulary")
-    logit_softcap: float | None = option(None, "bound of the scores of a tied vocabulary")
     kernel_init: str = option("lecun_normal", f"one of {', '.join(INITIALIZERS)}")
     dropout: float = option(0.0, "rate on embeddings and on the output of every sublayer")
     attention_dropout: float = option(0.0, "rate on attention weights")
@@ -126,11 +124,19 @@ class _Transformer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderModel(_Transformer):
+class _WordModel(_Transformer):
+    """Fields of Transformers that score the words of a vocabulary."""
+
+    tie: str = option("output", "token tables that are one: none, output, all or embeddings")
+    logit_scale: float = option(1.0, "factor of the scores of a tied vocabulary")
+    logit_softcap: float | None = option(None, "bound of the scores of a tied vocabulary")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderModel(_WordModel):
     """A Transformer that reads in both directions and predicts words."""
 
     encoder_layers: int = option(2, "blocks of the encoder")
-    tie: str = option("output", "token tables that are one: none, output, all or embeddings")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,21 +149,19 @@ class ClassifierModel(_Transformer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecoderModel(_Transformer):
+class DecoderModel(_WordModel):
     """A Transformer that predicts the next token."""
 
     decoder_layers: int = option(2, "blocks of the decoder")
-    tie: str = option("output", "token tables that are one: none, output, all or embeddings")
     experts: ExpertsPart | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderDecoderModel(_Transformer):
+class EncoderDecoderModel(_WordModel):
     """A Transformer that reads a source and writes a target."""
 
     encoder_layers: int = option(2, "blocks of the encoder")
     decoder_layers: int = option(2, "blocks of the decoder")
-    tie: str = option("output", "token tables that are one: none, output, all or embeddings")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -108,7 +108,9 @@ def _part_of_device(
     def layer(index: int) -> dict[str, Any]:
         return {**whole.overrides(index), **_sizes_of_device(whole.layer(index), mesh), **dtypes}
 
-    config = replace(whole, **_sizes_of_device(whole, mesh), **dtypes, per_layer=layer)
+    # Outside of the layers, only score functions that all layers share read these sizes.
+    sizes = _sizes_of_device(whole.layer(0), mesh)
+    config = replace(whole, **sizes, **dtypes, per_layer=layer)
     if isinstance(model, EncoderDecoder):
         target, source = model.target_embedding.vocab_size, model.source_embedding.vocab_size
         words = {"source_vocab_size": source or target, "target_vocab_size": target}

@@ -152,7 +152,8 @@ def check_inside_shard_map():
         )
         return lifted(query, key, value, slopes)
 
-    query, key, value, cotangent = inputs(4 * PER_DEVICE, 4 * PER_DEVICE)
+    shape = B, 4 * PER_DEVICE, N  # as many key/value heads, so that each device has two
+    query, key, value, cotangent = draw((*shape, H), (*shape, H), (*shape, HV), (*shape, HV))
     given = query, key, value, scores.alibi_slopes(N)
 
     def expected(query, key, value, slopes):

@@ -110,13 +110,14 @@ def test_sink_is_a_key_with_value_zero():
     check(expected, score=scores.attention_sinks(SINKS), mask=mask)
 
 
+@pytest.mark.parametrize("key_entry, sink", [(np.nan, 0.0), (1.0, np.nan)])
 @pytest.mark.parametrize("implementation", ["reference", "tiled"])
-def test_masked_keys_beside_a_nan_and_sinks_have_weight_0(implementation):
+def test_masked_keys_beside_a_nan_and_sinks_have_weight_0(implementation, key_entry, sink):
     query, key, value = (jnp.ones((size, 1, 2)) for size in (1, 3, 3))
     _, extras = attend(
-        *(query, key.at[0].set(jnp.nan), value),
+        *(query, key.at[0].set(key_entry), value),
         mask=jnp.array([[True, True, False]]),
-        score=scores.attention_sinks(jnp.zeros(1)),
+        score=scores.attention_sinks(jnp.full(1, sink)),
         returning=("weights",),
         implementation=implementation,
     )

@@ -54,8 +54,9 @@ def test_sentences_without_links(found):
 
 
 @pytest.mark.parametrize(
-    ("number", "last", "is_taken"), [(16, "<eos>", True), (17, "<eos>", False), (16, "b", False)]
+    ("number", "last", "is_taken"), [(16, "</s>", True), (17, "</s>", False), (16, "b", False)]
 )
 def test_examples_are_short_and_have_an_end(number, last, is_taken):
     inputs = {"encoder": np.zeros(3), "decoder": np.zeros(number)}
-    assert fits(Example(inputs, {}, {}, ["a"] * (number - 1) + [last])) is is_taken
+    example = Example(inputs, {}, {}, ["a"] * (number - 1) + [last])
+    assert fits(example, "</s>") is is_taken

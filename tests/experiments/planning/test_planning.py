@@ -172,6 +172,9 @@ def test_sizes_of_a_layer_are_divided_like_those_of_all(sizes):
         return Planner(shapes, config, TrainPart(), BATCH).plan(mesh(tensor=4))
 
     config = replace(CONFIG, head_width=H, remat=False)
+    replaced = replace(config, num_heads=2, num_kv_heads=2, hidden=2)
+    same = {"num_heads": N, "num_kv_heads": None, "hidden": F}
+    assert planned(replace(replaced, per_layer=[same])) == planned(config)
     assert planned(replace(config, per_layer=[sizes])) == planned(replace(config, **sizes))
 
 
