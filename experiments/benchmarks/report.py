@@ -34,7 +34,7 @@ def page(record: Record) -> str:
     parts = [beginning(INTRODUCTION, record["origin"])]
     if failed := record["failed"]:
         parts += ["## Failures of this library", "", *(f"- {each}" for each in failed), ""]
-    parts += ["## Goals", "", _goals(results)]
+    parts += ["## Goals", "", _GOALS, "", _goals(results)]
     parts += ["", "## Time", "", _TIME, "", _times(results)]
     parts += ["", "## Error against float64", "", _ERROR, "", _errors(results.deviations)]
     products = [Product(**each) for each in record["products"]]
@@ -43,6 +43,9 @@ def page(record: Record) -> str:
     return "\n".join([*parts, ""])
 
 
+_GOALS = """\
+Ratios that `attend` is meant to reach, chosen before they were measured. One that is not met shows
+where another function is faster or more exact, or how far memory is from its goal."""
 _TIME = """\
 Our median in milliseconds and scratch memory in MiB, for the implementation that `attend` chooses;
 then ours ÷ each other contender, below 1 if ours is faster. *-*: not measured."""
