@@ -1,7 +1,7 @@
 """Bytes and FLOPs of a training step on each device of a mesh."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -133,18 +133,33 @@ def _sizes_of_device(config: TransformerConfig, mesh: AbstractMesh) -> dict[str,
     }
 
 
-def cache_bytes(model: nnx.Module, batch: BatchShape, mesh: AbstractMesh) -> float:
-    """Return the bytes of the cache on a device that decodes as many rows as a batch has."""
+def cache_slots(model: nnx.Module, length: int) -> list[jax.ShapeDtypeStruct]:
+    """Return the slots `[..., K, S, H]` of keys and of values in the caches of one row.
+
+    Args:
+        model: with shapes for arrays.
+        length: number of tokens, of the source too if there is one.
+    """
     if not hasattr(model, "new_cache"):
-        return 0
-    length, shards = batch.length, shards_of("kv_heads", mesh)
+        return []
     tree = jax.eval_shape(lambda model: cache_for(model, length, length), model)
-    of_row = 0
-    for cache in jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, Cache)):
-        if isinstance(cache, Cache):
-            for slots in (cache.key_slots, cache.value_slots):
-                num_kv_heads = slots.shape[-3]
-                of_row += slots.size * slots.dtype.itemsize / math.gcd(shards, num_kv_heads)
+    nodes = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, Cache))
+    caches = [node for node in nodes if isinstance(node, Cache)]
+    return [slots for cache in caches for slots in (cache.key_slots, cache.value_slots)]
+
+
+def cache_bytes(
+    slots: Sequence[jax.ShapeDtypeStruct], batch: BatchShape, mesh: AbstractMesh
+) -> float:
+    """Return the bytes of the cache on a device that decodes as many rows as a batch has.
+
+    Args:
+        slots: of `cache_slots`.
+        batch: what a step reads.
+        mesh: of the devices.
+    """
+    shards = shards_of("kv_heads", mesh)
+    of_row = sum(x.size * x.dtype.itemsize / math.gcd(shards, x.shape[-3]) for x in slots)
     return of_row * batch.rows / shards_of("batch", mesh)
 
 

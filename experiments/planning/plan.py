@@ -12,7 +12,13 @@ from experiments.config.mesh import MeshPart
 from experiments.config.train import TrainPart
 from experiments.errors import UsageError
 from experiments.planning.communication import BatchShape, communicated
-from experiments.planning.memory import activation_bytes, cache_bytes, flops, state_bytes
+from experiments.planning.memory import (
+    activation_bytes,
+    cache_bytes,
+    cache_slots,
+    flops,
+    state_bytes,
+)
 from experiments.training.sharding import MESH_AXES, shards_of
 
 NUMBERS = (8, 64, 512)  # of devices in the table
@@ -50,7 +56,7 @@ class Planner:
     def __init__(
         self, model: nnx.Module, config: TransformerConfig, train: TrainPart, batch: BatchShape
     ) -> None:
-        """Prepare plans; the model is traced when one is made.
+        """Shape the cache of a row; the rest of the model is traced when a plan is made.
 
         Args:
             model: with shapes for arrays.
@@ -59,6 +65,7 @@ class Planner:
             batch: what a step reads.
         """
         self.model, self.config, self.train, self.batch = model, config, train, batch
+        self._slots = cache_slots(model, batch.length)
         self._kept: dict[tuple[int, ...], float] = {}
 
     def plan(self, mesh: AbstractMesh) -> Plan:
@@ -75,7 +82,7 @@ class Planner:
         return Plan(
             state | {"gradients": state["parameters"]},
             self._activations(mesh),
-            cache_bytes(self.model, self.batch, mesh),
+            cache_bytes(self._slots, self.batch, mesh),
             flops(self.model, self.batch, mesh),
             communicated(self.model, self.batch, mesh),
         )
