@@ -15,7 +15,7 @@ from attention.primitives.dense_mask import dense_mask
 from attention.primitives.dropout import keep_factor
 from attention.primitives.nonfinite import nan_rows, nan_where, replace_nonfinite
 from attention.primitives.precision import score_dtype
-from attention.primitives.scores import Score
+from attention.primitives.scores import Score, apply_scores
 from attention.primitives.softmax import share_with_sinks, softmax
 from attention.primitives.statistics import SUMS, strongest
 
@@ -167,11 +167,8 @@ def attend_by_definition(arguments: Arguments) -> dict[str, Array]:
             keep = keep_factor(one.dropout, one.heads, one.query_positions, one.key_positions)
 
         def change(values: Array, given: tuple[Array, list[Score | None]]) -> Array:
-            head, own = given
-            for shared, of_head in zip(one.scores, own, strict=True):
-                score = shared if of_head is None else of_head
-                values = score(values, rows, columns, head)
-            return values
+            head, of_head = given
+            return apply_scores(one.scores, of_head, values, rows, columns, head)
 
         output, weights, logsumexp = grouped_query(
             one.query,

@@ -5,6 +5,8 @@ As in flash decoding (Dao et al. 2023): the cores compute parts of the keys side
 `Cache` are read in the order in which they are stored and never copied.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -15,7 +17,7 @@ from attention.primitives.dot_product import over_examples, scaled_dot_product
 from attention.primitives.dropout import keep_factor
 from attention.primitives.merge import merge
 from attention.primitives.nonfinite import nan_where, replace_nonfinite
-from attention.primitives.scores import Score
+from attention.primitives.scores import Score, apply_scores
 from attention.primitives.softmax import share_with_sinks
 
 # At most so many parts, of at least so many keys (measured on a CPU).
@@ -53,86 +55,90 @@ def num_parts(num_keys: int) -> int:
 @jax.jit
 def attend_one_query(arguments: Arguments) -> dict[str, Array]:
     """Return "output" and "logsumexp" for arguments that are not refused."""
-    num_keys, num_kv_heads = arguments.key.shape[-3:-1]
-    num_heads = arguments.query.shape[-2]
-    parts = num_parts(num_keys)
-
-    def example(one: Arguments) -> tuple[Array, Array]:
-        query, key, value, *nonfinite = replace_nonfinite(
-            one.query, one.key, one.value, one.nonfinite_keys
-        )
-        allowed = dense_mask(one)
-        visible = True if allowed is None else jnp.broadcast_to(allowed, (num_heads, 1, num_keys))
-        flags = jnp.repeat(nonfinite[1], num_heads // num_kv_heads, axis=1).T[:, None, :]
-        # A non-finite key in one part concerns all parts: NaN is added to all scores of its head.
-        nan = nan_where((visible & flags).any(axis=(1, 2)) | nonfinite[0][0], arguments.dtype)
-        keep = None
-        if one.dropout is not None:
-            keep = keep_factor(one.dropout, one.heads, one.query_positions, one.key_positions)
-
-        def one_part(
-            query: Array,
-            key: Array,
-            value: Array,
-            allowed: Array | None,
-            keep: Array | None,
-            nan: Array,
-            heads: tuple[Array, list[Score | None]],
-            positions: Array,
-        ) -> tuple[Array, Array]:
-            """Queries `[G, H]` of one group over keys `[S/parts, H]`."""
-
-            def change(values: Array, head: Array, own: list[Score | None]) -> Array:
-                for shared, of_head in zip(one.scores, own, strict=True):
-                    score = shared if of_head is None else of_head
-                    values = score(values, one.query_positions[0], positions, head)
-                return values
-
-            output, _, logsumexp = scaled_dot_product(
-                query,
-                key,
-                value,
-                True if allowed is None else allowed,
-                one.scale,
-                1.0 if keep is None else keep,
-                lambda values: jax.vmap(change)(values, *heads) + nan[:, None],
-                jnp.zeros(key.shape[0], bool),
-                one.precision,
-            )
-            return output, logsumexp
-
-        def of_heads(array: Array) -> Array:  # [N, ...] -> [K, G, ...]
-            return array.reshape(num_kv_heads, -1, *array.shape[1:])
-
-        def of_keys(array: Array) -> Array:  # [S, K, H] -> [K, parts, S/parts, H]
-            array = jnp.swapaxes(array, 0, 1)
-            return array.reshape(num_kv_heads, parts, -1, *array.shape[2:])
-
-        def of_pairs(pairs: Array | None) -> Array | None:  # -> [K, parts, G, S/parts]
-            if pairs is None:
-                return None
-            pairs = jnp.broadcast_to(pairs, (num_heads, 1, num_keys))
-            return jnp.swapaxes(pairs.reshape(num_kv_heads, -1, parts, num_keys // parts), 1, 2)
-
-        group = of_heads(query[0])[:, None]  # with an axis of parts, so that no product merges it
-        operands = (
-            jnp.broadcast_to(group, (num_kv_heads, parts, *group.shape[2:])),
-            of_keys(key),
-            of_keys(value),
-            of_pairs(allowed),
-            of_pairs(keep),
-            of_heads(nan),
-            jax.tree.map(of_heads, (one.heads, [score.by_head() for score in one.scores])),
-            one.key_positions.reshape(parts, -1),
-        )
-        over_parts = jax.vmap(one_part, (0, 0, 0, 0, 0, None, None, 0))
-        outputs, logsumexps = jax.vmap(over_parts, (0, 0, 0, 0, 0, 0, 0, None), 1)(*operands)
-        return merge(
-            [
-                (output.reshape(1, num_heads, -1), logsumexp.reshape(num_heads, 1))
-                for output, logsumexp in zip(outputs, logsumexps, strict=True)
-            ]
-        )
-
-    output, logsumexp = over_examples(example, arguments)
+    output, logsumexp = over_examples(_attend_example, arguments)
     return share_with_sinks({"output": output, "logsumexp": logsumexp}, arguments.sinks)
+
+
+def _attend_example(one: Arguments) -> tuple[Array, Array]:
+    num_keys, num_kv_heads = one.key.shape[:2]
+    num_heads, parts = one.query.shape[1], num_parts(num_keys)
+
+    def of_heads(array: Array) -> Array:  # [N, ...] -> [K, G, ...]
+        return array.reshape(num_kv_heads, -1, *array.shape[1:])
+
+    def of_keys(array: Array) -> Array:  # [S, K, H] -> [K, parts, S/parts, H]
+        array = jnp.swapaxes(array, 0, 1)
+        return array.reshape(num_kv_heads, parts, -1, *array.shape[2:])
+
+    def of_pairs(array: Array) -> Array:  # [N, S] -> [K, parts, G, S/parts]
+        return jnp.swapaxes(array.reshape(num_kv_heads, -1, parts, num_keys // parts), 1, 2)
+
+    query, key, value, *pairs, nan = _finite(one)
+    group = of_heads(query)[:, None]  # with an axis of parts, so that no product merges it
+    operands = (
+        jnp.broadcast_to(group, (num_kv_heads, parts, *group.shape[2:])),
+        of_keys(key),
+        of_keys(value),
+        *map(of_pairs, pairs),
+        of_heads(nan),
+        jax.tree.map(of_heads, (one.heads, [score.by_head() for score in one.scores])),
+        one.key_positions.reshape(parts, -1),
+    )
+    over_parts = jax.vmap(partial(_attend_part, one), (0, 0, 0, 0, 0, None, None, 0))
+    outputs, logsumexps = jax.vmap(over_parts, (0, 0, 0, 0, 0, 0, 0, None), 1)(*operands)
+    return merge(
+        [
+            (output.reshape(1, num_heads, -1), logsumexp.reshape(num_heads, 1))
+            for output, logsumexp in zip(outputs, logsumexps, strict=True)
+        ]
+    )
+
+
+def _finite(one: Arguments) -> tuple[Array, Array, Array, Array, Array, Array]:
+    """Return finite query `[N, H]`, key and value; visible pairs and factors of dropout `[N, S]`.
+
+    And a number to add to all scores of each head `[N]`, NaN if it attends to a non-finite number:
+    one in one part of the keys concerns all parts.
+    """
+    num_heads, pairs = one.query.shape[1], (one.query.shape[1], one.key.shape[0])
+    query, key, value, *nonfinite = replace_nonfinite(
+        one.query, one.key, one.value, one.nonfinite_keys
+    )
+    allowed = dense_mask(one)
+    allowed = jnp.broadcast_to(True if allowed is None else allowed[:, 0], pairs)
+    keep = jnp.ones(pairs, one.dtype)
+    if one.dropout is not None:
+        keep = keep_factor(one.dropout, one.heads, one.query_positions, one.key_positions)[:, 0]
+    flags = jnp.repeat(nonfinite[1].T, num_heads // one.key.shape[1], axis=0)  # [N, S]
+    nan = nan_where((allowed & flags).any(axis=1) | nonfinite[0][0], one.dtype)
+    return query[0], key, value, allowed, keep, nan
+
+
+def _attend_part(
+    one: Arguments,
+    query: Array,
+    key: Array,
+    value: Array,
+    allowed: Array,
+    keep: Array,
+    nan: Array,
+    heads: tuple[Array, list[Score | None]],
+    positions: Array,
+) -> tuple[Array, Array]:
+    """Return output `[G, Hv]` and logsumexp `[G]` of a group over some keys `[S/parts, H]`."""
+
+    def change(values: Array, head: Array, of_head: list[Score | None]) -> Array:
+        return apply_scores(one.scores, of_head, values, one.query_positions[0], positions, head)
+
+    output, _, logsumexp = scaled_dot_product(
+        query,
+        key,
+        value,
+        allowed,
+        one.scale,
+        keep,
+        lambda scores: jax.vmap(change)(scores, *heads) + nan[:, None],
+        jnp.zeros(key.shape[0], bool),
+        one.precision,
+    )
+    return output, logsumexp
