@@ -28,7 +28,8 @@ from attention.primitives.first_order import (
 )
 from attention.primitives.lift import Plan, lift, over_kv_heads, rank_of
 from attention.primitives.precision import score_dtype
-from attention.primitives.tile_layout import Head, Inputs, Settings, layout_of
+from attention.primitives.tile_inputs import Inputs
+from attention.primitives.tile_layout import Head, Settings, layout_of
 from attention.primitives.tiled import finish, known_results
 from attention.primitives.tiled_head import Results, forward
 
@@ -165,7 +166,7 @@ class _Ring:
         head = _with_pairs(head, jax.tree.map(index, _pairs(head), _pairs(_axes(plan, head))))
         return head._replace(
             inputs=head.inputs._replace(key=key, value=value),
-            context=head.context._replace(key_positions=key_positions, key_nan=key_nan),
+            constants=head.constants._replace(key_positions=key_positions, key_nan=key_nan),
         )
 
 
@@ -243,15 +244,18 @@ def _axes(plan: Plan, head: Head) -> Head:
 
 
 def _moving(head: Head) -> tuple[Array, Array, Array, Array]:
-    return head.inputs.key, head.inputs.value, head.context.key_positions, head.context.key_nan
+    return head.inputs.key, head.inputs.value, head.constants.key_positions, head.constants.key_nan
 
 
 def _pairs(head: Head) -> Tree:
     """Return what has an entry for pairs of a query and a key, or of their tiles."""
-    return head.inputs.biases, head.context.allowed, head.pattern
+    return head.inputs.biases, head.constants.allowed, head.pattern
 
 
 def _with_pairs(head: Head, pairs: Tree) -> Head:
     biases, allowed, pattern = pairs
-    inputs, context = head.inputs._replace(biases=biases), head.context._replace(allowed=allowed)
-    return Head(inputs, context, pattern)
+    inputs, constants = (
+        head.inputs._replace(biases=biases),
+        head.constants._replace(allowed=allowed),
+    )
+    return Head(inputs, constants, pattern)

@@ -1,4 +1,4 @@
-"""From the arguments of `attend` to the heads of `tiled_head.py`: axes, padding, tile sizes."""
+"""From the arguments of `attend` to the heads of `tiled_head.py`: sizes, tiles to visit, order."""
 
 import math
 from dataclasses import dataclass, replace
@@ -15,9 +15,16 @@ from attention.primitives.batch import over_batch, to_batch
 from attention.primitives.block_mask import PARTS, Pattern, pattern_of, pattern_of_bounds
 from attention.primitives.lift import Plan, possible_shards, split
 from attention.primitives.masks import Mask
-from attention.primitives.nonfinite import nan_where, replace_nonfinite
 from attention.primitives.pytree_dataclass import arrays_of, batch_shapes, map_arrays
-from attention.primitives.scores import BiasArray, Score
+from attention.primitives.scores import BiasArray
+from attention.primitives.tile_inputs import (
+    Constants,
+    Inputs,
+    Lifted,
+    inputs_and_constants,
+    of_batch,
+    pad,
+)
 
 # Tile sizes without a mask and with one, and score entries computed at once. Those of "cpu" were
 # measured, the others were not.
@@ -29,52 +36,12 @@ SIZES = {
 }
 
 
-class Inputs(NamedTuple):
-    """What has derivatives, for one head, or cut to one tile.
-
-    query `[T, H]`, key `[H, S]`, value `[S, Hv]`, scale; score functions, with None in place of a
-    bias array; bias arrays `[T or 1, S or 1]`, with None elsewhere.
-    """
-
-    query: Array
-    key: Array
-    value: Array
-    scale: Array
-    scores: tuple[Score | None, ...]
-    biases: tuple[Array | None, ...]
-
-
-class Context(NamedTuple):
-    """What has no derivatives, for one head, or cut to one tile; None where absent.
-
-    query_positions `[T]`; key_positions `[S]`; query_nan `[T]` and key_nan `[S]`, NaN where the
-    query or key was not finite and else 0; is_key `[S]`, False where S was padded; mask; allowed
-    bool `[T or 1, S or 1]`; head, its global number; rng `[words]`.
-    """
-
-    query_positions: Array
-    key_positions: Array
-    query_nan: Array
-    key_nan: Array
-    is_key: Array | None
-    mask: Mask | None
-    allowed: Array | None
-    head: Array
-    rng: Array | None
-
-
 class Head(NamedTuple):
-    """One head: its inputs, its context, and the tiles that it visits (None: all)."""
+    """One head: its inputs, its constants, and the tiles that it visits (None: all)."""
 
     inputs: Inputs
-    context: Context
+    constants: Constants
     pattern: Pattern | None
-
-
-# The axes of the arrays: "T" is cut into rows of tiles, "S" into columns. Keys are transposed, so
-# that the product for their derivative needs no transposed copy of a tile of scores.
-INPUT_AXES = Inputs("TH", "HS", "SH", "", "", "TS")
-CONTEXT_AXES = Context("T", "S", "T", "S", "S", "", "TS", "", "")
 
 
 @dataclass(frozen=True)
@@ -98,14 +65,6 @@ class Settings:
     dropout_rate: float
     precision: str
     dtype: Any
-
-
-@dataclass(frozen=True)
-class Lifted:
-    """An array and its leading axes: "B" all batch axes, "K" key/value heads, "G" their queries."""
-
-    array: Array
-    axes: str
 
 
 def tile_sizes_of(arguments: Arguments, platform: str) -> tuple[int, int]:
@@ -160,7 +119,7 @@ def layout_of(arguments: Arguments, platform: str) -> tuple[Settings, Plan, Head
         dtype=arguments.dtype,
     )
     lifted = Head(
-        *_inputs_and_context(arguments, sizes, tiles, platform),
+        *inputs_and_constants(arguments, sizes, tiles, platform),
         None if pattern is None else jax.tree.map(lambda x: _of_pattern(x, arguments), pattern),
     )
     leaves, structure = jax.tree.flatten(lifted)
@@ -292,7 +251,7 @@ def _pattern_of_array(
         return None
 
     def example(allowed: Array) -> Pattern:
-        cut = _pad(_pad(allowed[0], 0, tiles[0] * sizes[0]), 1, tiles[1] * sizes[1])
+        cut = pad(pad(allowed[0], 0, tiles[0] * sizes[0]), 1, tiles[1] * sizes[1])
         cut = cut.reshape(tiles[0], sizes[0], -1, sizes[1] // math.gcd(sizes[1], PARTS))
         return pattern_of_bounds(cut.any(axis=(1, 3)), cut.all(axis=(1, 3)), sizes[1])
 
@@ -301,114 +260,4 @@ def _pattern_of_array(
 
 def _of_pattern(array: Array, arguments: Arguments) -> Lifted:
     rank = 2 if array.dtype == jnp.uint8 else 1
-    return _of_batch(array, rank, arguments.batch)
-
-
-def _of_batch(array: Array, rank: int, batch: tuple[int, ...]) -> Lifted:
-    """Give an array all batch axes, or none if several examples share it."""
-    array = to_batch(array, rank, batch)
-    return Lifted(array, "B" if array.ndim > rank else "")
-
-
-def _inputs_and_context(
-    arguments: Arguments, sizes: tuple[int, int], tiles: tuple[int, int], platform: str
-) -> tuple[Inputs, Context]:
-    """Return trees of `Lifted`."""
-    batch, rank = arguments.batch, len(arguments.batch)
-    num_kv_heads, num_keys = arguments.key.shape[-2], arguments.key.shape[-3]
-    num_rows, num_columns = (size * count for size, count in zip(sizes, tiles, strict=True))
-    query, key, value, *nonfinite = replace_nonfinite(
-        arguments.query, arguments.key, arguments.value, arguments.nonfinite_keys
-    )
-    # Products of bfloat16 are exact in float32, and in bfloat16 they took 1.2 (forward) and 1.3
-    # (backward) times as long on a CPU, even one with AVX512-BF16.
-    if platform == "cpu":
-        query, key, value = (array.astype(arguments.dtype) for array in (query, key, value))
-
-    def heads_first(array: Array, length: int) -> Array:  # [..., T, N, *] -> [..., N, T, *], padded
-        return _pad(jnp.swapaxes(array, rank, rank + 1), rank + 1, length)
-
-    def grouped(array: Array, axis: int) -> Array:  # N -> K, G: query head n reads key head n // G
-        shape = array.shape
-        return array.reshape(*shape[:axis], num_kv_heads, -1, *shape[axis + 1 :])
-
-    def of_queries(array: Array) -> Lifted:
-        return Lifted(grouped(heads_first(array, num_rows), rank), "BKG")
-
-    def of_keys(array: Array) -> Lifted:
-        return Lifted(heads_first(array, num_columns), "BK")
-
-    def of_pairs(array: Array) -> Lifted:  # [..., N or 1, T or 1, S or 1]
-        lifted = _of_batch(array, 3, batch)
-        array, letters = lifted.array, lifted.axes
-        for axis, size in ((array.ndim - 2, num_rows), (array.ndim - 1, num_columns)):
-            array = _pad(array, axis, size) if array.shape[axis] > 1 else array
-        if array.shape[-3] == 1:
-            return Lifted(array.squeeze(-3), letters)
-        return Lifted(grouped(array, array.ndim - 3), letters + "KG")
-
-    def of_positions(array: Array, length: int) -> Lifted:
-        widths = [(0, 0)] * (array.ndim - 1) + [(0, length - array.shape[-1])]
-        return _of_batch(jnp.pad(array, widths, mode="edge"), 1, batch)
-
-    def of_score(score: Score) -> Score | None:
-        def of_heads(array: Array, rank: int) -> Lifted:  # [..., N, 1, *]
-            lifted = _of_batch(array, rank + 1, batch)
-            axis = lifted.array.ndim - rank - 1
-            return Lifted(grouped(lifted.array, axis), lifted.axes + "KG")
-
-        if is_bias(score):
-            return None
-        own = score.by_head()
-        return of_fields(score) if own is None else map_arrays(own, of_heads)
-
-    def of_fields(tree: Mask | Score | None) -> Mask | Score | None:
-        return map_arrays(tree, lambda x, rank: _of_batch(x, rank, batch))
-
-    def is_bias(score: Score) -> bool:
-        return isinstance(score, BiasArray)
-
-    inputs = Inputs(
-        query=of_queries(query),
-        key=Lifted(jnp.swapaxes(of_keys(key).array, -1, -2), "BK"),
-        value=of_keys(value),
-        scale=Lifted(jnp.asarray(arguments.scale, arguments.dtype), ""),
-        scores=tuple(map(of_score, arguments.scores)),
-        biases=tuple(
-            of_pairs(_aligned(x, arguments)) if is_bias(x) else None for x in arguments.scores
-        ),
-    )
-    rng = None if arguments.dropout is None else arguments.dropout.rng
-    is_key = jnp.arange(num_columns) < num_keys
-    context = Context(
-        query_positions=of_positions(arguments.query_positions, num_rows),
-        key_positions=of_positions(arguments.key_positions, num_columns),
-        query_nan=of_queries(nan_where(nonfinite[0], arguments.dtype)),
-        key_nan=of_keys(nan_where(nonfinite[1], arguments.dtype)),
-        is_key=None if num_columns == num_keys else Lifted(is_key, ""),
-        mask=of_fields(arguments.mask),
-        allowed=None if arguments.allowed is None else of_pairs(arguments.allowed),
-        head=Lifted(grouped(arguments.heads, 0), "KG"),
-        rng=None if rng is None else _of_batch(rng, 1, batch),
-    )
-    return inputs, context
-
-
-def _aligned(score: BiasArray, arguments: Arguments) -> Array:
-    """Return the entries of a bias array at the positions of queries and keys."""
-    array = score.array.astype(arguments.dtype)
-    if arguments.counted:
-        return array
-    positions = arguments.query_positions, arguments.key_positions
-    batched = array.ndim > 3 or any(x.ndim > 1 for x in positions)
-    batch = arguments.batch if batched else ()
-    return over_batch(
-        lambda array, *at: BiasArray(array).aligned(*at), (array, *positions), (3, 1, 1), batch
-    )
-
-
-def _pad(array: Array, axis: int, size: int) -> Array:
-    """Pad one axis with zeros to a size."""
-    widths = [(0, 0)] * array.ndim
-    widths[axis] = (0, size - array.shape[axis])
-    return jnp.pad(array, widths) if size > array.shape[axis] else array
+    return of_batch(array, rank, arguments.batch)

@@ -20,10 +20,9 @@ from attention.primitives.lift import Plan, lift, one_at_a_time
 from attention.primitives.nonfinite import nan_rows
 from attention.primitives.pytree_dataclass import replace_leaves
 from attention.primitives.softmax import share_with_sinks
+from attention.primitives.tile_inputs import Constants, Inputs
 from attention.primitives.tile_layout import (
-    Context,
     Head,
-    Inputs,
     Settings,
     laid_out_by_example,
     layout_of,
@@ -85,7 +84,7 @@ def known_results(
     settings: Settings,
     plan: Plan,
     inputs: Inputs,
-    fixed: tuple[Context, Pattern | None],
+    fixed: tuple[Constants, Pattern | None],
     results: Results,
 ) -> Results:
     """Return the results of `_attention` as given; their derivative is that by `inputs`.
@@ -106,7 +105,7 @@ def _known_results_jvp(
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _attention(
-    settings: Settings, plan: Plan, inputs: Inputs, fixed: tuple[Context, Pattern | None]
+    settings: Settings, plan: Plan, inputs: Inputs, fixed: tuple[Constants, Pattern | None]
 ) -> Results:
     """Lift `forward`: output `[..., K, G, T, Hv]`, and terms of the logsumexp `[..., K, G, T]`."""
     return lift(plan, partial(forward, settings), (Head(inputs, *fixed), plan.axes))
@@ -116,8 +115,8 @@ def _attention(
 def _attention_jvp(
     settings: Settings,
     plan: Plan,
-    primals: tuple[Inputs, tuple[Context, Pattern | None]],
-    tangents: tuple[Inputs, tuple[Context, Pattern | None]],
+    primals: tuple[Inputs, tuple[Constants, Pattern | None]],
+    tangents: tuple[Inputs, tuple[Constants, Pattern | None]],
 ) -> tuple[Results, Results]:
     inputs, fixed = primals
     results = _attention(settings, plan, inputs, fixed)

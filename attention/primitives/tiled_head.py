@@ -23,14 +23,8 @@ from attention.primitives.dot_product import product
 from attention.primitives.dropout import keep_pairs
 from attention.primitives.pytree_dataclass import replace_leaves
 from attention.primitives.statistics import SUMS, strongest
-from attention.primitives.tile_layout import (
-    CONTEXT_AXES,
-    INPUT_AXES,
-    Context,
-    Head,
-    Inputs,
-    Settings,
-)
+from attention.primitives.tile_inputs import CONSTANT_AXES, INPUT_AXES, Constants, Inputs
+from attention.primitives.tile_layout import Head, Settings
 
 # Visits of the shortest loop that saves more time than it takes to compile.
 SHORTEST_LOOP = 5
@@ -46,7 +40,7 @@ class Operands(NamedTuple):
     """Arguments of a function of tiles, for a whole head or cut to one tile."""
 
     inputs: Inputs
-    context: Context
+    constants: Constants
     logsumexp: Logsumexp
     tangents: Inputs | None
 
@@ -75,13 +69,13 @@ def _cut(settings: Settings, tree: Tree, axes: Tree, letter: str, start: Array) 
 
 
 def _part_of(
-    settings: Settings, part: tuple[Inputs, Context], letter: str, start: Array
-) -> tuple[Inputs, Context]:
-    """Cut the inputs and context of a head as `_cut` does."""
-    inputs, context = part
+    settings: Settings, part: tuple[Inputs, Constants], letter: str, start: Array
+) -> tuple[Inputs, Constants]:
+    """Cut the inputs and constants of a head as `_cut` does."""
+    inputs, constants = part
     return (
         _cut(settings, inputs, INPUT_AXES, letter, start),
-        _cut(settings, context, CONTEXT_AXES, letter, start),
+        _cut(settings, constants, CONSTANT_AXES, letter, start),
     )
 
 
@@ -95,34 +89,34 @@ def _product(settings: Settings, equation: str, left: Array, right: Array) -> Ar
     return product(equation, left, right, settings.dtype, settings.precision)
 
 
-def _scores_of(settings: Settings, inputs: Inputs, context: Context) -> Array:
+def _scores_of(settings: Settings, inputs: Inputs, constants: Constants) -> Array:
     """Return the scores of a tile before the mask."""
-    query, key = context.query_positions[:, None], context.key_positions[None, :]
+    query, key = constants.query_positions[:, None], constants.key_positions[None, :]
     scores = inputs.scale * _product(settings, "TH,HS->TS", inputs.query, inputs.key)
     for score, bias in zip(inputs.scores, inputs.biases, strict=True):
-        scores = score(scores, query, key, context.head) if bias is None else scores + bias
+        scores = score(scores, query, key, constants.head) if bias is None else scores + bias
     return scores
 
 
-def _masked(context: Context, scores: Array) -> Array:
+def _masked(constants: Constants, scores: Array) -> Array:
     """Set the scores of masked pairs to -inf."""
-    query, key = context.query_positions[:, None], context.key_positions[None, :]
-    allowed = [] if context.is_key is None else [context.is_key[None, :]]
-    allowed += [] if context.allowed is None else [context.allowed]
-    allowed += [] if context.mask is None else [context.mask(query, key)]
+    query, key = constants.query_positions[:, None], constants.key_positions[None, :]
+    allowed = [] if constants.is_key is None else [constants.is_key[None, :]]
+    allowed += [] if constants.allowed is None else [constants.allowed]
+    allowed += [] if constants.mask is None else [constants.mask(query, key)]
     for pairs in allowed:
         scores = jnp.where(pairs, scores, -jnp.inf)
     return scores
 
 
 def _weights_of(
-    settings: Settings, inputs: Inputs, context: Context, logsumexp: Logsumexp
+    settings: Settings, inputs: Inputs, constants: Constants, logsumexp: Logsumexp
 ) -> Array:
     """Return the weights of a tile, given the logsumexp of its rows."""
-    return _normalized(context, _scores_of(settings, inputs, context), logsumexp)
+    return _normalized(constants, _scores_of(settings, inputs, constants), logsumexp)
 
 
-def _normalized(context: Context, scores: Array, logsumexp: Logsumexp) -> Array:
+def _normalized(constants: Constants, scores: Array, logsumexp: Logsumexp) -> Array:
     """Return exp(score - logsumexp), which is 0 where masked even if the logsumexp is NaN.
 
     The terms are subtracted one after the other: beside a score of -1e9, as of a bias, their sum
@@ -131,7 +125,7 @@ def _normalized(context: Context, scores: Array, logsumexp: Logsumexp) -> Array:
     empty = jnp.isneginf(logsumexp[0])
     for term in reversed(logsumexp):
         scores -= jnp.where(empty, 0, term)[:, None]
-    return _exp(_masked(context, scores))
+    return _exp(_masked(constants, scores))
 
 
 @jax.custom_jvp
@@ -147,16 +141,16 @@ def _exp_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arra
     return result, result * tangents[0]
 
 
-def _kept(settings: Settings, context: Context, weights: Array) -> Array:
+def _kept(settings: Settings, constants: Constants, weights: Array) -> Array:
     """Return the weights after dropout."""
-    if context.rng is None:
+    if constants.rng is None:
         return weights
     keep = keep_pairs(
-        context.rng[:, None, None],
+        constants.rng[:, None, None],
         settings.dropout_rate,
-        context.head,
-        context.query_positions[:, None],
-        context.key_positions[None, :],
+        constants.head,
+        constants.query_positions[:, None],
+        constants.key_positions[None, :],
     )
     return weights * keep.astype(weights.dtype)
 
@@ -220,16 +214,16 @@ def forward(settings: Settings, head: Head, before: Results | None = None) -> Re
     return tuple(array.reshape(-1, *array.shape[2:]) for array in rows)
 
 
-def _add_tile(settings: Settings, inputs: Inputs, context: Context, carry: Carry) -> Carry:
+def _add_tile(settings: Settings, inputs: Inputs, constants: Constants, carry: Carry) -> Carry:
     """Add the keys of a tile to those before it."""
     peak, total, output = carry
-    scores = _scores_of(settings, inputs, context)
-    scores += context.query_nan[:, None] + context.key_nan[None, :]
-    scores = _masked(context, scores)
+    scores = _scores_of(settings, inputs, constants)
+    scores += constants.query_nan[:, None] + constants.key_nan[None, :]
+    scores = _masked(constants, scores)
     higher = jnp.maximum(peak, scores.max(axis=-1))
     weights = jnp.exp(jnp.minimum(scores - higher[:, None], 0))
     shrink = jnp.exp(peak - higher)
-    kept = _kept(settings, context, weights).astype(inputs.value.dtype)
+    kept = _kept(settings, constants, weights).astype(inputs.value.dtype)
     part = _product(settings, "TS,SH->TH", kept, inputs.value)
     total = total * shrink + weights.sum(axis=-1)
     return higher, total, output * shrink[:, None] + part
@@ -270,12 +264,12 @@ def _sum_over_keys(
     zero = _zero((head, logsumexp), settings.dtype)
     size = settings.tile_sizes
     last = (settings.tiles[1] - 1) * size[1]
-    axes = Operands(INPUT_AXES, CONTEXT_AXES, "T", "" if tangents is None else INPUT_AXES)
+    axes = Operands(INPUT_AXES, CONSTANT_AXES, "T", "" if tangents is None else INPUT_AXES)
 
     def cut(operands: Operands, letter: str, start: Array) -> Operands:
         return _cut(settings, operands, axes, letter, start)
 
-    whole = Operands(head.inputs, head.context, logsumexp, tangents)
+    whole = Operands(head.inputs, head.constants, logsumexp, tangents)
     shapes = jax.eval_shape(lambda: function(*cut(cut(whole, "T", 0), "S", 0)))
 
     def zeros() -> Tree:
@@ -339,21 +333,21 @@ def forward_jvp(
     varied = [n for n, leaf in enumerate(structure.flatten_up_to(tangents)) if leaf is not None]
 
     def of_tile(
-        inputs: Inputs, context: Context, logsumexp: Logsumexp, tangents: Inputs
+        inputs: Inputs, constants: Constants, logsumexp: Logsumexp, tangents: Inputs
     ) -> tuple[Array, Array]:
         leaves = jax.tree.leaves(inputs)
 
         def scores(*values: Array) -> Array:
-            return _scores_of(settings, replace_leaves(inputs, varied, values), context)
+            return _scores_of(settings, replace_leaves(inputs, varied, values), constants)
 
         directions = jax.tree.leaves(tangents)
         scores, d_scores = jax.jvp(scores, [leaves[n] for n in varied], directions)
-        weights = _normalized(context, scores, logsumexp)
+        weights = _normalized(constants, scores, logsumexp)
         dtype, d_weights = inputs.value.dtype, weights * d_scores
-        kept = _kept(settings, context, d_weights).astype(dtype)
+        kept = _kept(settings, constants, d_weights).astype(dtype)
         d_output = _product(settings, "TS,SH->TH", kept, inputs.value)
         if tangents.value is not None:
-            kept = _kept(settings, context, weights).astype(dtype)
+            kept = _kept(settings, constants, weights).astype(dtype)
             d_output += _product(settings, "TS,SH->TH", kept, tangents.value)
         return d_output, d_weights.sum(axis=-1)
 
@@ -375,9 +369,9 @@ def statistic(
     if name == "strongest":
         return _strongest(settings, head, logsumexp, num_strongest)
 
-    def of_tile(inputs: Inputs, context: Context, logsumexp: Logsumexp, _: None) -> Array:
-        weights = _weights_of(settings, inputs, context, logsumexp)
-        query, key = context.query_positions[:, None], context.key_positions[None, :]
+    def of_tile(inputs: Inputs, constants: Constants, logsumexp: Logsumexp, _: None) -> Array:
+        weights = _weights_of(settings, inputs, constants, logsumexp)
+        query, key = constants.query_positions[:, None], constants.key_positions[None, :]
         return SUMS[name](weights, jnp.abs(query - key))
 
     return _sum_over_keys(settings, head, logsumexp, None, of_tile)
@@ -391,8 +385,8 @@ def _all_weights(settings: Settings, head: Head, logsumexp: Logsumexp) -> Array:
     @partial(jax.checkpoint, prevent_cse=False)
     def of_row(row: Array) -> Array:
         start = row * wide.tile_sizes[0]
-        inputs, context = _part_of(wide, head[:2], "T", start)
-        return _weights_of(wide, inputs, context, _cut(wide, logsumexp, "T", "T", start))
+        inputs, constants = _part_of(wide, head[:2], "T", start)
+        return _weights_of(wide, inputs, constants, _cut(wide, logsumexp, "T", "T", start))
 
     return jax.lax.map(of_row, jnp.arange(settings.tiles[0])).reshape(-1, num_keys)
 
@@ -410,8 +404,8 @@ def _strongest(
         at_row = _part_of(settings, head[:2], "T", row * size)
 
         def visit(carry: tuple[Array, Array], column: Array) -> tuple[tuple[Array, Array], None]:
-            inputs, context = _part_of(settings, at_row, "S", column * width)
-            weights = _weights_of(settings, inputs, context, logsumexp_at_row)
+            inputs, constants = _part_of(settings, at_row, "S", column * width)
+            weights = _weights_of(settings, inputs, constants, logsumexp_at_row)
             keys = column * width + jnp.arange(width, dtype=jnp.int32)
             keys = jnp.broadcast_to(keys, weights.shape)
             weights = jnp.concatenate([carry[0], weights], axis=-1)
