@@ -31,13 +31,13 @@ from attention.primitives.dropout import Dropout
 from attention.primitives.merge import merge
 from attention.primitives.positions import rotary, sinusoidal
 from attention.primitives.ring import ring_attend
-from attention.primitives.sequence_parallel import RingAttention, zigzag
+from attention.primitives.sharded_attention import ShardedAttention, zigzag
 
 __all__ = [
     "BlockMask",
     "Cache",
     "Dropout",
-    "RingAttention",
+    "ShardedAttention",
     "additive_attention",
     "attend",
     "block_mask",

@@ -55,7 +55,7 @@ class Context:
             "hidden_states".
         constrain: `(array, names of its axes) -> array`, which may request a sharding.
         attend: the attention function of all layers, with the arguments of `attention.attend`, such
-            as a `RingAttention`.
+            as a `ShardedAttention`.
     """
 
     mask: Mask | BlockMask | Array | None = None

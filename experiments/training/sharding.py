@@ -20,7 +20,6 @@ from jax import Array
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from attention.modules.axes import axis_names
-from attention.primitives.sequence_parallel import RingAttention
 from attention.primitives.sharded_attention import ShardedAttention
 from experiments.config.mesh import MeshPart
 from experiments.data.batches import Rows, TrainingBatches, reads_rows
@@ -221,8 +220,7 @@ def context_options(mesh: Mesh) -> dict[str, Callable[..., Any]]:
     if mesh.size == 1:
         return {}
     batch, sequence, heads = (_axes(name, mesh) or None for name in ("batch", "sequence", "heads"))
-    kind = RingAttention if sequence else ShardedAttention
-    of_shards = kind(mesh, PartitionSpec(batch, sequence, heads))
+    of_shards = ShardedAttention(mesh, PartitionSpec(batch, sequence, heads))
 
     def attend(*inputs: Array, **arguments: Any) -> Any:  # noqa: ANN401 - as `attention.attend`
         try:

@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 import attention
 from attention import (
     Dropout,
-    RingAttention,
+    ShardedAttention,
     additive_attention,
     attend,
     block_mask,
@@ -189,8 +189,8 @@ SHAPES = {
     "merge": shapes(
         merge, partials=[("[..., T, N, Hv]", "[..., N, T]")] * 3, returns=(OUTPUT, "[..., N, T]")
     ),
-    "RingAttention": shapes(
-        lambda query, key, value: RingAttention(ONE_DEVICE, by_token(query))(
+    "ShardedAttention": shapes(
+        lambda query, key, value: ShardedAttention(ONE_DEVICE, by_token(query))(
             query, key, value, returning=("logsumexp", "largest_score")
         ),
         **INPUTS,

@@ -13,7 +13,7 @@ from flax import nnx
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from attention import Dropout, RingAttention, attend, masks, ring_attend, scores, zigzag
+from attention import Dropout, ShardedAttention, attend, masks, ring_attend, scores, zigzag
 from attention.modules import LanguageModel, TransformerConfig
 from attention.primitives import tile_layout
 from attention.testing import EVERYTHING, check_attention
@@ -90,7 +90,7 @@ def check_everything():
         options = {"mask": mask, "score": score, "dropout": dropout, "scale": scale}
         return attention(query, key, value, **options, **RETURNING)
 
-    ring = RingAttention(mesh_of(2, 2, 2), P("data", "sequence", "tensor"))
+    ring = ShardedAttention(mesh_of(2, 2, 2), P("data", "sequence", "tensor"))
     given = inputs(num_tokens, num_tokens)
     check(function, ring, *given, slopes, table, sinks, jnp.float32(0.4))
 
@@ -111,7 +111,7 @@ def check_closures_in_zigzag():
             query, key, value, mask=mask, score=score, positions=positions, **RETURNING
         )
 
-    ring = RingAttention(mesh_of(1, 8, 1), P(None, "sequence"))
+    ring = ShardedAttention(mesh_of(1, 8, 1), P(None, "sequence"))
     check(function, ring, *inputs(order.size, order.size), jnp.float32(0.7))
 
 
@@ -130,7 +130,7 @@ def check_arrays_and_nonfinite_inputs():
         return attention(query, key, value, mask=allowed, score=score, **RETURNING)
 
     for kind in AxisType.Auto, AxisType.Explicit:
-        ring = RingAttention(mesh_of(1, 4, 1, kind=kind), P(None, "sequence"))
+        ring = ShardedAttention(mesh_of(1, 4, 1, kind=kind), P(None, "sequence"))
         check(function, ring, query, key, value, cotangent, bias)
 
 
@@ -191,7 +191,7 @@ def check_model():
 
     mesh = mesh_of(2, 4, 1)
     ours = run(
-        RingAttention(mesh, P("data", "sequence")), NamedSharding(mesh, P("data", "sequence"))
+        ShardedAttention(mesh, P("data", "sequence")), NamedSharding(mesh, P("data", "sequence"))
     )
     for found, expected in zip(ours, run(attend, None), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
@@ -202,7 +202,7 @@ def check_contract():
 
     def ring(query, key, value, **arguments):
         spec = P(*[None] * (query.ndim - 3), "sequence")
-        return RingAttention(mesh_of(1, 1, 1), spec)(query, key, value, **arguments)
+        return ShardedAttention(mesh_of(1, 1, 1), spec)(query, key, value, **arguments)
 
     refused = {"jvp", "second_derivatives", "weights", "sharding"}
     check_attention(ring, EVERYTHING - refused).raise_if_failed()
@@ -231,7 +231,7 @@ def check_memory():
     spec, tokens = P(None, "sequence"), 2**16
     one = functools.partial(attend, implementation="tiled"), mesh_of(1, 1, 1), spec
     mesh = mesh_of(1, 8, 1)
-    eight = RingAttention(mesh, spec), mesh, spec
+    eight = ShardedAttention(mesh, spec), mesh, spec
     for heads in ((8, 8), (8, 2)):
         whole, shard = memory(*one, tokens, *heads), memory(*eight, tokens, *heads)
         print(heads, f"{whole / 2**20:.0f} MiB, {shard / 2**20:.0f} MiB, {8 * shard / whole:.2f}/8")
@@ -247,7 +247,7 @@ def check_training_step_of_32k_tokens():
     )
     optimizer = optax.adamw(1e-3)
     mesh, order = mesh_of(1, 8, 1), zigzag(2**15, 8)
-    ring = RingAttention(mesh, P(None, "sequence"))
+    ring = ShardedAttention(mesh, P(None, "sequence"))
     text = np.random.default_rng(0).integers(0, 256, order.size + 1)
     by_token = NamedSharding(mesh, P(None, "sequence"))
     tokens, labels = (

@@ -12,14 +12,14 @@ import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from attention import RingAttention, masks, zigzag
+from attention import ShardedAttention, masks, zigzag
 from attention.primitives.block_mask import EMPTY, Pattern, block_mask
 from attention.primitives.ring import unless_empty
 from tests.attention.primitives.inputs import draw
 from tests.attention.primitives.ring import CHECKS, SLOW
 
 MESH = jax.make_mesh((2,), ("sequence",), axis_types=(AxisType.Auto,))
-RING = RingAttention(MESH, P(None, "sequence"))
+RING = ShardedAttention(MESH, P(None, "sequence"))
 QUERY, KEY = draw((2, 6, 4, 3), (2, 6, 2, 3))
 
 
@@ -88,7 +88,7 @@ def test_zigzag_is_a_permutation():
     "spec, options, shape, message",
     [
         (P(None, "sequence"), {}, (2, 7, 4, 3), "do not divide query length T=7"),
-        (P("sequence"), {}, (2, 6, 4, 3), r"shards T and not H of \[..., T, N, H\]"),
+        (P(None, None, None, "sequence"), {}, (2, 6, 4, 2), "only the batch axes, T and N"),
         (P(None, "sequence"), {"returning": ("weights",)}, (2, 6, 4, 3), "not weights"),
         (P(None, "sequence"), {"implementation": "jax"}, (2, 6, 4, 3), "'tiled', not 'jax'"),
     ],
@@ -96,7 +96,7 @@ def test_zigzag_is_a_permutation():
 def test_refusals(spec, options, shape, message):
     (query,) = draw(shape)
     with pytest.raises(ValueError, match=message):
-        RingAttention(MESH, spec)(query, query, query, **options)
+        ShardedAttention(MESH, spec)(query, query, query, **options)
 
 
 def test_second_derivatives_are_refused_in_a_sentence():
@@ -109,5 +109,5 @@ def test_second_derivatives_are_refused_in_a_sentence():
 
 def test_equal_ring_attention_is_not_compiled_again():
     """It is a static field of the context of modules."""
-    assert RingAttention(MESH, P(None, "sequence")) == RING
-    assert hash(RING) == hash(RingAttention(MESH, P(None, "sequence")))
+    assert ShardedAttention(MESH, P(None, "sequence")) == RING
+    assert hash(RING) == hash(ShardedAttention(MESH, P(None, "sequence")))

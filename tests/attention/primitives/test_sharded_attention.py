@@ -9,15 +9,25 @@ from attention import attend, masks
 from attention.primitives.sharded_attention import ShardedAttention
 from tests.attention.primitives.inputs import draw
 
-MESH = jax.make_mesh((2,), ("shards",), (AxisType.Auto,))
 QUERY, KEY, VALUE = draw((4, 7, 4, 3), (4, 7, 2, 3), (4, 7, 2, 3))
 MASK = masks.causal() & masks.lengths(np.array([7, 5, 3, 1]))
 
 
-@pytest.mark.parametrize("spec", [PartitionSpec("shards"), PartitionSpec(None, None, "shards")])
-def test_it_equals_attend_without_communication(spec):
-    sharded = ShardedAttention(MESH, spec)
-    inputs = jax.device_put((QUERY, KEY, VALUE), NamedSharding(MESH, spec))
+def mesh_of(kind):
+    return jax.make_mesh((2,), ("shards",), (kind,))
+
+
+@pytest.mark.parametrize(
+    "spec, kind",
+    [
+        (PartitionSpec("shards"), AxisType.Auto),
+        (PartitionSpec(None, None, "shards"), AxisType.Explicit),
+    ],
+)
+def test_it_equals_attend_without_communication(spec, kind):
+    mesh = mesh_of(kind)
+    sharded = ShardedAttention(mesh, spec)
+    inputs = jax.device_put((QUERY, KEY, VALUE), NamedSharding(mesh, spec))
     program = jax.jit(lambda *inputs: sharded(*inputs, mask=MASK))
     expected = attend(QUERY, KEY, VALUE, mask=MASK)
     np.testing.assert_allclose(program(*inputs), expected, rtol=1e-5, atol=1e-6)
@@ -30,5 +40,6 @@ def test_sizes_that_the_mesh_does_not_divide_are_refused():
         (PartitionSpec("shards"), r"the 2 devices of axis 'shards' do not divide batch axis 0=3"),
         (PartitionSpec(None, None, "shards"), r"do not divide heads N=1"),
     ):
+        sharded = ShardedAttention(mesh_of(AxisType.Auto), spec)
         with pytest.raises(ValueError, match=message):
-            ShardedAttention(MESH, spec)(QUERY[:3, :, :1], KEY[:3, :, :1], VALUE[:3, :, :1])
+            sharded(QUERY[:3, :, :1], KEY[:3, :, :1], VALUE[:3, :, :1])
