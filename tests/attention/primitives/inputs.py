@@ -1,6 +1,6 @@
 """Random inputs whose axes all have different sizes, and programs with results of NumPy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import chex
@@ -41,6 +41,21 @@ def jitted(function: Callable[..., Any], **options: object) -> Callable[..., Any
         return results if traced else jax.device_get(results)
 
     return run
+
+
+def inner_jaxprs(equation: Any) -> list[Any]:
+    """Return the jaxprs among the parameters of an equation."""
+    leaves = jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, "eqns"))
+    parts = [getattr(leaf, "jaxpr", leaf) for leaf in leaves]
+    return [part for part in parts if hasattr(part, "eqns")]
+
+
+def equations_of(jaxpr: Any) -> Iterator[Any]:
+    """Yield the equations of a program, also those inside of others."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in inner_jaxprs(equation):
+            yield from equations_of(inner)
 
 
 def changed(array: np.ndarray, index: object, number: float) -> np.ndarray:

@@ -21,6 +21,7 @@ from tests.attention.primitives.inputs import (
     S,
     T,
     draw,
+    equations_of,
     jitted,
     query_key_value,
 )
@@ -228,18 +229,6 @@ def test_repeated_keys_are_detected():
 def largest_over_keys(function, *inputs):
     """Return the size of the largest intermediate array with a key axis and a width axis."""
     widths = set(DIMS["Hv"])
-    sizes = [
-        math.prod(shape)
-        for shape in shapes_in(jax.make_jaxpr(function)(*inputs).jaxpr)
-        if S in shape and widths & set(shape)
-    ]
-    return max(sizes)
-
-
-def shapes_in(jaxpr):
-    for equation in jaxpr.eqns:
-        yield from (variable.aval.shape for variable in equation.outvars)
-        for parameter in jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, "eqns")):
-            inner = getattr(parameter, "jaxpr", parameter)
-            if hasattr(inner, "eqns"):
-                yield from shapes_in(inner)
+    equations = equations_of(jax.make_jaxpr(function)(*inputs).jaxpr)
+    shapes = [variable.aval.shape for equation in equations for variable in equation.outvars]
+    return max(math.prod(shape) for shape in shapes if S in shape and widths & set(shape))

@@ -24,6 +24,7 @@ from tests.attention.primitives.inputs import (
     S,
     T,
     changed,
+    equations_of,
     in_tiles,
     jitted,
     query_key_value,
@@ -332,17 +333,6 @@ def test_scores_of_1e10_are_finite_under_jit(implementation):
 # Low precision.
 
 
-def products(jaxpr):
-    """Yield the matrix products of a program."""
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
-            yield equation
-        for parameter in jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, "eqns")):
-            inner = getattr(parameter, "jaxpr", parameter)
-            if hasattr(inner, "eqns"):
-                yield from products(inner)
-
-
 def products_of_attend(dtype, implementation, platform, **options):
     allowed = jnp.asarray(CAUSAL)
 
@@ -352,7 +342,8 @@ def products_of_attend(dtype, implementation, platform, **options):
             return attend_in_tiles(arguments, platform)
         return attend_by_definition(arguments)
 
-    return list(products(jax.make_jaxpr(run)(*query_key_value(dtype=dtype)).jaxpr))
+    equations = equations_of(jax.make_jaxpr(run)(*query_key_value(dtype=dtype)).jaxpr)
+    return [equation for equation in equations if equation.primitive.name == "dot_general"]
 
 
 @pytest.mark.parametrize("dtype, implementation", [("bfloat16", "reference"), ("float16", "tiled")])

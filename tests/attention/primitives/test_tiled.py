@@ -21,6 +21,7 @@ from tests.attention.primitives.inputs import (
     changed,
     draw,
     in_tiles,
+    inner_jaxprs,
     jitted,
 )
 from tests.attention.primitives.test_block_mask import MASKS
@@ -467,11 +468,7 @@ def sequential_steps(jaxpr):
     """Count the steps that a program runs one after another; a while loop counts as one."""
     total = 0
     for equation in jaxpr.eqns:
-        inner = [
-            sequential_steps(getattr(x, "jaxpr", x))
-            for x in jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, "eqns"))
-            if hasattr(getattr(x, "jaxpr", x), "eqns")
-        ]
+        inner = list(map(sequential_steps, inner_jaxprs(equation)))
         if equation.primitive.name == "scan":
             total += equation.params["length"] * max(1, sum(inner))
         elif equation.primitive.name == "while":
