@@ -165,7 +165,8 @@ class Layers(nnx.Module):
         """Return the outputs of the layers of a group, whose first has this index."""
         has_rng = context.rng is not None
         if has_rng:
-            rngs = rngs[first : first + repeats * len(layers)].reshape(repeats, len(layers))
+            rngs = rngs[first : first + repeats * len(layers)]
+            rngs = rngs.reshape(repeats, len(layers), *rngs.shape[1:])  # also of raw keys
         call = self._remat(prevent_cse=False)  # inside a scan, CSE cannot undo rematerialisation
         keeps_features = "hidden_states" in context.returning
 

@@ -241,6 +241,18 @@ def test_scanned_layers_equal_unrolled_ones_with_dropout_and_in_gradient():
     assert len(scanned.blocks) == 4  # `unstack_layers` changes no model
 
 
+def test_dropout_of_scanned_layers_with_a_raw_key():
+    """`jax.random.PRNGKey` makes keys that are data already."""
+    layers = feed_forward_layers("aaa")
+
+    @jitted
+    def run(layers, key):
+        return layers(INPUTS, context=Context(rng=key)).features
+
+    raw, typed = (run(layers, make(0)) for make in (jax.random.PRNGKey, jax.random.key))
+    np.testing.assert_allclose(raw, typed, rtol=1e-6)
+
+
 def test_losses_have_gradients_through_a_scan():
     def loss(layers):
         return layers(jnp.ones(1)).losses["size"]
