@@ -83,8 +83,10 @@ class RecurrentLayer(nnx.Module):
         return Output(self.output(states.astype(narrow.dtype)), cache=cache)
 
     def new_cache(self, spec: CacheSpec) -> Array:
-        """Return the state before the first token, 0 `[..., F]`, in float32 by default."""
-        return jnp.zeros((*spec.batch, self.hidden), spec.dtype or jnp.float32)
+        """Return the state before the first token, 0 `[..., F]`, in float32 at least by default."""
+        dtype = spec.dtype or self.gate.dtype or self.gate.kernel.dtype
+        state = jnp.zeros((*spec.batch, self.hidden), dtype)
+        return state if spec.dtype else wide(state)[0]
 
 
 def _compose(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -90,6 +90,15 @@ def test_steps_equal_the_full_pass():
         assert_close(cache[row], equations(small(), INPUTS[row])[1])
 
 
+def test_steps_in_float64_equal_the_full_pass(float64):
+    del float64
+    layer = small(param_dtype=jnp.float64)
+    inputs = INPUTS.astype(np.float64)
+    first = call(layer, inputs[:, :2], Context(cache=empty(layer)))
+    after = call(layer, inputs[:, 2:], Context(cache=first.cache)).features
+    assert_close(after[0], equations(layer, inputs[0])[0][2:], tolerance=1e-12)
+
+
 def test_ragged_prefill_and_steps_equal_the_full_pass():
     whole = call(small(), INPUTS, Context()).features
     # Padding of NaN must not reach the state.
