@@ -63,16 +63,14 @@ class FeedForward(nnx.Module):
             ValueError: an unknown activation.
         """
         make = partial(linear, **options)
-        self.activation = activation_of(activation)
+        activation_of(activation)
+        self.activation = activation  # a name, which copies and pickles as itself
         self.up = make({"embed": width}, {"hidden": hidden})
         self.gate = make({"embed": width}, {"hidden": hidden}) if gated else None
         self.down = make({"hidden": hidden}, {"embed": width})
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Array:
         """Map `[..., D]` to `[..., D]`."""
-        hidden = self.up(inputs)
-        if self.gate is None:
-            hidden = self.activation(hidden)
-        else:
-            hidden = self.activation(self.gate(inputs)) * hidden
+        hidden, activation = self.up(inputs), activation_of(self.activation)
+        hidden = activation(hidden) if self.gate is None else activation(self.gate(inputs)) * hidden
         return self.down(context.shard(hidden, "sequence", "hidden"))

@@ -25,12 +25,12 @@ class PredictionHead(nnx.Module):
             {"hidden": config.width},
             **config.linear_options(rngs),
         )
-        self.activation = activation_of(config.activation)
+        self.activation = config.activation
         self.norm = config.make_norm(rngs)
 
     def __call__(self, features: Array) -> Array:
         """Map `[..., D]` to `[..., D]`."""
-        return self.norm(self.activation(self.linear(features)))
+        return self.norm(activation_of(self.activation)(self.linear(features)))
 
 
 class MaskedLanguageModel(nnx.Module):

@@ -1,7 +1,10 @@
 """The feed-forward layer and the norms against NumPy."""
 
+import copy
 import math
+import pickle
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,6 +62,13 @@ def test_project_up_activate_and_project_down(activation, use_bias, gated):
     matrices = 3 if gated else 2
     biases = F * (matrices - 1) + D if use_bias else 0
     assert sum(sizes) == matrices * D * F + biases
+
+
+def test_a_copy_has_the_structure_of_the_original():
+    """Copies of functions of jax are other functions, and many of them cannot be pickled."""
+    module = filled(lambda: FeedForward(D, F, activation="relu", rngs=nnx.Rngs(0)))
+    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        chex.assert_trees_all_equal(other, module)
 
 
 def test_an_activation_may_be_a_function():

@@ -190,8 +190,8 @@ def test_config_with_a_function_is_refused(fields, tmp_path):
         ({"decoder_layers": 4}, "the model has the parameter 'decoder.layers.4.feed_forward.norm"),
         (
             {"activation": "gelu"},
-            "decoder.layers.0.feed_forward.sublayer.activation of the model is relu, and the "
-            "attention config makes gelu",
+            "decoder.layers.0.feed_forward.sublayer.activation of the model is 'relu', and the "
+            "attention config makes 'gelu'",
         ),
         ({"per_layer": ()}, "self_attention.sublayer.window of the model is 3, .* makes None"),
         ({"dropout": 0.1}, "feed_forward.dropout of the model is 0.0, .* makes 0.1"),
