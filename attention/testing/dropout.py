@@ -17,7 +17,10 @@ RATE = 0.25
 
 
 def reproducible(implementation: Implementation, case: Case) -> str | None:
-    """Check that equal keys drop equal pairs, other keys other pairs, and rate 0 none."""
+    """Check that equal keys drop equal pairs, other keys other pairs, and rate 0 none.
+
+    The output does not depend on what is returned, which is computed before dropout.
+    """
     inputs = case.query_key_value()
     first, again, other, none = (
         implementation(inputs, case.dtype, dropout=Dropout(jax.random.key(seed), rate))
@@ -28,8 +31,21 @@ def reproducible(implementation: Implementation, case: Case) -> str | None:
         return found
     if case.S > 4 and (first == other).all():
         return "another key drops the same pairs"
-    plain = implementation(inputs, case.dtype)
-    return difference("output at rate 0", "BTNH", none, plain, TOLERANCE[case.dtype])
+    plain, tolerance = implementation(inputs, case.dtype), TOLERANCE[case.dtype]
+    found = difference("output at rate 0", "BTNH", none, plain, tolerance)
+    axes = {"weights": "BNTS", "logsumexp": "BNT"}
+    names = tuple(name for name in axes if implementation.can(name))
+    if found or not names:
+        return found
+    (output, extras), (_, expected) = (
+        implementation(inputs, case.dtype, returning=names, **arguments)
+        for arguments in ({"dropout": Dropout(jax.random.key(0), RATE)}, {})
+    )
+    found = difference(f"output with returning={names}", "BTNH", output, first, tolerance)
+    for name in names:
+        what = f"{name} with dropout"
+        found = found or difference(what, axes[name], extras[name], expected[name], tolerance)
+    return found
 
 
 def rate(implementation: Implementation, case: Case) -> str | None:
@@ -51,10 +67,14 @@ def rate(implementation: Implementation, case: Case) -> str | None:
 
 
 def same_pairs(implementation: Implementation, case: Case) -> str | None:
-    """Check that the dropped pairs are those of `attention.attend`."""
+    """Check that the dropped pairs are those of `attention.attend`, at positions if supported."""
     key = jax.random.key(0)
-    kept, _ = _kept_weights(implementation, case, seed=0)
-    positions = jnp.arange(case.T), jnp.arange(case.S)
+    positions = tuple(np.arange(size, dtype=np.int32) for size in (case.T, case.S))
+    arguments = {}
+    if implementation.can("predicates"):
+        positions = positions[0][::-1], positions[1]
+        arguments = {"positions": positions}
+    kept, _ = _kept_weights(implementation, case, seed=0, **arguments)
     heads = jnp.arange(case.N)
     factor = np.asarray(jax.jit(keep_factor)(Dropout(key, RATE), heads, *positions))
     wrong = (kept == 0) != (factor == 0)
@@ -77,17 +97,18 @@ def gradients(implementation: Implementation, case: Case) -> str | None:
 
 
 def _kept_weights(
-    implementation: Implementation, case: Case, seed: int
+    implementation: Implementation, case: Case, seed: int, **arguments: object
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return weights `[B, N, T, S]` with and without dropout, computed with one-hot values."""
     query, key, _ = case.query_key_value()
     found = []
-    for arguments in ({"dropout": Dropout(jax.random.key(seed), RATE)}, {}):
+    for options in ({"dropout": Dropout(jax.random.key(seed), RATE)}, {}):
         columns = []
         for first in range(0, case.S, case.Hv):  # Hv keys per call
             one_hot = np.eye(case.S, case.Hv, -first)[:, None, :]
             value = np.broadcast_to(one_hot, (case.B, case.S, case.K, case.Hv))
-            columns.append(implementation((query, key, value), case.dtype, **arguments))
+            inputs = query, key, value
+            columns.append(implementation(inputs, case.dtype, **options, **arguments))
         found.append(np.concatenate(columns, axis=-1)[..., : case.S].transpose(0, 2, 1, 3))
     return found[0], found[1]
 

@@ -74,6 +74,11 @@ def _keep(words, rate):
     )
 
 
+def at_positions(factor, query_positions, key_positions):
+    """Return the dropout factors `[N, T, S]` at positions below T and S."""
+    return factor[:, query_positions][:, :, key_positions]
+
+
 def finish(output, dtype, returning):
     """Return the output in its dtype."""
     del returning
@@ -98,13 +103,17 @@ def attention(query, key, value, *, mask=None, positions=None, scale=None, dropo
     allowed = True if allowed is None else allowed[..., None, :, :]
     scores = np.where(allowed, scores, -np.inf)
     weights = step("normalise", normalise)(step("exponentials", exponentials)(scores), allowed)
-    kept = weights if dropout is None else weights * step("keep", keep)(dropout, N, T, S)
+    factor = 1 if dropout is None else step("keep", keep)(dropout, N, T, S)
+    if dropout is not None and positions is not None:
+        factor = step("at_positions", at_positions)(factor, *positions)
+    kept = weights * factor
     output = np.moveaxis(step("weighted_sum", weighted_sum)(kept, wide), -3, -2)
     output = step("finish", finish)(output, value.dtype, returning)
     if not returning:
         return output
     logsumexp = np.logaddexp.reduce(scores, axis=-1)
-    extras = {"weights": weights, "logsumexp": logsumexp}
+    extras = {"weights": step("returned", lambda weights, kept: weights)(weights, kept)}
+    extras["logsumexp"] = logsumexp
     extras = {name: extras[name] for name in returning}
     return output, step("extras", lambda extras: extras)(extras)
 

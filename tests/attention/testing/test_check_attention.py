@@ -132,7 +132,7 @@ def matmul(weights, value):
 
 def negative_positions_visible(mask, positions, T, S):
     allowed = mutants.dense(mask, positions, T, S)
-    if positions is None:
+    if positions is None or allowed is None:
         return allowed
     return allowed | (np.asarray(positions[1]) < 0)[..., None, :]
 
@@ -185,6 +185,11 @@ def dropout_equal_in_all_heads(dropout, N, T, S):
 def dropout_without_key(dropout, N, T, S):
     kept = np.random.default_rng(0).random((N, T, S)) >= dropout.rate
     return kept / (1 - dropout.rate)
+
+
+def returning_without_dropout(*inputs, returning=(), dropout=None, **arguments):
+    dropout = None if returning else dropout
+    return mutants.attention(*inputs, returning=returning, dropout=dropout, **arguments)
 
 
 def dropout_at_random(random):
@@ -274,6 +279,15 @@ MUTANTS = {
     "drops at random for one key": (
         mutant(keep=dropout_at_random(np.random.default_rng(0))),
         "dropout: reproducible",
+    ),
+    "returns weights after dropout": (
+        mutant(returned=lambda weights, kept: kept),
+        "dropout: reproducible",
+    ),
+    "drops nothing when returning more": (returning_without_dropout, "dropout: reproducible"),
+    "drops by index": (
+        mutant(at_positions=lambda factor, *positions: factor),
+        "dropout: same pairs as attend",
     ),
 }  # fmt: skip
 
