@@ -79,7 +79,8 @@ class Trained(NamedTuple):
         config: Config,
     ) -> Self:
         """Choose the state that is used; see `restore`."""
-        last = best_step(progress["losses"]) if config.train.patience else int(newest.step)
+        losses = progress["losses"]
+        last = best_step(losses) if config.train.patience and losses else int(newest.step)
         saved = math.ceil(last / config.train.checkpoint_interval)
         state = checkpoints.averaged(newest, min(config.train.average, saved), last)
         return cls(state, progress["seconds"], _has_ended(newest, progress, config))
@@ -226,9 +227,9 @@ def restore(workdir: Workdir, task: Trainable) -> Trained:
     """Restore the state of a run that is measured and used.
 
     It is that of the newest checkpoint, or of the one with the lowest validation loss where
-    `train.patience` waits for a lower one; its parameters are their moving average, or the mean of
-    those of the last `train.average` checkpoints up to there. If the run still trains and deletes
-    one of them meanwhile, the newest are read again.
+    `train.patience` waits for a lower one and one was measured; its parameters are their moving
+    average, or the mean of those of the last `train.average` checkpoints up to there. If the run
+    still trains and deletes one of them meanwhile, the newest are read again.
 
     Raises:
         UsageError: the run has no checkpoint yet, or its newest is damaged.

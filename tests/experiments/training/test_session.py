@@ -60,6 +60,14 @@ STATE = TrainState(
 )
 
 
+def test_newest_checkpoint_is_used_before_the_first_evaluation():
+    config = SimpleNamespace(train=TrainPart(patience=2, average=3))
+    checkpoints = SimpleNamespace(averaged=lambda newest, number, last: (number, last))
+    newest = STATE._replace(step=np.int32(7))
+    trained = session.Trained.of(checkpoints, newest, BEGINNING, config)
+    assert trained.state == (1, 7) and not trained.ended
+
+
 @pytest.mark.parametrize("ends", [None, Stopped])
 def test_timeout_runs_until_checkpoints_are_written_and_read(ends, tmp_path, monkeypatch):
     timers, timed = [], []
