@@ -14,10 +14,10 @@ from experiments.config import Config
 from experiments.config.train import TrainPart
 from experiments.data.batches import TrainingBatches
 from experiments.environment import bits_depend_on
-from experiments.errors import UsageError
+from experiments.errors import Stopped, UsageError
 from experiments.files import remove_abandoned, write_whole
 from experiments.origin import origin
-from experiments.processes import flags_array
+from experiments.processes import any_process, flags_array
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.interruption import Interruption
 from experiments.training.learner import Learner
@@ -161,7 +161,11 @@ def fit_in(
                     raise FloatingPointError(why) from error
                 finally:
                     checkpoints.wait()
-            return Trained.of(checkpoints, learner.to_save(state), progress, config)
+            trained = Trained.of(checkpoints, learner.to_save(state), progress, config)
+    if any_process(stop.requested):  # during the last save, or while a mean was read
+        step, steps = int(state.step), config.train.steps
+        raise Stopped(f"stopped at step {step:,} of {steps:,}: the same command continues")
+    return trained
 
 
 def _with_flags(learner: Learner) -> Callable[..., tuple[TrainState, dict[str, Array]]]:

@@ -1,6 +1,7 @@
 """Training in a workdir: what is reported when a run continues, and the timeout of its steps."""
 
 import faulthandler
+import signal
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -68,22 +69,9 @@ def test_newest_checkpoint_is_used_before_the_first_evaluation():
     assert trained.state == (1, 7) and not trained.ended
 
 
-@pytest.mark.parametrize("ends", [None, Stopped])
-def test_timeout_runs_until_checkpoints_are_written_and_read(ends, tmp_path, monkeypatch):
-    timers, timed = [], []
-    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda each, **_: timers.append(each))
-    monkeypatch.setattr(faulthandler, "cancel_dump_traceback_later", timers.clear)
-
-    def note(name, found=None):
-        timed.append((name, timers[-1:]))
-        return found
-
-    def fit(*_, **__):
-        note("fit")
-        if ends:
-            raise ends
-        return STATE, dict(BEGINNING)
-
+def fit_without_steps(folder, monkeypatch, *, fit=None, note=lambda _, found=None: found):
+    """Train a run whose model, loop and checkpoints only call `note` with what they do."""
+    fit = fit or (lambda *_, **__: (STATE, dict(BEGINNING)))
     checkpoints = SimpleNamespace(
         latest_step=lambda: None,
         wait=lambda: note("wait"),
@@ -103,7 +91,37 @@ def test_timeout_runs_until_checkpoints_are_written_and_read(ends, tmp_path, mon
         ),
         sample_maps=lambda state: note("maps", {}),
     )
+    return fit_in(Workdir(folder), task, [], {})
+
+
+@pytest.mark.parametrize("ends", [None, Stopped])
+def test_timeout_runs_until_checkpoints_are_written_and_read(ends, tmp_path, monkeypatch):
+    timers, timed = [], []
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda each, **_: timers.append(each))
+    monkeypatch.setattr(faulthandler, "cancel_dump_traceback_later", timers.clear)
+
+    def note(name, found=None):
+        timed.append((name, timers[-1:]))
+        return found
+
+    def fit(*_, **__):
+        note("fit")
+        if ends:
+            raise ends
+        return STATE, dict(BEGINNING)
+
     with pytest.raises(ends) if ends else nullcontext():
-        fit_in(Workdir(tmp_path), task, [], {})
+        fit_without_steps(tmp_path, monkeypatch, fit=fit, note=note)
     names = ["maps", "fit", "wait", *([] if ends else ["average"])]
     assert timed == [(name, [60]) for name in names] and not timers
+
+
+@pytest.mark.parametrize("place", ["wait", "average"])
+def test_signal_after_the_last_step_stops_the_run(place, tmp_path, monkeypatch):
+    def note(name, found=None):
+        if name == place:
+            signal.raise_signal(signal.SIGTERM)
+        return found
+
+    with pytest.raises(Stopped, match="stopped at step 0 of 1,000: the same command"):
+        fit_without_steps(tmp_path, monkeypatch, note=note)
