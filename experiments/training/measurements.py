@@ -93,11 +93,12 @@ class StepMeasurements:
         tokens = np.maximum([each["tokens"] for each in used], 1e-9)  # a batch may have none
         row = {}
         for name in used[0]:
-            weights = None if name == "gradient_norm" else tokens
-            row[name] = float(np.average([each[name] for each in used], weights=weights))
-        del row["tokens"]
-        if "skipped" in row:
-            row["skipped"] = sum(each["skipped"] for each in self.pending)
+            if name not in ("tokens", "skipped"):
+                weights = None if name == "gradient_norm" else tokens
+                row[name] = float(np.average([each[name] for each in used], weights=weights))
+        # Steps before or after a change of `train.skip_nonfinite` may lack it.
+        if skipped := [each["skipped"] for each in self.pending if "skipped" in each]:
+            row["skipped"] = sum(skipped)
         return row | {"learning_rate": self.pending[-1]["learning_rate"]}
 
     def _described(self, name: str, step: int) -> str:

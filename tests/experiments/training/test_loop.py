@@ -265,6 +265,16 @@ def test_stopped_training_continues_as_if_unbroken(query):
     assert notes.progress["losses"] == whole.progress["losses"]
 
 
+def test_skipping_may_be_changed_between_two_rows():
+    skips = {"skip_nonfinite": 2}
+    for step, before, after in ((1, skips, {}), (2, {}, skips)):
+        notes = Notes()
+        with pytest.raises(Stopped, match="step 1"):
+            learn([], stop=StopAt(1), notes=notes, nonfinite=[step], **before)
+        learn([0.5], notes.saved[-1], notes.progress, notes, nonfinite=[step], **after)
+        assert notes.rows[2, "train"]["skipped"] == 1
+
+
 @pytest.fixture
 def timers(monkeypatch):
     """One entry while the timeout of a step runs."""
