@@ -1,7 +1,6 @@
 """Animated picture of the attention of one sentence, as it forms during training."""
 
 import io
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from experiments.analysis.collect import CROSS, Attended, AttentionMaps
 from experiments.analysis.figures import maps_figure, rendered
 from experiments.errors import UsageError
 from experiments.files import write_whole
+from experiments.json_files import read_json_lines
 
 DIGITS = 3  # of stored weights
 COLORS_OF_FRAME = 64
@@ -34,16 +34,17 @@ def as_row(step: int, maps: AttentionMaps) -> dict[str, Any]:
 def read_rows(path: Path) -> dict[int, AttentionMaps]:
     """Read the maps of a training by step; those of a resumed run replace earlier ones.
 
+    A last row that a kill cut short, or that is being written, is left out.
+
     Raises:
         UsageError: a damaged file.
     """
     frames = {}
     try:
-        for line in path.read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
+        for row in read_json_lines(path, {"step": int, "weights": list}):
             step, weights = row.pop("step"), np.array(row.pop("weights"), np.float32)
             frames[step] = AttentionMaps(weights=weights, **row)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, TypeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     return dict(sorted(frames.items()))
 

@@ -133,9 +133,9 @@ def explain(
             print(example.note)
         if CROSS in each[0].maps:
             measure_attributions(task, state, example, each[0].maps[CROSS], folder / place)
-    if workdir.maps.exists():
+    if workdir.maps.exists() and (frames := read_rows(workdir.maps)):
         path = workdir.explanation / "training.gif"
-        draw_animation(read_rows(workdir.maps), path)
+        draw_animation(frames, path)
         print(f"{path}: the attention of a validation sentence in training")
     notes = [
         f"re-initialised weights move {change.mean():.0%} of the {kind}, and at least "

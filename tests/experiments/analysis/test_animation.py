@@ -47,6 +47,16 @@ def test_animation_is_small_and_the_same_again(tmp_path):
 @pytest.mark.parametrize("line", ["{", "{}", json.dumps({"step": 0, "weights": [], "x": 1})])
 def test_damaged_rows(tmp_path, line):
     path = tmp_path / "maps.jsonl"
-    path.write_text(line)
-    with pytest.raises(UsageError, match=r"maps\.jsonl cannot be read"):
+    path.write_text(f"{line}\n")
+    with pytest.raises(UsageError, match=r"maps\.jsonl.* cannot be read"):
         read_rows(path)
+
+
+def test_row_that_a_kill_cut_short_is_left_out(tmp_path):
+    workdir = Workdir(tmp_path)
+    workdir.keep_maps(as_row(0, maps()))
+    row = workdir.maps.read_text()
+    workdir.maps.write_text(row + row[:-9])
+    assert [*read_rows(workdir.maps)] == [0]
+    workdir.maps.write_text(row[:-9])
+    assert not read_rows(workdir.maps)
