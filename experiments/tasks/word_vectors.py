@@ -108,7 +108,9 @@ class WordVectors(Task[SkipGramBatch]):
 
     def read(self, line: str) -> tuple[str, list[int]]:
         """Read a word, or several words."""
-        return line, self.tokenizers.source.read(line)
+        if not (ids := self.tokenizers.source.read(line)):
+            raise ValueError("the line has no word")
+        return line, ids
 
     def answers(
         self, state: TrainState, inputs: Sequence[tuple[str, list[int]]]

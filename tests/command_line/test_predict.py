@@ -112,9 +112,10 @@ def test_words_of_a_gap(predict):
 
 
 def test_nearest_words(predict):
-    status, (answer, wrong), error = predict("word_vectors", "Girl\ngirll\n")
+    status, (answer, wrong, none), error = predict("word_vectors", "Girl\ngirll\n.\n")
     hint = "the word 'girll' is not in the vocabulary; did you mean 'girl'?"
-    assert (status, wrong["error"], error) == (1, hint, f"line 2: {hint}\n")
+    assert (status, wrong["error"], none["error"]) == (1, hint, "the line has no word")
+    assert error == f"line 2: {hint}\nline 3: the line has no word\n"
     words, cosines = zip(*(each.values() for each in answer["nearest"]), strict=True)
     assert len({*words, "girl"}) == 6
     assert cosines[0] < 1 and [*cosines] == sorted(cosines, reverse=True)
