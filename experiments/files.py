@@ -40,8 +40,11 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of a text, which line feeds alone separate, as other programs count them."""
-    text = path.read_text(encoding="utf-8-sig")
+    """Return the lines of a text, which line feeds alone separate, as other programs count them.
+
+    A carriage return before a line feed belongs to it, and any other one to the text.
+    """
+    text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
     return text.removesuffix("\n").split("\n") if text else []
 
 

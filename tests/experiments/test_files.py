@@ -8,7 +8,7 @@ from threading import Thread
 import pytest
 
 from experiments.analysis.curves import draw_learning_curve
-from experiments.files import PART, WEEK, append, remove_abandoned, write_whole
+from experiments.files import PART, WEEK, append, read_lines, remove_abandoned, write_whole
 from experiments.training.metrics import Metrics
 
 
@@ -57,6 +57,11 @@ def test_files_written_at_once_are_whole(tmp_path):
         thread.join()
     assert (tmp_path / "file").read_text() in contents
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_line_feeds_alone_separate_lines(tmp_path):
+    (tmp_path / "file").write_bytes(b"\xef\xbb\xbfa\rb\r\nc\n\n")
+    assert read_lines(tmp_path / "file") == ["a\rb", "c", ""]
 
 
 def test_abandoned_parts_are_removed_after_a_week(tmp_path):
