@@ -22,13 +22,12 @@ from experiments.experts import make_layer
 from experiments.inference.prediction import Prediction
 from experiments.inference.sentence import Sentence
 from experiments.inference.text_generator import TextGenerator
-from experiments.tasks.task import Examples, Ids, Task
+from experiments.tasks.task import SHOWN, Examples, Ids, Task
 from experiments.training.loss import TokenLosses
 from experiments.training.step import TrainState
 
 SAMPLED = 200  # tokens of a sample
 CONTINUED = 16  # tokens that the model adds to a text whose attention is shown
-SHOWN = 32  # tokens of a piece of running text whose attention is shown
 EVALUATED_ROWS = 256  # windows of running text in a batch that is measured
 
 

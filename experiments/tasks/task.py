@@ -48,6 +48,7 @@ from experiments.training.step import TrainState
 from experiments.training.watchdog import step_begins
 from experiments.workdir import Workdir
 
+SHOWN = 32  # tokens of a long text that are shown
 LARGEST_EXPONENT = math.log(sys.float_info.max)  # of a float
 
 Batch = TypeVar("Batch")
@@ -307,8 +308,17 @@ class Task(ABC, Generic[Batch]):
         raise NotImplementedError
 
     def first_examples(self, split: str, number: int) -> list[SentencePair]:
-        """Return the first examples of a split, as they are shown to people."""
-        return self.examples(split)[:number]
+        """Return the first examples of a split, as they are shown to people.
+
+        Of a text that may be longer than the model reads, these are its first tokens.
+        """
+        examples = self.examples(split)[:number]
+        longest = getattr(self.config.model, "max_length", None)
+        if longest is None or not self.source.may_split:
+            return examples
+        # Tokens of a part of a text may be others: half of the positions have room for them.
+        text, size = self.tokenizers.source, min(SHOWN, longest // 2)
+        return [SentencePair(text.decode(text.encode(each.source)[:size])) for each in examples]
 
     def measure(self, state: TrainState, split: str) -> Measured:
         """Measure a model on a split."""
