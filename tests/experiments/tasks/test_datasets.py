@@ -1,5 +1,7 @@
 """One dataset serves every task that it makes sense for."""
 
+from types import SimpleNamespace
+
 import chex
 import jax
 import numpy as np
@@ -37,6 +39,17 @@ def test_shown_examples_of_long_lines_are_readable(name, tmp_path):
     long, short = task.first_examples("train", 2)
     assert short.source == "the girl" and long.source.startswith("the girl was happy the ")
     task.read(f"{long.source} _")
+
+
+def test_shown_text_needs_no_room_for_a_continuation(tmp_path):
+    config = defaults.new("language_model", "characters", steps=4)
+    config.data.sentences = 50
+    config.model.update({"positions": "learned", "max_length": 48})
+    config.decoding.max_tokens = 40
+    task = TASKS["language_model"].prepare(Config.read(config.to_dict()), tmp_path)
+    (piece,) = task.first_examples("test", 1)
+    example = task.example(SimpleNamespace(parameters=None), piece.source, "")
+    assert "".join(example.labels["decoder"]) == piece.source
 
 
 SPLITS = ("train", "validation", "test")
