@@ -55,8 +55,6 @@ class ToyTranslation(tfds.core.GeneratorBasedBuilder, skip_registration=True):
                     # "0-0 1-2": indices of an English and a French word in `words.tokenize` of
                     # each side (Pharaoh format).
                     "alignment": tfds.features.Text(),
-                    # Names of `PHENOMENA`, separated by spaces.
-                    "phenomena": tfds.features.Text(),
                 }
             ),
             supervised_keys=("en", "fr"),
@@ -76,7 +74,6 @@ class ToyTranslation(tfds.core.GeneratorBasedBuilder, skip_registration=True):
                     "en": pair.en,
                     "fr": pair.fr,
                     "alignment": " ".join(f"{en}-{fr}" for en, fr in pair.alignment),
-                    "phenomena": " ".join(pair.phenomena),
                 },
             )
 

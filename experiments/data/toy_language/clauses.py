@@ -96,7 +96,6 @@ def complement(d: Draft, verb: Verb, negated: bool) -> Phrase:
     if verb.complement == "play":
         english, name, preposition = d.choose(entries.PLAYED)
         d.combinations.add(("play", "play", english))
-        d.phenomena.add("polysemy")
         return _played(english, name, preposition)
     if verb.complement == "-":
         return place(d) if d.chance(0.6) else Phrase()
@@ -128,7 +127,7 @@ def verb_phrase(d: Draft, who: NounPhrase, verb: Verb, *, past: bool) -> tuple[P
     how = manner(d, verb, who, past=past)
     if who.noun:
         d.combinations.add(("subject", who.noun.english, verb.english))
-    verb_words = conjugate(d, verb, who, how)
+    verb_words = conjugate(verb, who, how)
     rest = complement(d, verb, how.negation is not None)
     return verb_words + rest, how
 
@@ -143,4 +142,4 @@ def is_adjective(d: Draft, who: NounPhrase, past: bool, *, passing: bool = False
         if passing:
             fitting = [adjective for adjective in fitting if adjective.order == "quality"]
     how = manner(d, BE, who, past=past)
-    return conjugate(d, BE, who, how) + predicate_adjective(d, d.choose(fitting), who)
+    return conjugate(BE, who, how) + predicate_adjective(d, d.choose(fitting), who)

@@ -43,7 +43,6 @@ class Draft:
     """State of a derivation: its random generator, and properties of the sentence so far."""
 
     rng: random.Random
-    phenomena: set[str] = field(default_factory=set)
     content: set[str] = field(default_factory=set)
     combinations: set[tuple[str, str, str]] = field(default_factory=set)
     senses: list[Noun] = field(default_factory=list)
@@ -109,8 +108,6 @@ def pick_adjectives(d: Draft, noun: Noun, most: int = 2) -> list[Adjective]:
 
 def _adjective(d: Draft, adjective: Adjective, gender: str, plural: bool) -> Phrase:
     d.content.add(adjective.english)
-    if adjective.masculine != "en bois":
-        d.phenomena.add("agreement")
     form = adjective.agree(gender, plural)
     words = english(adjective.english)
     if form in BEFORE_VOWEL and adjective.before and not plural:
@@ -136,7 +133,6 @@ def _nominal(d: Draft, noun: Noun, plural: bool, adjectives: Sequence[Adjective]
     d.content.add(noun.english)
     if noun.sense:
         d.senses.append(noun)
-        d.phenomena.add("polysemy")
     out = Phrase()
     after: list[French] = []
     before: list[French] = []
@@ -152,7 +148,7 @@ def _nominal(d: Draft, noun: Noun, plural: bool, adjectives: Sequence[Adjective]
     return Phrase(out.english + word, before + head + after)
 
 
-def _determine(d: Draft, determiner: str, nominal: Phrase, noun: Noun, plural: bool) -> Phrase:
+def _determine(determiner: str, nominal: Phrase, noun: Noun, plural: bool) -> Phrase:
     feminine = noun.gender == "f"
     first = nominal.french[0].text
     preposed = plural and first != french_plural(noun.french)
@@ -166,7 +162,6 @@ def _determine(d: Draft, determiner: str, nominal: Phrase, noun: Noun, plural: b
     elif determiner == "some":
         words = english("some")
         form = ("de" if preposed else "des") if plural else "de la" if feminine else "de le"
-        d.phenomena.add("partitive")
     elif determiner == "the":
         words, form = english("the"), "les" if plural else "la" if feminine else "le"
     elif determiner == "this":
@@ -177,7 +172,6 @@ def _determine(d: Draft, determiner: str, nominal: Phrase, noun: Noun, plural: b
     else:
         words = english(determiner)
         form = POSSESSIVES[determiner][2 if plural else int(feminine)]
-        d.phenomena.add("possessive")
     return Phrase(words, french(form, words)) + nominal
 
 
@@ -217,11 +211,10 @@ def noun_phrase(
         determiner = d.choose(pool)
     if negated and determiner in ("a", "some"):
         determiner = "no"
-        d.phenomena.add("partitive")
     if adjectives is None:
         adjectives = pick_adjectives(d, noun)
     nominal = _nominal(d, noun, plural, adjectives)
-    built = _determine(d, determiner, nominal, noun, plural)
+    built = _determine(determiner, nominal, noun, plural)
     return NounPhrase(built, noun.gender, "ils" if plural else "il", noun)
 
 
@@ -262,7 +255,7 @@ def living(d: Draft, kinds: Sequence[str]) -> NounPhrase:
     return noun_phrase(d, d.choose(entries.WOMEN if women else KINDS[kind]))
 
 
-def stand_in(d: Draft, meant: NounPhrase) -> NounPhrase:
+def stand_in(meant: NounPhrase) -> NounPhrase:
     """Return the subject pronoun for a noun phrase of the same sentence, with its gender."""
     if meant.person not in ("il", "ils") or not meant.phrase.english:
         return meant
@@ -276,7 +269,6 @@ def stand_in(d: Draft, meant: NounPhrase) -> NounPhrase:
     else:
         word = "it"
     french_word = ("elle" if meant.gender == "f" else "il") + ("s" if meant.plural else "")
-    d.phenomena.add("pronoun")
     return NounPhrase(phrase(word, french_word), meant.gender, meant.person, meant.noun)
 
 

@@ -12,21 +12,6 @@ from typing import NamedTuple
 from experiments.data.toy_language.morphology import starts_with_vowel
 from experiments.data.words import tokenize
 
-PHENOMENA = (
-    "agreement",  # an adjective or a participle agrees in gender and number with a noun
-    "clitic",  # an object pronoun precedes the French verb
-    "conjunction",  # two clauses
-    "contraction",  # de + le = du, à + les = aux
-    "elision",  # l'Afrique, and un bel oiseau, mon amie
-    "negation",  # ne ... pas, jamais, plus around the verb
-    "partitive",  # du pain, pas de pain
-    "polysemy",  # the sense of a word depends on another word
-    "possessive",  # his and her: son or sa, by the gender of the thing possessed
-    "pronoun",  # it and they: il or elle, by the gender of the antecedent
-    "relative_clause",  # the girl who lives near the river
-    "reordering",  # the word order differs
-)
-
 # Word → its form before a vowel.
 _ELIDED = {
     "le": "l'", "la": "l'", "de": "d'", "ne": "n'", "je": "j'", "me": "m'", "que": "qu'",
@@ -39,12 +24,11 @@ _CONTRACTED = {
 
 @dataclass(frozen=True)
 class Pair:
-    """A sentence, its translation, their word alignment, and names of `PHENOMENA` in them."""
+    """A sentence, its translation, and their word alignment."""
 
     en: str
     fr: str
     alignment: tuple[tuple[int, int], ...]
-    phenomena: tuple[str, ...]
 
     @cached_property
     def forms(self) -> tuple[str, ...]:
@@ -121,20 +105,10 @@ def _elide(words: list[French]) -> list[French]:
     ]
 
 
-def finish(sentence: Phrase, phenomena: Iterable[str]) -> Pair:
+def finish(sentence: Phrase) -> Pair:
     """Apply contraction and elision, and compute the alignment."""
-    contracted = _contract(sentence.french)
-    spelt = _elide(contracted)
-    tags = set(phenomena)
-    if len(contracted) < len(sentence.french):
-        tags.add("contraction")
-    if spelt != contracted:
-        tags.add("elision")
+    spelt = _elide(_contract(sentence.french))
     place = {id(word): i for i, word in enumerate(sentence.english)}
     links = sorted({(place[id(s)], j) for j, word in enumerate(spelt) for s in word.sources})
-    # Links are sorted by English word, so a decreasing French index is a crossing.
-    if any(links[i + 1][1] < links[i][1] for i in range(len(links) - 1)
-           if links[i][0] < links[i + 1][0]):  # fmt: skip
-        tags.add("reordering")
     text = " ".join(word.text for word in spelt).replace("' ", "'")
-    return Pair(" ".join(w.text for w in sentence.english), text, tuple(links), tuple(sorted(tags)))
+    return Pair(" ".join(word.text for word in sentence.english), text, tuple(links))

@@ -9,7 +9,7 @@ from experiments.data.toy_language.morphology import (
     participle,
     present,
 )
-from experiments.data.toy_language.nominal import Draft, NounPhrase
+from experiments.data.toy_language.nominal import NounPhrase
 from experiments.data.toy_language.phrase import English, French, Phrase, english, french, phrase
 
 NEGATIONS = {"not": "pas", "never": "jamais", "no longer": "plus"}
@@ -34,9 +34,8 @@ class Manner:
         return self.adverb is None and self.negation in (None, "not")
 
 
-def object_pronoun(d: Draft, meant: NounPhrase) -> Phrase:
+def object_pronoun(meant: NounPhrase) -> Phrase:
     """Return it, him, her or them for a noun phrase of the same sentence."""
-    d.phenomena.add("clitic")
     if meant.plural:
         return phrase("them", "les")
     if meant.kind == "person":
@@ -73,10 +72,8 @@ def _be(subject: NounPhrase, how: Manner) -> Phrase:
     return Phrase(finite + around + adverb.english, words + adverb.french)
 
 
-def conjugate(d: Draft, verb: Verb, subject: NounPhrase, how: Manner) -> Phrase:
+def conjugate(verb: Verb, subject: NounPhrase, how: Manner) -> Phrase:
     """Return the verb in agreement with its subject, with negation, adverb, modal and pronouns."""
-    if how.negation:
-        d.phenomena.add("negation")
     if verb.french == "être":
         return _be(subject, how)
     finite = how.modal or verb
@@ -88,7 +85,7 @@ def conjugate(d: Draft, verb: Verb, subject: NounPhrase, how: Manner) -> Phrase:
     if compound:
         auxiliary = present(finite.past)[subject.person]
         inflected = french(auxiliary, meaning)
-        rest = french(_participle(d, finite, subject, how), meaning)
+        rest = french(_participle(finite, subject, how), meaning)
     else:
         tense = imparfait if how.past else present
         inflected = french(tense(finite.french)[subject.person], meaning)
@@ -111,10 +108,9 @@ def conjugate(d: Draft, verb: Verb, subject: NounPhrase, how: Manner) -> Phrase:
     return Phrase(words + how.pronouns.english, wrapped)
 
 
-def _participle(d: Draft, verb: Verb, subject: NounPhrase, how: Manner) -> str:
+def _participle(verb: Verb, subject: NounPhrase, how: Manner) -> str:
     """Return the participle: it agrees with the subject (être) or a preceding object (avoir)."""
     agrees_with = subject if verb.past == "être" else how.fronted
     if agrees_with is None:
         return participle(verb.french)
-    d.phenomena.add("agreement")
     return participle(verb.french, agrees_with.gender, agrees_with.plural)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.data.toy_language import PHENOMENA, Pair, Sizes, corpus, prepare, sample
+from experiments.data.toy_language import Pair, Sizes, corpus, prepare, sample
 from experiments.data.toy_language import builder as builder_module
 from experiments.data.toy_language.entries import SENSES
 from experiments.data.toy_language.morphology import english_plural, french_plural
@@ -160,17 +160,13 @@ def test_french_never_contains(pairs: list[Pair], wrong: str) -> None:
     assert [pair.fr for pair in pairs if pattern.search(pair.fr)] == []
 
 
-def test_phenomena_are_documented(pairs: list[Pair]) -> None:
-    assert {tag for pair in pairs for tag in pair.phenomena} == set(PHENOMENA)
-
-
 def test_famous_sentences_are_in_the_test_split(splits: dict[str, list[Pair]]) -> None:
     assert {pair.en for pair in splits["test"]} >= set(FAMOUS)
 
 
 def test_cues_and_translation_agree_on_one_sense(pairs: list[Pair]) -> None:
     checked = Counter()
-    for pair in (pair for pair in pairs if "polysemy" in pair.phenomena):
+    for pair in pairs:
         english, french = set(pair.en.replace("in spring", "").split()), set(tokenize(pair.fr))
         for word in {noun.english for noun in SENSES}:
             if not english & {word, english_plural(word)}:
@@ -200,7 +196,6 @@ def test_builder_round_trip(
                     tuple(int(k) for k in link.split("-"))
                     for link in row["alignment"].decode().split()
                 ),
-                tuple(row["phenomena"].decode().split()),
             )
             for row in (source[i] for i in range(len(source)))
         }  # fmt: skip
