@@ -1,9 +1,8 @@
 """Our models, data and training in the benchmarks of models: all imports of the tasks are here."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 from flax import nnx
@@ -11,17 +10,14 @@ from jax import Array
 
 from attention.decoding import StoppingCriteria
 from attention.modules import LanguageModel, TransformerConfig
-from experiments.benchmarks.models.sentences import Pair
 from experiments.config import Config
-from experiments.data.rows import PackedPairs
 from experiments.data.text import TextBatch
 from experiments.errors import as_usage_errors
 from experiments.registry import SOURCES
-from experiments.tasks import translation as tasks
 from experiments.tasks.language_model import LanguageModeling
+from experiments.tasks.translation import Translation
 from experiments.training.learner import Learner
 from experiments.training.loss import TokenLosses, token_losses
-from experiments.training.session import restore
 from experiments.workdir import CHANGEABLE, IGNORED_WHEN_COMPARING_CONFIGS, Workdir
 
 
@@ -34,24 +30,6 @@ def check_translation(settings: Config) -> None:
     with as_usage_errors():
         for split in ("train", "test"):
             next(iter(SOURCES[settings.data.name].load(settings.data, split, Path())))
-
-
-class Translation(NamedTuple):
-    """Our translation task with its data.
-
-    Attributes:
-        task: model, training step and translator.
-        vocab_size: V, of both languages.
-        train: training pairs.
-        batches: packed batches of these, for the training step.
-        test: pairs to translate.
-    """
-
-    task: tasks.Translation
-    vocab_size: int
-    train: list[Pair]
-    batches: Iterator[PackedPairs]
-    test: list[Pair]
 
 
 # Fields in which a run may differ: the peers copy the rest of the model.
@@ -71,7 +49,7 @@ def trained_config(run: Workdir, settings: Config) -> Config:
 
 
 def load_translation(settings: Config, cache: Path, run: Workdir | None = None) -> Translation:
-    """Read the parallel text in `data.path`.
+    """Return our translation task for the parallel text in `data.path`.
 
     Args:
         settings: a config like `configs/multi30k.py`: that of the benchmark, or of `run`.
@@ -82,29 +60,17 @@ def load_translation(settings: Config, cache: Path, run: Workdir | None = None) 
         UsageError: the run was trained on another text.
     """
     if run is None:
-        task = tasks.Translation.prepare(settings, cache)
-    else:
-        task = tasks.Translation.load(settings, run, cache)
-        run.check_texts({split: task.splits[split].fingerprint for split in ("train", "test")})
-    train, test = ([Pair(*pair) for pair in task.ids(split)] for split in ("train", "test"))
-    batches = iter(task.training_batches())
-    return Translation(task, len(task.tokenizers.target), train, batches, test)
-
-
-def trained_parameters(found: Translation, run: Workdir) -> nnx.State:
-    """Return the parameters of the newest checkpoint of a run.
-
-    Raises:
-        UsageError: the run has no checkpoint.
-    """
-    return restore(run, found.task).state.parameters
+        return Translation.prepare(settings, cache)
+    task = Translation.load(settings, run, cache)
+    run.check_texts({split: task.splits[split].fingerprint for split in ("train", "test")})
+    return task
 
 
 def make_translate(
-    found: Translation, parameters: nnx.State, stopping: StoppingCriteria
+    task: Translation, parameters: nnx.State, stopping: StoppingCriteria
 ) -> Callable[[], list[Sequence[int]]]:
     """Return a function that translates the test sentences and returns the ids of each output."""
-    task, sources = found.task, [pair.source for pair in found.test]
+    sources = [pair.source for pair in task.ids("test")]
     translator, size = task.make_translator(stopping), task.sentences_at_once
     return lambda: translator.translate_ids(parameters, sources, batch_size=size)
 

@@ -5,19 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from experiments.data.rows import EncodedPair
 from experiments.data.vocabulary import BOS, EOS, PAD
-
-
-class Pair(NamedTuple):
-    """Ids of a source sentence and its translation, without BOS and EOS."""
-
-    source: Sequence[int]
-    target: Sequence[int]
-
-    @property
-    def length(self) -> int:
-        """Positions of the longer side, with EOS."""
-        return max(len(self.source), len(self.target)) + 1
 
 
 class PaddedPairs(NamedTuple):
@@ -28,7 +17,7 @@ class PaddedPairs(NamedTuple):
     target_labels: np.ndarray
 
 
-def padded(pairs: Sequence[Pair]) -> PaddedPairs:
+def padded(pairs: Sequence[EncodedPair]) -> PaddedPairs:
     """Return a batch; each side is as long as its longest sentence."""
     return PaddedPairs(
         _rows([[*pair.source, EOS] for pair in pairs]),
@@ -42,9 +31,9 @@ def _rows(sequences: Sequence[Sequence[int]]) -> np.ndarray:
     return np.array([[*ids, *[PAD] * (longest - len(ids))] for ids in sequences], np.int32)
 
 
-def by_length(pairs: Sequence[Pair], tokens: int) -> list[list[Pair]]:
+def by_length(pairs: Sequence[EncodedPair], tokens: int) -> list[list[EncodedPair]]:
     """Return batches of at most `tokens` positions per side, sorted by length."""
-    batches: list[list[Pair]] = [[]]
+    batches: list[list[EncodedPair]] = [[]]
     for pair in sorted(pairs, key=lambda pair: pair.length):
         if pair.length * (len(batches[-1]) + 1) > tokens:
             batches.append([])

@@ -12,11 +12,11 @@ from ml_collections import ConfigDict
 
 from experiments.benchmarks.models.figure import Figure, Peer, Timed
 from experiments.benchmarks.models.ours import Translation, load_translation
-from experiments.benchmarks.models.sentences import PaddedPairs, Pair, by_length, padded
+from experiments.benchmarks.models.sentences import PaddedPairs, by_length, padded
 from experiments.benchmarks.peers.torch_transformer import TorchTransformer
 from experiments.clock import seconds_of
 from experiments.config import Config
-from experiments.data.rows import PackedPairs
+from experiments.data.rows import EncodedPair, PackedPairs
 from experiments.data.vocabulary import PAD
 
 SENTENCES = 128  # pairs per batch of the simplest peer
@@ -34,12 +34,13 @@ def measure(config: ConfigDict, cache: Path) -> Iterator[Figure]:
         cache: folder of learned subwords.
     """
     settings = Config.read(config.translation.to_dict())
-    found = load_translation(settings, cache)
+    task = load_translation(settings, cache)
+    vocab_size = len(task.tokenizers.target)
     peers = {
-        name: (Peer(partial(_theirs, settings, found.vocab_size, batches, **options)), limit)
-        for name, batches, options, limit in _peers(settings, found)
+        name: (Peer(partial(_theirs, settings, vocab_size, batches, **options)), limit)
+        for name, batches, options, limit in _peers(settings, task)
     }
-    ours, turns = _ours(found), range(config.training.steps + 1)
+    ours, turns = _ours(task), range(config.training.steps + 1)
     times = [[next(ours), *(peer.run(next) for peer, _ in peers.values())] for _ in turns]
     trained, *others = zip(*times[1:], strict=True)
     for (name, (peer, limit)), taken in zip(peers.items(), others, strict=True):
@@ -49,24 +50,24 @@ def measure(config: ConfigDict, cache: Path) -> Iterator[Figure]:
 
 
 def _peers(
-    settings: Config, found: Translation
+    settings: Config, task: Translation
 ) -> Iterator[tuple[str, Iterable[PaddedPairs | PackedPairs], dict[str, bool], float]]:
     """Yield the name of each PyTorch loop, its batches, its options and our goal."""
-    random = np.random.default_rng(settings.seed)
-    pairs = [found.train[index] for index in random.permutation(len(found.train))]
+    random, train = np.random.default_rng(settings.seed), task.ids("train")
+    pairs = [train[index] for index in random.permutation(len(train))]
     shuffled = _parts(pairs, SENTENCES)
     by_size = by_length(pairs, settings.batch.tokens)
     by_size = [by_size[index] for index in random.permutation(len(by_size))]
     positions = f"{settings.batch.tokens:,} positions"
     yield f"batches of {SENTENCES} pairs", map(padded, cycle(shuffled)), {}, 1 / 3
     yield f"{positions} of pairs sorted by length", map(padded, cycle(by_size)), {}, 1 / 1.5
-    packed = iter(found.task.training_batches())
+    packed = iter(task.training_batches())
     name = f"{positions} of packed rows, with `torch.compile` and the fused optimizer"
     yield name, packed, {"tuned": True}, 1.0
 
 
-def _ours(found: Translation) -> Iterator[float]:
-    learner = found.task.learner
+def _ours(task: Translation) -> Iterator[float]:
+    learner = task.learner
     state = learner.initial_state()
 
     def learn(batch: PackedPairs) -> None:
@@ -74,7 +75,7 @@ def _ours(found: Translation) -> Iterator[float]:
         state, _ = learner.train_step(state, batch)
         jax.block_until_ready(state)
 
-    for batch in found.batches:
+    for batch in task.training_batches():
         yield _seconds_per_token(learn, batch)
 
 
@@ -100,5 +101,5 @@ def _seconds_per_token(learn: Callable[[Any], object], batch: PaddedPairs | Pack
     return seconds_of(partial(learn, batch)) / np.sum(labels != PAD)
 
 
-def _parts(pairs: list[Pair], size: int) -> list[list[Pair]]:
+def _parts(pairs: list[EncodedPair], size: int) -> list[list[EncodedPair]]:
     return [pairs[first : first + size] for first in range(0, len(pairs), size)]

@@ -31,7 +31,6 @@ from experiments.benchmarks.models.ours import (
     load_translation,
     make_translate,
     trained_config,
-    trained_parameters,
 )
 from experiments.benchmarks.models.sentences import padded
 from experiments.benchmarks.peers import torch_beam
@@ -41,6 +40,7 @@ from experiments.clock import round_robin
 from experiments.config import Config
 from experiments.data.vocabulary import EOS, PAD
 from experiments.errors import UsageError
+from experiments.training.session import restore
 from experiments.workdir import Workdir
 
 Ids = Sequence[int]
@@ -55,13 +55,13 @@ class Trial(NamedTuple):
     """A model and the sentences to translate.
 
     Attributes:
-        found: the model, and the sentences.
+        task: the model, and the sentences of its test split.
         parameters: of the model.
         stopping: when a translation ends.
         described: the length of the outputs, in words.
     """
 
-    found: Translation
+    task: Translation
     parameters: nnx.State
     stopping: StoppingCriteria
     described: str
@@ -80,7 +80,7 @@ def measure(config: ConfigDict, cache: Path) -> Iterator[Figure]:
         UsageError: as `load_trial`.
     """
     trial = load_trial(config, cache)
-    number, beam = len(trial.found.test), trial.found.task.config.decoding.num_beams
+    number, beam = len(trial.task.ids("test")), trial.task.config.decoding.num_beams
     ours = make_translate(*trial[:3])
     ours()  # compiles
     for name, make, limit in (
@@ -118,16 +118,14 @@ def load_trial(config: ConfigDict, cache: Path) -> Trial:
     """
     settings, length = Config.read(config.translation.to_dict()), config.translating.length
     if not config.translating.workdir:
-        found = load_translation(settings, cache)
+        task = load_translation(settings, cache)
         stopping = StoppingCriteria(length, stop=EOS, min_tokens=length, pad=PAD)
-        learner = found.task.learner
-        parameters = learner.to_use(learner.initial_state()).parameters
-        return Trial(found, parameters, stopping, f"{length} tokens each")
+        parameters = task.learner.to_use(task.learner.initial_state()).parameters
+        return Trial(task, parameters, stopping, f"{length} tokens each")
     run = Workdir(config.translating.workdir)
     settings = trained_config(run, settings)
-    found = load_translation(settings, cache, run)
-    parameters = trained_parameters(found, run)
-    return Trial(found, parameters, found.task.stopping, "by a trained model")
+    task = load_translation(settings, cache, run)
+    return Trial(task, restore(run, task).state.parameters, task.stopping, "by a trained model")
 
 
 def _compared(ours: Translate, peer: Peer, config: ConfigDict) -> tuple[Timed, Timed]:
@@ -149,8 +147,8 @@ def _compared(ours: Translate, peer: Peer, config: ConfigDict) -> tuple[Timed, T
 
 def in_torch(trial: Trial, at_once: int = SENTENCES) -> Translate:
     """Return the translation by `torch_beam`, in batches of sentences sorted by length."""
-    config, test = trial.found.task.config, trial.found.test
-    peer = TorchTransformer(config, trial.found.vocab_size)
+    config, test = trial.task.config, [*trial.task.ids("test")]
+    peer = TorchTransformer(config, len(trial.task.tokenizers.target))
     peer.load(trial.parameters)
     order = sorted(range(len(test)), key=lambda index: len(test[index].source))
     batches = [order[start : start + at_once] for start in range(0, len(order), at_once)]
@@ -171,10 +169,10 @@ def in_torch(trial: Trial, at_once: int = SENTENCES) -> Translate:
 
 def in_ctranslate(trial: Trial) -> Translate:
     """Return the translation by CTranslate2, which sorts and batches the sentences itself."""
-    config = trial.found.task.config
+    config = trial.task.config
     with TemporaryDirectory() as directory:
         translator = make_ctranslator(config.model, trial.parameters, Path(directory))
-    sentences = [token_names([*pair.source, EOS]) for pair in trial.found.test]
+    sentences = [token_names([*pair.source, EOS]) for pair in trial.task.ids("test")]
 
     def translate() -> list[Ids]:
         outputs = translator.translate_batch(

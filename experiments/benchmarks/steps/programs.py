@@ -44,7 +44,7 @@ class Recorder:
 
 def training(trial: Trial, steps: int) -> list[Share]:
     """Return the shares of some training steps on one batch."""
-    learner, batch = trial.found.task.learner, next(trial.found.batches)
+    learner, batch = trial.task.learner, trial.task.training_batches()[0]
     state = learner.initial_state()
     program = learner.train_step.lower(state, batch).compile()
 
@@ -59,9 +59,9 @@ def training(trial: Trial, steps: int) -> list[Share]:
 
 def beam_search(trial: Trial) -> list[Share]:
     """Return the shares of the translation of the short test sentences, by one program."""
-    task, stopping = trial.found.task, trial.stopping
+    task, stopping = trial.task, trial.stopping
     length, *_ = lengths_for(task.config.model.max_length)
-    sources = [[*pair.source, EOS] for pair in trial.found.test if len(pair.source) < length]
+    sources = [[*pair.source, EOS] for pair in task.ids("test") if len(pair.source) < length]
     decoding, recorder = task.config.decoding, Recorder()
     model = nnx.merge(task.learner.definition, trial.parameters)
     compile = partial(by_rows, jit=recorder)  # the same at each call, or it is compiled again

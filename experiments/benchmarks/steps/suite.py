@@ -35,7 +35,7 @@ def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     trial = load_trial(config, cache)
     record = {
         "origin": origin(),
-        "parameters": trial.found.task.learner.num_parameters,
+        "parameters": trial.task.learner.num_parameters,
         "sentences": trial.described,
         "training": [share._asdict() for share in training(trial, config.steps)],
         "beam_search": [share._asdict() for share in beam_search(trial)],

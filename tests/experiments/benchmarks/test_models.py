@@ -21,10 +21,10 @@ from experiments.benchmarks.models import (
     translating,
 )
 from experiments.benchmarks.models.figure import Figure, Peer, Timed
-from experiments.benchmarks.models.sentences import Pair
 from experiments.benchmarks.record import as_json
 from experiments.compilation import compiled
 from experiments.config import Config
+from experiments.data.rows import EncodedPair
 from experiments.data.vocabulary import BOS, EOS, PAD
 from experiments.errors import UsageError
 from experiments.tasks.translation import Translation
@@ -140,7 +140,7 @@ def pairs_of(packed):
     for row, segments in enumerate(packed.target.segments):
         for segment in range(1, segments.max() + 1):
             sides = (side.labels[row][side.segments[row] == segment][:-1] for side in packed)
-            pairs.append(Pair(*(ids.tolist() for ids in sides)))
+            pairs.append(EncodedPair(*(ids.tolist() for ids in sides)))
     return pairs
 
 
@@ -149,14 +149,15 @@ def test_torch_transformer_trains_like_our_model(captions, tmp_path):
     """With the same parameters and pairs, padded or packed, the loss of every step is equal."""
     torch_transformer = importlib.import_module("experiments.benchmarks.peers.torch_transformer")
     settings = Config.read(captions.translation.to_dict())
-    task, vocab_size, _, batches, _ = ours.load_translation(settings, tmp_path)
+    task = ours.load_translation(settings, tmp_path)
+    vocab_size = len(task.tokenizers.target)
     peer = torch_transformer.TorchTransformer(settings, vocab_size)
     assert peer.num_parameters == task.learner.num_parameters
     tuned = torch_transformer.TorchTransformer(settings, vocab_size, tuned=True)
     state = task.learner.initial_state()
     peer.load(state.parameters)
     tuned.load(state.parameters)
-    packed = next(batches)
+    packed = task.training_batches()[0]
     several = sentences.padded(pairs_of(packed))
     assert np.sum(packed.target.counted) == np.sum(several.target_labels != PAD)
     for _ in range(3):
@@ -218,8 +219,8 @@ def test_trial_loads_the_parameters_of_a_run(captions, tmp_path):
     trial = translating.load_trial(captions, tmp_path)
     chex.assert_trees_all_equal(trial.parameters, state.parameters)
     assert trial.described == "by a trained model"
-    assert trial.stopping == trial.found.task.stopping
-    assert trial.found.task.config == settings
+    assert trial.stopping == trial.task.stopping
+    assert trial.task.config == settings
     captions.translation.model.norm_placement = "pre"  # the peers copy the model
     with pytest.raises(UsageError, match="norm_placement"):
         translating.load_trial(captions, tmp_path)
@@ -242,11 +243,11 @@ def test_translating_figures(captions, tmp_path):
 
 def test_training_batch_is_packed(captions, tmp_path):
     """All training pairs fit in one batch here, some more than once."""
-    found = ours.load_translation(Config.read(captions.translation.to_dict()), tmp_path)
-    batch = next(found.batches).target
+    task = ours.load_translation(Config.read(captions.translation.to_dict()), tmp_path)
+    batch = task.training_batches()[0].target
     assert batch.counted.mean() > 0.8
     packed = " ".join(map(str, batch.labels.ravel().tolist()))
-    for pair in found.train:
+    for pair in task.ids("train"):
         assert " ".join(map(str, [*pair.target, EOS])) in packed
 
 
@@ -288,15 +289,15 @@ def test_crash_of_a_part_is_an_error_after_the_page(config, tmp_path, monkeypatc
 
 
 def test_batch_is_as_long_as_its_longest_sentences():
-    batch = sentences.padded([Pair([4, 5, 6], [7]), Pair([8], [9, 10])])
+    batch = sentences.padded([EncodedPair([4, 5, 6], [7]), EncodedPair([8], [9, 10])])
     assert batch.source.tolist() == [[4, 5, 6, EOS], [8, EOS, PAD, PAD]]
     assert batch.target_inputs.tolist() == [[BOS, 7, PAD], [BOS, 9, 10]]
     assert batch.target_labels.tolist() == [[7, EOS, PAD], [9, 10, EOS]]
-    assert sentences.padded([Pair([8], [9, 10])]).source.tolist() == [[8, EOS]]
+    assert sentences.padded([EncodedPair([8], [9, 10])]).source.tolist() == [[8, EOS]]
 
 
 def test_batches_by_length():
-    pairs = [Pair([4] * length, [5]) for length in (7, 1, 3, 2)]
+    pairs = [EncodedPair([4] * length, [5]) for length in (7, 1, 3, 2)]
     found = sentences.by_length(pairs, tokens=12)
     assert [[pair.length for pair in batch] for batch in found] == [[2, 3, 4], [8]]
 
