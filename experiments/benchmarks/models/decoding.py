@@ -21,7 +21,6 @@ from attention.decoding import (
 )
 from attention.modules import EncoderDecoder, TransformerConfig, unstack_layers
 from experiments.benchmarks.models.figure import Figure, Timed
-from experiments.benchmarks.models.recompute import recompute
 from experiments.clock import round_robin
 
 VOCABULARY = 200
@@ -74,13 +73,15 @@ def programs(settings: ConfigDict, batch: int) -> dict[str, Callable[[], Generat
         encoder_output = model.encode(source, mask=None).features
         model = unstack_layers(model)
 
-        def score(tokens: Array, index: Array) -> Array:
-            features = model.decode(tokens, encoder_output, encoder_mask=None).features
-            last = jnp.take_along_axis(features, index[:, None, None], axis=1)
-            return model.logits(last[:, 0])
+        def step(state: tuple[Array, Array], tokens: Array) -> tuple[Array, tuple[Array, Array]]:
+            read, index = state  # [B, T], [B]
+            read = read.at[jnp.arange(batch), index].set(tokens)
+            # One shape for every prefix, so each is computed at its full length.
+            features = model.decode(read, encoder_output, encoder_mask=None).features
+            last = jnp.take_along_axis(features, index[:, None, None], axis=1)[:, 0]
+            return model.logits(last), (read, index + 1)
 
-        # One shape for every prefix, so each is computed at its full length.
-        step, state = recompute(score, batch_size=batch, max_length=length)
+        state = jnp.zeros((batch, length), jnp.int32), jnp.zeros(batch, jnp.int32)
         start = jnp.full(batch, FIRST, jnp.int32)
         return decode(step, state, start, Greedy(), stopping)
 

@@ -25,7 +25,6 @@ from attention.modules import (
     TransformerConfig,
 )
 from attention.primitives import masks
-from experiments.benchmarks.models.recompute import recompute
 from tests.attention.modules.inputs import fill, filled, shapes_of
 from tests.attention.primitives.inputs import (
     jitted,
@@ -60,6 +59,20 @@ def encoder_decoder(**options):
 GREEDY, BEAM = Greedy(), Beam(3, 2, GNMT(0.6), True)
 
 
+def recompute(score):
+    """Return a step that computes the logits of all tokens again, and its state.
+
+    `score(tokens [B, L], index [B])` returns the logits of the token after number `index`.
+    """
+
+    def step(state, tokens):
+        read, index = state
+        read = read.at[jnp.arange(B), index].set(tokens)
+        return score(read, index), (read, index + 1)
+
+    return step, (jnp.zeros((B, L), jnp.int32), jnp.zeros(B, jnp.int32))
+
+
 def assert_same(found, expected):
     np.testing.assert_array_equal(found.lengths, expected.lengths)
     np.testing.assert_array_equal(found.tokens, expected.tokens[..., : found.tokens.shape[-1]])
@@ -82,7 +95,7 @@ def test_ragged_prompts_with_a_cache_equal_full_passes():
             logits = model(tokens).logits
             return jnp.take_along_axis(logits, (length - 1 + index)[:, None, None], axis=1)[:, 0]
 
-        step, state = recompute(score, batch_size=B, max_length=L)
+        step, state = recompute(score)
         last = jnp.take_along_axis(inputs, length[:, None] - 1, axis=1)[:, 0]
         stopping = StoppingCriteria(L, END)
         return [decode(step, state, last, strategy, stopping) for strategy in strategies]
@@ -120,7 +133,7 @@ def test_translations_with_a_cache_equal_full_passes(options, strategy, given):
             features = jnp.take_along_axis(output.features, index[:, None, None], axis=1)[:, 0]
             return model.logits(features)
 
-        step, state = recompute(score, batch_size=B, max_length=L)
+        step, state = recompute(score)
         start = jnp.full(B, BOS, jnp.int32)
         return decode(step, state, start, strategy, StoppingCriteria(L, END))
 
@@ -150,7 +163,7 @@ def test_recurrent_translations_in_one_program_equal_full_passes(cell, attention
             logits = model.logits(model.decode(answer, encoded, encoder_mask=mask).features)
             return jnp.take_along_axis(logits, index[:, None, None], axis=1)[:, 0]
 
-        step, state = recompute(score, batch_size=B, max_length=L)
+        step, state = recompute(score)
         start, stopping = jnp.full(B, BOS, jnp.int32), StoppingCriteria(L, END)
         expected = decode(step, state, start, strategy, stopping)
         return generate(model, source, strategy=strategy, **given), expected
