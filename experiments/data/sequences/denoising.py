@@ -11,14 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from experiments.config.build import as_tree
-from experiments.config.data import DenoisingData
+from experiments.config.data import DenoisingData, ToySizes
 from experiments.data.pairs import SentencePair
 from experiments.data.sequences import toy
 from experiments.data.sequences.draw import generator
 from experiments.data.sequences.noise import BETWEEN, add_noise
 from experiments.data.source import Source
 from experiments.data.tokenizers import Words
-from experiments.data.toy_language import Sizes
 
 FEWEST, MOST = 2, 4  # sentences of a document
 
@@ -47,9 +46,9 @@ def documents(sentences: Sequence[str], random: np.random.Generator) -> Iterator
         yield f" {BETWEEN} ".join(sorted(sentences[i] for i in islice(order, number)))
 
 
-def _sizes(config: DenoisingData) -> Sizes:
+def _sizes(config: DenoisingData) -> ToySizes:
     """Return sizes of the toy language; the splits that denoising lacks have one sentence."""
-    return Sizes(**as_tree(config.sizes), compositional=1, longer=1)
+    return ToySizes(**as_tree(config.sizes), compositional=1, longer=1)
 
 
 SOURCE = Source(load, text=Words(shared=True))

@@ -2,21 +2,20 @@
 
 from pathlib import Path
 
-from experiments.config.build import as_tree
-from experiments.config.data import ToyData
+from experiments.config.data import ToyData, ToySizes
 from experiments.data.pairs import SentencePair
 from experiments.data.source import Source
 from experiments.data.tokenizers import Words
-from experiments.data.toy_language import Sizes, ToyTranslation, corpus_name, prepare
+from experiments.data.toy_language import ToyTranslation, corpus_name, prepare
 from experiments.data.words import WORDS
 
 
 def load(config: ToyData, split: str, cache: Path) -> list[SentencePair]:
     """Return a split; the language is generated the first time."""
-    return load_pairs(config.seed, Sizes(**as_tree(config.sizes)), split, cache)
+    return load_pairs(config.seed, config.sizes, split, cache)
 
 
-def load_pairs(seed: int, sizes: Sizes, split: str, cache: Path) -> list[SentencePair]:
+def load_pairs(seed: int, sizes: ToySizes, split: str, cache: Path) -> list[SentencePair]:
     """Return the pairs of a split of a toy language."""
     source = prepare(cache / "data", seed=seed, sizes=sizes).as_data_source(split=split)
     return [
@@ -26,8 +25,7 @@ def load_pairs(seed: int, sizes: Sizes, split: str, cache: Path) -> list[Sentenc
 
 
 def _name(config: ToyData) -> str:
-    sizes = Sizes(**as_tree(config.sizes))
-    return f"{corpus_name(config.seed, sizes)} {ToyTranslation.VERSION}"
+    return f"{corpus_name(config.seed, config.sizes)} {ToyTranslation.VERSION}"
 
 
 SOURCE = Source(

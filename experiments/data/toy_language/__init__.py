@@ -2,11 +2,10 @@
 
 from experiments.data.toy_language.builder import ToyTranslation, corpus_name, prepare
 from experiments.data.toy_language.phrase import Pair
-from experiments.data.toy_language.splits import Sizes, corpus, sample
+from experiments.data.toy_language.splits import corpus, sample
 
 __all__ = [
     "Pair",
-    "Sizes",
     "ToyTranslation",
     "corpus",
     "corpus_name",

@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 import tensorflow_datasets as tfds
 from absl import logging
 
+from experiments.config.data import ToySizes
 from experiments.data.toy_language.phrase import Pair
-from experiments.data.toy_language.splits import Sizes, corpus
+from experiments.data.toy_language.splits import corpus
 
 _DESCRIPTION = """
 A toy translation language, English to French, generated from a small grammar. Hardly any word can
@@ -28,10 +29,10 @@ class ToyConfig(tfds.core.BuilderConfig):
     """Seed and sizes of a corpus; its name, and so its directory, contains both."""
 
     seed: int = 0
-    sizes: Sizes = dataclasses.field(default_factory=Sizes)
+    sizes: ToySizes = dataclasses.field(default_factory=ToySizes)
 
 
-def corpus_name(seed: int, sizes: Sizes) -> str:
+def corpus_name(seed: int, sizes: ToySizes) -> str:
     """Name of a corpus, which its seed and sizes decide."""
     return f"en_fr_seed{seed}_{'_'.join(map(str, dataclasses.astuple(sizes)))}"
 
@@ -78,7 +79,9 @@ class ToyTranslation(tfds.core.GeneratorBasedBuilder, skip_registration=True):
             )
 
 
-def prepare(data_dir: str | Path, *, seed: int = 0, sizes: Sizes | None = None) -> ToyTranslation:
+def prepare(
+    data_dir: str | Path, *, seed: int = 0, sizes: ToySizes | None = None
+) -> ToyTranslation:
     """Generate the dataset into a directory, unless it exists.
 
     TFDS writes into a temporary directory and renames it at the end, so an interrupted preparation
@@ -92,7 +95,7 @@ def prepare(data_dir: str | Path, *, seed: int = 0, sizes: Sizes | None = None) 
     Returns:
         A builder that is ready for `as_data_source(split=...)`.
     """
-    sizes = sizes or Sizes()
+    sizes = sizes or ToySizes()
     config = ToyConfig(name=corpus_name(seed, sizes), seed=seed, sizes=sizes)
     make = partial(
         ToyTranslation, config=config, data_dir=str(data_dir), file_format="array_record"

@@ -4,15 +4,13 @@ import random
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
 
+from experiments.config.data import ToySizes
 from experiments.data.toy_language.grammar import Derivation, derive, famous
 from experiments.data.toy_language.phrase import Pair
 from experiments.data.words import tokenize
 
 SHORTEST, LONGEST, LONGEST_OF_ALL = 3, 20, 32
-# Fewer sentences do not contain every word of the other splits.
-SMALLEST_TRAIN = 1_000
 # One combination in 25 is held out for the compositional split.
 HELD_OUT_ONE_IN = 25
 FAMOUS = tuple(pair.en for pair in famous())
@@ -24,27 +22,9 @@ _ALWAYS_SEEN = frozenset({
 })  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Number of pairs of each split."""
-
-    train: int = 40_000
-    validation: int = 1_000
-    test: int = 1_000
-    compositional: int = 1_000
-    longer: int = 500
-
-    def __post_init__(self) -> None:
-        """Check the sizes: train must be able to contain the words of the other splits."""
-        for split, size in asdict(self).items():
-            least = SMALLEST_TRAIN if split == "train" else 1
-            if size < least:
-                raise ValueError(f"data.sizes.{split} must be at least {least}, got {size}")
-
-    @property
-    def attested(self) -> int:
-        """Least number of occurrences in train of every used word: 20 at the default size."""
-        return max(1, self.train // 2_000)
+def least_count(sizes: ToySizes) -> int:
+    """Return the least number of occurrences in train of each word: 20 at the default size."""
+    return max(1, sizes.train // 2_000)
 
 
 def is_held_out(combination: tuple[str, str, str], seed: int) -> bool:
@@ -86,8 +66,8 @@ def _split_of(derivation: Derivation, seed: int) -> str | None:
     return "compositional" if unseen else "familiar"
 
 
-def corpus(seed: int = 0, sizes: Sizes | None = None) -> dict[str, list[Pair]]:
-    """Return all splits, without duplicates; every word occurs `sizes.attested` times in train.
+def corpus(seed: int = 0, sizes: ToySizes | None = None) -> dict[str, list[Pair]]:
+    """Return all splits, without duplicates; train contains every word `least_count` times.
 
     Args:
         seed: equal seeds give equal pairs in equal order.
@@ -96,7 +76,8 @@ def corpus(seed: int = 0, sizes: Sizes | None = None) -> dict[str, list[Pair]]:
     Returns:
         The pairs of train, validation, test, compositional and longer.
     """
-    sizes = sizes or Sizes()
+    sizes = sizes or ToySizes()
+    least = least_count(sizes)
     wanted = {
         "familiar": sizes.train + sizes.validation + sizes.test,
         "compositional": sizes.compositional,
@@ -109,7 +90,7 @@ def corpus(seed: int = 0, sizes: Sizes | None = None) -> dict[str, list[Pair]]:
         test, validation, train = _deal(pools["familiar"], sizes)
         counts = Counter(word for pair in train for word in pair.forms)
         used = {word for pairs in pools.values() for pair in pairs for word in pair.forms}
-        newly_rare = {word for word in used if counts[word] < sizes.attested}
+        newly_rare = {word for word in used if counts[word] < least}
         if not newly_rare:
             break
         rare |= newly_rare
@@ -117,7 +98,7 @@ def corpus(seed: int = 0, sizes: Sizes | None = None) -> dict[str, list[Pair]]:
     return {
         "train": train,
         "validation": validation,
-        "test": (_attested(famous(), counts, sizes.attested) + test)[: sizes.test],
+        "test": (_attested(famous(), counts, least) + test)[: sizes.test],
         "compositional": pools["compositional"],
         "longer": pools["longer"],
     }
@@ -143,7 +124,7 @@ def _fill(
             pools[name].append(pair)
 
 
-def _deal(pairs: list[Pair], sizes: Sizes) -> tuple[list[Pair], list[Pair], list[Pair]]:
+def _deal(pairs: list[Pair], sizes: ToySizes) -> tuple[list[Pair], list[Pair], list[Pair]]:
     """Shuffle the pairs and split them into test, validation and train.
 
     Without the shuffle, later splits would contain less probable sentences: a late sentence is

@@ -11,11 +11,9 @@ from attention.modules.recurrent import encoder, encoder_decoder
 from attention.primitives.attend import IMPLEMENTATIONS
 from experiments import registry
 from experiments.config import data, model, train
-from experiments.config.data import ToySizes
 from experiments.config.model import EncoderDecoderModel, RecurrentModel
-from experiments.data import subwords, toy_language
+from experiments.data import subwords
 from experiments.data.sequences import noise
-from experiments.data.toy_language import splits
 from experiments.data.vocabulary import EOS
 from experiments.tasks import translation
 from experiments.training import optimizer
@@ -51,7 +49,6 @@ def test_absolute_positions_are_those_added_to_embeddings():
         (EncoderDecoderModel, config.TransformerConfig),
         (RecurrentModel, encoder_decoder.RecurrentConfig),
         (model.RotaryPart, modules.Rotary),
-        (ToySizes, toy_language.Sizes),
     ],
 )
 def test_every_field_is_one_of_the_library(part, library):
@@ -68,7 +65,6 @@ def test_a_vocabulary_is_shared_where_the_source_shares_it():
 
 def test_limits_equal_those_of_the_data():
     assert data.SMALLEST_SUBWORDS == EOS + 2 + 256
-    assert data.SMALLEST_TRAIN == splits.SMALLEST_TRAIN
 
 
 def test_every_schedule_is_known():

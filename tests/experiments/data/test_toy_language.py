@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.data.toy_language import Pair, Sizes, corpus, prepare, sample
+from experiments.config.data import ToySizes
+from experiments.data.toy_language import Pair, corpus, prepare, sample
 from experiments.data.toy_language import builder as builder_module
 from experiments.data.toy_language.entries import SENSES
 from experiments.data.toy_language.morphology import english_plural, french_plural
@@ -21,7 +22,7 @@ from experiments.data.toy_language.splits import (
 )
 from experiments.data.words import detokenize, tokenize
 
-TINY = Sizes(train=1_000, validation=20, test=20, compositional=20, longer=20)
+TINY = ToySizes(train=1_000, validation=20, test=20, compositional=20, longer=20)
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +79,8 @@ def test_equal_seeds_give_equal_pairs(tiny: dict[str, list[Pair]]) -> None:
 def test_pairs_do_not_depend_on_the_hash_seed(tiny: dict[str, list[Pair]]) -> None:
     """Those of this process, in which it is random, equal those of another one."""
     script = (
-        "from experiments.data.toy_language.splits import Sizes, corpus;"
-        "print(hash(tuple(ord(c) for c in repr(corpus(0, Sizes(1_000, 20, 20, 20, 20))))))"
+        "from tests.experiments.data.test_toy_language import TINY, corpus;"
+        "print(hash(tuple(ord(c) for c in repr(corpus(0, TINY)))))"
     )
     said = subprocess.run(
         [sys.executable, "-c", script], env={"PYTHONHASHSEED": "1"}, check=True,
