@@ -6,7 +6,6 @@ import numpy as np
 
 from experiments.data.batches import Batches, FiniteBatches, Rows
 from experiments.data.epoch import Epoch
-from experiments.errors import UsageError
 
 
 class TextBatch(NamedTuple):
@@ -29,18 +28,14 @@ class RandomWindows(Batches[TextBatch]):
     padding = 0.0
 
     def __init__(self, ids: np.ndarray, *, context: int, size: int, seed: int) -> None:
-        """Check the length of the text.
+        """Draw nothing yet.
 
         Args:
-            ids: of the text, `[characters]`.
+            ids: of the text, `[characters]`, more than T.
             context: T, the ids of a window.
             size: B, the windows of a batch.
             seed: of the places.
-
-        Raises:
-            UsageError: a text shorter than a window and one more token.
         """
-        _check_context(ids, context)
         self._ids = ids
         self._context = context
         self._size = size
@@ -71,14 +66,10 @@ class FixedWindows(FiniteBatches[TextBatch]):
         """Place the windows.
 
         Args:
-            ids: of the text, `[characters]`.
+            ids: of the text, `[characters]`, more than T.
             context: T, the ids of a window.
             size: B, the windows of a batch.
-
-        Raises:
-            UsageError: a text shorter than a window and one more token.
         """
-        _check_context(ids, context)
         self._ids, self._context = ids, context
         begins = np.arange(0, len(ids) - 1, context)
         begins = np.append(begins, np.full(-len(begins) % size, len(ids)))
@@ -99,14 +90,6 @@ class FixedWindows(FiniteBatches[TextBatch]):
         places = starts[:, None] + np.arange(self._context)
         windows = _windows(self._ids, starts, self._context)
         return windows._replace(counted=places >= begins[:, None])
-
-
-def _check_context(ids: np.ndarray, context: int) -> None:
-    if len(ids) <= context:
-        raise UsageError(
-            f"batch.row_length={context} needs a text of at least {context + 1} characters, "
-            f"got {len(ids)}"
-        )
 
 
 def _windows(ids: np.ndarray, starts: np.ndarray, context: int) -> TextBatch:

@@ -141,14 +141,6 @@ def test_fixed_windows_count_every_label_once(length):
         np.testing.assert_array_equal(batch.labels, batch.inputs + 1)
 
 
-def test_text_shorter_than_a_window_raises():
-    words = "batch.row_length=7 needs a text of at least 8 characters, got 7"
-    with pytest.raises(UsageError, match=words):
-        RandomWindows(IDS[:7], context=7, size=2, seed=0)
-    with pytest.raises(UsageError, match=words):
-        FixedWindows(IDS[:7], context=7, size=2)
-
-
 def test_default_text_is_the_toy_language():
     text = toy_text(data())
     assert text == "".join("".join(sources(characters, split)) for split in CUTS)
