@@ -198,19 +198,16 @@ def call(
         flags = {"cluster": command.cluster, "wandb": command.wandb}
         do(config, workdir, cache, **{name: value for name, value in flags.items() if value})
         return 0
-    is_task = config.task in TASKS
-    if not is_task:
-        experiment = EXPERIMENTS[config.task].load()
-        if hasattr(experiment, "check"):
-            experiment.check(config)
     if command.mode == "describe":
         model = abstract_model(command, config)
         import_module("experiments.describe").describe(config, model)
         return 0
     if command.mode in USES and command.weights is None:
         config = workdir.as_trained(config, other_data=command.mode == "evaluate")
-    if is_task:
+    if config.task in TASKS:
         experiment = import_module(f"experiments.commands.{command.mode}")
+    else:
+        experiment = EXPERIMENTS[config.task].load()
     do = getattr(experiment, command.mode)
     if command.mode == "predict":
         if sys.stdin is None:

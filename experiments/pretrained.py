@@ -34,15 +34,6 @@ NEEDS = 'reading weights needs an extra: pip install "attention[weights]"'
 BUCKETS = tuple(64 * 4**power for power in range(7))  # padded lengths of lines: each is compiled
 
 
-def check(config: ConfigDict) -> None:
-    """Check `config.decoding`.
-
-    Raises:
-        UsageError: in one sentence.
-    """
-    build(PretrainedPart, config.decoding.to_dict(), "decoding.")
-
-
 def predict(
     config: ConfigDict, folder: Workdir, cache: Path, groups: Iterable[Sequence[str]], form: str
 ) -> int:
@@ -59,8 +50,8 @@ def predict(
         Number of lines without an answer; each has a message on standard error.
     """
     del cache
-    model, tokenizer, settings = _load(folder)
     decoding = build(PretrainedPart, config.decoding.to_dict(), "decoding.")
+    model, tokenizer, settings = _load(folder)
     if decoding.strategy == "auto":
         decoding = replace(decoding, strategy="sample" if model.is_prompted else "greedy")
     options = _options(decoding, settings, model)
@@ -98,7 +89,8 @@ def explain(
         head: that is drawn alone, from 1; the first one if None.
 
     Raises:
-        UsageError: no sentence, one that is too long, or a layer or head out of range.
+        UsageError: no sentence, one that is too long, or a layer, head or field of `decoding` out
+            of range.
     """
     del cache
     from experiments.analysis.collect import texts
@@ -107,10 +99,10 @@ def explain(
 
     if sentence is None:
         raise UsageError("--mode=explain --weights=FOLDER needs a --sentence: it has no data")
+    decoding = build(PretrainedPart, config.decoding.to_dict(), "decoding.")
     model, tokenizer, settings = _load(folder, is_written=False)
     options = {}
     if isinstance(model, EncoderDecoder):
-        decoding = build(PretrainedPart, config.decoding.to_dict(), "decoding.")
         decoding = replace(decoding, strategy="greedy")
         options = _options(decoding, settings, model)
         most = model.target_embedding.max_length or decoding.max_tokens
