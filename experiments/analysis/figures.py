@@ -60,32 +60,12 @@ def draw_example(
     for kind, maps in found.maps.items():
         for place, number in enumerate(maps.layers):
             heads = [(place, head) for head in range(maps.weights.shape[1])]
-            draw_maps(maps, folder / f"{kind}-layer-{number}", places=heads, formats=FORMATS)
+            save(maps_figure(maps, places=heads), folder / f"{kind}-layer-{number}", FORMATS)
         place, at = places[kind]
         path = folder / f"{kind}-layer-{maps.layers[place]}-head-{at + 1}"
-        draw_maps(maps, path, places=[(place, at)], formats=FORMATS)
+        save(maps_figure(maps, places=[(place, at)]), path, FORMATS)
         draw_mask(visible(untrained.maps[kind], place), maps, maps.layers[place], folder)
         write_csv(maps, folder / f"{kind}.csv")
-
-
-def draw_maps(
-    maps: AttentionMaps,
-    path: Path,
-    *,
-    places: Collection[tuple[int, int]] | None = None,
-    links: Iterable[tuple[int, int]] = (),
-    formats: Sequence[str] = FORMATS[:1],
-) -> None:
-    """Draw attention weights into files.
-
-    Args:
-        maps: of one kind.
-        path: of the figure; its suffix is replaced by those of `formats`.
-        places: as in `maps_figure`.
-        links: as in `maps_figure`.
-        formats: of the files.
-    """
-    save(maps_figure(maps, places=places, links=links), path, formats)
 
 
 def maps_figure(

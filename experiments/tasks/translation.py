@@ -16,7 +16,7 @@ from attention.modules.dropout import split_rng
 from attention.primitives import masks
 from experiments.analysis.agreement import Explainer, explained, linked_first
 from experiments.analysis.collect import Example
-from experiments.analysis.figures import draw_maps
+from experiments.analysis.figures import maps_figure, save
 from experiments.config import Config
 from experiments.config.decoding import SearchPart
 from experiments.data.packing import row_lengths
@@ -256,7 +256,7 @@ class Translation(Task[Batch | PackedPairs]):
             print(f"no picture of the attention: {error}")
             return
         links = example.token_links(shown.alignment)
-        draw_maps(found.maps["cross"], workdir.attention, links=links)
+        save(maps_figure(found.maps["cross"], links=links), workdir.attention)
 
     def read(self, line: str) -> Sentence:
         """Read a sentence."""

@@ -92,8 +92,10 @@ def test_sentence(explain, made, monkeypatch):
 @pytest.fixture
 def no_figures(monkeypatch):
     """Draw no figures, because they take long; those of a sentence are tested."""
-    for name in ("draw_maps", "draw_mask"):
+    for name in ("maps_figure", "draw_mask"):
         monkeypatch.setattr(figures, name, lambda *_, **__: None)
+    save = figures.save
+    monkeypatch.setattr(figures, "save", lambda figure, *to: figure and save(figure, *to))
     monkeypatch.setattr(command, "draw_attributions", lambda *_: None)
 
 

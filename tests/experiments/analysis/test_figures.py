@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from experiments.analysis.collect import AttentionMaps
-from experiments.analysis.figures import FORMATS, draw_maps, draw_mask, write_csv
+from experiments.analysis.figures import FORMATS, draw_mask, maps_figure, save, write_csv
 
 TOKENS = ["the", "$x$", "</text>", "עברית", "é", "😀"]
 
@@ -17,8 +17,8 @@ def maps():
 
 def draw(maps, folder):
     folder.mkdir()
-    draw_maps(maps, folder / "all", links=[(0, 1)], formats=FORMATS)
-    draw_maps(maps, folder / "head", places=[(1, 2)], formats=FORMATS)
+    save(maps_figure(maps, links=[(0, 1)]), folder / "all", FORMATS)
+    save(maps_figure(maps, places=[(1, 2)]), folder / "head", FORMATS)
     draw_mask(maps.weights[0, 0] > 0.1, maps, 1, folder)
     write_csv(maps, folder / "maps.csv")
     return {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -38,7 +38,7 @@ def test_equal_figures_are_equal_files(maps, tmp_path):
 
 
 def test_labels_are_text(maps, tmp_path):
-    draw_maps(maps, tmp_path / "head", places=[(0, 0)], formats=(".svg",))
+    save(maps_figure(maps, places=[(0, 0)]), tmp_path / "head", (".svg",))
     svg = (tmp_path / "head.svg").read_text()
     for text in ("the", "$x$", "&lt;/text&gt;", "עברית", "😀", "layer 1, head 1"):
         assert f">{text}</text>" in svg
