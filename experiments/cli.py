@@ -25,6 +25,7 @@ from experiments.arguments import (
 from experiments.config import Config
 from experiments.config.build import helps
 from experiments.config_files import (
+    DEFAULT,
     check_field,
     choose_data,
     config_files,
@@ -79,7 +80,7 @@ OF_DATA = ("split", "file", "gold")  # flags that need the data or the tokens of
 # Modes that train several runs: how the names of their workdirs end.
 SUFFIXES = {"compare": "", "sweep": "_sweep"}
 DEFAULTS = {"benchmark": "benchmark", "ledger": "ledger"}
-DEFAULT, PRETRAINED = "toy_translation", "pretrained"
+PRETRAINED = "pretrained"
 # Name of a flag: its default and its help.
 FLAGS = {
     "mode": ("train", "one of the modes above"),

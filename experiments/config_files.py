@@ -16,6 +16,7 @@ from experiments.plugin import import_file
 from experiments.registry import DATASETS
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+DEFAULT = "toy_translation"  # configuration of a command without --config
 
 
 def load_config(name: str) -> ConfigDict:

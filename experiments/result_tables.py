@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from experiments.config_files import config_files, load_config
+from experiments.config_files import DEFAULT, config_files, load_config
 from experiments.errors import UsageError, nearest
 from experiments.records import Record, label_of, table
 from experiments.registry import TASKS
@@ -35,7 +35,6 @@ HEAD = r"<!-- (results:|all results|output of) ?([^>]*?)-->\n"
 END = "<!-- end of results -->"
 BLOCK = re.compile(f"({HEAD}).*?{END}", re.DOTALL)
 CARD = re.compile(r'^time  .*?(?=""")', re.DOTALL | re.MULTILINE)
-DEFAULT = "toy_translation"  # configuration of a command without --config
 NOT_RUN = "not run"
 UNKNOWN = "unknown"
 IN_RESULTS_ALONE = ("steps", "date", "machine")  # columns that other documents leave out

@@ -13,6 +13,7 @@ from attention.testing import ROWS, Report, check_attention
 from experiments.benchmarks import ours
 from experiments.benchmarks.contender import LIBRARY, Candidate
 from experiments.benchmarks.peers import of_peers
+from experiments.benchmarks.record import table
 
 PAGE = Path("docs/CONFORMANCE.md")
 MARKS = {
@@ -95,9 +96,8 @@ def page(
 
 def _table(reports: Sequence[Report]) -> str:
     head = ["row", *(str(number) for number in range(1, len(reports) + 1))]
-    lines = [head, ["---"] * len(head)]
-    lines += [[name, *(MARKS[report[name].verdict] for report in reports)] for name in ROWS]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    body = ([name, *(MARKS[report[name].verdict] for report in reports)] for name in ROWS)
+    return table([head, *body])
 
 
 def _refusals(checked: Sequence[tuple[Candidate, Report]]) -> list[str]:

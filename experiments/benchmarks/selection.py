@@ -1,8 +1,9 @@
 """Selection of names by patterns: `causal_* full_4096_*`, or `all`."""
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
+
+from experiments.errors import nearest
 
 
 def selected(field: str, words: str, known: Sequence[str]) -> list[str]:
@@ -19,7 +20,6 @@ def selected(field: str, words: str, known: Sequence[str]) -> list[str]:
     patterns = ["*" if word == "all" else word for word in words.replace(",", " ").split()]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in known):
-            near = get_close_matches(pattern, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = nearest(pattern, known, quote=True)
             raise ValueError(f"{field} has no {pattern!r}, which is neither a name nor all{hint}")
     return [name for name in known if any(fnmatchcase(name, pattern) for pattern in patterns)]

@@ -3,10 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 
-from experiments.errors import UsageError
+from experiments.errors import UsageError, nearest
 
 PAD, BOS, EOS = 0, 1, 2
 SPECIALS = ("<pad>", "<bos>", "<eos>")
@@ -72,8 +71,7 @@ class Vocabulary:
             return [self.ids[word] for word in sentence]
         except KeyError as error:
             (word,) = error.args
-            near = get_close_matches(word, self.ids, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = nearest(word, self.ids, quote=True)
             raise ValueError(f"the {kind} {word!r} is not in the vocabulary{hint}") from None
 
     def decode(self, ids: Iterable[int]) -> list[str]:

@@ -86,9 +86,3 @@ def read_metrics(directory: Path) -> list[dict]:
     """
     path = directory / METRICS
     return read_json_lines(path, {"step": int, "split": str}) if path.exists() else []
-
-
-def read_timing(directory: Path) -> list[dict]:
-    """Return the rows of `timing.jsonl`, as `read_metrics`."""
-    path = directory / TIMING
-    return read_json_lines(path, {"step": int}) if path.exists() else []

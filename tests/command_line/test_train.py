@@ -13,11 +13,12 @@ import pytest
 
 from experiments.analysis.animation import read_rows
 from experiments.data.windows import Windows
+from experiments.json_files import read_json_lines
 from experiments.registry import TASKS
 from experiments.tasks.translation import Translation
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.digest import digests
-from experiments.training.metrics import read_metrics, read_timing
+from experiments.training.metrics import read_metrics
 from experiments.training.session import restore
 from experiments.warm_start import parameters_to_start_from
 from experiments.workdir import Workdir
@@ -91,7 +92,8 @@ def test_workdir_contains_everything(place, trained):
     assert (
         trained[0]["learning_rate"] > trained[-1]["learning_rate"] > 0 < trained[0]["gradient_norm"]
     )
-    assert [row["step"] for row in read_timing(place / "tiny")] == [4, 8, 10, 12, 16, 20]
+    timing = read_json_lines(place / "tiny" / "timing.jsonl", {"step": int})
+    assert [row["step"] for row in timing] == [4, 8, 10, 12, 16, 20]
 
 
 def test_finished_run_is_evaluated_and_not_trained(place, run_command):

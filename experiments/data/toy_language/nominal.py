@@ -93,12 +93,12 @@ def pick_noun(d: Draft, kinds: Sequence[str]) -> Noun:
     return d.choose([noun for kind in kinds for noun in KINDS[kind]])
 
 
-def pick_adjectives(d: Draft, noun: Noun, most: int = 2) -> list[Adjective]:
+def pick_adjectives(d: Draft, noun: Noun) -> list[Adjective]:
     """Choose adjectives that suit the noun, in English order."""
     if noun.kind not in ADJECTIVES_OF or not ADJECTIVES_OF[noun.kind] or d.chance(0.5):
         return []
     chosen = [d.choose(ADJECTIVES_OF[noun.kind])]
-    if most > 1 and d.chance(0.35):
+    if d.chance(0.35):
         other = d.choose(ADJECTIVES_OF[noun.kind])
         rank = ("before", "quality", "colour", "origin", "material").index
         if other.order != chosen[0].order and "material" not in (other.order, chosen[0].order):

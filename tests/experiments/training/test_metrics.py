@@ -5,7 +5,8 @@ import json
 import pytest
 
 from experiments.errors import UsageError
-from experiments.training.metrics import Metrics, read_metrics, read_timing
+from experiments.json_files import read_json_lines
+from experiments.training.metrics import TIMING, Metrics, read_metrics
 
 
 def write(directory, first, last):
@@ -20,7 +21,8 @@ def test_rows_are_read_as_they_were_written(tmp_path):
     assert read_metrics(tmp_path) == [
         {"step": step, "split": "train", "loss": 1 / step} for step in (1, 2, 3)
     ]
-    assert read_timing(tmp_path) == [{"step": step, "steps_per_second": step} for step in (1, 2, 3)]
+    timing = read_json_lines(tmp_path / TIMING, {})
+    assert timing == [{"step": step, "steps_per_second": step} for step in (1, 2, 3)]
     assert list((tmp_path / "tensorboard").glob("events.*"))
 
 
@@ -41,4 +43,4 @@ def test_another_line_that_cannot_be_read_is_named(tmp_path, damaged):
 
 
 def test_nothing_is_read_where_nothing_is(tmp_path):
-    assert read_metrics(tmp_path) == read_timing(tmp_path) == []
+    assert read_metrics(tmp_path) == []
