@@ -45,7 +45,7 @@ from typing import Any, NamedTuple
 from absl import logging
 from ml_collections import ConfigDict
 
-from experiments.cli import MULTI_PROCESS_MODES, SUFFIXES, USES, Command, parse
+from experiments.cli import MULTI_PROCESS_MODES, PROCESSES, SUFFIXES, USES, Command, parse
 from experiments.config import Config
 from experiments.errors import Stopped, UsageError, as_usage_errors, one_of
 from experiments.registry import TASKS
@@ -128,7 +128,7 @@ def check_mode(command: Command) -> None:
             modes = EXPERIMENTS[name].modes
         if command.mode not in modes:
             raise UsageError(f"{name} has no mode {command.mode!r}, it has {', '.join(modes)}")
-    if command.against is not None and name != "translation":
+    if "against" in command.options and name != "translation":
         raise UsageError(f"--against is for translations, and {name} has none")
 
 
@@ -166,9 +166,10 @@ def start_jax(command: Command) -> None:
     from experiments.processes import cores_per_process, start_processes
     from experiments.training.sharding import cores_as_devices
 
-    cores_as_devices(cores_per_process(num_cores(), command.coordinator, command.num_processes))
+    coordinator, number, process = map(command.options.get, PROCESSES)
+    cores_as_devices(cores_per_process(num_cores(), coordinator, number))
     if command.mode in MULTI_PROCESS_MODES:
-        start_processes(command.coordinator, command.num_processes, command.process_id)
+        start_processes(coordinator, number, process)
     if command.mode != "benchmark":  # which times compiling too
         # Programs compiled by one run start the next one in seconds.
         jax.config.update("jax_compilation_cache_dir", str((command.cache / "jax").absolute()))
@@ -195,8 +196,7 @@ def call(
     cache = command.cache
     if command.runs:
         do = getattr(import_module(f"experiments.commands.{command.mode}"), command.mode)
-        flags = {"cluster": command.cluster, "wandb": command.wandb}
-        do(config, workdir, cache, **{name: value for name, value in flags.items() if value})
+        do(config, workdir, cache, **options(command))
         return 0
     if command.mode == "describe":
         model = abstract_model(command, config)
@@ -215,7 +215,7 @@ def call(
         from experiments.prompt import lines_as_they_come
 
         groups = lines_as_they_come(sys.stdin)
-        return 1 if do(config, workdir, cache, groups, command.format) else 0
+        return 1 if do(config, workdir, cache, groups, command.options.get("format", "text")) else 0
     do(config, workdir, cache, **options(command))
     return 0
 
@@ -234,24 +234,10 @@ def abstract_model(command: Command, config: Config | ConfigDict) -> Any:  # noq
 
 def options(command: Command) -> dict[str, Any]:
     """Return the arguments of a mode that flags decide."""
-    names = (
-        "beam",
-        "profile",
-        "wandb",
-        "split",
-        "sentence",
-        "file",
-        "gold",
-        "gold_first",
-        "layer",
-        "head",
-    )
-    values = {name: getattr(command, name) for name in names}
+    found = {name: value for name, value in command.options.items() if name not in PROCESSES}
     if command.weights is not None:
-        values["into"] = Workdir(command.workdir).explanation
-    if command.against is not None:
-        values["against"] = Workdir(command.against)
-    return {name: each for name, each in values.items() if each is not None and each is not False}
+        found["into"] = Workdir(command.workdir).explanation
+    return found
 
 
 def silence_threads() -> None:

@@ -4,12 +4,12 @@ Nothing heavy is imported here: a typing error and `--help` are answered before 
 """
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
@@ -54,80 +54,101 @@ MODES = {
 }
 ANSWERS = ("generate", "translate")  # other names of the mode predict, which get a hint
 USES = ("evaluate", "predict", "explain")  # modes that need a trained model
-FORMATS = ("text", "json")
 MAX_PORT = 65_535
 MULTI_PROCESS_MODES = ("train", "evaluate")  # modes in which several processes compute one run
-FOR_MODES = {  # modes that have a flag
-    "split": ("evaluate", "explain"),
-    "against": ("evaluate",),
-    "format": ("predict",),
-    "seeds": ("sweep",),
-    "cluster": ("sweep",),
-    "beam": ("prepare",),
-    "profile": ("train",),
-    "wandb": ("train", "sweep"),
-    "coordinator": MULTI_PROCESS_MODES,
-    "num_processes": MULTI_PROCESS_MODES,
-    "process_id": MULTI_PROCESS_MODES,
-    "sentence": ("explain",),
-    "file": ("explain",),
-    "gold": ("explain",),
-    "gold_first": ("explain",),
-    "layer": ("explain",),
-    "head": ("explain",),
-}
+PROCESSES = ("coordinator", "num_processes", "process_id")  # flags of several processes
 OF_DATA = ("split", "file", "gold")  # flags that need the data or the tokens of a run
 # Modes that train several runs: how the names of their workdirs end.
 SUFFIXES = {"compare": "", "sweep": "_sweep"}
 DEFAULTS = {"benchmark": "benchmark", "ledger": "ledger"}
 PRETRAINED = "pretrained"
-# Name of a flag: its default and its help.
-FLAGS = {
-    "mode": ("train", "one of the modes above"),
-    "workdir": (None, "folder of the run; alone, it continues or uses the run that it contains"),
-    "cache": (".cache", "folder of generated data and compiled programs"),
-    "split": (None, "with --mode=evaluate or explain: the one split that is used"),
-    "against": (
-        None,
-        "with --mode=evaluate: another workdir, to compare BLEU with (paired bootstrap)",
-    ),
-    "wandb": (
-        None,
-        "with --mode=train or sweep: Weights & Biases project that takes the metrics too",
-    ),
-    "weights": (
-        None,
-        "with --mode=predict or explain: folder of a released checkpoint, in place of a run",
-    ),
-    "sentence": (None, "with --mode=explain: a sentence, in place of those of a split"),
-    "file": (
-        None,
-        "with --mode=explain: a file of sentences, one a line, or of pairs with a tab between",
-    ),
-    "gold": (None, "with --file: word alignments of its pairs, one line for each, as 0-0 1-2 2p1"),
-    "gold_first": (None, "with --gold: the number of the first word, 0 (the default) or 1"),
-    "layer": (None, "with --mode=explain: the layer of the head that is drawn alone, from 1"),
-    "head": (None, "with --mode=explain: the head that is drawn alone, from 1"),
-    "format": (None, "with --mode=predict: text, or json with probabilities and alignments"),
-    "seeds": (None, "with --mode=sweep: the seeds of the runs, as in 0,1,2"),
-    "cluster": (
-        None,
-        "with --mode=sweep: train in jobs of submitit: local, slurm, or PATH.sbatch, a copy of the "
-        "batch script of slurm with other options",
-    ),
-    "beam": (None, "with --mode=prepare: options of Apache Beam, as in --runner=DirectRunner"),
-    "coordinator": (
-        None,
-        "with several processes: HOST:PORT, where process 0 listens; not needed by SLURM, Open MPI "
-        "and Kubernetes",
-    ),
-    "num_processes": (None, "with --coordinator: their number; 1 for one process alone"),
-    "process_id": (None, "with --coordinator: the number of this process, from 0"),
-    "plugin": (None, "Python file or module that registers datasets, tasks and the like"),
-}
 CLUSTERS = ("local", "slurm", "PATH.sbatch")
-PROFILE = "with --mode=train: record a trace of some steps in the folder profile of the workdir"
 HELP = ("--help", "-help", "-h")
+
+
+class Flag(NamedTuple):
+    """A flag of the command line.
+
+    Attributes:
+        help: one line, without the modes.
+        modes: that have it; () for all.
+        read: converts its text to a value.
+        default: its text where it is not given.
+        known: texts that are allowed; () for all.
+        least: smallest value of a whole number.
+    """
+
+    help: str
+    modes: tuple[str, ...] = ()
+    read: Callable[[str], Any] = str
+    default: str | None = None
+    known: tuple[str, ...] = ()
+    least: int = 1
+
+    @property
+    def text(self) -> str:
+        """The modes, the help and the default."""
+        where = f"with --mode={' or '.join(self.modes)}: " if self.modes else ""
+        return f"{where}{self.help}" + (f" [{self.default}]" if self.default else "")
+
+
+FLAGS = {
+    "mode": Flag("one of the modes above", default="train"),
+    "workdir": Flag("folder of the run; alone, it continues or uses the run that it contains"),
+    "cache": Flag("folder of generated data and compiled programs", (), Path, ".cache"),
+    "split": Flag("the one split that is used", ("evaluate", "explain")),
+    "against": Flag(
+        "another workdir, to compare BLEU with (paired bootstrap)", ("evaluate",), Workdir
+    ),
+    "wandb": Flag("Weights & Biases project that takes the metrics too", ("train", "sweep")),
+    "weights": Flag(
+        "folder of a released checkpoint, in place of a run", ("predict", "explain"), Path
+    ),
+    "sentence": Flag("a sentence, in place of those of a split", ("explain",)),
+    "file": Flag(
+        "a file of sentences, one a line, or of pairs with a tab between", ("explain",), Path
+    ),
+    "gold": Flag(
+        "word alignments of the pairs of --file, one line for each, as 0-0 1-2 2p1",
+        ("explain",),
+        Path,
+    ),
+    "gold_first": Flag(
+        "number of the first word in --gold, 0 (the default) or 1",
+        ("explain",),
+        int,
+        known=("0", "1"),
+    ),
+    "layer": Flag("the layer of the head that is drawn alone, from 1", ("explain",), int),
+    "head": Flag("the head that is drawn alone, from 1", ("explain",), int),
+    "format": Flag(
+        "text, or json with probabilities and alignments", ("predict",), known=("text", "json")
+    ),
+    "seeds": Flag("the seeds of the runs, as in 0,1,2", ("sweep",)),
+    "cluster": Flag(
+        "train in jobs of submitit: local, slurm, or PATH.sbatch, a copy of the batch script of "
+        "slurm with other options",
+        ("sweep",),
+    ),
+    "beam": Flag("options of Apache Beam, as in --runner=DirectRunner", ("prepare",)),
+    "coordinator": Flag(
+        "HOST:PORT, where process 0 of several listens; not needed by SLURM, Open MPI and "
+        "Kubernetes",
+        MULTI_PROCESS_MODES,
+    ),
+    "num_processes": Flag(
+        "number of processes with a --coordinator; 1 for one process alone",
+        MULTI_PROCESS_MODES,
+        int,
+    ),
+    "process_id": Flag(
+        "number of this process with a --coordinator, from 0", MULTI_PROCESS_MODES, int, least=0
+    ),
+    "profile": Flag(
+        "record a trace of some steps in the folder profile of the workdir", ("train",), bool
+    ),
+    "plugin": Flag("Python file or module that registers datasets, tasks and the like"),
+}
 
 
 class Command(NamedTuple):
@@ -138,51 +159,20 @@ class Command(NamedTuple):
         config: the configuration, overrides applied.
         workdir: folder of the run.
         cache: folder of generated data and compiled programs, shared by runs.
-        split: the one split to evaluate or to explain; None for the test splits.
-        against: workdir of the run with which an evaluation is compared.
-        is_of_run: whether the configuration was read from the workdir.
         weights: folder of a released checkpoint that is used in place of a run.
-        format: of predictions, one of `FORMATS`.
-        sentence: that is explained; None for sentences of a file or a split.
-        file: of sentences or pairs that are explained.
-        gold: word alignments of the pairs in the file.
-        gold_first: number of the first word in them.
-        layer: of the head that is drawn alone; None for the default.
-        head: its number in the layer.
+        is_of_run: whether the configuration was read from the workdir.
         runs: the configurations of several runs by name; `config` is the first one.
-        beam: options of Apache Beam, which prepares the data.
-        cluster: where submitit trains the runs, or the path of a batch script; None for here, one
-            after another.
-        profile: whether some steps are traced.
-        wandb: project of Weights & Biases.
-        coordinator: host and port of process 0, if several processes compute one run.
-        num_processes: their number.
-        process_id: of this one.
+        options: values of the other flags of the mode that were given.
     """
 
     mode: str
     config: ConfigDict
     workdir: Path
     cache: Path
-    split: str | None = None
-    against: Path | None = None
-    is_of_run: bool = False
     weights: Path | None = None
-    format: str = FORMATS[0]
-    sentence: str | None = None
-    file: Path | None = None
-    gold: Path | None = None
-    gold_first: int | None = None
-    layer: int | None = None
-    head: int | None = None
+    is_of_run: bool = False
     runs: Mapping[str, ConfigDict] = MappingProxyType({})
-    beam: str | None = None
-    cluster: str | None = None
-    profile: bool = False
-    wandb: str | None = None
-    coordinator: str | None = None
-    num_processes: int | None = None
-    process_id: int | None = None
+    options: Mapping[str, Any] = MappingProxyType({})
 
 
 def parse(argv: Sequence[str]) -> Command:
@@ -201,7 +191,7 @@ def parse(argv: Sequence[str]) -> Command:
     program, *arguments = argv
     arguments = with_home(without_negation(arguments))
     for name in ("config", *FLAGS):
-        if name != "seeds" and "" in values_of(name, arguments):
+        if name not in ("seeds", "profile") and "" in values_of(name, arguments):
             what = "a sentence" if name == "sentence" else "a name"
             raise UsageError(f"--{name} needs {what}, got none")
     mode, configs = last_of("mode", arguments) or "train", values_of("config", arguments)
@@ -246,30 +236,10 @@ def _parse_one(mode: str, argv: Sequence[str], name: str | None = None) -> Comma
     values = _read([program, *arguments], base)
     if mode in USES and not weights and workdir.config.exists():
         _check_training(mode, arguments, values.config, workdir)
-    return Command(
-        mode=values.mode,
-        config=values.config,
-        workdir=workdir.path,
-        cache=Path(values.cache),
-        split=values.split,
-        against=None if values.against is None else Path(values.against),
-        is_of_run=is_of_run,
-        weights=None if values.weights is None else Path(values.weights),
-        format=values.format or FORMATS[0],
-        sentence=values.sentence,
-        file=None if values.file is None else Path(values.file),
-        gold=None if values.gold is None else Path(values.gold),
-        gold_first=None if values.gold_first is None else int(values.gold_first),
-        layer=_number("layer", values.layer),
-        head=_number("head", values.head),
-        beam=values.beam,
-        coordinator=values.coordinator,
-        num_processes=_number("num_processes", values.num_processes),
-        process_id=_number("process_id", values.process_id, least=0),
-        cluster=values.cluster,
-        profile=values.profile,
-        wandb=values.wandb,
-    )
+    read = _values({name: values[name].value for name in FLAGS})
+    cache, weights = read["cache"], read.pop("weights", None)
+    options = {name: value for name, value in read.items() if FLAGS[name].modes}
+    return Command(mode, values.config, workdir.path, cache, weights, is_of_run, options=options)
 
 
 def _check_training(
@@ -325,11 +295,8 @@ def help_text(program: str, configs: Sequence[str] = ()) -> str:
         path.stem: (ast.get_docstring(ast.parse(path.read_bytes())) or "").partition("\n")[0]
         for path in config_files()
     }
-    values = {
-        name: f"{help} [{default}]" if default else help for name, (default, help) in FLAGS.items()
-    }
+    values = {name: flag.text for name, flag in FLAGS.items()}
     values["config"] = f"a configuration below, NAME:tiny for its tiny form, or a path [{DEFAULT}]"
-    values["profile"] = PROFILE
     values["config.FIELD"] = "a value for a field; --help --config=CONFIG lists the fields"
     values["grid.FIELD"] = "with --mode=sweep or compare: values of a field, as in 1e-3,3e-3"
     parts = [
@@ -360,10 +327,9 @@ def _section(title: str, rows: dict[str, str]) -> str:
 def _check_combination(mode: str, arguments: Sequence[str], *, is_config_given: bool) -> None:
     """Raise a `UsageError` for flags that exclude each other."""
     given = {name: last_of(name, arguments) for name in FLAGS}
-    given["profile"] = "profile" if "profile" in map(flag_name, arguments) else None
-    for name, modes in FOR_MODES.items():
-        if given[name] is not None and mode not in modes:
-            known = " and --mode=".join(modes)
+    for name, flag in FLAGS.items():
+        if given[name] is not None and flag.modes and mode not in flag.modes:
+            known = " and --mode=".join(flag.modes)
             raise UsageError(f"--{name} is for --mode={known} alone, got --mode={mode}")
     for name in axis_flags(arguments):
         if mode not in SUFFIXES:
@@ -371,21 +337,11 @@ def _check_combination(mode: str, arguments: Sequence[str], *, is_config_given: 
             raise UsageError(f"--{name} is for {modes}, got --mode={mode}")
     if given["cluster"]:
         _check_cluster(given["cluster"])
-    _check_processes(given)
-    if given["weights"] and (
-        mode not in ("predict", "explain") or (mode == "predict" and given["workdir"])
-    ):
-        raise UsageError(
-            "--weights is for --mode=predict, without a --workdir, and for --mode=explain"
-        )
+    _check_processes(_values(given))
+    if given["weights"] and given["workdir"] and mode == "predict":
+        raise UsageError("--weights with --mode=predict names the model: it takes no --workdir")
     if given["weights"] and (name := next((x for x in OF_DATA if given[x]), "")):
         raise UsageError(f"--{name} is for a run: --weights has no data, and takes a --sentence")
-    if given["format"]:
-        with as_usage_errors():
-            one_of("--format", given["format"], FORMATS)
-    if given["gold_first"]:
-        with as_usage_errors():
-            one_of("--gold_first", given["gold_first"], ("0", "1"))
     if given["gold"] and not given["file"]:
         raise UsageError("--gold is for the pairs of a --file")
     if mode == "ledger" and given["workdir"]:
@@ -408,14 +364,13 @@ def _check_cluster(given: str) -> None:
     read_options(script_of(given))
 
 
-def _check_processes(given: Mapping[str, str | None]) -> None:
+def _check_processes(given: Mapping[str, Any]) -> None:
     """Raise a `UsageError` for flags of several processes that are incomplete or wrong."""
-    names = ("coordinator", "num_processes", "process_id")
-    missing = [f"--{name}" for name in names if given[name] is None]
-    if len(missing) == len(names) or (given["num_processes"] == "1" and len(missing) == 2):
+    missing = [f"--{name}" for name in PROCESSES if name not in given]
+    if len(missing) == 3 or (len(missing) == 2 and given.get("num_processes") == 1):
         return
     if missing:
-        flags = ", ".join(f"--{name}" for name in names)
+        flags = ", ".join(f"--{name}" for name in PROCESSES)
         raise UsageError(f"{flags} belong together: {' and '.join(missing)} missing")
     host, _, port = given["coordinator"].rpartition(":")
     if not host or not port.isdecimal() or not 1 <= int(port) <= MAX_PORT:
@@ -423,18 +378,27 @@ def _check_processes(given: Mapping[str, str | None]) -> None:
             f"--coordinator is HOST:PORT with a port from 1 to {MAX_PORT}, got "
             f"{given['coordinator']!r}"
         )
-    number = _number("num_processes", given["num_processes"])
-    process = _number("process_id", given["process_id"], least=0)
+    number, process = given["num_processes"], given["process_id"]
     if process >= number:
         raise UsageError(
             f"--process_id is from 0 to {number - 1} with --num_processes={number}, got {process}"
         )
 
 
-def _number(name: str, given: str | None, least: int = 1) -> int | None:
-    if given is not None and not (given.isdecimal() and int(given) >= least):
-        raise UsageError(f"--{name} is a whole number from {least}, got {given!r}")
-    return None if given is None else int(given)
+def _values(given: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return the values of the flags that were given; raise a `UsageError` for wrong ones."""
+    values = {}
+    for name, text in given.items():
+        if not text:
+            continue
+        flag = FLAGS[name]
+        if flag.known:
+            with as_usage_errors():
+                one_of(f"--{name}", text, flag.known)
+        elif flag.read is int and not (text.isdecimal() and int(text) >= flag.least):
+            raise UsageError(f"--{name} is a whole number from {flag.least}, got {text!r}")
+        values[name] = flag.read(text)
+    return values
 
 
 def _default_workdir(config: str) -> Path:
@@ -446,9 +410,9 @@ def _default_workdir(config: str) -> Path:
 def _read(argv: Sequence[str], base: ConfigDict) -> flags.FlagValues:
     """Parse the flags, with those that override fields of `base`."""
     values = flags.FlagValues()
-    for name, (default, text) in FLAGS.items():
-        flags.DEFINE_string(name, default, text, flag_values=values)
-    flags.DEFINE_boolean("profile", False, PROFILE, flag_values=values)
+    for name, flag in FLAGS.items():
+        define = flags.DEFINE_boolean if flag.read is bool else flags.DEFINE_string
+        define(name, flag.default, flag.text, flag_values=values)
     try:
         config_flags.DEFINE_config_dict("config", base, flag_values=values, sys_argv=[*argv])
         rest = values(argv)

@@ -295,6 +295,6 @@ def test_invalid_comparison_is_a_usage_error(evaluated, run_command, other):
 
 def test_only_translations_are_compared(tmp_path):
     config = ConfigDict({"task": "classification"})
-    asked = Command("evaluate", config, tmp_path, tmp_path, against=tmp_path)
+    asked = Command("evaluate", config, tmp_path, tmp_path, options={"against": tmp_path})
     with pytest.raises(UsageError, match="for translations, and classification has none"):
         run.check_mode(asked)

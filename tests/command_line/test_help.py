@@ -109,7 +109,7 @@ def test_tilde_is_the_home_folder_except_in_a_sentence(monkeypatch, tmp_path):
     found = command.workdir, command.cache, config.data.path, config.train.start_from
     assert [*map(str, found)] == [f"{tmp_path}/x"] * 4
     command = parse(["run.py", "--mode=explain", "--weights=~/x", "--sentence=~/x"])
-    assert (command.weights, command.sentence) == (tmp_path / "x", "~/x")
+    assert (command.weights, command.options["sentence"]) == (tmp_path / "x", "~/x")
 
 
 def test_a_configuration_of_ones_own_may_build_on_ours(monkeypatch, tmp_path):

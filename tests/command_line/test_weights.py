@@ -161,7 +161,7 @@ def labels(folder):
     "folder, flags, message",
     [
         ("bert", [], "contains a MaskedLanguageModel, which generates no text"),
-        ("gpt2", ["--mode=train"], "--weights is for --mode=predict, without a --workdir, and"),
+        ("gpt2", ["--mode=train"], "--weights is for --mode=predict and --mode=explain alone"),
         ("gpt2", ["--mode=explain"], "--mode=explain --weights=FOLDER needs a --sentence"),
         ("gpt2", ["--mode=explain", "--split=test"], "--split is for a run: --weights has no data"),
         ("gpt2", ["--mode=explain", "--sentence="], "--sentence needs a sentence, got none"),

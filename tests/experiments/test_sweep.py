@@ -276,7 +276,7 @@ def test_requirements_of_cluster(monkeypatch):
     monkeypatch.setattr(cli, "which", lambda name: name)
     with pytest.raises(UsageError, match=r"mine[.]sbatch is no file"):
         command("--seeds=0", "--cluster=mine.sbatch")
-    assert command("--seeds=0", "--cluster=slurm").cluster == "slurm"
+    assert command("--seeds=0", "--cluster=slurm").options["cluster"] == "slurm"
 
 
 @pytest.mark.parametrize(
