@@ -57,7 +57,7 @@ USES = ("evaluate", "predict", "explain")  # modes that need a trained model
 MAX_PORT = 65_535
 MULTI_PROCESS_MODES = ("train", "evaluate")  # modes in which several processes compute one run
 PROCESSES = ("coordinator", "num_processes", "process_id")  # flags of several processes
-OF_DATA = ("split", "file", "gold")  # flags that need the data or the tokens of a run
+OF_DATA = ("split", "file", "gold", "gold_first")  # flags that need the data or the tokens of a run
 # Modes that train several runs: how the names of their workdirs end.
 SUFFIXES = {"compare": "", "sweep": "_sweep"}
 DEFAULTS = {"benchmark": "benchmark", "ledger": "ledger"}

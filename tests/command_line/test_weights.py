@@ -164,6 +164,7 @@ def labels(folder):
         ("gpt2", ["--mode=train"], "--weights is for --mode=predict and --mode=explain alone"),
         ("gpt2", ["--mode=explain"], "--mode=explain --weights=FOLDER needs a --sentence"),
         ("gpt2", ["--mode=explain", "--split=test"], "--split is for a run: --weights has no data"),
+        ("gpt2", ["--mode=explain", "--gold_first=0"], "--gold_first is for a run: --weights has"),
         ("gpt2", ["--mode=explain", "--sentence="], "--sentence needs a sentence, got none"),
         ("gpt2", ["--mode=explain", f"--sentence={'hi ' * 40}"], "and the model reads at most 32"),
         (
