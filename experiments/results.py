@@ -53,6 +53,8 @@ def report(
         splits: the scores.
         before: the results so far, {} if there are none.
     """
+    # Metrics and tasks of plugins return numbers of NumPy and jax too.
+    splits = json.loads(json.dumps(splits, default=float))
     results = {
         "step": int(state.step),
         "ended": ended,
