@@ -1,9 +1,11 @@
 """Splits of the data that a config names."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from experiments.data.pairs import SentencePair
 from experiments.data.store import ImageStore, MapFunction, TextStore, store_text
 from experiments.errors import as_usage_errors, one_of
 from experiments.registry import SOURCES
@@ -17,10 +19,15 @@ def store_split(config: Any, split: str, cache: Path) -> TextStore | ImageStore:
     """
     source = SOURCES[config.name]
     one_of("split", split, source.splits)
+
+    def load() -> Iterator[SentencePair]:
+        pairs = source.load(config, split, cache)
+        return (pair._replace(target=str(pair.target)) for pair in pairs)  # a class may be a number
+
     if source.has_images:
-        return ImageStore(source.load(config, split, cache))
+        return ImageStore(load())
     name = source.name and f"{config.name} {source.name(config)} {split}"
-    return store_text(cache, lambda: source.load(config, split, cache), name)
+    return store_text(cache, load, name)
 
 
 class Splits(dict[str, TextStore | ImageStore]):

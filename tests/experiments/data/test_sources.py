@@ -2,10 +2,12 @@
 
 import csv
 
+import numpy as np
 import pytest
 
-from experiments.config.data import TextPart
+from experiments.config.data import CopyData, DigitsData, TextPart
 from experiments.data.pairs import SentencePair
+from experiments.data.source import Source
 from experiments.data.sources import store_split
 from experiments.errors import UsageError
 from experiments.registry import DATASETS, SOURCES
@@ -276,3 +278,15 @@ def test_noise_differs_between_epochs(load):
     assert sum("<mask>" in pair.source for pair in pairs) > 0.95 * len(pairs)
     assert not any("<mask>" in pair.target for pair in pairs)
     assert len({pair.source for pair in pairs}) == len(pairs)
+
+
+@pytest.mark.parametrize("config", [CopyData(), DigitsData()])
+def test_a_class_may_be_a_number(config, tmp_path, monkeypatch):
+    is_image = config.name == "digits"
+    source = np.zeros((2, 2, 1)) if is_image else "a"
+    examples = [SentencePair(source, target) for target in (3, np.int64(4), "5")]
+    own = Source(lambda *_: examples, has_images=is_image)
+    monkeypatch.setitem(SOURCES._own, config.name, own)
+    stored = store_split(config, "train", tmp_path)
+    assert [pair.target for pair in stored] == ["3", "4", "5"]
+    assert stored.fingerprint
