@@ -25,7 +25,8 @@ class Source:
         is_running: whether its examples are the parts of one text.
         may_split: whether a text that is longer than the model reads may become several examples;
             of data without targets.
-        has_images: whether the source of an example is an image `[height, width, channels]`.
+        has_images: whether the source of an example is an image `[height, width, channels]`,
+            from 0 (black) to 1 (white).
         may_lack_target: whether `config.target=""` loads examples without a target.
         name: names the text that `config.data` asks for, if that text never changes.
     """

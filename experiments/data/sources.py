@@ -15,7 +15,7 @@ def store_split(config: Any, split: str, cache: Path) -> TextStore | ImageStore:
     """Return one split of the data of a config, stored in `cache`; images are in memory.
 
     Raises:
-        ValueError: a split that the source does not have.
+        ValueError: a split that the source does not have, or images of another range.
     """
     source = SOURCES[config.name]
     one_of("split", split, source.splits)
@@ -25,7 +25,15 @@ def store_split(config: Any, split: str, cache: Path) -> TextStore | ImageStore:
         return (pair._replace(target=str(pair.target)) for pair in pairs)  # a class may be a number
 
     if source.has_images:
-        return ImageStore(load())
+        images = ImageStore(load())
+        for image, *_ in images:  # `read_image` reads files so
+            low, high = image.min(), image.max()
+            if not 0 <= low <= high <= 1:
+                raise ValueError(
+                    f"the images of data.name={config.name} must have values from 0 to 1, as those "
+                    f"of --mode=predict have, got {low} to {high}"
+                )
+        return images
     name = source.name and f"{config.name} {source.name(config)} {split}"
     return store_text(cache, load, name)
 

@@ -290,3 +290,13 @@ def test_a_class_may_be_a_number(config, tmp_path, monkeypatch):
     stored = store_split(config, "train", tmp_path)
     assert [pair.target for pair in stored] == ["3", "4", "5"]
     assert stored.fingerprint
+
+
+@pytest.mark.parametrize("values", [np.uint8([0, 255]), np.float32([-1, 1])])
+def test_images_of_another_range_raise(values, tmp_path, monkeypatch):
+    examples = [SentencePair(values.reshape(2, 1, 1), "a")]
+    own = Source(lambda *_: examples, has_images=True)
+    monkeypatch.setitem(SOURCES._own, "digits", own)
+    low, high = values
+    with pytest.raises(ValueError, match=f"=digits must have values from 0 .* got {low} to {high}"):
+        store_split(DigitsData(), "train", tmp_path)
